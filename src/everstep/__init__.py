@@ -1,0 +1,1 @@
+"""Everstep keeps large PyTorch training jobs stepping."""

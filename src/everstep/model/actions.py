@@ -1,0 +1,128 @@
+"""Actions: imperatives for the shell, the only output of `core.step` beside the state. Each carries its `why`.
+
+Some change the world (StartWorkers), some only put a decision on record (Concluded, Refused, IncidentClosed): the
+shell has nothing to do for those, the folds of the journal live on them.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from everstep.model.verdict import Decision, Verdict
+
+
+class _Action(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
+    why: str
+
+
+class OpenStore(_Action):
+    """Launcher: make a key-value store for this generation and answer StoreOpened."""
+
+    generation: int
+
+
+class AcquireNode(_Action):
+    """Engine: give one more node. It answers by joining, or with NodeRefused. Idempotent under `request`."""
+
+    request: str
+
+
+class ReleaseNode(_Action):
+    """Engine: take the node back and make sure that nothing of it runs on."""
+
+    node: str
+
+
+class StartWorkers(_Action):
+    """Agent: start this generation's ranks. Answered by WorkersStarted; idempotent under `generation`."""
+
+    node: str
+    generation: int
+    slot: int
+    first_rank: int
+    num_ranks: int
+    world_size: int
+    num_slots: int
+    store_host: str
+    store_port: int
+    resume_step: int | None  # newest step that every rank holds a snapshot of; None: nothing to restore
+
+
+class StopWorkers(_Action):
+    """Agent: end this generation's ranks: SIGTERM, after `grace_s` SIGKILL. Answered by WorkersStopped."""
+
+    node: str
+    generation: int
+    grace_s: float
+
+
+class SetTimer(_Action):
+    """Shell: feed TimerFired(key) at `due_at`. A timer that no longer matters is ignored when it fires."""
+
+    key: str
+    due_at: float
+
+
+class Inject(_Action):
+    """Shell or agent: do the drill."""
+
+    drill: str
+    kind: str
+    node: str | None = None
+    rank: int | None = None
+    generation: int = -1
+
+
+class IncidentOpened(_Action):
+    """On record: a disturbance began."""
+
+    incident: str
+    drill: str | None = None
+
+
+class Concluded(_Action):
+    """On record: what is believed about the incident and what is done about it. The last one counts."""
+
+    incident: str
+    verdict: Verdict
+    decision: Decision
+
+
+class Refused(_Action):
+    """On record: something was asked for or would have been natural, and is not done."""
+
+    what: str
+    incident: str | None = None
+
+
+class IncidentClosed(_Action):
+    """On record: how it ended."""
+
+    incident: str
+    outcome: str  # "recovered" | "gave-up" | "superseded" | "stopped" | "run-ended"
+    recovered_at: float | None = None  # first new step of the slowest rank
+    lost_steps: int | None = None  # completed steps that had to be done again; None: not measured
+    resumed_step: int | None = None  # index of the first step done after the restart
+
+
+class Finish(_Action):
+    """Launcher and agents: the run is over. Terminal."""
+
+    outcome: str  # "succeeded" | "failed" | "gave-up" | "stopped"
+    exit_code: int
+
+
+Action: TypeAlias = (
+    OpenStore
+    | AcquireNode
+    | ReleaseNode
+    | StartWorkers
+    | StopWorkers
+    | SetTimer
+    | Inject
+    | IncidentOpened
+    | Concluded
+    | Refused
+    | IncidentClosed
+    | Finish
+)

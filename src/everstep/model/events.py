@@ -1,0 +1,203 @@
+"""Events: facts, past tense, with the time at which they happened. The only input of `core.step`.
+
+They are also what the journal keeps and what agents and the launcher report, so they only ever grow: a field is
+added with a default, a type is never removed or given another meaning.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from everstep.model.facts import Exit, Held, RankAccount, Started
+from everstep.model.spec import RunSpec
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
+    at: float  # seconds since the epoch, on the clock of whoever saw it
+
+
+class RunStarted(_Event):
+    """The first record of every journal."""
+
+    run: str
+    spec: RunSpec
+    everstep_version: str
+    policy: str  # preset's name, for people; its values are in the record's header
+
+
+class RunReopened(_Event):
+    """`everstep run` on a run directory whose run had not ended: memory is gone, the history stays."""
+
+    attempt: int
+
+
+class ControllerStarted(_Event):
+    pid: int
+    took_over: bool = False  # an earlier controller of this run ended without closing it
+    torn_bytes: int = 0  # cut off the journal's tail on opening
+
+
+class NodeJoined(_Event):
+    """An agent said hello; also after a lost connection. `generation` is what it is running, -1 for nothing."""
+
+    node: str
+    host: str
+    pid: int
+    generation: int = -1
+    stopped: bool = True  # no worker of `generation` is alive
+    held: tuple[Held, ...] = ()
+
+
+class NodeLost(_Event):
+    """The agent is gone, and with it its workers."""
+
+    node: str
+    reason: str
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+class NodeRefused(_Event):
+    """The engine could not give the node that was asked for."""
+
+    why: str
+
+
+class StoreOpened(_Event):
+    generation: int
+    host: str
+    port: int
+
+
+class TemplateReported(_Event):
+    """Whether new ranks on this node can be forked from the template process."""
+
+    node: str
+    usable: bool
+    why: str = ""
+    num_modules: int = 0
+    took_s: float = 0.0
+
+
+class WorkersStarted(_Event):
+    node: str
+    generation: int
+    started: tuple[Started, ...]
+
+
+class WorkersFailedToStart(_Event):
+    """The agent could not even make the processes."""
+
+    node: str
+    generation: int
+    why: str
+
+
+class MarksReported(_Event):
+    """Ranks reached a mark of `RankAccount` (entered, rendezvous, first step): sent at once, not with the heartbeat."""
+
+    node: str
+    generation: int
+    accounts: tuple[RankAccount, ...]
+
+
+class ProgressReported(_Event):
+    """The periodic account of a node's ranks."""
+
+    node: str
+    generation: int
+    accounts: tuple[RankAccount, ...]
+
+
+class WorkerExited(_Event):
+    """A worker ended by itself (also with success). Ends that we caused come in `WorkersStopped`."""
+
+    node: str
+    generation: int
+    exit: Exit
+    account: RankAccount | None = None
+
+
+class WorkersStopped(_Event):
+    """No worker of this generation is alive on this node any more. Answers `StopWorkers`."""
+
+    node: str
+    generation: int
+    exits: tuple[Exit, ...] = ()
+    accounts: tuple[RankAccount, ...] = ()
+    held: tuple[Held, ...] = ()
+    num_killed: int = 0  # needed SIGKILL after the grace period
+
+
+class SnapshotsRefused(_Event):
+    """A rank asked for snapshot memory and did not get it; it trains on without."""
+
+    node: str
+    rank: int
+    generation: int
+    needed_bytes: int
+    free_bytes: int | None
+    why: str
+
+
+class RuntimeFaulted(_Event):
+    """Something of ours inside a worker failed and was swallowed; training went on."""
+
+    node: str
+    rank: int
+    generation: int
+    where: str
+    why: str
+
+
+class TimerFired(_Event):
+    key: str
+
+
+class StopRequested(_Event):
+    why: str  # "SIGINT", "SIGTERM"
+    signal: int
+
+
+class DrillRequested(_Event):
+    """Somebody asked for a fault to be injected."""
+
+    drill: str  # id: d1, d2, ...
+    kind: str  # "kill-rank", "exit", "raise", "oom", "kill-agent", "kill-controller"
+    rank: int | None = None
+    node: str | None = None
+
+
+class DrillFailed(_Event):
+    drill: str
+    why: str
+
+
+class ProposalApproved(_Event):
+    incident: str
+    by: str = ""
+
+
+Event: TypeAlias = (
+    RunStarted
+    | RunReopened
+    | ControllerStarted
+    | NodeJoined
+    | NodeLost
+    | NodeRefused
+    | StoreOpened
+    | TemplateReported
+    | WorkersStarted
+    | WorkersFailedToStart
+    | MarksReported
+    | ProgressReported
+    | WorkerExited
+    | WorkersStopped
+    | SnapshotsRefused
+    | RuntimeFaulted
+    | TimerFired
+    | StopRequested
+    | DrillRequested
+    | DrillFailed
+    | ProposalApproved
+)

@@ -1,0 +1,46 @@
+"""What the user asked for: the run's specification. Written once, in the first journal record."""
+
+import enum
+
+import msgspec
+
+
+class Mode(enum.StrEnum):
+    """How much everstep may do by itself."""
+
+    OBSERVE = "observe"  # explain only: a failed run ends, with the decision that would have been taken
+    ADVISE = "advise"  # propose, and wait for `everstep approve`
+    ACT = "act"  # do it
+
+
+class Launch(enum.StrEnum):
+    """How the user's program is started on a rank."""
+
+    SCRIPT = "script"  # python script.py
+    MODULE = "module"  # python -m package.module
+    RUN_PATH = "run_path"  # runpy.run_path, torchrun's --run-path
+    COMMAND = "command"  # torchrun's --no-python: any executable; no runtime of ours inside
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The shape of the job. `num_slots * nproc_per_node` is the world size and never changes in a run."""
+
+    program: str
+    args: tuple[str, ...] = ()
+    launch: Launch = Launch.SCRIPT
+    num_slots: int = 1
+    nproc_per_node: int = 1
+    num_standby: int = 0
+    mode: Mode = Mode.ACT
+    role: str = "default"  # torchrun's --role
+    torch_version: str = ""
+    cwd: str = ""
+    redirects: str = "0"  # torchrun's -r: which streams stay off the terminal
+    log_dir: str = ""  # empty: <run_dir>/logs
+
+    @property
+    def world_size(self) -> int:
+        return self.num_slots * self.nproc_per_node
+
+    def first_rank(self, slot: int) -> int:
+        return slot * self.nproc_per_node

@@ -1,0 +1,61 @@
+"""What is believed about a fault, and what was chosen because of it."""
+
+import enum
+
+import msgspec
+
+
+class Blame(enum.StrEnum):
+    USER = "user"
+    MACHINE = "machine"
+    NETWORK = "network"
+    STORAGE = "storage"
+    SCHEDULER = "scheduler"
+    UNKNOWN = "unknown"
+
+
+class Confidence(enum.StrEnum):
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """One observed thing that supports a verdict."""
+
+    at: float
+    source: str  # "exit status", "error report", "cgroup", "link", ...
+    says: str  # one sentence
+    rank: int | None = None
+    node: str | None = None
+    detail: str = ""  # traceback, kernel line: shown on demand
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """`sentence` is the whole verdict for somebody in a hurry."""
+
+    code: str  # stable: "ES-P09"
+    sentence: str
+    blame: Blame
+    confidence: Confidence
+    ranks: tuple[int, ...] = ()  # suspects, most suspect first
+    node: str | None = None
+    at: float  # when the fault happened, as well as is known
+    place: str = ""  # for faults of the user's code: file and line. Same place again means same fault
+    evidence: tuple[Evidence, ...] = ()
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that could have been done and was not."""
+
+    what: str
+    why: str
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What was chosen, by which rule, and what was not."""
+
+    chosen: str  # "restart all ranks in place as generation 3"
+    rule: str  # stable name of the rule: "restart-in-place"
+    why: str
+    refused: tuple[Refusal, ...] = ()

@@ -1,0 +1,84 @@
+"""Messages between processes of one machine (agent, template, worker, launcher's keeper) over a Unix stream socket.
+
+A frame is a 4-byte little-endian length and a JSON object; file descriptors ride on the frame's first byte. Only the
+standard library: it is imported inside the user's training process.
+"""
+
+import json
+import socket
+import struct
+from typing import Any
+
+_LENGTH = struct.Struct("<I")
+MAX_FRAME_BYTES = 64 << 20  # an assignment carries an environment; far above any real one
+MAX_FDS = 8
+
+Frame = dict[str, Any]
+
+
+class FrameError(Exception):
+    """The other side sent something that is not a frame."""
+
+
+def send(sock: socket.socket, frame: Frame, fds: tuple[int, ...] = ()) -> None:
+    """Send one frame, blocking. Raises OSError when the other side is gone."""
+    body = json.dumps(frame, separators=(",", ":")).encode()
+    data = _LENGTH.pack(len(body)) + body
+    if fds:
+        sent = socket.send_fds(sock, [data], list(fds))
+        data = data[sent:]
+    if data:
+        sock.sendall(data)
+
+
+def recv(sock: socket.socket) -> tuple[Frame, list[int]] | None:
+    """Receive one frame, blocking; None when the other side closed."""
+    reader = FrameReader()
+    while True:
+        frame = reader.next()
+        if frame is not None:
+            return frame
+        # One frame at a time: never read past it, the rest belongs to the next call.
+        data, fds, _, _ = socket.recv_fds(sock, reader.wanted, MAX_FDS)
+        if not data:
+            return None
+        reader.feed(data, fds)
+
+
+class FrameReader:
+    """Cuts a byte stream into frames. Feed it what arrived, take frames until None."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._fds: list[int] = []
+
+    @property
+    def wanted(self) -> int:
+        """Bytes that are missing for the next frame."""
+        if len(self._data) < _LENGTH.size:
+            return _LENGTH.size - len(self._data)
+        return self._frame_bytes() - len(self._data)
+
+    def feed(self, data: bytes, fds: list[int] | None = None) -> None:
+        self._data += data
+        self._fds += fds or []
+
+    def next(self) -> tuple[Frame, list[int]] | None:
+        if len(self._data) < _LENGTH.size or len(self._data) < self._frame_bytes():
+            return None
+        end = self._frame_bytes()
+        try:
+            frame = json.loads(self._data[_LENGTH.size : end])
+        except ValueError as error:
+            raise FrameError(f"not JSON: {error}") from error
+        if not isinstance(frame, dict):
+            raise FrameError(f"expected an object, got {type(frame).__name__}")
+        del self._data[:end]
+        fds, self._fds = self._fds, []
+        return frame, fds
+
+    def _frame_bytes(self) -> int:
+        (length,) = _LENGTH.unpack_from(self._data)
+        if length > MAX_FRAME_BYTES:
+            raise FrameError(f"frame of {length} bytes; at most {MAX_FRAME_BYTES}")
+        return int(_LENGTH.size + length)

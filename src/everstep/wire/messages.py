@@ -1,0 +1,57 @@
+"""The messages between the controller and its peers (agents, the launcher): one WebSocket, msgpack, tagged.
+
+A peer opens with Hello and gets Welcome or Reject. Afterwards it sends Reports, which the controller acknowledges
+once they are in the journal, and gets Commands. A report that was not acknowledged is sent again after a reconnect
+and recognised by its number.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from everstep.model.actions import Action
+from everstep.model.events import Event
+from everstep.model.spec import RunSpec
+
+PROTOCOL = 1
+"""Grows when an older peer could misunderstand; the two sides must have the same."""
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag=True):
+    pass
+
+
+class Hello(_Message):
+    protocol: int
+    everstep_version: str
+    run: str
+    role: str  # "agent" | "launcher"
+    name: str  # node id, or "launcher"
+
+
+class Welcome(_Message):
+    protocol: int
+    spec: RunSpec
+    last_source_seq: int  # newest report of this peer that is in the journal; send the ones after it again
+
+
+class Reject(_Message):
+    why: str
+
+
+class Report(_Message):
+    source_seq: int  # 1, 2, ... per peer, for its whole life
+    event: Event
+
+
+class Ack(_Message):
+    source_seq: int
+
+
+class Command(_Message):
+    id: str  # "<journal seq>.<index>": idempotence is by (run, generation, id)
+    action: Action
+
+
+FromPeer: TypeAlias = Hello | Report
+FromController: TypeAlias = Welcome | Reject | Ack | Command
