@@ -20,10 +20,15 @@ class FrameError(Exception):
     """The other side sent something that is not a frame."""
 
 
+def pack(frame: Frame) -> bytes:
+    """The frame's bytes, for a caller that sends them itself."""
+    body = json.dumps(frame, separators=(",", ":")).encode()
+    return _LENGTH.pack(len(body)) + body
+
+
 def send(sock: socket.socket, frame: Frame, fds: tuple[int, ...] = ()) -> None:
     """Send one frame, blocking. Raises OSError when the other side is gone."""
-    body = json.dumps(frame, separators=(",", ":")).encode()
-    data = _LENGTH.pack(len(body)) + body
+    data = pack(frame)
     if fds:
         sent = socket.send_fds(sock, [data], list(fds))
         data = data[sent:]
@@ -39,7 +44,7 @@ def recv(sock: socket.socket) -> tuple[Frame, list[int]] | None:
         if frame is not None:
             return frame
         # One frame at a time: never read past it, the rest belongs to the next call.
-        data, fds, _, _ = socket.recv_fds(sock, reader.wanted, MAX_FDS)
+        data, fds, _, _ = socket.recv_fds(sock, reader.wanted, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return None
         reader.feed(data, fds)

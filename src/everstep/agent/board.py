@@ -1,0 +1,79 @@
+"""The agent's side of the progress board: makes the memory, resets lines, reads accounts.
+
+Layout and the worker's side are in `worker/board.py`. Reading never waits for anybody: the values are as old
+as the worker's last store, which also holds for a worker that was killed.
+"""
+
+import mmap
+import os
+import time
+
+from everstep.model.facts import RankAccount
+from everstep.worker.board import LINE_BYTES, NAN, UNKNOWN, FloatCell, IntCell
+
+
+class Board:
+    """One memfd for all local ranks of this agent."""
+
+    def __init__(self, num_lines: int) -> None:
+        self.fd = os.memfd_create("everstep-board", os.MFD_CLOEXEC)
+        os.ftruncate(self.fd, num_lines * LINE_BYTES)
+        self._map = mmap.mmap(self.fd, num_lines * LINE_BYTES)
+        self._ints = memoryview(self._map).cast("q")
+        self._floats = memoryview(self._map).cast("d")
+        self.num_lines = num_lines
+
+    def reset(self, line: int, *, rank: int, generation: int, spawned_at: float | None = None) -> None:
+        """Make the line ready for a new worker. Only while no worker has it."""
+        base = line * LINE_BYTES // 8
+        for cell in IntCell:
+            self._ints[base + cell] = UNKNOWN
+        for moment in FloatCell:
+            self._floats[base + moment] = NAN
+        for cell in (IntCell.NUM_FAULTS, IntCell.COUNTS_OWN_STEPS, IntCell.PHASE):
+            self._ints[base + cell] = 0
+        for seconds in (FloatCell.RESTORE_S, FloatCell.STALL_S):
+            self._floats[base + seconds] = 0.0
+        self._ints[base + IntCell.RANK] = rank
+        self._ints[base + IntCell.GENERATION] = generation
+        self._floats[base + FloatCell.SPAWNED_AT] = time.time() if spawned_at is None else spawned_at
+
+    def account(self, line: int, *, ended_at: float | None = None) -> RankAccount:
+        """What the line says now."""
+        return RankAccount(
+            rank=self._ints[line * LINE_BYTES // 8 + IntCell.RANK],
+            spawned_at=self._float(line, FloatCell.SPAWNED_AT) or 0.0,
+            entered_at=self._float(line, FloatCell.ENTERED_AT),
+            rendezvous_begun_at=self._float(line, FloatCell.RENDEZVOUS_BEGUN_AT),
+            rendezvous_done_at=self._float(line, FloatCell.RENDEZVOUS_DONE_AT),
+            restore_s=self._float(line, FloatCell.RESTORE_S) or 0.0,
+            loop_at=self._float(line, FloatCell.LOOP_AT),
+            first_step=self._int(line, IntCell.FIRST_STEP),
+            last_step=self._int(line, IntCell.LAST_STEP),
+            first_step_at=self._float(line, FloatCell.FIRST_STEP_AT),
+            last_step_at=self._float(line, FloatCell.LAST_STEP_AT),
+            stall_s=self._float(line, FloatCell.STALL_S) or 0.0,
+            published_step=self._int(line, IntCell.PUBLISHED_STEP),
+            ended_at=ended_at,
+            counts_own_steps=self._int(line, IntCell.COUNTS_OWN_STEPS) == 1,
+        )
+
+    def phase(self, line: int) -> int:
+        return self._ints[line * LINE_BYTES // 8 + IntCell.PHASE]
+
+    def num_faults(self, line: int) -> int:
+        return self._ints[line * LINE_BYTES // 8 + IntCell.NUM_FAULTS]
+
+    def close(self) -> None:
+        self._ints.release()
+        self._floats.release()
+        self._map.close()
+        os.close(self.fd)
+
+    def _int(self, line: int, cell: IntCell) -> int | None:
+        value = self._ints[line * LINE_BYTES // 8 + cell]
+        return None if value == UNKNOWN else value
+
+    def _float(self, line: int, cell: FloatCell) -> float | None:
+        value = self._floats[line * LINE_BYTES // 8 + cell]
+        return None if value != value else value

@@ -1,0 +1,169 @@
+"""The progress board: one 512-byte line of shared memory per local rank, written by the worker, read by its
+agent.
+
+It answers "where is this rank?" without asking it: the agent reads a mapping (`agent/board.py`), also after
+the worker was killed at any instruction. It must not cost the training loop anything to speak of (a setter is
+one aligned 8-byte store) and must not import anything beyond the standard library, because it lives in the
+user's process.
+
+One writer per line: the agent resets a line while no worker has it, afterwards only the worker writes. Cells
+that belong together are written in the order in which a reader may see them: times first, then the step that
+they time.
+"""
+
+import enum
+import mmap
+import os
+
+LINE_BYTES = 512
+NAN = float("nan")
+UNKNOWN = -1
+
+
+class Phase(enum.IntEnum):
+    """What the rank says that it is doing."""
+
+    NONE = 0  # no worker has this line
+    STARTING = 1  # the process exists, the user's program has not begun
+    ENTERED = 2  # the user's program runs
+    RENDEZVOUS = 3  # in init_process_group
+    RESTORING = 4
+    STEPPING = 5
+    ENDING = 6  # the user's program returned or raised
+
+
+class IntCell(enum.IntEnum):
+    """Cells with a signed integer. A number is the cell's place on the line and never changes."""
+
+    RANK = 0
+    GENERATION = 1
+    PID = 2
+    PHASE = 3
+    NUM_FAULTS = 4
+    FIRST_STEP = 5
+    LAST_STEP = 6
+    PUBLISHED_STEP = 7
+    COUNTS_OWN_STEPS = 8
+
+
+class FloatCell(enum.IntEnum):
+    """Cells with a double, seconds."""
+
+    SPAWNED_AT = 16
+    ENTERED_AT = 17
+    RENDEZVOUS_BEGUN_AT = 18
+    RENDEZVOUS_DONE_AT = 19
+    LOOP_AT = 20
+    FIRST_STEP_AT = 21
+    LAST_STEP_AT = 22
+    RESTORE_S = 23
+    STALL_S = 24
+
+
+# Plain ints: an enum member's attribute look-up would cost more than the store itself.
+_FIRST_STEP, _LAST_STEP, _PUBLISHED = (
+    int(IntCell.FIRST_STEP),
+    int(IntCell.LAST_STEP),
+    int(IntCell.PUBLISHED_STEP),
+)
+_LAST_STEP_AT, _STALL_S, _RESTORE_S = (
+    int(FloatCell.LAST_STEP_AT),
+    int(FloatCell.STALL_S),
+    int(FloatCell.RESTORE_S),
+)
+_FIRST_STEP_AT, _LOOP_AT, _PHASE = int(FloatCell.FIRST_STEP_AT), int(FloatCell.LOOP_AT), int(IntCell.PHASE)
+
+MARKS = {
+    "entered": (int(FloatCell.ENTERED_AT), int(Phase.ENTERED)),
+    "rendezvous_begun": (int(FloatCell.RENDEZVOUS_BEGUN_AT), int(Phase.RENDEZVOUS)),
+    "rendezvous_done": (int(FloatCell.RENDEZVOUS_DONE_AT), int(Phase.ENTERED)),
+    "first_step": (_FIRST_STEP_AT, int(Phase.STEPPING)),
+}
+"""Milestones with a doorbell: name -> (cell, phase that begins with it)."""
+
+
+class BoardLine:
+    """The worker's own line. Every method is a few stores; none raises on good arguments."""
+
+    def __init__(self, fd: int, line: int) -> None:
+        """Map line number `line` of the board behind `fd`; the descriptor may be closed afterwards."""
+        size = os.fstat(fd).st_size
+        self._map = mmap.mmap(fd, size)
+        view = memoryview(self._map)[line * LINE_BYTES : (line + 1) * LINE_BYTES]
+        self._ints = view.cast("q")
+        self._floats = view.cast("d")
+
+    @property
+    def pid(self) -> int:
+        return self._ints[IntCell.PID]
+
+    @property
+    def first_step(self) -> int | None:
+        """Index of the first step done in this generation."""
+        step = self._ints[_FIRST_STEP]
+        return None if step == UNKNOWN else step
+
+    @property
+    def last_step(self) -> int | None:
+        step = self._ints[_LAST_STEP]
+        return None if step == UNKNOWN else step
+
+    @property
+    def counts_own_steps(self) -> bool:
+        return bool(self._ints[IntCell.COUNTS_OWN_STEPS])
+
+    def set_pid(self, pid: int) -> None:
+        self._ints[IntCell.PID] = pid
+        self._ints[_PHASE] = Phase.STARTING
+
+    def set_phase(self, phase: int) -> None:
+        self._ints[_PHASE] = phase
+
+    def set_mark(self, name: str, at: float) -> bool:
+        """Set a milestone's time, once; False if it was set already."""
+        cell, phase = MARKS[name]
+        self._ints[_PHASE] = phase
+        if self._floats[cell] == self._floats[cell]:  # not NaN
+            return False
+        self._floats[cell] = at
+        return True
+
+    def set_loop_at(self, at: float) -> None:
+        """The first step begins. Set once; later calls change nothing."""
+        if self._floats[_LOOP_AT] != self._floats[_LOOP_AT]:
+            self._floats[_LOOP_AT] = at
+
+    def step_done(self, step: int, at: float) -> bool:
+        """Step `step` is done; True if it is the first one in this generation."""
+        self._floats[_LAST_STEP_AT] = at
+        first = self._ints[_FIRST_STEP] == UNKNOWN
+        if first:
+            if self._floats[_FIRST_STEP_AT] != self._floats[_FIRST_STEP_AT]:
+                self._floats[_FIRST_STEP_AT] = at
+            self._ints[_FIRST_STEP] = step
+        self._ints[_LAST_STEP] = step
+        return first
+
+    def set_published_step(self, step: int) -> None:
+        """The snapshot taken after `step` is complete."""
+        self._ints[_PUBLISHED] = step
+
+    def add_stall_s(self, seconds: float) -> None:
+        """The training thread waited for a snapshot."""
+        self._floats[_STALL_S] += seconds
+
+    def add_restore_s(self, seconds: float) -> None:
+        self._floats[_RESTORE_S] += seconds
+
+    def set_counts_own_steps(self) -> None:
+        """From now on step indices are the job's own; whatever the hooks counted before is taken back."""
+        if not self._ints[IntCell.COUNTS_OWN_STEPS]:
+            self._ints[_LAST_STEP] = UNKNOWN
+            self._ints[_FIRST_STEP] = UNKNOWN
+            self._floats[_FIRST_STEP_AT] = self._floats[_LAST_STEP_AT] = NAN
+            self._ints[IntCell.COUNTS_OWN_STEPS] = 1
+
+    def count_fault(self) -> int:
+        """Something of ours failed in this worker; how often so far."""
+        self._ints[IntCell.NUM_FAULTS] += 1
+        return self._ints[IntCell.NUM_FAULTS]

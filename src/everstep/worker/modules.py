@@ -1,0 +1,45 @@
+"""Which modules of this process a template may import ahead: the standard library's and site-packages' only.
+
+The user's own files are never among them: they may change between generations, and importing them has effects that
+belong to the user's program. Pure reading of `sys.modules`; called once by the runtime after the first step.
+"""
+
+import os
+import sys
+import sysconfig
+from types import ModuleType
+
+_NEVER = ("everstep", "__main__", "__mp_main__", "sitecustomize", "usercustomize")
+
+
+def library_roots() -> tuple[str, ...]:
+    """Folders whose files are not the user's own, each with a trailing separator."""
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    roots = {os.path.realpath(sysconfig.get_path(name)) for name in names}
+    roots |= {
+        os.path.realpath(p) for p in sys.path if os.path.basename(p) in {"site-packages", "dist-packages"}
+    }
+    return tuple(sorted(root + os.sep for root in roots))
+
+
+def is_library_file(path: str, roots: tuple[str, ...]) -> bool:
+    """Whether a source file belongs to the interpreter or to an installed package."""
+    if path.startswith("<frozen"):
+        return True
+    return os.path.realpath(path).startswith(roots)
+
+
+def importable_ahead() -> list[str]:
+    """Names of loaded library modules, in the order in which they were loaded."""
+    roots = library_roots()
+    return [name for name, module in list(sys.modules.items()) if _is_library(name, module, roots)]
+
+
+def _is_library(name: str, module: ModuleType | None, roots: tuple[str, ...]) -> bool:
+    if name.split(".", 1)[0] in _NEVER:
+        return False
+    spec = getattr(module, "__spec__", None)
+    origin = getattr(spec, "origin", None)
+    if spec is None or spec.name != name or not isinstance(origin, str):
+        return False
+    return origin in {"built-in", "frozen"} or is_library_file(origin, roots)
