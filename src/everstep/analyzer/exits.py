@@ -1,0 +1,226 @@
+"""From how processes ended to a verdict: which end was the cause, which ones followed. Pure.
+
+A rank that dies takes its peers with it: their connections break and they raise. So the first *exit* is often not the
+first *fault*. Ends that only say "a peer is gone" are consequences, whatever their order, unless there is nothing else.
+"""
+
+import re
+import signal as signals
+
+import msgspec
+
+from everstep.model.facts import Exit
+from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
+
+_CONSEQUENCE = re.compile(
+    r"connection (was )?(likely )?(closed|reset|refused|aborted)( by peer)?"
+    r"|broken pipe|socket closed|recvvalue failed|got 0 bytes|remote process exited"
+    r"|timed out waiting|wait timeout|pair closure|collective operation timeout"
+    r"|watchdog caught|heartbeat monitor|failed to (connect|recv|send)",
+    re.IGNORECASE,
+)
+"""What gloo, NCCL and the store say when somebody else is gone (wordings of torch 2.6 to 2.13)."""
+
+_CANNOT_RUN = frozenset(
+    {"SyntaxError", "IndentationError", "TabError", "ModuleNotFoundError", "ProgramNotFound"}
+)
+
+
+class LostNode(msgspec.Struct, frozen=True, kw_only=True):
+    node: str
+    at: float
+    reason: str
+    ranks: tuple[int, ...]
+
+
+class Overdue(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that should have happened by now."""
+
+    code: str  # "ES-P04" or "ES-P05"
+    at: float
+    ranks: tuple[int, ...]  # those that others wait for; empty: nobody knows
+    says: str
+
+
+class FaultFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known about one fault, as it comes in."""
+
+    at: float  # when the first of it was noticed
+    exits: tuple[Exit, ...] = ()
+    lost: tuple[LostNode, ...] = ()
+    overdue: tuple[Overdue, ...] = ()
+    nodes: dict[int, str] = {}  # node of each rank
+
+
+def looks_like_consequence(exit_: Exit) -> bool:
+    """This end only says that a peer is gone (or that we stopped it)."""
+    if exit_.stopped_by_us:
+        return True
+    if exit_.error is not None:
+        return _CONSEQUENCE.search(exit_.error.message) is not None
+    if exit_.signal is not None and exit_.signal != signals.SIGABRT:
+        return False
+    return _CONSEQUENCE.search(exit_.last_output) is not None
+
+
+def fault_time(exit_: Exit) -> float:
+    """When the rank's own trouble began: when it raised, if it said so; when it ended, otherwise."""
+    if exit_.error is not None and exit_.error.at is not None:
+        return min(exit_.error.at, exit_.at)
+    return exit_.at
+
+
+def judge(facts: FaultFacts) -> Verdict:
+    """The verdict on what is known so far. Total: there is one for every combination of facts."""
+    if facts.lost:
+        return _lost_verdict(facts)
+    failures = sorted((e for e in facts.exits if not e.succeeded and not e.stopped_by_us), key=fault_time)
+    causes = [e for e in failures if not looks_like_consequence(e)]
+    if causes:
+        return _exit_verdict(facts, causes[0], causes)
+    if facts.overdue:
+        return _overdue_verdict(facts)
+    return _contact_verdict(facts, failures)
+
+
+def describe(exit_: Exit) -> str:
+    """How it ended, in a few words."""
+    if exit_.error is not None:
+        where = f" at {exit_.error.place}" if exit_.error.place else ""
+        text = exit_.error.message.strip().splitlines()
+        return f"raised {exit_.error.kind}{where}" + (f": {_shorten(text[0])}" if text else "")
+    if exit_.signal is not None:
+        return f"was killed by {signal_name(exit_.signal)}"
+    if exit_.code is not None:
+        return f"ended with exit code {exit_.code}"
+    return "ended, and nobody could tell how"
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _exit_verdict(facts: FaultFacts, cause: Exit, causes: list[Exit]) -> Verdict:
+    code, blame, confidence, note = _classify(cause, causes, len(facts.nodes))
+    node = facts.nodes.get(cause.rank)
+    place = cause.error.place if cause.error is not None else ""
+    same = [e.rank for e in causes if _same_fault(cause, e)]
+    who = f"rank {cause.rank}" if len(same) == 1 else f"{len(same)} ranks (first: rank {cause.rank})"
+    sentence = f"{who} on {node} {describe(cause)}{note}"
+    return Verdict(
+        code=code,
+        sentence=sentence,
+        blame=blame,
+        confidence=confidence,
+        ranks=tuple(same),
+        node=node,
+        at=fault_time(cause),
+        place=place,
+        evidence=tuple(_evidence(facts, e) for e in _strongest_first(facts, cause)),
+    )
+
+
+def _classify(cause: Exit, causes: list[Exit], num_ranks: int) -> tuple[str, Blame, Confidence, str]:
+    """Code, blame, confidence, and what to add to the sentence."""
+    if cause.error is not None:
+        everywhere = len({e.rank for e in causes if _same_fault(cause, e)}) >= max(2, num_ranks)
+        code = "ES-U02" if cause.error.kind in _CANNOT_RUN else "ES-U01"
+        sure = everywhere or code == "ES-U02"
+        return code, Blame.USER, Confidence.HIGH if sure else Confidence.MEDIUM, ""
+    if cause.oom is not None:
+        return "ES-P03", Blame.USER, Confidence.HIGH, f" for lack of memory ({cause.oom.source})"
+    if cause.signal == signals.SIGKILL:
+        return "ES-P09", Blame.UNKNOWN, Confidence.HIGH, "; nothing speaks of lack of memory"
+    if cause.signal is not None:
+        return "ES-P02", Blame.UNKNOWN, Confidence.HIGH, ""
+    return "ES-P01", Blame.UNKNOWN, Confidence.MEDIUM, " and left no report"
+
+
+def _same_fault(one: Exit, other: Exit) -> bool:
+    if one.rank == other.rank:
+        return True
+    if one.error is not None and other.error is not None:
+        return (one.error.kind, one.error.place) == (other.error.kind, other.error.place)
+    return False
+
+
+def _lost_verdict(facts: FaultFacts) -> Verdict:
+    first = min(facts.lost, key=lambda lost: lost.at)
+    evidence = [
+        Evidence(at=lost.at, source="link", says=f"{lost.node}: {lost.reason}", node=lost.node)
+        for lost in facts.lost
+    ]
+    return Verdict(
+        code="ES-P06",
+        sentence=f"the agent of {first.node} is lost ({first.reason}), and ranks {_ranks(first.ranks)} with it",
+        blame=Blame.MACHINE,
+        confidence=Confidence.HIGH,
+        ranks=first.ranks,
+        node=first.node,
+        at=first.at,
+        evidence=(*evidence, *(_evidence(facts, e) for e in facts.exits if not e.succeeded)),
+    )
+
+
+def _overdue_verdict(facts: FaultFacts) -> Verdict:
+    overdue = facts.overdue[0]
+    node = facts.nodes.get(overdue.ranks[0]) if overdue.ranks else None
+    return Verdict(
+        code=overdue.code,
+        sentence=overdue.says,
+        blame=Blame.UNKNOWN,
+        confidence=Confidence.MEDIUM if overdue.ranks else Confidence.LOW,
+        ranks=overdue.ranks,
+        node=node,
+        at=overdue.at,
+        evidence=(Evidence(at=overdue.at, source="timer", says=overdue.says, node=node),),
+    )
+
+
+def _contact_verdict(facts: FaultFacts, failures: list[Exit]) -> Verdict:
+    ranks = tuple(e.rank for e in failures)
+    at = fault_time(failures[0]) if failures else facts.at
+    if failures:
+        first = failures[0]
+        sentence = f"rank {first.rank} on {facts.nodes.get(first.rank)} {describe(first)}; no rank failed for a reason of its own"
+    else:
+        sentence = "the workers ended, and nobody could tell why"
+    return Verdict(
+        code="ES-P07",
+        sentence=sentence,
+        blame=Blame.UNKNOWN,
+        confidence=Confidence.LOW,
+        ranks=ranks,
+        at=at,
+        evidence=tuple(_evidence(facts, e) for e in failures),
+    )
+
+
+def _strongest_first(facts: FaultFacts, cause: Exit) -> list[Exit]:
+    rest = [e for e in facts.exits if e.rank != cause.rank and not e.succeeded]
+    return [cause, *sorted(rest, key=lambda e: (looks_like_consequence(e), fault_time(e)))]
+
+
+def _evidence(facts: FaultFacts, exit_: Exit) -> Evidence:
+    says = f"rank {exit_.rank} {describe(exit_)}"
+    if exit_.stopped_by_us:
+        says += " (ended by everstep)"
+    elif looks_like_consequence(exit_):
+        says += " (a consequence: a peer was gone)"
+    detail = exit_.error.traceback if exit_.error is not None else exit_.last_output
+    if exit_.oom is not None:
+        detail = exit_.oom.line or exit_.oom.source
+    source = "error report" if exit_.error is not None else "exit status"
+    node = facts.nodes.get(exit_.rank)
+    return Evidence(at=fault_time(exit_), source=source, says=says, rank=exit_.rank, node=node, detail=detail)
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+
+
+def _shorten(text: str, limit: int = 160) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."

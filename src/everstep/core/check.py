@@ -1,0 +1,67 @@
+"""What must hold in every state, as code. Run after each step in tests, and on replay."""
+
+from everstep.core.state import Phase, Role, State
+
+_WITH_GENERATION = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING, Phase.STOPPING, Phase.PROPOSING)
+
+
+class InvariantError(AssertionError):
+    """The message says which rule is broken, by what."""
+
+
+def check(state: State) -> None:
+    """Raises InvariantError."""
+    if state.phase is Phase.NEW:
+        return
+    for rule in (_slots, _workers, _phases, _budget):
+        rule(state)
+
+
+def check_step(before: State, after: State) -> None:
+    """What must hold between two states."""
+    _require(
+        after.generation >= before.generation,
+        f"generation went back from {before.generation} to {after.generation}",
+    )
+    _require(after.generation - before.generation <= 1, "a generation was skipped")
+    _require(not before.is_over or after.is_over, "a run that was over went on")
+    for node, member in before.members.items():
+        if member.role is Role.OUT and node in after.members:
+            _require(after.members[node].role is Role.OUT, f"{node} was out and came back")
+    check(after)
+
+
+def _slots(state: State) -> None:
+    spec = state.spec
+    _require(spec is not None and len(state.slots) == spec.num_slots, "the number of slots changed")
+    taken = [node for node in state.slots if node is not None]
+    _require(len(taken) == len(set(taken)), f"a node holds two slots: {state.slots}")
+    for member in state.members.values():
+        holds = member.role is Role.ACTIVE
+        _require(holds == (member.slot is not None), f"{member.node}: role {member.role}, slot {member.slot}")
+        _require(holds == (member.node in taken), f"{member.node}: role {member.role}, slots {state.slots}")
+
+
+def _workers(state: State) -> None:
+    spec = state.spec
+    assert spec is not None
+    if state.phase in _WITH_GENERATION:
+        _require(sorted(state.workers) == list(range(spec.world_size)), f"ranks {sorted(state.workers)}")
+
+
+def _phases(state: State) -> None:
+    if state.phase in (Phase.SETTLING, Phase.PROPOSING):
+        _require(state.incident is not None, f"{state.phase} without an incident")
+    if state.phase is Phase.STOPPING:
+        _require(bool(state.waiting), "stopping, and nobody is waited for")
+        _require(state.incident is not None or state.ending is not None, "stopping for no reason")
+    _require(state.is_over <= (state.ending is not None), "over without an ending")
+
+
+def _budget(state: State) -> None:
+    _require(list(state.restarts) == sorted(state.restarts), "restarts are not in order")
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise InvariantError(message)

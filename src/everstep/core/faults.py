@@ -1,0 +1,279 @@
+"""From the first sign of a fault to the stop of the generation, and from there to what comes next."""
+
+import msgspec
+
+from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge, looks_like_consequence
+from everstep.core import ending
+from everstep.core.forming import form_if_possible, ranks_of_slot
+from everstep.core.recovery import Plan, decide
+from everstep.core.state import Failure, Incident, Member, Phase
+from everstep.core.turn import Turn
+from everstep.model.actions import Concluded, IncidentClosed, IncidentOpened, Refused, StopWorkers
+from everstep.model.events import (
+    NodeLost,
+    ProposalApproved,
+    TimerFired,
+    WorkerExited,
+    WorkersFailedToStart,
+    WorkersStopped,
+)
+from everstep.model.facts import Exit
+from everstep.model.verdict import Verdict
+
+_ALIVE = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING)
+
+
+def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
+    worker = turn.state.workers.get(event.exit.rank)
+    if worker is None or worker.exit is not None:
+        return
+    turn.set_worker(worker.rank, exit=event.exit, account=event.account or worker.account)
+    if turn.state.phase not in _ALIVE:
+        if turn.state.incident is not None:
+            _add_exits(turn, (event.exit,))
+        return
+    if event.exit.succeeded:
+        _on_success(turn)
+        return
+    open_incident(turn, FaultFacts(at=turn.at, nodes=_nodes(turn)))
+    _add_exits(turn, (event.exit,))
+    if looks_like_consequence(event.exit) and _some_alive(turn):
+        _settle(turn)
+    else:
+        stop_generation(turn)
+
+
+def on_workers_failed_to_start(turn: Turn, event: WorkersFailedToStart) -> None:
+    if turn.state.phase not in _ALIVE:
+        return
+    ranks = tuple(worker.rank for worker in turn.workers_of(event.node))
+    _overdue(turn, "ES-P04", ranks, f"{event.node} could not make its worker processes: {event.why}")
+
+
+def on_slot_lost(turn: Turn, event: NodeLost, member: Member) -> None:
+    """A node that held a slot is gone. The caller has put it out and looks for another."""
+    assert member.slot is not None
+    ranks = tuple(ranks_of_slot(turn, member.slot))
+    turn.set(held={rank: steps for rank, steps in turn.state.held.items() if rank not in ranks})
+    if turn.state.phase in _ALIVE:
+        open_incident(turn, FaultFacts(at=turn.at, nodes=_nodes(turn)))
+    if turn.state.incident is not None:
+        lost = LostNode(node=event.node, at=event.at, reason=event.reason, ranks=ranks)
+        facts = turn.incident.facts
+        turn.set_incident(facts=msgspec.structs.replace(facts, lost=(*facts.lost, lost)))
+    if turn.state.phase in _ALIVE:
+        stop_generation(turn)
+    elif turn.state.phase is Phase.STOPPING:
+        _confirm_stopped(turn, event.node)
+
+
+def on_timer_fired(turn: Turn, event: TimerFired) -> None:
+    """Timers are facts about time; whether they still matter is decided here."""
+    if event.key not in turn.state.timers:
+        return
+    turn.set(timers={key: due for key, due in turn.state.timers.items() if key != event.key})
+    kind, _, subject = event.key.partition(":")
+    current = subject == str(turn.state.generation)
+    if kind == "settle" and current and turn.state.phase is Phase.SETTLING:
+        stop_generation(turn)
+    elif kind == "start" and current and turn.state.phase is Phase.FORMING:
+        _check_start(turn)
+    elif kind == "rendezvous" and current and turn.state.phase in _ALIVE:
+        _check_rendezvous(turn)
+    elif kind == "node" and subject in turn.state.requests and None in turn.state.slots:
+        why = (
+            f"no node came within {turn.policy.node_timeout_s:g} s for an empty slot (policy node_timeout_s)"
+        )
+        ending.give_up(turn, why)
+    elif kind == "approval" and turn.state.phase is Phase.PROPOSING and subject == turn.incident.id:
+        ending.finish_unallowed(
+            turn, f"the proposal was not approved within {turn.policy.approval_timeout_s:g} s"
+        )
+
+
+def on_proposal_approved(turn: Turn, event: ProposalApproved) -> None:
+    if turn.state.phase is Phase.PROPOSING and turn.incident.id == event.incident:
+        restart(turn)
+        return
+    what = f"approve {event.incident}"
+    turn.do(
+        Refused(
+            what=what, why="no proposal of this incident is waiting for approval", incident=event.incident
+        )
+    )
+
+
+def on_workers_stopped(turn: Turn, event: WorkersStopped) -> None:
+    if turn.state.phase is not Phase.STOPPING:
+        return
+    for account in event.accounts:
+        if account.rank in turn.state.workers:
+            turn.set_worker(account.rank, account=account)
+    for exit_ in event.exits:
+        worker = turn.state.workers.get(exit_.rank)
+        if worker is not None and worker.exit is None:
+            turn.set_worker(exit_.rank, exit=exit_)
+            _add_exits(turn, (exit_,))
+    held = {item.rank: item.steps for item in event.held}
+    mine = {worker.rank for worker in turn.workers_of(event.node)}
+    others = {rank: steps for rank, steps in turn.state.held.items() if rank not in mine}
+    turn.set(held={**others, **held})
+    _confirm_stopped(turn, event.node)
+
+
+def open_incident(turn: Turn, facts: FaultFacts) -> None:
+    """A fault begins an incident, unless it belongs to the one whose ranks are not even restarted yet."""
+    current = turn.state.incident
+    if current is not None and not current.restarted:
+        return
+    if current is not None:
+        why = "another fault came before the job had recovered from this one"
+        turn.do(IncidentClosed(incident=current.id, outcome="superseded", why=why))
+    number = turn.state.num_incidents + 1
+    incident = Incident(
+        id=f"i{number}",
+        opened_at=turn.at,
+        generation=turn.state.generation,
+        best_step=turn.state.best_step,
+        facts=facts,
+        drill=turn.state.pending_drill,
+    )
+    turn.set(incident=incident, num_incidents=number, pending_drill=None)
+    turn.do(IncidentOpened(incident=incident.id, drill=incident.drill, why="the first sign of a fault"))
+
+
+def stop_generation(turn: Turn) -> None:
+    """Conclude from what is known, and end the generation's workers everywhere."""
+    _conclude(turn)
+    nodes = turn.state.active_nodes
+    turn.set(phase=Phase.STOPPING, waiting=nodes)
+    for node in nodes:
+        turn.do(
+            StopWorkers(
+                node=node,
+                generation=turn.state.generation,
+                grace_s=turn.policy.stop_grace_s,
+                why=f"{turn.incident.id}: all ranks of a generation start and end together",
+            )
+        )
+    if not nodes:
+        _after_stop(turn)
+
+
+def restart(turn: Turn) -> None:
+    """Into gathering; forms at once when nothing is missing."""
+    window = turn.at - turn.policy.budget_window_s
+    recent = tuple(at for at in turn.state.restarts if at > window)
+    node_timers = {key: due for key, due in turn.state.timers.items() if key.startswith("node:")}
+    turn.set(phase=Phase.GATHERING, restarts=(*recent, turn.at), timers=node_timers, waiting=())
+    form_if_possible(turn)
+
+
+def _confirm_stopped(turn: Turn, node: str) -> None:
+    waiting = tuple(other for other in turn.state.waiting if other != node)
+    turn.set(waiting=waiting)
+    if not waiting:
+        _after_stop(turn)
+
+
+def _after_stop(turn: Turn) -> None:
+    if turn.state.ending is not None:
+        ending.finish(turn, turn.state.ending)
+        return
+    plan = _conclude(turn)
+    _remember_failure(turn, turn.incident.verdict)
+    if plan.kind == "restart":
+        restart(turn)
+    elif plan.kind == "propose":
+        turn.set(phase=Phase.PROPOSING)
+        turn.do(Refused(what=plan.decision.chosen, why=plan.decision.why, incident=turn.incident.id))
+        turn.start_timer(f"approval:{turn.incident.id}", turn.policy.approval_timeout_s, plan.decision.why)
+    elif plan.kind == "unallowed":
+        ending.finish_unallowed(turn, plan.decision.why)
+    else:
+        ending.give_up(turn, plan.decision.why)
+
+
+def _conclude(turn: Turn) -> Plan:
+    verdict = judge(turn.incident.facts)
+    plan = decide(turn, verdict)
+    turn.set_incident(verdict=verdict, decision=plan.decision)
+    turn.do(
+        Concluded(incident=turn.incident.id, verdict=verdict, decision=plan.decision, why=plan.decision.why)
+    )
+    return plan
+
+
+def _remember_failure(turn: Turn, verdict: Verdict | None) -> None:
+    if verdict is None or not verdict.place:
+        turn.set(failure=None)
+        return
+    turn.set(failure=next_failure(turn, verdict.place))
+
+
+def next_failure(turn: Turn, place: str) -> Failure:
+    """How often the same place has failed in a row without a new step, this time included."""
+    before = turn.state.failure
+    best_step = turn.state.best_step
+    if before is not None and before.place == place and before.best_step == best_step:
+        return msgspec.structs.replace(before, count=before.count + 1)
+    return Failure(place=place, count=1, best_step=best_step)
+
+
+def _on_success(turn: Turn) -> None:
+    workers = turn.state.workers.values()
+    if all(worker.exit is not None and worker.exit.succeeded for worker in workers):
+        ending.succeed(turn)
+    elif turn.state.phase is Phase.SETTLING and not _some_alive(turn):
+        stop_generation(turn)
+
+
+def _settle(turn: Turn) -> None:
+    if turn.state.phase is Phase.SETTLING:
+        return
+    turn.set(phase=Phase.SETTLING)
+    why = "the first end looks like a consequence; the rank that caused it may still be ending"
+    turn.start_timer(f"settle:{turn.state.generation}", turn.policy.settle_s, why)
+
+
+def _check_start(turn: Turn) -> None:
+    late = tuple(
+        w.rank for w in turn.state.workers.values() if w.account is None or w.account.entered_at is None
+    )
+    if late:
+        limit = f"{turn.policy.start_timeout_s:g} s (policy start_timeout_s)"
+        _overdue(turn, "ES-P04", late, f"ranks {list(late)} had not reached the user's program after {limit}")
+
+
+def _check_rendezvous(turn: Turn) -> None:
+    accounts = {w.rank: w.account for w in turn.state.workers.values()}
+    waiting = [r for r, a in accounts.items() if a and a.rendezvous_begun_at and not a.rendezvous_done_at]
+    if not waiting:
+        return
+    missing = tuple(r for r, a in accounts.items() if a is None or a.rendezvous_begun_at is None)
+    limit = f"{turn.policy.rendezvous_timeout_s:g} s (policy rendezvous_timeout_s)"
+    who = f"ranks {list(missing)} never called it" if missing else "every rank called it and none came out"
+    _overdue(turn, "ES-P05", missing, f"ranks {waiting} wait in init_process_group since {limit}; {who}")
+
+
+def _overdue(turn: Turn, code: str, ranks: tuple[int, ...], says: str) -> None:
+    open_incident(turn, FaultFacts(at=turn.at, nodes=_nodes(turn)))
+    facts = turn.incident.facts
+    overdue = Overdue(code=code, at=turn.at, ranks=ranks, says=says)
+    turn.set_incident(facts=msgspec.structs.replace(facts, overdue=(*facts.overdue, overdue)))
+    stop_generation(turn)
+
+
+def _add_exits(turn: Turn, exits: tuple[Exit, ...]) -> None:
+    if turn.state.incident is None:
+        return
+    facts = turn.incident.facts
+    turn.set_incident(facts=msgspec.structs.replace(facts, exits=(*facts.exits, *exits)))
+
+
+def _nodes(turn: Turn) -> dict[int, str]:
+    return {worker.rank: worker.node for worker in turn.state.workers.values()}
+
+
+def _some_alive(turn: Turn) -> bool:
+    return any(worker.exit is None for worker in turn.state.workers.values())

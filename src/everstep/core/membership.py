@@ -1,0 +1,108 @@
+"""Nodes come, go and come back. Roles and slots; what the loss of a node means for the run."""
+
+import msgspec
+
+from everstep.core import faults
+from everstep.core.ending import give_up
+from everstep.core.forming import acquire, form_if_possible, ranks_of_slot
+from everstep.core.state import Member, Phase, Role
+from everstep.core.turn import Turn
+from everstep.model.actions import Refused, ReleaseNode
+from everstep.model.events import NodeJoined, NodeLost, NodeRefused
+
+MAX_FAILED_JOINS = 5
+"""Agents in a row that end before they join: then it is not bad luck, and asking again only hides the reason."""
+
+
+def on_node_joined(turn: Turn, event: NodeJoined) -> None:
+    known = turn.state.members.get(event.node)
+    if known is not None and known.role is Role.OUT:
+        _fence(turn, event)
+        return
+    if known is None:
+        turn.set(requests=turn.state.requests[1:], failed_joins=0)
+        _admit(turn, event)
+    member = turn.state.members[event.node]
+    if member.slot is not None and turn.state.phase not in (Phase.FORMING, Phase.RUNNING):
+        _note_held(turn, event, member.slot)
+    form_if_possible(turn)
+
+
+def on_node_lost(turn: Turn, event: NodeLost) -> None:
+    member = turn.state.members.get(event.node)
+    if member is None:
+        # It died before it said hello: the request stays open, so ask again.
+        _ask_again(turn, event)
+        return
+    if member.role is Role.OUT:
+        return
+    _put_out(turn, member)
+    turn.do(ReleaseNode(node=event.node, why=f"{event.node} is lost: {event.reason}"))
+    if member.slot is None:
+        acquire(turn, f"standby {event.node} is lost: {event.reason}")
+        return
+    faults.on_slot_lost(turn, event, member)
+    if not turn.state.is_over and turn.state.ending is None:
+        fill_slots(turn)
+        form_if_possible(turn)
+
+
+def on_node_refused(turn: Turn, event: NodeRefused) -> None:
+    if None in turn.state.slots:
+        give_up(turn, f"no node to be had for a slot: {event.why}")
+    else:
+        turn.do(Refused(what="another standby", why=event.why))
+
+
+def fill_slots(turn: Turn) -> None:
+    """Give every empty slot a standby; ask the engine for what is missing."""
+    for slot, node in enumerate(turn.state.slots):
+        if node is not None:
+            continue
+        standby = next((m for m in turn.state.members.values() if m.role is Role.STANDBY), None)
+        if standby is not None:
+            _give_slot(turn, standby, slot)
+            acquire(turn, f"standby {standby.node} took slot {slot}")
+        else:
+            acquire(turn, f"slot {slot} lost its node and no standby is left")
+
+
+def _admit(turn: Turn, event: NodeJoined) -> None:
+    empty = next((slot for slot, node in enumerate(turn.state.slots) if node is None), None)
+    member = Member(node=event.node, host=event.host, pid=event.pid, role=Role.STANDBY)
+    turn.set(members={**turn.state.members, event.node: member})
+    if empty is not None:
+        _give_slot(turn, member, empty)
+
+
+def _give_slot(turn: Turn, member: Member, slot: int) -> None:
+    active = msgspec.structs.replace(member, role=Role.ACTIVE, slot=slot)
+    slots = tuple(member.node if index == slot else node for index, node in enumerate(turn.state.slots))
+    turn.set(members={**turn.state.members, member.node: active}, slots=slots)
+
+
+def _put_out(turn: Turn, member: Member) -> None:
+    out = msgspec.structs.replace(member, role=Role.OUT, slot=None)
+    slots = tuple(None if node == member.node else node for node in turn.state.slots)
+    turn.set(members={**turn.state.members, member.node: out}, slots=slots)
+
+
+def _note_held(turn: Turn, event: NodeJoined, slot: int) -> None:
+    ranks = ranks_of_slot(turn, slot)
+    held = {item.rank: item.steps for item in event.held if item.rank in ranks}
+    turn.set(held={**turn.state.held, **held})
+
+
+def _fence(turn: Turn, event: NodeJoined) -> None:
+    why = f"{event.node} was declared lost in this run; its slot may be taken, and ids never come back"
+    turn.do(Refused(what=f"readmit {event.node}", why=why))
+    turn.do(ReleaseNode(node=event.node, why=why))
+
+
+def _ask_again(turn: Turn, event: NodeLost) -> None:
+    failed = turn.state.failed_joins + 1
+    turn.set(failed_joins=failed, requests=turn.state.requests[1:])
+    if failed >= MAX_FAILED_JOINS:
+        give_up(turn, f"{failed} agents in a row ended before they joined; the last one: {event.reason}")
+    else:
+        acquire(turn, f"{event.node} ended before it joined: {event.reason}")

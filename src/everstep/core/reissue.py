@@ -1,0 +1,45 @@
+"""What is still to be done, read off the state: for a controller that took over, and for a peer that came back.
+
+Level-triggered, so it can be called at any time: every action in it is idempotent at its receiver.
+"""
+
+from everstep.core.forming import start_actions
+from everstep.core.policy import Policy
+from everstep.core.state import Phase, State
+from everstep.core.turn import Turn
+from everstep.model.actions import AcquireNode, Action, Finish, OpenStore, ReleaseNode, SetTimer, StopWorkers
+
+_WHY = "issued again: it was not confirmed before the connection or the controller was lost"
+
+
+def reissue(state: State, policy: Policy) -> list[Action]:
+    """Unconfirmed actions, in the order in which they would have been carried out."""
+    if state.phase is Phase.NEW:
+        return []
+    if state.is_over:
+        return _finish(state)
+    actions: list[Action] = []
+    if state.store_asked > state.generation and state.store_asked not in state.stores:
+        actions.append(OpenStore(generation=state.store_asked, why=_WHY))
+    actions += [AcquireNode(request=request, why=_WHY) for request in state.requests]
+    actions += [ReleaseNode(node=m.node, why=_WHY) for m in state.members.values() if m.role.value == "out"]
+    if state.phase in (Phase.FORMING, Phase.RUNNING, Phase.SETTLING):
+        actions += _unconfirmed_starts(state, policy)
+    if state.phase is Phase.STOPPING:
+        grace_s = policy.stop_grace_s
+        actions += [
+            StopWorkers(node=node, generation=state.generation, grace_s=grace_s, why=_WHY)
+            for node in state.waiting
+        ]
+    actions += [SetTimer(key=key, due_at=due_at, why=_WHY) for key, due_at in state.timers.items()]
+    return actions
+
+
+def _unconfirmed_starts(state: State, policy: Policy) -> list[Action]:
+    unconfirmed = {worker.node for worker in state.workers.values() if not worker.started}
+    return [action for action in start_actions(Turn(state, policy, 0.0)) if action.node in unconfirmed]
+
+
+def _finish(state: State) -> list[Action]:
+    assert state.ending is not None
+    return [Finish(outcome=state.ending.outcome, exit_code=state.ending.exit_code, why=state.ending.why)]

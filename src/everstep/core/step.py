@@ -1,0 +1,74 @@
+"""`step`: the one way in. A literal table of event types, and the checks that are the same for all of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+from everstep.core import drills, ending, faults, forming, membership, progress
+from everstep.core.policy import Policy
+from everstep.core.reissue import reissue
+from everstep.core.state import Phase, State
+from everstep.core.turn import Turn
+from everstep.model import events
+from everstep.model.actions import Action
+from everstep.model.events import Event
+
+__all__ = ["reissue", "step"]
+
+Handler = Callable[[Turn, Any], None]
+
+HANDLERS: dict[type, Handler] = {
+    events.RunStarted: forming.on_run_started,
+    events.RunReopened: forming.on_run_reopened,
+    events.NodeJoined: membership.on_node_joined,
+    events.NodeLost: membership.on_node_lost,
+    events.NodeRefused: membership.on_node_refused,
+    events.StoreOpened: forming.on_store_opened,
+    events.WorkersStarted: progress.on_workers_started,
+    events.WorkersFailedToStart: faults.on_workers_failed_to_start,
+    events.MarksReported: progress.on_accounts,
+    events.ProgressReported: progress.on_accounts,
+    events.WorkerExited: faults.on_worker_exited,
+    events.WorkersStopped: faults.on_workers_stopped,
+    events.TimerFired: faults.on_timer_fired,
+    events.StopRequested: ending.on_stop_requested,
+    events.DrillRequested: drills.on_drill_requested,
+    events.DrillFailed: drills.on_drill_failed,
+    events.ProposalApproved: faults.on_proposal_approved,
+}
+
+ONLY_ON_RECORD = (
+    events.ControllerStarted,
+    events.TemplateReported,
+    events.SnapshotsRefused,
+    events.RuntimeFaulted,
+)
+"""Facts that the folds of the journal show and that change no decision."""
+
+
+def step(state: State, event: Event, policy: Policy) -> tuple[State, list[Action]]:
+    """Next state, and what the shell must do. Same inputs, same outputs; never raises on any sequence of events."""
+    if isinstance(event, ONLY_ON_RECORD):
+        return state, []
+    if state.phase is Phase.NEW and not isinstance(event, events.RunStarted):
+        return state, []
+    if state.is_over:
+        return state, []
+    turn = Turn(state, policy, event.at)
+    if _is_stale(state, event):
+        turn.set(stale=state.stale + 1)
+        return turn.state, []
+    HANDLERS[type(event)](turn, event)
+    return turn.state, turn.actions
+
+
+def _is_stale(state: State, event: Event) -> bool:
+    """A worker's report of another generation, or of a node that is out: fenced off."""
+    generation = getattr(event, "generation", None)
+    if isinstance(event, events.StoreOpened | events.NodeJoined):
+        return False
+    if generation is not None and generation != state.generation:
+        return True
+    node = getattr(event, "node", None)
+    if isinstance(event, events.NodeLost | events.DrillRequested) or node is None:
+        return False
+    return node not in state.active_nodes

@@ -1,0 +1,159 @@
+"""Verdict codes: stable, searchable names of what can go wrong, with a page of text each.
+
+`everstep explain ES-P09` prints a page; docs/codes.md is generated from here (`python -m everstep.knowledge.codes`).
+A code is never reused for something else. P: process, U: user's code, H: hang, S: slow, N: numbers, G: GPU.
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Code:
+    code: str
+    name: str
+    blame: (
+        str  # user, machine, network, storage, scheduler, unknown: what is believed without further evidence
+    )
+    means: str
+    everstep_does: str
+    confirm: str
+    you_do: str
+    drill: str = ""  # how to cause it on purpose
+
+
+_RESTART = (
+    "Ends the other ranks, restarts all of them in place, restores the newest step that every rank holds."
+)
+
+CODES: dict[str, Code] = {
+    entry.code: entry
+    for entry in (
+        Code(
+            code="ES-P01",
+            name="worker-exit-code",
+            blame="unknown",
+            means="A rank ended with a non-zero exit code and left no exception report: sys.exit, os._exit, or a "
+            "launcher script between everstep and Python.",
+            everstep_does=_RESTART,
+            confirm="everstep logs --rank R: the last lines of stderr usually say why.",
+            you_do="Look for sys.exit or os._exit on the path that the log shows.",
+            drill="everstep drill exit R",
+        ),
+        Code(
+            code="ES-P02",
+            name="worker-signal",
+            blame="unknown",
+            means="A rank was ended by a signal other than SIGKILL: SIGSEGV and SIGABRT come from native code, SIGTERM "
+            "from somebody outside.",
+            everstep_does=_RESTART,
+            confirm="everstep logs --rank R; dmesg | grep segfault; python -X faulthandler prints the Python stack.",
+            you_do="The same signal on the same machine again: suspect the machine. On others too: suspect an extension.",
+            drill="kill -SEGV the rank's pid (everstep status --json lists pids)",
+        ),
+        Code(
+            code="ES-P03",
+            name="worker-oom-killed",
+            blame="user",
+            means="The kernel's out-of-memory killer ended a rank: the machine, or the control group the rank is in, "
+            "had no memory left.",
+            everstep_does=_RESTART,
+            confirm="The incident shows the kernel line or the control group's oom_kill counter.",
+            you_do="Lower the memory use (data-loader workers, prefetch, caches) or raise the limit. It comes back otherwise.",
+            drill="everstep drill oom R",
+        ),
+        Code(
+            code="ES-P04",
+            name="worker-never-started",
+            blame="unknown",
+            means="A rank's process could not be made, or did not reach the user's program within start_timeout_s.",
+            everstep_does=_RESTART,
+            confirm="nodes/<node>/agent.log and template.log in the run directory.",
+            you_do="Slow import from a shared disk: raise start_timeout_s. Process limits: ulimit -u, pids cgroup.",
+        ),
+        Code(
+            code="ES-P05",
+            name="rendezvous-incomplete",
+            blame="unknown",
+            means="Some ranks waited in init_process_group while others never arrived, for rendezvous_timeout_s.",
+            everstep_does=_RESTART,
+            confirm="The incident names the ranks that did not call init_process_group; everstep logs --rank R.",
+            you_do="See what those ranks do before init_process_group: loading, downloading, a lock.",
+        ),
+        Code(
+            code="ES-P06",
+            name="agent-lost",
+            blame="machine",
+            means="The agent of a node ended or can no longer be reached. Its workers ended with it.",
+            everstep_does="Puts the node out for ever, gives its slot to a standby or to a new node, restarts all ranks.",
+            confirm="nodes/<node>/agent.log; is the machine up?",
+            you_do="Nothing, unless it is the same machine again.",
+            drill="everstep drill kill-agent",
+        ),
+        Code(
+            code="ES-P07",
+            name="peers-lost-contact",
+            blame="unknown",
+            means="Ranks ended because a connection to another rank broke, and no rank ended first for a reason of its own.",
+            everstep_does=_RESTART,
+            confirm="everstep logs --first-error; network counters of the machines named.",
+            you_do="Once: nothing. Again between the same machines: suspect the network between them.",
+        ),
+        Code(
+            code="ES-P09",
+            name="worker-killed",
+            blame="unknown",
+            means="A rank was ended by SIGKILL, and neither the kernel log nor the control group speaks of memory: "
+            "somebody or something sent it.",
+            everstep_does=_RESTART,
+            confirm="Scheduler's log, audit log, other tools on the machine (earlyoom, systemd-oomd log elsewhere).",
+            you_do="Find the sender if it happens again.",
+            drill="everstep drill kill-rank R",
+        ),
+        Code(
+            code="ES-U01",
+            name="uncaught-exception",
+            blame="user",
+            means="The user's program raised an exception that nothing caught.",
+            everstep_does=_RESTART + " The same place max_same_failure times without a new step: gives up.",
+            confirm="The incident carries the traceback of the first rank that raised.",
+            you_do="Fix the line that the traceback names. It came once and the run went on: look at that step's data.",
+            drill="everstep drill raise R",
+        ),
+        Code(
+            code="ES-U02",
+            name="program-cannot-run",
+            blame="user",
+            means="The program cannot start at all: a syntax error, a module that does not exist, a missing file.",
+            everstep_does="Gives up at once: starting it again would end the same way.",
+            confirm="The traceback in the incident.",
+            you_do="Fix the program or the environment and start again.",
+        ),
+    )
+}
+
+
+def render_page(entry: Code) -> str:
+    """One code as Markdown."""
+    lines = [
+        f"## {entry.code} {entry.name}",
+        "",
+        entry.means,
+        "",
+        f"- **Blame without further evidence:** {entry.blame}",
+        f"- **What everstep does:** {entry.everstep_does}",
+        f"- **How to confirm:** {entry.confirm}",
+        f"- **What you do:** {entry.you_do}",
+    ]
+    if entry.drill:
+        lines.append(f"- **Try it:** `{entry.drill}`")
+    return "\n".join(lines) + "\n"
+
+
+def render_all() -> str:
+    """docs/codes.md."""
+    head = "# Verdict codes\n\nGenerated by `python -m everstep.knowledge.codes > docs/codes.md`.\n\n"
+    return head + "\n".join(render_page(CODES[code]) for code in sorted(CODES))
+
+
+if __name__ == "__main__":
+    print(render_all(), end="")  # noqa: T201
