@@ -21,9 +21,7 @@ _CONSEQUENCE = re.compile(
 )
 """What gloo, NCCL and the store say when somebody else is gone (wordings of torch 2.6 to 2.13)."""
 
-_CANNOT_RUN = frozenset(
-    {"SyntaxError", "IndentationError", "TabError", "ModuleNotFoundError", "ProgramNotFound"}
-)
+_CANNOT_RUN = frozenset({"SyntaxError", "IndentationError", "TabError", "ModuleNotFoundError", "ProgramNotFound"})
 
 
 class LostNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,8 +148,7 @@ def _same_fault(one: Exit, other: Exit) -> bool:
 def _lost_verdict(facts: FaultFacts) -> Verdict:
     first = min(facts.lost, key=lambda lost: lost.at)
     evidence = [
-        Evidence(at=lost.at, source="link", says=f"{lost.node}: {lost.reason}", node=lost.node)
-        for lost in facts.lost
+        Evidence(at=lost.at, source="link", says=f"{lost.node}: {lost.reason}", node=lost.node) for lost in facts.lost
     ]
     return Verdict(
         code="ES-P06",

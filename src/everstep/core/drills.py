@@ -51,9 +51,7 @@ def _inject_node(turn: Turn, event: DrillRequested) -> None:
 def _inject(turn: Turn, event: DrillRequested, node: str | None = None) -> Inject:
     generation = turn.state.generation
     why = f"drill {event.drill} was asked for"
-    return Inject(
-        drill=event.drill, kind=event.kind, node=node, rank=event.rank, generation=generation, why=why
-    )
+    return Inject(drill=event.drill, kind=event.kind, node=node, rank=event.rank, generation=generation, why=why)
 
 
 def _refuse(turn: Turn, event: DrillRequested, why: str) -> None:

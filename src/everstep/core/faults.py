@@ -81,14 +81,10 @@ def on_timer_fired(turn: Turn, event: TimerFired) -> None:
     elif kind == "rendezvous" and current and turn.state.phase in _ALIVE:
         _check_rendezvous(turn)
     elif kind == "node" and subject in turn.state.requests and None in turn.state.slots:
-        why = (
-            f"no node came within {turn.policy.node_timeout_s:g} s for an empty slot (policy node_timeout_s)"
-        )
+        why = f"no node came within {turn.policy.node_timeout_s:g} s for an empty slot (policy node_timeout_s)"
         ending.give_up(turn, why)
     elif kind == "approval" and turn.state.phase is Phase.PROPOSING and subject == turn.incident.id:
-        ending.finish_unallowed(
-            turn, f"the proposal was not approved within {turn.policy.approval_timeout_s:g} s"
-        )
+        ending.finish_unallowed(turn, f"the proposal was not approved within {turn.policy.approval_timeout_s:g} s")
 
 
 def on_proposal_approved(turn: Turn, event: ProposalApproved) -> None:
@@ -96,11 +92,7 @@ def on_proposal_approved(turn: Turn, event: ProposalApproved) -> None:
         restart(turn)
         return
     what = f"approve {event.incident}"
-    turn.do(
-        Refused(
-            what=what, why="no proposal of this incident is waiting for approval", incident=event.incident
-        )
-    )
+    turn.do(Refused(what=what, why="no proposal of this incident is waiting for approval", incident=event.incident))
 
 
 def on_workers_stopped(turn: Turn, event: WorkersStopped) -> None:
@@ -198,9 +190,7 @@ def _conclude(turn: Turn) -> Plan:
     verdict = judge(turn.incident.facts)
     plan = decide(turn, verdict)
     turn.set_incident(verdict=verdict, decision=plan.decision)
-    turn.do(
-        Concluded(incident=turn.incident.id, verdict=verdict, decision=plan.decision, why=plan.decision.why)
-    )
+    turn.do(Concluded(incident=turn.incident.id, verdict=verdict, decision=plan.decision, why=plan.decision.why))
     return plan
 
 
@@ -237,9 +227,7 @@ def _settle(turn: Turn) -> None:
 
 
 def _check_start(turn: Turn) -> None:
-    late = tuple(
-        w.rank for w in turn.state.workers.values() if w.account is None or w.account.entered_at is None
-    )
+    late = tuple(w.rank for w in turn.state.workers.values() if w.account is None or w.account.entered_at is None)
     if late:
         limit = f"{turn.policy.start_timeout_s:g} s (policy start_timeout_s)"
         _overdue(turn, "ES-P04", late, f"ranks {list(late)} had not reached the user's program after {limit}")

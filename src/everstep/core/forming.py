@@ -63,9 +63,7 @@ def acquire(turn: Turn, why: str) -> None:
     request = f"r{number}"
     turn.set(num_requests=number, requests=(*turn.state.requests, request))
     turn.do(AcquireNode(request=request, why=why))
-    turn.start_timer(
-        f"node:{request}", turn.policy.node_timeout_s, f"the engine has not given {request} in time"
-    )
+    turn.start_timer(f"node:{request}", turn.policy.node_timeout_s, f"the engine has not given {request} in time")
 
 
 def ask_for_store(turn: Turn, generation: int) -> None:
@@ -97,9 +95,7 @@ def form_if_possible(turn: Turn) -> None:
     for action in start_actions(turn):
         turn.do(action)
     if turn.spec.launch is not Launch.COMMAND:
-        turn.start_timer(
-            f"start:{coming}", turn.policy.start_timeout_s, "every rank must have started by then"
-        )
+        turn.start_timer(f"start:{coming}", turn.policy.start_timeout_s, "every rank must have started by then")
     ask_for_store(turn, coming + 1)
 
 

@@ -12,9 +12,7 @@ def on_workers_started(turn: Turn, event: WorkersStarted) -> None:
     for started in event.started:
         if started.rank in turn.state.workers:
             turn.set_worker(started.rank, started=True, node=event.node)
-    is_command = (
-        turn.spec.launch is Launch.COMMAND
-    )  # no runtime of ours inside: being started is all we will hear
+    is_command = turn.spec.launch is Launch.COMMAND  # no runtime of ours inside: being started is all we will hear
     if is_command and all(worker.started for worker in turn.state.workers.values()):
         _on_through(turn, turn.at)
 
@@ -109,6 +107,4 @@ def _watch_rendezvous(turn: Turn) -> None:
         return
     accounts = [worker.account for worker in turn.state.workers.values()]
     if any(a and a.rendezvous_begun_at is not None and a.rendezvous_done_at is None for a in accounts):
-        turn.start_timer(
-            key, turn.policy.rendezvous_timeout_s, "every rank must be out of init_process_group by then"
-        )
+        turn.start_timer(key, turn.policy.rendezvous_timeout_s, "every rank must be out of init_process_group by then")

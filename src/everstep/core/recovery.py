@@ -52,9 +52,7 @@ def same_place(turn: Turn, verdict: Verdict) -> Plan | None:
     if count < limit:
         return None
     why = f"the same failure {count} times at {verdict.place} without a new step in between (policy max_same_failure = {limit})"
-    refused = (
-        Refusal(what="restart", why="no machine is to blame, and another start would fail there again"),
-    )
+    refused = (Refusal(what="restart", why="no machine is to blame, and another start would fail there again"),)
     return _plan("give-up", "give up", "same-place-again", why, refused)
 
 
@@ -65,9 +63,7 @@ def budget(turn: Turn, verdict: Verdict) -> Plan | None:
     if used < limit:
         return None
     why = f"{used} restarts within {window_s:g} s, {limit} allowed (policy max_restarts, budget_window_s): {verdict.sentence}"
-    return _plan(
-        "give-up", "give up", "restart-budget", why, (Refusal(what="restart", why="the budget is used up"),)
-    )
+    return _plan("give-up", "give up", "restart-budget", why, (Refusal(what="restart", why="the budget is used up"),))
 
 
 def observe_only(turn: Turn, verdict: Verdict) -> Plan | None:
@@ -92,9 +88,7 @@ def restart_in_place(turn: Turn, verdict: Verdict) -> Plan | None:
     if verdict.code == "ES-P06":
         chosen = f"{_restart_text(turn)}, on another node for {verdict.node}"
         refused = (
-            Refusal(
-                what="wait for the lost node", why="its workers ended with its agent, and ids never come back"
-            ),
+            Refusal(what="wait for the lost node", why="its workers ended with its agent, and ids never come back"),
         )
         return _plan("restart", chosen, "replace-lost-node", why, refused)
     why_not = "nothing says that the machine is at fault"

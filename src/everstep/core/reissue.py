@@ -28,8 +28,7 @@ def reissue(state: State, policy: Policy) -> list[Action]:
     if state.phase is Phase.STOPPING:
         grace_s = policy.stop_grace_s
         actions += [
-            StopWorkers(node=node, generation=state.generation, grace_s=grace_s, why=_WHY)
-            for node in state.waiting
+            StopWorkers(node=node, generation=state.generation, grace_s=grace_s, why=_WHY) for node in state.waiting
         ]
     actions += [SetTimer(key=key, due_at=due_at, why=_WHY) for key, due_at in state.timers.items()]
     return actions

@@ -11,9 +11,7 @@ import dataclasses
 class Code:
     code: str
     name: str
-    blame: (
-        str  # user, machine, network, storage, scheduler, unknown: what is believed without further evidence
-    )
+    blame: str  # user, machine, network, storage, scheduler, unknown: what is believed without further evidence
     means: str
     everstep_does: str
     confirm: str
@@ -21,9 +19,7 @@ class Code:
     drill: str = ""  # how to cause it on purpose
 
 
-_RESTART = (
-    "Ends the other ranks, restarts all of them in place, restores the newest step that every rank holds."
-)
+_RESTART = "Ends the other ranks, restarts all of them in place, restores the newest step that every rank holds."
 
 CODES: dict[str, Code] = {
     entry.code: entry

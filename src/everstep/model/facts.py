@@ -61,9 +61,7 @@ class RankAccount(msgspec.Struct, frozen=True, kw_only=True):
     stall_s: float = 0.0  # seconds in which the training thread waited for snapshots
     published_step: int | None = None  # newest step whose snapshot is complete
     ended_at: float | None = None
-    counts_own_steps: bool = (
-        False  # steps come from everstep.State / everstep.step, so indices are the job's own
-    )
+    counts_own_steps: bool = False  # steps come from everstep.State / everstep.step, so indices are the job's own
 
     @property
     def num_steps(self) -> int:
