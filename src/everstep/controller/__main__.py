@@ -1,0 +1,124 @@
+"""`python -m everstep.controller`: one controller's life. Started, and started again, by the launcher.
+
+Exit codes: 0 ended on SIGTERM; an EverstepError's code when it could not begin; 70 after a fault of its own.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from everstep.controller.api import Api, serve
+from everstep.controller.ledger import Ledger
+from everstep.controller.loop import Controller, PoisonedError
+from everstep.controller.parent import end_with_parent
+from everstep.controller.spec_file import ADDRESS_NAME, TOKEN_NAME, Address, SpecFile, load_spec, save_json
+from everstep.errors import ConfigError, EverstepError, JournalError
+
+EXIT_FAULT = 70
+
+log = logging.getLogger("everstep.controller")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="everstep.controller")
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--listen-fd", type=int, required=True)
+    parser.add_argument("--parent", type=int, default=0, help="process without which it must not run")
+    given = parser.parse_args(argv)
+    if given.parent and not end_with_parent(given.parent):
+        return 0
+    run_dir: Path = given.run_dir
+    _set_up_logging(run_dir / "controller.log")
+    try:
+        with socket.socket(fileno=given.listen_fd) as sock:
+            return _run(run_dir, sock)
+    except EverstepError as error:
+        log.error("%s", error)  # noqa: TRY400
+        return error.exit_code
+    except PoisonedError:
+        return EXIT_FAULT  # said, with its traceback, where it happened
+    except Exception:
+        log.exception("the controller failed")
+        return EXIT_FAULT
+
+
+def _run(run_dir: Path, sock: socket.socket) -> int:
+    wanted = load_spec(run_dir)
+    token = _read_token(run_dir)
+    ledger = Ledger.open(run_dir, wanted, pid=os.getpid(), at=time.time())
+    try:
+        asyncio.run(_serve(run_dir, wanted, ledger, token, sock))
+    finally:
+        ledger.close()
+    return 0
+
+
+async def _serve(run_dir: Path, wanted: SpecFile, ledger: Ledger, token: str, sock: socket.socket) -> None:
+    """Until SIGTERM or SIGINT. Raises PoisonedError."""
+    controller = Controller(run_dir, wanted, ledger)
+    api = Api(controller, token)
+    loop_task = asyncio.create_task(controller.run())
+    lag_task = asyncio.create_task(api.measure_lag())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, loop_task.cancel)
+    runner = await serve(api, sock)
+    try:
+        _announce(run_dir, sock)
+        log.info("listening, journal at record %d", ledger.journal.seq)
+        with contextlib.suppress(asyncio.CancelledError):
+            await loop_task
+    finally:
+        lag_task.cancel()
+        await asyncio.gather(lag_task, return_exceptions=True)
+        await runner.cleanup()
+
+
+def _announce(run_dir: Path, sock: socket.socket) -> None:
+    try:
+        save_json(run_dir / ADDRESS_NAME, Address(pid=os.getpid(), port=sock.getsockname()[1]))
+    except JournalError as error:
+        log.warning("%s; `everstep drill` and `approve` will not find this controller", error)
+
+
+def _read_token(run_dir: Path) -> str:
+    try:
+        token = (run_dir / TOKEN_NAME).read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"{run_dir / TOKEN_NAME} cannot be read: {error.strerror}") from error
+    if not token:
+        raise ConfigError(f"{run_dir / TOKEN_NAME} is empty")
+    return token
+
+
+def _set_up_logging(path: Path) -> None:
+    """Everything into the file; what a person must know at once also to the launcher's terminal (stderr)."""
+    logging.raiseExceptions = False  # a full disk must not turn log lines into tracebacks
+    root = logging.getLogger("everstep")
+    root.setLevel(logging.INFO)
+    with contextlib.suppress(OSError):
+        to_file = logging.FileHandler(path, delay=False)
+        to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        root.addHandler(to_file)
+    to_terminal = logging.StreamHandler(sys.stderr)
+    to_terminal.setLevel(logging.WARNING)
+    to_terminal.setFormatter(_Brief("everstep: controller: %(message)s"))
+    root.addHandler(to_terminal)
+
+
+class _Brief(logging.Formatter):
+    """Without tracebacks: they are in the file."""
+
+    def formatException(self, ei: object) -> str:  # noqa: N802
+        return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

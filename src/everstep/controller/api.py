@@ -1,0 +1,197 @@
+"""The controller's HTTP side: status, health, journal, metrics, the page, and the three things one may ask for.
+
+Reading needs no token (loopback only); POST and /link do. A request becomes an event on the same queue as all
+others: nothing here changes the state. Documented in docs/api.md.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from everstep.controller.loop import Controller
+from everstep.controller.metrics import render_metrics
+from everstep.controller.page import PAGE
+from everstep.controller.peers import Input
+from everstep.controller.view import health_of, status_of
+from everstep.errors import JournalError
+from everstep.journal.reader import Cursor
+from everstep.model.events import DrillRequested, Event, ProposalApproved, StopRequested
+from everstep.version import __version__
+
+DRILL_KINDS = ("kill-rank", "exit", "raise", "oom", "kill-agent", "kill-controller")
+MAX_BODY_BYTES = 64 << 10
+MAX_RECORDS = 10_000
+"""Per answer of /api/journal; the caller asks again after the last one."""
+
+RECORD_TIMEOUT_S = 10.0
+"""How long a POST waits for its event to be on record; longer means that the journal cannot be written."""
+
+LAG_PERIOD_S = 1.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class DrillBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    kind: str
+    rank: int | None = None
+    node: str | None = None
+
+
+class ApproveBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    incident: str
+    by: str = ""
+
+
+class StopBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    why: str = "stopped through the API"
+    signal: int = 15
+
+
+class Api:
+    def __init__(self, controller: Controller, token: str) -> None:
+        self._controller = controller
+        self._token = token
+        self._lag_seconds: float | None = None
+        self._num_drills = 0  # asked for, not yet on record
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
+        app.router.add_get("/", self._page)
+        app.router.add_get("/link", self._controller.peers.serve)
+        app.router.add_get("/api/status", self._status)
+        app.router.add_get("/api/health", self._health)
+        app.router.add_get("/api/journal", self._journal)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_post("/api/drill", self._drill)
+        app.router.add_post("/api/approve", self._approve)
+        app.router.add_post("/api/stop", self._stop)
+        return app
+
+    async def measure_lag(self) -> None:
+        """How much later than asked the loop gets round to a timer; runs until cancelled."""
+        while True:
+            begun = time.monotonic()
+            await asyncio.sleep(LAG_PERIOD_S)
+            self._lag_seconds = max(0.0, time.monotonic() - begun - LAG_PERIOD_S)
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        needs_token = request.method != "GET" or request.path == "/link"
+        given = request.headers.get("Authorization", "")
+        if needs_token and not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+            return _error(401, "needs the run's token: 'Authorization: Bearer <content of RUN_DIR/token>'")
+        return await handler(request)
+
+    async def _page(self, _: web.Request) -> web.Response:
+        return web.Response(text=PAGE, content_type="text/html")
+
+    async def _status(self, _: web.Request) -> web.Response:
+        return _json(status_of(self._controller.ledger, at=time.time()))
+
+    async def _health(self, _: web.Request) -> web.Response:
+        health = health_of(self._controller, self._dropped())
+        return _json(health, status=200 if health["journal_writable"] else 503)
+
+    async def _journal(self, request: web.Request) -> web.Response:
+        try:
+            after = int(request.query.get("after", "0"))
+        except ValueError:
+            return _error(400, "after must be a record's number")
+        path = self._controller.ledger.journal.path
+        try:
+            entries = await asyncio.to_thread(lambda: Cursor(path).read())
+        except JournalError as error:
+            return _error(500, str(error))
+        records = [entry for entry in entries if entry.seq > after][:MAX_RECORDS]
+        return _json({"records": records, "last": self._controller.ledger.journal.seq})
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        controller = self._controller
+        text = render_metrics(controller.ledger, self._dropped(), controller.append_seconds or None, self._lag_seconds)
+        return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def _drill(self, request: web.Request) -> web.Response:
+        body = await _body(request, DrillBody)
+        if isinstance(body, web.Response):
+            return body
+        if body.kind not in DRILL_KINDS:
+            return _error(400, f"no drill {body.kind!r}; there are: {', '.join(DRILL_KINDS)}")
+        self._num_drills += 1
+        try:
+            drill = f"d{self._controller.ledger.tally.num_drills + self._num_drills}"
+            event = DrillRequested(at=time.time(), drill=drill, kind=body.kind, rank=body.rank, node=body.node)
+            return await self._take(event, {"drill": drill})
+        finally:
+            self._num_drills -= 1
+
+    async def _approve(self, request: web.Request) -> web.Response:
+        body = await _body(request, ApproveBody)
+        if isinstance(body, web.Response):
+            return body
+        incident = self._controller.ledger.state.incident
+        if incident is None or incident.id != body.incident:
+            return _error(409, f"incident {body.incident} is not open; open: {incident.id if incident else 'none'}")
+        event = ProposalApproved(at=time.time(), incident=body.incident, by=body.by)
+        return await self._take(event, {"incident": body.incident})
+
+    async def _stop(self, request: web.Request) -> web.Response:
+        body = await _body(request, StopBody)
+        if isinstance(body, web.Response):
+            return body
+        return await self._take(StopRequested(at=time.time(), why=body.why, signal=body.signal), {})
+
+    async def _take(self, event: Event, answer: dict[str, Any]) -> web.Response:
+        """Put the event on the queue and wait until it is on record."""
+        settled: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def settle(recorded: bool) -> None:
+            if not settled.done():
+                settled.set_result(recorded)
+
+        try:
+            async with asyncio.timeout(RECORD_TIMEOUT_S):
+                await self._controller.queue.put(Input(event=event, settled=settle))
+                recorded = await settled
+        except TimeoutError:
+            return _error(503, "the journal cannot be written; nothing can be decided until it can")
+        if not recorded:
+            return _error(409, "the run is over")
+        return _json({**answer, "seq": self._controller.ledger.journal.seq})
+
+    def _dropped(self) -> dict[str, int]:
+        return dict(self._controller.dropped + self._controller.peers.refused)
+
+
+async def serve(api: Api, sock: Any) -> web.AppRunner:  # noqa: ANN401  (socket.socket; aiohttp's own is untyped here)
+    """Start answering on the inherited socket."""
+    runner = web.AppRunner(api.app(), access_log=None, handle_signals=False, shutdown_timeout=0.5)
+    await runner.setup()
+    await web.SockSite(runner, sock, backlog=2048).start()
+    return runner
+
+
+async def _body(request: web.Request, kind: type[Any]) -> Any:  # noqa: ANN401
+    """The decoded body, or the answer that says what is wrong with it."""
+    with contextlib.suppress(web.HTTPRequestEntityTooLarge):
+        data = await request.read()
+        try:
+            return msgspec.json.decode(data or b"{}", type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return _error(400, f"the body is not what is expected: {error}")
+    return _error(413, f"at most {MAX_BODY_BYTES} bytes")
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    headers = {"Server": f"everstep/{__version__}", "Cache-Control": "no-store"}
+    body = msgspec.json.encode(value)
+    return web.Response(body=body, status=status, content_type="application/json", headers=headers)
+
+
+def _error(status: int, why: str) -> web.Response:
+    return _json({"error": why}, status)

@@ -1,0 +1,261 @@
+"""The controller's one loop: inputs become events in order of arrival, events become records, records are acted on.
+
+Journal first: nothing is acknowledged and nothing is done before the record is on disk. When the disk does not take
+it, the loop waits and tries again; training goes on meanwhile. Every effect is one branch of `_execute`, without a
+question about the state. Run by `controller.__main__`.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+from everstep.controller.ledger import Drafted, Ledger
+from everstep.controller.peers import Input, Peer, Peers
+from everstep.controller.poison import Poison
+from everstep.controller.spec_file import SpecFile
+from everstep.core.state import Role
+from everstep.core.step import reissue
+from everstep.errors import JournalError
+from everstep.model import actions as act
+from everstep.model.events import DrillFailed, NodeJoined, NodeLost, TimerFired
+from everstep.model.record import Record
+
+log = logging.getLogger("everstep.controller")
+
+QUEUE_SIZE = 1024
+"""Inputs waiting. Full: connections are read no further, peers keep what is not acknowledged."""
+
+BATCH_SIZE = 64
+"""Records per disk sync when many inputs wait. More would delay the first one's acknowledgement."""
+
+RETRY_S = 1.0
+"""Between attempts to write a journal that cannot be written."""
+
+
+class PoisonedError(Exception):
+    """An input made the controller fail; it was noted, and the process should be started again."""
+
+
+class Controller:
+    def __init__(self, run_dir: Path, wanted: SpecFile, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.queue: asyncio.Queue[Input] = asyncio.Queue(QUEUE_SIZE)
+        self.peers = Peers(
+            run=wanted.run,
+            spec=wanted.spec,
+            put=self.queue,
+            last_seq=lambda source: ledger.last_seqs.get(source, 0),
+            on_connected=self._on_connected,
+            on_gone=self._on_gone,
+        )
+        self.dropped: Counter[str] = Counter()  # reports by kind that were not recorded
+        self.unwritable_since: float | None = None
+        self.append_seconds = 0.0
+        self._poison = Poison(run_dir)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._silence: dict[str, asyncio.TimerHandle] = {}
+        self._pending: set[asyncio.Task[None]] = set()
+        self._num_reissued = 0
+        self._joined = set(ledger.state.members)  # nodes for which NodeJoined means "again"
+
+    async def run(self) -> None:
+        """Until cancelled. Raises PoisonedError when an input cannot be handled."""
+        for node, member in self.ledger.state.members.items():
+            if member.role is not Role.OUT:
+                self._expect(node)
+        for key, due_at in self.ledger.state.timers.items():
+            self._set_timer(key, due_at)
+        while True:
+            batch = [await self.queue.get()]
+            while len(batch) < BATCH_SIZE and not self.queue.empty():
+                batch.append(self.queue.get_nowait())
+            await self._handle(batch)
+
+    async def _handle(self, batch: list[Input]) -> None:
+        taken: list[tuple[Input, Drafted]] = []
+        seen: dict[str, int] = {}  # newest report per peer within this batch
+        for item in batch:
+            if self.ledger.is_known(item.source, item.seq) or (item.source and item.seq <= seen.get(item.source, 0)):
+                self._drop(item, "duplicate")
+                continue
+            drafted = self._draft(item, [draft for _, draft in taken])
+            if drafted is None:
+                continue
+            seen[item.source] = item.seq
+            taken.append((item, drafted))
+        taken = await self._append(taken)
+        for item, drafted in taken:
+            self._settle(item, recorded=True)
+            self._execute_all(drafted.record)
+            if isinstance(item.event, NodeJoined):
+                self._welcome_back(item.event.node)
+
+    def _draft(self, item: Input, after: list[Drafted]) -> Drafted | None:
+        """What it leads to; None when it is put aside. Raises PoisonedError."""
+        if self._poison.is_poison(item.key):
+            log.error("skipped, it ended the controller before: %r: %s", item.event, self._poison.why)
+            self._put_aside(item, "poison")
+            return None
+        state = after[-1].state if after else self.ledger.state
+        if state.is_over:
+            self._put_aside(item, "after-end")  # the journal ends with the end of the run
+            return None
+        try:
+            drafted = self.ledger.draft(item.event, at=time.time(), after=after, source=item.source, seq=item.seq)
+        except Exception as error:
+            log.exception("failed on %r", item.event)
+            self._poison.crashed(item.key, repr(error))
+            raise PoisonedError(repr(error)) from error
+        if drafted.is_stale:
+            self._put_aside(item, "stale-generation")
+            return None
+        return drafted
+
+    async def _append(self, taken: list[tuple[Input, Drafted]]) -> list[tuple[Input, Drafted]]:
+        """Put them on record, however long it takes; returns those that are. Nothing is decided meanwhile."""
+        while True:
+            begun = time.perf_counter()
+            try:
+                self.ledger.commit([drafted for _, drafted in taken])
+                break
+            except ValueError as error:
+                return await self._append_singly(taken, error)
+            except JournalError as error:
+                if self.unwritable_since is None:
+                    self.unwritable_since = time.time()
+                    log.error("nothing can be decided until the journal can be written again: %s", error)  # noqa: TRY400
+                await asyncio.sleep(RETRY_S)
+        self.append_seconds = time.perf_counter() - begun
+        if self.unwritable_since is not None:
+            log.warning("the journal is written again, after %.0f s", time.time() - self.unwritable_since)
+            self.unwritable_since = None
+        return taken
+
+    async def _append_singly(
+        self, taken: list[tuple[Input, Drafted]], error: ValueError
+    ) -> list[tuple[Input, Drafted]]:
+        """One of them cannot be written (a time that is NaN): find it, leave it out, decide the rest anew."""
+        if len(taken) == 1:
+            log.warning("%s cannot be recorded and is ignored: %s", type(taken[0][0].event).__name__, error)
+            self._put_aside(taken[0][0], "garbage")
+            return []
+        for item, _ in taken:
+            await self._handle([item])
+        return []
+
+    def _execute_all(self, record: Record) -> None:
+        for index, action in enumerate(record.actions):
+            self._execute(action, f"{record.seq}.{index}")
+
+    def _execute(self, action: act.Action, command_id: str) -> None:
+        match action:
+            case act.OpenStore() | act.AcquireNode() | act.ReleaseNode():
+                self._command(self.peers.launcher(), command_id, action)
+            case act.StartWorkers() | act.StopWorkers():
+                self._command(self.peers.get(action.node), command_id, action)
+            case act.Finish():
+                for agent in self.peers.agents():
+                    self._command(agent, command_id, action)
+                self._command(self.peers.launcher(), command_id, action)
+            case act.Inject():
+                self._inject(action, command_id)
+            case act.SetTimer():
+                self._set_timer(action.key, action.due_at)
+            case act.IncidentOpened() | act.Concluded() | act.Refused() | act.IncidentClosed():
+                pass  # on record, and that is all they are for
+
+    def _command(self, peer: Peer | None, command_id: str, action: act.Action) -> None:
+        """To nobody: it is issued again when that peer connects."""
+        if peer is not None:
+            self.peers.send(peer, command_id, action)
+
+    def _inject(self, action: act.Inject, command_id: str) -> None:
+        if action.kind == "kill-controller":
+            os.kill(os.getpid(), signal.SIGKILL)
+        peer = self.peers.get(action.node or "")
+        if peer is None:
+            why = f"{action.node} is not connected"
+            self.put_soon(Input(event=DrillFailed(at=time.time(), drill=action.drill, why=why)))
+            return
+        self._command(peer, command_id, action)
+
+    def put_soon(self, item: Input) -> None:
+        """From a callback: into the queue, waiting for room if there is none."""
+        task = asyncio.get_running_loop().create_task(self.queue.put(item))
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+
+    def _set_timer(self, key: str, due_at: float) -> None:
+        earlier = self._timers.pop(key, None)
+        if earlier is not None:
+            earlier.cancel()
+        self._timers[key] = asyncio.get_running_loop().call_later(max(0.0, due_at - time.time()), self._fire, key)
+
+    def _fire(self, key: str) -> None:
+        self._timers.pop(key, None)
+        if key in self.ledger.state.timers:  # else it does not matter any more
+            self.put_soon(Input(event=TimerFired(at=time.time(), key=key)))
+
+    def _on_connected(self, peer: Peer) -> None:
+        log.info("%s connected", peer.name)
+        if peer.role == "launcher":
+            self._reissue_to(peer)
+        else:
+            self._relax(peer.name)
+
+    def _on_gone(self, peer: Peer) -> None:
+        log.info("%s disconnected", peer.name)
+        member = self.ledger.state.members.get(peer.name)
+        if member is not None and member.role is not Role.OUT:
+            self._expect(peer.name)
+
+    def _welcome_back(self, node: str) -> None:
+        if node in self._joined:
+            self._reissue_to(self.peers.get(node))
+        self._joined.add(node)
+
+    def _reissue_to(self, peer: Peer | None) -> None:
+        """What this peer was told, or should have been, and has not answered. Repeating is harmless."""
+        if peer is None:
+            return
+        self._num_reissued += 1
+        for index, action in enumerate(reissue(self.ledger.state, self.ledger.policy)):
+            is_for_launcher = isinstance(action, act.OpenStore | act.AcquireNode | act.ReleaseNode)
+            is_for_agent = getattr(action, "node", None) == peer.name and not is_for_launcher
+            is_for_all = isinstance(action, act.Finish)
+            if is_for_all or is_for_agent or (is_for_launcher and peer.role == "launcher"):
+                self.peers.send(peer, f"{self.ledger.journal.seq}.again{self._num_reissued}.{index}", action)
+
+    def _expect(self, node: str) -> None:
+        """Its link is down: it has `node_silent_s` to come back."""
+        self._relax(node)
+        limit_s = self.ledger.policy.node_silent_s
+        self._silence[node] = asyncio.get_running_loop().call_later(limit_s, self._declare_lost, node, limit_s)
+
+    def _relax(self, node: str) -> None:
+        handle = self._silence.pop(node, None)
+        if handle is not None:
+            handle.cancel()
+
+    def _declare_lost(self, node: str, limit_s: float) -> None:
+        self._silence.pop(node, None)
+        reason = f"its link was gone for {limit_s:.0f} s"
+        self.put_soon(Input(event=NodeLost(at=time.time(), node=node, reason=reason)))
+
+    def _drop(self, item: Input, kind: str) -> None:
+        self.dropped[kind] += 1
+        self._settle(item, recorded=False)
+
+    def _put_aside(self, item: Input, kind: str) -> None:
+        self.ledger.put_aside(item.source, item.seq)
+        self._drop(item, kind)
+
+    def _settle(self, item: Input, *, recorded: bool) -> None:
+        if item.source:
+            self.peers.ack(item.source, item.seq)
+        if item.settled is not None:
+            item.settled(recorded)

@@ -1,0 +1,56 @@
+"""`spec.json`: what the launcher was asked for. Written by the launcher, read by every controller of the run.
+
+The journal stays the truth: a controller that finds a journal takes policy and shape from there, and from here only
+what may differ between attempts (the attempt's number, the program's arguments).
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from everstep.core.policy import Policy
+from everstep.errors import ConfigError, JournalError
+from everstep.model.spec import RunSpec
+
+SPEC_NAME = "spec.json"
+JOURNAL_NAME = "journal.jsonl"
+TOKEN_NAME = "token"
+ADDRESS_NAME = "controller.json"
+
+
+class SpecFile(msgspec.Struct, frozen=True, kw_only=True):
+    run: str
+    spec: RunSpec
+    policy: Policy
+    attempt: int = 1
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """`controller.json`: where the controller listens."""
+
+    pid: int
+    port: int
+
+
+def load_spec(run_dir: Path) -> SpecFile:
+    """Raises ConfigError: without it there is no run."""
+    path = run_dir / SPEC_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=SpecFile)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not a run's specification: {error}") from error
+
+
+def save_json(path: Path, value: msgspec.Struct, mode: int = 0o644) -> None:
+    """Whole or not at all. Raises JournalError."""
+    draft = path.with_name(path.name + ".new")
+    try:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        with os.fdopen(fd, "wb") as file:
+            file.write(msgspec.json.encode(value))
+        draft.replace(path)
+    except OSError as error:
+        raise JournalError(f"cannot write {path}: {error.strerror}") from error

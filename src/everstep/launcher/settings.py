@@ -1,0 +1,207 @@
+"""Flags, EVERSTEP_* variables, the TOML file and the preset become one frozen value. It only reads the file.
+
+Precedence: flag > environment > file > preset. An unknown key in the file is an error that lists the allowed ones:
+a misspelt setting that is silently ignored would be found out days later.
+"""
+
+import argparse
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from everstep.core.policy import Policy, preset
+from everstep.errors import ConfigError
+from everstep.model.spec import Launch, Mode
+
+_KEYS = ("standby", "mode", "run_dir", "ui_port", "policy")
+_SIGNAL_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the launcher was asked for."""
+
+    program: str
+    args: tuple[str, ...]
+    launch: Launch
+    num_slots: int
+    nproc_per_node: int
+    num_standby: int = 0
+    mode: Mode = Mode.ACT
+    policy: Policy
+    role: str = "default"
+    run_id: str = ""  # empty: make one
+    run_dir: str = ""  # empty: below EVERSTEP_HOME
+    ui_port: int = 0  # 0: any free one
+    log_dir: str = ""
+    redirects: str = "0"
+    tee: str = "0"
+    shown_local_ranks: tuple[int, ...] | None = None  # None: all
+    store_port: int = 0  # --master-port, for generation 0 only
+    signals: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # said once at the start
+
+
+def resolve(given: argparse.Namespace, environ: Mapping[str, str], notes: tuple[str, ...] = ()) -> Settings:
+    """Raises ConfigError with the key, the value and what is allowed."""
+    chosen = _choose(given, environ)
+    num_slots, note = _slots(given.nnodes)
+    run_id = given.rdzv_id if given.rdzv_id not in ("", "none", None) else ""
+    if run_id and (not run_id.replace("-", "").replace("_", "").replace(".", "").isalnum() or run_id[0] == "."):
+        raise ConfigError(f"--rdzv-id {run_id!r}: letters, digits, '.', '-' and '_' only; it names the run directory")
+    return Settings(
+        program=given.training_script,
+        args=tuple(given.training_script_args),
+        launch=_launch(given),
+        num_slots=num_slots,
+        nproc_per_node=_nproc(given.nproc_per_node),
+        num_standby=_whole("standby", chosen["standby"], least=0),
+        mode=_mode(chosen["mode"]),
+        policy=_policy(chosen["policy"], given),
+        role=given.role,
+        run_id=run_id,
+        run_dir=str(chosen["run_dir"] or ""),
+        ui_port=_port("ui-port", chosen["ui_port"]),
+        log_dir=given.log_dir or "",
+        redirects=given.redirects,
+        tee=given.tee,
+        shown_local_ranks=_ranks(given.local_ranks_filter),
+        store_port=_port("master-port", given.master_port or 0),
+        signals=tuple(name.strip() for name in given.signals_to_handle.split(",") if name.strip()),
+        notes=notes + ((note,) if note else ()),
+    )
+
+
+def _choose(given: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, Any]:
+    path = given.config or environ.get("EVERSTEP_CONFIG") or ""
+    chosen: dict[str, Any] = {"standby": 0, "mode": Mode.ACT, "run_dir": "", "ui_port": 0, "policy": None}
+    file = _read_file(Path(path)) if path else {}
+    for key in _KEYS:
+        if key in file:
+            chosen[key] = file[key]
+        if key == "policy":
+            continue
+        if environ.get(f"EVERSTEP_{key.upper()}"):
+            chosen[key] = environ[f"EVERSTEP_{key.upper()}"]
+        if getattr(given, key) is not None:
+            chosen[key] = getattr(given, key)
+    name = given.policy or environ.get("EVERSTEP_POLICY") or ""
+    table = file.get("policy", {})
+    table = {"name": table} if isinstance(table, str) else dict(table)
+    if name:
+        table["name"] = name
+    chosen["policy"] = table
+    return chosen
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        file = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"--config {path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: not TOML: {error}") from error
+    for key in file:
+        if key not in _KEYS:
+            raise ConfigError(f"{path}: unknown key {key!r}; allowed: {', '.join(_KEYS)}")
+    if not isinstance(file.get("policy", {}), dict | str):
+        raise ConfigError(f"{path}: policy must be a preset's name or a table")
+    return file
+
+
+def _policy(table: dict[str, Any], given: argparse.Namespace) -> Policy:
+    base = preset(str(table.pop("name", "default")))
+    fields = {field.name: field for field in msgspec.structs.fields(Policy) if field.name != "name"}
+    for key, value in table.items():
+        if key not in fields:
+            raise ConfigError(f"[policy] unknown key {key!r}; allowed: name, {', '.join(fields)}")
+        wanted = fields[key].type
+        if isinstance(value, bool) or not isinstance(value, int if wanted is int else int | float):
+            raise ConfigError(
+                f"[policy] {key} = {value!r}: must be {'a whole number' if wanted is int else 'a number'}"
+            )
+    if given.max_restarts is not None:
+        table["max_restarts"] = given.max_restarts
+    if given.shutdown_timeout is not None:
+        table["stop_grace_s"] = float(given.shutdown_timeout)
+    return Policy(**{**msgspec.structs.asdict(base), **table})
+
+
+def _launch(given: argparse.Namespace) -> Launch:
+    if given.no_python and given.module:
+        raise ConfigError("--no-python and --module exclude each other")
+    if given.run_path:
+        return Launch.RUN_PATH
+    if given.no_python:
+        return Launch.COMMAND
+    return Launch.MODULE if given.module else Launch.SCRIPT
+
+
+def _slots(nnodes: str) -> tuple[int, str]:
+    """Number of slots and what is to be said about it."""
+    try:
+        least, _, most = nnodes.partition(":")
+        sizes = (int(least), int(most or least))
+    except ValueError:
+        raise ConfigError(f"--nnodes {nnodes!r}: must be a number, or MIN:MAX") from None
+    if not 0 < sizes[0] <= sizes[1]:
+        raise ConfigError(f"--nnodes {nnodes!r}: must be at least 1, with MIN not above MAX")
+    if sizes[0] == sizes[1]:
+        return sizes[0], ""
+    return sizes[1], f"--nnodes {nnodes}: the world size never changes in a run, so {sizes[1]} nodes are used"
+
+
+def _nproc(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = _nproc_of_devices(text)
+    if number < 1:
+        raise ConfigError(f"--nproc-per-node {text}: must be at least 1")
+    return number
+
+
+def _nproc_of_devices(text: str) -> int:
+    from torch.distributed.run import determine_local_world_size
+
+    try:
+        return int(determine_local_world_size(text))
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"--nproc-per-node {text!r}: must be a number, or one of auto, cpu, gpu, xpu ({error})"
+        ) from error
+
+
+def _mode(value: object) -> Mode:
+    try:
+        return Mode(str(value))
+    except ValueError:
+        raise ConfigError(f"no mode {str(value)!r}; there are: {', '.join(Mode)}") from None
+
+
+def _whole(name: str, value: object, least: int) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        raise ConfigError(f"{name} = {value!r}: must be a whole number") from None
+    if number < least:
+        raise ConfigError(f"{name} = {number}: must be at least {least}")
+    return number
+
+
+def _port(name: str, value: object) -> int:
+    number = _whole(name, value, least=0)
+    if number > 65535:
+        raise ConfigError(f"{name} = {number}: must be between 0 and 65535")
+    return number
+
+
+def _ranks(text: str | None) -> tuple[int, ...] | None:
+    if not text:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--local-ranks-filter {text!r}: must be numbers, as 0,1,2") from None
