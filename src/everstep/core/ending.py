@@ -35,7 +35,12 @@ def succeed(turn: Turn) -> None:
 
 
 def give_up(turn: Turn, why: str) -> None:
-    stop_with(turn, Ending(outcome="gave-up", exit_code=EXIT_GAVE_UP, why=why))
+    """Also when workers live; they are ended first."""
+    stop_with(turn, gave_up(why))
+
+
+def gave_up(why: str) -> Ending:
+    return Ending(outcome="gave-up", exit_code=EXIT_GAVE_UP, why=why)
 
 
 def finish_unallowed(turn: Turn, why: str) -> None:

@@ -183,7 +183,7 @@ def _after_stop(turn: Turn) -> None:
     elif plan.kind == "unallowed":
         ending.finish_unallowed(turn, plan.decision.why)
     else:
-        ending.give_up(turn, plan.decision.why)
+        ending.finish(turn, ending.gave_up(plan.decision.why))
 
 
 def _conclude(turn: Turn) -> Plan:

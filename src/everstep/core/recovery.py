@@ -51,7 +51,8 @@ def same_place(turn: Turn, verdict: Verdict) -> Plan | None:
     limit = turn.policy.max_same_failure
     if count < limit:
         return None
-    why = f"the same failure {count} times at {verdict.place} without a new step in between (policy max_same_failure = {limit})"
+    times = f"the same failure {count} times at {verdict.place}"
+    why = f"{times} without a new step in between (policy max_same_failure = {limit})"
     refused = (Refusal(what="restart", why="no machine is to blame, and another start would fail there again"),)
     return _plan("give-up", "give up", "same-place-again", why, refused)
 
@@ -62,7 +63,8 @@ def budget(turn: Turn, verdict: Verdict) -> Plan | None:
     used = sum(at > turn.at - window_s for at in turn.state.restarts)
     if used < limit:
         return None
-    why = f"{used} restarts within {window_s:g} s, {limit} allowed (policy max_restarts, budget_window_s): {verdict.sentence}"
+    allowed = f"{limit} allowed (policy max_restarts, budget_window_s)"
+    why = f"{used} restarts within {window_s:g} s, {allowed}: {verdict.sentence}"
     return _plan("give-up", "give up", "restart-budget", why, (Refusal(what="restart", why="the budget is used up"),))
 
 
@@ -87,13 +89,12 @@ def restart_in_place(turn: Turn, verdict: Verdict) -> Plan | None:
     why = f"{verdict.sentence}; restart {used + 1} of {turn.policy.max_restarts} in {turn.policy.budget_window_s:g} s"
     if verdict.code == "ES-P06":
         chosen = f"{_restart_text(turn)}, on another node for {verdict.node}"
-        refused = (
-            Refusal(what="wait for the lost node", why="its workers ended with its agent, and ids never come back"),
-        )
-        return _plan("restart", chosen, "replace-lost-node", why, refused)
-    why_not = "nothing says that the machine is at fault"
-    refused = (Refusal(what=f"evict {verdict.node}", why=why_not),) if verdict.node else ()
-    return _plan("restart", _restart_text(turn), "restart-in-place", why, refused)
+        wait = Refusal(what="wait for the lost node", why="its workers ended with its agent, and ids never come back")
+        return _plan("restart", chosen, "replace-lost-node", why, (wait,))
+    if verdict.node is None:
+        return _plan("restart", _restart_text(turn), "restart-in-place", why, ())
+    evict = Refusal(what=f"evict {verdict.node}", why="nothing says that the machine is at fault")
+    return _plan("restart", _restart_text(turn), "restart-in-place", why, (evict,))
 
 
 RULES: tuple[Rule, ...] = (cannot_run, same_place, budget, observe_only, propose, restart_in_place)

@@ -39,11 +39,11 @@ CODES: dict[str, Code] = {
             code="ES-P02",
             name="worker-signal",
             blame="unknown",
-            means="A rank was ended by a signal other than SIGKILL: SIGSEGV and SIGABRT come from native code, SIGTERM "
-            "from somebody outside.",
+            means="A rank was ended by a signal other than SIGKILL: SIGSEGV and SIGABRT come from native code, "
+            "SIGTERM from somebody outside.",
             everstep_does=_RESTART,
             confirm="everstep logs --rank R; dmesg | grep segfault; python -X faulthandler prints the Python stack.",
-            you_do="The same signal on the same machine again: suspect the machine. On others too: suspect an extension.",
+            you_do="Again on the same machine: suspect the machine. On others too: suspect a native extension.",
             drill="kill -SEGV the rank's pid (everstep status --json lists pids)",
         ),
         Code(
@@ -54,7 +54,8 @@ CODES: dict[str, Code] = {
             "had no memory left.",
             everstep_does=_RESTART,
             confirm="The incident shows the kernel line or the control group's oom_kill counter.",
-            you_do="Lower the memory use (data-loader workers, prefetch, caches) or raise the limit. It comes back otherwise.",
+            you_do="Lower the memory use (data-loader workers, prefetch, caches) or raise the limit. "
+            "It comes back otherwise.",
             drill="everstep drill oom R",
         ),
         Code(
@@ -80,7 +81,8 @@ CODES: dict[str, Code] = {
             name="agent-lost",
             blame="machine",
             means="The agent of a node ended or can no longer be reached. Its workers ended with it.",
-            everstep_does="Puts the node out for ever, gives its slot to a standby or to a new node, restarts all ranks.",
+            everstep_does="Puts the node out for ever, gives its slot to a standby or to a new node, "
+            "restarts all ranks.",
             confirm="nodes/<node>/agent.log; is the machine up?",
             you_do="Nothing, unless it is the same machine again.",
             drill="everstep drill kill-agent",
@@ -89,7 +91,8 @@ CODES: dict[str, Code] = {
             code="ES-P07",
             name="peers-lost-contact",
             blame="unknown",
-            means="Ranks ended because a connection to another rank broke, and no rank ended first for a reason of its own.",
+            means="Ranks ended because a connection to another rank broke, "
+            "and no rank ended first for a reason of its own.",
             everstep_does=_RESTART,
             confirm="everstep logs --first-error; network counters of the machines named.",
             you_do="Once: nothing. Again between the same machines: suspect the network between them.",

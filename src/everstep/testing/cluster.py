@@ -1,0 +1,208 @@
+"""A cluster without processes: plays launcher, agents and workers around the real brain.
+
+It answers every action as a healthy system would (nodes join, stores open, workers start, step and stop), unless it
+has been told otherwise (`hold`). Faults are the caller's: `kill`, `raise_in`, `lose_node`. After every step the
+invariants of `core.check` are verified.
+"""
+
+from collections import deque
+
+from everstep.core.check import check_step
+from everstep.core.policy import Policy
+from everstep.core.reissue import reissue
+from everstep.core.state import State
+from everstep.core.step import step
+from everstep.model import actions, events
+from everstep.model.actions import Action
+from everstep.model.events import Event
+from everstep.model.facts import ErrorReport, Exit, Held, OomEvidence, RankAccount, Started
+from everstep.model.record import Record
+from everstep.model.spec import RunSpec
+from everstep.testing.clock import FakeClock
+
+CONSEQUENCE = ErrorReport(kind="RuntimeError", message="Connection closed by peer [127.0.0.1]:4711")
+
+
+class Cluster:
+    """`records` is the journal that a controller would have written; `actions` what came out of the last call."""
+
+    def __init__(self, spec: RunSpec, policy: Policy | None = None, *, snapshots: bool = True) -> None:
+        self.policy = policy or Policy()
+        self.clock = FakeClock()
+        self.state = State.initial()
+        self.records: list[Record] = []
+        self.actions: list[Action] = []
+        self.held_back: set[str] = set()  # types of actions that nobody answers: "StartWorkers", ...
+        self.snapshots = snapshots
+        self._spec = spec
+        self._queue: deque[Event] = deque()
+        self._num_nodes = 0
+        self._done: dict[int, int] = {}  # rank -> newest step completed and held
+
+    def start(self) -> None:
+        run = events.RunStarted(
+            at=self.clock.now, run="r0001", spec=self._spec, everstep_version="test", policy=self.policy.name
+        )
+        self.feed(run)
+
+    def feed(self, *new: Event) -> list[Action]:
+        """Feed events, and answer what comes out until nothing is left. Returns all actions, in order."""
+        self.actions = []
+        self._queue.extend(new)
+        while self._queue:
+            self._turn(self._queue.popleft())
+        return self.actions
+
+    def wait(self, duration_s: float) -> list[Action]:
+        """Let time pass; timers that become due are fed."""
+        until, out = self.clock.now + duration_s, []
+        while (key := self.clock.next_due(until)) is not None:
+            out += self.feed(events.TimerFired(at=self.clock.now, key=key))
+        return out
+
+    def train(self, num_steps: int, step_s: float = 1.0) -> list[Action]:
+        """Every live rank does so many steps, in lockstep."""
+        out: list[Action] = []
+        for _ in range(num_steps):
+            out += self.wait(step_s)
+            for rank, worker in self.state.workers.items():
+                if worker.exit is None:
+                    self._done[rank] = self._done.get(rank, -1) + 1
+            out += self._report_progress()
+        return out
+
+    def end(self, rank: int, **how: object) -> list[Action]:
+        """A rank ends: code=1, signal=9, error=ErrorReport(...), oom=OomEvidence(...)."""
+        exit_ = Exit(rank=rank, at=self.clock.now, **how)  # type: ignore[arg-type]
+        return self.feed(self._exited(exit_))
+
+    def kill(self, rank: int) -> list[Action]:
+        return self.end(rank, signal=9)
+
+    def oom(self, rank: int) -> list[Action]:
+        return self.end(rank, signal=9, oom=OomEvidence(source="cgroup oom_kill 0 -> 1"))
+
+    def raise_in(self, rank: int, kind: str = "ValueError", place: str = "train.py:10") -> list[Action]:
+        error = ErrorReport(kind=kind, message="bad", place=place, at=self.clock.now)
+        return self.end(rank, code=1, error=error)
+
+    def lose_peer(self, rank: int) -> list[Action]:
+        """The rank ends because another one is gone."""
+        return self.end(rank, code=1, error=CONSEQUENCE)
+
+    def succeed(self) -> list[Action]:
+        out: list[Action] = []
+        for rank in sorted(self.state.workers):
+            out += self.end(rank, code=0)
+        return out
+
+    def lose_node(self, node: str, reason: str = "its process was killed by SIGKILL") -> list[Action]:
+        return self.feed(events.NodeLost(at=self.clock.now, node=node, reason=reason, signal=9))
+
+    def restart_controller(self) -> list[Action]:
+        """Another controller folds the journal; unconfirmed actions are carried out again."""
+        state = State.initial()
+        for record in self.records:
+            state, _ = step(state, record.event, self.policy)
+        assert state == self.state, "the fold of the journal is not the state"
+        self.actions = []
+        for action in reissue(self.state, self.policy):
+            self._carry_out(action)
+        return self.actions + self.feed(events.ControllerStarted(at=self.clock.now, pid=2, took_over=True))
+
+    def _turn(self, event: Event) -> None:
+        before = self.state
+        self.state, decided = step(before, event, self.policy)
+        check_step(before, self.state)
+        record = Record(
+            seq=len(self.records) + 1, at=self.clock.now, gen=before.generation, event=event, actions=tuple(decided)
+        )
+        self.records.append(record)
+        for action in decided:
+            self._carry_out(action)
+
+    def _carry_out(self, action: Action) -> None:
+        self.actions.append(action)
+        if type(action).__name__ in self.held_back:
+            return
+        match action:
+            case actions.SetTimer():
+                self.clock.set_timer(action.key, action.due_at)
+            case actions.OpenStore():
+                store = events.StoreOpened(
+                    at=self.clock.now, generation=action.generation, host="127.0.0.1", port=29500 + action.generation
+                )
+                self._queue.append(store)
+            case actions.AcquireNode():
+                self._join()
+            case actions.StartWorkers():
+                self._start_workers(action)
+            case actions.StopWorkers():
+                self._stop_workers(action)
+            case _:
+                pass
+
+    def _join(self) -> None:
+        node = f"n{self._num_nodes}"
+        self._num_nodes += 1
+        self._queue.append(events.NodeJoined(at=self.clock.now, node=node, host="here", pid=100))
+
+    def _start_workers(self, action: actions.StartWorkers) -> None:
+        if action.resume_step is None:
+            self._done = {}
+        else:
+            self._done = dict.fromkeys(range(action.world_size), action.resume_step)
+        ranks = range(action.first_rank, action.first_rank + action.num_ranks)
+        started = tuple(Started(rank=r, pid=1000 + r, how="template", at=self.clock.now) for r in ranks)
+        accounts = tuple(self._account(rank) for rank in ranks)
+        where = {"at": self.clock.now, "node": action.node, "generation": action.generation}
+        self._queue.append(events.WorkersStarted(started=started, **where))
+        self._queue.append(events.MarksReported(accounts=accounts, **where))
+
+    def _stop_workers(self, action: actions.StopWorkers) -> None:
+        mine = [worker for worker in self.state.workers.values() if worker.node == action.node]
+        exits = tuple(
+            Exit(rank=worker.rank, at=self.clock.now, signal=15, stopped_by_us=True)
+            for worker in mine
+            if worker.exit is None
+        )
+        held: tuple[Held, ...] = ()
+        if self.snapshots:
+            held = tuple(Held(rank=w.rank, steps=(self._done[w.rank],)) for w in mine if w.rank in self._done)
+        self._queue.append(
+            events.WorkersStopped(
+                at=self.clock.now, node=action.node, generation=action.generation, exits=exits, held=held
+            )
+        )
+
+    def _exited(self, exit_: Exit) -> events.WorkerExited:
+        node = self.state.workers[exit_.rank].node
+        return events.WorkerExited(at=self.clock.now, node=node, generation=self.state.generation, exit=exit_)
+
+    def _report_progress(self) -> list[Action]:
+        reports = [
+            events.MarksReported(
+                at=self.clock.now,
+                node=node,
+                generation=self.state.generation,
+                accounts=tuple(self._account(w.rank) for w in self.state.workers.values() if w.node == node),
+            )
+            for node in self.state.active_nodes
+        ]
+        return self.feed(*reports)
+
+    def _account(self, rank: int) -> RankAccount:
+        now, formation = self.clock.now, self.state.formation
+        done = self._done.get(rank)
+        resume = formation.resume_step if formation is not None else None
+        first = None if done is None or done == resume else (0 if resume is None else resume + 1)
+        return RankAccount(
+            rank=rank,
+            spawned_at=now,
+            entered_at=now,
+            first_step=first,
+            last_step=done if first is not None else None,
+            first_step_at=now if first is not None else None,
+            last_step_at=now if first is not None else None,
+            counts_own_steps=True,
+        )

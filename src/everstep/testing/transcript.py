@@ -1,0 +1,50 @@
+"""Actions as lines of a transcript: what a reader of a scenario needs, and nothing that changes from run to run."""
+
+from everstep.model import actions
+from everstep.model.actions import Action
+
+
+def describe_actions(decided: list[Action]) -> list[str]:
+    """One line per action; the same action on several nodes, and a verdict that only was confirmed, show once."""
+    lines: list[str] = []
+    said: set[tuple[str, ...]] = set()
+    for action in decided:
+        text = tuple(_lines(action))
+        folds = isinstance(action, actions.StartWorkers | actions.StopWorkers | actions.Concluded)
+        if folds and text in said:
+            continue
+        said.add(text)
+        lines += text
+    return lines
+
+
+def _lines(action: Action) -> list[str]:  # noqa: C901, PLR0911  (a flat table, one branch per action)
+    match action:
+        case actions.StartWorkers():
+            resume = "from the start" if action.resume_step is None else f"after step {action.resume_step}"
+            return [f"start generation {action.generation} {resume}", f"    why: {action.why}"]
+        case actions.StopWorkers():
+            return [f"stop generation {action.generation}"]
+        case actions.IncidentOpened():
+            return [f"open {action.incident}" + (f" (drill {action.drill})" if action.drill else "")]
+        case actions.Concluded():
+            verdict, decision = action.verdict, action.decision
+            lines = [f"{action.incident} {verdict.code} {verdict.sentence} [{verdict.confidence}]"]
+            lines.append(f"    {decision.rule}: {decision.chosen}")
+            return lines + [f"    not: {refused.what}, because {refused.why}" for refused in decision.refused]
+        case actions.Refused():
+            return [f"refuse: {action.what}", f"    why: {action.why}"]
+        case actions.IncidentClosed():
+            steps = "" if action.lost_steps is None else f", {action.lost_steps} steps lost"
+            return [f"close {action.incident}: {action.outcome}{steps}"]
+        case actions.AcquireNode():
+            return [f"acquire a node: {action.why}"]
+        case actions.ReleaseNode():
+            return [f"release {action.node}"]
+        case actions.Inject():
+            target = action.node if action.rank is None else f"rank {action.rank}"
+            return [f"inject {action.kind} {target or ''}".rstrip()]
+        case actions.Finish():
+            return [f"finish: {action.outcome}, exit code {action.exit_code}", f"    why: {action.why}"]
+        case _:
+            return []

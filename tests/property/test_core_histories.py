@@ -1,0 +1,193 @@
+"""The brain under random histories: whatever happens, in whatever order, the rules hold and nothing raises."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everstep.core.check import check_step
+from everstep.core.policy import Policy
+from everstep.core.reissue import reissue
+from everstep.core.state import Phase, State
+from everstep.core.step import step
+from everstep.model import actions, events
+from everstep.model.facts import ErrorReport, Exit, Held, RankAccount, Started
+from everstep.model.spec import Launch, Mode, RunSpec
+from everstep.testing import Cluster
+
+NODES = [f"n{i}" for i in range(5)]
+RANKS = st.integers(0, 4)
+TIMES = st.floats(0, 5000)
+GENERATIONS = st.integers(-1, 4)
+EXITS = st.builds(
+    Exit,
+    rank=RANKS,
+    at=TIMES,
+    code=st.sampled_from([None, 0, 1]),
+    signal=st.sampled_from([None, 6, 9, 15]),
+    stopped_by_us=st.booleans(),
+    error=st.sampled_from(
+        [
+            None,
+            ErrorReport(kind="RuntimeError", message="Connection closed by peer"),
+            ErrorReport(kind="KeyError", message="'x'", place="train.py:3"),
+            ErrorReport(kind="SyntaxError", message="bad", place="train.py:1"),
+        ]
+    ),
+)
+STEPS = st.none() | st.integers(0, 9)
+MARKS = st.none() | st.floats(1, 100)
+ACCOUNTS = st.builds(
+    RankAccount,
+    rank=RANKS,
+    spawned_at=TIMES,
+    entered_at=MARKS,
+    rendezvous_begun_at=MARKS,
+    rendezvous_done_at=MARKS,
+    first_step=STEPS,
+    last_step=STEPS,
+    first_step_at=MARKS,
+    counts_own_steps=st.booleans(),
+)
+HELD = st.lists(st.builds(Held, rank=RANKS, steps=st.lists(st.integers(0, 9), max_size=2).map(tuple)), max_size=4).map(
+    tuple
+)
+COMMON = {"at": TIMES, "node": st.sampled_from(NODES), "generation": GENERATIONS}
+SPECS = st.builds(
+    RunSpec,
+    program=st.just("train.py"),
+    num_slots=st.integers(1, 3),
+    nproc_per_node=st.integers(1, 2),
+    num_standby=st.integers(0, 2),
+    mode=st.sampled_from(Mode),
+    launch=st.sampled_from([Launch.SCRIPT, Launch.COMMAND]),
+)
+ANY_EVENT = st.one_of(
+    st.builds(events.NodeJoined, host=st.just("h"), pid=st.just(1), held=HELD, stopped=st.booleans(), **COMMON),
+    st.builds(events.NodeLost, at=TIMES, node=st.sampled_from(NODES), reason=st.just("gone")),
+    st.builds(events.NodeRefused, at=TIMES, why=st.just("none")),
+    st.builds(events.StoreOpened, at=TIMES, generation=GENERATIONS, host=st.just("h"), port=st.just(1)),
+    st.builds(
+        events.WorkersStarted,
+        started=st.lists(
+            st.builds(Started, rank=RANKS, pid=st.just(1), how=st.just("fresh"), at=TIMES), max_size=3
+        ).map(tuple),
+        **COMMON,
+    ),
+    st.builds(events.WorkersFailedToStart, why=st.just("fork"), **COMMON),
+    st.builds(events.MarksReported, accounts=st.lists(ACCOUNTS, max_size=4).map(tuple), **COMMON),
+    st.builds(events.WorkerExited, exit=EXITS, **COMMON),
+    st.builds(events.WorkersStopped, exits=st.lists(EXITS, max_size=3).map(tuple), held=HELD, **COMMON),
+    st.builds(
+        events.TimerFired,
+        at=TIMES,
+        key=st.builds(
+            "{}:{}".format,
+            st.sampled_from(["settle", "start", "rendezvous", "node", "approval"]),
+            st.sampled_from(["0", "1", "r1", "r2", "i1"]),
+        ),
+    ),
+    st.builds(events.StopRequested, at=TIMES, why=st.just("SIGINT"), signal=st.just(2)),
+    st.builds(
+        events.DrillRequested, at=TIMES, drill=st.just("d1"), kind=st.sampled_from(["kill-rank", "kill-agent", "x"]),
+        rank=st.none() | RANKS, node=st.none() | st.sampled_from(NODES),
+    ),
+    st.builds(events.ProposalApproved, at=TIMES, incident=st.sampled_from(["i1", "i2"])),
+    st.builds(events.RunReopened, at=TIMES, attempt=st.just(2)),
+)  # fmt: skip
+
+
+@settings(max_examples=1500, deadline=None)
+@given(spec=SPECS, history=st.lists(ANY_EVENT, max_size=40))
+def test_no_order_of_events_breaks_the_rules(spec: RunSpec, history: list[events.Event]) -> None:
+    policy = Policy(max_restarts=3)
+    state = State.initial()
+    begin = events.RunStarted(at=0.0, run="r", spec=spec, everstep_version="t", policy="default")
+    for event in [begin, *history]:
+        before = state
+        state, decided = step(before, event, policy)
+        check_step(before, state)
+        assert (state, decided) == step(before, event, policy), "same inputs, same outputs"
+        for action in decided:
+            assert action.why, f"no reason: {action}"
+        if before.is_over:
+            assert not decided
+        reissue(state, policy)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(data=st.data(), spec=SPECS, snapshots=st.booleans())
+def test_a_cluster_that_answers_always_gets_somewhere(data: st.DataObject, spec: RunSpec, snapshots: bool) -> None:
+    """With peers that answer, no fault leaves the run stuck: it trains, waits for approval, or is over."""
+    cluster = Cluster(spec, Policy(max_restarts=4), snapshots=snapshots)
+    cluster.start()
+    for _ in range(data.draw(st.integers(0, 12))):
+        if cluster.state.is_over:
+            break
+        _one_thing(cluster, data)
+        assert cluster.state.phase not in (Phase.STOPPING, Phase.GATHERING, Phase.NEW)
+    cluster.wait(2000)
+    if cluster.state.phase is Phase.PROPOSING:
+        raise AssertionError("a proposal outlived its timer")
+    started = [a for record in cluster.records for a in record.actions if isinstance(a, actions.StartWorkers)]
+    generations = {action.generation for action in started}
+    assert len(generations) <= 1 + len(cluster.state.restarts)
+    assert generations == set(range(len(generations)))
+
+
+@settings(max_examples=500, deadline=None)
+@given(data=st.data(), spec=SPECS)
+def test_the_fold_of_the_journal_is_the_state_at_every_moment(data: st.DataObject, spec: RunSpec) -> None:
+    cluster = Cluster(spec, Policy(max_restarts=4))
+    cluster.start()
+    for _ in range(data.draw(st.integers(0, 6))):
+        if not cluster.state.is_over:
+            _one_thing(cluster, data)
+        before = cluster.state
+        cluster.restart_controller()
+        assert cluster.state.generation == before.generation, "a controller that takes over starts nothing anew"
+        assert cluster.state.num_incidents == before.num_incidents
+
+
+@settings(max_examples=500, deadline=None)
+@given(data=st.data(), spec=SPECS)
+def test_every_start_has_all_ranks_once_and_its_own_store(data: st.DataObject, spec: RunSpec) -> None:
+    cluster = Cluster(spec, Policy(max_restarts=4))
+    cluster.start()
+    for _ in range(data.draw(st.integers(0, 8))):
+        if not cluster.state.is_over:
+            _one_thing(cluster, data)
+    by_generation: dict[int, list[actions.StartWorkers]] = {}
+    for record in cluster.records:
+        for action in record.actions:
+            if isinstance(action, actions.StartWorkers):
+                by_generation.setdefault(action.generation, []).append(action)
+    ports = []
+    for starts in by_generation.values():
+        ranks = [r for s in starts for r in range(s.first_rank, s.first_rank + s.num_ranks)]
+        assert sorted(ranks) == list(range(spec.world_size))
+        assert len({(s.store_port, s.resume_step) for s in starts}) == 1
+        ports.append(starts[0].store_port)
+    assert len(set(ports)) == len(ports)
+
+
+def _one_thing(cluster: Cluster, data: st.DataObject) -> None:
+    alive = sorted(rank for rank, worker in cluster.state.workers.items() if worker.exit is None)
+    if not alive or cluster.state.phase is Phase.PROPOSING:
+        cluster.feed(events.ProposalApproved(at=cluster.clock.now, incident=f"i{cluster.state.num_incidents}"))
+        return
+    rank = data.draw(st.sampled_from(alive))
+    what = data.draw(st.sampled_from(["train", "kill", "raise", "peer", "node", "wait", "exit0", "oom"]))
+    if what == "train":
+        cluster.train(data.draw(st.integers(1, 3)))
+    elif what == "kill":
+        cluster.kill(rank)
+    elif what == "raise":
+        cluster.raise_in(rank)
+    elif what == "peer":
+        cluster.lose_peer(rank)
+    elif what == "node":
+        cluster.lose_node(data.draw(st.sampled_from(sorted(cluster.state.members))))
+    elif what == "exit0":
+        cluster.end(rank, code=0)
+    elif what == "oom":
+        cluster.oom(rank)
+    cluster.wait(1)
