@@ -182,7 +182,8 @@ def _contact_verdict(facts: FaultFacts, failures: list[Exit]) -> Verdict:
     at = fault_time(failures[0]) if failures else facts.at
     if failures:
         first = failures[0]
-        sentence = f"rank {first.rank} on {facts.nodes.get(first.rank)} {describe(first)}; no rank failed for a reason of its own"
+        who = f"rank {first.rank} on {facts.nodes.get(first.rank)}"
+        sentence = f"{who} {describe(first)}; no rank failed for a reason of its own"
     else:
         sentence = "the workers ended, and nobody could tell why"
     return Verdict(

@@ -155,9 +155,9 @@ class Cluster:
         ranks = range(action.first_rank, action.first_rank + action.num_ranks)
         started = tuple(Started(rank=r, pid=1000 + r, how="template", at=self.clock.now) for r in ranks)
         accounts = tuple(self._account(rank) for rank in ranks)
-        where = {"at": self.clock.now, "node": action.node, "generation": action.generation}
-        self._queue.append(events.WorkersStarted(started=started, **where))
-        self._queue.append(events.MarksReported(accounts=accounts, **where))
+        at, node, generation = self.clock.now, action.node, action.generation
+        self._queue.append(events.WorkersStarted(at=at, node=node, generation=generation, started=started))
+        self._queue.append(events.MarksReported(at=at, node=node, generation=generation, accounts=accounts))
 
     def _stop_workers(self, action: actions.StopWorkers) -> None:
         mine = [worker for worker in self.state.workers.values() if worker.node == action.node]

@@ -18,7 +18,7 @@ def describe_actions(decided: list[Action]) -> list[str]:
     return lines
 
 
-def _lines(action: Action) -> list[str]:  # noqa: C901, PLR0911  (a flat table, one branch per action)
+def _lines(action: Action) -> list[str]:
     match action:
         case actions.StartWorkers():
             resume = "from the start" if action.resume_step is None else f"after step {action.resume_step}"

@@ -1,0 +1,102 @@
+"""Which end was the cause: the rules of analyzer.exits, one by one."""
+
+import pytest
+
+from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, describe, judge, looks_like_consequence
+from everstep.model.facts import ErrorReport, Exit, OomEvidence
+from everstep.model.verdict import Blame, Confidence
+
+NODES = {0: "n0", 1: "n0", 2: "n1", 3: "n1"}
+
+
+def facts(*exits: Exit, **more: object) -> FaultFacts:
+    return FaultFacts(at=100.0, exits=exits, nodes=NODES, **more)
+
+
+def raised(rank: int, at: float, kind: str = "KeyError", message: str = "'labels'", place: str = "train.py:7") -> Exit:
+    return Exit(rank=rank, at=at + 0.5, code=1, error=ErrorReport(kind=kind, message=message, place=place, at=at))
+
+
+def peer_gone(rank: int, at: float) -> Exit:
+    return raised(rank, at, "RuntimeError", "[gloo/transport/tcp/pair.cc:534] Connection closed by peer", "train.py:9")
+
+
+def test_a_rank_that_raised_first_is_the_cause_even_if_it_ends_last() -> None:
+    culprit = Exit(rank=2, at=110.0, code=1, error=ErrorReport(kind="KeyError", message="x", place="t.py:1", at=100.0))
+    verdict = judge(facts(peer_gone(0, 100.2), peer_gone(1, 100.3), culprit))
+    assert verdict.code == "ES-U01"
+    assert verdict.ranks == (2,)
+    assert verdict.at == 100.0
+    assert verdict.blame is Blame.USER
+    assert verdict.evidence[0].rank == 2
+
+
+def test_a_killed_rank_is_the_cause_of_broken_connections_that_were_seen_before() -> None:
+    verdict = judge(facts(peer_gone(0, 99.0), Exit(rank=3, at=100.0, signal=9)))
+    assert (verdict.code, verdict.ranks, verdict.node) == ("ES-P09", (3,), "n1")
+
+
+def test_memory_evidence_tells_the_oom_killer_from_a_plain_sigkill() -> None:
+    oom = OomEvidence(source="kernel log", line="Out of memory: Killed process 7 (python)")
+    verdict = judge(facts(Exit(rank=1, at=100.0, signal=9, oom=oom)))
+    assert verdict.code == "ES-P03"
+    assert "kernel log" in verdict.sentence
+    assert verdict.evidence[0].detail == "Out of memory: Killed process 7 (python)"
+
+
+def test_ends_that_we_caused_are_never_the_cause() -> None:
+    ours = Exit(rank=0, at=90.0, signal=15, stopped_by_us=True)
+    assert judge(facts(ours, Exit(rank=1, at=100.0, code=3))).ranks == (1,)
+
+
+def test_only_consequences_make_a_verdict_of_low_confidence() -> None:
+    verdict = judge(facts(peer_gone(1, 100.0), peer_gone(0, 100.1)))
+    assert verdict.code == "ES-P07"
+    assert verdict.confidence is Confidence.LOW
+    assert verdict.ranks == (1, 0)
+
+
+def test_the_same_place_on_all_ranks_is_certainly_the_users_code() -> None:
+    verdict = judge(facts(*(raised(rank, 100.0 + rank) for rank in range(4))))
+    assert verdict.confidence is Confidence.HIGH
+    assert verdict.sentence.startswith("4 ranks (first: rank 0) on n0 raised KeyError at train.py:7: 'labels'")
+
+
+def test_a_lost_node_explains_everything_else() -> None:
+    lost = LostNode(node="n1", at=100.0, reason="killed by SIGKILL", ranks=(2, 3))
+    verdict = judge(facts(peer_gone(0, 99.9), lost=(lost,)))
+    assert (verdict.code, verdict.ranks, verdict.blame) == ("ES-P06", (2, 3), Blame.MACHINE)
+
+
+def test_an_overdue_rank_is_named_and_a_real_end_outweighs_it() -> None:
+    overdue = Overdue(code="ES-P05", at=100.0, ranks=(3,), says="rank 3 never called it")
+    assert judge(facts(overdue=(overdue,))).ranks == (3,)
+    assert judge(facts(Exit(rank=1, at=99.0, signal=11), overdue=(overdue,))).code == "ES-P02"
+
+
+def test_nothing_known_is_said_to_be_unknown() -> None:
+    verdict = judge(facts())
+    assert verdict.blame is Blame.UNKNOWN
+    assert "nobody could tell why" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("exit_", "expected"),
+    [
+        (peer_gone(0, 1.0), True),
+        (raised(0, 1.0), False),
+        (Exit(rank=0, at=1.0, signal=9), False),
+        (Exit(rank=0, at=1.0, signal=11, last_output="Connection reset by peer"), False),
+        (Exit(rank=0, at=1.0, signal=6, last_output="Watchdog caught collective operation timeout"), True),
+        (Exit(rank=0, at=1.0, code=1, last_output="RuntimeError: Connection closed by peer"), True),
+        (Exit(rank=0, at=1.0, code=1, last_output="MyError: bad number"), False),
+    ],
+)
+def test_consequence(exit_: Exit, expected: bool) -> None:
+    assert looks_like_consequence(exit_) is expected
+
+
+def test_describe_names_signals_and_survives_unknown_ones() -> None:
+    assert describe(Exit(rank=0, at=0.0, signal=11)) == "was killed by SIGSEGV"
+    assert describe(Exit(rank=0, at=0.0, signal=99)) == "was killed by signal 99"
+    assert describe(Exit(rank=0, at=0.0)) == "ended, and nobody could tell how"
