@@ -1,0 +1,112 @@
+"""Which directory a person means, and what they are told when there is none."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from everstep.errors import ConfigError, JournalError
+from everstep.journal.runs import RunDir, find_run, known_runs, make_run_dir, new_run_id, register
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+def started(run: str, run_dir: str | None = None) -> RunDir:
+    made = make_run_dir(run, run_dir)
+    made.journal.write_text("{}\n")
+    assert register(run, made) == ""
+    return made
+
+
+def test_the_latest_run_is_the_default(home: Path) -> None:
+    started("r1")
+    second = started("r2")
+    assert find_run() == second
+    assert find_run("r1").path == home / "runs" / "r1"
+    assert (home / "runs" / "latest").readlink() == Path("r2"), "relative, so that a home can be moved"
+
+
+def test_a_run_directory_elsewhere_has_the_same_names(tmp_path: Path) -> None:
+    there = started("r1", str(tmp_path / "there"))
+    for found in (find_run(), find_run("r1"), find_run("there"), find_run("there/journal.jsonl")):
+        assert found == there
+    assert find_run(run_dir="there") == there
+
+
+def test_an_id_means_the_registered_run_before_a_directory(home: Path, tmp_path: Path) -> None:
+    started("r1")
+    (tmp_path / "r1").mkdir()
+    assert find_run("r1").path == home / "runs" / "r1"
+
+
+def test_no_run_yet_teaches() -> None:
+    with pytest.raises(ConfigError, match=r"no run yet in .*home\. Try: everstep demo"):
+        find_run()
+    with pytest.raises(ConfigError, match=r"no run 'r9'.*There is none yet\. Try: everstep demo"):
+        find_run("r9")
+
+
+def test_an_unknown_run_lists_known_ones() -> None:
+    started("r1")
+    started("r2")
+    with pytest.raises(ConfigError, match=r"no run 'r9'.*The last ones are: r1, r2"):
+        find_run("r9")
+    assert known_runs() == ["r1", "r2"]
+
+
+def test_a_directory_without_a_journal_says_so(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other.txt").write_text("x")
+    with pytest.raises(ConfigError, match="no run was started there"):
+        find_run("empty")
+    with pytest.raises(ConfigError, match=r"not a journal\.jsonl"):
+        find_run("other.txt")
+
+
+def test_a_removed_run_directory_is_said_to_be_gone(tmp_path: Path) -> None:
+    there = started("r1", str(tmp_path / "there"))
+    there.journal.unlink()
+    there.path.rmdir()
+    with pytest.raises(ConfigError, match="its directory was removed"):
+        find_run()
+
+
+@pytest.mark.parametrize("run", ["", "../x", "a/b", "latest", ".hidden", "x" * 101])
+def test_a_bad_id_is_refused(run: str) -> None:
+    with pytest.raises(ConfigError, match="run id"):
+        make_run_dir(run)
+
+
+def test_a_directory_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JournalError, match=r"cannot make the run directory .*--run-dir"):
+        make_run_dir("r1", str(tmp_path / "file" / "below"))
+
+
+def test_a_home_that_cannot_be_written_does_not_stop_a_run(tmp_path: Path, home: Path) -> None:
+    home.write_text("a file where the home should be")
+    there = make_run_dir("r1", str(tmp_path / "there"))
+    assert f"--run-dir {there.path}" in register("r1", there)
+
+
+def test_a_new_id_is_valid_and_free(home: Path) -> None:
+    run = new_run_id()
+    assert make_run_dir(run).path == home / "runs" / run
+    assert new_run_id() != run
+
+
+def test_a_dangling_id_is_not_taken_again(home: Path, tmp_path: Path) -> None:
+    started("r1", str(tmp_path / "there"))
+    (tmp_path / "there").rename(tmp_path / "moved")
+    assert os.path.lexists(home / "runs" / "r1")
+    started("r1", str(tmp_path / "moved"))
+    assert find_run("r1").path == tmp_path / "moved"
+
+
+def test_no_controller_without_a_lock() -> None:
+    assert started("r1").controller_pid() is None
