@@ -1,0 +1,170 @@
+"""`everstep.State`: the loop that goes on at the very next step.
+
+    state = everstep.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
+    for step in state.steps(10_000):
+        ...
+
+Answers: which step is next, and what did the objects look like after the last one that every rank has completed.
+Outside `everstep run` it is a counter from 0. Used by the user's program; the only module of ours whose name they
+know. It must not raise into the program for a failure of ours; it raises TypeError for an object that cannot be
+kept and SnapshotError for a snapshot that cannot be restored.
+"""
+
+import operator
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from everstep.errors import SnapshotError
+from everstep.worker import ddp_order, random_state
+from everstep.worker.keeper import Keeper, came_from_signal
+from everstep.worker.runtime import Runtime, current
+from everstep.worker.snapshot import PartError, Stored
+
+_RANDOM = "everstep.random"  # a keyword cannot contain a dot
+_DDP_ORDER = "everstep.ddp_order"
+
+
+class Stateful(Protocol):
+    """What a State can keep: modules, optimizers, schedulers, samplers, loaders, or a class of the user's own."""
+
+    def state_dict(self) -> Any: ...  # noqa: ANN401
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...  # noqa: ANN401
+
+
+class State:
+    """Everything a step depends on: anything with `state_dict` and `load_state_dict`, by keyword.
+
+    After a restart the constructor restores the objects; random state follows when the loop begins. One State per
+    process: put all objects into one, so that they are always of the same step.
+    """
+
+    def __init__(self, **objects: Stateful) -> None:
+        for name, thing in objects.items():
+            missing = [m for m in ("state_dict", "load_state_dict") if not callable(getattr(thing, m, None))]
+            if missing:
+                raise TypeError(
+                    f"State({name}=...): {type(thing).__module__}.{type(thing).__qualname__} has no "
+                    f"{' and no '.join(missing)}; give an object with both, or wrap it in one"
+                )
+        self._objects = objects
+        self._step = -1
+        self._resumed = False
+        self._random: dict[str, Any] | None = None
+        self._pinned: dict[ddp_order.Key, ddp_order.Layout] | None = None
+        self._order: ddp_order.BucketOrder | None = None
+        self._runtime = current()
+        self._keeper = Keeper(self._runtime) if self._runtime is not None else None
+        if self._runtime is not None and self._keeper is not None:
+            began = time.perf_counter()
+            self._restore(self._runtime, self._keeper)
+            self._runtime.board.add_restore_s(time.perf_counter() - began)
+
+    @property
+    def step(self) -> int:
+        """Index of the last completed step; -1 before the first."""
+        return self._step
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the objects were restored from a snapshot."""
+        return self._resumed
+
+    def steps(self, num_steps: int) -> Iterator[int]:
+        """Indices of the steps still to do, up to `num_steps - 1`. A step is complete when the next is asked for.
+
+        Leaving the loop early (break, an exception) leaves the step that was in progress incomplete. A second call
+        goes on after the last completed step.
+        """
+        return self._steps(operator.index(num_steps))
+
+    def _steps(self, num_steps: int) -> Iterator[int]:
+        self._begin()
+        while self._step + 1 < num_steps:
+            yield self._step + 1
+            self._step += 1
+            if self._runtime is not None and self._keeper is not None:
+                self._completed(self._runtime, self._keeper)
+
+    def _restore(self, runtime: Runtime, keeper: Keeper) -> None:
+        stored = keeper.stored()
+        if stored is None:
+            return
+        missing = sorted(set(self._objects) - set(stored.names))
+        gone = sorted(set(stored.names) - set(self._objects) - {_RANDOM, _DDP_ORDER})
+        if missing or gone:
+            raise SnapshotError(
+                f"State has other keywords than when the snapshot of step {runtime.resume_step} was taken: "
+                f"new: {missing}, gone: {gone}. Use the same ones, or start a new run"
+            )
+        for name, thing in self._objects.items():
+            _load(name, thing, stored)
+        self._random = stored.load(_RANDOM)
+        self._pinned = stored.load(_DDP_ORDER)
+        self._step = -1 if runtime.resume_step is None else runtime.resume_step
+        self._resumed = True
+
+    def _begin(self) -> None:
+        """Once per call of steps: random state and the order of DDP's sums, then the clock of the loop."""
+        runtime, keeper = self._runtime, self._keeper
+        if runtime is None or keeper is None:
+            return
+        began = time.perf_counter()
+        if self._order is None:
+            self._guarded(keeper, "order of DDP's sums", self._pin_order)
+        if self._random is not None:
+            random, self._random = self._random, None
+            self._guarded(keeper, "random state", lambda: random_state.restore(random))
+        runtime.board.add_restore_s(time.perf_counter() - began)
+        self._guarded(keeper, "progress", lambda: _begin_account(runtime))
+
+    def _pin_order(self) -> None:
+        self._order = ddp_order.BucketOrder(ddp_order.find(self._objects.values()), self._pinned)
+
+    def _completed(self, runtime: Runtime, keeper: Keeper) -> None:
+        self._guarded(keeper, "progress", lambda: runtime.step_done(self._step))
+        order = self._order
+        if order is not None and not self._guarded(keeper, "order of DDP's sums", order.follow):
+            self._order = None  # a restart is then exact up to the order in which gradients are summed
+        keeper.take(self._step, self._parts)
+
+    def _parts(self) -> dict[str, Any]:
+        states = {name: _state_of(name, thing) for name, thing in self._objects.items()}
+        states[_RANDOM] = random_state.capture()
+        states[_DDP_ORDER] = self._order.layouts if self._order is not None else None
+        return states
+
+    def _guarded(self, keeper: Keeper, what: str, act: Callable[[], Any]) -> bool:
+        """Run something of ours; a failure is said and reported, and training goes on."""
+        try:
+            act()
+            return True
+        except Exception as error:
+            if came_from_signal(error):
+                raise
+            keeper.warn(what, f"{what}: {type(error).__name__}: {error}; training goes on")
+            return False
+
+
+def _begin_account(runtime: Runtime) -> None:
+    runtime.own_steps()
+    runtime.loop_began()
+
+
+def _state_of(name: str, thing: Stateful) -> object:
+    try:
+        return thing.state_dict()
+    except Exception as error:
+        raise PartError(name, error) from error
+
+
+def _load(name: str, thing: Stateful, stored: Stored) -> None:
+    try:
+        thing.load_state_dict(stored.load(name))
+    except Exception as error:
+        if came_from_signal(error):
+            raise
+        raise SnapshotError(
+            f"State({name}=...): the snapshot does not fit the {type(thing).__name__} that was given "
+            f"({type(error).__name__}: {error}). Build it as in the run that took the snapshot, or start a new run"
+        ) from error
