@@ -74,7 +74,7 @@ def seconds(value: float | None) -> str:
         return "—"
     if value == NEVER:
         return "never"
-    return f"{value:.3g} s" if value < 100 else f"{value:.0f} s"
+    return f"{value:#.3g} s" if value < 100 else f"{value:.0f} s"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

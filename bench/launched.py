@@ -83,6 +83,11 @@ class Launched:
         for pid in reversed(self.pids()):
             _send(pid, signal.SIGCONT)
 
+    def kill(self) -> None:
+        """SIGKILL the launcher alone; what is below it becomes an orphan, hence ours."""
+        self._process.kill()
+        self._process.wait()
+
     def last_output(self, max_bytes: int = 2000) -> str:
         data = self.output.read_bytes() if self.output.exists() else b""
         return data[-max_bytes:].decode(errors="replace")
@@ -100,6 +105,7 @@ def launched(command: Sequence[str], *, env: Mapping[str, str], output: Path) ->
         yield running
     finally:
         _live.remove(running)
+        running.kill()
         _end_all_but(_live)
 
 
@@ -117,6 +123,18 @@ def _end_all_but(live: Sequence[Launched]) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"processes {doomed} do not end after SIGKILL")
         time.sleep(0.01)
+
+
+def left_behind(grace_s: float = 2.0) -> list[int]:
+    """What still runs below this process although every launcher has ended; those on their way out get `grace_s`."""
+    deadline = time.monotonic() + grace_s
+    while True:
+        for pid in descendants(os.getpid()):
+            _reap(pid)
+        found = descendants(os.getpid())
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.02)
 
 
 def descendants(root: int) -> list[int]:

@@ -26,9 +26,12 @@ def test_one_never_moves_the_median_and_a_majority_makes_it_never():
     one = spread([1.0, 2.0, NEVER])
     most = spread([1.0, NEVER, NEVER])
     half = spread([1.0, NEVER])
-    assert one is not None and (one.median, one.num_never, one.most) == (2.0, 1, NEVER)
-    assert most is not None and most.median == NEVER
-    assert half is not None and half.median == NEVER
+    assert one is not None
+    assert (one.median, one.num_never, one.most) == (2.0, 1, NEVER)
+    assert most is not None
+    assert most.median == NEVER
+    assert half is not None
+    assert half.median == NEVER
 
 
 def test_ratio_of_never_is_not_a_number():
@@ -66,10 +69,11 @@ def test_the_interval_covers_the_median_of_a_wide_sample():
 
 
 def test_seconds_are_read_by_people():
-    assert [seconds(value) for value in (None, NEVER, 0.4567, 12.345, 123.4)] == [
+    assert [seconds(value) for value in (None, NEVER, 0.4567, 7.0, 12.345, 123.4)] == [
         "—",
         "never",
         "0.457 s",
+        "7.00 s",
         "12.3 s",
         "123 s",
     ]
