@@ -4,6 +4,8 @@ The user's own files are never among them: they may change between generations, 
 belong to the user's program. Pure reading of `sys.modules`; called once by the runtime after the first step.
 """
 
+# ruff: noqa: PTH  (text paths: pathlib would be one more import in every training process)
+
 import os
 import sys
 import sysconfig
@@ -16,9 +18,7 @@ def library_roots() -> tuple[str, ...]:
     """Folders whose files are not the user's own, each with a trailing separator."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     roots = {os.path.realpath(sysconfig.get_path(name)) for name in names}
-    roots |= {
-        os.path.realpath(p) for p in sys.path if os.path.basename(p) in {"site-packages", "dist-packages"}
-    }
+    roots |= {os.path.realpath(p) for p in sys.path if os.path.basename(p) in {"site-packages", "dist-packages"}}
     return tuple(sorted(root + os.sep for root in roots))
 
 

@@ -52,9 +52,7 @@ class Runtime:
     """
     board: BoardLine
 
-    def __init__(
-        self, link: socket.socket, assignment: dict[str, Any], board: BoardLine, arenas: list[int]
-    ) -> None:
+    def __init__(self, link: socket.socket, assignment: dict[str, Any], board: BoardLine, arenas: list[int]) -> None:
         self.rank = int(assignment["rank"])
         self.local_rank = int(assignment["local_rank"])
         self.world_size = int(assignment["world_size"])

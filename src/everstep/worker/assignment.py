@@ -1,0 +1,54 @@
+"""What a worker process is told to be: parsed once, checked, then only read.
+
+The frame comes from this rank's own agent over an inherited socket; a frame that does not fit means two versions of
+everstep on one machine, and the worker ends with a sentence that says so.
+"""
+
+import dataclasses
+from typing import Any
+
+
+class AssignmentError(Exception):
+    """The frame is not an assignment of this version."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """See "Agent -> worker, assignment" in docs/architecture.md."""
+
+    rank: int
+    local_rank: int
+    generation: int
+    world_size: int
+    env: dict[str, str]  # the whole environment, not an addition to it
+    program: str
+    args: tuple[str, ...]
+    launch: str  # model.spec.Launch, as text
+    cwd: str
+    stdout: str
+    stderr: str
+    error_file: str
+    resume_step: int | None
+
+
+def parse(frame: dict[str, Any]) -> Assignment:
+    """Raises AssignmentError."""
+    try:
+        resume_step = frame["resume_step"]
+        return Assignment(
+            rank=int(frame["rank"]),
+            local_rank=int(frame["local_rank"]),
+            generation=int(frame["generation"]),
+            world_size=int(frame["world_size"]),
+            env={str(name): str(value) for name, value in frame["env"].items()},
+            program=str(frame["program"]),
+            args=tuple(str(arg) for arg in frame["args"]),
+            launch=str(frame["launch"]),
+            cwd=str(frame["cwd"]),
+            stdout=str(frame["stdout"]),
+            stderr=str(frame["stderr"]),
+            error_file=str(frame["error_file"]),
+            resume_step=None if resume_step is None else int(resume_step),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise AssignmentError(f"not an assignment: {type(error).__name__}: {error}") from error

@@ -1,0 +1,56 @@
+"""Faults on request inside a worker: exit, raise, run out of memory.
+
+The agent puts the request on the link and rings with a signal; the handler runs on the main thread between two
+instructions of the user's program, so "raise" is an exception at whatever line happens to run. A rank that sits in
+native code hears it when it comes back to Python.
+"""
+
+import os
+import signal
+import sys
+from types import FrameType
+
+from everstep.worker.runtime import DRILL_SIGNAL, Runtime, current
+
+EXIT_CODE = 42
+_CHUNK_BYTES = 32 << 20
+
+
+class DrillError(Exception):
+    """Raised in the user's program because somebody asked for it: `everstep drill raise`."""
+
+
+def install() -> None:
+    signal.signal(DRILL_SIGNAL, _on_signal)
+
+
+def _on_signal(_signum: int, _frame: FrameType | None) -> None:
+    runtime = current()
+    request = None
+    try:
+        request = runtime.take_drill() if runtime is not None else None
+    except Exception as error:
+        if runtime is not None:
+            runtime.report_fault("drill", f"{type(error).__name__}: {error}")
+    if runtime is not None and request is not None:
+        _do(runtime, str(request.get("kind")))
+
+
+def _do(runtime: Runtime, kind: str) -> None:
+    if kind == "exit":
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(EXIT_CODE)
+    elif kind == "raise":
+        raise DrillError(f"raised in rank {runtime.rank} by a drill")
+    elif kind == "oom":
+        _eat_memory()
+    else:
+        runtime.report_fault("drill", f"unknown kind {kind!r}")
+
+
+def _eat_memory() -> None:
+    """Touch memory until the kernel ends the process. The agent has put it into a limited cgroup before."""
+    eaten = []
+    while True:
+        eaten.append(bytearray(b"\1") * _CHUNK_BYTES)

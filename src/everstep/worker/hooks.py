@@ -1,0 +1,146 @@
+"""What is observed without a line of the user's code: optimizer steps, and begin and end of the rendezvous.
+
+Everything fails open: an exception of ours is swallowed, counted on the board and reported. If torch is not loaded
+yet (a fresh interpreter), the hooks are set when it gets loaded; torch is never imported for their sake.
+"""
+
+import functools
+import importlib.abc
+import importlib.machinery
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from everstep.worker.runtime import Runtime
+
+_OPTIMIZER = "torch.optim.optimizer"
+_RENDEZVOUS = "torch.distributed.distributed_c10d"
+
+
+def install(runtime: Runtime) -> None:
+    """Set the hooks now for what is loaded, and on import for what is not. Never raises."""
+    try:
+        setters = {
+            _OPTIMIZER: functools.partial(_hook_optimizer, StepCounter(runtime)),
+            _RENDEZVOUS: functools.partial(_wrap_rendezvous, runtime),
+        }
+        waiting = {}
+        for name, setter in setters.items():
+            guarded = _guarded(runtime, name, setter)
+            module = sys.modules.get(name)
+            if module is None:
+                waiting[name] = guarded
+            else:
+                guarded(module)
+        if waiting:
+            sys.meta_path.insert(0, _OnImport(waiting))
+    except Exception as error:
+        runtime.report_fault("hooks", f"{type(error).__name__}: {error}")
+
+
+class StepCounter:
+    """Counts the steps of one optimizer: the first one that steps, and its successor if that one is gone.
+
+    Programs with several optimizers (GANs) step each of them once per training step; counting all would run ahead.
+    Steps are counted from 0 in every generation, because only the program knows where it resumed.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._counted: weakref.ref[Any] | None = None
+        self._next_step = 0
+
+    def __call__(self, optimizer: object, _args: object, _kwargs: object) -> None:
+        try:
+            if self._runtime.board.counts_own_steps:
+                return
+            counted = self._counted() if self._counted is not None else None
+            if counted is None:
+                self._counted = weakref.ref(optimizer)
+            elif counted is not optimizer:
+                return
+            self._runtime.step_done(self._next_step)
+            self._next_step += 1
+        except Exception as error:
+            self._runtime.report_fault("optimizer hook", f"{type(error).__name__}: {error}")
+
+
+def _hook_optimizer(counter: StepCounter, module: ModuleType) -> None:
+    module.register_optimizer_step_post_hook(counter)
+
+
+def _wrap_rendezvous(runtime: Runtime, module: ModuleType) -> None:
+    """Put a wrapper where the function is known: its own module, and those that took its name over."""
+    original = module.init_process_group
+    wrapper = _marking(runtime, original)
+    for name, other in list(sys.modules.items()):
+        if name.startswith("torch.distributed") and vars(other).get("init_process_group") is original:
+            other.init_process_group = wrapper  # type: ignore[attr-defined]
+
+
+def _marking(runtime: Runtime, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever torch's takes
+        _mark(runtime, "rendezvous_begun")
+        result = original(*args, **kwargs)
+        _mark(runtime, "rendezvous_done")
+        return result
+
+    return init_process_group
+
+
+def _mark(runtime: Runtime, name: str) -> None:
+    try:
+        runtime.mark(name)
+    except Exception as error:
+        runtime.report_fault(name, f"{type(error).__name__}: {error}")
+
+
+def _guarded(runtime: Runtime, name: str, setter: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+    def set_hook(module: ModuleType) -> None:
+        try:
+            setter(module)
+        except Exception as error:
+            runtime.report_fault(f"hook on {name}", f"{type(error).__name__}: {error}")
+
+    return set_hook
+
+
+class _OnImport(importlib.abc.MetaPathFinder):
+    """Calls a setter right after a module has been loaded. It finds nothing itself: the others do."""
+
+    def __init__(self, waiting: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._waiting = waiting
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in self._waiting:
+            return None
+        setter = self._waiting.pop(fullname)
+        if not self._waiting and self in sys.meta_path:
+            sys.meta_path.remove(self)
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec: importlib.machinery.ModuleSpec | None = (
+                find(fullname, path, target) if find is not None and finder is not self else None
+            )
+            if spec is not None:
+                _call_after_load(spec, setter)
+                return spec
+        return None
+
+
+def _call_after_load(spec: importlib.machinery.ModuleSpec, setter: Callable[[ModuleType], None]) -> None:
+    loader: Any = spec.loader
+    load = getattr(loader, "exec_module", None)
+    if load is None:
+        return
+
+    def exec_module(module: ModuleType) -> None:
+        load(module)
+        setter(module)
+
+    loader.exec_module = exec_module
