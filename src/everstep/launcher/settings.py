@@ -49,8 +49,6 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str], notes: tuple[
     chosen = _choose(given, environ)
     num_slots, note = _slots(given.nnodes)
     run_id = given.rdzv_id if given.rdzv_id not in ("", "none", None) else ""
-    if run_id and (not run_id.replace("-", "").replace("_", "").replace(".", "").isalnum() or run_id[0] == "."):
-        raise ConfigError(f"--rdzv-id {run_id!r}: letters, digits, '.', '-' and '_' only; it names the run directory")
     return Settings(
         program=given.training_script,
         args=tuple(given.training_script_args),

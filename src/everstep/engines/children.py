@@ -1,0 +1,165 @@
+"""The launcher's processes: started in sessions of their own, waited for, and none left behind.
+
+The launcher is a child subreaper, so whatever a dead agent leaves (a data loader's process, a daemon that a training
+script made) becomes its child and is ended here. It knows nothing about what the processes do.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+_PR_SET_CHILD_SUBREAPER = 36
+_ORPHAN_POLL_S = 0.005
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    at: float
+    code: int | None = None
+    signal: int | None = None
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            return f"killed by {signal.Signals(self.signal).name}"
+        return f"exit code {self.code}"
+
+
+class Child:
+    def __init__(self, name: str, process: "subprocess.Popen[bytes]", on_end: Callable[["Child", Ended], None]) -> None:
+        self.name = name
+        self.pid = process.pid
+        self.started_at = time.time()
+        self.ended: Ended | None = None
+        self._process = process
+        self._on_end = on_end
+
+    def send(self, number: int) -> None:
+        """A signal, if it still runs. It was not waited for then, so the id is its own."""
+        if self.ended is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def note_end(self, ended: Ended) -> None:
+        self.ended = ended
+        self._process.returncode = -ended.signal if ended.signal is not None else ended.code or 0
+        self._on_end(self, ended)
+
+
+class Children:
+    """Owns all children of this process but those that were there before (a shell's, when it was `exec`ed)."""
+
+    def __init__(self) -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._foreign = set(_children_of_this())
+        self._own: dict[int, Child] = {}
+
+    def start_reaping(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.add_signal_handler(signal.SIGCHLD, self.reap)
+
+    def spawn(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        on_end: Callable[[Child, Ended], None],
+        log: Path | None = None,
+        pass_fds: tuple[int, ...] = (),
+    ) -> Child:
+        """Output into `log`; without one, stdout and stderr are the launcher's stderr. Raises OSError."""
+        with contextlib.ExitStack() as stack:
+            out = 2 if log is None else stack.enter_context(log.open("ab")).fileno()
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                pass_fds=pass_fds,
+                start_new_session=True,
+            )
+        child = Child(name, process, on_end)
+        self._own[child.pid] = child
+        return child
+
+    def reap(self) -> None:
+        """Wait for everything that has ended; adopted processes too."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._foreign.discard(pid)
+            child = self._own.pop(pid, None)
+            if child is not None:
+                child.note_end(_ended(status))
+
+    def orphans(self) -> list[int]:
+        """Processes that a dead agent left."""
+        known = self._own.keys() | self._foreign
+        return [pid for pid in _children_of_this() if pid not in known]
+
+    async def end_orphans(self, limit_s: float = 5.0) -> bool:
+        """Kill them, and what they leave in turn. False when some process does not go (uninterruptible sleep)."""
+        deadline = time.monotonic() + limit_s
+        while orphans := self.orphans():
+            for pid in orphans:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(_ORPHAN_POLL_S)
+            self.reap()
+            if time.monotonic() > deadline:
+                return not self.orphans()
+        return True
+
+    def kill_all(self) -> None:
+        """By force, without waiting."""
+        for child in list(self._own.values()):
+            child.send(signal.SIGKILL)
+
+
+async def wait_ended(children: Sequence[Child], limit_s: float) -> bool:
+    """Whether all of them ended in time."""
+    deadline = time.monotonic() + limit_s
+    while any(child.ended is None for child in children):
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(_ORPHAN_POLL_S)
+    return True
+
+
+def _ended(status: int) -> Ended:
+    if os.WIFSIGNALED(status):
+        return Ended(at=time.time(), signal=os.WTERMSIG(status))
+    return Ended(at=time.time(), code=os.WEXITSTATUS(status))
+
+
+def _children_of_this() -> list[int]:
+    """Process ids of all our children; an adopted one can be listed under any of our threads."""
+    found: list[int] = []
+    try:
+        for thread in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                found += [int(pid) for pid in (thread / "children").read_text().split()]
+    except OSError:
+        return _scan_for_children()
+    return found or _scan_for_children()
+
+
+def _scan_for_children() -> list[int]:
+    """Where the kernel has no /proc/*/children."""
+    me, found = os.getpid(), []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                stat = Path(f"/proc/{entry.name}/stat").read_text(errors="replace")
+                if int(stat.rpartition(")")[2].split()[1]) == me:
+                    found.append(int(entry.name))
+    return found

@@ -1,0 +1,133 @@
+"""Keeps duplicates of the agents' snapshot memory, so that it outlives an agent, and hands it to its successor.
+
+It holds descriptors and never maps or reads them. The frames are described in docs/architecture.md. Everything ends
+with this process: the memory has no name.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+from everstep.wire.local import MAX_FDS, FrameError, FrameReader, send
+
+log = logging.getLogger("everstep.launcher")
+
+ARENAS_PER_RANK = 2
+"""An arena that grew, and the one before it, whose snapshot counts until the new one has a complete one."""
+
+
+@dataclass
+class _Kept:
+    node: str  # who holds it now
+    note: dict[str, Any]
+    fd: int
+    identity: tuple[int, int]  # device and inode: the same memory sent twice is kept once
+
+
+@dataclass
+class _Line:
+    sock: socket.socket
+    reader: FrameReader = field(default_factory=FrameReader)
+
+
+class Keeper:
+    def __init__(self) -> None:
+        self._kept: dict[int, list[_Kept]] = {}  # by rank, oldest first
+        self._lines: dict[str, _Line] = {}
+
+    def open_line(self, node: str, inherited: tuple[str, ...] = ()) -> socket.socket:
+        """The agent's end of a new line, which the caller closes after the start. In it already: the memory of
+        the nodes in `inherited`."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._lines[node] = _Line(ours)
+        self._hand_over(node, inherited)
+        ours.setblocking(False)
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._receive, node)
+        return theirs
+
+    def close_line(self, node: str) -> None:
+        """The agent is gone: take what it sent last. Its memory stays kept."""
+        if node in self._lines:
+            self._receive(node)
+        self._drop_line(node)
+
+    def offer(self, lost: str, node: str) -> None:
+        """Give a running agent the memory of a lost one."""
+        self._hand_over(node, (lost,))
+
+    def holds_of(self, node: str) -> bool:
+        return any(kept.node == node for arenas in self._kept.values() for kept in arenas)
+
+    def close(self) -> None:
+        for node in list(self._lines):
+            self._drop_line(node)
+        for arenas in self._kept.values():
+            for kept in arenas:
+                os.close(kept.fd)
+        self._kept.clear()
+
+    def _hand_over(self, node: str, lost: tuple[str, ...]) -> None:
+        line = self._lines.get(node)
+        if line is None:
+            return
+        line.sock.settimeout(2.0)  # small frames: it blocks only when the agent reads nothing at all
+        try:
+            for rank in sorted(self._kept):
+                for kept in self._kept[rank]:
+                    if kept.node in lost:
+                        send(line.sock, {"keep": kept.note}, (kept.fd,))
+            send(line.sock, {"kept": "end"})
+        except OSError as error:
+            log.warning("%s does not take kept snapshots: %s", node, error)
+        finally:
+            line.sock.setblocking(False)
+
+    def _receive(self, node: str) -> None:
+        line = self._lines.get(node)
+        while line is not None:
+            try:
+                data, fds, _, _ = socket.recv_fds(line.sock, line.reader.wanted, MAX_FDS)
+            except BlockingIOError:
+                return
+            except OSError:
+                data, fds = b"", []
+            if not data:
+                self._drop_line(node)
+                return
+            line.reader.feed(data, fds)
+            try:
+                while (frame := line.reader.next()) is not None:
+                    self._take(node, *frame)
+            except FrameError as error:
+                log.warning("%s sent what is no frame to the keeper; its snapshots are not kept: %s", node, error)
+                self._drop_line(node)
+                return
+
+    def _take(self, node: str, frame: dict[str, Any], fds: list[int]) -> None:
+        note = frame.get("keep")
+        rank = note.get("rank") if isinstance(note, dict) else None
+        if not isinstance(note, dict) or not isinstance(rank, int) or len(fds) != 1:
+            log.warning("%s sent a frame that the keeper does not know: %s", node, sorted(frame))
+            for fd in fds:
+                os.close(fd)
+            return
+        stat = os.fstat(fds[0])
+        kept = _Kept(node=node, note=note, fd=fds[0], identity=(stat.st_dev, stat.st_ino))
+        arenas = self._kept.setdefault(rank, [])
+        for earlier in [other for other in arenas if other.identity == kept.identity]:
+            os.close(earlier.fd)
+            arenas.remove(earlier)
+        arenas.append(kept)
+        while len(arenas) > ARENAS_PER_RANK:
+            os.close(arenas.pop(0).fd)
+
+    def _drop_line(self, node: str) -> None:
+        line = self._lines.pop(node, None)
+        if line is not None:
+            with contextlib.suppress(RuntimeError, ValueError):
+                asyncio.get_running_loop().remove_reader(line.sock.fileno())
+            line.sock.close()

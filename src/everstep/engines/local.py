@@ -1,0 +1,159 @@
+"""Nodes on this machine: each is one agent process. Used by `everstep run` when no other engine is asked for."""
+
+import asyncio
+import logging
+import re
+import signal
+import sys
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+
+from everstep.engines.children import Child, Children, Ended, wait_ended
+from everstep.engines.keeper import Keeper
+from everstep.engines.protocol import Loss, NoNodeError, OnLoss
+
+log = logging.getLogger("everstep.launcher")
+
+EARLY_END_S = 5.0
+"""An agent that lived shorter ended early; the next one waits, or a broken one would be started in a busy loop."""
+
+_BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class LocalEngine:
+    """An `Engine`. Lives in the launcher's event loop."""
+
+    def __init__(
+        self, *, children: Children, keeper: Keeper, run_dir: Path, url: str, nproc: int, grace_s: float
+    ) -> None:
+        self._children = children
+        self._keeper = keeper
+        self._run_dir = run_dir
+        self._url = url
+        self._nproc = nproc
+        self._grace_s = grace_s
+        self._agents: dict[str, Child] = {}
+        self._requests: set[str] = set()
+        self._released: set[str] = set()
+        self._lost: list[str] = []  # nodes whose kept memory has no new holder yet
+        self._num_early_ends = 0
+        self._next_number = _first_free_number(run_dir / "nodes")
+        self._on_loss: OnLoss = lambda loss: None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_ending = False
+
+    def watch(self, on_loss: OnLoss) -> None:
+        self._on_loss = on_loss
+
+    def acquire(self, request: str) -> None:
+        if request in self._requests or self._is_ending:
+            return
+        self._requests.add(request)
+        node = f"n{self._next_number}"
+        self._next_number += 1
+        delay_s = _BACK_OFF_S[min(self._num_early_ends, len(_BACK_OFF_S) - 1)]
+        if delay_s:
+            self._later(self._start_later(node, delay_s))
+        else:
+            self._start(node)
+
+    def release(self, node: str) -> None:
+        agent = self._agents.get(node)
+        if agent is not None and node not in self._released:
+            self._released.add(node)
+            self._later(self._end_agent(agent))
+
+    def fence(self, node: str) -> None:
+        agent = self._agents.get(node)
+        if agent is not None:
+            self._released.add(node)
+            agent.send(signal.SIGKILL)  # the rest of it is ended in _after_end
+
+    async def end(self, grace_s: float) -> None:
+        """All nodes: in order within `grace_s`, then by force. Nothing of them is left afterwards."""
+        self._is_ending = True
+        agents = list(self._agents.values())
+        for agent in agents:
+            agent.send(signal.SIGTERM)
+        if not await wait_ended(agents, grace_s):
+            for agent in agents:
+                agent.send(signal.SIGKILL)
+            await wait_ended(agents, 5.0)
+        if not await self._children.end_orphans():
+            log.error("some processes do not end even on SIGKILL: %s", self._children.orphans())
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {node: agent.pid for node, agent in self._agents.items()}
+
+    async def _start_later(self, node: str, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        if not self._is_ending:
+            try:
+                self._start(node)
+            except NoNodeError as error:
+                self._on_loss(Loss(node=node, at=time.time(), reason=str(error)))
+
+    def _start(self, node: str) -> None:
+        """Raises NoNodeError."""
+        folder = self._run_dir / "nodes" / node
+        inherited = tuple(self._lost)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with self._keeper.open_line(node, inherited) as line:
+                argv = [sys.executable, "-m", "everstep.agent", "--run-dir", str(self._run_dir), "--node", node]
+                argv += ["--controller", self._url, "--nproc", str(self._nproc), "--keeper-fd", str(line.fileno())]
+                agent = self._children.spawn(
+                    node, argv, on_end=self._on_end, log=folder / "agent.log", pass_fds=(line.fileno(),)
+                )
+        except OSError as error:
+            self._keeper.close_line(node)
+            raise NoNodeError(f"{node} cannot be started: {error}") from error
+        self._agents[node] = agent
+        log.info("%s started as process %d", node, agent.pid)
+
+    def _on_end(self, agent: Child, ended: Ended) -> None:
+        self._later(self._after_end(agent, ended))
+
+    async def _after_end(self, agent: Child, ended: Ended) -> None:
+        """What it left is ended first, so that the loss means that nothing of the node runs."""
+        node = agent.name
+        await self._children.end_orphans()
+        self._keeper.close_line(node)
+        self._agents.pop(node, None)
+        lived_s = ended.at - agent.started_at
+        self._num_early_ends = self._num_early_ends + 1 if lived_s < EARLY_END_S else 0
+        if self._is_ending:
+            return
+        self._pass_on_memory(node)
+        if node not in self._released:
+            reason = f"its agent ended ({ended}) after {lived_s:.1f} s; see nodes/{node}/agent.log"
+            self._on_loss(Loss(node=node, at=ended.at, reason=reason, exit_code=ended.code, signal=ended.signal))
+
+    def _pass_on_memory(self, lost: str) -> None:
+        """To every other agent of this machine: a standby may take the slot. To new ones when they start."""
+        if self._keeper.holds_of(lost):
+            self._lost.append(lost)
+            for node in self._agents:
+                self._keeper.offer(lost, node)
+
+    async def _end_agent(self, agent: Child) -> None:
+        agent.send(signal.SIGTERM)
+        if not await wait_ended([agent], self._grace_s):
+            agent.send(signal.SIGKILL)
+
+    def _later(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _first_free_number(folder: Path) -> int:
+    """Node ids are unique for ever, also over attempts of the same run."""
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+    except OSError:
+        return 0
+    numbers = [int(match[1]) for name in names if (match := re.fullmatch(r"n(\d+)", name))]
+    return max(numbers, default=-1) + 1

@@ -1,0 +1,43 @@
+"""The seam to whoever gives and takes nodes. One implementation per scheduler; `local` is the one that exists.
+
+An engine acts, it does not decide: what it is told comes from `core` through the launcher, and what it sees goes
+back as events.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from everstep.errors import EverstepError
+
+
+class NoNodeError(EverstepError):
+    """The engine cannot give a node; the message says why."""
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """A node is gone, and nothing of it runs any more."""
+
+    node: str
+    at: float
+    reason: str
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+OnLoss = Callable[[Loss], None]
+
+
+class Engine(Protocol):
+    def acquire(self, request: str) -> None:
+        """Give one more node; it answers by joining. The same request again changes nothing. Raises NoNodeError."""
+
+    def release(self, node: str) -> None:
+        """Take the node back: its agent may end its workers in order first. Unknown and gone nodes are ignored."""
+
+    def fence(self, node: str) -> None:
+        """Make sure, now and by force, that nothing of the node runs on."""
+
+    def watch(self, on_loss: OnLoss) -> None:
+        """Tell about nodes that are lost without having been released."""

@@ -1,0 +1,101 @@
+"""Keeps a controller alive: starts it, and starts another when it ends. Training goes on in between.
+
+A controller that cannot begin (its journal is damaged, another one owns the run) ends the launcher with that error;
+one that began and dies is replaced, at first at once, then with a back-off. Too many deaths in a row are said loudly,
+and retried for ever: the workers are better off unmanaged than ended.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from everstep.engines.children import Child, Children, Ended
+
+log = logging.getLogger("everstep.launcher")
+
+MAX_DEATHS = 20
+DEATHS_WINDOW_S = 60.0
+"""More deaths than this within the window: the controller dies of something that starting it again does not cure."""
+
+UNMANAGED_RETRY_S = 5.0
+MAX_FAILED_BEGINNINGS = 3
+"""Faults (not errors with a message) before any controller of this launcher worked: nothing runs yet, so give up."""
+
+_BACK_OFF_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
+_CANNOT_BEGIN = range(1, 10)  # EverstepError's exit codes
+
+
+class Governor:
+    def __init__(
+        self,
+        *,
+        children: Children,
+        run_dir: Path,
+        listen_fd: int,
+        has_worked: Callable[[], bool],
+        on_hopeless: Callable[[int], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._children = children
+        self._run_dir = run_dir
+        self._listen_fd = listen_fd
+        self._has_worked = has_worked
+        self._on_hopeless = on_hopeless
+        self._say = say
+        self._deaths: deque[float] = deque()
+        self._is_ending = False
+        self._retry: asyncio.TimerHandle | None = None
+        self.child: Child | None = None
+
+    def start(self) -> None:
+        self._retry = None
+        if self._is_ending:
+            return
+        argv = [sys.executable, "-m", "everstep.controller", "--run-dir", str(self._run_dir)]
+        argv += ["--listen-fd", str(self._listen_fd), "--parent", str(os.getpid())]
+        try:
+            self.child = self._children.spawn("controller", argv, on_end=self._on_end, pass_fds=(self._listen_fd,))
+        except OSError as error:
+            self._say(f"the controller cannot be started: {error}; training goes on without it")
+            self._start_after(UNMANAGED_RETRY_S)
+
+    def stop(self) -> Child | None:
+        """No more controllers. Returns the running one."""
+        self._is_ending = True
+        if self._retry is not None:
+            self._retry.cancel()
+        return self.child if self.child is not None and self.child.ended is None else None
+
+    def _on_end(self, child: Child, ended: Ended) -> None:
+        if self._is_ending:
+            return
+        now = time.monotonic()
+        self._deaths.append(now)
+        while self._deaths[0] < now - DEATHS_WINDOW_S:
+            self._deaths.popleft()
+        if not self._has_worked():
+            is_error = ended.code in _CANNOT_BEGIN
+            if is_error or len(self._deaths) >= MAX_FAILED_BEGINNINGS:
+                self._on_hopeless(ended.code if is_error and ended.code is not None else 1)
+                return
+        if len(self._deaths) > MAX_DEATHS:
+            self._say(
+                f"the controller has ended {len(self._deaths)} times within {DEATHS_WINDOW_S:.0f} s (last: {ended}): "
+                f"training goes on UNMANAGED, no fault is handled; trying again every {UNMANAGED_RETRY_S:.0f} s. "
+                f"See {self._run_dir / 'controller.log'}"
+            )
+            self._start_after(UNMANAGED_RETRY_S)
+            return
+        self._say(f"the controller ended ({ended}); starting another, training goes on")
+        self._start_after(_BACK_OFF_S[min(len(self._deaths) - 1, len(_BACK_OFF_S) - 1)])
+
+    def _start_after(self, delay_s: float) -> None:
+        if delay_s == 0:
+            self.start()
+        else:
+            self._retry = asyncio.get_running_loop().call_later(delay_s, self.start)

@@ -1,0 +1,133 @@
+"""`everstep run`, from the arguments to the exit code. Everything that can be known to be wrong is found before the
+first process starts. Called by `cli.run`.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from everstep.errors import ConfigError
+from everstep.launcher import checks, options
+from everstep.launcher.narration import Narration
+from everstep.launcher.output import DEFAULT_TEMPLATE, OutputTail, Shown, shown_streams
+from everstep.launcher.rundir import Prepared, prepare
+from everstep.launcher.settings import Settings, resolve
+from everstep.launcher.supervise import End, Supervisor
+from everstep.launcher.terminal import Terminal
+from everstep.model.spec import RunSpec
+from everstep.version import __version__
+
+
+def launch(argv: Sequence[str]) -> int:
+    """The exit code. Raises EverstepError for what is wrong with what was asked for."""
+    given = options.parse(argv)
+    options.refuse_other_machines(given)
+    useless = options.without_effect(given)
+    notes = (f"accepted without effect: {', '.join(useless)}",) if useless else ()
+    settings = resolve(given, os.environ, notes)
+    signals = signal_numbers(settings.signals)
+    streams = shown_streams(settings.redirects, settings.tee, settings.shown_local_ranks, settings.nproc_per_node)
+    checks.check_program(settings)
+    prepared = prepare(settings, _spec(settings))
+    try:
+        with checks.bind(settings.ui_port, "--ui-port") as listener:
+            store_socket = checks.bind(settings.store_port, "--master-port") if settings.store_port else None
+            return _supervise(settings, prepared, listener, store_socket, signals, streams)
+    finally:
+        os.close(prepared.lock_fd)
+
+
+def signal_numbers(names: Sequence[str]) -> tuple[int, ...]:
+    """Raises ConfigError for what is no signal, or cannot be handled."""
+    numbers = []
+    for name in names:
+        number = getattr(signal, name, None)
+        if not isinstance(number, signal.Signals) or number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD):
+            raise ConfigError(f"--signals-to-handle: {name!r} is no signal that can be handled, as SIGTERM,SIGINT")
+        numbers.append(int(number))
+    return tuple(numbers)
+
+
+def _supervise(
+    settings: Settings,
+    prepared: Prepared,
+    listener: socket.socket,
+    store_socket: socket.socket | None,
+    signals: tuple[int, ...],
+    streams: dict[int, int],
+) -> int:
+    spec = prepared.file.spec
+    narration = Narration(prepared.path)
+    terminal = Terminal(narration.lines)
+    shown = Shown(
+        log_dir=Path(spec.log_dir) if spec.log_dir else prepared.path / "logs",
+        nproc_per_node=spec.nproc_per_node,
+        world_size=spec.world_size,
+        role=spec.role,
+        template=os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or DEFAULT_TEMPLATE,
+        streams=streams,
+    )
+    tail = OutputTail(shown, terminal.write)
+    for line in header(prepared, listener.getsockname()[1]):
+        terminal.write(2, line.encode() + b"\n")
+    for note in (*settings.notes, *prepared.notes):
+        terminal.say(note)
+    if prepared.file.attempt > 1:
+        tail.skip_existing()
+        narration.skip_existing()
+    terminal.start(tail)
+    end = End(exit_code=1, outcome="failed", why="the launcher failed")
+
+    async def supervise() -> End:
+        supervisor = Supervisor(
+            prepared, listener=listener, store_socket=store_socket, signals=signals, terminal=terminal
+        )
+        return await supervisor.run()
+
+    try:
+        end = asyncio.run(supervise())
+    finally:
+        terminal.finish(lambda: narration.summary(end))
+    return end.exit_code
+
+
+def header(prepared: Prepared, port: int) -> list[str]:
+    """The first lines on the terminal: what runs, under which rules, and where to look."""
+    spec, policy = prepared.file.spec, prepared.file.policy
+    nodes = f"{spec.num_slots} node{'s' if spec.num_slots > 1 else ''}"
+    ranks = f"{spec.world_size} rank{'s' if spec.world_size > 1 else ''}"
+    attempt = f"  attempt {prepared.file.attempt}" if prepared.file.attempt > 1 else ""
+    standby = f", {spec.num_standby} standby" if spec.num_standby else ""
+    what = f"everstep {__version__}  run {prepared.file.run}{attempt}  policy {policy.name}  mode {spec.mode}"
+    return [
+        f"{what}      journal {prepared.path / 'journal.jsonl'}",
+        f"  {nodes} x {spec.nproc_per_node} = {ranks}{standby}          ui http://127.0.0.1:{port}/",
+    ]
+
+
+def _spec(settings: Settings) -> RunSpec:
+    return RunSpec(
+        program=settings.program,
+        args=settings.args,
+        launch=settings.launch,
+        num_slots=settings.num_slots,
+        nproc_per_node=settings.nproc_per_node,
+        num_standby=settings.num_standby,
+        mode=settings.mode,
+        role=settings.role,
+        torch_version=_torch_version(),
+        cwd=str(Path.cwd()),
+        redirects=settings.redirects,
+        log_dir=settings.log_dir,
+    )
+
+
+def _torch_version() -> str:
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,145 @@
+"""The run directory: which one, whether it can be used, and what is in it before the first process starts.
+
+Called by `launcher.run`. The journal in it is only read here; writing it is the controller's.
+"""
+
+import fcntl
+import os
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from everstep.controller.spec_file import SpecFile, save_json
+from everstep.core.policy import Policy
+from everstep.errors import ConfigError, JournalError, RunLockedError
+from everstep.journal.reader import Reading, read_journal
+from everstep.journal.runs import RunDir, make_run_dir, new_run_id, register
+from everstep.launcher.checks import check_run_dir
+from everstep.launcher.settings import Settings
+from everstep.model.actions import Finish
+from everstep.model.events import RunReopened, RunStarted
+from everstep.model.record import Record
+from everstep.model.spec import RunSpec
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A run directory that is ours until `lock_fd` is closed."""
+
+    path: Path
+    file: SpecFile
+    token: str
+    lock_fd: int
+    notes: tuple[str, ...] = ()
+
+
+class _Earlier(msgspec.Struct, frozen=True, kw_only=True):
+    """What the journal says about earlier attempts."""
+
+    run: str
+    spec: RunSpec
+    policy: Policy
+    num_attempts: int
+
+
+def prepare(settings: Settings, spec: RunSpec) -> Prepared:
+    """Raises JournalError (not writable, full, damaged), RunLockedError, ConfigError (finished, another shape)."""
+    run = settings.run_id or new_run_id()
+    run_dir = make_run_dir(run, settings.run_dir or None)
+    check_run_dir(run_dir.path)
+    lock_fd = _lock(run_dir)
+    try:
+        earlier = _read_earlier(run_dir.journal)
+        file = SpecFile(run=run, spec=spec, policy=settings.policy)
+        notes: tuple[str, ...] = ()
+        if earlier is not None:
+            file, notes = _reopen(file, earlier, settings, run_dir.path)
+        if file.spec.log_dir:
+            log_dir = str(Path(file.spec.log_dir).resolve() / file.run)
+            file = msgspec.structs.replace(file, spec=msgspec.structs.replace(file.spec, log_dir=log_dir))
+        token = secrets.token_hex(16)
+        _write_token(run_dir.token, token)
+        save_json(run_dir.spec, file)
+        problem = register(file.run, run_dir)
+    except BaseException:
+        os.close(lock_fd)
+        raise
+    notes = (*notes, problem) if problem else notes
+    return Prepared(path=run_dir.path, file=file, token=token, lock_fd=lock_fd, notes=notes)
+
+
+def _lock(run_dir: RunDir) -> int:
+    """The directory itself is locked for the launcher's life: a second launcher stops before it touches anything."""
+    path = run_dir.path
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise RunLockedError(
+            f"{path} is in use by another `everstep run`. Nothing was changed. Choose another --run-dir"
+        ) from None
+    pid = run_dir.controller_pid()
+    if pid is not None:
+        os.close(fd)
+        raise RunLockedError(f"{path} is in use: process {pid or '?'} writes its journal. Choose another --run-dir")
+    return fd
+
+
+def _read_earlier(path: Path) -> _Earlier | None:
+    if not path.exists():
+        return None
+    reading = read_journal(path)
+    records = [entry for entry in reading.entries if isinstance(entry, Record)]
+    started = next((r.event for r in records if isinstance(r.event, RunStarted)), None)
+    if started is None:
+        return None  # it ended before its first record; the controller starts it anew
+    for record in records:
+        for action in record.actions:
+            if isinstance(action, Finish):
+                raise ConfigError(
+                    f"run {started.run} in {path.parent} is over ({action.outcome}). Nothing was changed. Choose "
+                    "another --run-dir or --rdzv-id for a new run"
+                )
+    num_attempts = 1 + sum(isinstance(record.event, RunReopened) for record in records)
+    return _Earlier(run=started.run, spec=started.spec, policy=_policy(reading), num_attempts=num_attempts)
+
+
+def _policy(reading: Reading) -> Policy:
+    try:
+        return msgspec.convert(reading.header.policy, Policy)
+    except msgspec.ValidationError as error:
+        raise JournalError(f"the journal's policy cannot be used by this version: {error}") from error
+
+
+def _reopen(file: SpecFile, earlier: _Earlier, settings: Settings, path: Path) -> tuple[SpecFile, tuple[str, ...]]:
+    """Goes on with what the run was started with; says what of the new settings has no effect."""
+    if settings.run_id and settings.run_id != earlier.run:
+        raise ConfigError(f"{path} holds run {earlier.run}, not {settings.run_id}: leave --rdzv-id out, or another dir")
+    was, now = earlier.spec, file.spec
+    if (was.num_slots, was.nproc_per_node) != (now.num_slots, now.nproc_per_node):
+        raise ConfigError(
+            f"run {earlier.run} in {path} has a world size of {_shape(was)}, asked for is {_shape(now)}: "
+            "the world size never changes in a run. Use the same, or another --run-dir for a new run"
+        )
+    kept = {"mode": (was.mode, now.mode), "standby": (was.num_standby, now.num_standby)}
+    notes = [f"{name} stays {old}, as the run was started" for name, (old, new) in kept.items() if old != new]
+    if earlier.policy != settings.policy:
+        notes.append(f"the policy stays as recorded in the journal ({earlier.policy.name})")
+    spec = msgspec.structs.replace(now, mode=was.mode, num_standby=was.num_standby)
+    attempt = earlier.num_attempts + 1
+    return SpecFile(run=earlier.run, spec=spec, policy=earlier.policy, attempt=attempt), tuple(notes)
+
+
+def _shape(spec: RunSpec) -> str:
+    return f"{spec.world_size} ({spec.num_slots} nodes x {spec.nproc_per_node})"
+
+
+def _write_token(path: Path, token: str) -> None:
+    try:
+        path.unlink(missing_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(token + "\n")
+    except OSError as error:
+        raise JournalError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,187 @@
+"""The launcher while a run is on: carries out what the controller says, tells it what happens here, and ends it all.
+
+It decides nothing about faults. The one thing it does by itself is to end every process: when the run is over, when
+the user says so and the controller cannot, and when the controller cannot begin. Started by `launcher.run`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Coroutine
+
+import msgspec
+
+from everstep.engines.children import Children, wait_ended
+from everstep.engines.keeper import Keeper
+from everstep.engines.local import LocalEngine
+from everstep.engines.protocol import Engine, Loss, NoNodeError
+from everstep.launcher.governor import Governor
+from everstep.launcher.link import Link
+from everstep.launcher.rundir import Prepared
+from everstep.launcher.stores import Stores
+from everstep.launcher.terminal import Terminal
+from everstep.model import actions as act
+from everstep.model.events import NodeLost, NodeRefused, StopRequested, StoreOpened
+
+log = logging.getLogger("everstep.launcher")
+
+STOP_SLACK_S = 3.0
+"""On top of the policy's grace, for the orderly way of a stop: through the controller and back."""
+
+CONTROLLER_GRACE_S = 2.0
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """How the launcher ends."""
+
+    exit_code: int
+    outcome: str  # Finish's, or "stopped" | "failed" when the controller could not say
+    why: str
+
+
+class Supervisor:
+    def __init__(
+        self,
+        prepared: Prepared,
+        *,
+        listener: socket.socket,
+        store_socket: socket.socket | None,
+        signals: tuple[int, ...],
+        terminal: Terminal,
+    ) -> None:
+        self._prepared = prepared
+        self._policy = prepared.file.policy
+        self._signals = signals
+        self._terminal = terminal
+        self._loop = asyncio.get_running_loop()
+        self._end: asyncio.Future[End] = self._loop.create_future()
+        self._at_once = asyncio.Event()
+        self._signal: int | None = None
+        self._children = Children()
+        self._keeper = Keeper()
+        self._stores = Stores(store_socket)
+        port = listener.getsockname()[1]
+        self._engine = LocalEngine(
+            children=self._children,
+            keeper=self._keeper,
+            run_dir=prepared.path,
+            url=f"ws://127.0.0.1:{port}/link",
+            nproc=prepared.file.spec.nproc_per_node,
+            grace_s=self._policy.stop_grace_s + STOP_SLACK_S,
+        )
+        self._link = Link(
+            url=f"ws://127.0.0.1:{port}/link",
+            token=prepared.token,
+            run=prepared.file.run,
+            name=f"launcher-{prepared.file.attempt}",
+            on_command=self._do,
+        )
+        self._governor = Governor(
+            children=self._children,
+            run_dir=prepared.path,
+            listen_fd=listener.fileno(),
+            has_worked=lambda: self._link.was_welcome,
+            on_hopeless=self._on_hopeless,
+            say=terminal.say,
+        )
+
+    async def run(self) -> End:
+        """The whole life of a run on this machine. Nothing of it is left when this returns."""
+        self._children.start_reaping(self._loop)
+        for number in self._signals:
+            self._loop.add_signal_handler(number, self._on_signal, number)
+        engine: Engine = self._engine
+        engine.watch(self._on_loss)
+        link = asyncio.create_task(self._link.run())
+        try:
+            self._governor.start()
+            return await self._end
+        finally:
+            await self._end_everything()
+            link.cancel()
+            await asyncio.gather(link, return_exceptions=True)
+
+    def _do(self, action: act.Action) -> None:
+        match action:
+            case act.OpenStore(generation=generation):
+                self._open_store(generation)
+            case act.AcquireNode(request=request):
+                try:
+                    self._engine.acquire(request)
+                except NoNodeError as error:
+                    self._link.report(NodeRefused(at=time.time(), why=str(error)))
+            case act.ReleaseNode(node=node):
+                self._engine.release(node)
+            case act.Finish():
+                self._finish(End(exit_code=action.exit_code, outcome=action.outcome, why=action.why))
+            case _:
+                log.warning("%s is no command for a launcher", type(action).__name__)
+
+    def _open_store(self, generation: int) -> None:
+        try:
+            host, port = self._stores.open(generation)
+        except (OSError, RuntimeError) as error:
+            self._terminal.say(f"no store can be opened for generation {generation}: {error}; trying again")
+            self._loop.call_later(1.0, self._open_store, generation)
+            return
+        self._link.report(StoreOpened(at=time.time(), generation=generation, host=host, port=port))
+
+    def _on_loss(self, loss: Loss) -> None:
+        self._link.report(
+            NodeLost(at=loss.at, node=loss.node, reason=loss.reason, exit_code=loss.exit_code, signal=loss.signal)
+        )
+
+    def _on_signal(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._signal is not None:
+            self._terminal.say(f"{name} again: ending every process at once")
+            self._at_once.set()
+            self._finish(self._stopped(f"{name}, twice"))
+            return
+        self._signal = number
+        self._terminal.say(f"{name}: ending the run (once more to end it at once)")
+        self._link.report(StopRequested(at=time.time(), why=name, signal=number))
+        limit_s = self._policy.stop_grace_s + STOP_SLACK_S
+        self._loop.call_later(limit_s, self._finish, self._stopped(f"{name}; not over after {limit_s:g} s"))
+
+    def _stopped(self, why: str) -> End:
+        return End(exit_code=128 + (self._signal or signal.SIGTERM), outcome="stopped", why=f"stopped by {why}")
+
+    def _on_hopeless(self, exit_code: int) -> None:
+        why = self._link.rejected or f"the controller cannot begin; see {self._prepared.path / 'controller.log'}"
+        self._finish(End(exit_code=exit_code, outcome="failed", why=why))
+
+    def _finish(self, end: End) -> None:
+        """The first reason counts."""
+        if not self._end.done():
+            self._end.set_result(end)
+
+    async def _end_everything(self) -> None:
+        """Agents first, so that they end their workers in order; the controller last, it may still be told."""
+        if self._at_once.is_set():
+            self._children.kill_all()
+        await self._unless_at_once(self._engine.end(self._policy.stop_grace_s + STOP_SLACK_S))
+        controller = self._governor.stop()
+        if controller is not None:
+            controller.send(signal.SIGTERM)
+            if not await wait_ended([controller], 0.0 if self._at_once.is_set() else CONTROLLER_GRACE_S):
+                controller.send(signal.SIGKILL)
+                await wait_ended([controller], CONTROLLER_GRACE_S)
+        await self._children.end_orphans()
+        self._stores.close()
+        self._keeper.close()
+
+    async def _unless_at_once(self, orderly: Coroutine[None, None, None]) -> None:
+        """Another signal while ending in order: by force, then."""
+        ending = asyncio.create_task(orderly)
+        hurry = asyncio.create_task(self._at_once.wait())
+        await asyncio.wait([ending, hurry], return_when=asyncio.FIRST_COMPLETED)
+        if not ending.done():
+            self._children.kill_all()
+        hurry.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await hurry
+        await ending
