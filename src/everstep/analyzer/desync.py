@@ -1,0 +1,145 @@
+"""Ranks that called something else than the others at the same place of a sequence. Pure; used by `localise`."""
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeAlias
+
+from everstep.analyzer.finding import Finding
+from everstep.analyzer.positions import Positions
+from everstep.analyzer.records import Collective, FlightRecord, ParallelGroup
+from everstep.analyzer.words import operation, ranks_text
+from everstep.model.verdict import Confidence, Evidence
+
+_EQUAL_INPUT = frozenset({
+    "all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "_all_gather_base", "all_gather_single",
+    "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single", "allreduce_coalesced",
+})  # fmt: skip
+"""Operations whose input has one size on all ranks. Scatter, gather, all_to_all and the *_v forms may differ."""
+
+_ALIASES = {"allreduce": "all_reduce", "all_reduce_barrier": "barrier"}
+HABIT_LENGTH = 12
+"""Operations of context by which the next one is foretold. Shorter: DDP's equal buckets look alike. Longer: steps with
+an extra collective (evaluation, clipping) match nothing."""
+
+Token: TypeAlias = tuple[str, str, Hashable]
+
+
+def find_mismatch(positions: Positions, waits: dict[int, list[Collective]], at: float) -> Finding | None:
+    """The first place, among those where somebody waits, at which not all ranks called the same."""
+    places = sorted(
+        {(e.seq, positions.group(e.group, rank)) for rank, entries in waits.items() for e in entries if not e.is_p2p},
+        key=lambda place: (place[0], place[1].name, place[1].ranks),
+    )
+    for seq, group in places:
+        entries = {}
+        for rank in group.ranks:
+            position = positions.at(group.name, rank)
+            if position is not None and seq in position.by_seq:
+                entries[rank] = position.by_seq[seq]
+        if len(entries) > 1:
+            finding = _compare(positions, group, entries, at)
+            if finding:
+                return finding
+    return None
+
+
+def _compare(positions: Positions, group: ParallelGroup, entries: dict[int, Collective], at: float) -> Finding | None:
+    operations = {rank: _ALIASES.get(entry.op, entry.op) for rank, entry in entries.items()}
+    if len(set(operations.values())) > 1:
+        return _finding(positions, group, entries, operations, "operation", at)
+    if next(iter(operations.values())) not in _EQUAL_INPUT:
+        return None
+    compared: tuple[tuple[str, Mapping[int, Hashable]], ...] = (
+        ("size", {rank: entry.input_sizes for rank, entry in entries.items()}),
+        ("data type", {rank: entry.input_dtypes for rank, entry in entries.items()}),
+    )
+    for what, values in compared:
+        if len(set(values.values())) > 1:
+            return _finding(positions, group, entries, values, what, at)
+    return None
+
+
+def _finding(
+    positions: Positions,
+    group: ParallelGroup,
+    entries: dict[int, Collective],
+    values: Mapping[int, Hashable],
+    what: str,
+    at: float,
+) -> Finding:
+    usual, clear = _usual(positions, entries, values)
+    ranks = tuple(rank for rank in entries if values[rank] != usual) if clear else tuple(entries)
+    others = tuple(rank for rank in entries if rank not in ranks) or ranks
+    first, other = entries[ranks[0]], entries[others[0]]
+    if what == "operation":
+        text = f"{ranks_text(ranks)} called {operation(first, group)} where {ranks_text(others)} called {other.op}."
+        code = "ES-H03"
+    else:
+        text = (
+            f"{ranks_text(ranks)} called {operation(first, group)} with {what} {_plain(values[ranks[0]])}, "
+            f"{ranks_text(others)} with {_plain(values[others[0]])}."
+        )
+        code = "ES-H04"
+    if not clear:
+        listed = ", ".join(f"rank {rank}: {_plain(values[rank])}" for rank in list(entries)[:8])
+        text = f"the ranks of {group.title} differ in {what} at #{first.seq} ({listed}); no majority says who is right."
+    return Finding(
+        code=code,
+        sentence=text,
+        confidence=Confidence.HIGH if clear else Confidence.LOW,
+        ranks=ranks,
+        waiting=tuple(rank for rank in others if rank not in ranks),
+        group=group,
+        place=first.place,
+        evidence=tuple(_says(at, rank, entries[rank], group) for rank in (*ranks[:8], *others[:2])),
+    )
+
+
+def _usual(
+    positions: Positions, entries: dict[int, Collective], values: Mapping[int, Hashable]
+) -> tuple[Hashable, bool]:
+    """What most ranks did, and whether that is clear. A draw is decided by what each rank did in its earlier steps."""
+    ranking = Counter(values.values()).most_common(2)
+    if len(ranking) == 1 or ranking[0][1] > ranking[1][1]:
+        return ranking[0][0], True
+    true_to_habit = {v for r, v in values.items() if breaks_habit(positions.records[r], entries[r]) is False}
+    if len(true_to_habit) == 1:
+        return true_to_habit.pop(), True
+    return ranking[0][0], False
+
+
+def breaks_habit(record: FlightRecord, entry: Collective) -> bool | None:
+    """Whether the rank did something else here than after the same operations earlier. None: nothing to compare."""
+    tokens = [_token(e) for e in record.entries]
+    at = next((i for i, e in enumerate(record.entries) if e.record_id == entry.record_id), None)
+    if at is None:
+        return None
+    for length in range(min(HABIT_LENGTH, at - 1), 1, -1):
+        expected = _after(tokens[:at], tokens[at - length : at])
+        if expected is not None:
+            return expected != tokens[at]
+    return None
+
+
+def _after(history: Sequence[Token], context: Sequence[Token]) -> Token | None:
+    """What followed the newest earlier occurrence of `context`."""
+    for start in range(len(history) - len(context) - 1, -1, -1):
+        if history[start : start + len(context)] == context:
+            return history[start + len(context)]
+    return None
+
+
+def _token(entry: Collective) -> Token:
+    return entry.group, entry.op, entry.input_sizes
+
+
+def _plain(value: Hashable) -> str:
+    if isinstance(value, tuple):
+        return " ".join(str(list(v)) if isinstance(v, tuple) else str(v) for v in value) or "nothing"
+    return str(value)
+
+
+def _says(at: float, rank: int, entry: Collective, group: ParallelGroup) -> Evidence:
+    called = f", called at {entry.place}" if entry.place else ""
+    says = f"{operation(entry, group)}, sizes {_plain(entry.input_sizes)}, {_plain(entry.input_dtypes)}{called}"
+    return Evidence(at=at, source="flight record", says=says, rank=rank)

@@ -1,0 +1,108 @@
+"""Where every rank stands in every process group, from the flight records of all ranks. Pure; used by `localise`.
+
+A rank's ring buffer may have dropped what is old: a group of which it shows nothing is then unknown, not "never used".
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import msgspec
+
+from everstep.analyzer import groups as process_groups
+from everstep.analyzer.records import Collective, FlightRecord, ParallelGroup
+
+STRICT = frozenset({
+    "all_reduce", "allreduce", "all_gather", "_all_gather_base", "all_gather_single", "reduce_scatter",
+    "_reduce_scatter_base", "reduce_scatter_single", "barrier", "all_reduce_barrier", "all_to_all", "all_to_all_single",
+})  # fmt: skip
+"""Operations that no rank completes before all have entered. A broadcast's source may, and a reduce's leaf."""
+
+
+class Position(msgspec.Struct, kw_only=True):
+    """One rank in one group."""
+
+    entered: int = 0  # newest sequence number
+    completed_strict: int = 0  # newest one that proves that all the others had entered it
+    by_seq: dict[int, Collective] = msgspec.field(default_factory=dict)
+    pending: list[Collective] = msgspec.field(default_factory=list)
+    pending_p2p: list[Collective] = msgspec.field(default_factory=list)
+
+
+class Positions:
+    """Index over the records of one generation."""
+
+    def __init__(self, records: Iterable[FlightRecord], world: Iterable[int] = ()) -> None:
+        self.records = {record.rank: record for record in records}
+        declared = {rank for record in self.records.values() for rank in record.world}
+        self.world = tuple(sorted(set(world) | declared | set(self.records)))
+        self.group_of = process_groups.learn(self.records.values(), self.world)
+        distinct = {id(group): group for group in self.group_of.values()}
+        self.groups = {(group.name, group.ranks): group for group in distinct.values()}
+        self._at: dict[tuple[str, int], Position] = defaultdict(Position)
+        for record in self.records.values():
+            for entry in record.entries:
+                self._add(record.rank, entry)
+        self.stale = self._find_stale()
+
+    def _add(self, rank: int, entry: Collective) -> None:
+        position = self._at[entry.group, rank]
+        if entry.is_p2p:
+            if not entry.completed:
+                position.pending_p2p.append(entry)
+            return
+        position.by_seq[entry.seq] = entry
+        position.entered = max(position.entered, entry.seq)
+        if not entry.completed:
+            position.pending.append(entry)
+        elif entry.op in STRICT:
+            position.completed_strict = max(position.completed_strict, entry.seq)
+
+    def at(self, name: str, rank: int) -> Position | None:
+        """None: unknown, because there is no record or its buffer has dropped this group."""
+        record = self.records.get(rank)
+        if record is None or rank in self.stale:
+            return None
+        position = self._at.get((name, rank))
+        if position is not None and (position.by_seq or position.pending_p2p):
+            return position
+        dropped = bool(record.entries) and record.entries[0].record_id > 0
+        return None if dropped else Position()
+
+    def pending(self, rank: int) -> list[Collective]:
+        """The first incomplete operation of each group that the rank uses, in the order in which it entered them."""
+        record = self.records.get(rank)
+        if record is None or rank in self.stale:
+            return []
+        first: dict[tuple[str, bool], Collective] = {}
+        for entry in record.entries:
+            if not entry.completed:
+                first.setdefault((entry.group, entry.is_p2p), entry)
+        return list(first.values())
+
+    def group(self, name: str, rank: int) -> ParallelGroup:
+        return self.group_of.get((name, rank)) or ParallelGroup(name=name, ranks=(rank,))
+
+    def missing(self) -> tuple[int, ...]:
+        return tuple(rank for rank in self.world if rank not in self.records)
+
+    def _find_stale(self) -> dict[int, str]:
+        """Records that were taken earlier than the others', or in another generation: what they lack cannot blame."""
+        stale: dict[int, str] = {}
+        for group in self.groups.values():
+            known = {rank: self._at[group.name, rank] for rank in group.ranks if rank in self.records}
+            proven = max((position.completed_strict for position in known.values()), default=0)
+            for rank, position in known.items():
+                if position.by_seq and position.entered < proven and not self._skipped_by_mismatch(known, position):
+                    stale[rank] = (
+                        f"the record of rank {rank} ends at #{position.entered} in {group.title}, but others completed "
+                        f"#{proven} there: it was taken earlier, or in another generation"
+                    )
+        return stale
+
+    @staticmethod
+    def _skipped_by_mismatch(known: dict[int, Position], position: Position) -> bool:
+        """gloo lets some ranks complete a collective whose arguments did not match; that proves nothing."""
+        return any(
+            not entry.completed and any(p.by_seq.get(seq) and p.by_seq[seq].completed for p in known.values())
+            for seq, entry in position.by_seq.items()
+        )

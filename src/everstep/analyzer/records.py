@@ -1,0 +1,103 @@
+"""What the analysis is given: flight records, stacks and loads of ranks, already read and normalised.
+
+Values only. Whoever collects evidence (tracer, probes, `everstep analyze`) makes them; `analyzer.combine` judges them.
+Unknown is None or empty, and never a number that could be mistaken for a measurement.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+Sizes: TypeAlias = tuple[tuple[int, ...], ...]
+
+
+class ParallelGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A process group as one rank or several described it. `ranks` is empty when nobody said who is in it."""
+
+    name: str  # torch's own: "0", "3", or a hash
+    desc: str = ""  # "default_pg", "mesh_tp", "TENSOR_MODEL_PARALLEL_GROUP", ...
+    ranks: tuple[int, ...] = ()
+    kind: str = ""  # "tp", "pp", "dp", "ep", "cp", "world", "" unknown
+
+    @property
+    def title(self) -> str:
+        return self.desc if self.desc and self.desc != "undefined" else f"group {self.name}"
+
+
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation that a rank entered."""
+
+    group: str  # ParallelGroup.name
+    seq: int  # place in the group's sequence, the same on all its ranks; for point to point: only this rank's own count
+    op: str  # "all_reduce", without the backend
+    record_id: int  # order in which this rank entered operations of all groups
+    completed: bool
+    is_p2p: bool = False
+    peer: tuple[int, int] | None = None  # point to point: source and destination, as places within the group
+    input_sizes: Sizes = ()
+    output_sizes: Sizes = ()
+    input_dtypes: tuple[str, ...] = ()
+    output_dtypes: tuple[str, ...] = ()
+    created_at: float | None = None
+    place: str = ""  # "train.py:212 step", innermost frame that is the user's
+
+
+class FlightRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank's flight recorder holds; its ring buffer may have dropped the oldest entries."""
+
+    rank: int
+    version: str = ""
+    entries: tuple[Collective, ...] = ()  # in the order of record_id
+    groups: tuple[ParallelGroup, ...] = ()
+    world: tuple[int, ...] = ()  # ranks of the whole job, where the record says so
+
+
+class Frame(msgspec.Struct, frozen=True):
+    name: str
+    file: str  # as short as its source gave it
+    line: int
+    is_user: bool  # the user's own file: not the standard library, not an installed package
+
+
+class Thread(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    frames: tuple[Frame, ...]  # innermost first
+    active: bool = False  # on a processor when it was looked at
+    owns_gil: bool = False
+
+
+class ProcessStack(msgspec.Struct, frozen=True, kw_only=True):
+    pid: int
+    threads: tuple[Thread, ...]
+    parent: int | None = None
+    command: str = ""
+
+
+class RankLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Use over the last seconds. Shares are 0..1 of one processor or one GPU; None where there is no source."""
+
+    cpu_share: float | None = None
+    gpu_share: float | None = None
+    traffic_bytes_s: float | None = None
+
+
+class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is known of one rank at one moment."""
+
+    rank: int
+    flight: FlightRecord | None = None
+    processes: tuple[ProcessStack, ...] = ()  # the rank's own first, then its children
+    states: tuple[tuple[int, str], ...] = ()  # (pid, state letter of /proc), the rank's own first
+    load: RankLoad | None = None
+    last_step: int | None = None  # newest step that its log mentions
+    waits_at: tuple[str, int] | None = None  # (operation, sequence number) that the library said it timed out in
+    last_output: str = ""
+    unavailable: tuple[str, ...] = ()  # sources that were asked and did not answer, in words
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """The evidence about one generation. Ranks that are known to exist and have no evidence are in `world` only."""
+
+    at: float
+    ranks: tuple[RankEvidence, ...]
+    world: tuple[int, ...] = ()

@@ -1,0 +1,47 @@
+"""Ranks, groups and times as people read them. Pure."""
+
+from collections.abc import Iterable
+
+from everstep.analyzer.records import Collective, ParallelGroup
+
+
+def fold(ranks: Iterable[int]) -> str:
+    """`0-2,7`."""
+    parts: list[str] = []
+    start = last = None
+    for rank in sorted(set(ranks)):
+        if last is not None and rank == last + 1:
+            last = rank
+            continue
+        if start is not None:
+            parts.append(f"{start}" if start == last else f"{start}-{last}")
+        start = last = rank
+    if start is not None:
+        parts.append(f"{start}" if start == last else f"{start}-{last}")
+    return ",".join(parts)
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """`rank 2`, `ranks 0-2,7`."""
+    listed = sorted(set(ranks))
+    return f"rank {listed[0]}" if len(listed) == 1 else f"ranks {fold(listed)}"
+
+
+def verb(ranks: Iterable[int], one: str, many: str) -> str:
+    return one if len(set(ranks)) == 1 else many
+
+
+def operation(entry: Collective, group: ParallelGroup) -> str:
+    """`all_reduce #6 in mesh_tp`."""
+    if entry.is_p2p and entry.peer:
+        source, destination = (group.ranks[p] if p < len(group.ranks) else p for p in entry.peer)
+        return f"{entry.op} {source}->{destination} in {group.title}"
+    return f"{entry.op} #{entry.seq} in {group.title}"
+
+
+def seconds(value: float) -> str:
+    if value < 0.1:
+        return f"{value * 1000:.0f} ms"
+    if value < 10:
+        return f"{value:.1f} s"
+    return f"{value:.0f} s" if value < 180 else f"{value / 60:.0f} min"
