@@ -3,6 +3,7 @@
 Answers from the files' text: losses are compared as they were written, never rounded. Called by kills.py.
 """
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,32 +39,41 @@ def parse_line(line: str) -> tuple[int, str] | None:
 
 
 class LossLog:
-    """Every loss written for every step, in order. `read` takes what is new; only whole lines count."""
+    """Every loss ever seen for every step, in order. `read` takes what is new; only whole lines count.
+
+    A restarted rank cuts the lines of the steps that it does again, so the file may get shorter. What was cut is
+    remembered here: a redone step must have the same loss, too.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = 0
+        self._lines: list[bytes] = []  # of the file, as it was at the last look
+        self._seen = (0, 0)
         self.losses: dict[int, list[str]] = {}
         self.num_torn = 0
 
     def read(self) -> int:
         """The number of new losses."""
-        if not self._path.exists():
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError:
             return 0
-        with self._path.open("rb") as stream:
-            stream.seek(self._offset)
-            data = stream.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        count = 0
-        for line in whole.decode(errors="replace").splitlines():
-            parsed = parse_line(line)
-            if parsed is None:
-                self.num_torn += 1
-                continue
-            self.losses.setdefault(parsed[0], []).append(parsed[1])
-            count += 1
-        return count
+        if (stat.st_size, stat.st_mtime_ns) == self._seen:
+            return 0
+        self._seen = (stat.st_size, stat.st_mtime_ns)
+        data = self._path.read_bytes()
+        lines = data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]
+        fresh = lines[_num_common(self._lines, lines) :]
+        self._lines = lines
+        return sum(self._take(line) for line in fresh)
+
+    def _take(self, line: bytes) -> bool:
+        parsed = parse_line(line.decode(errors="replace"))
+        if parsed is None:
+            self.num_torn += 1
+            return False
+        self.losses.setdefault(parsed[0], []).append(parsed[1])
+        return True
 
     @property
     def last_step(self) -> int:
@@ -80,3 +90,9 @@ def compare(uninterrupted: Mapping[int, list[str]], interrupted: Mapping[int, li
         different=tuple(sorted(different)),
         redone=sum(len(values) - 1 for values in interrupted.values()),
     )
+
+
+def _num_common(before: list[bytes], now: list[bytes]) -> int:
+    """Length of the common beginning."""
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, now, strict=False))
+    return sum(1 for _ in pairs)

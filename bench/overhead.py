@@ -103,7 +103,7 @@ def _measure(scratch: Path, args: argparse.Namespace, console: Console) -> dict[
     """Median step time of every round, by name."""
     slices: list[Slice] = []
     with contextlib.ExitStack() as stack, progress(console) as bar:
-        runners = {}
+        runners: dict[str, Runner] = {}
         for name, contender, snapshots in (
             (BASELINE, torchrun(workaround=False), "on"),
             (WITHOUT, everstep(), "off"),

@@ -167,6 +167,18 @@ def test_a_loss_log_cut_anywhere_gives_each_loss_once(tmp_path: Path):
         assert log.losses == {step: [f"{step}.5"] for step in range(12)}
 
 
+def test_a_cut_and_redone_step_is_kept_beside_the_first_one(tmp_path: Path):
+    path = tmp_path / "losses"
+    path.write_bytes(b"0 0.5\n1 0.4\n2 0.3\n")
+    log = LossLog(path)
+    assert log.read() == 3
+    path.write_bytes(b"0 0.5\n1 0.4\n")
+    assert log.read() == 0
+    path.write_bytes(b"0 0.5\n1 0.4\n2 0.31\n3 0.2\n")
+    assert log.read() == 2
+    assert log.losses == {0: ["0.5"], 1: ["0.4"], 2: ["0.3", "0.31"], 3: ["0.2"]}
+
+
 def verdict() -> Verdict:
     (kill,) = plan(num_kills=1, seed=1, target="rank", num_ranks=4, first_step=10)
     outcome = Outcome(kill=kill, recovered_s=0.4, lost_steps=0, disturbed=True)
