@@ -148,6 +148,8 @@ class Api:
 
     async def _take(self, event: Event, answer: dict[str, Any]) -> web.Response:
         """Put the event on the queue and wait until it is on record."""
+        if self._controller.unwritable_since is not None:
+            return _error(503, "the journal cannot be written; nothing can be decided until it can")
         settled: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def settle(recorded: bool) -> None:
@@ -159,7 +161,7 @@ class Api:
                 await self._controller.queue.put(Input(event=event, settled=settle))
                 recorded = await settled
         except TimeoutError:
-            return _error(503, "the journal cannot be written; nothing can be decided until it can")
+            return _error(503, f"not on record after {RECORD_TIMEOUT_S:.0f} s; it will be done when its turn comes")
         if not recorded:
             return _error(409, "the run is over")
         return _json({**answer, "seq": self._controller.ledger.journal.seq})

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aiohttp import WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 
 from everstep.errors import WireError
 from everstep.model.actions import Action
@@ -187,7 +187,8 @@ class Peers:
             if self._connected.get(peer.name) is not peer:
                 return
             if message.type is WSMsgType.ERROR:
-                break
+                self._note_broken(peer, message.data)
+                return
             try:
                 if message.type is not WSMsgType.BINARY:
                     raise WireError("a text frame")
@@ -200,6 +201,9 @@ class Peers:
                 continue
             # A full queue makes this wait, and so the peer: it keeps its reports until they are acknowledged.
             await self._queue.put(Input(event=report.event, source=peer.name, seq=report.source_seq))
-        if peer.socket.close_code == 1009:
-            self.refused["oversized"] += 1
-            log.warning("%s sent more than %d bytes at once; its link was closed", peer.name, MAX_MESSAGE_BYTES)
+
+    def _note_broken(self, peer: Peer, error: object) -> None:
+        """aiohttp has closed the connection already."""
+        is_oversized = getattr(error, "code", None) == WSCloseCode.MESSAGE_TOO_BIG
+        self.refused["oversized" if is_oversized else "garbage"] += 1
+        log.warning("the link of %s was closed: %s", peer.name, error)

@@ -1,0 +1,400 @@
+"""A real controller process with real sockets, and peers that misbehave in every way a network allows."""
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from everstep.controller.spec_file import SpecFile, save_json
+from everstep.core.policy import Policy
+from everstep.journal.reader import read_journal
+from everstep.model.actions import AcquireNode, OpenStore, StartWorkers
+from everstep.model.events import ControllerStarted, NodeJoined, NodeLost, ProgressReported, StoreOpened
+from everstep.model.facts import RankAccount
+from everstep.model.spec import RunSpec
+from everstep.version import __version__
+from everstep.wire.codec import decode_from_controller, encode
+from everstep.wire.messages import PROTOCOL, Ack, Command, Hello, Reject, Report, Welcome
+
+WANTED = SpecFile(run="r1", spec=RunSpec(program="train.py", nproc_per_node=1), policy=Policy(node_silent_s=0.3))
+TIMEOUT_S = 20.0
+
+
+class Process:
+    """One controller at a time on a port that stays, as the launcher does it."""
+
+    def __init__(self, run_dir: Path, wanted: SpecFile = WANTED) -> None:
+        self.run_dir = run_dir
+        self.token = "secret"
+        (run_dir / "token").write_text(self.token)
+        save_json(run_dir / "spec.json", wanted)
+        self.sock = socket.create_server(("127.0.0.1", 0))
+        self.port = self.sock.getsockname()[1]
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, **limits: int) -> None:
+        argv = [sys.executable, "-m", "everstep.controller", "--run-dir", str(self.run_dir)]
+        argv += ["--listen-fd", str(self.sock.fileno())]
+        limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limits["file_bytes"], -1))) if limits else None
+        self.process = subprocess.Popen(
+            argv, pass_fds=(self.sock.fileno(),), stderr=subprocess.PIPE, text=True, preexec_fn=limit
+        )
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        assert self.process is not None
+        self.process.send_signal(number)
+        _, err = self.process.communicate(timeout=TIMEOUT_S)
+        return self.process.returncode, err
+
+    def get(self, path: str) -> bytes:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=TIMEOUT_S) as answer:
+                return answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.read()
+
+    def health(self) -> dict:
+        return json.loads(self.get("/api/health"))
+
+    def post(self, path: str, body: object, token: str | None = None) -> tuple[int, dict]:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=json.dumps(body).encode())
+        request.add_header("Authorization", f"Bearer {self.token if token is None else token}")
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    def events(self) -> list[object]:
+        return [entry.event for entry in read_journal(self.run_dir / "journal.jsonl").entries]
+
+
+@pytest.fixture
+def controller(tmp_path):
+    process = Process(tmp_path)
+    process.start()
+    yield process
+    if process.process is not None and process.process.poll() is None:
+        process.process.kill()
+        process.process.communicate()
+    if process.process is not None and process.process.stderr:
+        process.process.stderr.close()
+    process.sock.close()
+
+
+class FakePeer:
+    """What an agent or the launcher would say, byte for byte."""
+
+    def __init__(self, controller: Process, name: str = "n0", role: str = "agent") -> None:
+        self.controller, self.name, self.role = controller, name, role
+        self.seq = 0
+        self.commands: list[object] = []
+
+    async def __aenter__(self):
+        self.session = aiohttp.ClientSession()
+        self.socket = await self.session.ws_connect(
+            f"http://127.0.0.1:{self.controller.port}/link",
+            headers={"Authorization": f"Bearer {self.controller.token}"},
+        )
+        return self
+
+    async def __aexit__(self, *_):
+        await self.socket.close()
+        await self.session.close()
+
+    async def send(self, message) -> None:
+        await self.socket.send_bytes(message if isinstance(message, bytes) else encode(message))
+
+    async def receive(self):
+        message = await self.socket.receive(timeout=TIMEOUT_S)
+        assert message.type is aiohttp.WSMsgType.BINARY, message
+        return decode_from_controller(message.data)
+
+    async def hello(self, **changes):
+        hello = Hello(protocol=PROTOCOL, everstep_version=__version__, run="r1", role=self.role, name=self.name)
+        await self.send(msgspec.structs.replace(hello, **changes))
+        return await self.receive()
+
+    async def report(self, event, seq: int | None = None) -> None:
+        """Sends, and waits until it is on record. Commands that come meanwhile are kept."""
+        self.seq = self.seq + 1 if seq is None else seq
+        await self.send(Report(source_seq=self.seq, event=event))
+        while True:
+            answer = await self.receive()
+            if isinstance(answer, Command):
+                self.commands.append(answer.action)
+            elif isinstance(answer, Ack) and answer.source_seq == self.seq:
+                return
+
+    async def command(self, kind):
+        while True:
+            for action in self.commands:
+                if isinstance(action, kind):
+                    self.commands.remove(action)
+                    return action
+            answer = await self.receive()
+            if isinstance(answer, Command):
+                self.commands.append(answer.action)
+
+
+def joined(node="n0"):
+    return NodeJoined(at=time.time(), node=node, host="h", pid=1)
+
+
+def opened(generation=0):
+    return StoreOpened(at=time.time(), generation=generation, host="127.0.0.1", port=1)
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def test_from_hello_to_start_workers(controller):
+    async def story():
+        async with FakePeer(controller, "launcher-1", "launcher") as launcher, FakePeer(controller) as agent:
+            welcome = await launcher.hello()
+            assert isinstance(welcome, Welcome)
+            assert welcome.spec == WANTED.spec
+            assert (await launcher.command(OpenStore)).generation == 0
+            assert (await launcher.command(AcquireNode)).request == "r1"
+            await agent.hello()
+            await agent.report(joined())
+            await launcher.report(opened())
+            start = await agent.command(StartWorkers)
+            assert (start.node, start.generation, start.world_size) == ("n0", 0, 1)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"protocol": PROTOCOL + 1}, "install the same everstep"),
+        ({"run": "other"}, "belongs to run 'other'"),
+        ({"role": "spy"}, "must be agent or launcher"),
+        ({"name": ""}, "must be agent or launcher"),
+    ],
+)
+def test_a_peer_that_does_not_fit_is_told_why(controller, changes, why):
+    async def story():
+        async with FakePeer(controller) as peer:
+            answer = await peer.hello(**changes)
+            assert isinstance(answer, Reject)
+            assert why in answer.why
+
+    asyncio.run(story())
+    assert sum(controller.health()["dropped"].values()) == 1
+
+
+def test_garbage_is_counted_and_the_link_stays(controller):
+    async def story():
+        async with FakePeer(controller) as agent:
+            await agent.hello()
+            for junk in (b"", b"\x00" * 100, os.urandom(1000), b"\xc1", encode(Ack(source_seq=1))):
+                await agent.send(junk)
+            await agent.socket.send_str("text")
+            await agent.send(Hello(protocol=1, everstep_version="", run="r1", role="agent", name="n0"))
+            await agent.send(Report(source_seq=0, event=joined()))
+            await agent.report(joined(), seq=1)
+
+    asyncio.run(story())
+    assert controller.health()["dropped"]["garbage"] == 8
+    assert b'everstep_stale_messages_total{kind="garbage"} 8' in controller.get("/metrics")
+
+
+def test_an_oversized_frame_closes_only_its_own_link(controller):
+    async def story():
+        async with FakePeer(controller) as agent:
+            await agent.hello()
+            with contextlib.suppress(ConnectionError):
+                await agent.send(bytes(17 << 20))
+            message = await agent.socket.receive(timeout=TIMEOUT_S)
+            assert message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+        async with FakePeer(controller) as agent:
+            assert isinstance(await agent.hello(), Welcome)
+
+    asyncio.run(story())
+    assert controller.health()["dropped"]["oversized"] == 1
+
+
+def test_without_the_token_there_is_no_link_and_no_drill(controller):
+    asyncio.run(_refused(controller))
+    assert controller.post("/api/drill", {"kind": "kill-rank", "rank": 0}, token="wrong")[0] == 401
+    assert controller.post("/api/stop", {}, token="")[0] == 401
+
+
+async def _refused(controller):
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="401"):
+            await session.ws_connect(f"http://127.0.0.1:{controller.port}/link")
+
+
+@pytest.mark.parametrize("body", [{}, {"kind": "explode"}, {"kind": "exit", "rank": "zero"}, {"kindd": "exit"}, []])
+def test_a_malformed_request_is_a_sentence(controller, body):
+    status, answer = controller.post("/api/drill", body)
+    assert status == 400
+    assert answer["error"]
+
+
+def test_a_killed_controller_is_replaced_and_nothing_is_taken_twice(controller):
+    async def before():
+        async with FakePeer(controller, "launcher-1", "launcher") as launcher, FakePeer(controller) as agent:
+            await launcher.hello()
+            await agent.hello()
+            await agent.report(joined())
+            await launcher.report(opened())
+
+    async def after():
+        async with FakePeer(controller) as agent:
+            welcome = await agent.hello()
+            assert welcome.last_source_seq == 1
+            await agent.report(joined(), seq=1)  # it had not seen the acknowledgement
+            await agent.report(joined(), seq=2)
+            assert (await agent.command(StartWorkers)).generation == 0  # issued again: it was never confirmed
+
+    asyncio.run(before())
+    controller.stop(signal.SIGKILL)
+    seen = len(controller.events())
+    controller.process.stderr.close()
+    controller.start()
+    asyncio.run(after())
+    new = controller.events()[seen:]
+    assert isinstance(new[0], ControllerStarted)
+    assert new[0].took_over
+    assert sum(isinstance(event, NodeJoined) for event in new) == 1
+    assert controller.health()["dropped"] == {"duplicate": 1}
+
+
+def test_a_node_that_stays_silent_is_lost(controller):
+    async def story():
+        async with FakePeer(controller) as agent:
+            await agent.hello()
+            await agent.report(joined())
+        await until(lambda: any(isinstance(event, NodeLost) for event in controller.events()))
+
+    asyncio.run(story())
+
+
+def test_a_node_that_comes_back_in_time_is_not_lost(tmp_path):
+    controller = Process(tmp_path, msgspec.structs.replace(WANTED, policy=Policy(node_silent_s=30.0)))
+    controller.start()
+    try:
+
+        async def story():
+            for seq in (1, 2):
+                async with FakePeer(controller) as agent:
+                    await agent.hello()
+                    await agent.report(joined(), seq=seq)
+
+        asyncio.run(story())
+        status = json.loads(controller.get("/api/status"))
+        assert [node["role"] for node in status["nodes"]] == ["active"]
+    finally:
+        controller.stop()
+        controller.sock.close()
+
+
+def test_a_time_that_is_no_number_is_ignored(controller):
+    async def story():
+        async with FakePeer(controller) as agent:
+            await agent.hello()
+            await agent.report(msgspec.structs.replace(joined(), at=float("nan")))
+            await agent.report(joined())
+
+    asyncio.run(story())
+    assert controller.health()["dropped"]["garbage"] == 1
+    assert sum(isinstance(event, NodeJoined) for event in controller.events()) == 1
+
+
+def test_a_full_disk_is_waited_for(tmp_path):
+    """RLIMIT_FSIZE stands for the full disk: the same errno-carrying failure in the same write."""
+    signal_was = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # inherited: EFBIG instead of death
+    controller = Process(tmp_path)
+    try:
+        controller.start(file_bytes=4096)
+        account = RankAccount(rank=0, spawned_at=1.0)
+
+        async def story():
+            async with FakePeer(controller, "launcher-1", "launcher") as launcher, FakePeer(controller) as agent:
+                await launcher.hello()
+                await agent.hello()
+                await agent.report(joined())
+                await launcher.report(opened())
+                event = ProgressReported(at=time.time(), node="n0", generation=0, accounts=(account,))
+                for seq in range(2, 60):
+                    await agent.send(Report(source_seq=seq, event=event))
+                await asyncio.to_thread(_wait_unwritable, controller)
+                assert controller.post("/api/stop", {})[0] == 503
+                resource.prlimit(controller.process.pid, resource.RLIMIT_FSIZE, (-1, -1))
+                await agent.report(event, seq=60)
+                await launcher.socket.ping()
+
+        asyncio.run(story())
+        code, err = controller.stop()
+        assert code == 0
+        assert "nothing can be decided until the journal can be written again" in err
+        assert "the journal is written again" in err
+        assert sum(isinstance(event, ProgressReported) for event in controller.events()) == 59
+    finally:
+        signal.signal(signal.SIGXFSZ, signal_was)
+        if controller.process.poll() is None:
+            controller.process.kill()
+            controller.process.communicate()
+        controller.sock.close()
+
+
+def _wait_unwritable(controller: Process) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        if controller.health()["journal_writable"] is False:
+            return
+        time.sleep(0.02)
+    raise AssertionError("the journal stayed writable")
+
+
+def test_a_second_controller_is_refused(controller):
+    controller.get("/api/status")
+    argv = [sys.executable, "-m", "everstep.controller", "--run-dir", str(controller.run_dir), "--listen-fd"]
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        second = subprocess.run(
+            [*argv, str(sock.fileno())], pass_fds=(sock.fileno(),), capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+    assert second.returncode == 5
+    assert f"process {controller.process.pid}" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_the_page_and_the_api_agree(controller):
+    status = json.loads(controller.get("/api/status"))
+    assert (status["run"], status["status"], status["step"]) == ("r1", "starting", None)
+    assert b"everstep_run_step" not in controller.get("/metrics"), "unknown is absent, not 0"
+    page = controller.get("/").decode()
+    assert "/api/status" in page
+    assert "http://" not in page
+    assert "https://" not in page
+    journal = json.loads(controller.get("/api/journal?after=1"))
+    assert [record["seq"] for record in journal["records"]] == [2]
+    assert json.loads(controller.get("/api/journal?after=2"))["records"] == []
+
+
+def test_sigterm_ends_it_in_order(controller):
+    controller.get("/api/status")
+    code, err = controller.stop()
+    assert (code, err) == (0, "")
