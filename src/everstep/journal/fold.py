@@ -1,0 +1,322 @@
+"""Records to a `RunView`, one after the other. Pure; keeps no record but those that belong to an incident.
+
+Called by the reading verbs (through `load_run`) and by whoever follows a live journal. It trusts what is recorded and
+decides nothing: a decision that it would have to guess is missing from the journal, not from here.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from everstep.journal.format import Entry, UnknownRecord
+from everstep.journal.reader import read_journal
+from everstep.journal.view import (
+    ControllerStart,
+    DrillView,
+    Gap,
+    GenerationView,
+    IncidentView,
+    NodeView,
+    RefusedView,
+    RunView,
+)
+from everstep.model import actions, events
+from everstep.model.facts import RankAccount
+from everstep.model.record import Header, Record
+
+MAX_STEP_TIMES = 2000
+"""Enough for an hour of reports every two seconds; older ones do not describe the job as it is."""
+
+_PERIODIC = (events.ProgressReported, events.MarksReported)
+
+
+class Fold:
+    def __init__(self, header: Header) -> None:
+        self.view = RunView(
+            run=header.run,
+            everstep_version=header.everstep_version,
+            policy=header.policy,
+            step_times=deque(maxlen=MAX_STEP_TIMES),
+        )
+
+    def add(self, entry: Entry) -> None:
+        view = self.view
+        previous_at = view.last_at
+        view.last_at = entry.at if previous_at is None else max(previous_at, entry.at)
+        view.last_seq = entry.seq
+        if isinstance(entry, UnknownRecord):
+            view.num_unknown[entry.type] = view.num_unknown.get(entry.type, 0) + 1
+            return
+        if isinstance(entry.event, events.RunReopened) and previous_at is not None:
+            view.gaps.append(Gap(begin=previous_at, end=max(previous_at, entry.event.at)))
+        handle = _EVENTS.get(type(entry.event))
+        if handle is not None:
+            handle(view, entry, entry.event)
+        for action in entry.actions:
+            act = _ACTIONS.get(type(action))
+            if act is not None:
+                act(view, entry, action)
+        _keep_for_incident(view, entry)
+
+
+def fold(header: Header, entries: Iterable[Entry], torn_bytes: int = 0) -> RunView:
+    folding = Fold(header)
+    for entry in entries:
+        folding.add(entry)
+    folding.view.torn_bytes = torn_bytes
+    return folding.view
+
+
+def load_run(journal: Path) -> RunView:
+    """Raises JournalError."""
+    reading = read_journal(journal)
+    return fold(reading.header, reading.entries, reading.torn_bytes)
+
+
+def _keep_for_incident(view: RunView, record: Record) -> None:
+    touched = [a.incident for a in record.actions if isinstance(a, actions.IncidentOpened | actions.IncidentClosed)]
+    incidents = dict.fromkeys([*touched, *([view.open_incident] if view.open_incident else [])])
+    for incident in incidents:
+        if incident in view.incidents and (incident in touched or not isinstance(record.event, _PERIODIC)):
+            view.incidents[incident].records.append(record)
+
+
+def _generation(view: RunView, number: int) -> GenerationView | None:
+    return next((g for g in reversed(view.generations) if g.number == number), None)
+
+
+def _run_started(view: RunView, record: Record, event: events.RunStarted) -> None:
+    view.spec = event.spec
+    view.started_at = event.at
+
+
+def _run_reopened(view: RunView, record: Record, event: events.RunReopened) -> None:
+    view.attempt = event.attempt
+    view.stop_requested = view.finish = view.finished_at = None
+    for node in view.nodes.values():
+        node.slot = None
+
+
+def _controller_started(view: RunView, record: Record, event: events.ControllerStarted) -> None:
+    start = ControllerStart(
+        at=event.at, pid=event.pid, took_over=event.took_over, torn_bytes=event.torn_bytes, attempt=view.attempt
+    )
+    view.controllers.append(start)
+
+
+def _node_joined(view: RunView, record: Record, event: events.NodeJoined) -> None:
+    known = view.nodes.get(event.node)
+    if known is None:
+        view.nodes[event.node] = NodeView(node=event.node, host=event.host, pid=event.pid, joined_at=event.at)
+
+
+def _node_lost(view: RunView, record: Record, event: events.NodeLost) -> None:
+    node = view.nodes.get(event.node)
+    if node is not None:
+        node.lost, node.slot = event, None
+
+
+def _template_reported(view: RunView, record: Record, event: events.TemplateReported) -> None:
+    node = view.nodes.get(event.node)
+    if node is not None:
+        node.template = event
+
+
+def _workers_started(view: RunView, record: Record, event: events.WorkersStarted) -> None:
+    generation = _generation(view, event.generation)
+    if generation is not None:
+        for started in event.started:
+            generation.started[started.rank] = started
+            generation.node_of[started.rank] = event.node
+
+
+def _accounts(view: RunView, record: Record, event: events.MarksReported | events.ProgressReported) -> None:
+    generation = _generation(view, event.generation)
+    if generation is not None:
+        _take_accounts(view, generation, event.node, event.accounts, record.at)
+
+
+def _worker_exited(view: RunView, record: Record, event: events.WorkerExited) -> None:
+    generation = _generation(view, event.generation)
+    if generation is not None:
+        generation.exits.setdefault(event.exit.rank, event.exit)
+        if event.account is not None:
+            _take_accounts(view, generation, event.node, (event.account,), record.at)
+
+
+def _workers_stopped(view: RunView, record: Record, event: events.WorkersStopped) -> None:
+    generation = _generation(view, event.generation)
+    if generation is None:
+        return
+    for exit_ in event.exits:
+        generation.exits.setdefault(exit_.rank, exit_)
+    _take_accounts(view, generation, event.node, event.accounts, record.at)
+    generation.stopped_at = record.at
+    incident = view.incident
+    if incident is not None and incident.next_generation is None:
+        incident.stopped_at = record.at
+
+
+def _take_accounts(
+    view: RunView, generation: GenerationView, node: str, accounts: tuple[RankAccount, ...], at: float
+) -> None:
+    slowest_s = 0.0
+    for account in accounts:
+        before = generation.accounts.get(account.rank)
+        if before is not None and _is_older(account, before):
+            continue  # arrived late
+        generation.accounts[account.rank] = account
+        slowest_s = max(slowest_s, _step_s(before, account))
+    if accounts:
+        generation.reported_at[node] = at
+    if slowest_s > 0.0:
+        view.step_times.append((at, slowest_s))
+
+
+def _is_older(account: RankAccount, known: RankAccount) -> bool:
+    return known.last_step is not None and (account.last_step is None or account.last_step < known.last_step)
+
+
+def _step_s(before: RankAccount | None, after: RankAccount) -> float:
+    """Seconds per step between two accounts of a rank, or within the first one; 0 when there is nothing to compare."""
+    if after.last_step is None or after.last_step_at is None or after.first_step is None:
+        return 0.0
+    step, at = after.first_step, after.first_step_at
+    if before is not None and before.last_step is not None:
+        step, at = before.last_step, before.last_step_at
+    if at is None or after.last_step <= step:
+        return 0.0
+    return max(0.0, after.last_step_at - at) / (after.last_step - step)
+
+
+def _snapshots_refused(view: RunView, record: Record, event: events.SnapshotsRefused) -> None:
+    view.snapshots_refused.append(event)
+
+
+def _runtime_faulted(view: RunView, record: Record, event: events.RuntimeFaulted) -> None:
+    view.runtime_faults.append(event)
+
+
+def _stop_requested(view: RunView, record: Record, event: events.StopRequested) -> None:
+    view.stop_requested = event
+
+
+def _drill_requested(view: RunView, record: Record, event: events.DrillRequested) -> None:
+    view.drills[event.drill] = DrillView(drill=event.drill, kind=event.kind, at=event.at, record=record)
+
+
+def _drill_failed(view: RunView, record: Record, event: events.DrillFailed) -> None:
+    if event.drill in view.drills:
+        view.drills[event.drill].failed = event.why
+
+
+def _approved(view: RunView, record: Record, event: events.ProposalApproved) -> None:
+    incident = view.incidents.get(event.incident)
+    if incident is not None and incident.is_open:
+        incident.approved_at = event.at
+
+
+def _start_workers(view: RunView, record: Record, action: actions.StartWorkers) -> None:
+    generation = _generation(view, action.generation)
+    if generation is None:
+        generation = GenerationView(
+            number=action.generation, begun_at=record.at, seq=record.seq, resume_step=action.resume_step, why=action.why
+        )
+        view.generations.append(generation)
+        incident = view.incident
+        if incident is not None:
+            incident.next_generation = action.generation
+            view.restarts.append(record.at)
+    for rank in range(action.first_rank, action.first_rank + action.num_ranks):
+        generation.node_of[rank] = action.node
+    for node in view.nodes.values():
+        if node.node == action.node:
+            node.slot = action.slot
+        elif node.slot == action.slot:
+            node.slot = None
+
+
+def _stop_workers(view: RunView, record: Record, action: actions.StopWorkers) -> None:
+    generation = _generation(view, action.generation)
+    if generation is not None and generation.stop_asked_at is None:
+        generation.stop_asked_at = record.at
+
+
+def _incident_opened(view: RunView, record: Record, action: actions.IncidentOpened) -> None:
+    incident = IncidentView(
+        id=action.incident, opened_at=record.at, seq=record.seq, generation=record.gen, drill=action.drill
+    )
+    if action.drill in view.drills:
+        incident.records.append(view.drills[action.drill].record)
+    view.incidents[action.incident] = incident
+    view.open_incident = action.incident
+    generation = view.generation
+    if generation is not None and generation.incident is None:
+        generation.incident = action.incident
+
+
+def _concluded(view: RunView, record: Record, action: actions.Concluded) -> None:
+    incident = view.incidents.get(action.incident)
+    if incident is None:
+        return
+    incident.verdict, incident.decision = action.verdict, action.decision
+    incident.concluded_at = record.at
+    if incident.decided_at is None:
+        incident.decided_at = record.at
+
+
+def _refused(view: RunView, record: Record, action: actions.Refused) -> None:
+    refused = RefusedView(at=record.at, seq=record.seq, what=action.what, why=action.why, incident=action.incident)
+    view.refused.append(refused)
+    incident = view.incidents.get(action.incident) if action.incident else view.incident
+    if incident is not None and incident.is_open:
+        incident.refused.append(refused)
+
+
+def _incident_closed(view: RunView, record: Record, action: actions.IncidentClosed) -> None:
+    incident = view.incidents.get(action.incident)
+    if incident is None:
+        return
+    incident.closed_at, incident.outcome, incident.close_why = record.at, action.outcome, action.why
+    incident.recovered_at, incident.lost_steps = action.recovered_at, action.lost_steps
+    incident.resumed_step = action.resumed_step
+    if view.open_incident == action.incident:
+        view.open_incident = None
+
+
+def _finish(view: RunView, record: Record, action: actions.Finish) -> None:
+    view.finish, view.finished_at, view.finish_seq = action, record.at, record.seq
+
+
+_Handler = Callable[[RunView, Record, Any], None]
+
+_EVENTS: dict[type, _Handler] = {
+    events.RunStarted: _run_started,
+    events.RunReopened: _run_reopened,
+    events.ControllerStarted: _controller_started,
+    events.NodeJoined: _node_joined,
+    events.NodeLost: _node_lost,
+    events.TemplateReported: _template_reported,
+    events.WorkersStarted: _workers_started,
+    events.MarksReported: _accounts,
+    events.ProgressReported: _accounts,
+    events.WorkerExited: _worker_exited,
+    events.WorkersStopped: _workers_stopped,
+    events.SnapshotsRefused: _snapshots_refused,
+    events.RuntimeFaulted: _runtime_faulted,
+    events.StopRequested: _stop_requested,
+    events.DrillRequested: _drill_requested,
+    events.DrillFailed: _drill_failed,
+    events.ProposalApproved: _approved,
+}
+
+_ACTIONS: dict[type, _Handler] = {
+    actions.StartWorkers: _start_workers,
+    actions.StopWorkers: _stop_workers,
+    actions.IncidentOpened: _incident_opened,
+    actions.Concluded: _concluded,
+    actions.Refused: _refused,
+    actions.IncidentClosed: _incident_closed,
+    actions.Finish: _finish,
+}

@@ -1,0 +1,214 @@
+"""What a run's journal says, as values: the common input of every text, JSON and figure about a run.
+
+Built by `fold`; read by `report`, `cli`, `history`. Nothing here decides or formats. `None` is "not known".
+All times are seconds since the epoch, as recorded.
+"""
+
+import enum
+from collections import deque
+
+import msgspec
+
+from everstep.model.actions import Finish
+from everstep.model.events import NodeLost, RuntimeFaulted, SnapshotsRefused, StopRequested, TemplateReported
+from everstep.model.facts import Exit, RankAccount, Started
+from everstep.model.record import Record
+from everstep.model.spec import RunSpec
+from everstep.model.verdict import Decision, Verdict
+
+
+class RunStatus(enum.StrEnum):
+    """The small public status; the same words as in /api/status."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    WAITING_FOR_APPROVAL = "waiting-for-approval"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    GAVE_UP = "gave-up"
+    STOPPED = "stopped"
+
+
+class GenerationView(msgspec.Struct, kw_only=True):
+    number: int
+    begun_at: float  # StartWorkers recorded
+    seq: int
+    resume_step: int | None
+    why: str
+    node_of: dict[int, str] = {}  # rank -> node
+    started: dict[int, Started] = {}
+    accounts: dict[int, RankAccount] = {}
+    exits: dict[int, Exit] = {}
+    incident: str | None = None  # the one that ended it
+    stop_asked_at: float | None = None
+    stopped_at: float | None = None  # last node confirmed
+    reported_at: dict[str, float] = {}  # node -> last account of it
+
+    @property
+    def counts_own_steps(self) -> bool:
+        return any(a.counts_own_steps for a in self.accounts.values())
+
+    @property
+    def first_step(self) -> int | None:
+        """Index of the first step done, by the job's own count."""
+        firsts = [a.first_step for a in self.accounts.values() if a.counts_own_steps and a.first_step is not None]
+        return min(firsts, default=None)
+
+    @property
+    def last_step(self) -> int | None:
+        """Newest step that every rank has done; None while a rank has not told."""
+        lasts = [a.last_step for a in self.accounts.values()]
+        known = [step for step in lasts if step is not None]
+        return min(known) if known and len(known) == len(lasts) else None
+
+    @property
+    def last_step_at(self) -> float | None:
+        return max((a.last_step_at for a in self.accounts.values() if a.last_step_at is not None), default=None)
+
+
+class NodeView(msgspec.Struct, kw_only=True):
+    node: str
+    host: str
+    pid: int
+    joined_at: float
+    slot: int | None = None
+    lost: NodeLost | None = None
+    template: TemplateReported | None = None  # what was told last
+
+
+class RefusedView(msgspec.Struct, kw_only=True):
+    at: float
+    seq: int
+    what: str
+    why: str
+    incident: str | None = None
+
+
+class IncidentView(msgspec.Struct, kw_only=True):
+    id: str
+    opened_at: float  # recorded: the moment of detection
+    seq: int
+    generation: int
+    drill: str | None = None
+    verdict: Verdict | None = None  # the last one concluded
+    decision: Decision | None = None
+    decided_at: float | None = None  # first conclusion
+    concluded_at: float | None = None  # last conclusion
+    approved_at: float | None = None
+    stopped_at: float | None = None
+    next_generation: int | None = None
+    closed_at: float | None = None
+    outcome: str | None = None
+    close_why: str = ""
+    recovered_at: float | None = None
+    lost_steps: int | None = None
+    resumed_step: int | None = None
+    refused: list[RefusedView] = []
+    records: list[Record] = []  # what happened while it was open, without the periodic accounts
+
+    @property
+    def fault_at(self) -> float | None:
+        return None if self.verdict is None else min(self.verdict.at, self.opened_at)
+
+    @property
+    def is_open(self) -> bool:
+        return self.outcome is None
+
+
+class DrillView(msgspec.Struct, kw_only=True):
+    drill: str
+    kind: str
+    at: float
+    record: Record
+    failed: str | None = None
+
+
+class ControllerStart(msgspec.Struct, kw_only=True):
+    at: float
+    pid: int
+    took_over: bool
+    torn_bytes: int
+    attempt: int
+
+
+class Gap(msgspec.Struct, kw_only=True):
+    """Nothing ran and nothing was written: between the end of everything and `everstep run` on the same directory."""
+
+    begin: float
+    end: float
+
+
+class RunView(msgspec.Struct, kw_only=True):
+    run: str
+    everstep_version: str
+    policy: dict[str, float | int | str | bool]
+    spec: RunSpec | None = None  # None: it ended before its first record
+    started_at: float | None = None
+    last_at: float | None = None  # last record
+    last_seq: int = 0
+    attempt: int = 1
+    generations: list[GenerationView] = []
+    nodes: dict[str, NodeView] = {}
+    incidents: dict[str, IncidentView] = {}
+    drills: dict[str, DrillView] = {}
+    refused: list[RefusedView] = []
+    snapshots_refused: list[SnapshotsRefused] = []
+    runtime_faults: list[RuntimeFaulted] = []
+    controllers: list[ControllerStart] = []
+    gaps: list[Gap] = []
+    restarts: list[float] = []  # when a generation was started because of an incident
+    step_times: deque[tuple[float, float]] = deque()  # (when, seconds per step of the slowest rank), newest last
+    open_incident: str | None = None
+    stop_requested: StopRequested | None = None
+    finish: Finish | None = None
+    finish_seq: int = 0
+    finished_at: float | None = None
+    num_unknown: dict[str, int] = {}  # records of a newer everstep, by type
+    torn_bytes: int = 0
+
+    @property
+    def generation(self) -> GenerationView | None:
+        return self.generations[-1] if self.generations else None
+
+    @property
+    def incident(self) -> IncidentView | None:
+        """The open one."""
+        return None if self.open_incident is None else self.incidents[self.open_incident]
+
+    @property
+    def is_over(self) -> bool:
+        return self.finish is not None
+
+    @property
+    def status(self) -> RunStatus:
+        if self.finish is not None:
+            return RunStatus(self.finish.outcome)
+        if self.stop_requested is not None:
+            return RunStatus.STOPPING
+        incident = self.incident
+        if incident is not None:
+            return RunStatus.WAITING_FOR_APPROVAL if _is_proposed(incident) else RunStatus.RECOVERING
+        generation = self.generation
+        if generation is None or not generation.accounts or not all(a.entered_at for a in generation.accounts.values()):
+            return RunStatus.STARTING
+        return RunStatus.RUNNING
+
+    @property
+    def stepped(self) -> GenerationView | None:
+        """The newest generation in which every rank has done a step."""
+        return next((g for g in reversed(self.generations) if g.last_step is not None), None)
+
+    def restarts_used(self, now: float) -> int:
+        """Within the policy's window."""
+        window_s = float(self.policy.get("budget_window_s", 0.0))
+        return sum(at > now - window_s for at in self.restarts)
+
+
+def _is_proposed(incident: IncidentView) -> bool:
+    """Mode advise: decided, written down as not done, and not yet approved."""
+    decision = incident.decision
+    if decision is None or decision.rule != "mode-advise" or incident.approved_at is not None:
+        return False
+    return incident.stopped_at is not None and any(refused.what == decision.chosen for refused in incident.refused)
