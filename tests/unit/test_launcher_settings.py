@@ -1,0 +1,158 @@
+"""Flags, environment, file, preset: who wins, and what is refused with which words."""
+
+import pytest
+
+from everstep.core.policy import preset
+from everstep.errors import ConfigError
+from everstep.launcher import options
+from everstep.launcher.run import signal_numbers
+from everstep.launcher.settings import resolve
+from everstep.model.spec import Launch, Mode
+
+
+def settings(*argv, environ=None):
+    return resolve(options.parse([*argv, "train.py", "--lr", "1"]), environ or {})
+
+
+def test_the_bare_command_is_one_rank_that_everstep_may_restart():
+    made = settings()
+    assert (made.num_slots, made.nproc_per_node, made.num_standby) == (1, 1, 0)
+    assert (made.mode, made.launch, made.policy) == (Mode.ACT, Launch.SCRIPT, preset("default"))
+    assert (made.program, made.args) == ("train.py", ("--lr", "1"))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--nnodes", "2", "--nproc-per-node", "3"],
+        ["--nnodes=2", "--nproc_per_node=3"],
+        ["--nnodes", "1:2", "--nproc-per-node", "3"],
+    ],
+)
+def test_shape(flags):
+    made = settings(*flags)
+    assert (made.num_slots, made.nproc_per_node) == (2, 3)
+    assert bool(made.notes) == (":" in flags[1]), "MIN:MAX uses MAX and says so"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--nproc-per-node", "0"], "at least 1"),
+        (["--nproc-per-node", "-2"], "at least 1"),
+        (["--nproc-per-node", "many"], "auto, cpu, gpu, xpu"),
+        (["--nnodes", "0"], "at least 1"),
+        (["--nnodes", "3:2"], "MIN not above MAX"),
+        (["--nnodes", "a:b"], "MIN:MAX"),
+        (["--mode", "obey"], "observe, advise, act"),
+        (["--policy", "brave"], "conservative, default, aggressive"),
+        (["--standby", "-1"], "at least 0"),
+        (["--ui-port", "70000"], "between 0 and 65535"),
+        (["--max-restarts", "-1"], "must not be negative"),
+        (["--local-ranks-filter", "0,x"], "0,1,2"),
+        (["--no-python", "-m"], "exclude each other"),
+        (["--config", "/nowhere.toml"], "cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_is_allowed(flags, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        settings(*flags)
+    assert flags[0] == "--no-python" or flags[1].split(":")[0] in str(caught.value)
+
+
+def test_max_restarts_overrides_the_policy_only_when_given(monkeypatch):
+    assert settings().policy.max_restarts == preset("default").max_restarts
+    assert settings("--max-restarts", "0").policy.max_restarts == 0
+    monkeypatch.setenv("PET_MAX_RESTARTS", "7")
+    assert settings().policy.max_restarts == 7
+
+
+def test_shutdown_timeout_is_the_grace_of_a_stop():
+    assert settings("--shutdown-timeout", "9").policy.stop_grace_s == 9.0
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "everstep.toml"
+    path.write_text(
+        'mode = "observe"\nstandby = 1\nrun_dir = "/from/file"\n[policy]\nname = "aggressive"\nsettle_s = 2\n'
+    )
+    return str(path)
+
+
+def test_flag_over_environment_over_file_over_preset(file):
+    environ = {"EVERSTEP_CONFIG": file, "EVERSTEP_MODE": "advise", "EVERSTEP_STANDBY": "2"}
+    made = settings("--standby", "3", environ=environ)
+    assert made.num_standby == 3  # flag
+    assert made.mode is Mode.ADVISE  # environment
+    assert made.run_dir == "/from/file"  # file
+    assert made.policy.settle_s == 2.0  # file, over its own preset
+    assert made.policy.max_restarts == preset("aggressive").max_restarts  # preset of the file
+
+
+def test_a_flag_names_the_preset_and_the_file_still_overrides_its_values(file):
+    made = settings("--config", file, "--policy", "conservative")
+    assert (made.policy.name, made.policy.settle_s) == ("conservative", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("standbys = 1", "unknown key 'standbys'; allowed: standby, mode, run_dir, ui_port, policy"),
+        ("[policy]\nmax_restart = 1", "unknown key 'max_restart'; allowed: name, max_restarts"),
+        ('[policy]\nmax_restarts = "many"', "must be a whole number"),
+        ("[policy]\nsettle_s = true", "must be a number"),
+        ("[policy]\nmax_restarts = -1", "must not be negative"),
+        ("policy = 3", "a preset's name or a table"),
+        ("mode = ", "not TOML"),
+    ],
+)
+def test_a_file_with_a_mistake_is_refused(tmp_path, text, words):
+    path = tmp_path / "everstep.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        settings("--config", str(path))
+
+
+def test_flags_without_effect_are_named_as_typed():
+    given = options.parse(["--rdzv-conf", "a=1", "--monitor_interval", "2", "--rdzv-backend", "c10d", "train.py"])
+    assert options.without_effect(given) == ["--rdzv-conf", "--monitor-interval"]
+    assert options.without_effect(options.parse(["train.py"])) == []
+
+
+def test_an_environment_default_of_torchrun_counts_as_given(monkeypatch):
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "4")
+    monkeypatch.setenv("PET_RDZV_CONF", "a=1")
+    given = options.parse(["train.py"])
+    assert resolve(given, {}).nproc_per_node == 4
+    assert options.without_effect(given) == ["--rdzv-conf"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--node-rank", "1"], ["--rdzv-endpoint", "203.0.113.9:29400"], ["--master-addr", "203.0.113.9"]],
+)
+def test_another_machine_is_refused(flags):
+    with pytest.raises(ConfigError, match="several machines are not supported yet"):
+        options.refuse_other_machines(options.parse([*flags, "train.py"]))
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:0", "127.0.0.1:29400", "[::1]:29400", ""])
+def test_this_machine_is_not(endpoint):
+    options.refuse_other_machines(options.parse(["--rdzv-endpoint", endpoint, "--standalone", "train.py"]))
+
+
+def test_our_flags_are_frozen():
+    """A new flag is a decision: most settings belong into the file."""
+    import torch.distributed.run as torchrun
+
+    torchs = {name for action in torchrun.get_args_parser()._actions for name in action.option_strings}
+    ours = {name for action in options.parser()._actions for name in action.option_strings}
+    assert {name for name in ours - torchs if "_" not in name} == set(options.OUR_FLAGS)
+    assert torchs <= ours
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGNONE", "SIG_IGN", "SIGCHLD", "sigterm"])
+def test_a_signal_that_cannot_be_handled_is_refused(name):
+    with pytest.raises(ConfigError, match=name):
+        signal_numbers([name])
