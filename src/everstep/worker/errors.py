@@ -4,8 +4,6 @@ The file is TORCHELASTIC_ERROR_FILE and has torch elastic's form, plus our own k
 torch's `@record` was first. Nothing here changes what the user sees, except that our own frames are cut off the top.
 """
 
-# ruff: noqa: PTH  (text paths: pathlib would be one more import in every training process)
-
 import json
 import linecache
 import os

@@ -4,8 +4,6 @@ The user's own files are never among them: they may change between generations, 
 belong to the user's program. Pure reading of `sys.modules`; called once by the runtime after the first step.
 """
 
-# ruff: noqa: PTH  (text paths: pathlib would be one more import in every training process)
-
 import os
 import sys
 import sysconfig

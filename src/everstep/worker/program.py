@@ -6,8 +6,6 @@ The program gets a real `__main__` module (pickling and multiprocessing's spawn 
 `worker.main`, at the bottom of the process's stack; whatever it raises goes to the interpreter.
 """
 
-# ruff: noqa: PTH  (text paths: pathlib would be one more import in every training process)
-
 import importlib.machinery
 import io
 import os
@@ -86,7 +84,7 @@ def _load(program: str, path: str) -> types.CodeType:
     """The script's code, also of a compiled one."""
     try:
         with io.open_code(path) as file:
-            compiled = pkgutil.read_code(file)  # type: ignore[attr-defined]
+            compiled: types.CodeType | None = pkgutil.read_code(file)
         if compiled is not None:
             return compiled
         with io.open_code(path) as file:

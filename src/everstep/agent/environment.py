@@ -1,0 +1,59 @@
+"""The environment of a rank: the user's own, exactly torchrun's variables, and a few of ours. Pure."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from everstep.model.actions import StartWorkers
+from everstep.model.spec import RunSpec
+
+_PRIVATE = ("EVERSTEP_LINK_FD", "EVERSTEP_TEMPLATE_FD", "EVERSTEP_AGENT_PID")
+WARD_VARIABLE = "EVERSTEP_WARD"
+"""Marks every process below one agent; see agent/warden.py."""
+
+
+def base_environment(environ: Mapping[str, str], nproc: int, ward: str) -> dict[str, str]:
+    """What all ranks of this node share. torchrun's rule for threads: one each, if the user did not say otherwise and
+    there are several ranks on the node."""
+    base = {name: value for name, value in environ.items() if name not in _PRIVATE}
+    if nproc > 1:
+        base.setdefault("OMP_NUM_THREADS", "1")
+    base.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    base[WARD_VARIABLE] = ward
+    return base
+
+
+def rank_environment(
+    base: Mapping[str, str],
+    spec: RunSpec,
+    action: StartWorkers,
+    *,
+    local_rank: int,
+    run: str,
+    max_restarts: int,
+    error_file: Path,
+) -> dict[str, str]:
+    """The whole environment of one rank."""
+    rank = action.first_rank + local_rank
+    ours = {
+        "RANK": rank,
+        "LOCAL_RANK": local_rank,
+        "GROUP_RANK": action.slot,
+        "ROLE_RANK": rank,
+        "ROLE_NAME": spec.role,
+        "WORLD_SIZE": action.world_size,
+        "LOCAL_WORLD_SIZE": action.num_ranks,
+        "ROLE_WORLD_SIZE": action.world_size,
+        "GROUP_WORLD_SIZE": action.num_slots,
+        "MASTER_ADDR": action.store_host,
+        "MASTER_PORT": action.store_port,
+        "TORCHELASTIC_RESTART_COUNT": action.generation,
+        "TORCHELASTIC_MAX_RESTARTS": max_restarts,
+        "TORCHELASTIC_RUN_ID": run,
+        "TORCHELASTIC_USE_AGENT_STORE": True,
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        "EVERSTEP_RUN_ID": run,
+        "EVERSTEP_GENERATION": action.generation,
+        "EVERSTEP_SLOT": action.slot,
+        "EVERSTEP_RESUME_STEP": "" if action.resume_step is None else action.resume_step,
+    }
+    return {**base, **{name: str(value) for name, value in ours.items()}}

@@ -1,0 +1,92 @@
+"""What a dead rank left behind: its error report and the last lines of its stderr.
+
+Both are written by the user's process, so anything may be in them: what cannot be read is unknown, never an error.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from everstep.model.facts import ErrorReport
+from everstep.worker.modules import is_library_file, library_roots
+
+MAX_OUTPUT_BYTES = 2048
+_MAX_REPORT_BYTES = 4 << 20
+_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
+_KIND = re.compile(r"^[A-Za-z_][\w.]*$")
+
+
+def read_error(path: Path) -> ErrorReport | None:
+    """The report in TORCHELASTIC_ERROR_FILE, ours or torch's own; None if there is none that can be read."""
+    try:
+        if path.stat().st_size > _MAX_REPORT_BYTES:
+            return None
+        report = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(report, dict):
+        return None
+    own = report.get("everstep")
+    message = report.get("message")
+    extra = message.get("extraInfo") if isinstance(message, dict) else None
+    traceback = _text(extra.get("py_callstack")) if isinstance(extra, dict) else ""
+    if isinstance(own, dict):
+        return ErrorReport(
+            kind=_text(own.get("kind")),
+            message=_text(own.get("message")),
+            traceback=traceback,
+            at=_seconds(own.get("at")),
+            place=_text(own.get("place")),
+        )
+    return _torch_report(message, extra, traceback)
+
+
+def _torch_report(message: Any, extra: Any, traceback: str) -> ErrorReport | None:  # noqa: ANN401 - parsed JSON
+    """`@record`'s form: {"message": {"message": "KeyError: 'labels'", "extraInfo": {...}}}, or just text."""
+    text = _text(message.get("message")) if isinstance(message, dict) else _text(message)
+    if not text:
+        return None
+    kind, separator, rest = text.partition(": ")
+    if not separator or not _KIND.match(kind):
+        kind, rest = "", text
+    at = _seconds(extra.get("timestamp")) if isinstance(extra, dict) else None
+    return ErrorReport(kind=kind, message=rest, traceback=traceback, at=at, place=place_of(traceback))
+
+
+def place_of(traceback: str) -> str:
+    """ "train.py:212": the innermost frame of a printed traceback that is in a file of the user's own."""
+    roots = library_roots()
+    for match in reversed(list(_FRAME.finditer(traceback))):
+        file = match["file"]
+        if not file.startswith("<") and not is_library_file(file, roots):
+            return f"{Path(file).name}:{match['line']}"
+    return ""
+
+
+def last_output(path: Path) -> str:
+    """The last lines of a log, at most 2 KiB, whole lines if there are any."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - MAX_OUTPUT_BYTES))
+            data = file.read(MAX_OUTPUT_BYTES)
+    except OSError:
+        return ""
+    text = data.decode("utf-8", "replace")
+    if size > MAX_OUTPUT_BYTES and "\n" in text:
+        text = text.split("\n", 1)[1]
+    return text.rstrip("\n")
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _seconds(value: object) -> float | None:
+    if not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None

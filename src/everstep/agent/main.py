@@ -1,0 +1,169 @@
+"""The agent process: `python -m everstep.agent --run-dir D --node N --controller URL --nproc K`.
+
+Started by the launcher, once per node. It ties the parts together and ends them: on SIGTERM, on the controller's
+Finish, or with its launcher. It imports neither torch nor the user's code.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from everstep.agent.environment import base_environment
+from everstep.agent.keeper import Keeper
+from everstep.agent.link import Link, RejectedError
+from everstep.agent.memory import Memory
+from everstep.agent.node import PROGRESS_S, Node
+from everstep.agent.reaping import Reaper
+from everstep.agent.starting import Home
+from everstep.agent.warden import Warden
+from everstep.core.policy import Policy
+from everstep.errors import EverstepError
+from everstep.worker.life import die_with_parent
+
+_FLUSH_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class _Options(argparse.Namespace):
+    run_dir: Path
+    node: str
+    controller: str
+    nproc: int
+    run: str
+    max_restarts: int
+    keeper_fd: int | None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 after an orderly end, the error's own otherwise."""
+    options = _parse(sys.argv[1:] if argv is None else argv)
+    if not die_with_parent(os.getppid(), signal.SIGTERM):
+        return 0  # the launcher is gone
+    folder = options.run_dir / "nodes" / options.node
+    folder.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(
+        filename=folder / "agent.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    ward = secrets.token_hex(16)
+    warden = Warden(ward)
+    try:
+        asyncio.run(_Agent(options, ward, warden).run())
+    except EverstepError as error:
+        _log.error("%s", error)
+        print(f"everstep agent {options.node}: {error}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    finally:
+        warden.dismiss()
+        logging.shutdown()
+    return 0
+
+
+class _Agent:
+    """The parts of one agent, from the start of its event loop to its end."""
+
+    def __init__(self, options: _Options, ward: str, warden: Warden) -> None:
+        self._options = options
+        self._warden = warden
+        self._home = Home(
+            run=options.run,
+            run_dir=options.run_dir,
+            nproc=options.nproc,
+            max_restarts=options.max_restarts,
+            base_env=base_environment(os.environ, options.nproc, ward),
+        )
+
+    async def run(self) -> None:
+        """Until it is over. Raises EverstepError."""
+        options, over, reaper = self._options, asyncio.Event(), Reaper()
+        loop = asyncio.get_running_loop()
+        reaper.start()
+        reaper.watch(self._warden.pid, lambda ended: _log.warning("the warden ended: %s", ended))
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, over.set)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        keeper = Keeper(options.keeper_fd, lambda: node.report_joined())
+        memory = Memory(keeper.keep)
+        await keeper.receive(memory)
+        node = Node(
+            options.node,
+            self._home,
+            reaper=reaper,
+            warden=self._warden,
+            snapshots=memory,
+            report=lambda event: link.report(event),
+            on_finish=over.set,
+        )
+        link = Link(
+            url=options.controller,
+            token=options.run_dir / "token",
+            run=options.run,
+            node=options.node,
+            on_welcome=node.on_welcome,
+            on_command=node.on_command,
+        )
+        talking = asyncio.create_task(link.run())
+        beating = asyncio.create_task(_beat(node, link))
+        ending = asyncio.create_task(over.wait())
+        try:
+            await asyncio.wait((talking, beating, ending), return_when=asyncio.FIRST_COMPLETED)
+            await node.close()
+            await link.drain(_FLUSH_S)
+        finally:
+            keeper.close()
+            failures = await _cancel(talking, beating, ending)
+        for failure in failures:
+            raise failure
+
+
+async def _beat(node: Node, link: Link) -> None:
+    while True:
+        await asyncio.sleep(PROGRESS_S)
+        if link.is_connected:  # accounts are cumulative: nothing is lost by not queueing them
+            node.report_progress()
+
+
+async def _cancel(*tasks: "asyncio.Task[object]") -> list[BaseException]:
+    for task in tasks:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    failures = [r for r in results if isinstance(r, Exception)]
+    for failure in failures:
+        if not isinstance(failure, RejectedError):
+            _log.error("the agent failed", exc_info=failure)
+    return list(failures)
+
+
+def _spec_of(run_dir: Path) -> tuple[str, int]:
+    """Run id and --max-restarts as spec.json has them; what ranks are told when there is none."""
+    try:
+        raw = json.loads((run_dir / "spec.json").read_bytes())
+        return str(raw["run"]), int(raw["policy"]["max_restarts"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "", Policy().max_restarts
+
+
+def _parse(argv: Sequence[str]) -> _Options:
+    parser = argparse.ArgumentParser(
+        prog="everstep.agent", description="The agent of one node; the launcher starts it."
+    )
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--node", required=True, help="this agent's id, unique for ever")
+    parser.add_argument("--controller", required=True, help="ws://host:port/link")
+    parser.add_argument("--nproc", type=int, required=True, help="ranks on this node")
+    parser.add_argument("--run", default="", help="run id; default: EVERSTEP_RUN_ID, then the run directory's name")
+    parser.add_argument("--max-restarts", type=int, default=None, help="only told to the ranks")
+    parser.add_argument("--keeper-fd", type=int, default=None, help="socket to the launcher's keeper")
+    options = parser.parse_args(argv, namespace=_Options())
+    options.run_dir = options.run_dir.absolute()
+    name, max_restarts = _spec_of(options.run_dir)
+    options.run = options.run or name or os.environ.get("EVERSTEP_RUN_ID", "") or options.run_dir.name
+    if options.max_restarts is None:
+        options.max_restarts = max_restarts
+    return options

@@ -1,0 +1,121 @@
+"""Who of our children ended, and how. The one place in the agent that waits for processes.
+
+The agent is a child subreaper: parked workers come to it from the template, and so does everything that a dead worker
+leaves behind. So it has to wait for any child, and SIGCHLD is what tells it about all of them. A pid that we have not
+reaped cannot be given to another process, which makes signals by pid safe.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+_PR_SET_CHILD_SUBREAPER = 36
+_MAX_UNCLAIMED = 256
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process ended: by `code` or by `signal`."""
+
+    pid: int
+    at: float
+    code: int | None = None
+    signal: int | None = None
+
+
+class Reaper:
+    """Hands the end of each watched process to whoever watches it."""
+
+    def __init__(self) -> None:
+        self._watched: dict[int, Callable[[Ended], None]] = {}
+        self._unclaimed: dict[int, Ended] = {}
+
+    def start(self) -> None:
+        """Become the reaper of this process's descendants."""
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self.reap)
+
+    def watch(self, pid: int, on_end: Callable[[Ended], None]) -> None:
+        """Call `on_end` once, when `pid` has ended; soon, if it has ended already."""
+        self._watched[pid] = on_end
+        ended = self._unclaimed.pop(pid, None)
+        if ended is not None:
+            asyncio.get_running_loop().call_soon(self._tell, ended)
+
+    def hand_over(self, pid: int, on_end: Callable[[Ended], None]) -> bool:
+        """Let somebody else watch `pid`. False if it has ended."""
+        if pid not in self._watched:
+            return False
+        self._watched[pid] = on_end
+        return True
+
+    def reap(self) -> None:
+        """Take everything that has ended so far."""
+        while True:
+            try:
+                result = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
+            except ChildProcessError:
+                return
+            if result is None:
+                return
+            exited = result.si_code == os.CLD_EXITED
+            ended = Ended(
+                pid=result.si_pid,
+                at=time.time(),
+                code=result.si_status if exited else None,
+                signal=None if exited else result.si_status,
+            )
+            self._tell(ended)
+
+    def adopted(self) -> list[int]:
+        """Children that nobody watches: what dead processes left behind."""
+        return [pid for pid in children_of(os.getpid()) if pid not in self._watched]
+
+    def _tell(self, ended: Ended) -> None:
+        on_end = self._watched.pop(ended.pid, None)
+        if on_end is not None:
+            on_end(ended)
+            return
+        self._unclaimed[ended.pid] = ended
+        while len(self._unclaimed) > _MAX_UNCLAIMED:
+            del self._unclaimed[next(iter(self._unclaimed))]
+
+
+def children_of(pid: int) -> list[int]:
+    """Direct children, of every thread of `pid`. Empty where the kernel does not tell."""
+    children: list[int] = []
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            children += [int(word) for word in (thread / "children").read_text().split()]
+    except OSError:
+        return children
+    return children
+
+
+def session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def kill(pid: int, signum: int) -> bool:
+    """Signal a process; False if there is none."""
+    try:
+        os.kill(pid, signum)
+    except OSError:
+        return False
+    return True
+
+
+def kill_group(pgid: int, signum: int = signal.SIGKILL) -> None:
+    """Signal a process group, if there is still one."""
+    try:
+        os.killpg(pgid, signum)
+    except OSError:
+        return

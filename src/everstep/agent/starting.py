@@ -1,0 +1,126 @@
+"""Starts one rank: from a parked worker if there is one, from a fresh interpreter otherwise, and says which and why.
+
+Used by `agent/node.py` for every rank of a StartWorkers. From the assignment on all workers are alike.
+"""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from everstep.agent import environment, spawn
+from everstep.agent.board import Board
+from everstep.agent.channel import Channel
+from everstep.agent.memory import Memory
+from everstep.agent.template import Template
+from everstep.agent.workers import Group, Paths, Worker
+from everstep.errors import EverstepError
+from everstep.model.actions import StartWorkers
+from everstep.model.facts import Started
+from everstep.model.spec import Launch, RunSpec
+from everstep.probes.oom import KernelLog
+
+TEMPLATE_WAIT_S = 60.0
+"""How long ranks wait for a template that is still importing. Fresh interpreters would import the same modules once
+per rank, on the same disk, so waiting is the quicker way unless the template hangs."""
+
+
+class Home(msgspec.Struct, frozen=True, kw_only=True):
+    """What is the same for every start on this node."""
+
+    run: str
+    run_dir: Path
+    nproc: int
+    max_restarts: int
+    base_env: Mapping[str, str]
+
+
+class Starter:
+    """Knows how to make workers on this node."""
+
+    def __init__(self, home: Home, spec: RunSpec, board: Board, memory: Memory, template: Template | None) -> None:
+        self._home = home
+        self._spec = spec
+        self._board = board
+        self._memory = memory
+        self._template = template
+        self._log = KernelLog()
+
+    async def prepare(self, num_ranks: int) -> str:
+        """Wait for parked workers. Empty, or why there are none."""
+        why = self.why_fresh()
+        if why or self._template is None:
+            return why
+        return await self._template.wait_parked(num_ranks, TEMPLATE_WAIT_S)
+
+    def why_fresh(self) -> str:
+        """Why the template is out of the question for this program; empty if it is not."""
+        if self._spec.launch is Launch.COMMAND:
+            return "the program is not run by our interpreter (--no-python)"
+        if self._python() != sys.executable:
+            return f"PYTHON_EXEC={self._python()}"
+        return ""
+
+    def start(self, action: StartWorkers, local_rank: int, group: Group, why: str) -> Started:
+        """Make one rank's process and give it its assignment. Raises EverstepError, OSError."""
+        rank = action.first_rank + local_rank
+        logs = Path(self._spec.log_dir) if self._spec.log_dir else self._home.run_dir / "logs"
+        paths = Paths.prepare(logs=logs, errors=self._home.run_dir / "errors", generation=action.generation, rank=rank)
+        spawned_at = time.time()
+        self._board.reset(local_rank, rank=rank, generation=action.generation, spawned_at=spawned_at)
+        parked = self._template.take() if self._template is not None and not self.why_fresh() else None
+        if parked is not None:
+            pid, link, how, why = parked.pid, parked.link, "template", ""
+        else:
+            pid, link = spawn.spawn_worker(self._home.base_env, self._python())
+            how = "command" if self._spec.launch is Launch.COMMAND else "fresh"
+            why = why or "no parked worker was left"
+        worker = Worker(rank=rank, local_rank=local_rank, pid=pid, paths=paths, log=self._log)
+        group.add(worker, _channel_of(link))
+        self._assign(action, worker)
+        return Started(rank=rank, pid=pid, how=how, why=why, at=spawned_at)
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _assign(self, action: StartWorkers, worker: Worker) -> None:
+        env = environment.rank_environment(
+            self._home.base_env,
+            self._spec,
+            action,
+            local_rank=worker.local_rank,
+            run=self._home.run,
+            max_restarts=self._home.max_restarts,
+            error_file=worker.paths.error_file,
+        )
+        frame = {
+            "do": "assign",
+            "rank": worker.rank,
+            "local_rank": worker.local_rank,
+            "generation": action.generation,
+            "world_size": action.world_size,
+            "env": env,
+            "program": self._spec.program,
+            "args": self._spec.args,
+            "launch": str(self._spec.launch),
+            "cwd": self._spec.cwd or os.getcwd(),  # noqa: PTH109
+            "stdout": str(worker.paths.stdout),
+            "stderr": str(worker.paths.stderr),
+            "error_file": str(worker.paths.error_file),
+            "resume_step": action.resume_step,
+        }
+        fds = (self._board.fd, *self._memory.for_rank(worker.rank, action.resume_step))
+        if worker.channel is None or not worker.channel.send(frame, fds):
+            raise EverstepError(f"rank {worker.rank}: the new process {worker.pid} does not listen")
+
+    def _python(self) -> str:
+        return self._home.base_env.get("PYTHON_EXEC") or sys.executable
+
+
+def _channel_of(link: socket.socket) -> Callable[..., Channel]:
+    # A closed link says nothing about the process: its end does. A program may close every descriptor it has.
+    return lambda on_frame: Channel(link, on_frame, lambda _why: None)

@@ -1,0 +1,189 @@
+"""The worker processes of one generation on this node: start them, follow them, end them, say how they ended.
+
+A group is used once: its ranks start together and are never replaced one by one. Everything that happens is told to
+the owner through callbacks, in the order in which it happened.
+"""
+
+import asyncio
+import functools
+import logging
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from everstep.agent import exits, reaping
+from everstep.agent.channel import Channel
+from everstep.agent.reaping import Ended, Reaper
+from everstep.model.facts import Exit, RankAccount
+from everstep.probes.oom import KernelLog, OomWatch
+from everstep.wire import local
+
+_log = logging.getLogger(__name__)
+
+
+class Paths(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of one rank in one generation."""
+
+    stdout: Path
+    stderr: Path
+    error_file: Path
+
+    @classmethod
+    def prepare(cls, *, logs: Path, errors: Path, generation: int, rank: int) -> "Paths":
+        """Make the folders; an error report of an earlier life of this generation goes. Raises OSError."""
+        folder = logs / f"gen-{generation}" / f"rank-{rank}"
+        folder.mkdir(parents=True, exist_ok=True)
+        error_file = errors / f"gen-{generation}" / f"rank-{rank}.json"
+        error_file.parent.mkdir(parents=True, exist_ok=True)
+        error_file.unlink(missing_ok=True)
+        return cls(stdout=folder / "stdout.log", stderr=folder / "stderr.log", error_file=error_file)
+
+
+class Worker:
+    """One rank's process, from the moment it exists."""
+
+    def __init__(self, *, rank: int, local_rank: int, pid: int, paths: Paths, log: KernelLog) -> None:
+        self.rank = rank
+        self.local_rank = local_rank
+        self.pid = pid
+        self.paths = paths
+        self.channel: Channel | None = None
+        self.oom = OomWatch(pid, log)
+        self.ended: Ended | None = None
+        self.stopped_at: float | None = None  # when it got our SIGTERM or SIGKILL
+        self.was_killed = False
+        self.has_stepped = False
+        self.exit: Exit | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.ended is None
+
+    def send_signal(self, signum: int) -> None:
+        """Only while it is alive: afterwards its number may belong to somebody else."""
+        if self.is_alive:
+            reaping.kill(self.pid, signum)
+
+    def conclude(self) -> Exit:
+        """How it ended, with everything that it left behind."""
+        assert self.ended is not None
+        error = exits.read_error(self.paths.error_file)
+        had_failed = error is not None and (error.at is None or self.stopped_at is None or error.at < self.stopped_at)
+        oom = self.oom.evidence() if self.ended.signal == signal.SIGKILL and not self.was_killed else None
+        self.exit = Exit(
+            rank=self.rank,
+            at=self.ended.at,
+            code=self.ended.code,
+            signal=self.ended.signal,
+            error=error,
+            oom=oom,
+            # A rank that had raised before our signal was ending by itself; the signal only made it quicker.
+            stopped_by_us=self.stopped_at is not None and not had_failed and oom is None,
+            last_output=exits.last_output(self.paths.stderr),
+        )
+        return self.exit
+
+
+class Group:
+    """The workers of one generation."""
+
+    def __init__(
+        self,
+        generation: int,
+        *,
+        reaper: Reaper,
+        on_frame: Callable[[Worker, local.Frame, list[int]], None],
+        on_exit: Callable[[Worker], None],
+        is_parking: Callable[[], bool],
+    ) -> None:
+        self.generation = generation
+        self.workers: dict[int, Worker] = {}
+        self._reaper = reaper
+        self._on_frame = on_frame
+        self._on_exit = on_exit
+        self._is_parking = is_parking
+        self._all_ended = asyncio.Event()
+        self.is_stopping = False
+
+    @property
+    def is_alive(self) -> bool:
+        return any(worker.is_alive for worker in self.workers.values())
+
+    def add(self, worker: Worker, channel_of: Callable[[Callable[[local.Frame, list[int]], None]], Channel]) -> None:
+        """Follow a process. `channel_of` makes its channel, given who takes the frames."""
+        self.workers[worker.rank] = worker
+        worker.channel = channel_of(functools.partial(self._on_frame, worker))
+        on_end = functools.partial(self._on_end, worker)
+        if not self._reaper.hand_over(worker.pid, on_end):
+            self._reaper.watch(worker.pid, on_end)
+
+    async def stop(self, grace_s: float) -> list[Exit]:
+        """End every worker: SIGTERM, after the grace SIGKILL, and then what they left running. Returns the exits that
+        this caused; a rank that had ended before goes the usual way, through `on_exit`."""
+        self._reaper.reap()  # who has ended by now did so without us
+        self.is_stopping = True
+        now = time.time()
+        mine = [worker for worker in self.workers.values() if worker.is_alive]
+        for worker in mine:
+            if worker.stopped_at is None:
+                worker.stopped_at = now
+            worker.send_signal(signal.SIGTERM)
+            worker.send_signal(signal.SIGCONT)  # a stopped process hears nothing else (pytorch#192815)
+        if not await self._wait_ended(grace_s):
+            for worker in mine:
+                if worker.is_alive:
+                    worker.was_killed = True
+                    worker.send_signal(signal.SIGKILL)
+            await self._wait_ended(None)
+        self.end_leftovers()
+        return [worker.exit or worker.conclude() for worker in mine]
+
+    def end_leftovers(self) -> None:
+        """Kill what ended workers left running: their process groups, and their descendants that came to us."""
+        for worker in self.workers.values():
+            if not worker.is_alive:
+                reaping.kill_group(worker.pid)
+        if not self.is_alive and not self._is_parking():  # a worker that is being parked looks the same
+            for pid in self._reaper.adopted():
+                reaping.kill(pid, signal.SIGKILL)
+
+    def end_leftovers_of(self, worker: Worker) -> None:
+        """The same for one worker whose peers live on."""
+        reaping.kill_group(worker.pid)
+        for pid in self._reaper.adopted():
+            if reaping.session_of(pid) == worker.pid:
+                reaping.kill(pid, signal.SIGKILL)
+
+    async def _wait_ended(self, timeout_s: float | None) -> bool:
+        while self.is_alive:
+            self._all_ended.clear()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._all_ended.wait()
+            except TimeoutError:
+                return False
+        return True
+
+    def _on_end(self, worker: Worker, ended: Ended) -> None:
+        worker.ended = ended
+        if worker.channel is not None:
+            worker.channel.close()
+        _log.info("rank %d of generation %d ended: %s", worker.rank, self.generation, ended)
+        self.end_leftovers_of(worker)
+        if not self.is_alive:
+            self._all_ended.set()
+        if worker.stopped_at is None:
+            worker.conclude()
+            self._on_exit(worker)
+        if not self.is_alive and not self.is_stopping:
+            self.end_leftovers()
+
+
+def final_account(account: RankAccount, worker: Worker) -> RankAccount:
+    """With the time of its end, if it has ended."""
+    if worker.ended is None:
+        return account
+    return msgspec.structs.replace(account, ended_at=worker.ended.at)
