@@ -150,6 +150,15 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def cpu_s(pid: int) -> float:
+    """User and system CPU seconds so far of one process; 0.0 once it is gone."""
+    with contextlib.suppress(OSError):
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        fields = stat[stat.rindex(")") + 2 :].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
 def _parents() -> Iterator[tuple[int, int]]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -22,15 +21,15 @@ from rich.console import Console
 
 from display import progress
 from figures import table
-from launched import Launched, adopt_orphans, end_on_sigterm, launched
+from launched import Launched, adopt_orphans, cpu_s, end_on_sigterm, launched
 from peers import Contender, everstep, torchrun
-from slices import Cost, Slice, cost, step_s, turns
-from steplog import StepLogs
+from slices import Cost, Slice, cost, durations, turns, typical
+from steplog import StepDone, StepLogs
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "train_gpt.py"
 TIMED = Path(__file__).with_name("timed.py")
 BASELINE, WITHOUT, WITH = "torchrun", "everstep, no snapshots", "everstep, snapshot each step"
-_MARGIN_S = 0.5  # after being let go: caches fill, late timers fire
+_MARGIN_S = 0.3  # after being let go: caches fill, late timers fire
 _START_TIMEOUT_S = 180.0
 _WARM_STEPS = 20
 
@@ -46,6 +45,8 @@ class Runner:
     name: str
     running: Launched
     logs: StepLogs
+    ran_s: float = 0.0
+    background_s: float = 0.0
 
     def warm_up(self) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -60,20 +61,42 @@ class Runner:
             time.sleep(0.05)
 
     def turn(self, round_: int, length_s: float) -> Slice:
+        before = self._cpu_beside_ranks()
         self.running.resume()
         began = time.monotonic() + _MARGIN_S
         time.sleep(_MARGIN_S + length_s)
         ended = time.monotonic()
         self.running.pause()
+        self.background_s += self._cpu_beside_ranks() - before
+        self.ran_s += ended - began + _MARGIN_S
         return Slice(contender=self.name, round=round_, began=began, ended=ended)
 
-    def times(self) -> list[float]:
-        """Rank 0's steps. Ranks step together, one is enough. Raises UnusableError after a restart."""
+    def background(self) -> float:
+        """CPU seconds per second of its turns of all processes but the ranks: what a core loses to the launcher."""
+        return self.background_s / self.ran_s
+
+    def _cpu_beside_ranks(self) -> float:
+        self.logs.read()
+        ranks = {step.pid for step in self.logs.done}
+        return sum(cpu_s(pid) for pid in self.running.pids() if pid not in ranks)
+
+    def steps(self) -> list[StepDone]:
+        """Rank 0's. Raises UnusableError after a restart."""
         self.logs.read()
         steps = [step for step in self.logs.done if step.rank == 0]
         if len({step.pid for step in steps}) != 1 or self.running.exit_code() is not None:
             raise UnusableError(f"{self.name} was restarted or ended while it was measured")
-        return [step.at for step in steps]
+        return steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Each step of rank 0, by round and training, on three clocks."""
+
+    wall: dict[str, list[list[float]]]
+    cpu: dict[str, list[list[float]]]
+    loop: dict[str, list[list[float]]]  # in everstep.State, between two steps
+    background: dict[str, float]  # CPU seconds of all processes that are not ranks, per second
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,20 +110,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     with tempfile.TemporaryDirectory(prefix="everstep-bench-", ignore_cleanup_errors=True) as scratch:
         try:
-            steps = _measure(Path(scratch), args, console)
+            measured = _measure(Path(scratch), args, console)
         except UnusableError as error:
             console.print(str(error), soft_wrap=True)
             return 1
-    costs = {name: cost(steps[name], steps[BASELINE]) for name in (WITHOUT, WITH)}
-    snapshots = cost(steps[WITH], steps[WITHOUT])
-    print(report(steps, costs, snapshots, args.nproc))
+    print(report(measured, args.nproc))
     if args.json is not None:
-        args.json.write_text(json.dumps(_document(steps, costs, snapshots, args), indent=1) + "\n")
+        args.json.write_text(json.dumps(_document(measured, args), indent=1) + "\n")
     return 0
 
 
-def _measure(scratch: Path, args: argparse.Namespace, console: Console) -> dict[str, list[float | None]]:
-    """Median step time of every round, by name."""
+def _measure(scratch: Path, args: argparse.Namespace, console: Console) -> Measured:
     slices: list[Slice] = []
     with contextlib.ExitStack() as stack, progress(console) as bar:
         runners: dict[str, Runner] = {}
@@ -120,11 +140,19 @@ def _measure(scratch: Path, args: argparse.Namespace, console: Console) -> dict[
                 bar.update(task, description=f"round {round_ + 1}: {name}")
                 slices.append(runners[name].turn(round_, args.slice))
                 bar.advance(task)
-        times = {name: runner.times() for name, runner in runners.items()}
-    return {
-        name: [step_s(times[name], one) for one in sorted(slices, key=lambda one: one.round) if one.contender == name]
-        for name in runners
-    }
+        steps = {name: runner.steps() for name, runner in runners.items()}
+        background = {name: runner.background() for name, runner in runners.items()}
+    return Measured(
+        wall={name: _by_round(slices, name, [(one.at, one.at) for one in steps[name]]) for name in steps},
+        cpu={name: _by_round(slices, name, [(one.at, one.cpu_s) for one in steps[name]]) for name in steps},
+        loop={name: _by_round(slices, name, [(one.at, one.loop_s) for one in steps[name]]) for name in steps},
+        background=background,
+    )
+
+
+def _by_round(slices: list[Slice], name: str, times: list[tuple[float, float]]) -> list[list[float]]:
+    own = sorted((one for one in slices if one.contender == name), key=lambda one: one.round)
+    return [durations(times, one) for one in own]
 
 
 def _start(
@@ -145,49 +173,63 @@ def _start(
     return Runner(name, running, StepLogs(steps))
 
 
-def report(
-    steps: dict[str, list[float | None]], costs: dict[str, Cost | None], snapshots: Cost | None, nproc: int
-) -> str:
-    rows = []
-    for name, values in steps.items():
-        known = [value for value in values if value is not None]
-        median = f"{statistics.median(known) * 1000:.2f} ms" if known else "—"
-        rows.append((name, str(len(known)), median, *_cells(costs.get(name))))
-    rows.append(("  of it the snapshots", "", "", *_cells(snapshots)))
-    head = f"Step time of examples/train_gpt.py, {nproc} ranks, in turns with torchrun"
-    note = "added: median over rounds of step time / torchrun's in the same round - 1, with its 95 % interval."
-    return "\n".join([head, "", table(("training", "rounds", "step", "added", "95 % interval"), rows), "", note])
+def report(measured: Measured, nproc: int) -> str:
+    lines = [f"Step time of examples/train_gpt.py, {nproc} ranks, in turns with torchrun", ""]
+    for title, clock in (("step, wall clock", measured.wall), ("step, CPU of rank 0", measured.cpu)):
+        rows = [(name, _ms(clock[name]), *_cells(cost(clock[name], clock[BASELINE]))) for name in clock]
+        rows[0] = (*rows[0][:2], "", "")
+        rows.append(("  of it the snapshots", "", *_cells(cost(clock[WITH], clock[WITHOUT]))))
+        lines += [table((title, "typical", "added", "95 % interval"), rows), ""]
+    for name in measured.wall:
+        inside = _loop_share(measured, name)
+        share = "—" if inside is None else f"{inside:.3%}"
+        beside = f"{measured.background[name]:.2%} of a core"
+        lines.append(f"{name}: {share} of the step inside State, {beside} in other processes than the ranks")
+    lines += ["", "typical: lower quartile of all steps. added: to torchrun's; interval: from drawing rounds again."]
+    return "\n".join(lines)
+
+
+def _ms(rounds: list[list[float]]) -> str:
+    value = typical(rounds)
+    return "—" if value is None else f"{value * 1000:.2f} ms"
+
+
+def _loop_share(measured: Measured, name: str) -> float | None:
+    """Seconds that the training thread waited in State, of all seconds: measured inside, so no other run is needed."""
+    waited = sum(one for steps in measured.loop[name] for one in steps)
+    total = sum(one for steps in measured.wall[name] for one in steps)
+    return waited / total if total else None
 
 
 def _cells(cost: Cost | None) -> tuple[str, str]:
-    if cost is None:
-        return "—", "—"
-    if cost.low is None or cost.high is None:
-        return f"{cost.share:+.2%}", "—"
-    return f"{cost.share:+.2%}", f"{cost.low:+.2%} to {cost.high:+.2%}"
+    return ("—", "—") if cost is None else (f"{cost.share:+.2%}", f"{cost.low:+.2%} to {cost.high:+.2%}")
 
 
-def _document(
-    steps: dict[str, list[float | None]],
-    costs: dict[str, Cost | None],
-    snapshots: Cost | None,
-    args: argparse.Namespace,
-) -> dict[str, object]:
+def _document(measured: Measured, args: argparse.Namespace) -> dict[str, object]:
+    def costs(clock: dict[str, list[list[float]]]) -> dict[str, object]:
+        found = {name: cost(clock[name], clock[BASELINE]) for name in (WITHOUT, WITH)}
+        found["snapshots"] = cost(clock[WITH], clock[WITHOUT])
+        return {name: asdict(one) if one else None for name, one in found.items()}
+
     return {
         "benchmark": "overhead",
         "nproc": args.nproc,
         "slice_s": args.slice,
         "python": sys.version.split()[0],
-        "step_s": steps,
-        "added": {name: asdict(one) if one else None for name, one in costs.items()},
-        "snapshots": asdict(snapshots) if snapshots else None,
+        "added_wall": costs(measured.wall),
+        "added_cpu": costs(measured.cpu),
+        "share_inside_state": {name: _loop_share(measured, name) for name in measured.wall},
+        "background_cores": measured.background,
+        "steps_wall_s": measured.wall,
+        "steps_cpu_s": measured.cpu,
+        "steps_inside_state_s": measured.loop,
     }
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=30, help="turns of each training (default %(default)s)")
-    parser.add_argument("--slice", type=float, default=3.0, help="seconds of a turn (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=60, help="turns of each training (default %(default)s)")
+    parser.add_argument("--slice", type=float, default=1.5, help="seconds of a turn (default %(default)s)")
     parser.add_argument("--nproc", type=int, default=2, help="ranks; no more than cores (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args(argv)

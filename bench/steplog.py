@@ -4,6 +4,7 @@ Answers: which ranks are alive and how far they are, and when a new attempt of a
 Every time is CLOCK_MONOTONIC of this machine. Must not judge; called by recovery.py.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +19,20 @@ class StepDone:
     step: int
     at: float
     pid: int
+    cpu_s: float = math.nan  # of the process so far; only timed.py writes it
+    loop_s: float = math.nan  # in everstep.State between steps, so far; only timed.py writes it
 
 
 def parse_line(line: str) -> StepDone | None:
     """None for anything that is not a whole line of ours, for example the torn last line of a killed rank."""
     fields = line.split()
-    if len(fields) != 5:
+    if len(fields) not in (5, 7):
         return None
     try:
         restart, rank, step, pid = (int(fields[i]) for i in (0, 1, 2, 4))
-        return StepDone(restart=restart, rank=rank, step=step, at=float(fields[3]), pid=pid)
+        cpu_s, loop_s = (float(fields[5]), float(fields[6])) if len(fields) == 7 else (math.nan, math.nan)
+        at = float(fields[3])
+        return StepDone(restart=restart, rank=rank, step=step, at=at, pid=pid, cpu_s=cpu_s, loop_s=loop_s)
     except ValueError:
         return None
 

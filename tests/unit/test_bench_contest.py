@@ -1,10 +1,14 @@
 """bench/contest.py and bench/launched.py with real processes: launchers that restart, give up, or hang."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
+
+import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -43,10 +47,11 @@ DRIVER = """
 import json, os, sys
 from pathlib import Path
 from contest import NeverTrainedError, Plan, as_json, measure
-from launched import adopt_orphans, descendants
+from launched import adopt_orphans, descendants, end_on_sigterm
 from peers import Contender
 
 adopt_orphans()
+end_on_sigterm()
 folder = Path(sys.argv[1])
 plan = Plan(num_ranks=2, kills=2, min_steps=5, settle_s=0.02, recovery_timeout_s=float(sys.argv[2]))
 contender = Contender(name="toy", title="toy", command=(sys.executable, str(folder / "launcher.py")))
@@ -58,19 +63,22 @@ except NeverTrainedError as error:
 """
 
 
-def drive(tmp_path: Path, mode: str, recovery_timeout_s: float = 20) -> dict:
-    import json
-
+def driver(tmp_path: Path, mode: str, recovery_timeout_s: float) -> subprocess.Popen:
     (tmp_path / "launcher.py").write_text(textwrap.dedent(LAUNCHER))
-    done = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(tmp_path), str(recovery_timeout_s)],
         env={**os.environ, "PYTHONPATH": str(BENCH), "MODE": mode},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=True,
-        timeout=60,
     )
-    return json.loads(done.stdout)
+
+
+def drive(tmp_path: Path, mode: str, recovery_timeout_s: float = 20) -> dict:
+    with driver(tmp_path, mode, recovery_timeout_s) as process:
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    return json.loads(output)
 
 
 def test_two_kills_of_a_launcher_that_restarts_are_two_measurements(tmp_path: Path):
@@ -98,3 +106,21 @@ def test_a_launch_that_never_trains_is_a_failure_with_its_last_words(tmp_path: P
     result = drive(tmp_path, "broken")
     assert result["failed"] == "launcher ended with 1: no such script"
     assert result["left"] == []
+
+
+def rank_pids(tmp_path: Path) -> set[int]:
+    logs = (tmp_path / "launch" / "steps").glob("rank-*.log")
+    return {int(line.split()[4]) for log in logs for line in log.read_text().splitlines()[:3]}
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ending_the_benchmark_ends_the_ranks(tmp_path: Path, how: signal.Signals):
+    with driver(tmp_path, "hangs", 60) as process:
+        deadline = time.monotonic() + 20
+        while len(rank_pids(tmp_path)) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(how)
+        process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert not [pid for pid in rank_pids(tmp_path) if Path(f"/proc/{pid}").exists()]

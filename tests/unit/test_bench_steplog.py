@@ -21,8 +21,13 @@ def test_any_text_is_a_step_or_nothing(text: str):
 
 def test_a_whole_line_is_read_and_its_stump_is_not():
     line = "1 3 17 1748.989099 7870"
-    assert parse_line(line) == done(1, 3, 1748.989099, 7870, step=17)
+    parsed = parse_line(line)
+    assert parsed is not None
+    assert (parsed.restart, parsed.rank, parsed.step, parsed.at, parsed.pid) == (1, 3, 17, 1748.989099, 7870)
     assert parse_line("1 3 17") is None
+    timed = parse_line("1 3 17 1748.989099 7870 12.5 0.25")
+    assert timed is not None
+    assert (timed.cpu_s, timed.loop_s) == (12.5, 0.25)
     assert parse_line("1 x 17 1748.9 7870") is None
 
 
