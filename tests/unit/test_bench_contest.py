@@ -1,5 +1,6 @@
 """bench/contest.py and bench/launched.py with real processes: launchers that restart, give up, or hang."""
 
+import json
 import os
 import signal
 import subprocess
