@@ -23,6 +23,8 @@ from everstep.worker.snapshot import PartError, Stored
 
 _RANDOM = "everstep.random"  # a keyword cannot contain a dot
 _DDP_ORDER = "everstep.ddp_order"
+_ORDER = "the order of DDP's sums"
+_INEXACT = "training goes on, and after a restart the last bits of gradients may differ with 3 or more ranks"
 
 
 class Stateful(Protocol):
@@ -111,22 +113,50 @@ class State:
             return
         began = time.perf_counter()
         if self._order is None:
-            self._guarded(keeper, "order of DDP's sums", self._pin_order)
+            self._pin_order(keeper)
         if self._random is not None:
             random, self._random = self._random, None
             self._guarded(keeper, "random state", lambda: random_state.restore(random))
         runtime.board.add_restore_s(time.perf_counter() - began)
         self._guarded(keeper, "progress", lambda: _begin_account(runtime))
 
-    def _pin_order(self) -> None:
-        self._order = ddp_order.BucketOrder(ddp_order.find(self._objects.values()), self._pinned)
+    def _pin_order(self, keeper: Keeper) -> None:
+        """Raises SnapshotError: a rank that sums in other buckets than its peers would corrupt all of them."""
+        try:
+            self._order = ddp_order.BucketOrder(ddp_order.find(self._objects.values()), self._pinned)
+        except ddp_order.NotPinnedError as error:  # the same on every rank: it depends on the program only
+            keeper.warn(_ORDER, f"{_ORDER} is not kept: {error}; {_INEXACT}")
+        except Exception as error:
+            if came_from_signal(error):
+                raise
+            if self._pinned is None:
+                keeper.warn(_ORDER, f"{_ORDER} is not kept: {type(error).__name__}: {error}; {_INEXACT}")
+                return
+            raise SnapshotError(
+                f"{_ORDER} could not be restored on this rank: {type(error).__name__}: {error}"
+            ) from error
+
+    def _follow_order(self, keeper: Keeper) -> bool:
+        """False: the order of this step's sums is not known, so no snapshot of it could be resumed exactly."""
+        if self._order is None:
+            return True
+        try:
+            self._order.follow()
+            return True
+        except ddp_order.NotPinnedError as error:
+            self._order = None
+            keeper.warn(_ORDER, f"{_ORDER} is not kept: {error}; {_INEXACT}")
+            return True
+        except Exception as error:  # a peer is gone, most likely: its fault will be reported by the next collective
+            if came_from_signal(error):
+                raise
+            keeper.warn(_ORDER, f"no snapshot of step {self._step}: {_ORDER}: {type(error).__name__}: {error}")
+            return False
 
     def _completed(self, runtime: Runtime, keeper: Keeper) -> None:
         self._guarded(keeper, "progress", lambda: runtime.step_done(self._step))
-        order = self._order
-        if order is not None and not self._guarded(keeper, "order of DDP's sums", order.follow):
-            self._order = None  # a restart is then exact up to the order in which gradients are summed
-        keeper.take(self._step, self._parts)
+        if self._follow_order(keeper):
+            keeper.take(self._step, self._parts)
 
     def _parts(self) -> dict[str, Any]:
         states = {name: _state_of(name, thing) for name, thing in self._objects.items()}
