@@ -1,16 +1,14 @@
 """Records to a `RunView`, one after the other. Pure; keeps no record but those that belong to an incident.
 
-Called by the reading verbs (through `load_run`) and by whoever follows a live journal. It trusts what is recorded and
+Called by the reading verbs (through `load`) and by whoever follows a live journal. It trusts what is recorded and
 decides nothing: a decision that it would have to guess is missing from the journal, not from here.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from everstep.journal.format import Entry, UnknownRecord
-from everstep.journal.reader import read_journal
 from everstep.journal.view import (
     ControllerStart,
     DrillView,
@@ -66,12 +64,6 @@ def fold(header: Header, entries: Iterable[Entry], torn_bytes: int = 0) -> RunVi
         folding.add(entry)
     folding.view.torn_bytes = torn_bytes
     return folding.view
-
-
-def load_run(journal: Path) -> RunView:
-    """Raises JournalError."""
-    reading = read_journal(journal)
-    return fold(reading.header, reading.entries, reading.torn_bytes)
 
 
 def _keep_for_incident(view: RunView, record: Record) -> None:

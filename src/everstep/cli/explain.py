@@ -1,0 +1,46 @@
+"""Why a decision was taken and why not another, or what a verdict code means.
+
+everstep explain i3 [RUN]      the decision of an incident ("last" works too)
+everstep explain ES-P09        the page of a code
+"""
+
+import argparse
+import dataclasses
+
+from everstep.cli.reading import add_run_arguments, find_incident, open_run, show, show_json, style
+from everstep.errors import ConfigError
+from everstep.knowledge.codes import CODES
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("subject", metavar="ID|CODE", help="an incident (i3, last) or a verdict code (ES-P09)")
+    add_run_arguments(parser)
+
+
+def run(given: argparse.Namespace) -> int:
+    if given.subject.upper().startswith("ES-"):
+        return _explain_code(given.subject.upper(), given.json)
+    opened = open_run(given.run, given.run_dir)
+    incident = find_incident(opened.view, given.subject)
+    if given.json:
+        from everstep.report.asjson import explanation_json
+
+        show_json(explanation_json(opened.view, incident))
+        return 0
+    from everstep.report.explain import render_explanation
+
+    show(render_explanation(opened.view, incident, style()))
+    return 0
+
+
+def _explain_code(name: str, as_json: bool) -> int:
+    code = CODES.get(name)
+    if code is None:
+        raise ConfigError(f"no code {name}; there are: {', '.join(CODES)}")
+    if as_json:
+        show_json(dataclasses.asdict(code))
+        return 0
+    from everstep.report.explain import render_code
+
+    show(render_code(code, style()))
+    return 0

@@ -1,0 +1,84 @@
+"""`everstep VERB ...`: finds the verb, loads only its module, turns our errors into one message and an exit code.
+
+A verb's module has `run` and, unless it parses for itself, `add_arguments(parser)`; `run` then gets the namespace, else
+the list of arguments. Nothing is imported for verbs that were not asked for: `status` must answer at once.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from everstep.errors import EverstepError
+
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("everstep.cli.run", "launch a training job as torchrun does, and keep it stepping"),
+    "status": ("everstep.cli.status", "is it moving, and if not, what is being done"),
+    "incident": ("everstep.cli.incident", "what disturbed the run, what it cost, what was done"),
+    "explain": ("everstep.cli.explain", "why a decision was taken, or what a code means"),
+    "goodput": ("everstep.cli.goodput", "where every second of every rank went"),
+    "logs": ("everstep.cli.logs", "what the ranks wrote, per rank and generation"),
+    "drill": ("everstep.cli.drill", "cause a fault on purpose and see what is made of it"),
+    "approve": ("everstep.cli.approve", "mode advise: let a proposal be done"),
+    "stop": ("everstep.cli.stop", "end a run as Ctrl-C in its terminal would"),
+    "demo": ("everstep.cli.demo", "train a small model here, break it, watch it go on"),
+}
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_usage())
+        return 0 if arguments else EXIT_USAGE
+    if arguments[0] in ("-V", "--version"):
+        from everstep.version import __version__
+
+        print(f"everstep {__version__}")
+        return 0
+    if arguments[0] not in VERBS:
+        print(f"everstep: no verb {arguments[0]!r}; there are: {', '.join(VERBS)}", file=sys.stderr)
+        return EXIT_USAGE
+    return _guarded(arguments[0], arguments[1:])
+
+
+def _guarded(verb: str, arguments: list[str]) -> int:
+    try:
+        code = _run(verb, arguments)
+        sys.stdout.flush()
+        return code
+    except EverstepError as error:
+        print(f"everstep: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # `everstep logs | head`: the reader has what it wanted. Python would complain at exit about the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(verb: str, arguments: list[str]) -> int:
+    module = import_module(VERBS[verb][0])
+    if not hasattr(module, "add_arguments"):
+        return int(module.run(arguments))
+    from argparse import ArgumentParser, RawDescriptionHelpFormatter
+
+    parser = ArgumentParser(
+        prog=f"everstep {verb}", description=module.__doc__, formatter_class=RawDescriptionHelpFormatter
+    )
+    module.add_arguments(parser)
+    return int(module.run(parser.parse_args(arguments)))
+
+
+def _usage() -> str:
+    width = max(len(verb) for verb in VERBS)
+    lines = ["everstep VERB ...      everstep VERB --help      everstep --version", ""]
+    lines += [f"  {verb:<{width}}  {text}" for verb, (_, text) in VERBS.items()]
+    return "\n".join([*lines, "", "RUN is a run's id, its directory, its journal file, or nothing: the latest run."])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Colour for a terminal, or none. Colours are Okabe-Ito (safe for colour-blind); never the only sign of anything.
+
+Calm by default: a healthy run shows almost no colour. Small on purpose: the reading verbs must start quickly.
+"""
+
+import enum
+import os
+from typing import TextIO
+
+
+class Paint(enum.StrEnum):
+    """Foreground colours of the 256-colour table that are nearest to Okabe-Ito."""
+
+    BOLD = "1"
+    DIM = "2"
+    BLUE = "38;5;25"
+    SKY = "38;5;74"
+    GREEN = "38;5;36"
+    ORANGE = "38;5;178"
+    RED = "38;5;166"
+    PURPLE = "38;5;175"
+    YELLOW = "38;5;227"
+    GREY = "38;5;245"
+
+
+class Style:
+    """`style(text, Paint.RED)`: painted when colours are on, unchanged otherwise."""
+
+    def __init__(self, *, colour: bool) -> None:
+        self.colour = colour
+
+    def __call__(self, text: str, *paints: Paint) -> str:
+        if not self.colour or not paints or not text:
+            return text
+        return f"\x1b[{';'.join(paints)}m{text}\x1b[0m"
+
+
+PLAIN = Style(colour=False)
+
+
+def style_for(stream: TextIO) -> Style:
+    """Colours only on a terminal that is not dumb and without NO_COLOR."""
+    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "") == "dumb"
+    return Style(colour=not plain and stream.isatty())
+
+
+def printable(text: str) -> str:
+    """Text of the job's own (messages, tracebacks) without control characters that would steer the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)

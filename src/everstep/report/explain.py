@@ -1,0 +1,117 @@
+"""`everstep explain`: why this was decided and why not something else; or the page of a verdict code. Pure.
+
+Everything said here is read from the journal: the decision was recorded with its reasons when it was taken.
+"""
+
+from everstep.journal.view import GenerationView, IncidentView, RefusedView, RunView
+from everstep.knowledge.codes import Code
+from everstep.report.ansi import PLAIN, Paint, Style, printable
+from everstep.report.incident import code_text, evidence_seq, outcome_text
+from everstep.report.layout import fields, text_of
+from everstep.report.units import clock, count, ranks_text, stamp
+
+_WIDTH = 11
+
+KNOBS = {
+    "cannot-run": "nothing: the program cannot run as it is, whatever the policy",
+    "same-place-again": "policy max_same_failure = {max_same_failure}: a higher one tries again at the same place",
+    "restart-budget": "policy max_restarts = {max_restarts} within budget_window_s = {budget_window_s} s "
+    "(--max-restarts): a higher one goes on restarting",
+    "mode-observe": "--mode act: it would have been restarted; --mode advise: it would have been proposed",
+    "mode-advise": "--mode act: done without asking; policy approval_timeout_s = {approval_timeout_s} s "
+    "is how long it waits",
+    "restart-in-place": "policy max_restarts = {max_restarts}: once it is used up the run gives up instead; "
+    "--mode observe or advise: it would not have been done",
+    "replace-lost-node": "--standby N: another node would be ready at once; policy node_silent_s = {node_silent_s} s "
+    "is how long a silent agent is waited for",
+}
+"""Rule to what would make the outcome different. A rule that is not here is shown without the line."""
+
+
+def render_explanation(view: RunView, incident: IncidentView, style: Style = PLAIN) -> str:
+    decision, verdict = incident.decision, incident.verdict
+    head = f"{incident.id}  {code_text(incident)}   {outcome_text(incident)}"
+    lines = [style(head, Paint.BOLD)]
+    if decision is None or verdict is None:
+        lines.append("nothing is decided yet: the rank that caused it may still be ending")
+        return text_of(lines)
+    when = f"{stamp(incident.concluded_at)}   {printable(decision.chosen)}"
+    lines += _field("decision", [when])
+    lines += _field(
+        "rule", [f"{decision.rule} (policy {view.policy.get('name', '—')})   everstep explain {verdict.code}"]
+    )
+    lines += _field("because", _because(incident))
+    lines += _field("so", [printable(decision.why)])
+    lines += _field("refused", [f"{printable(r.what)}: {printable(r.why)}" for r in decision.refused])
+    lines += _field(
+        "also", [f"{printable(r.what)}: {printable(r.why)}   (seq {r.seq})" for r in _other_refusals(incident)]
+    )
+    new = next((g for g in view.generations if g.number == incident.next_generation), None)
+    if new is not None:
+        lines += _field("resume", [_resume(new)])
+        lines += _field("started", how_started(view, new))
+    knob = KNOBS.get(decision.rule)
+    if knob is not None:
+        lines += _field("otherwise", [_fill(knob, view)])
+    return text_of(lines)
+
+
+def render_code(code: Code, style: Style = PLAIN) -> str:
+    lines = [style(f"{code.code} {code.name}", Paint.BOLD) + f"   blame without further evidence: {code.blame}"]
+    lines += _field("means", [code.means])
+    lines += _field("everstep", [code.everstep_does])
+    lines += _field("confirm", [code.confirm])
+    lines += _field("you", [code.you_do])
+    lines += _field("drill", [code.drill] if code.drill else [])
+    return text_of(lines)
+
+
+def how_started(view: RunView, generation: GenerationView) -> list[str]:
+    """How the ranks became processes, and why not from the template where they did not."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for rank, started in sorted(generation.started.items()):
+        groups.setdefault((started.how, started.why), []).append(rank)
+    told = []
+    for (how, why), ranks in groups.items():
+        node = view.nodes.get(generation.node_of[ranks[0]])
+        template = node.template if node is not None else None
+        reason = why or (template.why if template is not None and not template.usable else "")
+        way = {"template": "forked from the template process", "fresh": "as a fresh interpreter"}.get(how, f"as {how}")
+        because = f": {printable(reason)}" if reason and how != "template" else ""
+        told.append(f"ranks {ranks_text(ranks)} {way}{because}")
+    return told or ["no worker is confirmed yet"]
+
+
+def _because(incident: IncidentView) -> list[str]:
+    assert incident.verdict is not None
+    told = [printable(incident.verdict.sentence)]
+    for evidence in incident.verdict.evidence:
+        seq = evidence_seq(incident, evidence)
+        where = "" if seq is None else f", seq {seq}"
+        told.append(f"{printable(evidence.says)} at {clock(evidence.at)} ({evidence.source}{where})")
+    confidence = f"blame {incident.verdict.blame}, confidence {incident.verdict.confidence}"
+    return [*told, confidence]
+
+
+def _other_refusals(incident: IncidentView) -> list[RefusedView]:
+    decision = incident.decision
+    return [r for r in incident.refused if decision is None or r.what != decision.chosen]
+
+
+def _resume(generation: GenerationView) -> str:
+    step = (
+        "nothing is restored" if generation.resume_step is None else f"step {count(generation.resume_step)} from memory"
+    )
+    return f"{step}: {printable(generation.why)}"
+
+
+def _fill(knob: str, view: RunView) -> str:
+    values = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in view.policy.items()}
+    try:
+        return knob.format_map(values)
+    except KeyError:
+        return knob.split(" = ")[0]  # a journal of a version whose policy had no such number
+
+
+def _field(name: str, texts: list[str]) -> list[str]:
+    return fields(name, texts, width=_WIDTH, indent="")

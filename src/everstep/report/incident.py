@@ -1,0 +1,160 @@
+"""`everstep incident ls` and `show`: what disturbed the run, what it cost, what was done. View to text; pure."""
+
+import math
+
+from everstep.journal.view import IncidentView, RunView
+from everstep.knowledge.codes import CODES
+from everstep.model.events import NodeLost, WorkerExited, WorkersStopped
+from everstep.model.verdict import Evidence
+from everstep.report.ansi import PLAIN, Paint, Style, printable
+from everstep.report.asked import Asked
+from everstep.report.layout import fields, table, text_of
+from everstep.report.phases import IncidentTimes, times_of
+from everstep.report.sentences import action_sentences, event_sentence
+from everstep.report.units import NOT_MEASURED, clock, count, duration, percent, plural, ranks_text, short_stamp, stamp
+
+
+def render_incidents(view: RunView, asked: Asked, style: Style = PLAIN) -> str:
+    if not view.incidents:
+        return f"No incidents in {view.run}. Try: everstep drill kill-rank 0\n"
+    times = {incident.id: times_of(view, incident) for incident in view.incidents.values()}
+    head = ("id", "when (UTC)", "code", "who", "lost", "steps", "detect", "outcome")
+    rows = [_row(incident, times[incident.id]) for incident in view.incidents.values()]
+    lost = [t.lost_s for t in times.values() if t.lost_s is not None]
+    total_s = math.fsum(lost)
+    wall_s = asked.as_of(view) - (view.started_at if view.started_at is not None else asked.as_of(view))
+    share = f" = {percent(total_s / wall_s, 2)} of {duration(wall_s)}" if wall_s > 0 else ""
+    unknown = len(times) - len(lost)
+    rest = f", {plural(unknown, 'incident')} without a recovery not counted" if unknown else ""
+    last = list(view.incidents)[-1]
+    total = f"total lost {duration(total_s)}{share}{rest}        everstep incident show {last}"
+    return text_of([*table(head, rows, style), total])
+
+
+def render_incident(view: RunView, incident: IncidentView, style: Style = PLAIN) -> str:
+    times = times_of(view, incident)
+    lines = [*_verdict(incident, style), *_numbers(incident, times), "", *_timeline(incident, style)]
+    lines += ["", *_evidence(incident, style), "", *_decision(incident, style), "", *_do_now(incident, style)]
+    return text_of(lines)
+
+
+def who(incident: IncidentView) -> str:
+    verdict = incident.verdict
+    if verdict is None:
+        return NOT_MEASURED
+    ranks = f"rank{'s' if len(verdict.ranks) > 1 else ''} {ranks_text(verdict.ranks)}" if verdict.ranks else ""
+    return " ".join(part for part in (ranks, f"({verdict.node})" if verdict.node else "") if part) or NOT_MEASURED
+
+
+def code_text(incident: IncidentView) -> str:
+    if incident.verdict is None:
+        return NOT_MEASURED
+    code = incident.verdict.code
+    return f"{code} {CODES[code].name}" if code in CODES else code
+
+
+def evidence_seq(incident: IncidentView, evidence: Evidence) -> int | None:
+    """The journal record in which this was told, if it is one of the incident's."""
+    for record in incident.records:
+        event = record.event
+        if isinstance(event, WorkerExited) and evidence.rank == event.exit.rank:
+            return record.seq
+        if isinstance(event, WorkersStopped) and any(evidence.rank == exit_.rank for exit_ in event.exits):
+            return record.seq
+        if isinstance(event, NodeLost) and evidence.rank is None and evidence.node == event.node:
+            return record.seq
+    return None
+
+
+def outcome_text(incident: IncidentView) -> str:
+    if incident.outcome is None:
+        return "open"
+    return incident.outcome.replace("-", " ") + (f" (drill {incident.drill})" if incident.drill else "")
+
+
+def _row(incident: IncidentView, times: IncidentTimes) -> tuple[str, ...]:
+    return (
+        incident.id,
+        short_stamp(incident.fault_at if incident.fault_at is not None else incident.opened_at),
+        code_text(incident),
+        who(incident),
+        duration(times.lost_s),
+        count(incident.lost_steps),
+        duration(times.detect_s),
+        outcome_text(incident),
+    )
+
+
+def _verdict(incident: IncidentView, style: Style) -> list[str]:
+    verdict = incident.verdict
+    if verdict is None:
+        return [style(f"{incident.id}  nothing concluded yet", Paint.BOLD), f"    {outcome_text(incident)}"]
+    belief = f"blame {verdict.blame}, confidence {verdict.confidence}"
+    return [
+        style(f"{incident.id}  {printable(verdict.sentence)}", Paint.BOLD),
+        f"    {code_text(incident)}   {belief}   {outcome_text(incident)}",
+    ]
+
+
+def _numbers(incident: IncidentView, times: IncidentTimes) -> list[str]:
+    steps = (
+        "steps redone not measured" if incident.lost_steps is None else f"{plural(incident.lost_steps, 'step')} redone"
+    )
+    restored = f"   (restore {duration(times.restore_s)})" if times.restore_s else ""
+    numbers = f"  lost {duration(times.lost_s)}   {steps}   detected in {duration(times.detect_s)}"
+    phases = " | ".join(f"{phase.name} {duration(phase.length_s)}" for phase in times.phases)
+    return [numbers, f"  | {phases} |{restored}"]
+
+
+def _timeline(incident: IncidentView, style: Style) -> list[str]:
+    day = stamp(incident.opened_at)
+    lines = [style(f"timeline   {day}", Paint.DIM)]
+    if incident.fault_at is not None and incident.verdict is not None:
+        lines.append(f"  {clock(incident.fault_at)} ★ the fault: {printable(incident.verdict.sentence)}")
+    for record in incident.records:
+        told = event_sentence(record.event)
+        decided = action_sentences(record)
+        if told:
+            lines.append(f"  {clock(record.event.at)}   {printable(told)}   " + style(f"seq {record.seq}", Paint.DIM))
+        for sentence in decided:
+            lines.append(f"  {clock(record.at)} ★ {printable(sentence)}   " + style(f"seq {record.seq}", Paint.DIM))
+    if incident.recovered_at is not None:
+        lines.append(f"  {clock(incident.recovered_at)} ★ every rank has done a new step")
+    return lines
+
+
+def _evidence(incident: IncidentView, style: Style) -> list[str]:
+    verdict = incident.verdict
+    if verdict is None or not verdict.evidence:
+        return [style("evidence", Paint.DIM), "  none"]
+    lines = [style("evidence   strongest first", Paint.DIM)]
+    for number, evidence in enumerate(verdict.evidence, 1):
+        seq = evidence_seq(incident, evidence)
+        where = "" if seq is None else "   " + style(f"seq {seq}", Paint.DIM)
+        lines.append(f"  {number} {evidence.source:<13} {clock(evidence.at)}  {printable(evidence.says)}{where}")
+        lines += [f"      {line}" for line in printable(evidence.detail).strip().splitlines()]
+    return lines
+
+
+def _decision(incident: IncidentView, style: Style) -> list[str]:
+    decision = incident.decision
+    lines = [style("decision", Paint.DIM)]
+    if decision is None:
+        return [*lines, "  none yet"]
+    lines += fields("chosen", [f"{printable(decision.chosen)}   (rule {decision.rule})"])
+    lines += fields("why", [printable(decision.why)])
+    lines += fields("refused", [printable(f"{refusal.what}: {refusal.why}") for refusal in decision.refused])
+    if incident.outcome is not None:
+        lines += fields("outcome", [f"{outcome_text(incident)}: {printable(incident.close_why)}"])
+    return lines
+
+
+def _do_now(incident: IncidentView, style: Style) -> list[str]:
+    code = CODES.get(incident.verdict.code) if incident.verdict is not None else None
+    lines = [style("do now", Paint.DIM)]
+    if code is not None:
+        lines.append(f"  {code.you_do}")
+    rank = incident.verdict.ranks[0] if incident.verdict is not None and incident.verdict.ranks else None
+    of_rank = f" --rank {rank}" if rank is not None else ""
+    lines.append(f"  everstep explain {incident.id}   everstep logs --generation {incident.generation}{of_rank}")
+    return lines

@@ -1,0 +1,158 @@
+"""The live lines of `everstep run`: what a person at the terminal should know, as it happens. Pure.
+
+Feed it every entry of the journal in order; most give no line. Called by the launcher.
+"""
+
+from everstep.journal.fold import Fold
+from everstep.journal.format import Entry
+from everstep.journal.view import GenerationView, IncidentView, RunView
+from everstep.model import actions, events
+from everstep.model.record import Header, Record
+from everstep.report.ansi import PLAIN, Paint, Style, printable
+from everstep.report.phases import times_of
+from everstep.report.sentences import event_sentence
+from everstep.report.units import clock, count, duration, plural, stamp
+
+_TOLD_AS_IT_IS = (
+    events.RunReopened,
+    events.NodeLost,
+    events.NodeRefused,
+    events.SnapshotsRefused,
+    events.RuntimeFaulted,
+    events.StopRequested,
+    events.DrillRequested,
+    events.DrillFailed,
+    events.ProposalApproved,
+    events.WorkersFailedToStart,
+)
+
+
+class Narrator:
+    def __init__(self, header: Header, style: Style = PLAIN) -> None:
+        self._fold = Fold(header)
+        self._style = style
+        self._formed = -1  # newest generation whose forming was told
+        self._stepped = -1
+        self._refused_ranks: set[int] = set()
+        self._told: dict[str, tuple[str, ...]] = {}  # incident -> what was said of it last
+
+    @property
+    def view(self) -> RunView:
+        return self._fold.view
+
+    def tell(self, entry: Entry) -> list[str]:
+        """The lines for one entry, without newlines; usually none."""
+        self._fold.add(entry)
+        if not isinstance(entry, Record):
+            return []
+        told = [*self._event(entry.event), *self._progress()]
+        for action in entry.actions:
+            told += self._action(action)
+        at = clock(entry.at)[:8]
+        return [f"{at} {line}" for line in told]
+
+    def skip(self, entry: Entry) -> None:
+        """Know an entry without telling it: it was told when it happened."""
+        self.tell(entry)
+
+    def _event(self, event: events.Event) -> list[str]:
+        if isinstance(event, events.SnapshotsRefused):
+            if event.rank in self._refused_ranks:
+                return []
+            self._refused_ranks.add(event.rank)
+        if isinstance(event, events.ControllerStarted):
+            return [f"{event_sentence(event)}; training went on"] if event.took_over else []
+        if isinstance(event, events.TemplateReported):
+            return [] if event.usable else [f"{printable(event_sentence(event))}; ranks start as fresh interpreters"]
+        return [printable(event_sentence(event))] if isinstance(event, _TOLD_AS_IT_IS) else []
+
+    def _progress(self) -> list[str]:
+        generation = self.view.generation
+        if generation is None:
+            return []
+        told = []
+        if self._formed < generation.number and _is_formed(generation):
+            self._formed = generation.number
+            told.append(_formed_text(generation))
+        if self._stepped < generation.number and _has_stepped(generation):
+            self._stepped = generation.number
+            if generation.number == 0:
+                told.append(
+                    f"first step {count(generation.first_step)}" if generation.counts_own_steps else "first step"
+                )
+        return told
+
+    def _action(self, action: actions.Action) -> list[str]:
+        match action:
+            case actions.Concluded():
+                return self._concluded(self.view.incidents[action.incident], action)
+            case actions.IncidentClosed():
+                return self._closed(self.view.incidents[action.incident])
+            case actions.Refused() if action.incident is None:
+                return [printable(f"not done: {action.what}: {action.why}")]
+            case actions.Finish():
+                return self._finished(action)
+            case _:
+                return []
+
+    def _concluded(self, incident: IncidentView, action: actions.Concluded) -> list[str]:
+        told = (action.verdict.code, action.verdict.sentence, action.decision.rule)
+        before, self._told[incident.id] = self._told.get(incident.id), told
+        if before == told:
+            return []
+        drill = f" (drill {incident.drill})" if incident.drill else ""
+        again = "" if before is None else " on a second look"
+        verdict = self._style(printable(f"{action.verdict.code} {action.verdict.sentence}"), Paint.ORANGE)
+        return [f"{incident.id}{drill}{again}: {verdict} -> {printable(action.decision.chosen)}"]
+
+    def _closed(self, incident: IncidentView) -> list[str]:
+        if incident.outcome != "recovered":
+            return [] if incident.outcome in ("gave-up", "stopped") else [f"{incident.id} {incident.outcome}"]
+        lost = (
+            "lost steps not measured" if incident.lost_steps is None else f"lost {plural(incident.lost_steps, 'step')}"
+        )
+        at = "" if incident.resumed_step is None else f", on at step {count(incident.resumed_step)}"
+        line = f"{incident.id} recovered in {duration(times_of(self.view, incident).lost_s)}, {lost}{at}"
+        return [self._style(line, Paint.GREEN)]
+
+    def _finished(self, action: actions.Finish) -> list[str]:
+        run = self.view.run
+        if action.outcome == "succeeded":
+            return [f"{run} succeeded"]
+        paint = () if action.outcome == "stopped" else (Paint.RED,)
+        lines = [self._style(printable(f"{run} {action.outcome.replace('-', ' ')}: {action.why}"), *paint)]
+        if action.outcome != "stopped" and self.view.incidents:
+            last = list(self.view.incidents)[-1]
+            lines.append(f"everstep incident show {last}   everstep logs --first-error")
+        return lines
+
+
+def opening_lines(view: RunView, journal: str) -> list[str]:
+    """The head of a run's output: what was asked for, and where the truth is."""
+    spec = view.spec
+    if spec is None:
+        return []
+    standby = f", {spec.num_standby} standby" if spec.num_standby else ""
+    shape = f"{spec.num_slots} x {spec.nproc_per_node} = {plural(spec.world_size, 'rank')}{standby}"
+    return [
+        f"everstep {view.everstep_version}  run {view.run}  policy {view.policy.get('name')}  mode {spec.mode}",
+        f"  {shape}   started {stamp(view.started_at)}   journal {journal}",
+    ]
+
+
+def _is_formed(generation: GenerationView) -> bool:
+    return bool(generation.node_of) and len(generation.started) == len(generation.node_of)
+
+
+def _has_stepped(generation: GenerationView) -> bool:
+    accounts = generation.accounts
+    return len(accounts) == len(generation.node_of) and all(a.first_step is not None for a in accounts.values())
+
+
+def _formed_text(generation: GenerationView) -> str:
+    last = max(started.at for started in generation.started.values())
+    hows = sorted({started.how for started in generation.started.values()})
+    ranks = plural(len(generation.started), "rank")
+    restoring = "" if generation.resume_step is None else f", restoring step {count(generation.resume_step)}"
+    took = duration(max(0.0, last - generation.begun_at))
+    return f"gen {generation.number}: {ranks} started in {took} ({', '.join(hows)}){restoring}"

@@ -1,0 +1,82 @@
+"""A record as one sentence, for timelines; "" when there is nothing worth telling."""
+
+from collections.abc import Callable
+from typing import Any
+
+from everstep.analyzer.exits import describe
+from everstep.model import actions, events
+from everstep.model.record import Record
+from everstep.report.units import plural, ranks_text
+
+
+def event_sentence(event: Any) -> str:  # noqa: ANN401  (any event: the table says which are told)
+    tell = _EVENTS.get(type(event))
+    return tell(event) if tell is not None else ""
+
+
+def action_sentences(record: Record) -> list[str]:
+    """What was decided on this record; the same action for many nodes is told once."""
+    told = (_ACTIONS[type(action)](action) for action in record.actions if type(action) in _ACTIONS)
+    return list(dict.fromkeys(told))
+
+
+def _drill(event: events.DrillRequested) -> str:
+    whom = f" {event.rank}" if event.rank is not None else f" {event.node}" if event.node else ""
+    return f"drill {event.drill} asked for: {event.kind}{whom}"
+
+
+def _stopped(event: events.WorkersStopped) -> str:
+    killed = f", {event.num_killed} needed SIGKILL" if event.num_killed else ""
+    held = {step for item in event.held for step in item.steps}
+    kept = f"; snapshots held: {ranks_text(held)}" if held else ""
+    return f"{event.node}: no worker of generation {event.generation} is left{killed}{kept}"
+
+
+def _started(event: events.WorkersStarted) -> str:
+    hows: dict[str, int] = {}
+    for started in event.started:
+        hows[started.how] = hows.get(started.how, 0) + 1
+    how = ", ".join(f"{number} by {name}" for name, number in hows.items())
+    return f"{event.node}: {plural(len(event.started), 'worker')} of generation {event.generation} started ({how})"
+
+
+def _joined(event: events.NodeJoined) -> str:
+    return f"node {event.node} joined ({event.host}, pid {event.pid})"
+
+
+def _controller(event: events.ControllerStarted) -> str:
+    torn = f"; {plural(event.torn_bytes, 'byte')} of a torn record cut off the journal" if event.torn_bytes else ""
+    return f"controller {event.pid} {'took over' if event.took_over else 'started'}{torn}"
+
+
+_EVENTS: dict[type, Callable[[Any], str]] = {
+    events.RunStarted: lambda e: f"run {e.run} started (everstep {e.everstep_version}, policy {e.policy})",
+    events.RunReopened: lambda e: f"the run was started again, attempt {e.attempt}",
+    events.ControllerStarted: _controller,
+    events.NodeJoined: _joined,
+    events.NodeLost: lambda e: f"node {e.node} is lost: {e.reason}",
+    events.NodeRefused: lambda e: f"no node to be had: {e.why}",
+    events.TemplateReported: lambda e: f"{e.node}: template {'ready' if e.usable else f'cannot be used: {e.why}'}",
+    events.WorkersStarted: _started,
+    events.WorkersFailedToStart: lambda e: f"{e.node} could not make its workers: {e.why}",
+    events.WorkerExited: lambda e: f"rank {e.exit.rank} on {e.node} {describe(e.exit)}",
+    events.WorkersStopped: _stopped,
+    events.SnapshotsRefused: lambda e: f"rank {e.rank} on {e.node} trains without snapshots: {e.why}",
+    events.RuntimeFaulted: lambda e: f"rank {e.rank}: everstep's own {e.where} failed and was left out: {e.why}",
+    events.TimerFired: lambda e: f"timer {e.key} fired",
+    events.StopRequested: lambda e: f"asked to stop: {e.why}",
+    events.DrillRequested: _drill,
+    events.DrillFailed: lambda e: f"drill {e.drill} could not be done: {e.why}",
+    events.ProposalApproved: lambda e: f"{e.incident} approved{f' by {e.by}' if e.by else ''}",
+}
+
+_ACTIONS: dict[type, Callable[[Any], str]] = {
+    actions.Concluded: lambda a: f"concluded {a.verdict.code}: {a.decision.chosen} (rule {a.decision.rule})",
+    actions.StartWorkers: lambda a: (
+        f"starting generation {a.generation}" + ("" if a.resume_step is None else f", restoring step {a.resume_step}")
+    ),
+    actions.StopWorkers: lambda a: f"ending the workers of generation {a.generation}",
+    actions.AcquireNode: lambda a: f"asking for a node: {a.why}",
+    actions.IncidentClosed: lambda a: f"{a.incident} {a.outcome}: {a.why}",
+    actions.Finish: lambda a: f"the run {a.outcome.replace('-', ' ')}, exit code {a.exit_code}: {a.why}",
+}

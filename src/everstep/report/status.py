@@ -1,0 +1,197 @@
+"""`everstep status`: one screen, one answer. View to text; pure.
+
+Order: is it moving; if not, what is wrong, who handles it, what comes next; then what it cost and what is at risk.
+"""
+
+from statistics import median
+
+from everstep.goodput.figures import Goodput
+from everstep.journal.view import IncidentView, RunStatus, RunView
+from everstep.report.ansi import PLAIN, Paint, Style
+from everstep.report.asked import Asked
+from everstep.report.layout import field, text_of
+from everstep.report.phases import times_of
+from everstep.report.units import NOT_MEASURED, ago, clock, count, duration, percent, plural, ranks_text, stamp
+
+_PAINTS = {
+    RunStatus.RECOVERING: Paint.ORANGE,
+    RunStatus.WAITING_FOR_APPROVAL: Paint.RED,
+    RunStatus.GAVE_UP: Paint.RED,
+    RunStatus.FAILED: Paint.RED,
+}
+_HOUR_S = 3600.0
+
+
+def render_status(view: RunView, goodput: Goodput, asked: Asked, style: Style = PLAIN) -> str:
+    lines = [_headline(view, asked, style)]
+    lines += _trouble(view, asked) if view.incident is not None else _ended(view)
+    lines += field("goodput", _goodput(view, goodput, asked.as_of(view)))
+    lines += field("nodes", _nodes(view))
+    lines += field("memory", memory_text(view))
+    if not view.is_over and view.incident is None:
+        lines += field("now", "nothing wrong" if not asked.is_gone(view) else "nobody looks after it")
+    for note in notes(view):
+        lines += field("note", note)
+    return text_of(lines)
+
+
+def step_s(view: RunView, now: float) -> tuple[float | None, float | None]:
+    """Seconds per step of the slowest rank: the last ones told, and the median of the last hour."""
+    recent = [s for at, s in view.step_times if at > now - _HOUR_S]
+    return (recent[-1] if recent else None), (median(recent) if recent else None)
+
+
+def at_risk(view: RunView) -> tuple[int | None, int | None]:
+    """(newest step that every rank holds a snapshot of, steps that would be lost now); None when not known."""
+    generation = view.generation
+    if generation is None or not generation.accounts:
+        return None, None
+    held = [account.published_step for account in generation.accounts.values()]
+    known = [step for step in held if step is not None]
+    if len(known) < len(held):
+        return None, None
+    last = generation.last_step
+    return min(known), None if last is None else max(0, last - min(known))
+
+
+def memory_text(view: RunView) -> str:
+    held, lost = at_risk(view)
+    if held is None:
+        return f"{NOT_MEASURED}   no snapshot of every rank is known (a program without everstep.State takes none)"
+    return f"step {count(held)} on every rank   -> at risk now: {plural(lost, 'step') if lost is not None else '—'}"
+
+
+def notes(view: RunView) -> list[str]:
+    """What did not go as wished and does not stop the run."""
+    found = []
+    for node in view.nodes.values():
+        if node.template is not None and not node.template.usable and node.lost is None:
+            found.append(f"{node.node}: template not used, ranks start as fresh interpreters: {node.template.why}")
+    if view.snapshots_refused:
+        last = view.snapshots_refused[-1]
+        ranks = ranks_text(event.rank for event in view.snapshots_refused)
+        found.append(f"ranks {ranks} were refused snapshot memory, last: {last.why}")
+    if view.runtime_faults:
+        last_fault = view.runtime_faults[-1]
+        number = plural(len(view.runtime_faults), "fault")
+        found.append(
+            f"{number} of everstep's own in workers, training went on; last: {last_fault.where}: {last_fault.why}"
+        )
+    restarted = sum(start.took_over for start in view.controllers)
+    if restarted:
+        torn = sum(start.torn_bytes for start in view.controllers)
+        cut = f"; {plural(torn, 'torn byte')} cut off the journal" if torn else ""
+        found.append(f"the controller was restarted {plural(restarted, 'time')}, training went on{cut}")
+    if view.torn_bytes:
+        found.append(f"the journal's last {plural(view.torn_bytes, 'byte')} are an incomplete record and were left out")
+    if view.num_unknown:
+        kinds = ", ".join(f"{kind} ({number})" for kind, number in view.num_unknown.items())
+        found.append(f"records of a newer everstep that this one does not know: {kinds}")
+    return found
+
+
+def _headline(view: RunView, asked: Asked, style: Style) -> str:
+    status = str(view.status).upper().replace("-", " ")
+    gone = asked.is_gone(view)
+    painted = style(
+        status, Paint.BOLD, *([Paint.RED] if gone else [_PAINTS[view.status]] if view.status in _PAINTS else [])
+    )
+    generation = view.stepped
+    step = "no step yet" if generation is None else f"step {count(generation.last_step)}"
+    parts = [f"{view.run}  {painted}", step]
+    as_of = asked.as_of(view)
+    if view.is_over:
+        parts.append(f"ended {stamp(view.finished_at)} ({ago(view.finished_at, asked.at)})")
+        parts.append(f"exit code {view.finish.exit_code if view.finish else NOT_MEASURED}")
+    elif view.incident is not None:
+        since = view.incident.fault_at or view.incident.opened_at
+        parts = [parts[0], f"stopped at {step} for {duration(as_of - since)}", f"incident {view.incident.id}"]
+    elif generation is not None:
+        now_s, median_s = step_s(view, as_of)
+        parts.append(f"{duration(now_s)}/step (median 1h {duration(median_s)})")
+        parts.append(f"last step {ago(generation.last_step_at, as_of)}")
+    line = "   ".join(parts)
+    if gone:
+        line += "\n" + style(
+            f"  as of {stamp(view.last_at)}: controller gone since then ({ago(view.last_at, asked.at)})", Paint.RED
+        )
+    return line
+
+
+def _goodput(view: RunView, goodput: Goodput, now: float) -> str:
+    limit = view.policy.get("max_restarts")
+    window_s = float(view.policy.get("budget_window_s", 0.0))
+    budget = f"{view.restarts_used(now)} of {limit} in {duration(window_s)}" if limit is not None else NOT_MEASURED
+    hour = (
+        f" (last {duration(goodput.window_s)} {percent(goodput.window_ettr)})"
+        if goodput.window_s < goodput.wall_s
+        else ""
+    )
+    generation = view.generation
+    number = NOT_MEASURED if generation is None else str(generation.number)
+    return f"{percent(goodput.ettr)}{hour}   restarts {budget}   incidents {len(view.incidents)}   generation {number}"
+
+
+def _nodes(view: RunView) -> str:
+    active = [n.node for n in view.nodes.values() if n.slot is not None and n.lost is None]
+    standby = [n.node for n in view.nodes.values() if n.slot is None and n.lost is None]
+    lost = [f"{n.node} ({n.lost.reason})" for n in view.nodes.values() if n.lost is not None]
+    if not view.is_over and view.generation is None:
+        return f"{plural(len(view.nodes), 'node')} joined"
+    text = f"{len(active)} active, {len(standby)} standby"
+    return text + (f", {len(lost)} lost: {', '.join(lost)}" if lost else "")
+
+
+def _trouble(view: RunView, asked: Asked) -> list[str]:
+    incident = view.incident
+    assert incident is not None
+    verdict = incident.verdict
+    lines = field("what", f"{verdict.code} {verdict.sentence}" if verdict else "a fault; nothing concluded yet")
+    lines += field("doing", doing(view, incident))
+    if view.status is RunStatus.WAITING_FOR_APPROVAL:
+        return lines + field("next", f"everstep approve {incident.id}")
+    return lines + field("next", _next(view, incident))
+
+
+def doing(view: RunView, incident: IncidentView) -> str:
+    """Which part of a recovery is going on, with what is waited for."""
+    new = next((g for g in view.generations if g.number == incident.next_generation), None)
+    old = view.generation
+    if new is not None:
+        entered = sum(account.entered_at is not None for account in new.accounts.values())
+        stepped = sum(account.first_step is not None for account in new.accounts.values())
+        ranks = len(new.node_of)
+        return (
+            f"forming generation {new.number}: {len(new.started)}/{ranks} ranks started, "
+            f"{entered}/{ranks} in the program, {stepped}/{ranks} stepped"
+        )
+    if view.status is RunStatus.WAITING_FOR_APPROVAL:
+        return f"waits for approval of: {incident.decision.chosen if incident.decision else NOT_MEASURED}"
+    if incident.stopped_at is None and old is not None and old.stop_asked_at is not None:
+        return f"ending the workers of generation {old.number} since {clock(old.stop_asked_at)}"
+    if incident.stopped_at is not None:
+        return "waiting for a node for every slot, or for the next store"
+    return "waiting for the rank that caused it to show itself"
+
+
+def _next(view: RunView, incident: IncidentView) -> str:
+    before = [times_of(view, i).lost_s for i in view.incidents.values() if i.outcome == "recovered"]
+    known = [s for s in before if s is not None]
+    usual = f"; usually {duration(median(known))}" if known else ""
+    new = next((g for g in view.generations if g.number == incident.next_generation), None)
+    if new is not None and new.resume_step is not None:
+        return f"restore step {count(new.resume_step)} from memory{usual}"
+    return f"{incident.decision.chosen if incident.decision else 'a decision'}{usual}"
+
+
+def _ended(view: RunView) -> list[str]:
+    if view.finish is None:
+        return []
+    incident = list(view.incidents.values())[-1] if view.incidents else None
+    lines = []
+    if view.finish.outcome in ("gave-up", "failed") and incident is not None and incident.verdict is not None:
+        lines += field("what", f"{incident.verdict.code} {incident.verdict.sentence}")
+    lines += field("why", view.finish.why)
+    if view.finish.outcome in ("gave-up", "failed") and incident is not None:
+        lines += field("see", f"everstep incident show {incident.id}   everstep logs --first-error")
+    return lines

@@ -1,0 +1,73 @@
+"""Numbers and times as people read them: three digits, UTC, "2m 55s", "48,212", ranks folded to "0-7,16"."""
+
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+NOT_MEASURED = "—"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None or not math.isfinite(seconds):
+        return NOT_MEASURED
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if seconds < 9.995:
+        return f"{seconds:.2f}s"
+    if seconds < 59.95:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def count(number: int | None) -> str:
+    return NOT_MEASURED if number is None else f"{number:,}"
+
+
+def percent(ratio: float | None, digits: int = 1) -> str:
+    return NOT_MEASURED if ratio is None else f"{100 * ratio:.{digits}f}%"
+
+
+def clock(at: float | None) -> str:
+    """Time of day with milliseconds, UTC."""
+    if at is None:
+        return NOT_MEASURED
+    whole_ms = round(at * 1000)
+    return f"{_utc(whole_ms // 1000):%H:%M:%S}.{whole_ms % 1000:03d}"
+
+
+def stamp(at: float | None) -> str:
+    return NOT_MEASURED if at is None else f"{_utc(at):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def short_stamp(at: float | None) -> str:
+    return NOT_MEASURED if at is None else f"{_utc(at):%m-%d %H:%M:%S}"
+
+
+def _utc(at: float) -> datetime:
+    """Whole seconds, cut; a time that no calendar has (a broken clock) becomes the epoch."""
+    try:
+        return datetime.fromtimestamp(int(at), UTC)
+    except (OverflowError, ValueError, OSError):
+        return datetime.fromtimestamp(0, UTC)
+
+
+def ago(at: float | None, now: float) -> str:
+    return NOT_MEASURED if at is None else f"{duration(max(0.0, now - at))} ago"
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """ "0-7,16"."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1][-1:] = [rank] if len(runs[-1]) > 1 else [runs[-1][0], rank]
+        else:
+            runs.append([rank])
+    return ",".join("-".join(str(rank) for rank in run) for run in runs)
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
