@@ -7,6 +7,7 @@ others: nothing here changes the state. Documented in docs/api.md.
 import asyncio
 import contextlib
 import hmac
+import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,13 +16,17 @@ import msgspec
 from aiohttp import web
 
 from everstep.controller.loop import Controller
-from everstep.controller.metrics import render_metrics
+from everstep.controller.metrics import Ourselves, render_metrics
 from everstep.controller.page import PAGE
 from everstep.controller.peers import Input
-from everstep.controller.view import health_of, status_of
+from everstep.core.state import Role
 from everstep.errors import JournalError
+from everstep.goodput.figures import Goodput, goodput_of
+from everstep.journal.history import history_of
 from everstep.journal.reader import Cursor
 from everstep.model.events import DrillRequested, Event, ProposalApproved, StopRequested
+from everstep.report.asjson import status_json
+from everstep.report.asked import Asked
 from everstep.version import __version__
 
 DRILL_KINDS = ("kill-rank", "exit", "raise", "oom", "kill-agent", "kill-controller")
@@ -92,11 +97,25 @@ class Api:
         return web.Response(text=PAGE, content_type="text/html")
 
     async def _status(self, _: web.Request) -> web.Response:
-        return _json(status_of(self._controller.ledger, at=time.time()))
+        """The same JSON as `everstep status --json`."""
+        asked = Asked(at=time.time(), controller_pid=os.getpid())
+        return _json(status_json(self._controller.ledger.fold.view, self._goodput(asked.at), asked))
 
     async def _health(self, _: web.Request) -> web.Response:
-        health = health_of(self._controller, self._dropped())
-        return _json(health, status=200 if health["journal_writable"] else 503)
+        """How the controller itself is; 503 when it cannot decide."""
+        controller = self._controller
+        health = {
+            "everstep_version": __version__,
+            "journal_writable": controller.unwritable_since is None,
+            "unwritable_since": controller.unwritable_since,
+            "peers": controller.peers.names,
+            "queued": controller.queue.qsize(),
+            "dropped": self._dropped(),
+            "replay_mismatches": controller.ledger.num_mismatches,
+            "unknown_records": len(controller.ledger.journal.unknown),
+            "loop_lag_s": self._lag_seconds,
+        }
+        return _json(health, status=200 if controller.unwritable_since is None else 503)
 
     async def _journal(self, request: web.Request) -> web.Response:
         try:
@@ -113,7 +132,14 @@ class Api:
 
     async def _metrics(self, _: web.Request) -> web.Response:
         controller = self._controller
-        text = render_metrics(controller.ledger, self._dropped(), controller.append_seconds or None, self._lag_seconds)
+        members = controller.ledger.state.members.values()
+        ourselves = Ourselves(
+            dropped=self._dropped(),
+            roles={str(role): sum(member.role is role for member in members) for role in Role},
+            append_seconds=controller.append_seconds,
+            lag_seconds=self._lag_seconds,
+        )
+        text = render_metrics(controller.ledger.fold.view, self._goodput(time.time()), ourselves)
         return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _drill(self, request: web.Request) -> web.Response:
@@ -124,7 +150,7 @@ class Api:
             return _error(400, f"no drill {body.kind!r}; there are: {', '.join(DRILL_KINDS)}")
         self._num_drills += 1
         try:
-            drill = f"d{self._controller.ledger.tally.num_drills + self._num_drills}"
+            drill = f"d{len(self._controller.ledger.fold.view.drills) + self._num_drills}"
             event = DrillRequested(at=time.time(), drill=drill, kind=body.kind, rank=body.rank, node=body.node)
             return await self._take(event, {"drill": drill})
         finally:
@@ -165,6 +191,9 @@ class Api:
         if not recorded:
             return _error(409, "the run is over")
         return _json({**answer, "seq": self._controller.ledger.journal.seq})
+
+    def _goodput(self, at: float) -> Goodput:
+        return goodput_of(history_of(self._controller.ledger.fold.view, at))
 
     def _dropped(self) -> dict[str, int]:
         return dict(self._controller.dropped + self._controller.peers.refused)

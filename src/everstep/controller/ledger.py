@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 
 from everstep.controller.spec_file import JOURNAL_NAME, SpecFile
-from everstep.controller.tally import Tally
 from everstep.core.policy import Policy
 from everstep.core.state import Phase, State
 from everstep.core.step import step
 from everstep.errors import JournalError
+from everstep.journal.fold import Fold
 from everstep.journal.writer import Journal
 from everstep.model.actions import Action
 from everstep.model.events import ControllerStarted, Event, RunReopened, RunStarted
@@ -40,7 +40,7 @@ class Ledger:
         self.journal = journal
         self.policy = policy
         self.state = State.initial()
-        self.tally = Tally()
+        self.fold = Fold(journal.header)  # the same view as the reading verbs have
         self.last_seqs: dict[str, int] = {}  # newest report per peer that is on record or was put aside
         self.num_mismatches = 0  # records whose actions this version would not have decided
 
@@ -145,7 +145,7 @@ class Ledger:
 
     def _note(self, record: Record) -> None:
         self.put_aside(record.source, record.source_seq)
-        self.tally.add(record)
+        self.fold.add(record)
 
 
 def _run_started(wanted: SpecFile, at: float) -> RunStarted:

@@ -54,7 +54,7 @@ class Controller:
         )
         self.dropped: Counter[str] = Counter()  # reports by kind that were not recorded
         self.unwritable_since: float | None = None
-        self.append_seconds = 0.0
+        self.append_seconds: float | None = None  # the last one
         self._poison = Poison(run_dir)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._silence: dict[str, asyncio.TimerHandle] = {}

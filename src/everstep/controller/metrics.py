@@ -1,100 +1,108 @@
-"""/metrics: Prometheus text. A series that is not known is absent, never 0. Pure: a snapshot of figures to text.
+"""/metrics: Prometheus text. A series that is not known is absent, never 0. Pure: a view of the run to text.
 
 Names follow docs/api.md. No rank, incident or message text is a label: their number has no bound.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
-from everstep.controller.ledger import Ledger
-from everstep.controller.tally import Tally
-from everstep.core.state import Phase, Role
+import msgspec
+
+from everstep.goodput.figures import Goodput
+from everstep.journal.view import IncidentView, RunStatus, RunView
 from everstep.version import __version__
 
 Labels = dict[str, str]
 Sample = tuple[Labels, float]
 
 
-def render_metrics(
-    ledger: Ledger, dropped: dict[str, int], append_seconds: float | None, lag_seconds: float | None
-) -> str:
-    state, tally = ledger.state, ledger.tally
-    run = {"run": state.run}
-    nodes = {str(role): sum(m.role is role for m in state.members.values()) for role in Role}
-    families = [
-        _gauge("everstep_build_info", "Always 1.", [({"version": __version__}, 1)]),
-        _gauge(
-            "everstep_run_state",
-            "1 for the state that the run is in.",
-            [({**run, "state": str(phase)}, float(phase is state.phase)) for phase in Phase],
-        ),
-        *_progress(tally, run),
-        _gauge("everstep_generation", "Formation of the worker group.", [(run, state.generation)])
-        if state.generation >= 0
-        else "",
-        _counter(
-            "everstep_restarts_total",
-            "Restarts of the workers, by who is blamed.",
-            [({**run, "cause": cause}, number) for cause, number in sorted(tally.restarts.items())],
-        ),
-        _counter(
-            "everstep_incidents_total",
-            "Incidents that ended, by code of the final verdict.",
-            [({**run, "code": code}, number) for code, number in sorted(tally.incidents.items())],
-        ),
-        _gauge("everstep_incidents_open", "Incidents not over yet.", [(run, float(bool(tally.open_incident)))]),
-        _counter(
-            "everstep_rollback_steps_total",
-            "Completed steps that had to be done again.",
-            [(run, tally.rollback_steps)] if tally.rollback_steps is not None else [],
-        ),
-        _gauge(
-            "everstep_nodes",
-            "Nodes by role.",
-            [({**run, "role": role}, number) for role, number in nodes.items()],
-        ),
-        *_ourselves(tally, dropped, append_seconds, lag_seconds),
-    ]
+class Ourselves(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures about the controller, which no journal has."""
+
+    dropped: dict[str, int]  # messages of peers, by kind
+    roles: dict[str, int]  # nodes by role
+    append_seconds: float | None = None
+    lag_seconds: float | None = None
+
+
+def render_metrics(view: RunView, goodput: Goodput | None, ourselves: Ourselves) -> str:
+    run = {"run": view.run}
+    families = [_gauge("everstep_build_info", "Always 1.", [({"version": __version__}, 1)])]
+    families += _run(view, run)
+    families += _incidents(view, run)
+    if goodput is not None:
+        families += _goodput(goodput, run)
+    roles = [({**run, "role": role}, number) for role, number in ourselves.roles.items()]
+    families.append(_gauge("everstep_nodes", "Nodes by role.", roles))
+    families += _ourselves(ourselves)
     return "".join(families)
 
 
-def _progress(tally: Tally, run: Labels) -> list[str]:
-    if tally.last_step is None:
-        return []
+def _run(view: RunView, run: Labels) -> list[str]:
+    states = [({**run, "state": str(status)}, float(status is view.status)) for status in RunStatus]
+    generation, stepped = view.generation, view.stepped
+    step = None if stepped is None else stepped.last_step
+    step_at = None if stepped is None else stepped.last_step_at
+    number = None if generation is None else generation.number
     return [
-        _gauge("everstep_run_step", "Newest step that every rank has done.", [(run, tally.last_step)]),
-        _gauge(
-            "everstep_run_last_step_timestamp_seconds",
-            "When it was done.",
-            [(run, tally.last_step_at)] if tally.last_step_at is not None else [],
-        ),
+        _gauge("everstep_run_state", "1 for the state that the run is in.", states),
+        _gauge("everstep_run_step", "Newest step that every rank has done.", _one(run, step)),
+        _gauge("everstep_run_last_step_timestamp_seconds", "When it was done.", _one(run, step_at)),
+        _gauge("everstep_generation", "Formation of the worker group.", _one(run, number)),
     ]
 
 
-def _ourselves(
-    tally: Tally, dropped: dict[str, int], append_seconds: float | None, lag_seconds: float | None
-) -> list[str]:
+def _incidents(view: RunView, run: Labels) -> list[str]:
+    closed = [incident for incident in view.incidents.values() if not incident.is_open]
+    codes = Counter(_code(incident) for incident in closed)
+    restarted = [incident for incident in view.incidents.values() if incident.next_generation is not None]
+    causes = Counter(_cause(incident) for incident in restarted)
+    faults = Counter(fault.where.partition(":")[0] for fault in view.runtime_faults)
+    lost = [incident.lost_steps for incident in closed if incident.lost_steps is not None]
     return [
+        _counter("everstep_restarts_total", "Restarts of the workers, by who is blamed.", _by(run, "cause", causes)),
+        _counter("everstep_incidents_total", "Incidents over, by code of the verdict.", _by(run, "code", codes)),
+        _gauge("everstep_incidents_open", "Incidents not over.", _one(run, float(view.open_incident is not None))),
         _counter(
-            "everstep_stale_messages_total",
-            "Messages of peers that were dropped, by kind.",
-            [({"kind": kind}, number) for kind, number in sorted(dropped.items())],
+            "everstep_rollback_steps_total",
+            "Completed steps that had to be done again.",
+            _one(run, sum(lost) if lost else None),
         ),
-        _counter(
-            "everstep_worker_errors_total",
-            "Faults of our own inside workers, swallowed, by place.",
-            [({"kind": kind}, number) for kind, number in sorted(tally.worker_errors.items())],
-        ),
-        _gauge(
-            "everstep_journal_append_seconds",
-            "The last append, disk included.",
-            [({}, append_seconds)] if append_seconds is not None else [],
-        ),
-        _gauge(
-            "everstep_controller_loop_lag_seconds",
-            "How late a timer fired, last time.",
-            [({}, lag_seconds)] if lag_seconds is not None else [],
-        ),
+        _counter("everstep_worker_errors_total", "Our own faults in workers, swallowed.", _by({}, "kind", faults)),
     ]
+
+
+def _goodput(goodput: Goodput, run: Labels) -> list[str]:
+    seconds = [({**run, "bucket": str(bucket)}, value) for bucket, value in goodput.seconds.items()]
+    ratios = [*_one({**run, "window": "run"}, goodput.ettr), *_one({**run, "window": "1h"}, goodput.window_ettr)]
+    return [
+        _counter("everstep_run_seconds_total", "Seconds of all ranks, by where they went.", seconds),
+        _gauge("everstep_goodput_ratio", "Productive seconds / (wall x ranks).", ratios),
+    ]
+
+
+def _ourselves(ourselves: Ourselves) -> list[str]:
+    return [
+        _counter("everstep_stale_messages_total", "Messages dropped.", _by({}, "kind", ourselves.dropped)),
+        _gauge("everstep_journal_append_seconds", "The last append, disk and all.", _one({}, ourselves.append_seconds)),
+        _gauge("everstep_controller_loop_lag_seconds", "How late a timer fired.", _one({}, ourselves.lag_seconds)),
+    ]
+
+
+def _code(incident: IncidentView) -> str:
+    return incident.verdict.code if incident.verdict is not None else "none"
+
+
+def _cause(incident: IncidentView) -> str:
+    return str(incident.verdict.blame) if incident.verdict is not None else "unknown"
+
+
+def _one(labels: Labels, value: float | None) -> list[Sample]:
+    return [] if value is None else [(labels, value)]
+
+
+def _by(labels: Labels, name: str, numbers: dict[str, int]) -> list[Sample]:
+    return [({**labels, name: key}, number) for key, number in sorted(numbers.items())]
 
 
 def _gauge(name: str, doc: str, samples: Iterable[Sample]) -> str:

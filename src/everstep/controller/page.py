@@ -43,7 +43,8 @@ function show(status) {
   el("head").replaceChildren(span(status.run + "  "), span(status.status.toUpperCase(), status.status));
   const step = status.step == null ? "no step reported" : "step " + status.step.toLocaleString("en");
   el("now").textContent = `${step} \\u00b7 generation ${status.generation ?? "\\u2014"} \\u00b7 ` +
-    `${status.restarts} restarts \\u00b7 world size ${status.world_size} \\u00b7 mode ${status.mode}`;
+    `${status.restarts_used} of ${status.restarts_allowed} restarts used \\u00b7 ` +
+    `world size ${status.world_size} \\u00b7 mode ${status.mode}`;
   const table = el("incidents"); table.replaceChildren();
   if (incidents.size) row(table, ["id", "when", "code", "what", "outcome", "recovered in", "lost steps"], "th");
   for (const i of [...incidents.values()].reverse()) row(table, [i.id, clock(i.at), i.verdict?.code,
@@ -56,7 +57,7 @@ function show(status) {
 async function poll() {
   try {
     const status = await (await fetch("/api/status")).json();
-    while (after < status.seq) {
+    while (after < status.journal_seq) {
       const got = await (await fetch("/api/journal?after=" + after)).json();
       if (!got.records?.length) break;
       got.records.forEach(fold); after = got.records.at(-1).seq;

@@ -1,37 +1,78 @@
 """everstep's own lines on the terminal: what happened, told from the journal while it grows, and the summary.
 
-It follows the journal as any reader does and adds nothing of its own. Used by `launcher.terminal`, in its thread.
+It follows the journal as any reader does; the words are `report`'s. Used by `launcher.terminal`, in its thread.
 """
 
-from collections.abc import Callable
+import os
+import sys
+import time
 from pathlib import Path
 
 from everstep.errors import JournalError
+from everstep.goodput.figures import goodput_of
 from everstep.journal.format import Entry
+from everstep.journal.history import history_of
 from everstep.journal.reader import Cursor
+from everstep.journal.view import RunView
 from everstep.launcher.supervise import End
+from everstep.report.ansi import style_for
+from everstep.report.narrate import Narrator
+from everstep.report.units import duration, percent, plural
 
 
 class Narration:
     def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
-        self._cursor = Cursor(run_dir / "journal.jsonl")
-        self._tell: Callable[[Entry], list[str]] = lambda entry: []
-        self._complaint = ""
+        self._path = run_dir / "journal.jsonl"
+        self._cursor = Cursor(self._path)
+        self._size = -1
+        self._narrator: Narrator | None = None
+        self._is_lost = False
 
     def skip_existing(self) -> None:
         """Earlier attempts were told when they happened."""
-        self._read()
+        self.lines()
 
     def lines(self) -> list[str]:
-        return [line for entry in self._read() for line in self._tell(entry)]
+        """About what has come since the last call."""
+        try:
+            return [line for entry in self._read() for line in self._tell(entry)]
+        except JournalError as error:
+            if self._is_lost:
+                return []
+            self._is_lost = True  # once: the run itself does not depend on this reader
+            return [f"everstep: cannot follow the journal: {error}"]
 
     def summary(self, end: End) -> list[str]:
-        return [f"everstep: {end.outcome}: {end.why}"]
+        """The last lines. How it ended was told when it was decided; not so when the controller could not."""
+        view = self._narrator.view if self._narrator is not None else None
+        lines = [] if view is not None and view.is_over else [f"everstep: {end.outcome}: {end.why}"]
+        if view is not None and view.generations:
+            lines += [_account(view), f"  everstep status {view.run}   everstep goodput {view.run}"]
+        return lines
 
     def _read(self) -> list[Entry]:
+        """Looks at the size first: mostly nothing has come."""
         try:
-            return self._cursor.read()
-        except JournalError as error:
-            self._complaint = str(error)
+            size = os.stat(self._path).st_size  # noqa: PTH116  (ten times a second)
+        except OSError:
             return []
+        if size == self._size:
+            return []
+        self._size = size
+        return self._cursor.read()
+
+    def _tell(self, entry: Entry) -> list[str]:
+        if self._narrator is None:
+            if self._cursor.header is None:
+                return []
+            self._narrator = Narrator(self._cursor.header, style_for(sys.stderr))
+        return self._narrator.tell(entry)
+
+
+def _account(view: RunView) -> str:
+    """What the run cost, in one line."""
+    goodput = goodput_of(history_of(view, time.time()))
+    recovered = sum(incident.outcome == "recovered" for incident in view.incidents.values())
+    incidents = plural(len(view.incidents), "incident")
+    of_them = f" ({recovered} recovered)" if view.incidents else ""
+    return f"  {duration(goodput.wall_s)}, {incidents}{of_them}, goodput {percent(goodput.ettr)}"
