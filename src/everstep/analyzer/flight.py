@@ -16,6 +16,7 @@ from everstep.analyzer.records import Collective, FlightRecord, ParallelGroup, S
 
 KNOWN_MAJOR = "2"
 MAX_ENTRIES = 200_000
+_INT64 = 1 << 63
 MAX_RANKS_IN_GROUP = 1_000_000
 
 _P2P = re.compile(r"(send|recv) (\d+)(->|<-)(\d+)$")
@@ -48,7 +49,7 @@ def normalise(raw: object, rank: int) -> FlightRecord:
     groups += [ParallelGroup(name=n, desc=d, kind=kind_of(d)) for n, d in sorted(descs) if n not in named]
     return FlightRecord(
         rank=rank,
-        version=version,
+        version=version[:40],
         entries=tuple(sorted(seen, key=lambda entry: entry.record_id)),
         groups=tuple(groups),
         world=world,
@@ -68,7 +69,7 @@ def _entry(raw: object, number: int) -> Collective:
     return Collective(
         group=_group_of(raw)[0],
         seq=_needed(raw, "p2p_seq_id" if is_p2p else "collective_seq_id", number),
-        op=p2p[1] if p2p else op,
+        op=p2p[1] if p2p else op[:100],
         record_id=_needed(raw, "record_id", number),
         completed=raw.get("retired") is True or state == "completed" or bool(finished),
         is_p2p=is_p2p,
@@ -105,8 +106,8 @@ def _int(value: object) -> int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value):
+        return value if -_INT64 <= value < _INT64 else None
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
         return int(value)
     return None
 
@@ -115,7 +116,9 @@ def _sizes(value: object) -> Sizes:
     if not isinstance(value, list | tuple):
         return ()
     return tuple(
-        tuple(n for n in shape[:16] if isinstance(n, int)) for shape in value[:4096] if isinstance(shape, list | tuple)
+        tuple(n for n in shape[:16] if isinstance(n, int) and -_INT64 <= n < _INT64)
+        for shape in value[:4096]
+        if isinstance(shape, list | tuple)
     )
 
 

@@ -81,6 +81,17 @@ class RankLoad(msgspec.Struct, frozen=True, kw_only=True):
     traffic_bytes_s: float | None = None
 
 
+class RankTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean seconds per step of one rank in one round. None: not measured."""
+
+    rank: int
+    compute_s: float  # forward, backward, optimizer: everything that is not waiting for other ranks
+    wait_s: float | None = None  # in collectives
+    data_s: float | None = None  # waiting for the data loader; part of compute_s
+    gc_s: float | None = None  # in the garbage collector; part of compute_s
+    work: float | None = None  # amount of work: tokens, or elements of the batch
+
+
 class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known of one rank at one moment."""
 

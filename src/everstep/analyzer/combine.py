@@ -1,0 +1,166 @@
+"""All evidence about one moment becomes one verdict: who, why, how sure, and which group to isolate.
+
+Order of trust: what the flight records prove (`localise`), the state of processes, what stacks show (`clusters`), what
+the library said when it timed out, loads. A stronger source decides, a weaker one refines it or lowers the confidence.
+Nobody is blamed for having no evidence while another explanation is there.
+
+Pure. Called by the controller and by `everstep analyze`.
+"""
+
+import msgspec
+
+from everstep.analyzer import describe, fallbacks
+from everstep.analyzer.clusters import Activity, Clusters, cluster, main_thread
+from everstep.analyzer.codes import CODES
+from everstep.analyzer.finding import Finding
+from everstep.analyzer.groups import shared_by
+from everstep.analyzer.localise import localise
+from everstep.analyzer.positions import Positions
+from everstep.analyzer.records import Case, ParallelGroup, RankEvidence
+from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
+
+SETTLED_S = 1.0
+"""A wait younger than this when the evidence was taken is what a running job looks like, too: ranks arrive one after
+another in every step. Younger hangs are not called; the hang rule does not ask before."""
+
+_PROOF = ("ES-H03", "ES-H04", "ES-H05")
+_STOPPED = "T"  # not t: py-spy itself holds a process in a tracing stop while it looks
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    verdict: Verdict
+    group: ParallelGroup | None  # the unit to isolate when the suspects are more than one, or where it was seen
+    clusters: Clusters
+    findings: tuple[Finding, ...]  # all, the chosen one first
+
+
+class Bench(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the rules look at, indexed by rank."""
+
+    case: Case
+    by_rank: dict[int, RankEvidence]
+    positions: Positions
+    clusters: Clusters
+    doing: dict[int, Activity]
+
+    @property
+    def suspects_by_state(self) -> tuple[int, ...]:
+        return tuple(r for r, e in sorted(self.by_rank.items()) if e.states and e.states[0][1] == _STOPPED)
+
+
+def diagnose(case: Case) -> Diagnosis:
+    """The verdict of one moment. A running job gets ES-H00, poor evidence ES-H15."""
+    bench = lay_out(case)
+    findings = _findings(bench)
+    chosen = findings[0]
+    chosen = describe.refine(chosen, bench.by_rank, bench.doing)
+    group = _group(chosen, bench)
+    verdict = Verdict(
+        code=chosen.code,
+        sentence=chosen.sentence,
+        blame=Blame(CODES[chosen.code].blame),
+        confidence=chosen.confidence,
+        ranks=chosen.ranks,
+        at=case.at,
+        place=chosen.place,
+        evidence=_evidence(chosen, bench),
+    )
+    return Diagnosis(verdict=verdict, group=group, clusters=bench.clusters, findings=(chosen, *findings[1:]))
+
+
+def lay_out(case: Case) -> Bench:
+    by_rank = {evidence.rank: evidence for evidence in case.ranks}
+    threads = {
+        rank: thread
+        for rank, evidence in by_rank.items()
+        if evidence.processes and (thread := main_thread(evidence.processes[0])) is not None
+    }
+    clusters = cluster(threads)
+    doing = {rank: c.activity for c in (*clusters.healthy, *clusters.outliers) for rank in c.ranks}
+    records = [evidence.flight for evidence in case.ranks if evidence.flight is not None]
+    positions = Positions(records, {*case.world, *by_rank})
+    return Bench(case=case, by_rank=by_rank, positions=positions, clusters=clusters, doing=doing)
+
+
+def _findings(bench: Bench) -> list[Finding]:
+    found = [_narrowed(finding, bench) for finding in localise(bench.positions, bench.case.at)]
+    if found and _is_young(found[0], bench):
+        return [_young(bench)]
+    proven = [f for f in found if f.code in _PROOF or f.confidence is Confidence.HIGH]
+    weaker = [f for f in found if f not in proven and f.code != "ES-H11"]
+    stalled = [f for f in found if f.code == "ES-H11"]
+    others = fallbacks.stopped(bench.case.at, bench.by_rank, bench.suspects_by_state)
+    stacked = fallbacks.stacks(bench.case.at, bench.clusters, bench.doing)
+    if weaker and stacked and not set(weaker[0].ranks) & set(stacked[0].ranks):
+        stacked = []  # the records name somebody; stacks alone do not overrule them
+    rest = [
+        *fallbacks.timeouts(bench.case.at, bench.by_rank, bench.positions.world),
+        *fallbacks.loads(bench.case.at, bench.by_rank),
+        *fallbacks.steps(bench.case.at, bench.by_rank),
+    ]
+    listed = [*proven, *others, *weaker, *stacked, *stalled, *rest]
+    return listed or [fallbacks.nothing(bench.case.at, bench.by_rank, bench.positions)]
+
+
+def _narrowed(finding: Finding, bench: Bench) -> Finding:
+    """Of several suspects without a record, those whose stack shows that they wait themselves are innocent."""
+    if finding.code != "ES-H10" or len(finding.ranks) < 2:
+        return finding
+    left = tuple(rank for rank in finding.ranks if bench.doing.get(rank) is not Activity.COLLECTIVE)
+    if not left or left == finding.ranks:
+        return finding
+    sentence = describe.absent_sentence(left, finding)
+    confidence = Confidence.MEDIUM if len(left) == 1 else finding.confidence
+    return msgspec.structs.replace(finding, ranks=left, sentence=sentence, confidence=confidence)
+
+
+def _is_young(finding: Finding, bench: Bench) -> bool:
+    """Whether everything that is pending began only just before the evidence was taken."""
+    if finding.code in ("ES-H03", "ES-H04", "ES-H10"):  # a desync does not pass, and a rank without a record is odd
+        return False
+    began = [e.created_at for r in bench.positions.records for e in bench.positions.pending(r) if e.created_at]
+    return bool(began) and 0 <= bench.case.at - min(began) < SETTLED_S
+
+
+def _young(bench: Bench) -> Finding:
+    pending = [rank for rank in bench.positions.records if bench.positions.pending(rank)]
+    return Finding(
+        code="ES-H00",
+        sentence=f"no fault found: {len(pending)} ranks are in a collective, for less than {SETTLED_S} s when the "
+        "evidence was taken, as in every running job.",
+        confidence=Confidence.MEDIUM,
+    )
+
+
+def _group(finding: Finding, bench: Bench) -> ParallelGroup | None:
+    """The parallel group that all outliers share; for one suspect, where it was missed unless that is everywhere."""
+    if not finding.ranks:
+        return finding.group
+    groups = list(bench.positions.groups.values())
+    moving = {rank for c in bench.clusters.outliers for rank in c.ranks if c.activity is not Activity.BACKWARD}
+    for outliers in ({*finding.ranks, *moving}, set(finding.ranks)):
+        if len(outliers) > 1:
+            shared = shared_by(sorted(outliers), groups)
+            if shared:
+                return shared
+    seen = finding.group
+    return seen if seen is not None and seen.kind != "world" and len(seen.ranks) > 1 else None
+
+
+def _evidence(finding: Finding, bench: Bench) -> tuple[Evidence, ...]:
+    at = bench.case.at
+    listed = list(finding.evidence)
+    listed += describe.of_suspects(at, finding.ranks, bench.by_rank)
+    listed += describe.of_clusters(at, bench.clusters)
+    listed += [
+        Evidence(at=at, source="flight record", says=says, rank=rank)
+        for rank, says in list(bench.positions.stale.items())[:16]
+    ]
+    listed += [
+        Evidence(at=at, source="missing", says=why, rank=rank)
+        for rank, evidence in bench.by_rank.items()
+        if rank in finding.ranks or not finding.ranks
+        for why in evidence.unavailable
+    ][:64]
+    unique = {(e.source, e.says, e.rank): e for e in listed}
+    return tuple(unique.values())

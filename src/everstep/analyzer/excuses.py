@@ -1,0 +1,110 @@
+"""Why a rank that takes longer is not a slow machine. Pure; used by `slow`.
+
+Each excuse must explain most of the excess by something that was measured. What was not measured excuses nobody.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from everstep.analyzer.records import ParallelGroup, RankTiming
+from everstep.analyzer.words import ranks_text, verb
+
+
+class Excuse(msgspec.Struct, frozen=True, kw_only=True):
+    code: str
+    why: str
+
+
+def mean_timings(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, RankTiming]:
+    """Per rank over all rounds. A part that is missing in one round is missing in the mean."""
+    by_rank: dict[int, list[RankTiming]] = {}
+    for timings in rounds:
+        for timing in timings:
+            by_rank.setdefault(timing.rank, []).append(timing)
+    return {rank: _mean(listed) for rank, listed in by_rank.items()}
+
+
+def _mean(listed: list[RankTiming]) -> RankTiming:
+    parts = {}
+    for name in ("wait_s", "data_s", "gc_s", "work"):
+        values = [getattr(timing, name) for timing in listed]
+        parts[name] = None if None in values else statistics.fmean(values)
+    return msgspec.structs.replace(listed[0], compute_s=statistics.fmean(t.compute_s for t in listed), **parts)
+
+
+def find(
+    ranks: tuple[int, ...],
+    means: Mapping[int, RankTiming],
+    groups: Sequence[ParallelGroup],
+    first: Mapping[int, RankTiming],
+    share: float,
+) -> Excuse | None:
+    """The first excuse that holds for all of the flagged ranks."""
+    others = [timing for rank, timing in means.items() if rank not in ranks]
+    if not others:
+        return None
+    flagged = [means[rank] for rank in ranks]
+    excess = statistics.fmean(t.compute_s for t in flagged) - statistics.median(t.compute_s for t in others)
+    who = f"{ranks_text(ranks)} {verb(ranks, 'takes', 'take')} longer"
+    for name, code, what in (
+        ("data_s", "ES-S07", "waiting for the data loader"),
+        ("gc_s", "ES-S06", "Python's garbage collector"),
+    ):
+        extra = _extra(name, flagged, others)
+        if extra is not None and extra >= share * excess:
+            return Excuse(code=code, why=f"{who}, and {min(1.0, extra / excess):.0%} of it is {what}")
+    if _work_explains(flagged, others, excess, share):
+        has = verb(ranks, "it has", "they have")
+        return Excuse(code="ES-S04", why=f"{who} because {has} more work: the time per unit of work is usual")
+    stage = _whole_stage(ranks, means, groups)
+    if stage:
+        return Excuse(code="ES-S05", why=f"{who}: they are one pipeline stage in all of its replicas ({stage})")
+    if _always_so(ranks, means, first):
+        return Excuse(code="ES-S08", why=f"{who}, and did so by as much since the first steps: this job is made so")
+    return None
+
+
+def _extra(name: str, flagged: list[RankTiming], others: list[RankTiming]) -> float | None:
+    mine: list[float] = [v for timing in flagged if (v := getattr(timing, name)) is not None]
+    theirs: list[float] = [v for timing in others if (v := getattr(timing, name)) is not None]
+    if len(mine) < len(flagged) or len(theirs) < len(others):
+        return None
+    return statistics.fmean(mine) - statistics.median(theirs)
+
+
+def _work_explains(flagged: list[RankTiming], others: list[RankTiming], excess: float, share: float) -> bool:
+    """Time that the usual rate would need for the extra work."""
+    if any(t.work is None or t.work <= 0 for t in (*flagged, *others)):
+        return False
+    rate = statistics.median(t.compute_s / (t.work or 1.0) for t in others)
+    extra = statistics.fmean(t.work or 0.0 for t in flagged) - statistics.median(t.work or 0.0 for t in others)
+    return extra * rate >= share * excess
+
+
+def _whole_stage(ranks: tuple[int, ...], means: Mapping[int, RankTiming], groups: Sequence[ParallelGroup]) -> str:
+    """Whether the flagged ranks hold the same place in every pipeline. One pipeline alone proves nothing."""
+    pipelines = [group for group in groups if group.kind == "pp" and set(group.ranks) <= set(means)]
+    if len(pipelines) < 2:
+        return ""
+    places = {group.ranks.index(rank) for group in pipelines for rank in ranks if rank in group.ranks}
+    if len(places) != 1:
+        return ""
+    place = places.pop()
+    stage = {group.ranks[place] for group in pipelines if place < len(group.ranks)}
+    return f"stage {place} of {len(pipelines[0].ranks)}" if stage == set(ranks) else ""
+
+
+def _always_so(ranks: tuple[int, ...], means: Mapping[int, RankTiming], first: Mapping[int, RankTiming]) -> bool:
+    """The same lead over the others at the beginning. A machine that was slow from the start looks alike, which is why
+    delivery checks compare machines before a job runs."""
+    if not set(ranks) <= set(first):
+        return False
+    return all(_lead(rank, ranks, first) >= 0.8 * _lead(rank, ranks, means) for rank in ranks)
+
+
+def _lead(rank: int, ranks: tuple[int, ...], timings: Mapping[int, RankTiming]) -> float:
+    others = [t.compute_s for r, t in timings.items() if r not in ranks]
+    usual = statistics.median(others) if others else 0.0
+    return timings[rank].compute_s / usual - 1 if usual > 0 else 0.0

@@ -1,0 +1,96 @@
+"""Steps, losses and timeouts in log lines of Megatron, torchtitan, Hugging Face and plain loops. Pure.
+
+Reads one line at a time and gives None for everything that it does not know.
+"""
+
+import re
+
+import msgspec
+
+from everstep.analyzer.numbers import Point
+
+MAX_LINE = 4_000
+"""Longer lines are cut: progress bars rewrite one line for hours."""
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_NUMBER = r"([+-]?(?:\d[\d,]*\.?\d*(?:[eE][+-]?\d+)?|nan|inf(?:inity)?))\b"
+_MEGATRON = re.compile(r"\biteration\s+(\d{1,12})/\s*\d{1,12}\s*\|")
+_STEP = re.compile(r"(?:\b(?:step|iter|iteration|global_step)['\"]?\s{0,3}[:=#]?\s{0,8})(\d{1,12})\b", re.I)
+_LOSS = re.compile(rf"(?<![\w-])['\"]?(?:lm loss|train_loss|loss)['\"]?\s{{0,3}}[:=]?\s{{0,8}}['\"]?{_NUMBER}", re.I)
+_GRAD = re.compile(rf"(?<![\w-])['\"]?(?:grad[ _]norm|gnorm|grad)['\"]?\s{{0,3}}[:=]?\s{{0,8}}['\"]?{_NUMBER}", re.I)
+_ELAPSED = re.compile(rf"elapsed time per iteration \(ms\):\s{{0,8}}{_NUMBER}", re.I)
+_SKIPPED = re.compile(r"number of skipped iterations:\s{0,8}([1-9]\d*)\b")
+_BAR = re.compile(r"\|\s{0,4}(\d{1,12})/\d{1,12} \[")
+
+_RANK = re.compile(r"^\s*\[?(?:default)?rank\s?(\d{1,7})\]?[:\s]|\[Rank (\d{1,7})\]|\brank (\d{1,7})\b", re.I)
+_WATCHDOG = re.compile(
+    r"\[?Rank (\d{1,7})\]?.{0,200}?collective operation timeout: Work\w+\(SeqNum=(\d{1,12}), OpType=(\w{1,40})", re.I
+)
+_GLOO_TIMEOUT = re.compile(
+    r"Timed out waiting \d+ms for (?:recv|send) operation|Application timeout caused pair closure"
+)
+
+
+class Timeout(msgspec.Struct, frozen=True, kw_only=True):
+    """The library's own complaint that a collective did not complete."""
+
+    rank: int | None
+    seq: int | None
+    op: str
+
+
+def read_point(line: str) -> Point | None:
+    """Step, loss, gradient norm of one line; None when it names no loss and no gradient norm."""
+    text = line[:MAX_LINE]
+    lower = text.lower()
+    if "loss" not in lower and "grad" not in lower and "gnorm" not in lower:
+        return None
+    text = _ANSI.sub("", text)
+    loss, grad = _LOSS.search(text), _GRAD.search(text)
+    if not loss and not grad:
+        return None
+    step = _MEGATRON.search(text) or _STEP.search(text)
+    elapsed = _ELAPSED.search(text)
+    elapsed_ms = _float(elapsed[1]) if elapsed else None
+    return Point(
+        step=int(step[1]) if step else None,
+        loss=_float(loss[1]) if loss else None,
+        grad_norm=_float(grad[1]) if grad else None,
+        step_s=elapsed_ms / 1000 if elapsed_ms is not None else None,
+        skipped=bool(_SKIPPED.search(text)),
+    )
+
+
+def read_step(line: str) -> int | None:
+    """The step that a line mentions, with a loss or without; also of Hugging Face's progress bar."""
+    text = line[:MAX_LINE]
+    lower = text.lower()
+    if "step" not in lower and "iter" not in lower and "| " not in lower:
+        return None
+    text = _ANSI.sub("", text)
+    found = _MEGATRON.search(text) or _BAR.search(text) or _STEP.search(text)
+    return int(found[1]) if found else None
+
+
+def read_timeout(line: str) -> Timeout | None:
+    """NCCL's watchdog names rank, sequence number and operation; gloo names nothing."""
+    text = line[:MAX_LINE]
+    if "imeout" not in text and "imed out" not in text:
+        return None
+    watchdog = _WATCHDOG.search(text)
+    if watchdog:
+        return Timeout(rank=int(watchdog[1]), seq=int(watchdog[2]), op=watchdog[3].lower())
+    return Timeout(rank=None, seq=None, op="") if _GLOO_TIMEOUT.search(text) else None
+
+
+def read_rank(line: str) -> int | None:
+    """`[rank3]:`, `[Rank 3]`, `[default3]:`."""
+    found = _RANK.search(line[:200])
+    return int(next(group for group in found.groups() if group)) if found else None
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None

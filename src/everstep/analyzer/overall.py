@@ -1,0 +1,57 @@
+"""One verdict for a folder: a hang if there is one, else what the logs say of numbers and of step times. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from everstep.analyzer.codes import CODES
+from everstep.analyzer.combine import Diagnosis, diagnose
+from everstep.analyzer.finding import Finding
+from everstep.analyzer.numbers import Point, judge_numbers
+from everstep.analyzer.records import Case
+from everstep.analyzer.slow import judge_history
+from everstep.model.verdict import Blame, Evidence
+
+_NO_HANG = ("ES-H00", "ES-H15")
+
+
+def overall(case: Case, series: Mapping[str, Sequence[Point]]) -> Diagnosis:
+    """`series` is what each log told, oldest point first."""
+    hang = diagnose(case)
+    logged = [finding for name, points in sorted(series.items()) for finding in _of_log(name, points, case.at)]
+    logged.sort(key=lambda finding: finding.code)  # N before S: numbers that are wrong are worse than slow ones
+    if not logged:
+        return hang
+    if hang.verdict.code not in _NO_HANG:
+        return msgspec.structs.replace(hang, findings=(*hang.findings, *logged))
+    first = logged[0]
+    same = [finding for finding in logged if finding.code == first.code]
+    verdict = msgspec.structs.replace(
+        hang.verdict,
+        code=first.code,
+        sentence=first.sentence,
+        blame=Blame(CODES[first.code].blame),
+        confidence=first.confidence,
+        ranks=first.ranks,
+        place="",
+        evidence=(*(evidence for finding in same for evidence in finding.evidence), *hang.verdict.evidence),
+    )
+    return msgspec.structs.replace(hang, verdict=verdict, group=first.group, findings=(*logged, *hang.findings))
+
+
+def _of_log(name: str, points: Sequence[Point], at: float) -> list[Finding]:
+    found: list[Finding] = []
+    wrong = judge_numbers(points, at)
+    if wrong:
+        evidence = tuple(msgspec.structs.replace(e, says=f"{name}: {e.says}") for e in wrong.evidence)
+        found.append(msgspec.structs.replace(wrong, evidence=evidence))
+    timed = [(point.step, point.step_s) for point in points if point.step_s is not None]
+    slow = judge_history([step_s for _, step_s in timed])
+    if slow.code == "ES-S03" and slow.since_step is not None:
+        step = timed[slow.since_step][0]  # since_step is an index here: a log may leave steps out
+        sentence = (
+            slow.sentence.replace(f"since step {slow.since_step}", f"since step {step}") if step else slow.sentence
+        )
+        says = Evidence(at=at, source="log", says=f"{name}: {sentence}")
+        found.append(Finding(code=slow.code, sentence=sentence, confidence=slow.confidence, evidence=(says,)))
+    return found

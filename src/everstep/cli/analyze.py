@@ -1,0 +1,109 @@
+"""`everstep analyze DIR`: what a folder of logs, py-spy dumps and flight records says about a hang, offline.
+
+Prints the verdict first. Never fails because of what is in the folder: what cannot be used is listed with the reason.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from everstep.analyzer.codes import CODES, name_of
+from everstep.analyzer.combine import Diagnosis
+from everstep.analyzer.overall import overall
+from everstep.analyzer.words import fold, ranks_text
+from everstep.evidence.folder import Folder, read_folder
+
+_MAX_LISTED = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dir", metavar="DIR", type=Path, help="folder with logs, py-spy dumps and flight records")
+    parser.add_argument("--json", action="store_true", help="one object, for programs")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Raises ConfigError when DIR is not a folder that can be read."""
+    folder = read_folder(given.dir, time.time())
+    diagnosis = overall(folder.case, folder.points)
+    if given.json:
+        print(msgspec.json.encode(to_object(diagnosis, folder)).decode())
+    else:
+        print(render(diagnosis, folder))
+    return 0
+
+
+def to_object(diagnosis: Diagnosis, folder: Folder) -> dict[str, Any]:
+    """The documented object (docs/analyze.md); it only ever grows."""
+    verdict, group = diagnosis.verdict, diagnosis.group
+    return {
+        "verdict": verdict.sentence,
+        "code": verdict.code,
+        "name": CODES[verdict.code].name,
+        "ranks": list(verdict.ranks),
+        "group": {"name": group.name, "desc": group.desc, "kind": group.kind, "ranks": list(group.ranks)}
+        if group
+        else None,
+        "confidence": str(verdict.confidence),
+        "blame": str(verdict.blame),
+        "place": verdict.place,
+        "generation": folder.generation,
+        "evidence": [
+            {"source": e.source, "says": e.says, "rank": e.rank, "detail": e.detail} for e in verdict.evidence
+        ],
+        "others": [
+            {"code": f.code, "verdict": f.sentence, "ranks": list(f.ranks), "confidence": str(f.confidence)}
+            for f in diagnosis.findings[1:]
+        ],
+        "notes": list(folder.notes),
+        "unreadable": [{"file": u.file, "why": u.why, "rank": u.rank} for u in folder.unreadable],
+    }
+
+
+def render(diagnosis: Diagnosis, folder: Folder) -> str:
+    """For people: verdict, whom to isolate, evidence by source, what was not used, what to do."""
+    verdict, group = diagnosis.verdict, diagnosis.group
+    lines = [f"{name_of(verdict.code)} ({verdict.confidence} confidence): {verdict.sentence}"]
+    if verdict.ranks:
+        lines.append(f"  suspects  {', '.join(map(str, verdict.ranks[:_MAX_LISTED]))} (most suspect first)")
+    if group:
+        kind = f", {group.kind}" if group.kind else ""
+        lines.append(f"  group     {group.title} (ranks {fold(group.ranks)}{kind})")
+    if verdict.place:
+        lines.append(f"  place     {verdict.place}")
+    lines += _evidence(diagnosis)
+    if len(diagnosis.findings) > 1:
+        lines.append("also")
+        lines += [f"  {name_of(f.code)}: {f.sentence}" for f in diagnosis.findings[1:_MAX_LISTED]]
+    lines += _left_out(folder)
+    code = CODES[verdict.code]
+    lines += ["do", f"  {code.you_do}", f"  to confirm: {code.confirm}"]
+    lines.append(f"read {folder.num_files} files of {_ranks_seen(folder)}")
+    return "\n".join(lines)
+
+
+def _evidence(diagnosis: Diagnosis) -> list[str]:
+    by_source: dict[str, list[str]] = {}
+    for evidence in diagnosis.verdict.evidence:
+        who = f"rank {evidence.rank}: " if evidence.rank is not None else ""
+        by_source.setdefault(evidence.source, []).append(f"{who}{evidence.says}")
+    lines = ["evidence"] if by_source else []
+    for source, says in by_source.items():
+        lines += [f"  {source:<14}{text}" for text in says[:_MAX_LISTED]]
+        if len(says) > _MAX_LISTED:
+            lines.append(f"  {source:<14}... and {len(says) - _MAX_LISTED} more (--json has all)")
+    return lines
+
+
+def _left_out(folder: Folder) -> list[str]:
+    listed = [*folder.notes, *(f"{u.file}: {u.why}" for u in folder.unreadable)]
+    if not listed:
+        return []
+    more = [f"  ... and {len(listed) - _MAX_LISTED} more (--json has all)"] if len(listed) > _MAX_LISTED else []
+    return ["not used", *(f"  {text}" for text in listed[:_MAX_LISTED]), *more]
+
+
+def _ranks_seen(folder: Folder) -> str:
+    return ranks_text(folder.case.world) if folder.case.world else "no rank"

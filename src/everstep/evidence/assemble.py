@@ -1,0 +1,121 @@
+"""All files of each rank become one RankEvidence: the newest record wins, main process before its children. Pure."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from everstep.analyzer.flight import normalise
+from everstep.analyzer.pickled import UnreadableError
+from everstep.analyzer.records import Case, FlightRecord, ProcessStack, RankEvidence, RankLoad
+from everstep.evidence.decode import Part
+from everstep.evidence.logs import LogFacts
+
+SAME_MOMENT_S = 1.0
+"""Records of one rank whose newest entries are closer than this are one dump in two formats."""
+
+
+class RankFiles(msgspec.Struct, kw_only=True):
+    """What was found of one rank."""
+
+    parts: list[tuple[str, Part]] = msgspec.field(default_factory=list)
+    logs: list[LogFacts] = msgspec.field(default_factory=list)
+    unavailable: list[str] = msgspec.field(default_factory=list)
+    seen: bool = False
+
+    def add(self, path: str, part: Part) -> None:
+        self.parts.append((path, part))
+
+    @property
+    def has_dump(self) -> bool:
+        return bool(self.parts)
+
+    def merged(self, other: "RankFiles") -> "RankFiles":
+        return RankFiles(
+            parts=[*self.parts, *other.parts],
+            logs=[*self.logs, *other.logs],
+            unavailable=[*self.unavailable, *other.unavailable],
+            seen=self.seen or other.seen,
+        )
+
+
+def assemble(by_rank: Mapping[int, RankFiles], at: float) -> tuple[Case, list[str]]:
+    """The case, and notes about what was set aside."""
+    notes: list[str] = []
+    ranks = tuple(_rank(rank, files, notes) for rank, files in sorted(by_rank.items()))
+    return Case(at=at, ranks=ranks, world=tuple(sorted(by_rank))), notes
+
+
+def _rank(rank: int, files: RankFiles, notes: list[str]) -> RankEvidence:
+    unavailable = list(files.unavailable)
+    records: list[tuple[str, FlightRecord]] = []
+    for path, part in files.parts:
+        if part.record is None:
+            continue
+        try:
+            records.append((path, normalise(part.record, rank)))
+        except UnreadableError as error:
+            unavailable.append(f"{path}: {error}")
+    unavailable += [f"{path}: {why}" for path, part in files.parts for why in part.unavailable]
+    steps = [facts.last_step for facts in files.logs if facts.last_step is not None]
+    timeouts = [facts.waits_at for facts in files.logs if facts.waits_at is not None]
+    loads: list[RankLoad] = [part.load for _, part in files.parts if part.load is not None]
+    processes = _processes([process for _, part in files.parts for process in part.processes])
+    return RankEvidence(
+        rank=rank,
+        flight=_newest(rank, records, notes),
+        processes=processes,
+        states=_states(files, processes),
+        load=loads[-1] if loads else None,
+        last_step=max(steps, default=None),
+        waits_at=timeouts[-1] if timeouts else None,
+        last_output="\n".join(line for facts in files.logs for line in facts.last_lines)[-2000:],
+        unavailable=tuple(unavailable),
+    )
+
+
+def _newest(rank: int, records: list[tuple[str, FlightRecord]], notes: list[str]) -> FlightRecord | None:
+    if not records:
+        return None
+
+    def order(item: tuple[str, FlightRecord]) -> tuple[float, int, int]:
+        record = item[1]
+        with_place = sum(bool(entry.place) for entry in record.entries)
+        return round(_last_at(record) / SAME_MOMENT_S), len(record.entries), with_place
+
+    path, chosen = max(records, key=order)
+    for other, record in records:
+        age = _last_at(chosen) - _last_at(record)
+        if age > SAME_MOMENT_S:
+            notes.append(f"{other} was set aside: {path} is a record of rank {rank} too, and {age:.0f} s newer")
+    return chosen
+
+
+def _last_at(record: FlightRecord) -> float:
+    return max((entry.created_at or 0.0 for entry in record.entries), default=0.0)
+
+
+def _processes(processes: list[ProcessStack]) -> tuple[ProcessStack, ...]:
+    """The rank's own process first: it is nobody's child here, and its stack has the user's main program.
+
+    py-spy's JSON does not say whose child a process is; then a data-loader worker is known by its stack.
+    """
+    by_pid = {process.pid: process for process in processes}  # several dumps of one process: the last one
+    return tuple(sorted(by_pid.values(), key=lambda process: (_is_child(process, by_pid), process.pid)))
+
+
+def _is_child(process: ProcessStack, by_pid: Mapping[int, ProcessStack]) -> bool:
+    if process.parent is not None and process.parent in by_pid:
+        return True
+    return any(
+        frame.name == "_worker_loop" or frame.file.endswith(("multiprocessing/process.py", "multiprocessing/spawn.py"))
+        for thread in process.threads
+        if thread.name == "MainThread"
+        for frame in thread.frames
+    )
+
+
+def _states(files: RankFiles, processes: tuple[ProcessStack, ...]) -> tuple[tuple[int, str], ...]:
+    """States, of the rank's own process first."""
+    states = {pid: letter for _, part in files.parts for pid, letter in part.states}
+    own = processes[0].pid if processes else None
+    return tuple(sorted(states.items(), key=lambda state: (state[0] != own, state[0])))

@@ -1,0 +1,147 @@
+"""One file's bytes as evidence: flight records, stacks, process states. Trusts no byte; raises UnreadableError only.
+
+The envelope is what everstep's own collectors write around anything, so that rank, generation and failure are said
+and not guessed: {"everstep_evidence": 1, "rank": 2, "generation": 0, "at": 1795266472.6, "flight_record": {...},
+"stacks": [...py-spy threads...], "states": [[pid, "S"], ...], "load": {...}, "unavailable": ["py-spy: not permitted"]}.
+"""
+
+import json
+import re
+
+import msgspec
+
+from everstep.analyzer import flight, pickled, stacks
+from everstep.analyzer.pickled import UnreadableError
+from everstep.analyzer.records import ProcessStack, RankLoad
+from everstep.evidence.sniff import Kind
+
+MAX_DUMP_BYTES = 128 << 20
+"""A flight record of torch's default 2,000 entries has 2 MB with stacks. Larger files are not read at all."""
+MAX_JSON_NODES = 4_000_000
+"""Opening brackets and commas: what a JSON file costs in memory follows from them, not from its size."""
+MAX_JSON_VALUES = 10_000
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What one file, or one value of a file, gave. `record` stays raw until its rank is known."""
+
+    record: object = None
+    processes: tuple[ProcessStack, ...] = ()
+    states: tuple[tuple[int, str], ...] = ()
+    load: RankLoad | None = None
+    unavailable: tuple[str, ...] = ()
+    rank: int | None = None
+    generation: int | None = None
+    at: float | None = None
+
+
+def decode(data: bytes, kind: Kind) -> list[Part]:
+    """Raises UnreadableError."""
+    if kind is Kind.PICKLE:
+        return [_part(pickled.loads(data))]
+    if kind is Kind.JSON:
+        return [_part(value) for value in _json_values(data)]
+    text = data.decode("utf-8", "replace")
+    if kind is Kind.STACK_TEXT:
+        return [Part(processes=tuple(stacks.from_text(text)))]
+    if kind is Kind.PROCESS_STATUS:
+        return [_process_status(text)]
+    if kind is Kind.STACK_ERROR:
+        return [Part(unavailable=(f"py-spy: {_reason(text)}",))]
+    raise UnreadableError(f"{kind}: not a format of evidence")
+
+
+def _json_values(data: bytes) -> list[object]:
+    """One value, or several one after another: py-spy's JSON of many processes, put together with cat."""
+    if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_JSON_NODES:
+        raise UnreadableError(f"JSON of more than {MAX_JSON_NODES:,} values: not a dump of one rank")
+    text = data.decode("utf-8", "replace").removeprefix("\ufeff")
+    decoder = json.JSONDecoder()
+    values: list[object] = []
+    at = 0
+    while len(values) < MAX_JSON_VALUES:
+        while at < len(text) and text[at].isspace():
+            at += 1
+        if at == len(text):
+            break
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except RecursionError:
+            raise UnreadableError("JSON nested deeper than anything real") from None
+        except ValueError as error:
+            raise UnreadableError(f"not JSON, or cut off: {error}") from None
+        values.append(value)
+    return values
+
+
+def _part(value: object) -> Part:
+    if isinstance(value, dict) and "everstep_evidence" in value:
+        return _envelope(value)
+    if flight.is_flight_record(value):
+        return Part(record=value)
+    if stacks.is_stack_json(value):
+        return Part(processes=tuple(stacks.from_json(value)))
+    if isinstance(value, list) and not value:
+        return Part(unavailable=("the stack dump lists no thread",))
+    raise UnreadableError(f"readable, but neither a flight record nor a stack dump ({_shape(value)})")
+
+
+def _shape(value: object) -> str:
+    if isinstance(value, dict):
+        return f"an object with {', '.join(repr(str(key)[:40]) for key in list(value)[:5]) or 'nothing'}"
+    return f"a {type(value).__name__}"
+
+
+def _envelope(value: dict[str, object]) -> Part:
+    version = value["everstep_evidence"]
+    if version != 1:
+        raise UnreadableError(f"evidence of format {version!r}; this version of everstep reads 1")
+    raw_stacks = value.get("stacks")
+    states = value.get("states")
+    unavailable = value.get("unavailable")
+    at = value.get("at")
+    return Part(
+        record=value.get("flight_record"),
+        processes=tuple(stacks.from_json(raw_stacks)) if raw_stacks is not None else (),
+        states=tuple(
+            (pid, str(letter)[:1])
+            for pid, letter in (s for s in (states if isinstance(states, list) else ()) if _is_pair(s))
+            if isinstance(pid, int)
+        ),
+        load=_load(value.get("load")),
+        unavailable=tuple(str(why)[:500] for why in unavailable[:64]) if isinstance(unavailable, list) else (),
+        rank=_int(value.get("rank")),
+        generation=_int(value.get("generation")),
+        at=float(at) if isinstance(at, int | float) else None,
+    )
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else None
+
+
+def _load(value: object) -> RankLoad | None:
+    if value is None:
+        return None
+    try:
+        return msgspec.convert(value, RankLoad)
+    except msgspec.ValidationError as error:
+        raise UnreadableError(f"load: {error}") from None
+
+
+def _process_status(text: str) -> Part:
+    """/proc/PID/status."""
+    state, pid = re.search(r"^State:\t(\w)", text, re.M), re.search(r"^Pid:\t(\d{1,9})", text, re.M)
+    if not state or not pid:
+        raise UnreadableError("process status without a state or a process id")
+    return Part(states=((int(pid[1]), state[1]),))
+
+
+def _reason(text: str) -> str:
+    """py-spy's error and its cause, without the stack of its own."""
+    lines = [line.strip() for line in text.partition("Stack backtrace")[0].splitlines() if line.strip()]
+    return " ".join(line for line in lines if line != "Caused by:")[:300]

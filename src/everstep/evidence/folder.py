@@ -1,0 +1,194 @@
+"""A folder of logs, stacks and flight records becomes a Case for the analyzer, with a note for all that was left out.
+
+Reads regular files only, never follows a link, never opens a pipe or a device. A file that cannot be used is listed
+with the reason and blames nobody. Called by `everstep analyze` and by the tracer of `everstep doctor`.
+"""
+
+import os
+import stat
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from everstep.analyzer.numbers import Point
+from everstep.analyzer.pickled import UnreadableError
+from everstep.analyzer.records import Case
+from everstep.errors import ConfigError
+from everstep.evidence.assemble import RankFiles, assemble
+from everstep.evidence.decode import MAX_DUMP_BYTES, Part, decode
+from everstep.evidence.logs import facts_by_rank, read_lines
+from everstep.evidence.names import generation_in, numbered, rank_in
+from everstep.evidence.sniff import HEAD_BYTES, Kind, kind_of
+
+MAX_FILES = 200_000
+MAX_DEPTH = 12
+MAX_READ_S = 120.0
+"""All reading together; what is left is listed as not read. A folder must not keep a person waiting for ever."""
+
+
+class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
+    file: str  # path below the folder
+    why: str
+    rank: int | None = None
+
+
+class Folder(msgspec.Struct, frozen=True, kw_only=True):
+    case: Case
+    points: dict[str, list[Point]]  # series of loss and gradient norm, by log file and rank
+    notes: tuple[str, ...]  # what was set aside, and why
+    unreadable: tuple[Unreadable, ...]
+    num_files: int
+    generation: int | None
+
+
+class _Reading:
+    """One pass over a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.ranks: defaultdict[int | None, defaultdict[int, RankFiles]] = defaultdict(lambda: defaultdict(RankFiles))
+        self.points: dict[str, list[Point]] = {}
+        self.unreadable: list[Unreadable] = []
+        self.newest = 0.0
+        self.numbered: dict[str, int] = {}
+
+    def read_all(self, paths: list[str], deadline: float) -> None:
+        self.numbered = numbered(paths)
+        for path in paths:
+            if time.monotonic() > deadline:
+                self.refuse(path, f"not read: the files before it took {MAX_READ_S:.0f} s", None)
+                continue
+            rank = rank_in(path)
+            try:
+                self.read(path, rank)
+            except UnreadableError as error:
+                self.refuse(path, str(error), rank if rank is not None else self.numbered.get(path))
+            except OSError as error:
+                self.refuse(path, f"cannot be read: {error.strerror or error}", rank)
+            except MemoryError:
+                self.refuse(path, "needs more memory than there is", rank)
+
+    def refuse(self, path: str, why: str, rank: int | None) -> None:
+        self.unreadable.append(Unreadable(file=path, why=why, rank=rank))
+        if rank is not None:  # that it exists, and could not be read, is known of this rank
+            self.ranks[generation_in(path)][rank].unavailable.append(f"{path}: {why}")
+
+    def read(self, path: str, rank: int | None) -> None:
+        descriptor = os.open(self.root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, checked below before it is read
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise UnreadableError("not a regular file")
+            head = file.read(HEAD_BYTES)
+            kind = kind_of(head, path)
+            file.seek(0)
+            if kind is Kind.LOG:
+                self.add_log(path, rank, read_lines(file, status.st_size))
+            elif kind is Kind.EMPTY:
+                self.empty(path, rank)
+            elif kind in (Kind.COMPRESSED, Kind.BINARY):
+                raise UnreadableError(
+                    f"{kind}: unpack it first" if kind is Kind.COMPRESSED else f"{kind} of no known format"
+                )
+            elif status.st_size > MAX_DUMP_BYTES:
+                raise UnreadableError(
+                    f"{status.st_size >> 20} MiB; a dump of one rank has at most {MAX_DUMP_BYTES >> 20}"
+                )
+            else:
+                self.add_parts(path, rank, file.read(MAX_DUMP_BYTES), kind, status.st_mtime)
+
+    def empty(self, path: str, rank: int | None) -> None:
+        """An empty log says that the rank exists; an empty dump says that it could not be taken."""
+        if path.endswith((".log", ".txt", ".out", ".err")) or "." not in path.rpartition("/")[2]:
+            if rank is not None:
+                self.ranks[generation_in(path)][rank].seen = True
+            return
+        raise UnreadableError("empty")
+
+    def add_log(self, path: str, rank: int | None, lines: list[str]) -> None:
+        for of_rank, facts in facts_by_rank(lines, rank).items():
+            if facts.points:
+                self.points[path if of_rank is None else f"{path} rank {of_rank}"] = facts.points
+            if of_rank is not None:
+                self.ranks[generation_in(path)][of_rank].logs.append(facts)
+
+    def add_parts(self, path: str, rank: int | None, data: bytes, kind: Kind, written_at: float) -> None:
+        try:
+            parts = decode(data, kind)
+        except UnreadableError:
+            if kind is Kind.JSON and b"}\n{" in data[: 1 << 20]:  # a log with one object per line
+                self.add_log(path, rank, data.decode("utf-8", "replace").splitlines())
+                return
+            raise
+        for part in parts:
+            self.add_part(path, rank, part, written_at)
+
+    def add_part(self, path: str, rank: int | None, part: Part, written_at: float) -> None:
+        generation = part.generation if part.generation is not None else generation_in(path)
+        said = part.rank if part.rank is not None else rank
+        if said is None and path in self.numbered:
+            said = self.numbered[path]
+            if said in {process.pid for process in part.processes}:
+                said = None  # the number in the name is the process id
+        if said is None:
+            raise UnreadableError("nothing says which rank it is of; name it ...rank-N...")
+        self.newest = max(self.newest, part.at if part.at is not None else written_at)
+        self.ranks[generation][said].add(path, part)
+
+
+def read_folder(root: Path, now: float) -> Folder:
+    """Raises ConfigError when `root` is not a folder that can be read; never because of what is in it."""
+    try:
+        paths = sorted(_walk(root))
+    except OSError as error:
+        raise ConfigError(f"{root}: cannot be read as a folder of evidence: {error.strerror or error}") from error
+    reading = _Reading(root)
+    reading.read_all(paths[:MAX_FILES], time.monotonic() + MAX_READ_S)
+    generation, by_rank, notes = _choose_generation(reading.ranks)
+    case, more = assemble(by_rank, reading.newest or now)
+    return Folder(
+        case=case,
+        points=reading.points,
+        notes=(*notes, *more, *([f"only the first {MAX_FILES:,} files were read"] if len(paths) > MAX_FILES else [])),
+        unreadable=tuple(reading.unreadable),
+        num_files=len(paths),
+        generation=generation,
+    )
+
+
+def _walk(root: Path) -> Iterator[str]:
+    """Paths of everything that is not a folder, below `root`. Links are not followed."""
+    if not root.is_dir():
+        raise NotADirectoryError(20, "not a folder", str(root))
+    os.scandir(root).close()  # os.walk would hide that it may not be read
+    for folder, subfolders, names in os.walk(root, followlinks=False):
+        below = os.path.relpath(folder, root)
+        if below != "." and below.count(os.sep) + 1 >= MAX_DEPTH:
+            subfolders.clear()
+        for name in names:
+            yield name if below == "." else f"{below}/{name}"
+
+
+def _choose_generation(
+    ranks: dict[int | None, defaultdict[int, RankFiles]],
+) -> tuple[int | None, dict[int, RankFiles], list[str]]:
+    """The newest generation that is labelled, with what bears no label."""
+    labelled = sorted(generation for generation in ranks if generation is not None)
+    if not labelled:
+        return None, dict(ranks.get(None, {})), []
+    # The newest one with a dump: a generation of which only logs are left says less.
+    newest = max((g for g in labelled if any(f.has_dump for f in ranks[g].values())), default=labelled[-1])
+    chosen = dict(ranks[newest])
+    for rank, files in ranks.get(None, {}).items():
+        chosen[rank] = chosen[rank].merged(files) if rank in chosen else files
+    notes = [
+        f"generation {other} was set aside ({len(ranks[other])} ranks): the verdict is about generation {newest}"
+        for other in labelled
+        if other != newest
+    ]
+    if ranks.get(None) and any(files.has_dump for files in ranks[None].values()):
+        notes.append(f"files without a generation in their path are taken to be of generation {newest}")
+    return newest, chosen, notes

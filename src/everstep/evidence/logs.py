@@ -1,0 +1,61 @@
+"""A log file of one rank, or of all ranks with a prefix per line: last step, losses, timeouts, last words.
+
+Reads the beginning and the end of a large file and leaves the middle out: what matters in a hang is at the end.
+"""
+
+from collections import defaultdict
+from typing import BinaryIO
+
+import msgspec
+
+from everstep.analyzer.log_lines import read_point, read_rank, read_step, read_timeout
+from everstep.analyzer.numbers import Point
+
+HEAD_BYTES = 256 << 10
+TAIL_BYTES = 2 << 20
+MAX_POINTS = 5_000
+LAST_LINES = 5
+
+
+class LogFacts(msgspec.Struct, kw_only=True):
+    """What the lines of one rank said."""
+
+    last_step: int | None = None
+    waits_at: tuple[str, int] | None = None
+    timed_out: bool = False
+    points: list[Point] = msgspec.field(default_factory=list)
+    last_lines: list[str] = msgspec.field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        point, step, timeout = read_point(line), read_step(line), read_timeout(line)
+        if point is not None and len(self.points) < MAX_POINTS:
+            self.points.append(point)
+        if step is not None:
+            self.last_step = step
+        if timeout is not None:
+            self.timed_out = True
+            if timeout.seq is not None:
+                self.waits_at = timeout.op, timeout.seq
+        self.last_lines = [*self.last_lines[1 - LAST_LINES :], line[:300]]
+
+
+def read_lines(file: BinaryIO, size: int) -> list[str]:
+    """All lines, or those of the head and the tail."""
+    if size <= HEAD_BYTES + TAIL_BYTES:
+        data = file.read(HEAD_BYTES + TAIL_BYTES)
+    else:
+        head = file.read(HEAD_BYTES)
+        file.seek(size - TAIL_BYTES)
+        # Cut lines at both sides of the hole are dropped.
+        data = head.rpartition(b"\n")[0] + b"\n" + file.read(TAIL_BYTES).partition(b"\n")[2]
+    return data.decode("utf-8", "replace").replace("\r", "\n").splitlines()
+
+
+def facts_by_rank(lines: list[str], rank: int | None) -> dict[int | None, LogFacts]:
+    """Lines by the rank that they name, else by the file's; None is "nobody knows which"."""
+    facts: defaultdict[int | None, LogFacts] = defaultdict(LogFacts)
+    for line in lines:
+        if line.strip():
+            named = read_rank(line) if rank is None else None
+            facts[rank if named is None else named].add(line)
+    return dict(facts)
