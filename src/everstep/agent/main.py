@@ -19,7 +19,7 @@ from everstep.agent.environment import base_environment
 from everstep.agent.keeper import Keeper
 from everstep.agent.link import Link, RejectedError
 from everstep.agent.memory import Memory
-from everstep.agent.node import PROGRESS_S, Node
+from everstep.agent.node import END_GRACE_S, PROGRESS_S, Node
 from everstep.agent.reaping import Reaper
 from everstep.agent.starting import Home
 from everstep.agent.warden import Warden
@@ -28,6 +28,9 @@ from everstep.errors import EverstepError
 from everstep.worker.life import die_with_parent
 
 _FLUSH_S = 1.0
+_ORPHAN_GRACE_S = 0.5
+"""For the workers' own clean-up when the launcher was killed: nobody is left who could end a stubborn one by hand."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -81,7 +84,7 @@ class _Agent:
 
     async def run(self) -> None:
         """Until it is over. Raises EverstepError."""
-        options, over, reaper = self._options, asyncio.Event(), Reaper()
+        options, over, reaper, launcher = self._options, asyncio.Event(), Reaper(), os.getppid()
         loop = asyncio.get_running_loop()
         reaper.start()
         reaper.watch(self._warden.pid, lambda ended: _log.warning("the warden ended: %s", ended))
@@ -113,7 +116,7 @@ class _Agent:
         ending = asyncio.create_task(over.wait())
         try:
             await asyncio.wait((talking, beating, ending), return_when=asyncio.FIRST_COMPLETED)
-            await node.close()
+            await node.close(END_GRACE_S if os.getppid() == launcher else _ORPHAN_GRACE_S)
             await link.drain(_FLUSH_S)
         finally:
             keeper.close()

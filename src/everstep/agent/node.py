@@ -126,7 +126,7 @@ class Node:
         event = events.ProgressReported(at=time.time(), node=self.node, generation=group.generation, accounts=accounts)
         self._report(event)
 
-    async def close(self) -> None:
+    async def close(self, grace_s: float = END_GRACE_S) -> None:
         """End everything on this node."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
@@ -135,7 +135,7 @@ class Node:
         if self._park_timer is not None:
             self._park_timer.cancel()
         if self._group is not None:
-            await self._group.stop(END_GRACE_S)
+            await self._group.stop(grace_s)
         if self._template is not None:
             self._template.close()
         if self._starter is not None:
