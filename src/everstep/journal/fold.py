@@ -4,7 +4,6 @@ Called by the reading verbs (through `load`) and by whoever follows a live journ
 decides nothing: a decision that it would have to guess is missing from the journal, not from here.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -35,7 +34,6 @@ class Fold:
             run=header.run,
             everstep_version=header.everstep_version,
             policy=header.policy,
-            step_times=deque(maxlen=MAX_STEP_TIMES),
         )
 
     def add(self, entry: Entry) -> None:
@@ -164,6 +162,8 @@ def _take_accounts(
         generation.reported_at[node] = at
     if slowest_s > 0.0:
         view.step_times.append((at, slowest_s))
+        if len(view.step_times) >= 2 * MAX_STEP_TIMES:
+            del view.step_times[:MAX_STEP_TIMES]
 
 
 def _is_older(account: RankAccount, known: RankAccount) -> bool:

@@ -5,7 +5,6 @@ All times are seconds since the epoch, as recorded.
 """
 
 import enum
-from collections import deque
 
 import msgspec
 
@@ -159,7 +158,7 @@ class RunView(msgspec.Struct, kw_only=True):
     controllers: list[ControllerStart] = []
     gaps: list[Gap] = []
     restarts: list[float] = []  # when a generation was started because of an incident
-    step_times: deque[tuple[float, float]] = deque()  # (when, seconds per step of the slowest rank), newest last
+    step_times: list[tuple[float, float]] = []  # (when, seconds per step of the slowest rank), newest last
     open_incident: str | None = None
     stop_requested: StopRequested | None = None
     finish: Finish | None = None

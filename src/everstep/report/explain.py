@@ -6,7 +6,8 @@ Everything said here is read from the journal: the decision was recorded with it
 from everstep.journal.view import GenerationView, IncidentView, RefusedView, RunView
 from everstep.knowledge.codes import Code
 from everstep.report.ansi import PLAIN, Paint, Style, printable
-from everstep.report.incident import code_text, evidence_seq, outcome_text
+from everstep.report.evidence import evidence_groups
+from everstep.report.incident import code_text, outcome_text
 from everstep.report.layout import fields, text_of
 from everstep.report.units import clock, count, ranks_text, stamp
 
@@ -85,10 +86,9 @@ def how_started(view: RunView, generation: GenerationView) -> list[str]:
 def _because(incident: IncidentView) -> list[str]:
     assert incident.verdict is not None
     told = [printable(incident.verdict.sentence)]
-    for evidence in incident.verdict.evidence:
-        seq = evidence_seq(incident, evidence)
-        where = "" if seq is None else f", seq {seq}"
-        told.append(f"{printable(evidence.says)} at {clock(evidence.at)} ({evidence.source}{where})")
+    for group in evidence_groups(incident):
+        where = f", seq {group.seqs}" if group.seqs else ""
+        told.append(f"{printable(group.says)} at {clock(group.first.at)} ({group.first.source}{where})")
     confidence = f"blame {incident.verdict.blame}, confidence {incident.verdict.confidence}"
     return [*told, confidence]
 
@@ -102,7 +102,7 @@ def _resume(generation: GenerationView) -> str:
     step = (
         "nothing is restored" if generation.resume_step is None else f"step {count(generation.resume_step)} from memory"
     )
-    return f"{step}: {printable(generation.why)}"
+    return f"{step}: {printable(generation.why.rsplit('; ', 1)[-1])}"  # the clauses before repeat the verdict
 
 
 def _fill(knob: str, view: RunView) -> str:

@@ -24,7 +24,9 @@ _PAINTS = {
 def render_goodput(view: RunView, goodput: Goodput, asked: Asked, style: Style = PLAIN) -> str:
     ettr = f"goodput {percent(goodput.ettr, 2)}"
     head = f"{view.run}   wall {duration(goodput.wall_s)} x {goodput.num_ranks} ranks   {style(ettr, Paint.BOLD)}"
-    window = f"   last {duration(goodput.window_s)} {percent(goodput.window_ettr, 2)}"
+    window = ""
+    if goodput.window_s < goodput.wall_s:
+        window = f"   last {duration(goodput.window_s)} {percent(goodput.window_ettr, 2)}"
     lines = [
         head + window,
         style("ETTR = productive / (wall x ranks); rows are means over ranks and add up to 100", Paint.DIM),

@@ -4,10 +4,9 @@ import math
 
 from everstep.journal.view import IncidentView, RunView
 from everstep.knowledge.codes import CODES
-from everstep.model.events import NodeLost, WorkerExited, WorkersStopped
-from everstep.model.verdict import Evidence
 from everstep.report.ansi import PLAIN, Paint, Style, printable
 from everstep.report.asked import Asked
+from everstep.report.evidence import evidence_groups
 from everstep.report.layout import fields, table, text_of
 from everstep.report.phases import IncidentTimes, times_of
 from everstep.report.sentences import action_sentences, event_sentence
@@ -53,19 +52,6 @@ def code_text(incident: IncidentView) -> str:
     return f"{code} {CODES[code].name}" if code in CODES else code
 
 
-def evidence_seq(incident: IncidentView, evidence: Evidence) -> int | None:
-    """The journal record in which this was told, if it is one of the incident's."""
-    for record in incident.records:
-        event = record.event
-        if isinstance(event, WorkerExited) and evidence.rank == event.exit.rank:
-            return record.seq
-        if isinstance(event, WorkersStopped) and any(evidence.rank == exit_.rank for exit_ in event.exits):
-            return record.seq
-        if isinstance(event, NodeLost) and evidence.rank is None and evidence.node == event.node:
-            return record.seq
-    return None
-
-
 def outcome_text(incident: IncidentView) -> str:
     if incident.outcome is None:
         return "open"
@@ -107,32 +93,35 @@ def _numbers(incident: IncidentView, times: IncidentTimes) -> list[str]:
 
 
 def _timeline(incident: IncidentView, style: Style) -> list[str]:
-    day = stamp(incident.opened_at)
-    lines = [style(f"timeline   {day}", Paint.DIM)]
+    moments: list[tuple[float, str]] = []
     if incident.fault_at is not None and incident.verdict is not None:
-        lines.append(f"  {clock(incident.fault_at)} ★ the fault: {printable(incident.verdict.sentence)}")
+        moments.append((incident.fault_at, f"★ the fault: {printable(incident.verdict.sentence)}"))
+    told: set[str] = set()
     for record in incident.records:
-        told = event_sentence(record.event)
-        decided = action_sentences(record)
-        if told:
-            lines.append(f"  {clock(record.event.at)}   {printable(told)}   " + style(f"seq {record.seq}", Paint.DIM))
-        for sentence in decided:
-            lines.append(f"  {clock(record.at)} ★ {printable(sentence)}   " + style(f"seq {record.seq}", Paint.DIM))
+        seq = style(f"seq {record.seq}", Paint.DIM)
+        sentence = event_sentence(record.event)
+        if sentence:
+            moments.append((record.event.at, f"  {printable(sentence)}   {seq}"))
+        for decided in action_sentences(record):
+            if decided not in told:  # the final conclusion is often the first one again
+                moments.append((record.at, f"★ {printable(decided)}   {seq}"))
+            told.add(decided)
     if incident.recovered_at is not None:
-        lines.append(f"  {clock(incident.recovered_at)} ★ every rank has done a new step")
-    return lines
+        moments.append((incident.recovered_at, "★ every rank has done a new step"))
+    moments.sort(key=lambda moment: moment[0])
+    head = style(f"timeline   {stamp(incident.opened_at)}", Paint.DIM)
+    return [head, *(f"  {clock(at)} {text}" for at, text in moments)]
 
 
 def _evidence(incident: IncidentView, style: Style) -> list[str]:
-    verdict = incident.verdict
-    if verdict is None or not verdict.evidence:
+    groups = evidence_groups(incident)
+    if not groups:
         return [style("evidence", Paint.DIM), "  none"]
     lines = [style("evidence   strongest first", Paint.DIM)]
-    for number, evidence in enumerate(verdict.evidence, 1):
-        seq = evidence_seq(incident, evidence)
-        where = "" if seq is None else "   " + style(f"seq {seq}", Paint.DIM)
-        lines.append(f"  {number} {evidence.source:<13} {clock(evidence.at)}  {printable(evidence.says)}{where}")
-        lines += [f"      {line}" for line in printable(evidence.detail).strip().splitlines()]
+    for number, group in enumerate(groups, 1):
+        where = "   " + style(f"seq {group.seqs}", Paint.DIM) if group.seqs else ""
+        lines.append(f"  {number} {group.first.source:<13} {clock(group.first.at)}  {printable(group.says)}{where}")
+        lines += [f"      {line}" for line in printable(group.first.detail).strip().splitlines()]
     return lines
 
 

@@ -32,11 +32,14 @@ def _stopped(event: events.WorkersStopped) -> str:
     return f"{event.node}: no worker of generation {event.generation} is left{killed}{kept}"
 
 
+_HOWS = {"template": "forked from the template", "fresh": "as fresh interpreters", "command": "as commands"}
+
+
 def _started(event: events.WorkersStarted) -> str:
     hows: dict[str, int] = {}
     for started in event.started:
         hows[started.how] = hows.get(started.how, 0) + 1
-    how = ", ".join(f"{number} by {name}" for name, number in hows.items())
+    how = ", ".join(f"{number} {_HOWS.get(name, name)}" for name, number in hows.items())
     return f"{event.node}: {plural(len(event.started), 'worker')} of generation {event.generation} started ({how})"
 
 

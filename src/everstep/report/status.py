@@ -27,7 +27,8 @@ def render_status(view: RunView, goodput: Goodput, asked: Asked, style: Style = 
     lines += _trouble(view, asked) if view.incident is not None else _ended(view)
     lines += field("goodput", _goodput(view, goodput, asked.as_of(view)))
     lines += field("nodes", _nodes(view))
-    lines += field("memory", memory_text(view))
+    if not view.is_over:
+        lines += field("memory", memory_text(view))
     if not view.is_over and view.incident is None:
         lines += field("now", "nothing wrong" if not asked.is_gone(view) else "nobody looks after it")
     for note in notes(view):
@@ -44,11 +45,13 @@ def step_s(view: RunView, now: float) -> tuple[float | None, float | None]:
 def at_risk(view: RunView) -> tuple[int | None, int | None]:
     """(newest step that every rank holds a snapshot of, steps that would be lost now); None when not known."""
     generation = view.generation
-    if generation is None or not generation.accounts:
+    if generation is None:
         return None, None
+    if generation.resume_step is not None and generation.last_step is None:
+        return generation.resume_step, 0  # it begins with what memory holds
     held = [account.published_step for account in generation.accounts.values()]
     known = [step for step in held if step is not None]
-    if len(known) < len(held):
+    if not known or len(known) < len(held):
         return None, None
     last = generation.last_step
     return min(known), None if last is None else max(0, last - min(known))
@@ -135,11 +138,11 @@ def _goodput(view: RunView, goodput: Goodput, now: float) -> str:
 def _nodes(view: RunView) -> str:
     active = [n.node for n in view.nodes.values() if n.slot is not None and n.lost is None]
     standby = [n.node for n in view.nodes.values() if n.slot is None and n.lost is None]
-    lost = [f"{n.node} ({n.lost.reason})" for n in view.nodes.values() if n.lost is not None]
+    lost = [f"{n.node}: {n.lost.reason}" for n in view.nodes.values() if n.lost is not None]
     if not view.is_over and view.generation is None:
         return f"{plural(len(view.nodes), 'node')} joined"
     text = f"{len(active)} active, {len(standby)} standby"
-    return text + (f", {len(lost)} lost: {', '.join(lost)}" if lost else "")
+    return text + (f", {len(lost)} lost (last {lost[-1]})" if lost else "")
 
 
 def _trouble(view: RunView, asked: Asked) -> list[str]:
@@ -181,7 +184,9 @@ def _next(view: RunView, incident: IncidentView) -> str:
     new = next((g for g in view.generations if g.number == incident.next_generation), None)
     if new is not None and new.resume_step is not None:
         return f"restore step {count(new.resume_step)} from memory{usual}"
-    return f"{incident.decision.chosen if incident.decision else 'a decision'}{usual}"
+    if incident.decision is None:
+        return "a decision"
+    return f"{incident.decision.chosen}{usual if incident.decision.chosen.startswith('restart') else ''}"
 
 
 def _ended(view: RunView) -> list[str]:

@@ -12,6 +12,10 @@ def duration(seconds: float | None) -> str:
         return NOT_MEASURED
     if seconds < 0:
         return f"-{duration(-seconds)}"
+    if seconds < 0.0005:
+        return "0s"
+    if seconds < 0.0995:
+        return f"{1000 * seconds:.0f}ms"
     if seconds < 9.995:
         return f"{seconds:.2f}s"
     if seconds < 59.95:
