@@ -49,9 +49,9 @@ class FakeController:
     async def start(self, port: int = 0) -> None:
         app = web.Application()
         app.router.add_get("/link", self._serve)
-        self._runner = web.AppRunner(app, handle_signals=False)
+        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=0.2)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port, shutdown_timeout=0.2, reuse_address=True)
+        site = web.TCPSite(self._runner, "127.0.0.1", port, reuse_address=True)
         await site.start()
         self.port = site._server.sockets[0].getsockname()[1]
 
@@ -196,7 +196,8 @@ class Bench:
         return await self.controller.wait(events.WorkersStopped, lambda e: e.generation == generation, skip=skip)
 
     def log(self, generation: int, rank: int, name: str = "stdout") -> str:
-        return (self.run_dir / "logs" / f"gen-{generation}" / f"rank-{rank}" / f"{name}.log").read_text()
+        path = self.run_dir / "logs" / f"gen-{generation}" / f"rank-{rank}" / f"{name}.log"
+        return path.read_text() if path.exists() else ""
 
     def agent_log(self) -> str:
         return (self.run_dir / "nodes" / "n0" / "agent.log").read_text()

@@ -61,6 +61,8 @@ class Starter:
         """Why the template is out of the question for this program; empty if it is not."""
         if self._spec.launch is Launch.COMMAND:
             return "the program is not run by our interpreter (--no-python)"
+        if self._home.base_env.get("EVERSTEP_TEMPLATE", "").lower() in {"0", "off", "no"}:
+            return f"EVERSTEP_TEMPLATE={self._home.base_env['EVERSTEP_TEMPLATE']}"
         if self._python() != sys.executable:
             return f"PYTHON_EXEC={self._python()}"
         return ""

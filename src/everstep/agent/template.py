@@ -27,6 +27,9 @@ from everstep.wire import local
 MAX_STARTS = 5
 """Each start may exclude one more module. Beyond, the environment is not one for forking."""
 
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS)
+"""Signals for which the module that was being imported is to blame; SIGKILL and SIGTERM came from elsewhere."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -56,7 +59,8 @@ class Template:
         reaper: Reaper,
         on_news: Callable[[TemplateNews], None],
     ) -> None:
-        self._env = env
+        # OpenBLAS makes its threads when NumPy is imported; workers give themselves back what the user asked for.
+        self._env = {**env, "OPENBLAS_NUM_THREADS": "1"}
         self._log_path = log_path
         self._cache = cache
         self._reaper = reaper
@@ -90,6 +94,7 @@ class Template:
         """Start the process and let it import; it reports when it is done."""
         self._starts += 1
         self._ready = False
+        self._importing = ""
         self._num_pending = 0
         if self._starts > MAX_STARTS:
             self._give_up(f"it was started {MAX_STARTS} times; the last end: {self.why_not or 'unknown'}")
@@ -241,9 +246,10 @@ class Template:
         self._pid = 0
         if self.why_not:
             return
-        if ended.signal is not None and self._importing:
-            self.imports.excluded[self._importing] = f"the process ended by signal {ended.signal}"
         _log.warning("template ended: %s (importing %r)", ended, self._importing)
+        if ended.signal in _CRASHES and self._importing not in ("", *imports.DEFAULT_MODULES):
+            self.imports.excluded[self._importing] = f"the process ended by signal {ended.signal}"
+            self._save()
         self.start()
         self._changed.set()
 

@@ -218,7 +218,7 @@ def _mount_of(mounts: list[str], kind: str, option: str) -> Path | None:
 
 
 def _located(version: int, root: Path | None, path: str) -> MemoryCgroup | None:
-    """In a container the path may be the host's while the mount shows only our part of the tree: then it is the root."""
+    """In a container the path may be the host's while the mount shows our part of the tree: then it is the root."""
     if root is None:
         return None
     full = root / path.lstrip("/")

@@ -75,7 +75,7 @@ def write_report(path: str, *, kind: str, message: str, text: str = "", place: s
 
 def tell(error: BaseException) -> None:
     """Print the exception the way the interpreter would, through the program's own hook if it has one."""
-    tb = trim(error.__traceback__)
+    tb = error.__traceback__ = trim(error.__traceback__)  # the interpreter's own hook prints the exception's
     linecache.checkcache()
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, tb
     try:

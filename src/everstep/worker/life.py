@@ -9,9 +9,14 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 
 _PR_SET_PDEATHSIG = 1
 _ADOPTION_TIMEOUT_S = 10.0
+_BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")  # in OpenBLAS's order
+_BLAS_SETTERS = tuple(
+    f"{prefix}openblas_set_num_threads{suffix}" for prefix in ("", "scipy_") for suffix in ("", "64_", "_64")
+)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -52,6 +57,23 @@ def reseed() -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
+
+
+def restore_blas_threads(env: Mapping[str, str]) -> None:
+    """Give NumPy's OpenBLAS the threads that it would have made on import. The template loads it with one, because a
+    process with threads must not be forked."""
+    wanted = next((env[name] for name in _BLAS_VARIABLES if name in env), "")
+    num_threads = int(wanted) if wanted.isdigit() and int(wanted) > 0 else len(os.sched_getaffinity(0))
+    if num_threads == 1 or "numpy" not in sys.modules:
+        return
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        libraries = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if "openblas" in line}
+    for path in libraries:
+        library = ctypes.CDLL(path)
+        for name in _BLAS_SETTERS:
+            setter = getattr(library, name, None)
+            if setter is not None:
+                setter(ctypes.c_int(num_threads))
 
 
 def redirect(path: str, fd: int) -> None:

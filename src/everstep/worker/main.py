@@ -29,8 +29,9 @@ def main() -> None:
     serve(link)
 
 
-def serve(link: socket.socket, known_modules: frozenset[str] = frozenset()) -> None:
-    """Wait for the assignment and carry it out. Returns or raises as the user's program does."""
+def serve(link: socket.socket, template_modules: frozenset[str] = frozenset()) -> None:
+    """Wait for the assignment and carry it out. Returns or raises as the user's program does. `template_modules` are
+    those that a fork came with."""
     received = local.recv(link)
     if received is None:
         os._exit(0)  # parked and not needed any more
@@ -38,7 +39,7 @@ def serve(link: socket.socket, known_modules: frozenset[str] = frozenset()) -> N
     try:
         job = assignments.parse(frame)
         _take_place(job)
-        runtime = _make_runtime(link, frame, job, fds, known_modules)
+        runtime = _make_runtime(link, frame, job, fds, template_modules)
     except (assignments.AssignmentError, OSError, IndexError) as error:
         print(f"everstep: this rank cannot start: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_BAD_ASSIGNMENT)
@@ -61,6 +62,7 @@ def _take_place(job: Assignment) -> None:
     if multiprocessing_process is not None:
         multiprocessing_process.ORIGINAL_DIR = job.cwd  # type: ignore[attr-defined]  # noted when it was imported
     life.reseed()
+    life.restore_blas_threads(job.env)
 
 
 def _make_runtime(
