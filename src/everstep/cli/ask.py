@@ -22,9 +22,18 @@ ABSENT_FOR_S = 1.5
 
 _TIMEOUT_S = 30.0
 
+Answer = tuple[int, dict[str, Any]]  # HTTP status, decoded body
+
+
+class AnswerLostError(UnreachableError):
+    """The controller got the request and was gone before it answered; nobody knows from here what it did."""
+
 
 def post(run_dir: RunDir, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The answer. Raises UnreachableError when no controller answers, ConfigError when it does not want to."""
+    """The answer. Raises UnreachableError when no controller answers, ConfigError when it does not want to.
+
+    What was sent is never sent twice: a connection that breaks afterwards is AnswerLostError.
+    """
     begun = time.monotonic()
     while True:
         try:
@@ -42,7 +51,7 @@ def post(run_dir: RunDir, path: str, body: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def _post_once(run_dir: RunDir, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+def _post_once(run_dir: RunDir, path: str, body: dict[str, Any]) -> Answer:
     """Raises OSError for whatever keeps us from an answer."""
     try:
         address = msgspec.json.decode(run_dir.controller.read_bytes(), type=Address)
@@ -52,11 +61,21 @@ def _post_once(run_dir: RunDir, path: str, body: dict[str, Any]) -> tuple[int, d
     connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=_TIMEOUT_S)
     try:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        connection.request("POST", path, msgspec.json.encode(body), headers)
-        response = connection.getresponse()
-        answer = msgspec.json.decode(response.read())
+        connection.connect()
+        answer = _ask(connection, path, msgspec.json.encode(body), headers)
     except (http.client.HTTPException, msgspec.MsgspecError) as error:
         raise OSError(f"no proper answer: {error}") from error
     finally:
         connection.close()
+    return answer
+
+
+def _ask(connection: http.client.HTTPConnection, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+    try:
+        connection.request("POST", path, body, headers)
+        response = connection.getresponse()
+        data = response.read()
+    except (ConnectionError, http.client.HTTPException) as error:
+        raise AnswerLostError(f"the controller was gone before it answered: {error}") from error
+    answer = msgspec.json.decode(data)
     return response.status, answer if isinstance(answer, dict) else {}

@@ -21,6 +21,9 @@ from everstep.wire.messages import PROTOCOL, Ack, Command, Hello, Reject, Report
 
 log = logging.getLogger("everstep.launcher")
 
+HELLO_TIMEOUT_S = 10.0
+"""For the answer to Hello; a controller that is killed in between closes the connection, a stopped one does not."""
+
 _BACK_OFF_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -63,7 +66,7 @@ class Link:
         """One connection's life. Raises when it cannot be made or ends badly."""
         async with session.ws_connect(self._url, headers=self._headers, max_msg_size=MAX_MESSAGE_BYTES) as socket:
             await socket.send_bytes(encode(self._hello))
-            answer = decode_from_controller(await socket.receive_bytes())
+            answer = decode_from_controller(await _first_message(socket))
             if isinstance(answer, Reject):
                 self.rejected = answer.why
                 raise WireError(answer.why)
@@ -109,3 +112,11 @@ class Link:
     def _forget(self, seq: int) -> None:
         while self._unacknowledged and self._unacknowledged[0].source_seq <= seq:
             self._unacknowledged.popleft()
+
+
+async def _first_message(socket: aiohttp.ClientWebSocketResponse) -> bytes:
+    """Raises WireError when the connection ends instead, TimeoutError when nothing comes."""
+    message = await socket.receive(timeout=HELLO_TIMEOUT_S)
+    if message.type is not aiohttp.WSMsgType.BINARY:
+        raise WireError(f"the connection ended before the controller answered: {message.type.name}")
+    return bytes(message.data)
