@@ -1,0 +1,99 @@
+"""Blocks of several lines that say one thing: Python tracebacks and torchrun's account of a failure.
+
+Each block is a small state machine fed with the lines of one speaker (one rank tag of one source); lines of other
+ranks in between go to their own. Bounded: a block that does not end is given up. Called by `matcher`.
+"""
+
+import enum
+import re
+from dataclasses import dataclass
+
+MAX_BLOCK_LINES = 4000
+"""Longer "tracebacks" are something else, or recursion to the limit: Python itself folds repeated frames."""
+
+_FRAME = re.compile(rb'\s*File "([^"\n]{1,400})", line (\d{1,8}), in ')
+_NOT_THE_USERS = re.compile(rb"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<|importlib|/torch/|runpy\.py$")
+_GROUP_BAR = re.compile(rb"^\s*(?:\|\s?|\+-\+-{4,}.*$|\+-{4,}.*$)")
+_AGENT_KEY = re.compile(rb"\s*(?:\[\d+\]:)?\s*(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
+_CODE = re.compile(rb"(-?\d+)(?: \(pid: (\d+)\))?")
+
+LINK_CAUSE = b"The above exception was the direct cause"
+LINK_CONTEXT = b"During handling of the above exception"
+
+
+class Verdict(enum.Enum):
+    """What a block made of a line."""
+
+    MORE = "more"  # belongs to the block
+    END = "end"  # the line that names the exception
+    NOT_MINE = "not mine"  # the block ended without a name
+
+
+@dataclass(slots=True)
+class Traceback:
+    """From "Traceback (most recent call last):" to the line that names the exception."""
+
+    first_line: int
+    indent: int  # spaces that the block as a whole is moved to the right
+    ignored: bool  # "Exception ignored in": Python went on
+    place: str = ""
+    num_lines: int = 0
+
+    def feed(self, message: bytes) -> Verdict:
+        self.num_lines += 1
+        if self.num_lines > MAX_BLOCK_LINES:
+            return Verdict.NOT_MINE
+        body = _GROUP_BAR.sub(b"", message) if b"|" in message[:40] or b"+-" in message[:40] else message
+        if body is message and self.indent and message[: self.indent].isspace():
+            body = message[self.indent :]
+        if not body.strip():
+            return Verdict.MORE
+        if body[:1] in b" \t":
+            frame = _FRAME.match(body)
+            if frame and not _NOT_THE_USERS.search(frame[1]):
+                name = frame[1].rsplit(b"/", 1)[-1].decode("utf-8", "replace")
+                self.place = f"{name}:{int(frame[2])}"
+            return Verdict.MORE
+        if body.startswith((b"Traceback (", b"Exception Group Traceback")):
+            return Verdict.MORE
+        return Verdict.END
+
+    def name(self, message: bytes) -> bytes:
+        """The exception line without the bars of an exception group."""
+        return _GROUP_BAR.sub(b"", message).strip()
+
+
+@dataclass(slots=True)
+class AgentBlock:
+    """torchrun's "Root Cause (first observed failure)": which rank ended first, and how."""
+
+    first_line: int
+    rank: int | None = None
+    host: str = ""
+    exitcode: int | None = None
+    num_lines: int = 0
+
+    def feed(self, message: bytes) -> Verdict:
+        self.num_lines += 1
+        if message.startswith(b"=====") or self.num_lines > MAX_BLOCK_LINES:
+            return Verdict.END
+        match = _AGENT_KEY.match(message)
+        if match is None:
+            return Verdict.MORE
+        key, value = match[1], match[2].strip()
+        number = _CODE.match(value)
+        if key == b"host":
+            self.host = value[:200].decode("utf-8", "replace")
+        elif key == b"rank" and number:
+            self.rank = int(number[1][:9])
+        elif key == b"exitcode" and number:
+            self.exitcode = int(number[1][:9])
+        return Verdict.MORE
+
+    def as_line(self) -> bytes:
+        """One line that the signatures of torch.distributed know."""
+        return b"Root Cause (first observed failure): rank %s exitcode : %s host %s" % (
+            str(self.rank).encode(),
+            str(self.exitcode).encode(),
+            self.host.encode(),
+        )

@@ -1,0 +1,151 @@
+"""The signatures compiled for google-re2: a screen for whole blocks of text, sets for single lines.
+
+Why RE2 (docs/adr/0010): every operation is linear in the text whatever the patterns and the text are, its sets tell all
+matching patterns in one pass, and it is maintained with wheels for every platform of ours. Texts are bytes, so that
+garbage is no special case. Called by `loading` (to refuse bad patterns) and `matcher`.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import re2
+
+from everstep.knowledge.signature import Signature
+
+_MEMORY_BYTES = 64 << 20
+"""Budget of one automaton's cache. Too low: it is rebuilt again and again on text that is rich in near-misses."""
+
+LANDMARKS = (rb"Traceback \(most recent call last\)", rb"Root Cause \(first observed failure\)", b"Exception ignored in")
+"""Begins of blocks: the screen has to stop at them, whatever the signatures say."""
+
+_LEVEL_WITHIN_BYTES = 160
+"""A log level stands near the begin of a line; further on it is a part of what is said."""
+
+_CONTEXT = rb"(?i:error|exception|fatal|fail|critical|panic|traceback|abort)|^E\d{4} |\bE: "
+_CALM = (
+    rb"(?: - |\[|\|)\s{0,4}(?:INFO|DEBUG|TRACE)\s{0,4}(?: - |\]|\|)|\] (?:INFO|DEBUG):? |\d (?:INFO|DEBUG) |^(?:INFO|DEBUG):"
+    rb"|level=(?:info|debug)|\bNCCL (?:INFO|TRACE)\b|^\[?I\d{3,4} "
+)
+"""A program logged this line as information: whatever words it contains, nothing failed."""
+_BOUNDED_GAP = re.compile(r"(?<!\\)\.\{0,\d+\}")
+
+
+def options(*, capture: bool = False) -> "re2.Options":
+    chosen = re2.Options()
+    chosen.max_mem = _MEMORY_BYTES
+    chosen.encoding = re2.Options.Encoding.LATIN1
+    chosen.never_nl = True  # no pattern reaches over the end of a line
+    chosen.never_capture = not capture
+    chosen.log_errors = False
+    return chosen
+
+
+@lru_cache(maxsize=1)
+def _options_for_checks() -> "re2.Options":
+    return options()
+
+
+def refusal(pattern: str) -> str:
+    """Why this pattern cannot be used; empty if it can."""
+    try:
+        compiled = re2.compile(pattern.encode(), _options_for_checks())
+    except re2.error as error:
+        return f"not a pattern of RE2: {_reason(error)}"
+    if compiled.search(b"") is not None or compiled.search(b"q") is not None:
+        return "matches lines that say nothing"
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    first = error.args[0] if error.args else error
+    return first.decode(errors="replace") if isinstance(first, bytes) else str(first)
+
+
+def without_anchors(pattern: str) -> tuple[str, bool]:
+    """The pattern without "^" (outside of classes), and whether there was one."""
+    kept: list[str] = []
+    in_class = False
+    anchored = False
+    position = 0
+    while position < len(pattern):
+        char = pattern[position]
+        if char == "\\":
+            kept.append(pattern[position : position + 2])
+            position += 2
+            continue
+        if char == "[" and not in_class:
+            in_class = True
+            # "]" and "^" right after the bracket belong to the class
+            head = re.match(r"\[\^?\]?", pattern[position:])
+            assert head is not None
+            kept.append(head[0])
+            position += len(head[0])
+            continue
+        if char == "]" and in_class:
+            in_class = False
+        if char == "^" and not in_class:
+            anchored = True
+        else:
+            kept.append(char)
+        position += 1
+    return "".join(kept), anchored
+
+
+class Engine:
+    """Compiled signatures. `screen` finds lines that may matter in a block, `match` says what one line is."""
+
+    def __init__(self, signatures: Iterable[Signature]) -> None:
+        self.signatures: tuple[Signature, ...] = tuple(signatures)
+        self._floating = re2.Set.SearchSet(options())
+        self._anchored = re2.Set.SearchSet(options())
+        self._floating_owners: list[int] = []
+        self._anchored_owners: list[int] = []
+        screens: list[bytes] = list(LANDMARKS)
+        for index, signature in enumerate(self.signatures):
+            for pattern in signature.patterns:
+                bare, anchored = without_anchors(pattern)
+                owners, compiled = (
+                    (self._anchored_owners, self._anchored) if anchored else (self._floating_owners, self._floating)
+                )
+                compiled.Add(pattern.encode())
+                owners.append(index)
+                if signature.screened:
+                    # A gap of any length is a superset of a bounded one and needs far fewer states.
+                    screens.append(_BOUNDED_GAP.sub(".*", bare).encode())
+        self._compile(screens)
+
+    def _compile(self, screens: Sequence[bytes]) -> None:
+        # An empty set cannot be compiled; this pattern matches nothing.
+        for compiled, owners in ((self._floating, self._floating_owners), (self._anchored, self._anchored_owners)):
+            compiled.Add(rb"[^\x00-\xff]")
+            owners.append(-1)
+            compiled.Compile()
+        joined = b"(?m)(?:" + b"|".join(dict.fromkeys(screens)) + b")"
+        self.screen = re2.compile(joined, options())
+        self._context = re2.compile(_CONTEXT, options())
+        self._calm = re2.compile(_CALM, options())
+        self._negatives = {
+            index: re2.compile(b"|".join(n.encode() for n in signature.negatives), options())
+            for index, signature in enumerate(self.signatures)
+            if signature.negatives
+        }
+
+    def match(self, line: bytes, message: bytes, *, in_traceback: bool = False) -> Signature | None:
+        """The most specific signature of a line. `message` is the line without stamps and tags."""
+        hits = {self._floating_owners[i] for i in self._floating.Match(line) or ()}
+        hits.update(self._anchored_owners[i] for i in self._anchored.Match(message) or ())
+        best: Signature | None = None
+        calm = bool(hits) and self._calm.search(line[:_LEVEL_WITHIN_BYTES]) is not None
+        for index in sorted(hits):
+            signature = self.signatures[index]
+            if best is not None and signature.specificity <= best.specificity:
+                continue
+            if calm and signature.action.acts and not signature.any_level:
+                continue
+            if signature.context and not in_traceback and self._context.search(message) is None:
+                continue
+            if index in self._negatives and self._negatives[index].search(line) is not None:
+                continue
+            best = signature
+        return best

@@ -1,0 +1,225 @@
+"""What was found: one finding per fault, however many ranks and lines repeat it, in bounded memory.
+
+Called by `matcher`; read by `ranking`, the command line and whoever acts on a verdict.
+"""
+
+import dataclasses
+import re
+from typing import Any
+
+from everstep.knowledge.signature import Action, Role, Severity, Signature
+from everstep.model.verdict import Blame
+
+MAX_TEXT_BYTES = 2000
+MAX_FINDINGS = 4096
+"""Different findings kept. A stream that says more different things than this is not read by anybody."""
+MAX_SEEN = 64
+"""Ranks, sources and occurrences remembered per finding; further ones are counted."""
+
+_SUBJECT = re.compile(
+    rb"\(?(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-f])?)"
+    rb"|\b(mlx[45]_\d+|nvme\d+|ib\d+|eth\d+|bond\d+|nvidia-nvswitch\d+)"
+    rb"|server ([\w.:-]{1,80}) (?:not|OK|is)"
+    rb"|\b(?:GPU|device|NPU|Device|npu) ?#?(\d{1,3})\b"
+    rb"|\bdev(?:ice)? (\w{2,20})\b"
+)
+_CHANGING = re.compile(rb"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}\b|\d+")
+_PID = re.compile(rb"\bpid[=:]? ?'?(\d{1,9})")
+_SPOT = re.compile(rb"\(GPC \d+, TPC \d+(?:, SM \d+)?\)|GPC\d+ GPCCLIENT_\w+")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One of the lines that were folded into a finding."""
+
+    at: float | None
+    pid: str
+    spot: str  # where on the device, if the line says so
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A fault that was recognised, told by its first line. `at` is on the wall clock; None: not known."""
+
+    code: str
+    klass: str
+    component: str
+    title: str
+    blame: Blame
+    severity: Severity
+    role: Role
+    action: Action
+    text: str
+    source: str
+    line: int  # 1-based
+    seq: int  # order in which it was read
+    specificity: int = 50
+    at: float | None = None
+    count: int = 1
+    ranks: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
+    subject: str = ""  # device, server or address that the line names
+    place: str = ""  # "train.py:212" for tracebacks
+    family: str = ""
+    after: tuple[str, ...] = ()
+    recovers: tuple[str, ...] = ()
+    occurrences: tuple[Occurrence, ...] = ()
+    last_seq: int = 0
+    explained_by: str = ""  # code of the finding that caused this one
+    note: str = ""  # why something was changed from what the signature says
+
+    @property
+    def acts(self) -> bool:
+        return self.action.acts
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of `everstep kb match --json`."""
+        fixed: dict[str, Any] = {
+            "code": self.code,
+            "class": self.klass,
+            "component": self.component,
+            "blame": str(self.blame),
+            "severity": str(self.severity),
+            "role": str(self.role),
+            "action": str(self.action),
+            "line": self.line,
+            "text": self.text,
+            "title": self.title,
+            "source": self.source,
+            "count": self.count,
+        }
+        optional = {
+            "at": self.at,
+            "ranks": list(self.ranks) or None,
+            "subject": self.subject or None,
+            "place": self.place or None,
+            "explained_by": self.explained_by or None,
+            "note": self.note or None,
+        }
+        return fixed | {key: value for key, value in optional.items() if value is not None}
+
+
+@dataclasses.dataclass(slots=True)
+class _Folded:
+    finding: Finding
+    count: int
+    last_seq: int
+    ranks: dict[int, None]
+    sources: dict[str, None]
+    occurrences: list[Occurrence]
+
+    def freeze(self) -> Finding:
+        return dataclasses.replace(
+            self.finding,
+            count=self.count,
+            last_seq=self.last_seq,
+            ranks=tuple(sorted(self.ranks)),
+            sources=tuple(self.sources),
+            occurrences=tuple(self.occurrences),
+        )
+
+
+class Fold:
+    """Findings by what they are about. The earliest line of each is kept, the others are counted."""
+
+    def __init__(self) -> None:
+        self._folded: dict[tuple[str, ...], _Folded] = {}
+        self._seq = 0
+        self.num_dropped = 0
+
+    def add(
+        self,
+        signature: Signature,
+        text: bytes,
+        *,
+        source: str,
+        line: int,
+        at: float | None,
+        rank: int | None,
+        place: str = "",
+        subject: str | None = None,
+    ) -> Finding | None:
+        """The new finding, or None when it repeats a known one."""
+        self._seq += 1
+        about = subject_of(text) if subject is None else subject
+        key = (signature.code, about and f"{source_host(source)}|{about}", fingerprint(text))
+        happened = Occurrence(at, _first(_PID, text), _first(_SPOT, text))
+        known = self._folded.get(key)
+        if known is not None:
+            self._repeat(known, happened, source, line, rank)
+            return None
+        if len(self._folded) >= MAX_FINDINGS:
+            self.num_dropped += 1
+            return None
+        finding = Finding(
+            code=signature.code,
+            klass=signature.klass,
+            component=signature.component,
+            title=signature.title,
+            blame=signature.blame,
+            severity=signature.severity,
+            role=signature.role,
+            action=signature.action,
+            specificity=signature.specificity,
+            family=signature.family,
+            after=signature.after,
+            recovers=signature.recovers,
+            text=shown(text),
+            source=source,
+            line=line,
+            seq=self._seq,
+            last_seq=self._seq,
+            at=at,
+            subject=about,
+            place=place,
+        )
+        ranks = {} if rank is None else {rank: None}
+        self._folded[key] = _Folded(finding, 1, self._seq, ranks, {source: None}, [happened])
+        return finding
+
+    def _repeat(self, known: _Folded, happened: Occurrence, source: str, line: int, rank: int | None) -> None:
+        known.count += 1
+        known.last_seq = self._seq
+        if rank is not None and len(known.ranks) < MAX_SEEN:
+            known.ranks[rank] = None
+        if len(known.sources) < MAX_SEEN:
+            known.sources[source] = None
+        if len(known.occurrences) < MAX_SEEN:
+            known.occurrences.append(happened)
+        first = known.finding
+        if happened.at is not None and first.at is not None and happened.at < first.at:
+            known.finding = dataclasses.replace(first, at=happened.at, source=source, line=line)
+
+    def findings(self) -> list[Finding]:
+        return [folded.freeze() for folded in self._folded.values()]
+
+
+def source_host(source: str) -> str:
+    """Devices of different sources are different devices."""
+    return source
+
+
+def subject_of(text: bytes) -> str:
+    match = _SUBJECT.search(text[:MAX_TEXT_BYTES])
+    if match is None:
+        return ""
+    value = next(group for group in match.groups() if group is not None)
+    return value.decode("ascii", "replace").lower()
+
+
+def fingerprint(text: bytes) -> str:
+    """The text without what changes from rank to rank: numbers and addresses."""
+    return _CHANGING.sub(b"#", text[:512]).decode("latin-1")
+
+
+def shown(text: bytes) -> str:
+    """For people and JSON: no control characters, cut at a stated length."""
+    cut = text[:MAX_TEXT_BYTES].decode("utf-8", "replace")
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" if char != "\t" else " " for char in cut)
+
+
+def _first(pattern: "re.Pattern[bytes]", text: bytes) -> str:
+    match = pattern.search(text[:MAX_TEXT_BYTES])
+    if match is None:
+        return ""
+    return (match[1] if match.re.groups else match[0]).decode("latin-1")

@@ -1,0 +1,157 @@
+"""What stands in front of a message: time stamps, rank tags, host names, log levels; and what is wrapped round it.
+
+Pure and linear. A line is bytes of any content. Called by `matcher` for the few lines that the screen has stopped at,
+and for whole blocks only to take colours and carriage returns out.
+"""
+
+import calendar
+import re
+from dataclasses import dataclass
+
+_ANSI = re.compile(rb"\x1b(?:\[[0-?]{0,16}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_])")
+
+_RANK_TAG = re.compile(
+    rb"\[(?:rank|default|trainer|worker|Rank |RANK )[ :]?(\d{1,7})(?:\|[^\]]{0,20})?\]:?\s?"  # torch, torchrun -t
+    rb"|(\d{1,6}): "  # srun --label
+    rb"|\((?:\w{1,40} )?pid=\d{1,9}(?:, ip=[\d.]{7,15})?\)\s?"  # ray
+)
+_STAMP = re.compile(
+    rb"\[?(\d{4})[-/](\d\d)[-/](\d\d)[T\- ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
+    rb" ?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?(?:[\s:,|-]{1,4}|$)"
+)
+_SYSLOG = re.compile(rb"([A-Z][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))? ")
+_SYSLOG_HOST = re.compile(rb"[\w.-]{1,64} (?:kernel|[\w@./-]{1,40}(?:\[\d{1,9}\])?): ")
+_CTIME = re.compile(rb"\[[A-Z][a-z]{2} ([A-Z][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))? (\d{4})\]\s?")
+_UPTIME = re.compile(rb"\[\s{0,8}(\d{1,9})\.(\d{1,6})\]\s?")
+_GLOG = re.compile(rb"\[?[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9})\s+(?:\d{1,9} )?")
+_KMSG = re.compile(rb"\d{1,3},\d{1,12},(\d{1,18}),[^;\n]{1,40};")
+_OTHER = re.compile(
+    rb"<\d{1,3}>"  # kmsg level
+    rb"|\[\s{0,6}[TC]\d{1,7}\]\s?"  # kernel thread tag
+    rb"|std(?:out|err) [FP] "  # CRI
+    rb"|kernel: "
+    rb"|(?:(?:\[|- |: ?)?(?:ERROR|CRITICAL|FATAL|Error)(?:\]|:| -) )"
+    rb"|[a-z][a-z0-9.]{0,40}-[a-z0-9.-]{0,60}: (?=\S)"  # pdsh, host-012:
+)
+_MONTHS = {m.encode(): n for n, m in enumerate(("Jan", "Feb", "Mar", "Apr", "May", "Jun"), 1)} | {
+    m.encode(): n for n, m in enumerate(("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), 7)
+}
+_MAX_PREFIXES = 8
+_ANY_STAMP = re.compile(rb"\d{4}[-/]\d\d[-/]\d\d[T\- ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
+_RANK_IN_TEXT = re.compile(rb"\[?[Rr]ank[ :]{0,2}(\d{1,7})\b")
+
+
+@dataclass(slots=True)
+class Line:
+    """One line taken apart."""
+
+    message: bytes  # what is left when stamps and tags are gone
+    tag: bytes  # the rank tag as written: who speaks, in a stream of many ranks
+    rank: int | None
+    at: float | None  # wall clock, seconds since the epoch
+    uptime: float | None  # kernel clock, seconds since boot
+
+
+def clean(block: bytes) -> bytes:
+    """Without colours and carriage returns before a line end. The number of lines stays."""
+    if b"\x1b" in block:
+        block = _ANSI.sub(b"", block)
+    if b"\r" in block:
+        block = block.replace(b"\r\n", b"\n")
+    return block
+
+
+class Clock:
+    """Makes seconds of stamps. Stamps without a year are put into the year that ends at `now`."""
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+        self._year = _year_of(now)
+
+    def wall(self, year: int | None, month: int, day: int, second: tuple[bytes, bytes, bytes], rest: bytes) -> float | None:
+        hours, minutes, seconds = (int(part) for part in second)
+        if not (1 <= month <= 12 and 1 <= day <= 31 and hours < 24 and minutes < 60 and seconds < 61):
+            return None
+        at = float(calendar.timegm((year or self._year, month, day, hours, minutes, seconds)))
+        if year is None and at > self._now + 86400.0:
+            at = float(calendar.timegm((self._year - 1, month, day, hours, minutes, seconds)))
+        return at + (float(b"0." + rest) if rest else 0.0)
+
+    def last_stamp(self, text: bytes) -> float | None:
+        """The last full time stamp in a piece of text."""
+        last = None
+        for last in _ANY_STAMP.finditer(text):
+            pass
+        if last is None:
+            return None
+        match = _STAMP.match(last[0])
+        return self._of_stamp(match) if match else None
+
+    def split(self, line: bytes) -> Line:
+        """Takes off, from the left, everything that is not the message."""
+        out = Line(message=line, tag=b"", rank=None, at=None, uptime=None)
+        position = 0
+        for _ in range(_MAX_PREFIXES):
+            end = self._one_prefix(line, position, out)
+            if end == position:
+                break
+            position = end
+        out.message = line[position:]
+        return out
+
+    def _one_prefix(self, line: bytes, position: int, out: Line) -> int:
+        if match := _RANK_TAG.match(line, position):
+            out.tag += match[0]
+            number = match[1] or match[2]
+            if number and out.rank is None:
+                out.rank = int(number)
+            return match.end()
+        if match := _STAMP.match(line, position):
+            out.at = self._of_stamp(match)
+            return match.end()
+        if match := _UPTIME.match(line, position):
+            out.uptime = float(match[1] + b"." + match[2])
+            return match.end()
+        if match := _GLOG.match(line, position):
+            month, day = int(match[1]), int(match[2])
+            out.at = self.wall(None, month, day, (match[3], match[4], match[5]), match[6])
+            return match.end()
+        if match := _SYSLOG.match(line, position):
+            if month := _MONTHS.get(match[1]):
+                out.at = self.wall(None, month, int(match[2]), (match[3], match[4], match[5]), match[6] or b"")
+            host = _SYSLOG_HOST.match(line, match.end())
+            return host.end() if host else match.end()
+        if match := _CTIME.match(line, position):
+            if month := _MONTHS.get(match[1]):
+                second = (match[3], match[4], match[5])
+                out.at = self.wall(int(match[7]), month, int(match[2]), second, match[6] or b"")
+            return match.end()
+        if match := _KMSG.match(line, position):
+            out.uptime = int(match[1]) / 1e6
+            return match.end()
+        if match := _OTHER.match(line, position):
+            return match.end()
+        host = _SYSLOG_HOST.match(line, position) if out.at is not None and b" kernel: " in line[position : position + 80] else None
+        return host.end() if host else position
+
+    def _of_stamp(self, match: "re.Match[bytes]") -> float | None:
+        year, month, day = int(match[1]), int(match[2]), int(match[3])
+        if not 1970 <= year <= 9998:
+            return None
+        return self.wall(year, month, day, (match[4], match[5], match[6]), match[7] or b"")
+
+
+def rank_in(text: bytes) -> int | None:
+    """A rank that the message itself names: "[Rank 3]"."""
+    match = _RANK_IN_TEXT.search(text[:400])
+    return int(match[1]) if match else None
+
+
+def _year_of(now: float) -> int:
+    year = 1970 + int(now // 31556952)
+    # The division above is off by a day at most around New Year; settle it.
+    while calendar.timegm((year + 1, 1, 1, 0, 0, 0)) <= now:
+        year += 1
+    while calendar.timegm((year, 1, 1, 0, 0, 0)) > now:
+        year -= 1
+    return year

@@ -1,0 +1,278 @@
+"""Many logs in, few findings out: the matcher that reads everything a job and its nodes print.
+
+Streams of any chunking, any content and any length are read in bounded memory and linear time. Most text is only
+passed through the screen of `engine`, a block at a time; lines at which it stops are taken apart and matched.
+Pure: no files, no clock but the `now` it was given. Called by agents (logs, kernel log) and `everstep kb match`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from everstep.knowledge.blocks import LINK_CAUSE, LINK_CONTEXT, AgentBlock, Traceback, Verdict
+from everstep.knowledge.engine import Engine
+from everstep.knowledge.findings import Finding, Fold, subject_of
+from everstep.knowledge.lines import Clock, Line, clean, rank_in
+from everstep.knowledge.loading import Base
+from everstep.knowledge.signature import Signature
+
+BLOCK_BYTES = 1 << 20
+MAX_LINE_BYTES = 64 << 10
+"""Longer lines are read in windows of this size; each is matched as if it were a line."""
+OVERLAP_BYTES = 4 << 10
+"""What two windows of a long line share, so that nothing is lost at the cut."""
+MAX_OPEN_BLOCKS = 4096
+_LOOK_BACK_BYTES = 8 << 10
+_TRACEBACK = b"Traceback (most recent call last)"
+_IGNORED = (b"Exception ignored in", b"--- Logging error ---", b"Exception ignored on")
+_AGENT = b"Root Cause (first observed failure)"
+_SXID = b"SXid"
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One source: a log file, a kernel log, the output of one rank."""
+
+    name: str
+    offset_s: float | None
+    tail: bytes = b""
+    tail_is_continued: bool = False  # the tail is the overlap of a line whose begin was already read
+    line: int = 0  # complete lines read so far
+    last_at: float | None = None
+    tracebacks: dict[bytes, Traceback] = field(default_factory=dict)
+    agents: dict[bytes, AgentBlock] = field(default_factory=dict)
+    ignore_next: set[bytes] = field(default_factory=set)
+    sxid: str = ""  # switch and number of the last NVSwitch event
+
+
+class Matcher:
+    """Feed chunks by source, take findings as they come, or all of them at the end."""
+
+    def __init__(
+        self, base: Base, *, now: float, offsets: Mapping[str, float] | None = None, engine: Engine | None = None
+    ) -> None:
+        """`offsets`: seconds to add to the stamps of a source; for a kernel log with uptime stamps, the boot time."""
+        self._engine = engine or Engine(base.signatures)
+        self._clock = Clock(now)
+        self._offsets = dict(offsets or {})
+        self._streams: dict[str, _Stream] = {}
+        self._fold = Fold()
+        self._fallback = next((s for s in base.signatures if s.family == "traceback"), None)
+
+    @property
+    def num_dropped(self) -> int:
+        """Findings that were too many to keep."""
+        return self._fold.num_dropped
+
+    def feed(self, source: str, chunk: bytes) -> list[Finding]:
+        """Findings that this chunk brings and that were not known before."""
+        stream = self._streams.get(source)
+        if stream is None:
+            stream = self._streams[source] = _Stream(source, self._offsets.get(source))
+        new: list[Finding] = []
+        for start in range(0, len(chunk), BLOCK_BYTES):
+            self._take(stream, stream.tail + chunk[start : start + BLOCK_BYTES], new)
+        return new
+
+    def finish(self) -> list[Finding]:
+        """Reads what has no line end yet and returns everything found, in the order in which it was first read."""
+        new: list[Finding] = []
+        for stream in self._streams.values():
+            if stream.tail:
+                tail, stream.tail = stream.tail, b""
+                self._read(stream, clean(tail) + b"\n", new)
+            for block in stream.agents.values():
+                self._close_agent(stream, block, new)
+            stream.agents.clear()
+            stream.tracebacks.clear()
+        return self.findings()
+
+    def findings(self) -> list[Finding]:
+        return self._fold.findings()
+
+    def _take(self, stream: _Stream, data: bytes, new: list[Finding]) -> None:
+        end = data.rfind(b"\n") + 1
+        if end:
+            stream.tail = data[end:]
+            stream.tail_is_continued = False
+            self._read(stream, clean(data[:end]), new)
+        else:
+            stream.tail = data
+        while len(stream.tail) >= MAX_LINE_BYTES:
+            window, stream.tail = stream.tail[:MAX_LINE_BYTES], stream.tail[MAX_LINE_BYTES - OVERLAP_BYTES :]
+            stream.tail_is_continued = True
+            self._read(stream, clean(window), new)
+
+    def _read(self, stream: _Stream, data: bytes, new: list[Finding]) -> None:
+        """Complete lines, or one window of a line that goes on."""
+        position = 0
+        counted = 0
+        while position < len(data):
+            if stream.tracebacks or stream.agents:
+                position, counted = self._read_in_block(stream, data, position, counted, new)
+                continue
+            hit = self._engine.screen.search(data, position)
+            if hit is None:
+                break
+            begin, end = _line_round(data, hit.start())
+            stream.line += data.count(b"\n", counted, begin)
+            counted = begin
+            self._line(stream, data, begin, min(end, hit.start() + MAX_LINE_BYTES), hit.start(), new)
+            position = end + 1
+        stream.line += data.count(b"\n", counted)
+
+    def _read_in_block(
+        self, stream: _Stream, data: bytes, position: int, counted: int, new: list[Finding]
+    ) -> tuple[int, int]:
+        """Inside a block every line counts, also those that no signature knows."""
+        end = data.find(b"\n", position)
+        end = len(data) if end < 0 else end
+        stream.line += data.count(b"\n", counted, position)
+        raw = data[position : min(end, position + MAX_LINE_BYTES)]
+        part = self._clock.split(raw)
+        if not self._feed_blocks(stream, part, new):
+            hit = self._engine.screen.search(raw)
+            if hit is not None:
+                self._line(stream, data, position, end, position + hit.start(), new)
+        return end + 1, position
+
+    def _feed_blocks(self, stream: _Stream, part: Line, new: list[Finding]) -> bool:
+        """True when the line belonged to an open block of its speaker."""
+        block = stream.tracebacks.get(part.tag)
+        if block is not None:
+            verdict = block.feed(part.message)
+            if verdict is Verdict.MORE:
+                return True
+            del stream.tracebacks[part.tag]
+            if verdict is Verdict.END:
+                self._close_traceback(stream, block, part, new)
+                return True
+        agent = stream.agents.get(part.tag)
+        if agent is not None:
+            if agent.feed(part.message) is Verdict.END:
+                del stream.agents[part.tag]
+                self._close_agent(stream, agent, new)
+            elif _TRACEBACK not in part.message:
+                return self._engine.screen.search(part.message) is None
+        return False
+
+    def _line(self, stream: _Stream, data: bytes, begin: int, end: int, hit: int, new: list[Finding]) -> None:
+        """A line at which the screen stopped. Very long ones are looked at round the hit only."""
+        if end - begin > MAX_LINE_BYTES:
+            begin, end = max(begin, hit - OVERLAP_BYTES), min(end, hit + MAX_LINE_BYTES)
+        for raw in data[begin:end].split(b"\r"):
+            if not raw:
+                continue
+            part = self._clock.split(raw)
+            if self._opens_block(stream, part):
+                continue
+            signature = self._engine.match(raw, part.message)
+            if signature is not None:
+                self._report(stream, signature, part, raw, data, begin, new)
+
+    def _opens_block(self, stream: _Stream, part: Line) -> bool:
+        message = part.message
+        if message.startswith(_IGNORED):
+            if len(stream.ignore_next) < MAX_OPEN_BLOCKS:
+                stream.ignore_next.add(part.tag)
+            return True
+        at = message.find(_TRACEBACK)
+        if at >= 0:
+            if len(stream.tracebacks) < MAX_OPEN_BLOCKS:
+                ignored = part.tag in stream.ignore_next
+                stream.ignore_next.discard(part.tag)
+                indent = 2 if message[:at].lstrip().startswith(b"traceback :") else _indent(message)
+                stream.tracebacks[part.tag] = Traceback(stream.line + 1, indent, ignored)
+            return True
+        if _AGENT in message:
+            if len(stream.agents) < MAX_OPEN_BLOCKS:
+                stream.agents[part.tag] = AgentBlock(stream.line + 1)
+            return True
+        return False
+
+    def _close_traceback(self, stream: _Stream, block: Traceback, part: Line, new: list[Finding]) -> None:
+        name = block.name(part.message)
+        if block.ignored or name.startswith((LINK_CAUSE, LINK_CONTEXT)):
+            return
+        signature = self._engine.match(name, name, in_traceback=True) or self._fallback
+        if signature is not None:
+            self._add(stream, signature, name, part.rank, self._when(stream, part), new, place=block.place)
+
+    def _close_agent(self, stream: _Stream, block: AgentBlock, new: list[Finding]) -> None:
+        if block.exitcode is None:
+            return
+        text = block.as_line()
+        signature = self._engine.match(text, text)
+        if signature is not None:
+            line, stream.line = stream.line, block.first_line - 1
+            self._add(stream, signature, text, block.rank, stream.last_at, new)
+            stream.line = line
+
+    def _report(
+        self, stream: _Stream, signature: Signature, part: Line, raw: bytes, data: bytes, begin: int, new: list[Finding]
+    ) -> None:
+        if _SXID in raw and self._joins_switch_event(stream, signature, raw):
+            return
+        at = self._when(stream, part)
+        if part.at is None and part.uptime is None:
+            earlier = self._clock.last_stamp(data[max(0, begin - _LOOK_BACK_BYTES) : begin])
+            if earlier is not None:
+                at = stream.last_at = earlier + (stream.offset_s or 0.0)
+        rank = part.rank if part.rank is not None else rank_in(part.message)
+        self._add(stream, signature, part.message or raw, rank, at, new)
+
+    def _joins_switch_event(self, stream: _Stream, signature: Signature, raw: bytes) -> bool:
+        """Detail lines repeat the number of the event line before them: one fault, not four."""
+        number = raw[raw.find(b"): ") + 3 :].split(b",", 1)[0].strip()
+        event = f"{subject_of(raw)} {number[:12].decode('latin-1')}"
+        if signature.klass == "nvswitch_detail_line":
+            return event == stream.sxid
+        stream.sxid = event
+        return False
+
+    def _when(self, stream: _Stream, part: Line) -> float | None:
+        if part.at is not None:
+            stream.last_at = part.at + (stream.offset_s or 0.0)
+        elif part.uptime is not None:
+            if stream.offset_s is None:
+                return None
+            stream.last_at = part.uptime + stream.offset_s
+        return stream.last_at
+
+    def _add(
+        self,
+        stream: _Stream,
+        signature: Signature,
+        text: bytes,
+        rank: int | None,
+        at: float | None,
+        new: list[Finding],
+        *,
+        place: str = "",
+    ) -> None:
+        finding = self._fold.add(
+            signature, text, source=stream.name, line=stream.line + 1, at=at, rank=rank, place=place
+        )
+        if finding is not None:
+            new.append(finding)
+
+
+def match_text(base: Base, text: bytes, *, now: float, source: str = "-") -> list[Finding]:
+    """All findings of one text."""
+    return match_texts(base, [(source, text)], now=now)
+
+
+def match_texts(base: Base, texts: Iterable[tuple[str, bytes]], *, now: float) -> list[Finding]:
+    matcher = Matcher(base, now=now)
+    for source, text in texts:
+        matcher.feed(source, text)
+    return matcher.finish()
+
+
+def _line_round(data: bytes, position: int) -> tuple[int, int]:
+    begin = data.rfind(b"\n", 0, position) + 1
+    end = data.find(b"\n", position)
+    return begin, len(data) if end < 0 else end
+
+
+def _indent(message: bytes) -> int:
+    return len(message) - len(message.lstrip(b" "))
