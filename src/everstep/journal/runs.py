@@ -9,7 +9,6 @@ nothing: the latest). It reads no journal. Called by the launcher (make, registe
 
 import os
 import re
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +74,7 @@ def home() -> Path:
 def new_run_id() -> str:
     """Short enough to be said aloud, and not taken in this home: "r7f3a"."""
     while True:
-        run = f"r{secrets.token_hex(2)}"
+        run = f"r{os.urandom(2).hex()}"
         if not os.path.lexists(home() / "runs" / run):
             return run
 
