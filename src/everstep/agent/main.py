@@ -116,13 +116,23 @@ class _Agent:
         ending = asyncio.create_task(over.wait())
         try:
             await asyncio.wait((talking, beating, ending), return_when=asyncio.FIRST_COMPLETED)
-            await node.close(END_GRACE_S if os.getppid() == launcher else _ORPHAN_GRACE_S)
+            await node.close(_ORPHAN_GRACE_S if await _is_gone(launcher) else END_GRACE_S)
             await link.drain(_FLUSH_S)
         finally:
             keeper.close()
             failures = await _cancel(talking, beating, ending)
         for failure in failures:
             raise failure
+
+
+async def _is_gone(launcher: int) -> bool:
+    """Whether it was killed. Its death is signalled when its first thread ends, and it is our parent until the last
+    one has, so look for a moment."""
+    for _ in range(10):
+        if os.getppid() != launcher:
+            return True
+        await asyncio.sleep(0.01)
+    return False
 
 
 async def _beat(node: Node, link: Link) -> None:
