@@ -80,9 +80,7 @@ class Channel:
     def _read(self) -> None:
         while self._sock is not None:
             try:
-                data, fds, _, _ = socket.recv_fds(
-                    self._sock, self._reader.wanted, local.MAX_FDS, socket.MSG_CMSG_CLOEXEC
-                )
+                data, fds = local.receive(self._sock, self._reader.wanted)
                 if not data:
                     self._fail("closed by the other side")
                     return

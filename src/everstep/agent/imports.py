@@ -36,7 +36,8 @@ class ImportList(msgspec.Struct, kw_only=True):
     def learn(self, names: Iterable[object]) -> int:
         """Add what a worker reported; returns how many were new. Names that are none are dropped."""
         known = set(self.modules)
-        new = [name for name in names if isinstance(name, str) and _NAME.match(name) and name not in known]
+        good = dict.fromkeys(name for name in names if isinstance(name, str) and _NAME.match(name))
+        new = [name for name in good if name not in known]
         self.modules += new[: _MAX_MODULES - len(self.modules)]
         return len(new)
 

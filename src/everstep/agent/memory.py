@@ -1,8 +1,8 @@
 """Snapshot memory of this node: made on request, kept over generations, handed to the ranks and to the launcher.
 
 Answers which completed steps each rank could restore here. The worker writes, the agent only makes the memory, reads
-its header, and decides what is still needed: the newest arena with a complete snapshot, and the one before it until
-then.
+its header, and decides what is still needed: the newest arena once both of its buffers are complete, and the one
+before it until then. With one snapshot only, a peer that was killed a step earlier would have none in common with it.
 """
 
 import os
@@ -13,7 +13,7 @@ from everstep.model.facts import Held
 from everstep.worker import arena
 
 MAX_ARENAS = 2
-"""Per rank: one that holds snapshots, and its successor (another size) until it holds one itself."""
+"""Per rank: one that holds snapshots, and its successor (another size) until that is complete itself."""
 
 MARGIN_BYTES = 512 << 20
 MARGIN_SHARE = 0.05
@@ -59,6 +59,7 @@ class Memory:
     def held(self) -> tuple[Held, ...]:
         """The complete snapshots of all ranks, as their headers say now."""
         found = []
+        self.drop_needless()
         for rank in sorted(self._arenas):
             steps = {step for fd in self._arenas[rank] for step in arena.held_steps(fd)}
             if steps:
@@ -71,11 +72,20 @@ class Memory:
                 os.close(fd)
         self._arenas.clear()
 
+    def drop_needless(self) -> None:
+        """Give memory back as soon as a successor is complete."""
+        for rank in self._arenas:
+            self._drop_needless(rank)
+
     def _drop_needless(self, rank: int) -> None:
-        """An older arena goes when a newer one holds a snapshot, or when there are too many."""
+        """An older arena goes when a newer one is complete, or when there are too many."""
         fds = self._arenas.get(rank, [])
-        while len(fds) > 1 and (len(fds) > MAX_ARENAS or any(arena.held_steps(fd) for fd in fds[1:])):
+        while len(fds) > 1 and (len(fds) > MAX_ARENAS or any(_is_complete(fd) for fd in fds[1:])):
             os.close(fds.pop(0))
+
+
+def _is_complete(fd: int) -> bool:
+    return len(arena.held_steps(fd)) >= arena.NUM_BUFFERS
 
 
 def make(num_bytes: int, rank: int, world_size: int) -> int:

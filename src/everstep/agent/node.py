@@ -119,6 +119,7 @@ class Node:
         group = self._group
         if group is None or not group.is_alive:
             return
+        self._memory.drop_needless()
         for worker in group.workers.values():
             if worker.is_alive:
                 worker.oom.refresh()

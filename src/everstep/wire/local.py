@@ -4,6 +4,7 @@ A frame is a 4-byte little-endian length and a JSON object; file descriptors rid
 standard library: it is imported inside the user's training process.
 """
 
+import array
 import json
 import socket
 import struct
@@ -36,6 +37,18 @@ def send(sock: socket.socket, frame: Frame, fds: tuple[int, ...] = ()) -> None:
         sock.sendall(data)
 
 
+def receive(sock: socket.socket, num_bytes: int) -> tuple[bytes, list[int]]:
+    """At most `num_bytes`, and the descriptors that rode on them, closed on exec. `socket.recv_fds` takes flags and
+    drops them, so descriptors would leak into every program that is started."""
+    fds = array.array("i")
+    size = socket.CMSG_LEN(MAX_FDS * fds.itemsize)
+    data, ancillary, _, _ = sock.recvmsg(num_bytes, size, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+    return data, list(fds)
+
+
 def recv(sock: socket.socket) -> tuple[Frame, list[int]] | None:
     """Receive one frame, blocking; None when the other side closed."""
     reader = FrameReader()
@@ -44,7 +57,7 @@ def recv(sock: socket.socket) -> tuple[Frame, list[int]] | None:
         if frame is not None:
             return frame
         # One frame at a time: never read past it, the rest belongs to the next call.
-        data, fds, _, _ = socket.recv_fds(sock, reader.wanted, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+        data, fds = receive(sock, reader.wanted)
         if not data:
             return None
         reader.feed(data, fds)
