@@ -305,7 +305,7 @@ def test_a_node_that_comes_back_in_time_is_not_lost(tmp_path):
 
         asyncio.run(story())
         status = json.loads(controller.get("/api/status"))
-        assert [node["role"] for node in status["nodes"]] == ["active"]
+        assert [node["lost"] for node in status["nodes"]] == [None]
     finally:
         controller.stop()
         controller.sock.close()
