@@ -9,5 +9,5 @@ from everstep.journal.view import RunView
 
 def load_run(journal: Path) -> RunView:
     """Raises JournalError."""
-    reading = read_journal(journal)
+    reading = read_journal(journal, thin=True)
     return fold(reading.header, reading.entries, reading.torn_bytes)

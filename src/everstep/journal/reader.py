@@ -16,6 +16,7 @@ from pathlib import Path
 
 from everstep.errors import JournalError
 from everstep.journal.format import Entry, LineError, decode_header, decode_record
+from everstep.journal.thin import superseded_lines
 from everstep.model.record import Header
 
 _FOLLOW_POLL_S = 0.05
@@ -42,8 +43,11 @@ class Cursor:
     num_lines: int = 0
     _last_line_at: int = field(default=0, repr=False)
 
-    def read(self) -> list[Entry]:
-        """Complete entries added since the last call; [] before the file exists. Raises JournalError."""
+    def read(self, *, thin: bool = False) -> list[Entry]:
+        """Complete entries added since the last call; [] before the file exists. Raises JournalError.
+
+        `thin` leaves out periodic accounts that a later one replaces.
+        """
         try:
             with self.path.open("rb") as file:
                 self._follow_truncation(os.fstat(file.fileno()).st_size)
@@ -53,7 +57,7 @@ class Cursor:
             return []
         except OSError as error:
             raise JournalError(f"cannot read {self.path}: {error.strerror}") from error
-        return list(self._take_lines(data))
+        return list(self._take_lines(data.split(b"\n"), thin=thin))
 
     def take_tail(self, tail: bytes) -> Entry | None:
         """The entry in a last line without its newline, if it is whole. Advances past it."""
@@ -67,18 +71,22 @@ class Cursor:
         if size < self.offset and self.num_lines > 1:
             self.offset, self.seq, self.num_lines = self._last_line_at, self.seq - 1, self.num_lines - 1
 
-    def _take_lines(self, data: bytes) -> Iterator[Entry]:
-        start, end = 0, data.find(b"\n")
-        while end >= 0:
+    def _take_lines(self, lines: list[bytes], *, thin: bool) -> Iterator[Entry]:
+        tail = lines.pop()
+        superseded = superseded_lines(lines) if thin else {}
+        for index, line in enumerate(lines):
+            if index in superseded:
+                self._check_sequence(superseded[index])
+                self._advance(len(line) + 1)
+                continue
             try:
-                entry = self._take(data[start:end], length=end + 1 - start)
+                entry = self._take(line, length=len(line) + 1)
             except LineError as error:
-                if error.torn and end + 1 == len(data) and self.header is not None:
+                if error.torn and index + 1 == len(lines) and not tail and self.header is not None:
                     return  # only the last write can be torn, even if its newline reached the disk
                 raise self._damage(error) from error
             if entry is not None:
                 yield entry
-            start, end = end + 1, data.find(b"\n", end + 1)
 
     def _take(self, line: bytes, *, length: int) -> Entry | None:
         try:
@@ -87,21 +95,29 @@ class Cursor:
                 entry = None
             else:
                 entry = decode_record(line)
-                self._check_sequence(entry)
         except JournalError as error:
-            raise JournalError(f"{self.path}, line {self.num_lines + 1}: {error}") from error
+            raise JournalError(f"{self._where}: {error}") from error
+        if entry is not None:
+            self._check_sequence(entry.seq)
+        self._advance(length)
+        return entry
+
+    def _advance(self, length: int) -> None:
         self._last_line_at = self.offset
         self.offset += length
         self.num_lines += 1
-        return entry
 
-    def _check_sequence(self, entry: Entry) -> None:
-        if entry.seq != self.seq + 1:
+    def _check_sequence(self, seq: int) -> None:
+        if seq != self.seq + 1:
             raise JournalError(
-                f"record {entry.seq} follows record {self.seq}: records are missing or doubled. "
+                f"{self._where}: record {seq} follows record {self.seq}: records are missing or doubled. "
                 "The file was changed by something else than everstep; the lines before are good."
             )
-        self.seq = entry.seq
+        self.seq = seq
+
+    @property
+    def _where(self) -> str:
+        return f"{self.path}, line {self.num_lines + 1}"
 
     def _damage(self, error: LineError) -> JournalError:
         return JournalError(
@@ -110,10 +126,13 @@ class Cursor:
         )
 
 
-def read_journal(path: Path) -> Reading:
-    """Everything in the journal, also of a run that is gone or was torn. Raises JournalError."""
+def read_journal(path: Path, *, thin: bool = False) -> Reading:
+    """Everything in the journal, also of a run that is gone or was torn. Raises JournalError.
+
+    `thin`: without the periodic accounts that later ones replace, which is most of a long journal.
+    """
     cursor = Cursor(path)
-    entries = cursor.read()
+    entries = cursor.read(thin=thin)
     tail = read_tail(cursor)
     header = require_header(cursor)
     if tail:

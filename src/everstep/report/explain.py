@@ -14,7 +14,7 @@ from everstep.report.units import clock, count, ranks_text, stamp
 _WIDTH = 11
 
 KNOBS = {
-    "cannot-run": "nothing: the program cannot run as it is, whatever the policy",
+    "program-cannot-run": "nothing: the program cannot run as it is, whatever the policy",
     "same-place-again": "policy max_same_failure = {max_same_failure}: a higher one tries again at the same place",
     "restart-budget": "policy max_restarts = {max_restarts} within budget_window_s = {budget_window_s} s "
     "(--max-restarts): a higher one goes on restarting",
