@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import everstep
-from everstep.errors import SnapshotError
+from everstep.errors import EverstepError, SnapshotError
 from everstep.wire import local
 from everstep.worker import arena, board, runtime
 
@@ -376,3 +376,12 @@ def test_other_keywords_are_refused(agent: Agent) -> None:
     agent.runtime(resume_step=0, generation=1)
     with pytest.raises(SnapshotError, match=r"new: \['c'\], gone: \['b'\]"):
         everstep.State(a=Thing(), c=Thing())
+
+
+def test_a_second_state_in_one_process_is_refused(agent: Agent) -> None:
+    agent.runtime()
+    first = everstep.State(model=Thing(1))
+    next(first.steps(2))
+    with pytest.raises(EverstepError, match=r"of \(model\) and of \(ema\)"):
+        next(everstep.State(ema=Thing(2)).steps(2))
+    assert next(first.steps(2)) == 0

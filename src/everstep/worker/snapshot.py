@@ -55,6 +55,7 @@ class _Plan:
     entries: list[tuple[int, int, str, tuple[int, ...], tuple[int, ...], str]]  # what a reader needs
     table: bytes  # the entries, pickled
     data_bytes: int
+    other_devices: tuple[torch.device, ...]  # than the CPU
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,7 +141,9 @@ def _make_plan(signatures: list[Signature], tensors: Iterable[torch.Tensor]) -> 
             stride = torch.empty(shape, device="meta").stride()
         entries.append((offset, num_bytes, str(dtype), tuple(shape), tuple(stride), str(device)))
         offset += -(-num_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
-    return _Plan(signatures, entries, pickle.dumps(entries, pickle.HIGHEST_PROTOCOL), offset)
+    table = pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
+    devices = {signature[3] for signature in signatures if signature[3].type != "cpu"}
+    return _Plan(signatures, entries, table, offset, tuple(devices))
 
 
 def _is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
@@ -176,12 +179,15 @@ class Target:
         if self._plan is not packed.plan:
             self._views = [_view(self._flat, entry) for entry in packed.plan.entries]
             self._plan = packed.plan
+        devices = packed.plan.other_devices
         with torch.no_grad():
-            if packed.tensors:
-                torch._foreach_copy_(self._views, packed.tensors, non_blocking=True)
-        for device in {signature[3] for signature in packed.plan.signatures}:
-            if device.type != "cpu":
-                torch.get_device_module(device).synchronize(device)
+            if devices:
+                for view, tensor in zip(self._views, packed.tensors, strict=True):
+                    view.copy_(tensor, non_blocking=True)
+            elif packed.tensors:
+                torch._foreach_copy_(self._views, packed.tensors)
+        for device in devices:
+            torch.get_device_module(device).synchronize(device)
         start, length = packed.plan.data_bytes, packed.num_bytes
         self._memory[start:length] = packed.skeleton
         return length, len(packed.skeleton), zlib.crc32(packed.skeleton)

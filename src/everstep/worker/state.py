@@ -7,15 +7,16 @@
 Answers: which step is next, and what did the objects look like after the last one that every rank has completed.
 Outside `everstep run` it is a counter from 0. Used by the user's program; the only module of ours whose name they
 know. It must not raise into the program for a failure of ours; it raises TypeError for an object that cannot be
-kept and SnapshotError for a snapshot that cannot be restored.
+kept, SnapshotError for a snapshot that cannot be restored, and EverstepError for a second State in one process.
 """
 
 import operator
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from everstep.errors import SnapshotError
+from everstep.errors import EverstepError, SnapshotError
 from everstep.worker import ddp_order, random_state
 from everstep.worker.keeper import Keeper, came_from_signal
 from everstep.worker.runtime import Runtime, current
@@ -25,6 +26,9 @@ _RANDOM = "everstep.random"  # a keyword cannot contain a dot
 _DDP_ORDER = "everstep.ddp_order"
 _ORDER = "the order of DDP's sums"
 _INEXACT = "training goes on, and after a restart the last bits of gradients may differ with 3 or more ranks"
+
+_stepping: "weakref.ref[State] | None" = None
+"""The State whose loop has begun in this process."""
 
 
 class Stateful(Protocol):
@@ -111,6 +115,7 @@ class State:
         runtime, keeper = self._runtime, self._keeper
         if runtime is None or keeper is None:
             return
+        self._be_the_only_one()
         began = time.perf_counter()
         if self._order is None:
             self._pin_order(keeper)
@@ -119,6 +124,17 @@ class State:
             self._guarded(keeper, "random state", lambda: random_state.restore(random))
         runtime.board.add_restore_s(time.perf_counter() - began)
         self._guarded(keeper, "progress", lambda: _begin_account(runtime))
+
+    def _be_the_only_one(self) -> None:
+        global _stepping
+        other = _stepping() if _stepping is not None else None
+        if other is not None and other is not self and other._runtime is self._runtime:
+            old, new = ", ".join(other._objects), ", ".join(self._objects)
+            raise EverstepError(
+                f"two everstep.State in one process, of ({old}) and of ({new}): "
+                "their snapshots would be of different steps. Give all objects to one State"
+            )
+        _stepping = weakref.ref(self)
 
     def _pin_order(self, keeper: Keeper) -> None:
         """Raises SnapshotError: a rank that sums in other buckets than its peers would corrupt all of them."""
