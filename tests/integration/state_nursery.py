@@ -30,7 +30,7 @@ import everstep
 from everstep.wire import local
 from everstep.worker import arena, board, runtime
 
-DEADLINE_S = 60
+DEADLINE_S = 100
 
 
 class Counter:

@@ -12,7 +12,7 @@ NURSERY = Path(__file__).with_name("state_nursery.py")
 
 def run_nursery(tmp_path: Path, **job) -> dict:
     job = {"folder": str(tmp_path), "num_steps": 24, "kills": 4, **job}
-    done = subprocess.run([sys.executable, NURSERY, json.dumps(job)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, NURSERY, json.dumps(job)], capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
