@@ -33,7 +33,9 @@ def run(given: argparse.Namespace) -> int:
     console = Console(highlight=False)
     base: Path = given.dir or Path(tempfile.mkdtemp(prefix="everstep-demo-"))
     begun = time.monotonic()
-    console.print(f"[bold]A small GPT learns to write Python, on {given.ranks} processes, twice.[/]  ({base})", soft_wrap=True)
+    console.print(
+        f"[bold]A small GPT learns to write Python, on {given.ranks} processes, twice.[/]  ({base})", soft_wrap=True
+    )
     shape = {"num_ranks": given.ranks, "num_steps": given.steps}
     with Training(base / "undisturbed", **shape) as undisturbed:
         play(undisturbed, "undisturbed", given.steps, [], console)

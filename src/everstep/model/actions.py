@@ -15,25 +15,25 @@ class _Action(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=T
     why: str
 
 
-class OpenStore(_Action):
+class OpenStore(_Action, frozen=True, kw_only=True):
     """Launcher: make a key-value store for this generation and answer StoreOpened."""
 
     generation: int
 
 
-class AcquireNode(_Action):
+class AcquireNode(_Action, frozen=True, kw_only=True):
     """Engine: give one more node. It answers by joining, or with NodeRefused. Idempotent under `request`."""
 
     request: str
 
 
-class ReleaseNode(_Action):
+class ReleaseNode(_Action, frozen=True, kw_only=True):
     """Engine: take the node back and make sure that nothing of it runs on."""
 
     node: str
 
 
-class StartWorkers(_Action):
+class StartWorkers(_Action, frozen=True, kw_only=True):
     """Agent: start this generation's ranks. Answered by WorkersStarted; idempotent under `generation`."""
 
     node: str
@@ -48,7 +48,7 @@ class StartWorkers(_Action):
     resume_step: int | None  # newest step that every rank holds a snapshot of; None: nothing to restore
 
 
-class StopWorkers(_Action):
+class StopWorkers(_Action, frozen=True, kw_only=True):
     """Agent: end this generation's ranks: SIGTERM, after `grace_s` SIGKILL. Answered by WorkersStopped."""
 
     node: str
@@ -56,14 +56,14 @@ class StopWorkers(_Action):
     grace_s: float
 
 
-class SetTimer(_Action):
+class SetTimer(_Action, frozen=True, kw_only=True):
     """Shell: feed TimerFired(key) at `due_at`. A timer that no longer matters is ignored when it fires."""
 
     key: str
     due_at: float
 
 
-class Inject(_Action):
+class Inject(_Action, frozen=True, kw_only=True):
     """Shell or agent: do the drill."""
 
     drill: str
@@ -73,14 +73,14 @@ class Inject(_Action):
     generation: int = -1
 
 
-class IncidentOpened(_Action):
+class IncidentOpened(_Action, frozen=True, kw_only=True):
     """On record: a disturbance began."""
 
     incident: str
     drill: str | None = None
 
 
-class Concluded(_Action):
+class Concluded(_Action, frozen=True, kw_only=True):
     """On record: what is believed about the incident and what is done about it. The last one counts."""
 
     incident: str
@@ -88,14 +88,14 @@ class Concluded(_Action):
     decision: Decision
 
 
-class Refused(_Action):
+class Refused(_Action, frozen=True, kw_only=True):
     """On record: something was asked for or would have been natural, and is not done."""
 
     what: str
     incident: str | None = None
 
 
-class IncidentClosed(_Action):
+class IncidentClosed(_Action, frozen=True, kw_only=True):
     """On record: how it ended."""
 
     incident: str
@@ -105,7 +105,7 @@ class IncidentClosed(_Action):
     resumed_step: int | None = None  # index of the first step done after the restart
 
 
-class Finish(_Action):
+class Finish(_Action, frozen=True, kw_only=True):
     """Launcher and agents: the run is over. Terminal."""
 
     outcome: str  # "succeeded" | "failed" | "gave-up" | "stopped"

@@ -16,7 +16,7 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=Tr
     at: float  # seconds since the epoch, on the clock of whoever saw it
 
 
-class RunStarted(_Event):
+class RunStarted(_Event, frozen=True, kw_only=True):
     """The first record of every journal."""
 
     run: str
@@ -25,19 +25,19 @@ class RunStarted(_Event):
     policy: str  # preset's name, for people; its values are in the record's header
 
 
-class RunReopened(_Event):
+class RunReopened(_Event, frozen=True, kw_only=True):
     """`everstep run` on a run directory whose run had not ended: memory is gone, the history stays."""
 
     attempt: int
 
 
-class ControllerStarted(_Event):
+class ControllerStarted(_Event, frozen=True, kw_only=True):
     pid: int
     took_over: bool = False  # an earlier controller of this run ended without closing it
     torn_bytes: int = 0  # cut off the journal's tail on opening
 
 
-class NodeJoined(_Event):
+class NodeJoined(_Event, frozen=True, kw_only=True):
     """An agent said hello; also after a lost connection. `generation` is what it is running, -1 for nothing."""
 
     node: str
@@ -48,7 +48,7 @@ class NodeJoined(_Event):
     held: tuple[Held, ...] = ()
 
 
-class NodeLost(_Event):
+class NodeLost(_Event, frozen=True, kw_only=True):
     """The agent is gone, and with it its workers."""
 
     node: str
@@ -57,19 +57,19 @@ class NodeLost(_Event):
     signal: int | None = None
 
 
-class NodeRefused(_Event):
+class NodeRefused(_Event, frozen=True, kw_only=True):
     """The engine could not give the node that was asked for."""
 
     why: str
 
 
-class StoreOpened(_Event):
+class StoreOpened(_Event, frozen=True, kw_only=True):
     generation: int
     host: str
     port: int
 
 
-class TemplateReported(_Event):
+class TemplateReported(_Event, frozen=True, kw_only=True):
     """Whether new ranks on this node can be forked from the template process."""
 
     node: str
@@ -79,13 +79,13 @@ class TemplateReported(_Event):
     took_s: float = 0.0
 
 
-class WorkersStarted(_Event):
+class WorkersStarted(_Event, frozen=True, kw_only=True):
     node: str
     generation: int
     started: tuple[Started, ...]
 
 
-class WorkersFailedToStart(_Event):
+class WorkersFailedToStart(_Event, frozen=True, kw_only=True):
     """The agent could not even make the processes."""
 
     node: str
@@ -93,7 +93,7 @@ class WorkersFailedToStart(_Event):
     why: str
 
 
-class MarksReported(_Event):
+class MarksReported(_Event, frozen=True, kw_only=True):
     """Ranks reached a mark of `RankAccount` (entered, rendezvous, first step): sent at once, not with the heartbeat."""
 
     node: str
@@ -101,7 +101,7 @@ class MarksReported(_Event):
     accounts: tuple[RankAccount, ...]
 
 
-class ProgressReported(_Event):
+class ProgressReported(_Event, frozen=True, kw_only=True):
     """The periodic account of a node's ranks."""
 
     node: str
@@ -109,7 +109,7 @@ class ProgressReported(_Event):
     accounts: tuple[RankAccount, ...]
 
 
-class WorkerExited(_Event):
+class WorkerExited(_Event, frozen=True, kw_only=True):
     """A worker ended by itself (also with success). Ends that we caused come in `WorkersStopped`."""
 
     node: str
@@ -118,7 +118,7 @@ class WorkerExited(_Event):
     account: RankAccount | None = None
 
 
-class WorkersStopped(_Event):
+class WorkersStopped(_Event, frozen=True, kw_only=True):
     """No worker of this generation is alive on this node any more. Answers `StopWorkers`."""
 
     node: str
@@ -129,7 +129,7 @@ class WorkersStopped(_Event):
     num_killed: int = 0  # needed SIGKILL after the grace period
 
 
-class SnapshotsRefused(_Event):
+class SnapshotsRefused(_Event, frozen=True, kw_only=True):
     """A rank asked for snapshot memory and did not get it; it trains on without."""
 
     node: str
@@ -140,7 +140,7 @@ class SnapshotsRefused(_Event):
     why: str
 
 
-class RuntimeFaulted(_Event):
+class RuntimeFaulted(_Event, frozen=True, kw_only=True):
     """Something of ours inside a worker failed and was swallowed; training went on."""
 
     node: str
@@ -150,16 +150,16 @@ class RuntimeFaulted(_Event):
     why: str
 
 
-class TimerFired(_Event):
+class TimerFired(_Event, frozen=True, kw_only=True):
     key: str
 
 
-class StopRequested(_Event):
+class StopRequested(_Event, frozen=True, kw_only=True):
     why: str  # "SIGINT", "SIGTERM"
     signal: int
 
 
-class DrillRequested(_Event):
+class DrillRequested(_Event, frozen=True, kw_only=True):
     """Somebody asked for a fault to be injected."""
 
     drill: str  # id: d1, d2, ...
@@ -168,12 +168,12 @@ class DrillRequested(_Event):
     node: str | None = None
 
 
-class DrillFailed(_Event):
+class DrillFailed(_Event, frozen=True, kw_only=True):
     drill: str
     why: str
 
 
-class ProposalApproved(_Event):
+class ProposalApproved(_Event, frozen=True, kw_only=True):
     incident: str
     by: str = ""
 

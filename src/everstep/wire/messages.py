@@ -21,7 +21,7 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag=Tru
     pass
 
 
-class Hello(_Message):
+class Hello(_Message, frozen=True, kw_only=True):
     protocol: int
     everstep_version: str
     run: str
@@ -29,26 +29,26 @@ class Hello(_Message):
     name: str  # node id, or "launcher"
 
 
-class Welcome(_Message):
+class Welcome(_Message, frozen=True, kw_only=True):
     protocol: int
     spec: RunSpec
     last_source_seq: int  # newest report of this peer that is in the journal; send the ones after it again
 
 
-class Reject(_Message):
+class Reject(_Message, frozen=True, kw_only=True):
     why: str
 
 
-class Report(_Message):
+class Report(_Message, frozen=True, kw_only=True):
     source_seq: int  # 1, 2, ... per peer, for its whole life
     event: Event
 
 
-class Ack(_Message):
+class Ack(_Message, frozen=True, kw_only=True):
     source_seq: int
 
 
-class Command(_Message):
+class Command(_Message, frozen=True, kw_only=True):
     id: str  # "<journal seq>.<index>": idempotence is by (run, generation, id)
     action: Action
 
