@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_controller import bench, kill
+from fake_controller import bench, is_alive, kill
 
 from everstep.model import events
 from everstep.model.actions import Inject
+from everstep.model.spec import Launch
 from everstep.probes.oom import KernelLog, OomWatch, memory_cgroup, parse_record
 
 FRESH = {"EVERSTEP_TEMPLATE": "off"}
@@ -190,3 +191,21 @@ def test_records_of_a_log_are_matched_by_pid(tmp_path):
         assert log.victim_line(7) == ""
         assert log.victim_line(77).startswith("Out of memory")
     log.close()
+
+
+def test_a_program_without_our_runtime_is_not_hit_by_the_drills_signal(tmp_path):
+    async def story() -> None:
+        async with bench(tmp_path, "sleep", args=("600",), launch=Launch.COMMAND, nproc=1, env=FRESH) as made:
+            await made.start_workers(0)
+            started = await made.controller.wait(events.WorkersStarted)
+            await made.controller.wait(events.MarksReported)
+            cmdline = Path(f"/proc/{started.started[0].pid}/cmdline")
+            async with asyncio.timeout(10):
+                while b"sleep\0" not in cmdline.read_bytes()[:6]:
+                    await asyncio.sleep(0.01)
+            await made.controller.send(Inject(why="test", drill="d1", kind="raise", node="n0", rank=0, generation=0))
+            failed = await made.controller.wait(events.DrillFailed)
+            assert "no runtime of ours" in failed.why
+            assert is_alive(started.started[0].pid)
+
+    asyncio.run(story())

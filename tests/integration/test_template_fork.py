@@ -230,3 +230,55 @@ def _template_of(agent: int) -> int:
 
 def _start_time(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+
+
+COMPILED = """
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+@torch.compile(backend="eager")
+def step():
+    optimizer.step()
+for _ in range(3):
+    model(torch.ones(1, 4)).sum().backward()
+    step()
+"""
+
+
+def test_a_compiled_optimizer_step_is_counted_and_not_disturbed(tmp_path):
+    program = write(tmp_path, COMPILED)
+
+    async def story() -> None:
+        async with bench(tmp_path, program, nproc=1) as made:
+            await made.start_workers(0)
+            ended = await made.controller.wait(events.WorkerExited)
+            assert ended.exit.code == 0
+            assert ended.account.last_step == 2
+            assert "Dynamo does not know" not in made.log(0, 0, "stderr")
+
+    asyncio.run(story())
+
+
+def test_any_parked_worker_can_die_at_any_moment(tmp_path):
+    """Parked workers killed while they wait, are forked, or are being given their rank: every start still works."""
+    program = write(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
+
+    async def story() -> None:
+        async with bench(tmp_path, program) as made:
+            await made.controller.wait(events.TemplateReported)
+            for generation in range(4):
+                template = _template_of(made.agent.pid)
+                for pid in _children(made.agent.pid):
+                    if pid != template and "template_main" in Path(f"/proc/{pid}/cmdline").read_text():
+                        kill(pid)
+                await made.start_workers(generation)
+                await made.controller.wait(events.WorkersStarted, lambda e, g=generation: e.generation == g)
+                stopped = await made.stop_workers(generation)
+                gone = [
+                    e
+                    for e in made.controller.events
+                    if isinstance(e, events.WorkerExited) and e.generation == generation
+                ]
+                assert len(stopped.exits) + len(gone) == 2
+
+    asyncio.run(story())

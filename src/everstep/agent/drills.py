@@ -47,11 +47,15 @@ async def inject(kind: str, worker: Worker | None) -> None:
 
 async def _ask(kind: str, worker: Worker) -> None:
     """Put the request on the link, ring, and see that the rank ends."""
-    if worker.channel is None or not worker.channel.send({"do": "drill", "kind": kind}):
-        raise DrillRefused("the rank's link is closed: the runtime is not in this program")
-    worker.send_signal(DRILL_SIGNAL)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + REACTION_S
+    while worker.is_alive and not worker.has_entered and loop.time() < deadline:
+        await asyncio.sleep(0.02)
+    if not worker.has_entered:
+        raise DrillRefused("the rank has not entered its program")
+    if worker.channel is None or not worker.channel.send({"do": "drill", "kind": kind}):
+        raise DrillRefused("the rank's link is closed: there is no runtime of ours in this program")
+    worker.send_signal(DRILL_SIGNAL)
     while worker.is_alive:
         if loop.time() > deadline:
             raise DrillRefused(

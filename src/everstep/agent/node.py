@@ -246,6 +246,7 @@ class Node:
             os.close(fd)  # workers have none to give
         try:
             if "mark" in frame:
+                worker.has_entered = True
                 self._ring(worker)
             elif "modules" in frame:
                 self._on_modules(worker, frame["modules"])

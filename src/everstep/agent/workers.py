@@ -55,6 +55,7 @@ class Worker:
         self.ended: Ended | None = None
         self.stopped_at: float | None = None  # when it got our SIGTERM or SIGKILL
         self.was_killed = False
+        self.has_entered = False  # its program runs; before, a drill's signal would find no handler
         self.has_stepped = False
         self.exit: Exit | None = None
 

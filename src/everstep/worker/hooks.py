@@ -67,6 +67,11 @@ class StepCounter:
             self._runtime.report_fault("optimizer hook", f"{type(error).__name__}: {error}")
 
 
+# A program that compiles its optimizer step must see neither a warning nor a graph of ours. The mark is what
+# torch.compiler.disable sets; calling that would import the compiler.
+StepCounter.__call__._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+
 def _hook_optimizer(counter: StepCounter, module: ModuleType) -> None:
     module.register_optimizer_step_post_hook(counter)
 

@@ -4,12 +4,19 @@ The user's own files are never among them: they may change between generations, 
 belong to the user's program. Pure reading of `sys.modules`; called once by the runtime after the first step.
 """
 
+import functools
 import os
 import sys
 import sysconfig
 from types import ModuleType
 
 _NEVER = ("everstep", "__main__", "__mp_main__", "sitecustomize", "usercustomize")
+
+
+@functools.lru_cache(maxsize=4096)
+def _real_folder(path: str) -> str:
+    """Asked once per folder, not per file: it looks at every part of the path, on the training thread."""
+    return os.path.realpath(path)
 
 
 def library_roots() -> tuple[str, ...]:
@@ -24,13 +31,14 @@ def is_library_file(path: str, roots: tuple[str, ...]) -> bool:
     """Whether a source file belongs to the interpreter or to an installed package."""
     if path.startswith("<frozen"):
         return True
-    return os.path.realpath(path).startswith(roots)
+    return (_real_folder(os.path.dirname(path)) + os.sep).startswith(roots)
 
 
-def importable_ahead() -> list[str]:
-    """Names of loaded library modules, in the order in which they were loaded."""
+def importable_ahead(known: frozenset[str] = frozenset()) -> list[str]:
+    """Names of loaded library modules that are not `known`, in the order in which they were loaded."""
     roots = library_roots()
-    return [name for name, module in list(sys.modules.items()) if _is_library(name, module, roots)]
+    loaded = list(sys.modules.items())
+    return [name for name, module in loaded if name not in known and _is_library(name, module, roots)]
 
 
 def _is_library(name: str, module: ModuleType | None, roots: tuple[str, ...]) -> bool:

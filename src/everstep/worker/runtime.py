@@ -178,7 +178,7 @@ class Runtime:
         from everstep.worker.modules import importable_ahead
 
         try:
-            names = [name for name in importable_ahead() if name not in self.known_modules]
+            names = importable_ahead(self.known_modules)
             if self._link is not None:
                 self._link.settimeout(_SEND_TIMEOUT_S)
                 try:
