@@ -86,6 +86,11 @@ def _findings(bench: Bench) -> list[Finding]:
     found = [_narrowed(finding, bench) for finding in localise(bench.positions, bench.case.at)]
     if found and _is_young(found[0], bench):
         return [_young(bench)]
+    if not found and _is_moving(bench):
+        return [fallbacks.nothing(bench.case.at, bench.by_rank, bench.positions)]
+    free = {rank for rank, doing in bench.doing.items() if doing not in (Activity.COLLECTIVE, Activity.BACKWARD)}
+    if free:  # gloo records no sends, receives and reduce_scatters: a rank that looks idle may wait in one
+        found = [f for f in found if f.code != "ES-H02" or set(f.ranks) & free or not set(f.ranks) <= set(bench.doing)]
     proven = [f for f in found if f.code in _PROOF or f.confidence is Confidence.HIGH]
     weaker = [f for f in found if f not in proven and f.code != "ES-H11"]
     stalled = [f for f in found if f.code == "ES-H11"]
@@ -118,8 +123,24 @@ def _is_young(finding: Finding, bench: Bench) -> bool:
     """Whether everything that is pending began only just before the evidence was taken."""
     if finding.code in ("ES-H03", "ES-H04", "ES-H10"):  # a desync does not pass, and a rank without a record is odd
         return False
-    began = [e.created_at for r in bench.positions.records for e in bench.positions.pending(r) if e.created_at]
-    return bool(began) and 0 <= bench.case.at - min(began) < SETTLED_S
+    ages = [
+        (record.taken_at or bench.case.at) - entry.created_at
+        for record in bench.positions.records.values()
+        for entry in bench.positions.pending(record.rank)
+        if entry.created_at is not None
+    ]
+    return bool(ages) and 0 <= max(ages) < SETTLED_S
+
+
+def _is_moving(bench: Bench) -> bool:
+    """All records are there, nobody waits, and an operation is fresh: then stacks differ as they always do."""
+    ages = [
+        (record.taken_at or bench.case.at) - entry.created_at
+        for record in bench.positions.records.values()
+        for entry in record.entries[-1:]
+        if entry.created_at is not None
+    ]
+    return not bench.positions.missing() and bool(ages) and 0 <= min(ages) < SETTLED_S
 
 
 def _young(bench: Bench) -> Finding:

@@ -1,5 +1,6 @@
 """Findings from weaker evidence, for the case that flight records are missing or prove nothing. Pure; for `combine`."""
 
+import re
 from collections.abc import Mapping
 
 from everstep.analyzer.clusters import Activity, Clusters
@@ -128,10 +129,11 @@ def steps(at: float, by_rank: Mapping[int, RankEvidence]) -> list[Finding]:
 def nothing(at: float, by_rank: Mapping[int, RankEvidence], positions: Positions) -> Finding:
     """No rule found anything: either nothing is wrong, or not enough was seen."""
     recorded = sorted(positions.records)
-    if recorded and not positions.missing() and not positions.stale:
+    if recorded and not positions.missing():
         return Finding(
             code="ES-H00",
-            sentence=f"no fault found: no rank waits for another in the flight records of {ranks_text(recorded)}.",
+            sentence=f"no fault found: no rank waits for another in the flight records of {ranks_text(recorded)}"
+            f"{', which were taken while the job moved' if positions.stale else ''}.",
             confidence=Confidence.MEDIUM,
         )
     stacked = sorted(rank for rank, evidence in by_rank.items() if evidence.processes)
@@ -141,8 +143,24 @@ def nothing(at: float, by_rank: Mapping[int, RankEvidence], positions: Positions
         code="ES-H15",
         sentence=f"the evidence does not say what is wrong: {have}, {len(positions.world)} ranks known{lacking}.",
         confidence=Confidence.LOW,
-        evidence=(Evidence(at=at, source="missing", says=f"no flight record: {fold(positions.missing()) or 'none'}"),),
+        evidence=(
+            Evidence(at=at, source="missing", says=f"no flight record of ranks {fold(positions.missing()) or 'none'}"),
+            *_last_errors(at, by_rank),
+        ),
     )
+
+
+def _last_errors(at: float, by_rank: Mapping[int, RankEvidence]) -> list[Evidence]:
+    """Logs that end with an error: then it was no silent fault."""
+    ended = {}
+    for rank, evidence in by_rank.items():
+        lines = [line for line in evidence.last_output.splitlines() if re.search(r"\b\w*(Error|Exception)\b", line)]
+        if lines:
+            ended[rank] = lines[-1]
+    return [
+        Evidence(at=at, source="log", says=f"ends with: {line.strip()[:200]}", rank=rank)
+        for rank, line in list(ended.items())[:_MAX_LISTED]
+    ]
 
 
 def _unseen(by_rank: Mapping[int, RankEvidence], positions: Positions) -> list[int]:

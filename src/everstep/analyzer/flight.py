@@ -151,7 +151,7 @@ def _groups(config: object) -> tuple[list[ParallelGroup], tuple[int, ...]]:
             world = ranks or world
         if str(key) and ranks:  # gloo has one nameless entry, which belongs to no group in particular
             kind = "world" if desc in _WORLD_NAMES else kind_of(desc)
-            groups.append(ParallelGroup(name=str(key)[:200], desc=desc[:200], ranks=ranks, kind=kind))
+            groups.append(ParallelGroup(name=str(key)[:200], desc=desc[:200], ranks=ranks, kind=kind, complete=True))
     return groups, world
 
 

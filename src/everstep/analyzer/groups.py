@@ -52,7 +52,8 @@ def learn(records: Iterable[FlightRecord], world: Iterable[int]) -> dict[tuple[s
     for name, ranks in users.items():
         group = descs[name]
         members = ranks | everyone if group.kind == "world" else ranks
-        inferred = msgspec.structs.replace(group, ranks=tuple(sorted(members)))
+        complete = group.kind == "world"
+        inferred = msgspec.structs.replace(group, ranks=tuple(sorted(members)), complete=complete)
         for rank in members:
             known.setdefault((name, rank), inferred)
     return known

@@ -69,7 +69,10 @@ class _Edges:
         if key not in self._lag:
             positions = {rank: self.positions.at(group.name, rank) for rank in group.ranks}
             behind = {rank for rank, position in positions.items() if position and position.entered < entry.seq}
-            self._lag[key] = behind, {rank for rank, position in positions.items() if position is None}
+            unseen = {rank for rank, position in positions.items() if position is None}
+            if not behind and not unseen and not group.complete:
+                unseen = set(self.positions.missing())  # gloo does not say who is in a group: one of these must be
+            self._lag[key] = behind, unseen
         return self._lag[key]
 
     @staticmethod
@@ -103,9 +106,7 @@ class _Edges:
 
     def never_entered(self, at: float) -> Finding | None:
         lagging = set().union(*self.behind.values()) if self.behind else set()
-        roots = {rank for rank in lagging if not self.behind.get(rank) and not self.unseen.get(rank)}
-        idle = {rank for rank in roots if rank not in self.waits}
-        roots = idle or roots
+        roots = {rank for rank in lagging if rank not in self.waits}
         if not roots:
             return None
         ranks = self._order(roots)
@@ -116,7 +117,7 @@ class _Edges:
             code="ES-H02",
             sentence=f"{ranks_text(ranks)} never entered {operation(entry, group)}; "
             f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} there.",
-            confidence=Confidence.HIGH if idle and not self._unknown_in(entry, group) else Confidence.MEDIUM,
+            confidence=Confidence.MEDIUM if self._unknown_in(entry, group) else Confidence.HIGH,
             ranks=ranks,
             waiting=tuple(sorted(self.waits)),
             group=group,
@@ -203,9 +204,10 @@ class _Edges:
         )
 
     def stalled(self, at: float) -> Finding | None:
-        if self.behind or self.unseen:
+        full = [r for r in self.waits if not self.behind.get(r) and not self.unseen.get(r)]
+        if not full:
             return None
-        rank = min(self.waits, key=lambda r: (-len(self.positions.group(self.waits[r][0].group, r).ranks), r))
+        rank = min(full, key=lambda r: (-len(self.positions.group(self.waits[r][0].group, r).ranks), r))
         entry = self.waits[rank][0]
         group = self.positions.group(entry.group, rank)
         return Finding(

@@ -18,6 +18,7 @@ class ParallelGroup(msgspec.Struct, frozen=True, kw_only=True):
     desc: str = ""  # "default_pg", "mesh_tp", "TENSOR_MODEL_PARALLEL_GROUP", ...
     ranks: tuple[int, ...] = ()
     kind: str = ""  # "tp", "pp", "dp", "ep", "cp", "world", "" unknown
+    complete: bool = False  # `ranks` was declared; otherwise others may belong to it
 
     @property
     def title(self) -> str:
@@ -50,6 +51,7 @@ class FlightRecord(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[Collective, ...] = ()  # in the order of record_id
     groups: tuple[ParallelGroup, ...] = ()
     world: tuple[int, ...] = ()  # ranks of the whole job, where the record says so
+    taken_at: float | None = None  # when it was dumped, or somewhat later
 
 
 class Frame(msgspec.Struct, frozen=True):

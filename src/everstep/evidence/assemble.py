@@ -52,7 +52,7 @@ def _rank(rank: int, files: RankFiles, notes: list[str]) -> RankEvidence:
         if part.record is None:
             continue
         try:
-            records.append((path, normalise(part.record, rank)))
+            records.append((path, msgspec.structs.replace(normalise(part.record, rank), taken_at=part.at)))
         except UnreadableError as error:
             unavailable.append(f"{path}: {error}")
     unavailable += [f"{path}: {why}" for path, part in files.parts for why in part.unavailable]

@@ -32,7 +32,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     unavailable: tuple[str, ...] = ()
     rank: int | None = None
     generation: int | None = None
-    at: float | None = None
+    at: float | None = None  # when it was taken: said by the envelope, else when the file was written
 
 
 def decode(data: bytes, kind: Kind) -> list[Part]:

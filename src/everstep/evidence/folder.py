@@ -135,7 +135,8 @@ class _Reading:
                 said = None  # the number in the name is the process id
         if said is None:
             raise UnreadableError("nothing says which rank it is of; name it ...rank-N...")
-        self.newest = max(self.newest, part.at if part.at is not None else written_at)
+        part = part if part.at is not None else msgspec.structs.replace(part, at=written_at)
+        self.newest = max(self.newest, part.at or 0.0)
         self.ranks[generation][said].add(path, part)
 
 

@@ -1,0 +1,304 @@
+"""Real hangs: four gloo ranks, each class of hang made for real, dumps by torch and py-spy, the verdict by `analyze`.
+
+Ranks form a 2x2 layout: tp groups (0,1) (2,3), dp groups (0,2) (1,3). A template process that has torch imported forks
+them, so that a case takes a second instead of ten. Every rank is ended by its pid.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import ctypes, os, sys, threading, time
+import torch
+import torch.distributed as dist
+import torch._C._distributed_c10d as c10d
+import torch.utils.data
+
+NUM_STEPS = 6
+
+
+def dump_when_asked(rank, out):
+    while not os.path.exists(out + "/GO"):
+        time.sleep(0.02)
+    data = (
+        c10d._dump_fr_trace_json(True, False) if rank % 2 else c10d._dump_fr_trace(True, rank == 0, False)
+    )
+    name = f"{out}/fr-rank-{rank}.json" if rank % 2 else f"{out}/nccl_trace_rank_{rank}"
+    with open(name + ".part", "wb") as file:
+        file.write(data)
+    os.rename(name + ".part", name)
+
+
+class Samples(torch.utils.data.Dataset):
+    def __init__(self, fifo):
+        self.fifo = fifo
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        if self.fifo and index == NUM_STEPS:
+            os.open(self.fifo, os.O_RDONLY)  # nobody ever opens the other end
+        return torch.ones(8)
+
+
+def spin():
+    count = 0
+    while True:
+        count += 1
+
+
+def step(kind, culprit, rank, groups, x, faulty):
+    world, tp, dp = groups
+    at_culprit = faulty and rank == culprit
+    if kind == "loop" and at_culprit:
+        spin()
+    if kind == "native" and at_culprit:
+        ctypes.PyDLL(None).sleep(1000)
+    if kind == "order" and at_culprit:
+        dist.all_reduce(x)
+    dist.all_reduce(x, group=tp)
+    dist.all_reduce(x, group=dp)
+    if kind == "skip" and at_culprit:
+        while True:
+            time.sleep(1000)
+    if kind == "desync" and at_culprit:
+        dist.broadcast(torch.ones(3), src=0)
+    if kind == "shape" and faulty:  # of these sizes gloo hangs; others end the ranks with an error
+        dist.all_reduce(torch.ones(5 if at_culprit else 4))
+    else:
+        dist.all_reduce(x)
+
+
+def main(kind, culprit, rank, out, port):
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE="4", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCH_FR_BUFFER_SIZE="2000"
+    )
+    torch.set_num_threads(1)
+    threading.Thread(target=dump_when_asked, args=(rank, out), daemon=True).start()
+    dist.init_process_group("gloo")
+    tps = [dist.new_group([0, 1], group_desc="mesh_tp"), dist.new_group([2, 3], group_desc="mesh_tp")]
+    dps = [dist.new_group([0, 2], group_desc="mesh_dp"), dist.new_group([1, 3], group_desc="mesh_dp")]
+    groups = (None, tps[rank // 2], dps[rank % 2])
+    fifo = out + "/fifo" if kind == "loader" and rank == culprit else ""
+    workers = 1 if kind == "loader" else 0
+    loader = iter(torch.utils.data.DataLoader(Samples(fifo), batch_size=1, num_workers=workers))
+    for number in range(10_000):
+        if number == NUM_STEPS - 2 or (number > NUM_STEPS and number % 50 == 0):
+            print(f"step: {number} loss: {2.0 + 1 / (1 + number):.4f}", flush=True)
+        faulty = number == NUM_STEPS
+        if faulty:
+            open(f"{out}/at-{rank}", "w").close()
+            if kind == "stop" and rank == culprit:
+                os.kill(os.getpid(), 19)
+        x = next(loader) if number < 60 else torch.ones(8)
+        step(kind, culprit, rank, groups, x.flatten(), faulty)
+        if number > NUM_STEPS:
+            time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        kind, culprit, out, port = line.split()
+        pids = []
+        for rank in range(4):
+            pid = os.fork()
+            if not pid:
+                for stream, name in ((1, "stdout"), (2, "stderr")):
+                    os.makedirs(f"{out}/logs/rank-{rank}", exist_ok=True)
+                    os.dup2(os.open(f"{out}/logs/rank-{rank}/{name}.log", os.O_WRONLY | os.O_CREAT), stream)
+                os.setsid()
+                try:
+                    main(kind, int(culprit), rank, out, port)
+                finally:
+                    os._exit(1)
+            pids.append(pid)
+        print(*pids, flush=True)
+        sys.stdin.readline()  # all of them have been killed
+        for pid in pids:
+            os.waitpid(pid, 0)
+        print("reaped", flush=True)
+"""
+
+DEADLINE_S = 60.0
+AGE_S = 1.2  # a wait must be older than combine.SETTLED_S, or it is what every running job looks like
+PY_SPY = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+
+
+class Ranks:
+    """The template and the four ranks of one case."""
+
+    def __init__(self, folder: Path) -> None:
+        self.program = folder / "train.py"
+        self.program.write_text(PROGRAM)
+        self.template = subprocess.Popen(
+            [sys.executable, "-u", str(self.program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ask(self, line: str) -> str:
+        assert self.template.stdin
+        assert self.template.stdout
+        self.template.stdin.write(line + "\n")
+        self.template.stdin.flush()
+        return self.template.stdout.readline()
+
+    def hang(self, kind: str, culprit: int, out: Path, with_stacks: bool = True) -> None:
+        """Makes the fault and takes the evidence of it into `out`."""
+        out.mkdir(parents=True)
+        os.mkfifo(out / "fifo")
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = sock.getsockname()[1]
+        pids = [int(pid) for pid in self.ask(f"{kind} {culprit} {out} {port}").split()]
+        try:
+            self.take(kind, culprit, out, pids, with_stacks)
+        finally:
+            for pid in pids:
+                for child in children_of(pid):
+                    end(child)
+                end(pid)
+            assert self.ask("killed") == "reaped\n"
+
+    def take(self, kind: str, culprit: int, out: Path, pids: list[int], with_stacks: bool) -> None:
+        ranks = [rank for rank in range(4) if not (kind == "loader" and rank == culprit)]
+        wait_for(lambda: all((out / f"at-{rank}").exists() for rank in ranks), f"{kind}: ranks at the fault")
+        reached = max((out / f"at-{rank}").stat().st_mtime for rank in ranks)
+        wait_for(lambda: time.time() - reached > AGE_S, "the hang to be old enough")
+        (out / "GO").touch()
+        silent = {culprit} if kind in ("stop", "native") else set()
+        for rank, pid in enumerate(pids):
+            shutil.copy(f"/proc/{pid}/status", out / f"status-rank-{rank}.txt")
+            if with_stacks:
+                for process in (pid, *children_of(pid)):
+                    dump_stack(process, out / f"stack-rank-{rank}-pid-{process}.json")
+        wait_for(
+            lambda: all(rank in silent or has_record(out, rank) or is_dead(pid) for rank, pid in enumerate(pids)),
+            f"{kind}: flight records",
+        )
+
+    def close(self) -> None:
+        self.template.communicate()
+
+
+def dump_stack(pid: int, path: Path) -> None:
+    assert PY_SPY
+    done = subprocess.run([PY_SPY, "dump", "--json", "--pid", str(pid)], capture_output=True, timeout=20, check=False)
+    path.write_bytes(done.stdout)
+    if done.returncode:
+        path.with_suffix(".err").write_bytes(done.stderr)
+
+
+def has_record(out: Path, rank: int) -> bool:
+    return (out / f"fr-rank-{rank}.json").exists() or (out / f"nccl_trace_rank_{rank}").exists()
+
+
+def is_dead(pid: int) -> bool:
+    """gloo ends some ranks with an error when sizes do not match."""
+    return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def end(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def wait_for(condition, what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S:.0f} s for {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    if PY_SPY is None:
+        pytest.skip("py-spy is not installed")
+    group = Ranks(tmp_path_factory.mktemp("program"))
+    yield group
+    group.close()
+
+
+def analyze(folder: Path) -> dict:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_ANALYZE, str(folder), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return json.loads(done.stdout)
+
+
+RUN_ANALYZE = """
+import argparse, sys
+from everstep.cli import analyze
+parser = argparse.ArgumentParser()
+analyze.add_arguments(parser)
+code = analyze.run(parser.parse_args())
+assert "torch" not in sys.modules
+sys.exit(code)
+"""
+
+CASES = [
+    ("skip", 2, "ES-H02"),
+    ("desync", 1, "ES-H03"),
+    ("shape", 2, "ES-H04"),
+    ("order", 1, "ES-H05"),
+    ("stop", 2, "ES-H01"),
+    ("loop", 0, "ES-H07"),
+    ("native", 3, "ES-H08"),
+    ("loader", 1, "ES-H06"),
+]
+
+
+@pytest.mark.parametrize(("kind", "culprit", "code"), CASES)
+def test_names_the_culprit_of_a_real_hang(ranks, tmp_path, kind, culprit, code):
+    ranks.hang(kind, culprit, tmp_path / "evidence")
+    found = analyze(tmp_path / "evidence")
+    assert (found["ranks"][:1], found["code"]) == ([culprit], code), found["verdict"]
+    assert str(culprit) in found["verdict"]
+    if kind in ("loop", "native", "loader", "skip"):
+        assert found["place"].startswith("train.py:")
+
+
+def test_a_running_job_is_not_called_hung(ranks, tmp_path):
+    ranks.hang("healthy", 0, tmp_path / "evidence")
+    found = analyze(tmp_path / "evidence")
+    assert found["code"] == "ES-H00", found["verdict"]
+    assert found["ranks"] == []
+
+
+@pytest.mark.parametrize(("kind", "culprit"), [("skip", 3), ("loader", 2)])
+def test_flight_records_alone_name_the_rank(ranks, tmp_path, kind, culprit):
+    ranks.hang(kind, culprit, tmp_path / "evidence", with_stacks=False)
+    found = analyze(tmp_path / "evidence")
+    assert (found["ranks"], found["code"]) == ([culprit], "ES-H02"), found["verdict"]
+
+
+def test_stacks_alone_name_the_rank(ranks, tmp_path):
+    ranks.hang("loop", 2, tmp_path / "evidence")
+    for path in (tmp_path / "evidence").iterdir():
+        if path.name.startswith(("fr-rank", "nccl_trace")):
+            path.unlink()
+    found = analyze(tmp_path / "evidence")
+    assert (found["ranks"], found["code"]) == ([2], "ES-H07"), found["verdict"]
