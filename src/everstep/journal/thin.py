@@ -13,7 +13,7 @@ KEEP_NEWEST = 200
 
 _ACCOUNT = re.compile(
     rb'\{"seq":(\d+),"at":[0-9.e+-]+,"gen":-?\d+,'
-    rb'"event":\{"type":"ProgressReported","node":"([^"\\]*)","generation":(-?\d+),"accounts":\['
+    rb'"event":\{"type":"ProgressReported",(?:"at":[0-9.e+-]+,)?"node":"([^"\\]*)","generation":(-?\d+),"accounts":\['
 )
 
 

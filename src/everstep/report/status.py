@@ -6,7 +6,7 @@ Order: is it moving; if not, what is wrong, who handles it, what comes next; the
 from statistics import median
 
 from everstep.goodput.figures import Goodput
-from everstep.journal.view import IncidentView, RunStatus, RunView
+from everstep.journal.view import GenerationView, IncidentView, RunStatus, RunView
 from everstep.report.ansi import PLAIN, Paint, Style
 from everstep.report.asked import Asked
 from everstep.report.layout import field, text_of
@@ -30,7 +30,7 @@ def render_status(view: RunView, goodput: Goodput, asked: Asked, style: Style = 
     if not view.is_over:
         lines += field("memory", memory_text(view))
     if not view.is_over and view.incident is None:
-        lines += field("now", "nothing wrong" if not asked.is_gone(view) else "nobody looks after it")
+        lines += field("now", "nobody looks after it" if asked.is_gone(view) else _now(view, asked))
     for note in notes(view):
         lines += field("note", note)
     return text_of(lines)
@@ -49,7 +49,11 @@ def at_risk(view: RunView) -> tuple[int | None, int | None]:
         return None, None
     if generation.resume_step is not None and generation.last_step is None:
         return generation.resume_step, 0  # it begins with what memory holds
-    held = [account.published_step for account in generation.accounts.values()]
+    # A new snapshot replaces the older of two only once it is whole: what was restored from is held at least.
+    held = [
+        a.published_step if a.published_step is not None else generation.resume_step
+        for a in generation.accounts.values()
+    ]
     known = [step for step in held if step is not None]
     if not known or len(known) < len(held):
         return None, None
@@ -156,18 +160,31 @@ def _trouble(view: RunView, asked: Asked) -> list[str]:
     return lines + field("next", _next(view, incident))
 
 
+def _now(view: RunView, asked: Asked) -> str:
+    if view.status is not RunStatus.STARTING:
+        return "nothing wrong"
+    generation = view.generation
+    if generation is None:
+        return f"waiting for nodes and a store for {duration(asked.as_of(view) - (view.started_at or asked.at))}"
+    return f"{_forming(generation)}, for {duration(asked.as_of(view) - generation.begun_at)}"
+
+
+def _forming(generation: GenerationView) -> str:
+    ranks = len(generation.node_of)
+    entered = sum(account.entered_at is not None for account in generation.accounts.values())
+    stepped = sum(account.first_step is not None for account in generation.accounts.values())
+    return (
+        f"forming generation {generation.number}: {len(generation.started)}/{ranks} ranks started, "
+        f"{entered}/{ranks} in the program, {stepped}/{ranks} stepped"
+    )
+
+
 def doing(view: RunView, incident: IncidentView) -> str:
     """Which part of a recovery is going on, with what is waited for."""
     new = next((g for g in view.generations if g.number == incident.next_generation), None)
     old = view.generation
     if new is not None:
-        entered = sum(account.entered_at is not None for account in new.accounts.values())
-        stepped = sum(account.first_step is not None for account in new.accounts.values())
-        ranks = len(new.node_of)
-        return (
-            f"forming generation {new.number}: {len(new.started)}/{ranks} ranks started, "
-            f"{entered}/{ranks} in the program, {stepped}/{ranks} stepped"
-        )
+        return _forming(new)
     if view.status is RunStatus.WAITING_FOR_APPROVAL:
         return f"waits for approval of: {incident.decision.chosen if incident.decision else NOT_MEASURED}"
     if incident.stopped_at is None and old is not None and old.stop_asked_at is not None:
