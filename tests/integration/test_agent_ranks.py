@@ -195,7 +195,8 @@ def test_pickling_and_spawn_work_in_main(tmp_path):
     assert (ended.exit.code, out, err) == (0, "(2, '__mp_main__')\n", "")
 
 
-def test_users_files_named_like_ours_do_no_harm(tmp_path):
+def test_users_files_named_like_ours_do_no_harm(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where the launcher, and so the agent, runs
     write(tmp_path, "raise RuntimeError('imported')", "socket.py")
     write(tmp_path, "raise RuntimeError('imported')", "json.py")
     ended, out, _ = run_to_exit(tmp_path, "print('fine')")

@@ -29,6 +29,13 @@ def write(tmp_path: Path, text: str, name: str = "train.py") -> str:
     return name
 
 
+def light_torch(tmp_path: Path) -> dict[str, str]:
+    """An empty package in torch's place, for programs that do not use it: the real one takes seconds to import."""
+    (tmp_path / "mods" / "torch").mkdir(parents=True, exist_ok=True)
+    write(tmp_path, "", "mods/torch/__init__.py")
+    return {"PYTHONPATH": str(tmp_path / "mods")}
+
+
 async def run_once(made: Bench, generation: int = 0) -> list[dict]:
     await made.start_workers(generation)
     for rank in range(made.nproc):
@@ -43,7 +50,9 @@ def test_a_forked_rank_sees_what_a_fresh_one_sees(tmp_path):
     program = write(tmp_path, REPORT)
 
     async def story(env: dict[str, str]) -> tuple[list[dict], set[str]]:
-        async with bench(tmp_path / env["CASE"], str(tmp_path / program), args=("--x", "1"), env=env) as made:
+        async with bench(
+            tmp_path / env["CASE"], str(tmp_path / program), args=("--x", "1"), env={**env, **light_torch(tmp_path)}
+        ) as made:
             reports = await run_once(made)
             started = await made.controller.wait(events.WorkersStarted)
             return reports, {s.how for s in started.started}
@@ -80,7 +89,7 @@ def test_a_users_thread_count_for_numpy_survives_the_fork(tmp_path):
     program = write(tmp_path, THREADS)
 
     async def story() -> list[dict]:
-        async with bench(tmp_path, program, nproc=1, env={"OMP_NUM_THREADS": "2"}) as made:
+        async with bench(tmp_path, program, nproc=1, env={"OMP_NUM_THREADS": "2", **light_torch(tmp_path)}) as made:
             reports = await run_once(made)
             started = await made.controller.wait(events.WorkersStarted)
             assert [s.how for s in started.started] == ["template"]
@@ -93,7 +102,7 @@ def test_a_killed_template_is_started_again_and_workers_do_not_notice(tmp_path):
     program = write(tmp_path, "import time\nprint('here', flush=True)\ntime.sleep(600)\n")
 
     async def story() -> None:
-        async with bench(tmp_path, program) as made:
+        async with bench(tmp_path, program, env=light_torch(tmp_path)) as made:
             await made.start_workers(0)
             started = await made.controller.wait(events.WorkersStarted)
             skip = len(made.controller.events)
@@ -114,7 +123,7 @@ THREAD_ON_IMPORT = "import threading, time\nthreading.Thread(target=time.sleep, 
 
 def test_a_learned_module_that_starts_a_thread_is_left_out(tmp_path):
     program = write(tmp_path, "print('fine', flush=True)\n")
-    (tmp_path / "mods").mkdir()
+    env = light_torch(tmp_path)
     write(tmp_path, THREAD_ON_IMPORT, "mods/threading_plugin.py")
     write(tmp_path, "", "mods/harmless_plugin.py")
     cache = imports.cache_path(tmp_path / "home", program)
@@ -122,7 +131,7 @@ def test_a_learned_module_that_starts_a_thread_is_left_out(tmp_path):
     imports.save(cache, learned)
 
     async def story() -> None:
-        async with bench(tmp_path, program, nproc=1, env={"PYTHONPATH": str(tmp_path / "mods")}) as made:
+        async with bench(tmp_path, program, nproc=1, env=env) as made:
             await made.start_workers(0)
             started = await made.controller.wait(events.WorkersStarted)
             assert [s.how for s in started.started] == ["template"]
@@ -154,13 +163,13 @@ def test_an_unusable_template_is_explained_and_ranks_start_fresh(tmp_path):
 
 def test_a_module_that_crashes_the_template_is_left_out(tmp_path):
     program = write(tmp_path, "print('fine', flush=True)\n")
-    (tmp_path / "mods").mkdir()
+    env = light_torch(tmp_path)
     write(tmp_path, "import os\nos.kill(os.getpid(), 11)\n", "mods/crashing_plugin.py")
     cache = imports.cache_path(tmp_path / "home", program)
     imports.save(cache, imports.ImportList(modules=["crashing_plugin"]))
 
     async def story() -> None:
-        async with bench(tmp_path, program, nproc=1, env={"PYTHONPATH": str(tmp_path / "mods")}) as made:
+        async with bench(tmp_path, program, nproc=1, env=env) as made:
             await made.start_workers(0)
             started = await made.controller.wait(events.WorkersStarted)
             assert [s.how for s in started.started] == ["template"]
@@ -202,7 +211,7 @@ def test_parked_workers_end_with_the_agent(tmp_path):
     program = write(tmp_path, "pass\n")
 
     async def story() -> None:
-        async with bench(tmp_path, program) as made:
+        async with bench(tmp_path, program, env=light_torch(tmp_path)) as made:
             await made.controller.wait(events.TemplateReported)
             agent = made.agent.pid
 
@@ -264,7 +273,7 @@ def test_any_parked_worker_can_die_at_any_moment(tmp_path):
     program = write(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
 
     async def story() -> None:
-        async with bench(tmp_path, program) as made:
+        async with bench(tmp_path, program, env=light_torch(tmp_path)) as made:
             await made.controller.wait(events.TemplateReported)
             for generation in range(4):
                 template = _template_of(made.agent.pid)

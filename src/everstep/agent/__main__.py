@@ -1,6 +1,14 @@
-"""`python -m everstep.agent`: the agent of one node."""
+"""`python -m everstep.agent`: the agent of one node.
 
+`-m` puts the user's current folder on the path; it goes first of all, so that a file there named like a module of the
+standard library is not taken for it.
+"""
+
+import os
 import sys
+
+if sys.path[:1] == [os.getcwd()] and not sys.flags.safe_path:  # noqa: PTH109 - pathlib is not to be imported yet
+    del sys.path[0]
 
 from everstep.agent.main import main
 

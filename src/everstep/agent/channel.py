@@ -42,6 +42,10 @@ class Channel:
         self._write()
         return self._sock is not None
 
+    def read_now(self) -> None:
+        """Take what has arrived, without waiting for the loop's next turn."""
+        self._read()
+
     def close(self) -> None:
         """End it without calling `on_closed`."""
         if self._sock is None:

@@ -44,6 +44,11 @@ class Keeper:
         if self._channel is not None:
             self._channel.send({"keep": {"rank": rank}}, (fd,))
 
+    def catch_up(self) -> None:
+        """Before a command: a lost node's memory was sent before the controller decided on it, on another socket."""
+        if self._channel is not None:
+            self._channel.read_now()
+
     def close(self) -> None:
         if self._channel is not None:
             self._channel.close()

@@ -25,6 +25,7 @@ from everstep.agent.starting import Home
 from everstep.agent.warden import Warden
 from everstep.core.policy import Policy
 from everstep.errors import EverstepError
+from everstep.wire.messages import Command
 from everstep.worker.life import die_with_parent
 
 _FLUSH_S = 1.0
@@ -103,13 +104,18 @@ class _Agent:
             report=lambda event: link.report(event),
             on_finish=over.set,
         )
+
+        def on_command(command: Command) -> None:
+            keeper.catch_up()
+            node.on_command(command)
+
         link = Link(
             url=options.controller,
             token=options.run_dir / "token",
             run=options.run,
             node=options.node,
             on_welcome=node.on_welcome,
-            on_command=node.on_command,
+            on_command=on_command,
         )
         talking = asyncio.create_task(link.run())
         beating = asyncio.create_task(_beat(node, link))
