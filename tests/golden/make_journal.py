@@ -3,7 +3,7 @@
 Story: four ranks on two nodes. Rank 2 is killed (a drill); the controller is killed and replaced; the agent of n1 is
 lost and another node takes its slot; rank 1 raises at the same place twice, and the run gives up.
 
-Regenerate it only with a new schema version: old journals must go on being read as they are.
+The journal itself is regenerated only with a new schema version: old ones must go on being read as they are.
 """
 
 from collections.abc import Iterator

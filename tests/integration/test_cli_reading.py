@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -86,14 +87,18 @@ def test_no_reading_verb_imports_torch_or_rich(env: dict[str, str]) -> None:
 
 
 def test_status_answers_at_once(env: dict[str, str]) -> None:
-    took = []
-    for _ in range(8):
-        begun = time.perf_counter()
+    """The best of several, in wall time; on a machine that is busy with other things, in processor time."""
+    wall, processor = [], []
+    for _ in range(10):
+        begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
         assert everstep("status", env=env).returncode == 0
-        took.append(time.perf_counter() - begun)
-        if min(took) < STATUS_LIMIT_S and len(took) >= 3:
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        wall.append(time.perf_counter() - begun)
+        processor.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        if min(wall) < STATUS_LIMIT_S and len(wall) >= 3:
             break
-    assert min(took) < STATUS_LIMIT_S
+    is_busy = os.getloadavg()[0] > (os.cpu_count() or 1)
+    assert min(processor if is_busy else wall) < STATUS_LIMIT_S
 
 
 def test_a_live_run_is_told_from_one_whose_controller_is_gone(env: dict[str, str]) -> None:
