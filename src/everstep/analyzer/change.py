@@ -3,6 +3,7 @@
 A fixed factor would miss a job that slowly loses a tenth, and cry at one long step. Pure; used by `slow`.
 """
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -13,8 +14,8 @@ ALPHA = 1e-4
 """Chance of a false change per look at a series without one. Looked at every ten seconds, that is once in a day; the
 effect size below removes those as well."""
 MIN_SPREADS = 3.0
-"""A change must exceed the usual scatter (median absolute deviation) this many times: steps of real jobs are not
-independent, so the test alone is too willing."""
+"""A change must exceed the usual scatter (median absolute difference of neighbours) this many times: steps of real
+jobs are not independent, so the test alone is too willing."""
 MIN_SHARE = 0.03
 """And be worth something: three percent of the step time."""
 MIN_SIDE = 5
@@ -49,9 +50,8 @@ def find_change(values: Sequence[float]) -> Change | None:
     if p > ALPHA or not index:
         return None
     before, after = statistics.median(values[:index]), statistics.median(values[index:])
-    spread = 1.4826 * statistics.median(
-        [abs(v - before) for v in values[:index]] + [abs(v - after) for v in values[index:]]
-    )
+    # Scatter from one step to the next: a slow growth is not scatter.
+    spread = 1.4826 * statistics.median(abs(b - a) for a, b in itertools.pairwise(values)) / math.sqrt(2)
     moved = abs(after - before)
     if moved < MIN_SPREADS * spread or moved < MIN_SHARE * before:
         return None

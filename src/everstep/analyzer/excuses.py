@@ -58,7 +58,7 @@ def find(
     if _work_explains(flagged, others, excess, share):
         has = verb(ranks, "it has", "they have")
         return Excuse(code="ES-S04", why=f"{who} because {has} more work: the time per unit of work is usual")
-    stage = _whole_stage(ranks, means, groups)
+    stage = _whole_stage(ranks, means, groups, excess)
     if stage:
         return Excuse(code="ES-S05", why=f"{who}: they are one pipeline stage in all of its replicas ({stage})")
     if _always_so(ranks, means, first):
@@ -83,8 +83,11 @@ def _work_explains(flagged: list[RankTiming], others: list[RankTiming], excess: 
     return extra * rate >= share * excess
 
 
-def _whole_stage(ranks: tuple[int, ...], means: Mapping[int, RankTiming], groups: Sequence[ParallelGroup]) -> str:
-    """Whether the flagged ranks hold the same place in every pipeline. One pipeline alone proves nothing."""
+def _whole_stage(
+    ranks: tuple[int, ...], means: Mapping[int, RankTiming], groups: Sequence[ParallelGroup], excess: float
+) -> str:
+    """Whether the flagged ranks are of one place in the pipelines, and that place is long in every one of them, also
+    where its rank was flagged less often. One pipeline alone proves nothing."""
     pipelines = [group for group in groups if group.kind == "pp" and set(group.ranks) <= set(means)]
     if len(pipelines) < 2:
         return ""
@@ -93,7 +96,9 @@ def _whole_stage(ranks: tuple[int, ...], means: Mapping[int, RankTiming], groups
         return ""
     place = places.pop()
     stage = {group.ranks[place] for group in pipelines if place < len(group.ranks)}
-    return f"stage {place} of {len(pipelines[0].ranks)}" if stage == set(ranks) else ""
+    usual = statistics.median(t.compute_s for rank, t in means.items() if rank not in stage)
+    is_long = all(means[rank].compute_s - usual >= excess / 2 for rank in stage)
+    return f"stage {place} of {len(pipelines[0].ranks)}" if is_long and set(ranks) <= stage else ""
 
 
 def _always_so(ranks: tuple[int, ...], means: Mapping[int, RankTiming], first: Mapping[int, RankTiming]) -> bool:

@@ -62,8 +62,11 @@ def flag_round(timings: Sequence[RankTiming], policy: SlowPolicy = DEFAULT) -> t
 
 def _stands_out(timing: RankTiming, timings: Sequence[RankTiming], policy: SlowPolicy) -> bool:
     others = [t for t in timings if t.rank != timing.rank]
-    usual = statistics.median(t.compute_s for t in others)
-    spread = 1.4826 * statistics.median(abs(t.compute_s - usual) for t in others)
+    # The faster half of the others, so that a second slow rank in a small job does not hide the first. Its values lie
+    # about half as far from their median as those of all, hence the 2.
+    faster = sorted(t.compute_s for t in others)[: len(others) // 2 + 1]
+    usual = statistics.median(faster)
+    spread = 2 * 1.4826 * statistics.median(abs(compute_s - usual) for compute_s in faster)
     excess = timing.compute_s - usual
     if excess < policy.min_share * usual or excess < policy.min_spreads * spread:
         return False

@@ -1,0 +1,113 @@
+"""The hang rule: two of four silent in the job's own window; unknown counts for nothing; who computes is not hung."""
+
+import math
+
+import pytest
+
+from everstep.analyzer.clusters import Activity
+from everstep.analyzer.hang import HangPolicy, judge, judge_rank, window_s
+from everstep.analyzer.signals import Phase, RankSample, Rhythm, Signal, phase_seen
+
+FAST = Rhythm(step_s=(0.1,) * 60)  # a job of 100 ms steps
+
+
+def sample(rank=0, log=9.0, stack=9.0, device=9.0, communication=9.0, **more):
+    return RankSample(rank=rank, log_s=log, stack_s=stack, device_s=device, communication_s=communication, **more)
+
+
+@pytest.mark.parametrize(
+    ("silent", "hung"),
+    [({}, False), ({"log"}, False), ({"log", "stack"}, True), ({"communication", "device"}, True)],
+)
+def test_two_of_four(silent, hung):
+    ages = {str(signal): 9.0 if str(signal) in silent else 0.1 for signal in Signal}
+    ages["stack"] = 9.0 if "stack" in silent or hung else 0.1
+    assert judge_rank(sample(**ages), FAST).hung is hung
+
+
+def test_unknown_is_neither_silent_nor_healthy():
+    only_one = judge_rank(sample(stack=None, device=None, communication=None), FAST)
+    assert not only_one.hung
+    assert (
+        only_one.why
+        == "not hung: only log 9.0 s silent within 2.0 s (stack, device, communication not known); 2 are needed"
+    )
+    two = judge_rank(sample(stack=None, device=None), FAST)
+    assert two.hung
+    assert two.known == (Signal.LOG, Signal.COMMUNICATION)
+    none = judge_rank(RankSample(rank=0), FAST)
+    assert (none.hung, none.known) == (False, ())
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -1.0])
+def test_a_measurement_that_cannot_be_is_unknown(broken):
+    assert judge_rank(sample(log=broken), FAST).known == (Signal.STACK, Signal.DEVICE, Signal.COMMUNICATION)
+
+
+def test_a_rank_that_computes_is_not_hung_and_shelters_the_others():
+    working = sample(rank=1, stack=0.2, device=0.1)
+    verdict = judge([sample(), working, sample(rank=2)], FAST)
+    assert not verdict.hung
+    assert verdict.why == "not hung: ranks 0,2 are silent, but rank 1 computes: a long step"
+
+
+def test_a_loop_uses_the_processor_with_a_stack_that_stays():
+    verdict = judge([sample(), sample(rank=1, device=0.1)], FAST)
+    assert verdict.hung
+    assert verdict.ranks == (0, 1)
+
+
+def test_not_even_computing_may_take_for_ever():
+    forever = sample(rank=1, log=301, stack=0.1, device=0.1, communication=301)
+    assert judge([sample(), forever], FAST).hung
+
+
+def test_a_debugger_is_not_a_hang():
+    verdict = judge([sample(paused=True), sample(rank=1)], FAST)
+    assert not verdict.hung
+    assert "paused" in verdict.why
+
+
+@pytest.mark.parametrize("phase", [Phase.EVALUATION, Phase.CHECKPOINT, Phase.STARTUP])
+def test_long_phases_have_their_own_window_and_shelter_the_others(phase):
+    verdict = judge([sample(phase=phase, log=60, stack=60, device=60, communication=60), sample(rank=1)], FAST)
+    assert not verdict.hung
+    assert str(phase) in verdict.why
+    later = {"log": 700, "stack": 700, "device": 700, "communication": 700}
+    assert judge([sample(phase=phase, **later), sample(rank=1, **later)], FAST).hung
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ((), 300.0),  # Baige's five minutes
+        ((0.1,) * 9, 300.0),
+        ((0.1,) * 50, 2.0),
+        ((5.0,) * 50, 20.0),
+        ((0.1,) * 50 + (60.0,), 2.0),  # one freak
+        ((0.1,) * 50 + (6.0, 7.0), 28.0),  # evaluation every k steps: comes again
+        ((0.1,) * 50 + (math.nan, -3.0, math.inf), 2.0),
+    ],
+)
+def test_the_window_follows_the_job(steps, expected):
+    assert window_s(Rhythm(step_s=steps), Phase.TRAIN) == pytest.approx(expected)
+
+
+def test_known_checkpoints_set_their_window():
+    assert window_s(Rhythm(checkpoint_s=(12.0,)), Phase.CHECKPOINT) == 48.0
+    assert window_s(Rhythm(), Phase.STARTUP) == HangPolicy().startup_s
+
+
+def test_a_log_that_is_always_quiet_is_not_silent():
+    quiet = sample(log=50, log_gap_s=60, stack=0.1, device=0.1)
+    assert judge_rank(quiet, FAST).silent == (Signal.COMMUNICATION,)
+
+
+def test_a_save_that_nobody_announced_is_still_a_save():
+    assert phase_seen(Phase.TRAIN, [Activity.SAVING]) is Phase.CHECKPOINT
+    assert phase_seen(Phase.EVALUATION, [Activity.SAVING]) is Phase.EVALUATION
+    assert phase_seen(Phase.TRAIN, [Activity.PYTHON]) is Phase.TRAIN
+
+
+def test_nobody_looked_at_is_not_hung():
+    assert not judge([], FAST).hung
