@@ -170,6 +170,37 @@ def test_two_nodes_and_a_standby(launcher: Launcher):
     assert len(restarted) == 2
 
 
+STATEFUL = """
+import sys, time
+import torch, torch.distributed as dist
+import everstep
+dist.init_process_group("gloo")
+model = torch.nn.Linear(4, 4)
+state = everstep.State(model=model)
+for step in state.steps(int(sys.argv[1])):
+    dist.all_reduce(torch.ones(1))
+    print("step", step, flush=True)
+    time.sleep(0.02)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("num_standby", [0, 1])
+def test_snapshots_outlive_agent_after_agent(launcher: Launcher, num_standby):
+    run = launcher.start(*TWO, "--standby", num_standby, launcher.script(STATEFUL), 45)
+    for generation, step in enumerate((5, 15)):
+        run.until_step(step, generation)
+        node = next(start.node for start in run.actions(StartWorkers) if start.generation == generation)
+        if num_standby:
+            run.until("a standby", lambda n=generation: len(run.events(NodeJoined)) >= 2 + n)
+        os.kill(run.agent_pid(node), signal.SIGKILL)
+        run.until("the restart", lambda n=generation: len(run.actions(StartWorkers)) == 2 + n)
+    assert run.wait() == 0, run.story()
+    closed = run.actions(IncidentClosed)
+    assert [(c.outcome, c.lost_steps) for c in closed] == [("recovered", 0)] * 2, run.story()
+    assert all(start.resume_step is not None for start in run.actions(StartWorkers)[1:])
+
+
 def test_an_unfinished_run_goes_on_in_its_directory(launcher: Launcher):
     first = launcher.start(*launcher.loop())
     first.until_step(1)

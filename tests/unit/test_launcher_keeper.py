@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from everstep.engines.keeper import Keeper
+from everstep.model.facts import Held
 from everstep.wire.local import recv, send
+from everstep.worker import arena
 
 
 def memory(text: bytes) -> int:
@@ -78,19 +80,57 @@ def test_only_the_last_two_of_a_rank_are_kept(run):
     run(story)
 
 
-def test_the_same_memory_from_its_new_owner_is_kept_once_and_is_the_new_owners(run):
+def test_memory_goes_on_to_the_next_one_and_the_next_one(run):
+    async def story(keeper):
+        with keeper.open_line("n0") as line:
+            keep(line, 0, memory(b"x"))
+        keeper.close_line("n0")
+        for number in (1, 2, 3):
+            with keeper.open_line(f"n{number}", (f"n{number - 1}",)) as line:
+                assert read_all(line) == [(0, b"x")]
+            keeper.close_line(f"n{number}")
+
+    run(story)
+
+
+def test_the_same_memory_sent_twice_is_kept_once(run):
     async def story(keeper):
         fd = memory(b"x")
         with keeper.open_line("n0") as line:
             keep(line, 0, os.dup(fd))
+            keep(line, 0, fd)
         keeper.close_line("n0")
         with keeper.open_line("n1", ("n0",)) as line:
             assert read_all(line) == [(0, b"x")]
-            keep(line, 0, fd)
-        keeper.close_line("n1")
-        assert not keeper.holds_of("n0")
-        with keeper.open_line("n2", ("n1",)) as line:
-            assert read_all(line) == [(0, b"x")]
+
+    run(story)
+
+
+def test_nobody_is_given_what_it_has(run):
+    async def story(keeper):
+        with keeper.open_line("n0") as line, keeper.open_line("n1") as other:
+            keep(line, 0, memory(b"x"))
+            await asyncio.sleep(0)
+            keeper.close_line("n0")
+            keeper.offer("n0", "n1")
+            keeper.offer("n0", "n1")
+            assert [read_all(other) for _ in range(3)] == [[], [(0, b"x")], []]
+
+    run(story)
+
+
+def test_what_a_lost_node_held_is_read_from_the_headers(run):
+    async def story(keeper):
+        fd = arena.create(arena.arena_bytes(100), rank=3, world_size=4)
+        arena.format_arena(fd, rank=3, world_size=4)
+        written = arena.Arena(fd)
+        written.begin(7, 0)
+        written.publish(10, 1, 0)
+        with keeper.open_line("n0") as line:
+            keep(line, 3, fd)
+        keeper.close_line("n0")
+        assert keeper.held_of("n0") == (Held(rank=3, steps=(7,)),)
+        assert keeper.held_of("n1") == ()
 
     run(story)
 
@@ -129,6 +169,6 @@ def test_a_frame_without_memory_is_ignored_and_one_too_many_is_closed(run):
             send(line, {"keep": {"rank": "zero"}}, (fd, fd))
             os.close(fd)
         keeper.close_line("n0")
-        assert not keeper.holds_of("n0")
+        assert keeper.held_of("n0") == ()
 
     run(story)

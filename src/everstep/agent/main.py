@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from everstep.agent.environment import base_environment
 from everstep.agent.keeper import Keeper
@@ -85,16 +86,33 @@ class _Agent:
 
     async def run(self) -> None:
         """Until it is over. Raises EverstepError."""
-        options, over, reaper, launcher = self._options, asyncio.Event(), Reaper(), os.getppid()
+        over, reaper, launcher = asyncio.Event(), Reaper(), os.getppid()
         loop = asyncio.get_running_loop()
         reaper.start()
         reaper.watch(self._warden.pid, lambda ended: _log.warning("the warden ended: %s", ended))
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, over.set)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        keeper = Keeper(options.keeper_fd, lambda: node.report_joined())
+        keeper = Keeper(self._options.keeper_fd, lambda: node.report_joined())
         memory = Memory(keeper.keep)
         await keeper.receive(memory)
+        node, link = self._make(keeper, memory, reaper, over)
+        tasks: list[asyncio.Task[Any]] = [
+            asyncio.create_task(work) for work in (link.run(), _beat(node, link), over.wait())
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await node.close(_ORPHAN_GRACE_S if await _is_gone(launcher) else END_GRACE_S)
+            await link.drain(_FLUSH_S)
+        finally:
+            keeper.close()
+            failures = await _cancel(*tasks)
+        for failure in failures:
+            raise failure
+
+    def _make(self, keeper: Keeper, memory: Memory, reaper: Reaper, over: asyncio.Event) -> tuple[Node, Link]:
+        """The node and its link know each other."""
+        options = self._options
         node = Node(
             options.node,
             self._home,
@@ -117,18 +135,7 @@ class _Agent:
             on_welcome=node.on_welcome,
             on_command=on_command,
         )
-        talking = asyncio.create_task(link.run())
-        beating = asyncio.create_task(_beat(node, link))
-        ending = asyncio.create_task(over.wait())
-        try:
-            await asyncio.wait((talking, beating, ending), return_when=asyncio.FIRST_COMPLETED)
-            await node.close(_ORPHAN_GRACE_S if await _is_gone(launcher) else END_GRACE_S)
-            await link.drain(_FLUSH_S)
-        finally:
-            keeper.close()
-            failures = await _cancel(talking, beating, ending)
-        for failure in failures:
-            raise failure
+        return node, link
 
 
 async def _is_gone(launcher: int) -> bool:
@@ -148,7 +155,7 @@ async def _beat(node: Node, link: Link) -> None:
             node.report_progress()
 
 
-async def _cancel(*tasks: "asyncio.Task[object]") -> list[BaseException]:
+async def _cancel(*tasks: "asyncio.Task[Any]") -> list[BaseException]:
     for task in tasks:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)

@@ -243,6 +243,9 @@ class Controller:
 
     def _declare_lost(self, node: str, limit_s: float) -> None:
         self._silence.pop(node, None)
+        member = self.ledger.state.members.get(node)
+        if member is None or member.role is Role.OUT:
+            return  # somebody else said so before
         reason = f"its link was gone for {limit_s:.0f} s"
         self.put_soon(Input(event=NodeLost(at=time.time(), node=node, reason=reason)))
 

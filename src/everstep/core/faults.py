@@ -54,7 +54,8 @@ def on_slot_lost(turn: Turn, event: NodeLost, member: Member) -> None:
     """A node that held a slot is gone. The caller has put it out and looks for another."""
     assert member.slot is not None
     ranks = tuple(ranks_of_slot(turn, member.slot))
-    turn.set(held={rank: steps for rank, steps in turn.state.held.items() if rank not in ranks})
+    others = {rank: steps for rank, steps in turn.state.held.items() if rank not in ranks}
+    turn.set(held={**others, **{item.rank: item.steps for item in event.kept if item.rank in ranks}})
     if turn.state.phase in _ALIVE:
         open_incident(turn, FaultFacts(at=turn.at, nodes=_nodes(turn)))
     if turn.state.incident is not None:
@@ -106,8 +107,9 @@ def on_workers_stopped(turn: Turn, event: WorkersStopped) -> None:
         if worker is not None and worker.exit is None:
             turn.set_worker(exit_.rank, exit=exit_)
             _add_exits(turn, (exit_,))
-    held = {item.rank: item.steps for item in event.held}
     mine = {worker.rank for worker in turn.workers_of(event.node)}
+    # It may also hold what was kept of a lost node; the newer snapshots of those ranks are where they run now.
+    held = {item.rank: item.steps for item in event.held if item.rank in mine}
     others = {rank: steps for rank, steps in turn.state.held.items() if rank not in mine}
     turn.set(held={**others, **held})
     _confirm_stopped(turn, event.node)

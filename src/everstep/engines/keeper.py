@@ -1,7 +1,7 @@
 """Keeps duplicates of the agents' snapshot memory, so that it outlives an agent, and hands it to its successor.
 
-It holds descriptors and never maps or reads them. The frames are described in docs/architecture.md. Everything ends
-with this process: the memory has no name.
+It holds descriptors and reads no more than their headers. The frames are described in docs/architecture.md.
+Everything ends with this process: the memory has no name.
 """
 
 import asyncio
@@ -12,7 +12,9 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
+from everstep.model.facts import Held
 from everstep.wire.local import MAX_FDS, FrameError, FrameReader, send
+from everstep.worker import arena
 
 log = logging.getLogger("everstep.launcher")
 
@@ -22,7 +24,7 @@ ARENAS_PER_RANK = 2
 
 @dataclass
 class _Kept:
-    node: str  # who holds it now
+    holders: set[str]  # nodes that sent it or were given it
     note: dict[str, Any]
     fd: int
     identity: tuple[int, int]  # device and inode: the same memory sent twice is kept once
@@ -59,8 +61,14 @@ class Keeper:
         """Give a running agent the memory of a lost one."""
         self._hand_over(node, (lost,))
 
-    def holds_of(self, node: str) -> bool:
-        return any(kept.node == node for arenas in self._kept.values() for kept in arenas)
+    def held_of(self, node: str) -> tuple[Held, ...]:
+        """The complete snapshots in a lost node's memory, as the headers say."""
+        found = []
+        for rank, arenas in sorted(self._kept.items()):
+            steps = {step for kept in arenas if node in kept.holders for step in arena.held_steps(kept.fd)}
+            if steps:
+                found.append(Held(rank=rank, steps=tuple(sorted(steps))))
+        return tuple(found)
 
     def close(self) -> None:
         for node in list(self._lines):
@@ -78,8 +86,9 @@ class Keeper:
         try:
             for rank in sorted(self._kept):
                 for kept in self._kept[rank]:
-                    if kept.node in lost:
+                    if kept.holders & set(lost) and node not in kept.holders:
                         send(line.sock, {"keep": kept.note}, (kept.fd,))
+                        kept.holders.add(node)
             send(line.sock, {"kept": "end"})
         except OSError as error:
             log.warning("%s does not take kept snapshots: %s", node, error)
@@ -116,12 +125,14 @@ class Keeper:
                 os.close(fd)
             return
         stat = os.fstat(fds[0])
-        kept = _Kept(node=node, note=note, fd=fds[0], identity=(stat.st_dev, stat.st_ino))
+        identity = (stat.st_dev, stat.st_ino)
         arenas = self._kept.setdefault(rank, [])
-        for earlier in [other for other in arenas if other.identity == kept.identity]:
-            os.close(earlier.fd)
-            arenas.remove(earlier)
-        arenas.append(kept)
+        for known in arenas:
+            if known.identity == identity:
+                known.holders.add(node)
+                os.close(fds[0])
+                return
+        arenas.append(_Kept(holders={node}, note=note, fd=fds[0], identity=identity))
         while len(arenas) > ARENAS_PER_RANK:
             os.close(arenas.pop(0).fd)
 

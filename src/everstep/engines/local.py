@@ -12,6 +12,7 @@ from pathlib import Path
 from everstep.engines.children import Child, Children, Ended, wait_ended
 from everstep.engines.keeper import Keeper
 from everstep.engines.protocol import Loss, NoNodeError, OnLoss
+from everstep.model.facts import Held
 
 log = logging.getLogger("everstep.launcher")
 
@@ -126,17 +127,20 @@ class LocalEngine:
         self._num_early_ends = self._num_early_ends + 1 if lived_s < EARLY_END_S else 0
         if self._is_ending:
             return
-        self._pass_on_memory(node)
+        kept = self._pass_on_memory(node)
         if node not in self._released:
             reason = f"its agent ended ({ended}) after {lived_s:.1f} s; see nodes/{node}/agent.log"
-            self._on_loss(Loss(node=node, at=ended.at, reason=reason, exit_code=ended.code, signal=ended.signal))
+            loss = Loss(node=node, at=ended.at, reason=reason, exit_code=ended.code, signal=ended.signal, kept=kept)
+            self._on_loss(loss)
 
-    def _pass_on_memory(self, lost: str) -> None:
+    def _pass_on_memory(self, lost: str) -> tuple[Held, ...]:
         """To every other agent of this machine: a standby may take the slot. To new ones when they start."""
-        if self._keeper.holds_of(lost):
+        held = self._keeper.held_of(lost)
+        if held:
             self._lost.append(lost)
             for node in self._agents:
                 self._keeper.offer(lost, node)
+        return held
 
     async def _end_agent(self, agent: Child) -> None:
         agent.send(signal.SIGTERM)

@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from everstep.errors import EverstepError
+from everstep.model.facts import Held
 
 
 class NoNodeError(EverstepError):
@@ -24,6 +25,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     exit_code: int | None = None
     signal: int | None = None
+    kept: tuple[Held, ...] = ()  # snapshots of its ranks that whoever takes its slot will find
 
 
 OnLoss = Callable[[Loss], None]

@@ -130,9 +130,7 @@ class Supervisor:
         self._link.report(StoreOpened(at=time.time(), generation=generation, host=host, port=port))
 
     def _on_loss(self, loss: Loss) -> None:
-        self._link.report(
-            NodeLost(at=loss.at, node=loss.node, reason=loss.reason, exit_code=loss.exit_code, signal=loss.signal)
-        )
+        self._link.report(NodeLost(**msgspec.structs.asdict(loss)))
 
     def _on_signal(self, number: int) -> None:
         name = signal.Signals(number).name

@@ -49,12 +49,14 @@ class NodeJoined(_Event, frozen=True, kw_only=True):
 
 
 class NodeLost(_Event, frozen=True, kw_only=True):
-    """The agent is gone, and with it its workers."""
+    """The agent is gone, and with it its workers. `kept`: snapshots of its ranks that outlived it, and that whoever
+    takes its slot finds in memory."""
 
     node: str
     reason: str
     exit_code: int | None = None
     signal: int | None = None
+    kept: tuple[Held, ...] = ()
 
 
 class NodeRefused(_Event, frozen=True, kw_only=True):
