@@ -21,6 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "drill": ("everstep.cli.drill", "cause a fault on purpose and see what is made of it"),
     "approve": ("everstep.cli.approve", "mode advise: let a proposal be done"),
     "stop": ("everstep.cli.stop", "end a run as Ctrl-C in its terminal would"),
+    "kb": ("everstep.cli.kb", "find known faults in logs, and look up what is known about them"),
     "demo": ("everstep.cli.demo", "train a small model here, break it, watch it go on"),
 }
 

@@ -16,7 +16,12 @@ from everstep.knowledge.signature import Signature
 _MEMORY_BYTES = 64 << 20
 """Budget of one automaton's cache. Too low: it is rebuilt again and again on text that is rich in near-misses."""
 
-LANDMARKS = (rb"Traceback \(most recent call last\)", rb"Root Cause \(first observed failure\)", b"Exception ignored in")
+LANDMARKS = (
+    rb"Traceback \(most recent call last\)",
+    rb"Root Cause \(first observed failure\)",
+    b"Exception ignored in",
+    b"--- Logging error ---",
+)
 """Begins of blocks: the screen has to stop at them, whatever the signatures say."""
 
 _LEVEL_WITHIN_BYTES = 160
@@ -24,7 +29,8 @@ _LEVEL_WITHIN_BYTES = 160
 
 _CONTEXT = rb"(?i:error|exception|fatal|fail|critical|panic|traceback|abort)|^E\d{4} |\bE: "
 _CALM = (
-    rb"(?: - |\[|\|)\s{0,4}(?:INFO|DEBUG|TRACE)\s{0,4}(?: - |\]|\|)|\] (?:INFO|DEBUG):? |\d (?:INFO|DEBUG) |^(?:INFO|DEBUG):"
+    rb"(?: - |\[|\|)\s{0,4}(?:INFO|DEBUG|TRACE)\s{0,4}(?: - |\]|\|)"
+    rb"|\] (?:INFO|DEBUG):? |\d (?:INFO|DEBUG) |^(?:INFO|DEBUG):"
     rb"|level=(?:info|debug)|\bNCCL (?:INFO|TRACE)\b|^\[?I\d{3,4} "
 )
 """A program logged this line as information: whatever words it contains, nothing failed."""

@@ -68,7 +68,9 @@ class Clock:
         self._now = now
         self._year = _year_of(now)
 
-    def wall(self, year: int | None, month: int, day: int, second: tuple[bytes, bytes, bytes], rest: bytes) -> float | None:
+    def wall(
+        self, year: int | None, month: int, day: int, second: tuple[bytes, bytes, bytes], rest: bytes
+    ) -> float | None:
         hours, minutes, seconds = (int(part) for part in second)
         if not (1 <= month <= 12 and 1 <= day <= 31 and hours < 24 and minutes < 60 and seconds < 61):
             return None
@@ -79,12 +81,8 @@ class Clock:
 
     def last_stamp(self, text: bytes) -> float | None:
         """The last full time stamp in a piece of text."""
-        last = None
-        for last in _ANY_STAMP.finditer(text):
-            pass
-        if last is None:
-            return None
-        match = _STAMP.match(last[0])
+        stamps = _ANY_STAMP.findall(text)
+        match = _STAMP.match(stamps[-1]) if stamps else None
         return self._of_stamp(match) if match else None
 
     def split(self, line: bytes) -> Line:
@@ -117,21 +115,25 @@ class Clock:
             out.at = self.wall(None, month, day, (match[3], match[4], match[5]), match[6])
             return match.end()
         if match := _SYSLOG.match(line, position):
-            if month := _MONTHS.get(match[1]):
-                out.at = self.wall(None, month, int(match[2]), (match[3], match[4], match[5]), match[6] or b"")
+            if named := _MONTHS.get(match[1]):
+                out.at = self.wall(None, named, int(match[2]), (match[3], match[4], match[5]), match[6] or b"")
             host = _SYSLOG_HOST.match(line, match.end())
             return host.end() if host else match.end()
         if match := _CTIME.match(line, position):
-            if month := _MONTHS.get(match[1]):
+            if named := _MONTHS.get(match[1]):
                 second = (match[3], match[4], match[5])
-                out.at = self.wall(int(match[7]), month, int(match[2]), second, match[6] or b"")
+                out.at = self.wall(int(match[7]), named, int(match[2]), second, match[6] or b"")
             return match.end()
         if match := _KMSG.match(line, position):
             out.uptime = int(match[1]) / 1e6
             return match.end()
         if match := _OTHER.match(line, position):
             return match.end()
-        host = _SYSLOG_HOST.match(line, position) if out.at is not None and b" kernel: " in line[position : position + 80] else None
+        host = (
+            _SYSLOG_HOST.match(line, position)
+            if out.at is not None and b" kernel: " in line[position : position + 80]
+            else None
+        )
         return host.end() if host else position
 
     def _of_stamp(self, match: "re.Match[bytes]") -> float | None:

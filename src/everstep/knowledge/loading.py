@@ -188,7 +188,7 @@ class _File:
             raise _RefusedError("specificity", f"{specificity!r} is not a number from 0 to 100")
         context = entry.get("context", "")
         if context not in ("", "error"):
-            raise _RefusedError("context", f"{context!r}: only \"error\" is known")
+            raise _RefusedError("context", f'{context!r}: only "error" is known')
         severity, action = _enum(entry, "severity", Severity), _enum(entry, "action", Action)
         if severity is Severity.INFO and action.acts:
             raise _RefusedError("action", f"{action} for a line of severity info; nothing is done about those")
@@ -248,7 +248,7 @@ class _File:
         self._problems.append(Problem(self._name, line, key, why))
 
 
-def _fill(value: Any, row: dict[str, str]) -> Any:
+def _fill(value: object, row: dict[str, str]) -> object:
     if isinstance(value, str):
         for key, replacement in row.items():
             value = value.replace(f"{{{key}}}", replacement)

@@ -19,7 +19,7 @@ BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 64 << 10
 """Longer lines are read in windows of this size; each is matched as if it were a line."""
 OVERLAP_BYTES = 4 << 10
-"""What two windows of a long line share, so that nothing is lost at the cut."""
+"""What two windows of a long line share, so that nothing is lost at the cut. What stands in it is counted twice."""
 MAX_OPEN_BLOCKS = 4096
 _LOOK_BACK_BYTES = 8 << 10
 _TRACEBACK = b"Traceback (most recent call last)"
@@ -35,9 +35,10 @@ class _Stream:
     name: str
     offset_s: float | None
     tail: bytes = b""
-    tail_is_continued: bool = False  # the tail is the overlap of a line whose begin was already read
     line: int = 0  # complete lines read so far
     last_at: float | None = None
+    looked_to: int = 0  # where in the data at hand time stamps were already looked for
+    before: bytes = b""  # end of the data before it, as far as stamps were not looked for there
     tracebacks: dict[bytes, Traceback] = field(default_factory=dict)
     agents: dict[bytes, AgentBlock] = field(default_factory=dict)
     ignore_next: set[bytes] = field(default_factory=set)
@@ -93,19 +94,16 @@ class Matcher:
         end = data.rfind(b"\n") + 1
         if end:
             stream.tail = data[end:]
-            stream.tail_is_continued = False
             self._read(stream, clean(data[:end]), new)
         else:
             stream.tail = data
         while len(stream.tail) >= MAX_LINE_BYTES:
             window, stream.tail = stream.tail[:MAX_LINE_BYTES], stream.tail[MAX_LINE_BYTES - OVERLAP_BYTES :]
-            stream.tail_is_continued = True
             self._read(stream, clean(window), new)
 
     def _read(self, stream: _Stream, data: bytes, new: list[Finding]) -> None:
         """Complete lines, or one window of a line that goes on."""
-        position = 0
-        counted = 0
+        position = counted = stream.looked_to = 0
         while position < len(data):
             if stream.tracebacks or stream.agents:
                 position, counted = self._read_in_block(stream, data, position, counted, new)
@@ -116,9 +114,11 @@ class Matcher:
             begin, end = _line_round(data, hit.start())
             stream.line += data.count(b"\n", counted, begin)
             counted = begin
-            self._line(stream, data, begin, min(end, hit.start() + MAX_LINE_BYTES), hit.start(), new)
-            position = end + 1
+            self._line(stream, data, begin, end, hit.start(), new)
+            position = min(end + 1, hit.start() + MAX_LINE_BYTES)
         stream.line += data.count(b"\n", counted)
+        unseen = data[max(stream.looked_to, len(data) - _LOOK_BACK_BYTES) :]
+        stream.before = (stream.before + unseen)[-_LOOK_BACK_BYTES:]
 
     def _read_in_block(
         self, stream: _Stream, data: bytes, position: int, counted: int, new: list[Finding]
@@ -163,11 +163,23 @@ class Matcher:
             if not raw:
                 continue
             part = self._clock.split(raw)
+            self._keep_time(stream, part, data, begin)
             if self._opens_block(stream, part):
                 continue
             signature = self._engine.match(raw, part.message)
             if signature is not None:
-                self._report(stream, signature, part, raw, data, begin, new)
+                self._report(stream, signature, part, raw, new)
+
+    def _keep_time(self, stream: _Stream, part: Line, data: bytes, begin: int) -> None:
+        """A line without a time happened when the last stamp before it says. Each byte is looked at once at most."""
+        if part.at is not None or part.uptime is not None:
+            self._when(stream, part)
+        else:
+            unseen = stream.before + data[max(stream.looked_to, begin - _LOOK_BACK_BYTES) : begin]
+            earlier = self._clock.last_stamp(unseen[-_LOOK_BACK_BYTES:])
+            if earlier is not None:
+                stream.last_at = earlier + (stream.offset_s or 0.0)
+        stream.looked_to, stream.before = begin, b""
 
     def _opens_block(self, stream: _Stream, part: Line) -> bool:
         message = part.message
@@ -207,18 +219,11 @@ class Matcher:
             self._add(stream, signature, text, block.rank, stream.last_at, new)
             stream.line = line
 
-    def _report(
-        self, stream: _Stream, signature: Signature, part: Line, raw: bytes, data: bytes, begin: int, new: list[Finding]
-    ) -> None:
+    def _report(self, stream: _Stream, signature: Signature, part: Line, raw: bytes, new: list[Finding]) -> None:
         if _SXID in raw and self._joins_switch_event(stream, signature, raw):
             return
-        at = self._when(stream, part)
-        if part.at is None and part.uptime is None:
-            earlier = self._clock.last_stamp(data[max(0, begin - _LOOK_BACK_BYTES) : begin])
-            if earlier is not None:
-                at = stream.last_at = earlier + (stream.offset_s or 0.0)
         rank = part.rank if part.rank is not None else rank_in(part.message)
-        self._add(stream, signature, part.message or raw, rank, at, new)
+        self._add(stream, signature, part.message or raw, rank, self._when(stream, part), new)
 
     def _joins_switch_event(self, stream: _Stream, signature: Signature, raw: bytes) -> bool:
         """Detail lines repeat the number of the event line before them: one fault, not four."""

@@ -24,7 +24,9 @@ AGAIN_AFTER_S = 60.0
 
 _CODE_OR_GPU = ("ES-G13", "ES-G31")
 _DRIVERS_VERDICT = ("ES-G154R", "ES-G154B", "ES-G154D")
-_HARDWARE = frozenset({"gpu", "nvswitch", "nvlink", "pcie", "disk", "host_memory", "cpu", "host", "npu", "gpu_amd", "power", "nic"})
+_HARDWARE = frozenset(
+    {"gpu", "nvswitch", "nvlink", "pcie", "disk", "host_memory", "cpu", "host", "npu", "gpu_amd", "power", "nic"}
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,7 +86,9 @@ def _key(finding: Finding, first: float | None, skew_s: float) -> tuple[int, flo
     grade = _grade(finding)
     if grade > 3:
         return grade, 0.0, finding.seq, 0
-    handicap = (0.0, skew_s, EITHER_HANDICAP_S if finding.role is Role.EITHER else 2 * skew_s, UNKNOWN_HANDICAP_S)[grade]
+    handicap = (0.0, skew_s, EITHER_HANDICAP_S if finding.role is Role.EITHER else 2 * skew_s, UNKNOWN_HANDICAP_S)[
+        grade
+    ]
     if first is None:
         return 0, float(grade), finding.seq, 0
     at = first if finding.at is None else finding.at
@@ -110,7 +114,9 @@ def _apply_repeats(findings: Sequence[Finding]) -> list[Finding]:
         return list(findings)
     note = f"the same GPU ({subject or 'unnamed'}) showed it again while no other GPU did"
     return [
-        dataclasses.replace(f, blame=Blame.MACHINE, action=Action.DRAIN_AND_RESTART_NODE, note=note) if f in group else f
+        dataclasses.replace(f, blame=Blame.MACHINE, action=Action.DRAIN_AND_RESTART_NODE, note=note)
+        if f in group
+        else f
         for f in findings
     ]
 
@@ -133,7 +139,7 @@ def _apply_after(findings: Sequence[Finding]) -> list[Finding]:
         cause = next((f for f in findings if f.code in finding.after and f is not finding and _near(f, finding)), None)
         if cause is not None:
             note = f"follows from {cause.code}"
-            finding = dataclasses.replace(  # noqa: PLW2901 - the settled form of the same finding
+            finding = dataclasses.replace(
                 finding, role=Role.CASCADE, action=Action.FIND_ROOT, explained_by=cause.code, note=note
             )
         out.append(finding)
@@ -162,8 +168,12 @@ def _apply_recoveries(findings: Sequence[Finding]) -> list[Finding]:
             None,
         )
         if cancelled is not None:
-            finding = dataclasses.replace(  # noqa: PLW2901 - the settled form of the same finding
-                finding, role=Role.RECOVERY, severity=Severity.INFO, action=Action.IGNORE, note=f"recovered: {cancelled.code}"
+            finding = dataclasses.replace(
+                finding,
+                role=Role.RECOVERY,
+                severity=Severity.INFO,
+                action=Action.IGNORE,
+                note=f"recovered: {cancelled.code}",
             )
         out.append(finding)
     return out
