@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -397,5 +398,24 @@ def test_a_folder_that_cannot_be_made_is_a_failed_start(tmp_path):
             failed = await made.controller.wait(events.WorkersFailedToStart)
             assert failed.generation == 0
             assert "logs" in failed.why
+
+    asyncio.run(story())
+
+
+def test_python_exec_is_honoured(tmp_path):
+    wrapper = tmp_path / "python-in-a-wrapper"
+    wrapper.write_text(f'#!/bin/sh\nexport WRAPPED=yes\nexec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    program = write(
+        tmp_path, "import os; print(os.getenv('WRAPPED'), open('/proc/self/environ').read().count('WRAPPED=yes'))"
+    )
+
+    async def story() -> None:
+        async with bench(tmp_path, program, nproc=1, env={"PYTHON_EXEC": str(wrapper)}) as made:
+            await made.start_workers(0)
+            started = await made.controller.wait(events.WorkersStarted)
+            assert [(s.how, s.why) for s in started.started] == [("fresh", f"PYTHON_EXEC={wrapper}")]
+            ended = await made.controller.wait(events.WorkerExited)
+            assert (ended.exit.code, made.log(0, 0).split()[1]) == (0, "1")
 
     asyncio.run(story())

@@ -254,7 +254,7 @@ class Node:
                 self._spawn(self._grant(worker, int(frame["memory"]["bytes"])))
             elif "fault" in frame:
                 self._on_fault(worker, str(frame["fault"]["where"]), str(frame["fault"]["why"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             _log.warning("rank %d: frame not understood: %s: %s", worker.rank, type(error).__name__, error)
 
     def _ring(self, worker: Worker) -> None:
