@@ -48,7 +48,11 @@ def refine(finding: Finding, by_rank: Mapping[int, RankEvidence], doing: Mapping
     contradicted = finding.code == "ES-H02" and doing.get(rank) is Activity.COLLECTIVE
     confidence = Confidence.MEDIUM if contradicted else _raised(finding, code)
     at = f" at {place}" if place else ""
-    sentence = f"rank {rank} {does}{at}: {finding.sentence}"
+    same = f"rank {rank} "
+    rest = (
+        f" and {finding.sentence.removeprefix(same)}" if finding.sentence.startswith(same) else f": {finding.sentence}"
+    )
+    sentence = f"rank {rank} {does}{at}{rest}"
     return msgspec.structs.replace(finding, code=code, sentence=sentence, confidence=confidence, place=place)
 
 

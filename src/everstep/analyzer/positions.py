@@ -92,17 +92,9 @@ class Positions:
             known = {rank: self._at[group.name, rank] for rank in group.ranks if rank in self.records}
             proven = max((position.completed_strict for position in known.values()), default=0)
             for rank, position in known.items():
-                if position.by_seq and position.entered < proven and not self._skipped_by_mismatch(known, position):
+                if position.by_seq and position.entered < proven:
                     stale[rank] = (
                         f"the record of rank {rank} ends at #{position.entered} in {group.title}, but others completed "
                         f"#{proven} there: it was taken earlier, or in another generation"
                     )
         return stale
-
-    @staticmethod
-    def _skipped_by_mismatch(known: dict[int, Position], position: Position) -> bool:
-        """gloo lets some ranks complete a collective whose arguments did not match; that proves nothing."""
-        return any(
-            not entry.completed and any(p.by_seq.get(seq) and p.by_seq[seq].completed for p in known.values())
-            for seq, entry in position.by_seq.items()
-        )

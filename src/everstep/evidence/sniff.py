@@ -33,7 +33,7 @@ def kind_of(head: bytes, path: str) -> Kind:
     if head[:1] == b"\x80" and len(head) > 1 and head[1] <= 16:
         return Kind.PICKLE
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text[:1] in (b"{", b"[") and _opens_json(text):
+    if text[:1] in (b"{", b"[") and (path.endswith(".json") or _opens_json(text)):
         return Kind.JSON
     if _DUMP_NAME.search(path.rpartition("/")[2]):
         return Kind.PICKLE  # an old protocol has no mark of its own; the reader refuses what it is not
