@@ -1,0 +1,90 @@
+"""The loop under what it cannot handle: an input that breaks the brain ends it twice, and is then left out."""
+
+import asyncio
+
+import pytest
+
+from everstep.controller import ledger as ledgers
+from everstep.controller.ledger import Ledger
+from everstep.controller.loop import Controller, PoisonedError
+from everstep.controller.peers import Input
+from everstep.controller.spec_file import SpecFile
+from everstep.core.policy import Policy
+from everstep.model.events import DrillRequested, NodeJoined
+from everstep.model.spec import RunSpec
+
+WANTED = SpecFile(run="r1", spec=RunSpec(program="train.py"), policy=Policy())
+POISON = Input(event=NodeJoined(at=1.0, node="bad", host="h", pid=1), source="bad", seq=1)
+GOOD = Input(event=NodeJoined(at=2.0, node="n0", host="h", pid=1), source="n0", seq=1)
+
+
+async def one_life(tmp_path, *inputs, until=lambda controller: True) -> Controller:
+    """A controller that handles these inputs, then ends in order. Raises PoisonedError as a process would end."""
+    ledger = Ledger.open(tmp_path, WANTED, pid=1, at=0.0)
+    controller = Controller(tmp_path, WANTED, ledger)
+    try:
+        for item in inputs:
+            controller.queue.put_nowait(item)
+        running = asyncio.create_task(controller.run())
+        settled = asyncio.create_task(_until(lambda: controller.queue.empty() and until(controller)))
+        done, _ = await asyncio.wait([running, settled], return_when=asyncio.FIRST_COMPLETED)
+        settled.cancel()
+        if running in done:
+            running.result()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return controller
+    finally:
+        ledger.close()
+
+
+async def _until(condition) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+@pytest.fixture
+def broken_brain(monkeypatch):
+    real = ledgers.step
+
+    def step(state, event, policy):
+        if isinstance(event, NodeJoined) and event.node == "bad":
+            raise KeyError("no such slot")
+        return real(state, event, policy)
+
+    monkeypatch.setattr(ledgers, "step", step)
+
+
+def test_poison_is_skipped_after_two_crashes(tmp_path, broken_brain):
+    for _ in range(2):
+        with pytest.raises(PoisonedError, match="no such slot"):
+            asyncio.run(one_life(tmp_path, POISON, GOOD))
+    controller = asyncio.run(one_life(tmp_path, POISON, GOOD))
+    assert controller.dropped == {"poison": 1}
+    assert set(controller.ledger.state.members) == {"n0"}
+
+
+def test_what_came_before_the_poison_in_one_batch_is_not_half_done(tmp_path, broken_brain):
+    with pytest.raises(PoisonedError):
+        asyncio.run(one_life(tmp_path, GOOD, POISON))
+    controller = asyncio.run(one_life(tmp_path))
+    assert controller.ledger.state.members == {}, "neither recorded nor acknowledged: its peer sends it again"
+
+
+def test_the_same_report_twice_in_one_batch_counts_once(tmp_path):
+    controller = asyncio.run(one_life(tmp_path, GOOD, GOOD))
+    assert controller.dropped == {"duplicate": 1}
+    assert controller.ledger.journal.seq == 3
+
+
+def test_a_drill_whose_agent_is_away_is_recorded_as_failed(tmp_path):
+    drill = Input(event=DrillRequested(at=3.0, drill="d1", kind="kill-agent"))
+
+    def failed(controller):
+        return "d1" in controller.ledger.fold.view.drills and controller.ledger.fold.view.drills["d1"].failed
+
+    controller = asyncio.run(one_life(tmp_path, GOOD, drill, until=failed))
+    assert controller.ledger.fold.view.drills["d1"].failed == "n0 is not connected"
+    assert controller.ledger.state.pending_drill is None
