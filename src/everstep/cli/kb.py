@@ -78,15 +78,21 @@ def _match(given: argparse.Namespace, base: Base) -> int:
         for finding in ordered:
             print(json.dumps(finding.to_json()))
         return 0
-    shown = ordered if given.all else [f for f in ordered if f.action not in PASSIVE or f.role in ("cascade", "either")]
+    shown = [f for f in ordered if given.all or _worth_showing(f)]
     choice = choose_verdict(ordered)
     print(f"cause: {choice.why}" if choice.finding else f"no cause: {choice.why}")
     for finding in shown:
         print(_text(finding))
     hidden = len(ordered) - len(shown)
     if hidden:
-        print(f"({hidden} harmless or unknown, --all shows them)")
+        print(f"({hidden} more are harmless or unknown; --all shows them)")
     return 0
+
+
+def _worth_showing(finding: Finding) -> bool:
+    if finding.action not in PASSIVE or finding.family == "traceback":
+        return True
+    return finding.role in ("cascade", "either")
 
 
 def _text(finding: Finding) -> str:

@@ -27,7 +27,7 @@ LANDMARKS = (
 _LEVEL_WITHIN_BYTES = 160
 """A log level stands near the begin of a line; further on it is a part of what is said."""
 
-_CONTEXT = rb"(?i:error|exception|fatal|fail|critical|panic|traceback|abort)|^E\d{4} |\bE: "
+_CONTEXT = rb"(?i:error|exception|fatal|fail|critical|panic|traceback|abort|cannot|denied|unable)|^E\d{4} |\bE: "
 _CALM = (
     rb"(?: - |\[|\|)\s{0,4}(?:INFO|DEBUG|TRACE)\s{0,4}(?: - |\]|\|)"
     rb"|\] (?:INFO|DEBUG):? |\d (?:INFO|DEBUG) |^(?:INFO|DEBUG):"

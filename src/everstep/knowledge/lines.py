@@ -15,6 +15,8 @@ _RANK_TAG = re.compile(
     rb"|(\d{1,6}): "  # srun --label
     rb"|\((?:\w{1,40} )?pid=\d{1,9}(?:, ip=[\d.]{7,15})?\)\s?"  # ray
 )
+_HOST_TAG = re.compile(rb"(?:[a-z][a-z0-9.]{0,40}-[a-z0-9.-]{0,60}|\d{1,3}(?:\.\d{1,3}){3}): (?=\S)")
+"""What pdsh and the like put before a line: whose line it is."""
 _STAMP = re.compile(
     rb"\[?(\d{4})[-/](\d\d)[-/](\d\d)[T\- ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
     rb" ?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?(?:[\s:,|-]{1,4}|$)"
@@ -27,11 +29,11 @@ _GLOG = re.compile(rb"\[?[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9})\s
 _KMSG = re.compile(rb"\d{1,3},\d{1,12},(\d{1,18}),[^;\n]{1,40};")
 _OTHER = re.compile(
     rb"<\d{1,3}>"  # kmsg level
+    rb"|\[\s{0,8}\+\d{1,9}\.\d{1,9}\]\s?"  # dmesg --delta
     rb"|\[\s{0,6}[TC]\d{1,7}\]\s?"  # kernel thread tag
     rb"|std(?:out|err) [FP] "  # CRI
     rb"|kernel: "
     rb"|(?:(?:\[|- |: ?)?(?:ERROR|CRITICAL|FATAL|Error)(?:\]|:| -) )"
-    rb"|[a-z][a-z0-9.]{0,40}-[a-z0-9.-]{0,60}: (?=\S)"  # pdsh, host-012:
 )
 _MONTHS = {m.encode(): n for n, m in enumerate(("Jan", "Feb", "Mar", "Apr", "May", "Jun"), 1)} | {
     m.encode(): n for n, m in enumerate(("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), 7)
@@ -98,17 +100,31 @@ class Clock:
         return out
 
     def _one_prefix(self, line: bytes, position: int, out: Line) -> int:
+        """Where the prefix that begins at `position` ends; `position` itself if there is none."""
         if match := _RANK_TAG.match(line, position):
             out.tag += match[0]
             number = match[1] or match[2]
             if number and out.rank is None:
                 out.rank = int(number)
             return match.end()
-        if match := _STAMP.match(line, position):
-            out.at = self._of_stamp(match)
+        if match := _HOST_TAG.match(line, position):
+            out.tag += match[0]
             return match.end()
         if match := _UPTIME.match(line, position):
             out.uptime = float(match[1] + b"." + match[2])
+            return match.end()
+        if match := _KMSG.match(line, position):
+            out.uptime = int(match[1]) / 1e6
+            return match.end()
+        end = self._wall_clock(line, position, out)
+        if end != position:
+            return end
+        match = _OTHER.match(line, position)
+        return match.end() if match else self._after_host(line, position, out)
+
+    def _wall_clock(self, line: bytes, position: int, out: Line) -> int:
+        if match := _STAMP.match(line, position):
+            out.at = self._of_stamp(match)
             return match.end()
         if match := _GLOG.match(line, position):
             month, day = int(match[1]), int(match[2])
@@ -124,16 +140,13 @@ class Clock:
                 second = (match[3], match[4], match[5])
                 out.at = self.wall(int(match[7]), named, int(match[2]), second, match[6] or b"")
             return match.end()
-        if match := _KMSG.match(line, position):
-            out.uptime = int(match[1]) / 1e6
-            return match.end()
-        if match := _OTHER.match(line, position):
-            return match.end()
-        host = (
-            _SYSLOG_HOST.match(line, position)
-            if out.at is not None and b" kernel: " in line[position : position + 80]
-            else None
-        )
+        return position
+
+    def _after_host(self, line: bytes, position: int, out: Line) -> int:
+        """journald writes "stamp host kernel: message"."""
+        if out.at is None or b" kernel: " not in line[position : position + 80]:
+            return position
+        host = _SYSLOG_HOST.match(line, position)
         return host.end() if host else position
 
     def _of_stamp(self, match: "re.Match[bytes]") -> float | None:
