@@ -5,6 +5,7 @@ import msgspec
 from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge, looks_like_consequence
 from everstep.core import ending
 from everstep.core.forming import form_if_possible, ranks_of_slot
+from everstep.core.progress import completed_step, note_best_step
 from everstep.core.recovery import Plan, decide
 from everstep.core.state import Failure, Incident, Member, Phase
 from everstep.core.turn import Turn
@@ -102,6 +103,7 @@ def on_workers_stopped(turn: Turn, event: WorkersStopped) -> None:
     for account in event.accounts:
         if account.rank in turn.state.workers:
             turn.set_worker(account.rank, account=account)
+    note_best_step(turn)
     for exit_ in event.exits:
         worker = turn.state.workers.get(exit_.rank)
         if worker is not None and worker.exit is None:
@@ -128,7 +130,6 @@ def open_incident(turn: Turn, facts: FaultFacts) -> None:
         id=f"i{number}",
         opened_at=turn.at,
         generation=turn.state.generation,
-        best_step=turn.state.best_step,
         facts=facts,
         drill=turn.state.pending_drill,
     )
@@ -171,6 +172,10 @@ def _confirm_stopped(turn: Turn, node: str) -> None:
 
 
 def _after_stop(turn: Turn) -> None:
+    if turn.state.incident is not None:
+        resumed = turn.state.formation.resume_step if turn.state.formation is not None else None
+        completed = completed_step(turn)
+        turn.set_incident(best_step=resumed if completed is None else completed)
     if turn.state.ending is not None:
         ending.finish(turn, turn.state.ending)
         return

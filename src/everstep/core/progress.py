@@ -22,7 +22,7 @@ def on_accounts(turn: Turn, event: MarksReported | ProgressReported) -> None:
         if account.rank in turn.state.workers:
             turn.set_worker(account.rank, account=account)
     _watch_rendezvous(turn)
-    _note_best_step(turn)
+    note_best_step(turn)
     through_at = _through_at(turn)
     if through_at is not None:
         _on_through(turn, through_at)
@@ -86,19 +86,30 @@ def _resumed_step(turn: Turn) -> int | None:
     return min(firsts, default=None)
 
 
-def _note_best_step(turn: Turn) -> None:
-    lasts = [_last_step(worker.account) for worker in turn.state.workers.values()]
-    done = [last for last in lasts if last is not None]
-    if not done:
-        return
-    if not turn.state.has_stepped:
+def completed_step(turn: Turn) -> int | None:
+    """Newest step that every rank of this generation has completed; None while some rank has completed none."""
+    completed = [_completed(worker.account) for worker in turn.state.workers.values()]
+    return None if None in completed else min((step for step in completed if step is not None), default=None)
+
+
+def _completed(account: RankAccount | None) -> int | None:
+    """A step is completed when its snapshot is, where snapshots are taken after each step; else when it is done.
+
+    A rank whose snapshots stopped (memory refused) is more than one step ahead of its newest one.
+    """
+    if account is None or account.last_step is None:
+        return None
+    published = account.published_step
+    return published if published is not None and published == account.last_step - 1 else account.last_step
+
+
+def note_best_step(turn: Turn) -> None:
+    accounts = [worker.account for worker in turn.state.workers.values()]
+    if not turn.state.has_stepped and any(a is not None and a.last_step is not None for a in accounts):
         turn.set(has_stepped=True)
-    if len(done) == len(lasts) and (turn.state.best_step is None or min(done) > turn.state.best_step):
-        turn.set(best_step=min(done))
-
-
-def _last_step(account: RankAccount | None) -> int | None:
-    return None if account is None else account.last_step
+    completed = completed_step(turn)
+    if completed is not None and (turn.state.best_step is None or completed > turn.state.best_step):
+        turn.set(best_step=completed)
 
 
 def _watch_rendezvous(turn: Turn) -> None:

@@ -61,7 +61,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     opened_at: float
     generation: int  # in which the fault happened
-    best_step: int | None  # newest step that every rank had completed when the fault happened
+    best_step: int | None = None  # newest step that every rank had completed when the generation ended
     verdict: Verdict | None = None
     decision: Decision | None = None
     facts: FaultFacts
