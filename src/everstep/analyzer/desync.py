@@ -26,10 +26,13 @@ Token: TypeAlias = tuple[str, str, Hashable]
 
 def find_mismatch(positions: Positions, waits: dict[int, list[Collective]], at: float) -> Finding | None:
     """The first place, among those where somebody waits, at which not all ranks called the same."""
-    places = sorted(
-        {(e.seq, positions.group(e.group, rank)) for rank, entries in waits.items() for e in entries if not e.is_p2p},
-        key=lambda place: (place[0], place[1].name, place[1].ranks),
-    )
+    found: dict[tuple[int, int], tuple[int, ParallelGroup]] = {}
+    for rank, entries_of_rank in waits.items():
+        for entry in entries_of_rank:
+            if not entry.is_p2p:
+                group = positions.group(entry.group, rank)
+                found.setdefault((entry.seq, id(group)), (entry.seq, group))
+    places = sorted(found.values(), key=lambda place: (place[0], place[1].name, place[1].ranks))
     for seq, group in places:
         entries = {}
         for rank in group.ranks:

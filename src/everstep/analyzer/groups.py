@@ -39,15 +39,17 @@ def learn(records: Iterable[FlightRecord], world: Iterable[int]) -> dict[tuple[s
     known: dict[tuple[str, int], ParallelGroup] = {}
     users: defaultdict[str, set[int]] = defaultdict(set)
     descs: dict[str, ParallelGroup] = {}
+    declared: dict[tuple[str, int], ParallelGroup] = {}
     for record in records:
         for group in record.groups:
             if group.ranks:
-                known[group.name, record.rank] = group
+                # One object per group, although each of its ranks describes it: 10,000 ranks list 10,000 ranks each.
+                known[group.name, record.rank] = declared.setdefault((group.name, id(group.ranks)), group)
             users[group.name].add(record.rank)
             descs.setdefault(group.name, group)
-    for (name, _), declared in list(known.items()):
-        for rank in declared.ranks:  # members without a record of their own
-            known.setdefault((name, rank), declared)
+    for (name, _), group in declared.items():
+        for rank in group.ranks:  # members without a record of their own
+            known.setdefault((name, rank), group)
     everyone = set(world)
     for name, ranks in users.items():
         group = descs[name]

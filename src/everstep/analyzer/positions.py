@@ -33,8 +33,8 @@ class Positions:
 
     def __init__(self, records: Iterable[FlightRecord], world: Iterable[int] = ()) -> None:
         self.records = {record.rank: record for record in records}
-        declared = {rank for record in self.records.values() for rank in record.world}
-        self.world = tuple(sorted(set(world) | declared | set(self.records)))
+        worlds = {id(record.world): record.world for record in self.records.values()}  # mostly one object
+        self.world = tuple(sorted(set(world).union(self.records, *worlds.values())))
         self.group_of = process_groups.learn(self.records.values(), self.world)
         distinct = {id(group): group for group in self.group_of.values()}
         self.groups = {(group.name, group.ranks): group for group in distinct.values()}
