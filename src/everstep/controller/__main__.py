@@ -66,7 +66,7 @@ async def _serve(run_dir: Path, wanted: SpecFile, ledger: Ledger, token: str, so
     controller = Controller(run_dir, wanted, ledger)
     api = Api(controller, token)
     loop_task = asyncio.create_task(controller.run())
-    lag_task = asyncio.create_task(api.measure_lag())
+    aside = [asyncio.create_task(api.measure_lag()), asyncio.create_task(controller.keep_live())]
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, loop_task.cancel)
     runner = await serve(api, sock)
@@ -76,8 +76,9 @@ async def _serve(run_dir: Path, wanted: SpecFile, ledger: Ledger, token: str, so
         with contextlib.suppress(asyncio.CancelledError):
             await loop_task
     finally:
-        lag_task.cancel()
-        await asyncio.gather(lag_task, return_exceptions=True)
+        for task in aside:
+            task.cancel()
+        await asyncio.gather(*aside, return_exceptions=True)
         await runner.cleanup()
 
 

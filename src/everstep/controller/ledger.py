@@ -12,14 +12,16 @@ from pathlib import Path
 import msgspec
 
 from everstep.controller.spec_file import JOURNAL_NAME, SpecFile
+from everstep.controller.thinning import Thinning
 from everstep.core.policy import Policy
 from everstep.core.state import Phase, State
 from everstep.core.step import step
 from everstep.errors import JournalError
 from everstep.journal.fold import Fold
+from everstep.journal.runs import LIVE_NAME
 from everstep.journal.writer import Journal
 from everstep.model.actions import Action
-from everstep.model.events import ControllerStarted, Event, RunReopened, RunStarted
+from everstep.model.events import ControllerStarted, Event, ProgressReported, RunReopened, RunStarted
 from everstep.model.record import Header, Record
 from everstep.version import __version__
 
@@ -42,6 +44,7 @@ class Ledger:
         self.state = State.initial()
         self.fold = Fold(journal.header)  # the same view as the reading verbs have
         self.last_seqs: dict[str, int] = {}  # newest report per peer that is on record or was put aside
+        self.thinning = Thinning(journal.path.with_name(LIVE_NAME))
         self.num_mismatches = 0  # records whose actions this version would not have decided
 
     @classmethod
@@ -143,8 +146,17 @@ class Ledger:
         self.state = state
         self._note(record)
 
+    def hold_back(self, event: Event, at: float) -> bool:
+        """Whether this report is progress that need not be on record now; the view has it all the same."""
+        if not self.thinning.holds_back(event, at):
+            return False
+        assert isinstance(event, ProgressReported)
+        self.fold.add_live(event)
+        return True
+
     def _note(self, record: Record) -> None:
         self.put_aside(record.source, record.source_seq)
+        self.thinning.note(record)
         self.fold.add(record)
 
 

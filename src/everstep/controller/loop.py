@@ -17,11 +17,12 @@ from everstep.controller.ledger import Drafted, Ledger
 from everstep.controller.peers import Input, Peer, Peers
 from everstep.controller.poison import Poison
 from everstep.controller.spec_file import SpecFile
+from everstep.controller.thinning import MIN_INTERVAL_S
 from everstep.core.state import Role
 from everstep.core.step import reissue
 from everstep.errors import JournalError
 from everstep.model import actions as act
-from everstep.model.events import DrillFailed, NodeJoined, NodeLost, TimerFired
+from everstep.model.events import DrillFailed, MarksReported, NodeJoined, NodeLost, ProgressReported, TimerFired
 from everstep.model.record import Record
 
 log = logging.getLogger("everstep.controller")
@@ -75,6 +76,12 @@ class Controller:
                 batch.append(self.queue.get_nowait())
             await self._handle(batch)
 
+    async def keep_live(self) -> None:
+        """Leave unrecorded progress on disk for the reading verbs; runs until cancelled."""
+        while True:
+            await asyncio.sleep(MIN_INTERVAL_S)
+            self.ledger.thinning.save()
+
     async def _handle(self, batch: list[Input]) -> None:
         taken: list[tuple[Input, Drafted]] = []
         seen: dict[str, int] = {}  # newest report per peer within this batch
@@ -82,17 +89,27 @@ class Controller:
             if self.ledger.is_known(item.source, item.seq) or (item.source and item.seq <= seen.get(item.source, 0)):
                 self._drop(item, "duplicate")
                 continue
-            drafted = self._draft(item, [draft for _, draft in taken])
-            if drafted is None:
-                continue
+            for each in self._due(item):
+                drafted = self._draft(each, [draft for _, draft in taken])
+                if drafted is not None:
+                    taken.append((each, drafted))
             seen[item.source] = item.seq
-            taken.append((item, drafted))
         taken = await self._append(taken)
         for item, drafted in taken:
             self._settle(item, recorded=True)
             self._execute_all(drafted.record)
             if isinstance(item.event, NodeJoined):
                 self._welcome_back(item.event.node)
+
+    def _due(self, item: Input) -> list[Input]:
+        """What has to be recorded now: nothing for progress that can wait, held progress before anything else."""
+        if self.ledger.hold_back(item.event, time.time()):
+            self.ledger.put_aside(item.source, item.seq)
+            self._settle(item, recorded=False)
+            return []
+        if isinstance(item.event, ProgressReported | MarksReported):
+            return [item]
+        return [*(Input(event=event) for event in self.ledger.thinning.take()), item]
 
     def _draft(self, item: Input, after: list[Drafted]) -> Drafted | None:
         """What it leads to; None when it is put aside. Raises PoisonedError."""

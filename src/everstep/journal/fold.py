@@ -36,6 +36,15 @@ class Fold:
             policy=header.policy,
         )
 
+    def add_live(self, event: events.ProgressReported) -> None:
+        """Progress of the current generation that is not on record (yet)."""
+        view, generation = self.view, _generation(self.view, event.generation)
+        if view.is_over or generation is None or generation is not view.generation:
+            return
+        if event.at > (view.last_at or 0.0):
+            view.last_at = event.at
+            _take_accounts(view, generation, event.node, event.accounts, event.at)
+
     def add(self, entry: Entry) -> None:
         view = self.view
         previous_at = view.last_at
@@ -56,10 +65,14 @@ class Fold:
         _keep_for_incident(view, entry)
 
 
-def fold(header: Header, entries: Iterable[Entry], torn_bytes: int = 0) -> RunView:
+def fold(
+    header: Header, entries: Iterable[Entry], torn_bytes: int = 0, live: Iterable[events.ProgressReported] = ()
+) -> RunView:
     folding = Fold(header)
     for entry in entries:
         folding.add(entry)
+    for event in live:
+        folding.add_live(event)
     folding.view.torn_bytes = torn_bytes
     return folding.view
 

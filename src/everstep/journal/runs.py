@@ -17,6 +17,7 @@ from everstep.journal import lock
 
 LATEST = "latest"
 JOURNAL_NAME = "journal.jsonl"
+LIVE_NAME = "progress.json"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

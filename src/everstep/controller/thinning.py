@@ -1,0 +1,65 @@
+"""Which periodic reports are put on record, and what becomes of the others.
+
+Agents report progress every two seconds. A journal that kept all of it would grow by gigabytes a day, so the older a
+generation gets, the fewer reports are recorded. The newest unrecorded one of each node is held here and in
+`progress.json` for the reading verbs, and is recorded after all before anything else that happens: what the brain
+decides on, and what an incident or the accounting needs, is always in the journal.
+"""
+
+import math
+from pathlib import Path
+
+from everstep.journal.live import LiveProgress, save_live
+from everstep.model.events import MarksReported, ProgressReported
+from everstep.model.record import Record
+
+MIN_INTERVAL_S = 2.0
+MAX_INTERVAL_S = 30.0
+"""Between two records of a node in an old generation. Longer: smaller journal. Shorter: finer figures after a crash of
+the controller itself, the only case in which a held report can be lost."""
+
+AGE_PER_INTERVAL = 60.0
+"""A generation of ten minutes is recorded every ten seconds, one of half an hour and more every thirty."""
+
+
+class Thinning:
+    def __init__(self, live_path: Path) -> None:
+        self.held: dict[str, ProgressReported] = {}
+        self._live_path = live_path
+        self._generation = -1
+        self._formed_at = 0.0
+        self._recorded_at: dict[str, float] = {}
+        self._is_saved = True
+
+    def note(self, record: Record) -> None:
+        """A record was written."""
+        event = record.event
+        if isinstance(event, MarksReported | ProgressReported):
+            if event.generation != self._generation:
+                self._generation, self._formed_at = event.generation, record.at
+            self._recorded_at[event.node] = record.at
+            held = self.held.get(event.node)
+            if held is not None and held.at <= event.at:
+                del self.held[event.node]
+
+    def holds_back(self, event: object, at: float) -> bool:
+        """Take a report that need not be recorded now. False: it has to be."""
+        if not isinstance(event, ProgressReported) or event.generation != self._generation:
+            return False
+        interval_s = min(MAX_INTERVAL_S, max(MIN_INTERVAL_S, (at - self._formed_at) / AGE_PER_INTERVAL))
+        if at - self._recorded_at.get(event.node, -math.inf) >= interval_s - MIN_INTERVAL_S / 2:
+            return False
+        self.held[event.node] = event
+        self._is_saved = False
+        return True
+
+    def take(self) -> list[ProgressReported]:
+        """What is held, to be recorded before something else."""
+        taken, self.held = list(self.held.values()), {}
+        return taken
+
+    def save(self) -> None:
+        """For the reading verbs; a disk that cannot take it costs them only freshness."""
+        if not self._is_saved:
+            save_live(self._live_path, LiveProgress(events=tuple(self.held.values())))
+            self._is_saved = True
