@@ -1,22 +1,9 @@
 """Codes of silent faults: H hangs, S slowness, N numbers. Text only; the analysis names a code and never its text.
 
-The shape equals `everstep.knowledge.codes.Code`, so that the two tables can be read as one.
+`everstep.report.codes` puts them together with those of loud faults.
 """
 
-import dataclasses
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Code:
-    code: str
-    name: str
-    blame: str  # user, machine, network, storage, scheduler, unknown: what is believed without further evidence
-    means: str
-    everstep_does: str
-    confirm: str
-    you_do: str
-    drill: str = ""  # how to cause it on purpose
-
+from everstep.model.code import Code
 
 _ISOLATE = "Names the rank and its parallel group, ends the generation, restarts on the machines that are left."
 _SAY = "Says so and changes nothing: the cause is not a machine."

@@ -9,7 +9,7 @@ import dataclasses
 
 from everstep.cli.reading import add_run_arguments, find_incident, open_run, show, show_json, style
 from everstep.errors import ConfigError
-from everstep.knowledge.codes import CODES
+from everstep.report.codes import CODES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def run(given: argparse.Namespace) -> int:
 def _explain_code(name: str, as_json: bool) -> int:
     code = CODES.get(name)
     if code is None:
-        raise ConfigError(f"no code {name}; there are: {', '.join(CODES)}")
+        raise ConfigError(f"no code {name}; there are: {', '.join(CODES)}; for lines in logs: everstep kb show {name}")
     if as_json:
         show_json(dataclasses.asdict(code))
         return 0

@@ -10,8 +10,8 @@ import msgspec
 from everstep.goodput.buckets import Bucket
 from everstep.goodput.figures import Goodput
 from everstep.journal.view import IncidentView, RunView
-from everstep.knowledge.codes import CODES
 from everstep.report.asked import Asked
+from everstep.report.codes import CODES
 from everstep.report.evidence import evidence_seq
 from everstep.report.phases import times_of
 from everstep.report.status import at_risk, notes, step_s

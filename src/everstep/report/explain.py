@@ -4,7 +4,7 @@ Everything said here is read from the journal: the decision was recorded with it
 """
 
 from everstep.journal.view import GenerationView, IncidentView, RefusedView, RunView
-from everstep.knowledge.codes import Code
+from everstep.model.code import Code
 from everstep.report.ansi import PLAIN, Paint, Style, printable
 from everstep.report.evidence import evidence_groups
 from everstep.report.incident import code_text, outcome_text

@@ -3,9 +3,9 @@
 import math
 
 from everstep.journal.view import IncidentView, RunView
-from everstep.knowledge.codes import CODES
 from everstep.report.ansi import PLAIN, Paint, Style, printable
 from everstep.report.asked import Asked
+from everstep.report.codes import CODES
 from everstep.report.evidence import evidence_groups
 from everstep.report.layout import fields, table, text_of
 from everstep.report.phases import IncidentTimes, times_of
