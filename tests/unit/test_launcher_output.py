@@ -56,6 +56,15 @@ def test_a_generation_that_came_and_went_between_two_looks_is_shown(tmp_path, sc
     assert screen.streams[1] == b"".join(b"[default0]:g%d\n" % generation for generation in range(4))
 
 
+def test_a_generation_that_never_started_anywhere_is_passed_over(tmp_path, screen):
+    following = tail(tmp_path, screen)
+    write(tmp_path, 0, "a\n", 0)
+    following.poll()
+    write(tmp_path, 0, "b\n", 3)
+    following.poll()
+    assert screen.streams[1] == b"[default0]:a\n[default0]:b\n"
+
+
 def test_the_rest_of_a_generation_comes_before_the_next_one(tmp_path, screen):
     following = tail(tmp_path, screen)
     write(tmp_path, 0, "a\nlast words")

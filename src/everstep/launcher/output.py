@@ -88,10 +88,13 @@ class OutputTail:
         self._finish_generation()
 
     def _newest_generation(self) -> int:
-        newest = self._generation
-        while (self.shown.log_dir / f"gen-{newest + 1}").exists():
-            newest += 1
-        return newest
+        """By the folders there are. One whose node was lost before it started has none, so they may have holes."""
+        try:
+            names = [entry.name for entry in os.scandir(self.shown.log_dir)]
+        except OSError:
+            return self._generation
+        numbers = [int(name[4:]) for name in names if name.startswith("gen-") and name[4:].isdigit()]
+        return max(numbers, default=self._generation)
 
     def _open_files(self) -> None:
         for rank in range(self.shown.world_size):
