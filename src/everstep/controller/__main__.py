@@ -102,7 +102,7 @@ def _read_token(run_dir: Path) -> str:
 def _set_up_logging(path: Path) -> None:
     """Everything into the file; what a person must know at once also to the launcher's terminal (stderr)."""
     logging.raiseExceptions = False  # a full disk must not turn log lines into tracebacks
-    root = logging.getLogger("everstep")
+    root, ours = logging.getLogger(), logging.getLogger("everstep")
     root.setLevel(logging.INFO)
     with contextlib.suppress(OSError):
         to_file = logging.FileHandler(path, delay=False)
@@ -111,7 +111,7 @@ def _set_up_logging(path: Path) -> None:
     to_terminal = logging.StreamHandler(sys.stderr)
     to_terminal.setLevel(logging.WARNING)
     to_terminal.setFormatter(_Brief("everstep: controller: %(message)s"))
-    root.addHandler(to_terminal)
+    ours.addHandler(to_terminal)
 
 
 class _Brief(logging.Formatter):

@@ -114,7 +114,10 @@ class Peers:
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """The handler of /link: one peer, from its Hello until it goes."""
         socket = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES, compress=False)
-        await socket.prepare(request)
+        try:
+            await socket.prepare(request)
+        except ConnectionError:  # it waited in the backlog while no controller was there, and gave up
+            return socket
         peer = await self._greet(socket)
         if peer is None:
             return socket

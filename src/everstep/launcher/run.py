@@ -3,10 +3,12 @@ first process starts. Called by `cli.run`.
 """
 
 import asyncio
+import contextlib
+import logging
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -34,11 +36,26 @@ def launch(argv: Sequence[str]) -> int:
     checks.check_program(settings)
     prepared = prepare(settings, _spec(settings))
     try:
-        with checks.bind(settings.ui_port, "--ui-port") as listener:
+        with checks.bind(settings.ui_port, "--ui-port") as listener, _logging(prepared.path / "launcher.log"):
             store_socket = checks.bind(settings.store_port, "--master-port") if settings.store_port else None
             return _supervise(settings, prepared, listener, store_socket, signals, streams)
     finally:
         os.close(prepared.lock_fd)
+
+
+@contextlib.contextmanager
+def _logging(path: Path) -> Iterator[None]:
+    """What only somebody who looks for a fault of ours wants to know; never on the terminal."""
+    root, handler = logging.getLogger(), logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.raiseExceptions = False  # a full disk must not turn log lines into tracebacks
+    root.addHandler(handler)
+    logging.getLogger("everstep").setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
 
 
 def signal_numbers(names: Sequence[str]) -> tuple[int, ...]:

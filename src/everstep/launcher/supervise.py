@@ -18,13 +18,14 @@ from everstep.engines.children import Children, wait_ended
 from everstep.engines.keeper import Keeper
 from everstep.engines.local import LocalEngine
 from everstep.engines.protocol import Engine, Loss, NoNodeError
+from everstep.journal.runs import RunDir
 from everstep.launcher.governor import Governor
-from everstep.launcher.link import Link
 from everstep.launcher.rundir import Prepared
 from everstep.launcher.stores import Stores
 from everstep.launcher.terminal import Terminal
 from everstep.model import actions as act
 from everstep.model.events import NodeLost, NodeRefused, StopRequested, StoreOpened
+from everstep.wire.link import Link, RejectedError
 
 log = logging.getLogger("everstep.launcher")
 
@@ -32,6 +33,8 @@ STOP_SLACK_S = 3.0
 """On top of the policy's grace, for the orderly way of a stop: through the controller and back."""
 
 CONTROLLER_GRACE_S = 2.0
+
+RELINK_S = 1.0
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,10 +77,11 @@ class Supervisor:
         )
         self._link = Link(
             url=f"ws://127.0.0.1:{port}/link",
-            token=prepared.token,
+            token=RunDir(prepared.path).token,
             run=prepared.file.run,
+            role="launcher",
             name=f"launcher-{prepared.file.attempt}",
-            on_command=self._do,
+            on_command=lambda command: self._do(command.action),
         )
         self._governor = Governor(
             children=self._children,
@@ -95,7 +99,7 @@ class Supervisor:
             self._loop.add_signal_handler(number, self._on_signal, number)
         engine: Engine = self._engine
         engine.watch(self._on_loss)
-        link = asyncio.create_task(self._link.run())
+        link = asyncio.create_task(self._stay_linked())
         try:
             self._governor.start()
             return await self._end
@@ -148,8 +152,22 @@ class Supervisor:
     def _stopped(self, why: str) -> End:
         return End(exit_code=128 + (self._signal or signal.SIGTERM), outcome="stopped", why=f"stopped by {why}")
 
+    async def _stay_linked(self) -> None:
+        """A fault of ours in the link must not be the end of recoveries: say so, and link again."""
+        while True:
+            try:
+                await self._link.run()
+            except RejectedError as error:
+                why = f"the controller refuses this launcher: {error}"
+                self._finish(End(exit_code=error.exit_code, outcome="failed", why=why))
+                return
+            except Exception as error:
+                log.exception("the link to the controller failed")
+                self._terminal.say(f"the link to the controller failed ({error!r}); linking again, training goes on")
+                await asyncio.sleep(RELINK_S)
+
     def _on_hopeless(self, exit_code: int) -> None:
-        why = self._link.rejected or f"the controller cannot begin; see {self._prepared.path / 'controller.log'}"
+        why = f"the controller cannot begin; see {self._prepared.path / 'controller.log'}"
         self._finish(End(exit_code=exit_code, outcome="failed", why=why))
 
     def _finish(self, end: End) -> None:
