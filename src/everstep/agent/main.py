@@ -18,7 +18,6 @@ from typing import Any
 
 from everstep.agent.environment import base_environment
 from everstep.agent.keeper import Keeper
-from everstep.agent.link import Link, RejectedError
 from everstep.agent.memory import Memory
 from everstep.agent.node import END_GRACE_S, PROGRESS_S, Node
 from everstep.agent.reaping import Reaper
@@ -26,6 +25,7 @@ from everstep.agent.starting import Home
 from everstep.agent.warden import Warden
 from everstep.core.policy import Policy
 from everstep.errors import EverstepError
+from everstep.wire.link import Link, RejectedError
 from everstep.wire.messages import Command
 from everstep.worker.life import die_with_parent
 
@@ -131,7 +131,8 @@ class _Agent:
             url=options.controller,
             token=options.run_dir / "token",
             run=options.run,
-            node=options.node,
+            role="agent",
+            name=options.node,
             on_welcome=node.on_welcome,
             on_command=on_command,
         )

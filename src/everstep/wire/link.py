@@ -1,8 +1,8 @@
-"""The agent's link to the controller: reports that are not lost, commands, and a connection that comes back.
+"""A peer's link to the controller: reports that are not lost, commands, and a connection that comes back.
 
 A report stays in the outbox until it is acknowledged, and is sent again after a reconnect unless the controller says
-that it has it. There is no end to the attempts: training goes on while the controller is away, and the launcher ends
-the agent when the run is over.
+that it has it. There is no end to the attempts: training goes on while the controller is away. Used by the agent and
+by the launcher; it decides nothing.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class RejectedError(WireError):
-    """The controller does not want this agent: another version, or another run. Trying again would not help."""
+    """The controller does not want this peer: another version, or another run. Trying again would not help."""
 
 
 class Link:
@@ -44,13 +44,14 @@ class Link:
         url: str,
         token: Path,
         run: str,
-        node: str,
-        on_welcome: Callable[[RunSpec], None],
+        role: str,
+        name: str,
         on_command: Callable[[Command], None],
+        on_welcome: Callable[[RunSpec], None] = lambda spec: None,
     ) -> None:
         self._url = url
         self._token = token
-        self._hello = Hello(protocol=PROTOCOL, everstep_version=__version__, run=run, role="agent", name=node)
+        self._hello = Hello(protocol=PROTOCOL, everstep_version=__version__, run=run, role=role, name=name)
         self._on_welcome = on_welcome
         self._on_command = on_command
         self._outbox: collections.deque[Report] = collections.deque()
@@ -58,6 +59,8 @@ class Link:
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._wake = asyncio.Event()
         self._num_sent = 0  # of the outbox, on this connection
+        self._backoff_s = BACKOFF_MIN_S
+        self.was_welcome = False
 
     def report(self, event: Event) -> None:
         """Put a report into the outbox; it is sent in the order of calls."""
@@ -78,20 +81,18 @@ class Link:
 
     async def run(self) -> None:
         """Be connected, for ever. Raises RejectedError."""
-        backoff_s = BACKOFF_MIN_S
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
                 try:
                     await self._converse(session)
-                    backoff_s = BACKOFF_MIN_S
                 except RejectedError:
                     raise
                 except (aiohttp.ClientError, OSError, WireError, TimeoutError) as error:
                     _log.info("link to the controller: %s: %s", type(error).__name__, error)
                 self._socket = None
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+                await asyncio.sleep(self._backoff_s)
+                self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
 
     async def drain(self, timeout_s: float) -> None:
         """Wait until everything is acknowledged, but not for long."""
@@ -110,7 +111,7 @@ class Link:
             if not isinstance(welcome, Welcome):
                 raise WireError(f"expected Welcome, got {type(welcome).__name__}")
             self._start_over(welcome)
-            self._socket = socket
+            self._socket, self._backoff_s, self.was_welcome = socket, BACKOFF_MIN_S, True
             sender = asyncio.create_task(self._send_all(socket))
             try:
                 while True:
@@ -121,7 +122,7 @@ class Link:
                 await asyncio.gather(sender, return_exceptions=True)
 
     def _start_over(self, welcome: Welcome) -> None:
-        """Drop what the controller has, and tell it first of all where this node stands."""
+        """Drop what the controller has; the rest is sent again."""
         self._forget(welcome.last_source_seq)
         # A controller that knows more of us than we do: an earlier life under this name. Never reuse its numbers.
         if welcome.last_source_seq >= self._next_seq:
