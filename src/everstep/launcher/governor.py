@@ -91,7 +91,8 @@ class Governor:
             )
             self._start_after(UNMANAGED_RETRY_S)
             return
-        self._say(f"the controller ended ({ended}); starting another, training goes on")
+        meanwhile = ", training goes on" if self._has_worked() else ""
+        self._say(f"the controller ended ({ended}); starting another{meanwhile}")
         self._start_after(_BACK_OFF_S[min(len(self._deaths) - 1, len(_BACK_OFF_S) - 1)])
 
     def _start_after(self, delay_s: float) -> None:
