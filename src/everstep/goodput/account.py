@@ -33,8 +33,9 @@ def _is_spawned(generation: GenerationHistory, rank: int) -> bool:
 def _spawn(time: Timeline, generation: GenerationHistory, rank: int) -> None:
     account = generation.accounts.get(rank)
     spawned_at = account.spawned_at if account is not None else generation.spawned.get(rank)
-    time.spend(spawned_at, Bucket.SCHEDULE)
+    time.spend(generation.formed_at if generation.formed_at is not None else spawned_at, Bucket.SCHEDULE)
     time.mark(spawned_at)
+    time.spend(spawned_at, Bucket.INITIALISE)
 
 
 def _live(time: Timeline, history: History, index: int, rank: int) -> None:
@@ -126,7 +127,7 @@ def _unfinished(history: History, generation: GenerationHistory, rank: int) -> B
     """What a rank was doing after its last known step or mark, until the generation ended or until now."""
     account, ending = generation.accounts.get(rank), generation.ending
     if not _is_spawned(generation, rank):
-        return Bucket.SCHEDULE
+        return Bucket.SCHEDULE if generation.formed_at is None else Bucket.INITIALISE
     if account is None or not history.has_runtime:
         return Bucket.NOT_MEASURED
     if ending is not None and (rank in ending.unseen_ranks or ending.kind is EndKind.CUT):

@@ -26,6 +26,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationHistory(msgspec.Struct, frozen=True, kw_only=True):
+    formed_at: float | None = None  # its start was decided: every slot had a node
     spawned: dict[int, float] = {}
     accounts: dict[int, RankAccount] = {}
     done_at: dict[int, float] = {}  # ranks that ended by themselves with success, before the generation's end

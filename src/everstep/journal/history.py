@@ -27,6 +27,7 @@ def _generation(view: RunView, index: int) -> GenerationHistory:
     generation = view.generations[index]
     done_at = {rank: e.at for rank, e in generation.exits.items() if e.succeeded and not e.stopped_by_us}
     return GenerationHistory(
+        formed_at=generation.begun_at,
         spawned={rank: started.at for rank, started in generation.started.items()},
         accounts=generation.accounts,
         done_at=done_at,
