@@ -70,6 +70,14 @@ def repeated(text: bytes, size: int) -> bytes:
     return (text * (size // len(text) + 1))[:size]
 
 
+def damaged(text: bytes, size: int, rng: random.Random) -> bytes:
+    """Every line differs from every other in places that keep patterns half matched: the automaton's worst input."""
+    out = bytearray(text[:size])
+    for _ in range(size // 30):
+        out[rng.randrange(size)] = rng.randrange(32, 127)
+    return bytes(out)
+
+
 def inputs(size: int) -> dict[str, tuple[bytes, int]]:
     """Name to text and chunk size."""
     rng = random.Random(3)
@@ -87,6 +95,7 @@ def inputs(size: int) -> dict[str, tuple[bytes, int]]:
         "the same, coloured": (ordinary(size, colours=True), CHUNK_BYTES),
         "the same, chunks of 4 KiB": (ordinary(size), 4096),
         "a fault on every line": (repeated(every_line, small), CHUNK_BYTES),
+        "fault lines, randomly damaged": (damaged(every_line, 256 << 10, rng), CHUNK_BYTES),
         "nothing but tracebacks": (repeated(traceback, small), CHUNK_BYTES),
         "lines of 1 MB": (repeated(b"x" * 1_000_000 + b"\n", small), CHUNK_BYTES),
         "lines of 1 MB of near misses": (repeated(repeated(near_misses, 1_000_000) + b"\n", small), CHUNK_BYTES),

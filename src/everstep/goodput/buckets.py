@@ -22,7 +22,8 @@ GLOSSARY: dict[Bucket, str] = {
     Bucket.DETECT: "from the fault until it was on record",
     Bucket.DIAGNOSE: "from then until the first decision about it",
     Bucket.SCHEDULE: "waiting for a start: ending the old ranks, finding nodes, waiting for an approval",
-    Bucket.INITIALISE: "from the decision to start (imports, processes, rendezvous, model) to the first step, without restoring",
+    Bucket.INITIALISE: "from the decision to start (imports, processes, rendezvous, model) to the first step, "
+    "without restoring",
     Bucket.RESTORE: "loading state from a snapshot",
     Bucket.CHECKPOINT_STALL: "training stood still while a snapshot was taken",
     Bucket.IDLE: "nothing to do: the rank was done, or the run was ending",

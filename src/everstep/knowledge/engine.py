@@ -16,6 +16,13 @@ from everstep.knowledge.signature import Signature
 _MEMORY_BYTES = 64 << 20
 """Budget of one automaton's cache. Too low: it is rebuilt again and again on text that is rich in near-misses."""
 
+MAX_LINE_BYTES = 64 << 10
+"""Longer lines are read in windows of this size; each is matched as if it were a line."""
+OVERLAP_BYTES = 4 << 10
+"""What two windows of a long line share, so that nothing is lost at the cut. What stands in it is counted twice."""
+_FIRST_PIECE_BYTES = 2 << 10
+_LARGEST_PIECE_BYTES = 256 << 10
+
 LANDMARKS = (
     rb"Traceback \(most recent call last\)",
     rb"Root Cause \(first observed failure\)",
@@ -37,12 +44,12 @@ _CALM = (
 _BOUNDED_GAP = re.compile(r"(?<!\\)\.\{0,\d+\}")
 
 
-def options(*, capture: bool = False) -> "re2.Options":
+def options() -> "re2.Options":
     chosen = re2.Options()
     chosen.max_mem = _MEMORY_BYTES
     chosen.encoding = re2.Options.Encoding.LATIN1
     chosen.never_nl = True  # no pattern reaches over the end of a line
-    chosen.never_capture = not capture
+    chosen.never_capture = True
     chosen.log_errors = False
     return chosen
 
@@ -99,7 +106,7 @@ def without_anchors(pattern: str) -> tuple[str, bool]:
 
 
 class Engine:
-    """Compiled signatures. `screen` finds lines that may matter in a block, `match` says what one line is."""
+    """Compiled signatures. `next_line` finds lines that may matter in a block, `match` says what one line is."""
 
     def __init__(self, signatures: Iterable[Signature]) -> None:
         self.signatures: tuple[Signature, ...] = tuple(signatures)
@@ -108,6 +115,7 @@ class Engine:
         self._floating_owners: list[int] = []
         self._anchored_owners: list[int] = []
         screens: list[bytes] = list(LANDMARKS)
+        self._screen = re2.Set.SearchSet(options())
         for index, signature in enumerate(self.signatures):
             for pattern in signature.patterns:
                 bare, anchored = without_anchors(pattern)
@@ -127,8 +135,9 @@ class Engine:
             compiled.Add(rb"[^\x00-\xff]")
             owners.append(-1)
             compiled.Compile()
-        joined = b"(?m)(?:" + b"|".join(dict.fromkeys(screens)) + b")"
-        self.screen = re2.compile(joined, options())
+        for screen in dict.fromkeys(screens):
+            self._screen.Add(b"(?m)" + screen)
+        self._screen.Compile()
         self._context = re2.compile(_CONTEXT, options())
         self._calm = re2.compile(_CALM, options())
         self._negatives = {
@@ -136,6 +145,44 @@ class Engine:
             for index, signature in enumerate(self.signatures)
             if signature.negatives
         }
+
+    def matters(self, text: bytes) -> bool:
+        """Whether any line of this text may match a signature. The fast path: one pass, no positions."""
+        return bool(self._screen.Match(text))
+
+    def next_line(self, data: bytes, position: int) -> tuple[int, int] | None:
+        """Begin and end of the first line from `position` on that may match; of a very long line, a window.
+
+        Gallops: pieces grow while nothing is found, then the one with a hit is halved. So a hit costs in proportion
+        to its distance. (Asking RE2 where it matched would need its automaton for the reversed patterns, which
+        falls back to a slow one on text full of near-misses.)
+        """
+        size = _FIRST_PIECE_BYTES
+        while position < len(data):
+            end = _line_end(data, min(len(data), position + size))
+            if self.matters(data[position:end]):
+                return self._locate(data, position, end)
+            position, size = end, min(2 * size, _LARGEST_PIECE_BYTES)
+        return None
+
+    def _locate(self, data: bytes, low: int, high: int) -> tuple[int, int] | None:
+        """The first line that matters in [low, high), which is known to hold one."""
+        while True:
+            middle = _line_end(data, (low + high) // 2)
+            if middle >= high:  # the second half is one line: cut before it
+                middle = data.rfind(b"\n", low, high - 1) + 1
+                if middle <= low:
+                    break
+            if self.matters(data[low:middle]):
+                high = middle
+            else:
+                low = middle
+        if high - low <= MAX_LINE_BYTES:
+            return low, high - 1 if data[high - 1 : high] == b"\n" else high
+        for begin in range(low, high, MAX_LINE_BYTES - OVERLAP_BYTES):
+            if self.matters(data[begin : begin + MAX_LINE_BYTES]):
+                return begin, min(high, begin + MAX_LINE_BYTES)
+        return None
 
     def match(self, line: bytes, message: bytes, *, in_traceback: bool = False) -> Signature | None:
         """The most specific signature of a line. `message` is the line without stamps and tags."""
@@ -155,3 +202,11 @@ class Engine:
                 continue
             best = signature
         return best
+
+
+def _line_end(data: bytes, position: int) -> int:
+    """After the line that `position` is in, or `position` itself if it begins a line."""
+    if position == 0 or data[position - 1 : position] == b"\n":
+        return position
+    end = data.find(b"\n", position)
+    return len(data) if end < 0 else end + 1

@@ -9,17 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from everstep.knowledge.blocks import LINK_CAUSE, LINK_CONTEXT, AgentBlock, Traceback, Verdict
-from everstep.knowledge.engine import Engine
+from everstep.knowledge.engine import MAX_LINE_BYTES, OVERLAP_BYTES, Engine
 from everstep.knowledge.findings import Finding, Fold, subject_of
 from everstep.knowledge.lines import Clock, Line, clean, rank_in
 from everstep.knowledge.loading import Base
 from everstep.knowledge.signature import Signature
 
 BLOCK_BYTES = 1 << 20
-MAX_LINE_BYTES = 64 << 10
-"""Longer lines are read in windows of this size; each is matched as if it were a line."""
-OVERLAP_BYTES = 4 << 10
-"""What two windows of a long line share, so that nothing is lost at the cut. What stands in it is counted twice."""
 MAX_OPEN_BLOCKS = 4096
 _LOOK_BACK_BYTES = 8 << 10
 _TRACEBACK = b"Traceback (most recent call last)"
@@ -108,14 +104,14 @@ class Matcher:
             if stream.tracebacks or stream.agents:
                 position, counted = self._read_in_block(stream, data, position, counted, new)
                 continue
-            hit = self._engine.screen.search(data, position)
-            if hit is None:
+            found = self._engine.next_line(data, position)
+            if found is None:
                 break
-            begin, end = _line_round(data, hit.start())
+            begin, end = found
             stream.line += data.count(b"\n", counted, begin)
             counted = begin
-            self._line(stream, data, begin, end, hit.start(), new)
-            position = min(end + 1, hit.start() + MAX_LINE_BYTES)
+            self._line(stream, data, begin, end, new)
+            position = end + 1
         stream.line += data.count(b"\n", counted)
         unseen = data[max(stream.looked_to, len(data) - _LOOK_BACK_BYTES) :]
         stream.before = (stream.before + unseen)[-_LOOK_BACK_BYTES:]
@@ -129,10 +125,8 @@ class Matcher:
         stream.line += data.count(b"\n", counted, position)
         raw = data[position : min(end, position + MAX_LINE_BYTES)]
         part = self._clock.split(raw)
-        if not self._feed_blocks(stream, part, new):
-            hit = self._engine.screen.search(raw)
-            if hit is not None:
-                self._line(stream, data, position, end, position + hit.start(), new)
+        if not self._feed_blocks(stream, part, new) and self._engine.matters(raw):
+            self._line(stream, data, position, position + len(raw), new)
         return end + 1, position
 
     def _feed_blocks(self, stream: _Stream, part: Line, new: list[Finding]) -> bool:
@@ -152,13 +146,11 @@ class Matcher:
                 del stream.agents[part.tag]
                 self._close_agent(stream, agent, new)
             elif _TRACEBACK not in part.message:
-                return self._engine.screen.search(part.message) is None
+                return not self._engine.matters(part.message)
         return False
 
-    def _line(self, stream: _Stream, data: bytes, begin: int, end: int, hit: int, new: list[Finding]) -> None:
-        """A line at which the screen stopped. Very long ones are looked at round the hit only."""
-        if end - begin > MAX_LINE_BYTES:
-            begin, end = max(begin, hit - OVERLAP_BYTES), min(end, hit + MAX_LINE_BYTES)
+    def _line(self, stream: _Stream, data: bytes, begin: int, end: int, new: list[Finding]) -> None:
+        """A line, or a window of a very long one, that may match."""
         for raw in data[begin:end].split(b"\r"):
             if not raw:
                 continue
@@ -271,12 +263,6 @@ def match_texts(base: Base, texts: Iterable[tuple[str, bytes]], *, now: float) -
     for source, text in texts:
         matcher.feed(source, text)
     return matcher.finish()
-
-
-def _line_round(data: bytes, position: int) -> tuple[int, int]:
-    begin = data.rfind(b"\n", 0, position) + 1
-    end = data.find(b"\n", position)
-    return begin, len(data) if end < 0 else end
 
 
 def _indent(message: bytes) -> int:
