@@ -6,10 +6,10 @@ import sys
 import time
 
 import pytest
+from real_run import Launcher, launching
 
 from everstep.model.actions import Concluded, Finish, IncidentClosed, IncidentOpened, StartWorkers
 from everstep.model.events import ControllerStarted, NodeJoined, NodeLost, StopRequested
-from launched import Launcher, launching
 
 TWO = ("--nproc-per-node", 2)
 

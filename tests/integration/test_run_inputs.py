@@ -4,9 +4,9 @@ import os
 import socket
 
 import pytest
+from real_run import Launcher, launching
 
 from everstep.cli.main import main
-from launched import Launcher, launching
 
 
 @pytest.fixture

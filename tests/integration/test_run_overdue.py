@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from real_run import Launcher, Run, launching
 
 from everstep.model.actions import Concluded, IncidentClosed, StartWorkers
-from launched import Launcher, Run, launching
 
 STARTS_LATE = """
 import os, sys, time

@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from real_run import TIMEOUT_S, Launcher, Run, launching
 
 from everstep.model.actions import Finish, Refused, StartWorkers
 from everstep.model.events import DrillRequested, ProposalApproved
-from launched import TIMEOUT_S, Launcher, Run, launching
 
 
 @pytest.fixture
