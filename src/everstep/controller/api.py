@@ -19,6 +19,7 @@ from everstep.controller.loop import Controller
 from everstep.controller.metrics import Ourselves, render_metrics
 from everstep.controller.page import PAGE
 from everstep.controller.peers import Input
+from everstep.core.drills import NODE_KINDS, RANK_KINDS, RUN_KINDS
 from everstep.core.state import Role
 from everstep.errors import JournalError
 from everstep.goodput.figures import Goodput, goodput_of
@@ -29,7 +30,7 @@ from everstep.report.asjson import status_json
 from everstep.report.asked import Asked
 from everstep.version import __version__
 
-DRILL_KINDS = ("kill-rank", "exit", "raise", "oom", "kill-agent", "kill-controller")
+DRILL_KINDS = (*RANK_KINDS, *NODE_KINDS, *RUN_KINDS)
 MAX_BODY_BYTES = 64 << 10
 MAX_RECORDS = 10_000
 """Per answer of /api/journal; the caller asks again after the last one."""

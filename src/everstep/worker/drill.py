@@ -1,10 +1,11 @@
-"""Faults on request inside a worker: exit, raise, run out of memory.
+"""Faults on request inside a worker: exit, raise, run out of memory, hang in Python or in native code.
 
 The agent puts the request on the link and rings with a signal; the handler runs on the main thread between two
 instructions of the user's program, so "raise" is an exception at whatever line happens to run. A rank that sits in
 native code hears it when it comes back to Python.
 """
 
+import ctypes
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from everstep.worker.runtime import DRILL_SIGNAL, Runtime, current
 
 EXIT_CODE = 42
 _CHUNK_BYTES = 32 << 20
+_FOR_EVER_S = 1_000_000
 
 
 class DrillError(Exception):
@@ -45,8 +47,19 @@ def _do(runtime: Runtime, kind: str) -> None:
         raise DrillError(f"raised in rank {runtime.rank} by a drill")
     elif kind == "oom":
         _eat_memory()
+    elif kind == "python-loop":
+        _loop()
+    elif kind == "native-call":
+        ctypes.PyDLL(None).sleep(_FOR_EVER_S)  # PyDLL, unlike CDLL, keeps the interpreter lock
     else:
         runtime.report_fault("drill", f"unknown kind {kind!r}")
+
+
+def _loop() -> None:
+    """A loop that never ends, in Python: the processor is busy and nothing moves."""
+    count = 0
+    while True:
+        count += 1
 
 
 def _eat_memory() -> None:
