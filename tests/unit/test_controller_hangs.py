@@ -41,6 +41,7 @@ class Job:
         self.watch = HangWatch(Policy())
         self.state = state
         self.now = 0.0
+        self.generation = 0
         self.stands_at = 1e9
         self.changes = {0: dict(changes), 1: {}}
 
@@ -50,7 +51,7 @@ class Job:
             self.now += 0.5
             last_at = min(self.now, self.stands_at)
             seen = tuple(signals(rank, self.now, last_at, **self.changes[rank]) for rank in self.changes)
-            event = SignalsReported(at=self.now, node="n0", generation=0, signals=seen)
+            event = SignalsReported(at=self.now, node="n0", generation=self.generation, signals=seen)
             suspected = self.watch.take(event, self.state)
             found += [suspected] if suspected else []
         return found
@@ -104,6 +105,21 @@ def test_a_loop_is_a_hang_although_the_processor_is_busy():
     job.stands_at = 10.0
     job.changes[0] = {"device_s": 0.0, "stack_s": 5.0, "communication_s": None}
     assert job.until(14)
+
+
+def test_what_comes_again_at_the_same_step_is_how_long_it_takes_here():
+    """Never restart for ever: a mistake about a rank that works costs one restart."""
+    job = Job()
+    job.until(10)
+    job.stands_at = 10.0
+    job.changes[0] = {"device_s": 0.0, "stack_s": 5.0}
+    assert job.until(14)
+    later = Job(msgspec.structs.replace(STATE, generation=1), **job.changes[0])
+    later.watch, later.now, later.stands_at, later.generation = job.watch, 14.0, 10.0, 1
+    assert later.until(40) == []
+    later.stands_at = 45.0
+    later.until(45)
+    assert later.until(50), "another step is another matter"
 
 
 def test_without_history_it_waits_for_minutes():

@@ -11,7 +11,7 @@ import pytest
 from everstep.probes.communication import STALE_S, CommunicationProbe
 from everstep.probes.log_age import LogProbe
 from everstep.probes.process import DeviceProbe, descendants, is_traced, usage
-from everstep.probes.stack import StackProbe, parse
+from everstep.probes.stack import MIN_ROW, StackProbe, parse
 
 
 def test_log_age(tmp_path):
@@ -94,26 +94,36 @@ def test_communication_is_unknown_when_nobody_looked():
     assert probe.look(9.6 + STALE_S) is None, "the thread that looks is stopped: that nothing moved was not seen"
 
 
-def stack(name: str, file: str = "train.py", line: int = 1) -> list[object]:
-    frames = [
-        {"name": name, "filename": f"/home/u/{file}", "line": line},
-        {"name": "main", "filename": "/u/t.py", "line": 9},
-    ]
-    return [{"pid": 1, "thread_name": "MainThread", "active": True, "owns_gil": True, "frames": frames}]
+def stack(name: str, file: str = "train.py", line: int = 1, **thread: bool) -> list[object]:
+    listed = [(name, f"/home/u/{file}", line), ("main", "/home/u/train.py", 9)]
+    frames = [{"name": name, "filename": file, "line": line} for name, file, line in listed]
+    return [{"pid": 1, "thread_name": "MainThread", "active": True, "owns_gil": True, "frames": frames, **thread}]
 
 
-def test_a_stack_that_stays_ages_from_the_first_look_and_a_new_place_is_a_sign_of_life():
+def test_a_stack_that_stays_ages_from_the_first_of_its_row():
     probe = StackProbe()
     assert probe.look(1.0) is None
-    probe.take(stack("spin", line=3), "", 2.0)
-    probe.take(stack("spin", line=4), "", 3.0)
-    assert probe.look(5.0) == 3.0
-    probe.take(stack("forward"), "", 5.0)
-    assert probe.look(5.0) == 0.0
-    probe.take(stack("spin"), "", 6.0)
-    assert probe.look(7.0) == 2.0, "a place that was seen before is nothing new"
+    for number in range(MIN_ROW):
+        assert probe.look(2.0 + number) is None, "too few to tell"
+        probe.take(stack("spin", line=number), "", 2.0 + number)
+    assert probe.look(7.0) == 5.0
+    probe.take(stack("forward"), "", 8.0)
+    assert probe.look(8.0) is None, "another place is a sign of life"
+    for number in range(MIN_ROW):
+        probe.take(stack("spin"), "", 9.0 + number)
+    assert probe.look(13.0) == 4.0
     probe.forget()
-    assert probe.look(8.0) is None
+    assert probe.look(14.0) is None
+
+
+def test_what_computes_without_the_lock_never_stands_and_what_waits_does():
+    probe = StackProbe()
+    for number in range(9):
+        probe.take(stack("linear", owns_gil=False), "", float(number))
+    assert probe.look(9.0) is None
+    for _ in range(MIN_ROW):
+        probe.take(stack("all_reduce", "lib/python3.11/site-packages/torch/distributed/d.py", owns_gil=False), "", 10.0)
+    assert probe.look(13.0) == 3.0
 
 
 def test_a_debugger_is_recognised():

@@ -8,9 +8,11 @@ silent is somebody else's business, and what is not seen is not judged.
 import logging
 from collections import deque
 
+import msgspec
+
 from everstep.analyzer.hang import HangPolicy, HangVerdict, judge
 from everstep.analyzer.signals import Phase as JobPhase
-from everstep.analyzer.signals import RankSample, Rhythm
+from everstep.analyzer.signals import RankSample, Rhythm, Signal
 from everstep.core.policy import Policy
 from everstep.core.state import Phase, State
 from everstep.model.events import HangSuspected, SignalsReported
@@ -39,6 +41,7 @@ class HangWatch:
         self._suspected: dict[int, int | None] = {}  # rank -> its newest step when the job was suspected
         self._suspected_at = float("-inf")
         self._said = ""
+        self._loop_at: tuple[int | None, int] | None = None  # newest step and generation when a busy rank was suspected
 
     def take(self, event: SignalsReported, state: State) -> HangSuspected | None:
         """One node's signals; the suspicion, if they complete one. A fault in here costs the rule, nothing else."""
@@ -60,6 +63,8 @@ class HangWatch:
         signals = self._complete(state, event.at)
         if not signals or any(each.looking for each in signals):
             return None
+        if self._has_come_again(signals):
+            signals = [msgspec.structs.replace(each, stack_s=None) for each in signals]
         verdict = judge([_sample(each) for each in signals], self._rhythm(), self._rule(signals))
         self._say(verdict)
         return self._suspect(verdict, signals, event) if verdict.hung else None
@@ -114,9 +119,19 @@ class HangWatch:
         policy = self._policy
         return HangPolicy(min_window_s=policy.hang_window_s if is_saved else policy.hang_unsaved_window_s)
 
+    def _has_come_again(self, signals: list[Signals]) -> bool:
+        """A rank that works and whose stack stays was taken for a loop, and after the restart the job stands at the
+        same step again: then this is how long it takes here. It gets the patience of what computes, so that a mistake
+        costs one restart and not the run."""
+        if self._loop_at is None or self._loop_at[1] == self._generation:
+            return False
+        return _newest_step(signals) == self._loop_at[0]
+
     def _suspect(self, verdict: HangVerdict, signals: list[Signals], event: SignalsReported) -> HangSuspected:
         self._suspected = {each.rank: each.last_step for each in signals}
         self._suspected_at = event.at
+        if any(Signal.STACK in each.silent and Signal.DEVICE not in each.silent for each in verdict.by_rank):
+            self._loop_at = (_newest_step(signals), event.generation)
         stepped = [each.last_step_at for each in signals if each.last_step_at is not None]
         moved = [event.at - each.communication_s for each in signals if each.communication_s is not None]
         return HangSuspected(
@@ -135,6 +150,10 @@ class HangWatch:
         if kind and kind != self._said:
             log.info("hang rule: %s", verdict.why)
         self._said = kind
+
+
+def _newest_step(signals: list[Signals]) -> int | None:
+    return max((each.last_step for each in signals if each.last_step is not None), default=None)
 
 
 def _sample(signals: Signals) -> RankSample:

@@ -14,6 +14,11 @@ from everstep.analyzer.pickled import UnreadableError
 from everstep.analyzer.records import Frame, ProcessStack
 from everstep.analyzer.stacks import from_json
 
+MIN_ROW = 4
+"""Stacks at one place before it counts as standing. Fewer: a healthy evaluation that is at its main function three
+times in a row looks like a loop. More: a real loop is found later."""
+
+_COMPUTES = (Activity.UNKNOWN, Activity.BACKWARD, Activity.SAVING)
 _DEBUGGERS = ("pdb.py", "bdb.py")
 _DEBUGGER_PACKAGES = ("debugpy/", "pydevd", "ipdb/", "pudb/")
 
@@ -41,15 +46,21 @@ def parse(output: bytes, errors: bytes) -> tuple[list[object], str]:
 
 
 class StackProbe:
-    """The stacks of one rank since its other signals turned silent."""
+    """The stacks of one rank since its other signals turned silent.
+
+    A stack that differs from the one before is a sign of life, and so is native code without the interpreter lock that
+    is not a collective: that is how tensors are computed. What stays is a row of stacks at one place that wait, or that
+    hold the lock.
+    """
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
         """The rank moved: what was seen says nothing any more."""
-        self._seen: set[Signature] = set()
-        self._new_at: float | None = None
+        self._place: Signature | None = None
+        self._row_at = 0.0
+        self._num_in_row = 0
         self.activity: Activity | None = None
         self.in_debugger = False
         self.num_taken = 0
@@ -70,12 +81,13 @@ class StackProbe:
         self.activity = activity_of(thread)
         self.in_debugger = any(_is_debugger(frame) for frame in thread.frames)
         place = signature(thread.frames)
-        if place not in self._seen:
-            self._seen.add(place)
-            self._new_at = at
+        if place != self._place or self.activity in _COMPUTES:
+            self._place, self._row_at, self._num_in_row = place, at, 0
+        self._num_in_row += 1
 
     def look(self, now: float) -> float | None:
-        return None if self._new_at is None else max(0.0, now - self._new_at)
+        """None as well while there are too few stacks to tell."""
+        return max(0.0, now - self._row_at) if self._num_in_row >= MIN_ROW else None
 
 
 def _is_debugger(frame: Frame) -> bool:

@@ -130,7 +130,7 @@ def _hang(player: _Player, args: list[str]) -> list[Action]:
     if args[0] in ("none", "moved-on"):
         culprit = None if args[0] == "none" else 0
         return player.cluster.hang(culprit, moved_on=args[0] == "moved-on")
-    return player.cluster.hang(int(args[0]), *args[1:2])
+    return player.cluster.hang(int(args[0]), args[1] if args[1:] else "ES-H02")
 
 
 COMMANDS: dict[str, Callable[[_Player, list[str]], list[Action]]] = {
