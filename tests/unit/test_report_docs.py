@@ -64,6 +64,8 @@ def test_the_glossary_is_the_one_in_the_docs() -> None:
 def test_every_exit_code_is_documented() -> None:
     text = (ROOT / "docs" / "exit-codes.md").read_text()
     for error in errors.EverstepError.__subclasses__():
+        if error.__module__ != errors.__name__:
+            continue  # of one room, with the general code; whether it is there depends on what was imported
         assert f"| {error.exit_code} | `{error.__name__}` |" in text
     assert f"| {errors.EXIT_GAVE_UP} |" in text
     assert f"| {errors.EXIT_NOT_ALLOWED_TO_ACT} |" in text

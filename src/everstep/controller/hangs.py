@@ -28,6 +28,13 @@ MAX_REPEATED = 16
 AGAIN_S = 30.0
 """After a suspicion that came to nothing, unless the job has moved since."""
 
+JUDGE_EVERY_S = 0.4
+"""However many nodes report: judging costs some microseconds per rank."""
+
+MIN_SILENT = HangPolicy().min_silent
+MAX_SENTENCES = 64
+"""Of so many silent ranks on record; the verdict names the culprit."""
+
 log = logging.getLogger("everstep.controller")
 
 
@@ -40,6 +47,7 @@ class HangWatch:
         self._generation = -1
         self._suspected: dict[int, int | None] = {}  # rank -> its newest step when the job was suspected
         self._suspected_at = float("-inf")
+        self._judged_at = float("-inf")
         self._said = ""
         self._loop_at: tuple[int | None, int] | None = None  # newest step and generation when a busy rank was suspected
 
@@ -60,8 +68,11 @@ class HangWatch:
         self._learn(event)
         if state.phase is not Phase.RUNNING or not self._may_suspect(event.at):
             return None
+        if event.at - self._judged_at < JUDGE_EVERY_S:
+            return None
+        self._judged_at = event.at
         signals = self._complete(state, event.at)
-        if not signals or any(each.looking for each in signals):
+        if any(each.looking for each in signals) or not any(self._is_quiet(each) for each in signals):
             return None
         if self._has_come_again(signals):
             signals = [msgspec.structs.replace(each, stack_s=None) for each in signals]
@@ -74,6 +85,11 @@ class HangWatch:
         return bool(self._suspected) and all(
             rank in self._steps and self._steps[rank][0] != step for rank, step in self._suspected.items()
         )
+
+    def _is_quiet(self, signals: Signals) -> bool:
+        """Whether the rule could possibly call it hung: cheap, because in a healthy job of many ranks none is."""
+        ages = (signals.log_s, signals.stack_s, signals.device_s, signals.communication_s)
+        return sum(age is not None and age >= self._policy.hang_window_s for age in ages) >= MIN_SILENT
 
     def _begin(self, generation: int) -> None:
         self._generation = generation
@@ -141,7 +157,7 @@ class HangWatch:
             since=min(event.at, max([*stepped, *moved], default=event.at)),
             window_s=verdict.window_s,
             why=verdict.why,
-            silent={each.rank: each.why for each in verdict.by_rank if each.silent},
+            silent={each.rank: each.why for each in [v for v in verdict.by_rank if v.silent][:MAX_SENTENCES]},
         )
 
     def _say(self, verdict: HangVerdict) -> None:

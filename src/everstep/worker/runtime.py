@@ -157,6 +157,10 @@ class Runtime:
                 self._reading.release()
         return self._drills.popleft() if self._drills else None
 
+    def put_back(self, request: dict[str, Any]) -> None:
+        """The drill cannot be done at this place; it is the next one again."""
+        self._drills.appendleft(request)
+
     def _await_arena(self, link: socket.socket) -> int:
         while True:
             received = local.recv(link)
