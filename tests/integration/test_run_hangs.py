@@ -1,5 +1,6 @@
 """Hangs end to end: four real gloo ranks with 0.1 s steps, made to hang on purpose, seen, blamed and restarted."""
 
+import json
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import pytest
 
 from everstep.cli.drill import DrillResult
 from everstep.model.actions import Concluded, IncidentClosed, IncidentOpened, StartWorkers
-from everstep.model.events import HangSuspected
+from everstep.model.events import HangSuspected, ProgressReported
 from everstep.probes.stack import find_py_spy
 from launched import Launcher, Run, launching
 
@@ -74,7 +75,7 @@ import torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-model = torch.nn.Linear(64, 64)
+model = torch.nn.Linear(512, 512)
 state = everstep.State(model=model)
 dice = random.Random(rank)
 for step in state.steps(130):
@@ -84,8 +85,7 @@ for step in state.steps(130):
         end = time.monotonic() + 3.5
         while time.monotonic() < end:
             with torch.no_grad():
-                model(torch.ones(64, 64)).sum().item()
-            sorted(range(2000), key=lambda n: -n)
+                torch.relu(model(torch.ones(256, 512))).sum().item()
     if step in (40, 100):  # a save that is slower than a step
         torch.save(model.state_dict(), sys.argv[1] + f"/save-{rank}.pt")
         time.sleep(0.7)
@@ -99,6 +99,14 @@ dist.destroy_process_group()
 
 def test_a_healthy_irregular_job_triggers_nothing(launcher: Launcher):
     run = launcher.start(*FOUR, launcher.script(IRREGULAR), launcher.folder)
+    run.until("steps", lambda: any((e.accounts[0].last_step or 0) > 5 for e in run.events(ProgressReported)))
+    command = [sys.executable, "-m", "everstep.cli.main", "doctor", str(run.run_dir), "--json"]
+    answer = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    report = json.loads(answer.stdout or b"{}")
+    assert (report.get("code"), report.get("collected", {}).get("missing_nodes")) == ("ES-H00", []), (
+        report,
+        answer.stderr,
+    )
     assert run.wait() == 0, run.story()
     assert not run.events(HangSuspected), run.story()
     assert not run.actions(IncidentOpened)

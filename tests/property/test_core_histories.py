@@ -86,6 +86,7 @@ ANY_EVENT = st.one_of(
             st.sampled_from(["0", "1", "r1", "r2", "i1"]),
         ),
     ),
+    st.builds(events.EvidenceRequested, at=TIMES, request=st.sampled_from(["e1", "i1"])),
     st.builds(
         events.HangSuspected, at=TIMES, generation=GENERATIONS, ranks=st.just((0,)), since=TIMES, window_s=st.just(2.0),
         why=st.just("hung"),

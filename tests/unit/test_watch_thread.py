@@ -1,4 +1,4 @@
-"""The watch thread of a rank: what it answers, what it writes to the board, and how it ends. A real thread and socket."""
+"""The watch thread of a rank: what it answers, what it writes to the board, how it ends. A real thread and socket."""
 
 import socket
 import sys

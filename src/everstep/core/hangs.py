@@ -10,8 +10,8 @@ from everstep.analyzer.exits import FaultFacts, Hang, judge
 from everstep.core.faults import nodes_of_ranks, open_incident, stop_generation
 from everstep.core.state import Phase
 from everstep.core.turn import Turn
-from everstep.model.actions import CollectEvidence, Concluded, Diagnose, IncidentClosed
-from everstep.model.events import Diagnosed, EvidenceCollected, HangSuspected, TimerFired
+from everstep.model.actions import CollectEvidence, Concluded, Diagnose, IncidentClosed, Refused
+from everstep.model.events import Diagnosed, EvidenceCollected, EvidenceRequested, HangSuspected, TimerFired
 from everstep.model.spec import Mode
 from everstep.model.verdict import Decision, Refusal
 
@@ -32,20 +32,21 @@ def on_hang_suspected(turn: Turn, event: HangSuspected) -> None:
     turn.start_timer(f"evidence:{incident}", limit_s, "the evidence of a hang has to come by then")
 
 
+def on_evidence_requested(turn: Turn, event: EvidenceRequested) -> None:
+    """A look at the ranks that changes nothing: no incident, no diagnosis; whoever asked reads the files."""
+    if turn.state.phase not in (Phase.FORMING, Phase.RUNNING, Phase.SETTLING):
+        why = f"no rank is to be looked at now: the run is {turn.state.phase}"
+        turn.do(Refused(what=f"evidence {event.request}", why=why))
+        return
+    for node in turn.state.active_nodes:
+        turn.do(_collect(turn, node, event.request, "somebody asked what the ranks are doing"))
+
+
 def collect_actions(turn: Turn) -> list[CollectEvidence]:
     """CollectEvidence for every node that has not answered. Also used to issue them again."""
     incident = turn.incident
-    return [
-        CollectEvidence(
-            node=node,
-            generation=turn.state.generation,
-            incident=incident.id,
-            # Less than the timer: an answer with what there is beats none.
-            limit_s=turn.policy.evidence_timeout_s / 2,
-            why=f"{incident.id}: {incident.facts.hang.says if incident.facts.hang else 'a fault is suspected'}",
-        )
-        for node in incident.asked
-    ]
+    why = f"{incident.id}: {incident.facts.hang.says if incident.facts.hang else 'a fault is suspected'}"
+    return [_collect(turn, node, incident.id, why) for node in incident.asked]
 
 
 def on_evidence_collected(turn: Turn, event: EvidenceCollected) -> None:
@@ -81,6 +82,11 @@ def on_diagnosed(turn: Turn, event: Diagnosed) -> None:
         _let_run(turn, "dismissed", f"the evidence shows no hang: {event.verdict.sentence}")
     else:
         _act(turn)
+
+
+def _collect(turn: Turn, node: str, incident: str, why: str) -> CollectEvidence:
+    limit_s = turn.policy.evidence_timeout_s / 2  # less than the timer: an answer with what there is beats none
+    return CollectEvidence(node=node, generation=turn.state.generation, incident=incident, limit_s=limit_s, why=why)
 
 
 def _ask_for_diagnosis(turn: Turn) -> None:

@@ -40,6 +40,7 @@ HANDLERS: dict[type, Handler] = {
     events.MarksReported: progress.on_accounts,
     events.ProgressReported: progress.on_accounts,
     events.HangSuspected: hangs.on_hang_suspected,
+    events.EvidenceRequested: hangs.on_evidence_requested,
     events.EvidenceCollected: hangs.on_evidence_collected,
     events.Diagnosed: hangs.on_diagnosed,
     events.WorkerExited: faults.on_worker_exited,

@@ -209,6 +209,12 @@ class DrillRequested(_Event, frozen=True, kw_only=True):
     node: str | None = None
 
 
+class EvidenceRequested(_Event, frozen=True, kw_only=True):
+    """Somebody wants to know what all ranks are doing (`everstep doctor`)."""
+
+    request: str  # e41: stands where an incident's id stands in CollectEvidence and EvidenceCollected
+
+
 class DrillFailed(_Event, frozen=True, kw_only=True):
     drill: str
     why: str
@@ -243,6 +249,7 @@ Event: TypeAlias = (
     | TimerFired
     | StopRequested
     | DrillRequested
+    | EvidenceRequested
     | DrillFailed
     | ProposalApproved
 )

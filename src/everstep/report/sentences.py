@@ -74,6 +74,7 @@ _EVENTS: dict[type, Callable[[Any], str]] = {
     events.WorkerExited: lambda e: f"rank {e.exit.rank} on {e.node} {describe(e.exit)}",
     events.WorkersStopped: _stopped,
     events.HangSuspected: lambda e: f"the job stands still: {e.why}",
+    events.EvidenceRequested: lambda e: f"asked what all ranks are doing ({e.request})",
     events.EvidenceCollected: _collected,
     events.Diagnosed: lambda e: f"the evidence says {e.verdict.code}: {e.verdict.sentence}",
     events.SnapshotsRefused: lambda e: f"rank {e.rank} on {e.node} trains without snapshots: {e.why}",
