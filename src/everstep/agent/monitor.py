@@ -55,7 +55,7 @@ class _RankMonitor:
         account = self._board.account(self.worker.local_rank)
         self._note_step(account)
         communication_s = self._communication.look(now)
-        quiet_s = self._quiet_s(account, communication_s, now)
+        quiet_s = self._quiet_s(account.last_step_at, communication_s, now)
         if quiet_s < self.quiet_limit_s:
             self.stack.forget()
         phase = self._phase(account)
@@ -80,7 +80,7 @@ class _RankMonitor:
     def wants_stack(self, signals: Signals, now: float) -> bool:
         if self.is_asking or signals.phase == Phase.STARTUP or signals.last_step_at is None:
             return False
-        quiet_s = self._quiet_s(None, signals.communication_s, now, signals.last_step_at)
+        quiet_s = self._quiet_s(signals.last_step_at, signals.communication_s, now)
         is_idle = signals.device_s is not None and signals.device_s >= QUIET_S and self.stack.num_taken
         interval_s = max(IDLE_STACK_EVERY_S if is_idle else STACK_EVERY_S, STACK_SHARE * quiet_s)
         return quiet_s >= self.quiet_limit_s and now - self.stack_asked_at >= interval_s
@@ -89,12 +89,10 @@ class _RankMonitor:
     def quiet_limit_s(self) -> float:
         return max(QUIET_S, 1.5 * max(self._step_s, default=0.0))
 
-    def _quiet_s(
-        self, account: RankAccount | None, communication_s: float | None, now: float, last_step_at: float | None = None
-    ) -> float:
-        stepped_at = account.last_step_at if account is not None else last_step_at
-        ages = [age for age in (communication_s, None if stepped_at is None else now - stepped_at) if age is not None]
-        return max(0.0, min(ages, default=0.0))
+    def _quiet_s(self, stepped_at: float | None, communication_s: float | None, now: float) -> float:
+        """Seconds without a step and without a collective; 0 while neither is known."""
+        stepped_s = None if stepped_at is None else now - stepped_at
+        return max(0.0, min((age for age in (communication_s, stepped_s) if age is not None), default=0.0))
 
     def _note_step(self, account: RankAccount) -> None:
         step, at = account.last_step, account.last_step_at
