@@ -1,6 +1,7 @@
 """Hangs end to end: four real gloo ranks with 0.1 s steps, made to hang on purpose, seen, blamed and restarted."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -66,6 +67,8 @@ def test_a_hang_is_seen_blamed_and_recovered(launcher: Launcher, kind: str):
     print(f"{kind}: seen after {suspected.at - asked:.2f} s, training after {closed.recovered_at - asked:.2f} s")
     assert suspected.at - asked < 6.0
     assert run.actions(StartWorkers)[-1].resume_step is not None
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 130
     assert {path.name for path in (run.run_dir / "evidence/i1/gen-0").iterdir()} >= {f"rank-{r}.json" for r in range(4)}
 
 
