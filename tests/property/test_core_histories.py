@@ -11,6 +11,7 @@ from everstep.core.step import step
 from everstep.model import actions, events
 from everstep.model.facts import ErrorReport, Exit, Held, RankAccount, Started
 from everstep.model.spec import Launch, Mode, RunSpec
+from everstep.model.verdict import Blame, Confidence, Verdict
 from everstep.testing import Cluster
 
 NODES = [f"n{i}" for i in range(5)]
@@ -81,8 +82,24 @@ ANY_EVENT = st.one_of(
         at=TIMES,
         key=st.builds(
             "{}:{}".format,
-            st.sampled_from(["settle", "start", "rendezvous", "node", "approval"]),
+            st.sampled_from(["settle", "start", "rendezvous", "node", "approval", "evidence", "diagnosis"]),
             st.sampled_from(["0", "1", "r1", "r2", "i1"]),
+        ),
+    ),
+    st.builds(events.EvidenceRequested, at=TIMES, request=st.sampled_from(["e1", "i1"])),
+    st.builds(
+        events.HangSuspected, at=TIMES, generation=GENERATIONS, ranks=st.just((0,)), since=TIMES, window_s=st.just(2.0),
+        why=st.just("hung"),
+    ),
+    st.builds(
+        events.EvidenceCollected, incident=st.sampled_from(["i1", "i2"]), gathered=st.just(()), took_s=st.just(0.1),
+        **COMMON,
+    ),
+    st.builds(
+        events.Diagnosed, at=TIMES, generation=GENERATIONS, incident=st.sampled_from(["i1", "i2"]),
+        moved_on=st.booleans(), verdict=st.builds(
+            Verdict, code=st.sampled_from(["ES-H00", "ES-H02"]), sentence=st.just("it hangs."),
+            blame=st.just(Blame.UNKNOWN), confidence=st.just(Confidence.HIGH), ranks=st.just((1,)), at=TIMES,
         ),
     ),
     st.builds(events.StopRequested, at=TIMES, why=st.just("SIGINT"), signal=st.just(2)),
@@ -175,7 +192,9 @@ def _one_thing(cluster: Cluster, data: st.DataObject) -> None:
         cluster.feed(events.ProposalApproved(at=cluster.clock.now, incident=f"i{cluster.state.num_incidents}"))
         return
     rank = data.draw(st.sampled_from(alive))
-    what = data.draw(st.sampled_from(["train", "kill", "raise", "peer", "node", "wait", "exit0", "oom"]))
+    what = data.draw(
+        st.sampled_from(["train", "kill", "raise", "peer", "node", "wait", "exit0", "oom", "hang", "hang-none"])
+    )
     if what == "train":
         cluster.train(data.draw(st.integers(1, 3)))
     elif what == "kill":
@@ -190,4 +209,6 @@ def _one_thing(cluster: Cluster, data: st.DataObject) -> None:
         cluster.end(rank, code=0)
     elif what == "oom":
         cluster.oom(rank)
+    elif what.startswith("hang"):
+        cluster.hang(rank if what == "hang" else None)
     cluster.wait(1)

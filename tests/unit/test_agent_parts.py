@@ -52,6 +52,7 @@ def test_ranks_get_torchruns_variables(tmp_path):
         "HOME": "/h",
         "OMP_NUM_THREADS": "1",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "TORCH_FR_BUFFER_SIZE": "2000",
         "EVERSTEP_WARD": "w",
         "RANK": "6",
         "LOCAL_RANK": "2",
@@ -79,6 +80,7 @@ def test_ranks_get_torchruns_variables(tmp_path):
 def test_the_users_threads_and_a_lone_rank_are_left_alone():
     assert base_environment({"OMP_NUM_THREADS": "8"}, 4, "w")["OMP_NUM_THREADS"] == "8"
     assert "OMP_NUM_THREADS" not in base_environment({}, 1, "w")
+    assert base_environment({"TORCH_FR_BUFFER_SIZE": "0"}, 1, "w")["TORCH_FR_BUFFER_SIZE"] == "0"
     assert base_environment({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, 1, "w")["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
 
 

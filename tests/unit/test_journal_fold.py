@@ -5,7 +5,7 @@ import pytest
 from everstep.core.policy import Policy
 from everstep.goodput.buckets import Bucket
 from everstep.goodput.figures import goodput_of
-from everstep.journal.fold import fold
+from everstep.journal.fold import Fold, fold
 from everstep.journal.format import UnknownRecord
 from everstep.journal.history import history_of
 from everstep.journal.view import RunStatus, RunView
@@ -206,3 +206,21 @@ def test_an_account_that_arrives_late_does_not_turn_back_the_step(late: bool) ->
         records.append(Record(seq=records[-1].seq + 1, at=records[-1].at, gen=0, event=stale.event))
     view = fold(Header(run="r", everstep_version="t", policy={}), records)
     assert view.stepped.last_step == 2
+
+
+def test_an_incident_that_was_dismissed_did_not_end_its_generation():
+    cluster = Cluster(RunSpec(program="train.py", nproc_per_node=2))
+    cluster.start()
+    cluster.train(2)
+    cluster.hang(None)
+    folding = Fold(Header(run="r0001", everstep_version="t", policy={}))
+    for record in cluster.records:
+        folding.add(record)
+    assert folding.view.incidents["i1"].outcome == "dismissed"
+    assert folding.view.generations[0].incident is None
+    cluster.train(1)
+    cluster.hang(1)
+    for record in cluster.records[folding.view.last_seq :]:
+        folding.add(record)
+    assert folding.view.generations[0].incident == "i2"
+    assert folding.view.incidents["i2"].next_generation == 1

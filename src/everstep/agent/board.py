@@ -61,6 +61,10 @@ class Board:
     def phase(self, line: int) -> int:
         return self._ints[line * LINE_BYTES // 8 + IntCell.PHASE]
 
+    def communication(self, line: int) -> tuple[float | None, float | None]:
+        """When the groups' sequence numbers last moved, and when somebody last looked."""
+        return self._float(line, FloatCell.COMM_MOVED_AT), self._float(line, FloatCell.COMM_LOOKED_AT)
+
     def num_faults(self, line: int) -> int:
         return self._ints[line * LINE_BYTES // 8 + IntCell.NUM_FAULTS]
 

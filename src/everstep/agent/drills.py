@@ -18,7 +18,8 @@ REACTION_S = 10.0
 """A rank hears a drill when its main thread is in Python. Longer than any usual step."""
 
 _OOM_LIMIT_BYTES = 192 << 20
-_IN_WORKER = ("exit", "raise", "oom")
+_IN_WORKER = ("exit", "raise", "oom", "python-loop", "native-call")
+_HANGS = ("python-loop", "native-call")
 
 
 class DrillRefused(Exception):  # noqa: N818 - an answer
@@ -33,6 +34,9 @@ async def inject(kind: str, worker: Worker | None) -> None:
         raise DrillRefused("the rank has no live process on this node")
     if kind == "kill-rank":
         worker.send_signal(signal.SIGKILL)
+        return
+    if kind == "stop":
+        worker.send_signal(signal.SIGSTOP)
         return
     if kind not in _IN_WORKER:
         raise DrillRefused(f"there is no drill {kind!r}")
@@ -56,6 +60,8 @@ async def _ask(kind: str, worker: Worker) -> None:
     if worker.channel is None or not worker.channel.send({"do": "drill", "kind": kind}):
         raise DrillRefused("the rank's link is closed: there is no runtime of ours in this program")
     worker.send_signal(DRILL_SIGNAL)
+    if kind in _HANGS:
+        return  # it lives on; whether it hangs is for everybody else to find out
     while worker.is_alive:
         if loop.time() > deadline:
             raise DrillRefused(

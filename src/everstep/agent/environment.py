@@ -10,6 +10,9 @@ _PRIVATE = ("EVERSTEP_LINK_FD", "EVERSTEP_TEMPLATE_FD", "EVERSTEP_AGENT_PID")
 WARD_VARIABLE = "EVERSTEP_WARD"
 """Marks every process below one agent; see agent/warden.py."""
 
+FLIGHT_RECORD_ENTRIES = "2000"
+"""torch's own size of the flight recorder's ring; without the variable it is off where NCCL is not used."""
+
 
 def base_environment(environ: Mapping[str, str], nproc: int, ward: str) -> dict[str, str]:
     """What all ranks of this node share. torchrun's rule for threads: one each, if the user did not say otherwise and
@@ -18,6 +21,7 @@ def base_environment(environ: Mapping[str, str], nproc: int, ward: str) -> dict[
     if nproc > 1:
         base.setdefault("OMP_NUM_THREADS", "1")
     base.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    base.setdefault("TORCH_FR_BUFFER_SIZE", FLIGHT_RECORD_ENTRIES)
     base[WARD_VARIABLE] = ward
     return base
 

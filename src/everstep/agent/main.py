@@ -19,6 +19,7 @@ from typing import Any
 from everstep.agent.environment import base_environment
 from everstep.agent.keeper import Keeper
 from everstep.agent.memory import Memory
+from everstep.agent.monitor import LOOK_S
 from everstep.agent.node import END_GRACE_S, PROGRESS_S, Node
 from everstep.agent.reaping import Reaper
 from everstep.agent.starting import Home
@@ -30,6 +31,7 @@ from everstep.wire.messages import Command
 from everstep.worker.life import die_with_parent
 
 _FLUSH_S = 1.0
+_PROBES_AGAIN_S = 60.0
 _ORPHAN_GRACE_S = 0.5
 """For the workers' own clean-up when the launcher was killed: nobody is left who could end a stubborn one by hand."""
 
@@ -98,7 +100,7 @@ class _Agent:
         await keeper.receive(memory)
         node, link = self._make(keeper, memory, reaper, over)
         tasks: list[asyncio.Task[Any]] = [
-            asyncio.create_task(work) for work in (link.run(), _beat(node, link), over.wait())
+            asyncio.create_task(work) for work in (link.run(), _beat(node, link), _watch(node, link), over.wait())
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -154,6 +156,18 @@ async def _beat(node: Node, link: Link) -> None:
         await asyncio.sleep(PROGRESS_S)
         if link.is_connected:  # accounts are cumulative: nothing is lost by not queueing them
             node.report_progress()
+
+
+async def _watch(node: Node, link: Link) -> None:
+    """A fault of ours in a probe costs the probes, never the ranks."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if link.is_connected:  # old signals are of no use: not queued
+            try:
+                node.report_signals()
+            except Exception:
+                _log.exception("the probes failed")
+                await asyncio.sleep(_PROBES_AGAIN_S)
 
 
 async def _cancel(*tasks: "asyncio.Task[Any]") -> list[BaseException]:

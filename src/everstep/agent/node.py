@@ -9,21 +9,24 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import msgspec
 
-from everstep.agent import drills, imports, memory, workers
+from everstep.agent import collecting, drills, imports, memory, workers
 from everstep.agent.board import Board
 from everstep.agent.memory import Memory
+from everstep.agent.monitor import Monitor
 from everstep.agent.reaping import Reaper
+from everstep.agent.stacks import Stacks
 from everstep.agent.starting import Home, Starter
 from everstep.agent.template import Template, TemplateNews, everstep_home
 from everstep.agent.warden import Warden
 from everstep.agent.workers import Group, Worker
 from everstep.errors import EverstepError
 from everstep.model import events
-from everstep.model.actions import Action, Finish, Inject, StartWorkers, StopWorkers
+from everstep.model.actions import Action, CollectEvidence, Finish, Inject, StartWorkers, StopWorkers
 from everstep.model.facts import RankAccount, Started
 from everstep.model.spec import RunSpec
 from everstep.wire import local
@@ -61,6 +64,7 @@ class Node:
         self._report = report
         self._on_finish = on_finish
         self._board = Board(home.nproc)
+        self._monitor = Monitor(node, self._board, Stacks(reaper), self._spawn)
         self._spec: RunSpec | None = None
         self._template: Template | None = None
         self._starter: Starter | None = None
@@ -107,6 +111,8 @@ class Node:
                 self._on_start(action)
             case StopWorkers():
                 self._on_stop(action)
+            case CollectEvidence():
+                self._spawn(self._collect(action))
             case Inject():
                 self._spawn(self._inject(action))
             case Finish():
@@ -126,6 +132,11 @@ class Node:
         accounts = tuple(self._account(worker) for worker in group.workers.values())
         event = events.ProgressReported(at=time.time(), node=self.node, generation=group.generation, accounts=accounts)
         self._report(event)
+
+    def report_signals(self) -> None:
+        """What the probes see of the live ranks."""
+        if self._group is not None and self._group.is_alive and not self._group.is_stopping:
+            self._report(self._monitor.look(self._group, time.time()))
 
     async def close(self, grace_s: float = END_GRACE_S) -> None:
         """End everything on this node."""
@@ -335,6 +346,9 @@ class Node:
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 
+    async def _collect(self, action: CollectEvidence) -> None:
+        self._report(await collecting.collect(action, self._group, self._home.run_dir, self._monitor.stacks))
+
     async def _inject(self, action: Inject) -> None:
         worker = self._group.workers.get(action.rank) if self._group and action.rank is not None else None
         try:
@@ -374,7 +388,7 @@ class Node:
         self._task = asyncio.ensure_future(work)
         self._task.add_done_callback(_log_failure)
 
-    def _spawn(self, work: Awaitable[None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._side_tasks.add(task)
         task.add_done_callback(self._side_tasks.discard)

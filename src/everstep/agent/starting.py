@@ -17,6 +17,7 @@ from everstep.agent.board import Board
 from everstep.agent.channel import Channel
 from everstep.agent.memory import Memory
 from everstep.agent.template import Template
+from everstep.agent.watch_link import WatchLink
 from everstep.agent.workers import Group, Paths, Worker
 from everstep.errors import EverstepError
 from everstep.model.actions import StartWorkers
@@ -114,9 +115,14 @@ class Starter:
             "stderr": str(worker.paths.stderr),
             "error_file": str(worker.paths.error_file),
             "resume_step": action.resume_step,
+            "watch": True,  # the last descriptor is the watch thread's socket
         }
         fds = (self._board.fd, *self._memory.for_rank(worker.rank, action.resume_step))
-        if worker.channel is None or not worker.channel.send(frame, fds):
+        ours, theirs = socket.socketpair()
+        worker.watch = WatchLink(ours)
+        with theirs:
+            is_sent = worker.channel is not None and worker.channel.send(frame, (*fds, theirs.fileno()))
+        if not is_sent:
             raise EverstepError(f"rank {worker.rank}: the new process {worker.pid} does not listen")
 
     def _python(self) -> str:

@@ -17,6 +17,7 @@ import msgspec
 from everstep.agent import exits, reaping
 from everstep.agent.channel import Channel
 from everstep.agent.reaping import Ended, Reaper
+from everstep.agent.watch_link import WatchLink
 from everstep.model.facts import Exit, RankAccount
 from everstep.probes.oom import KernelLog, OomWatch
 from everstep.wire import local
@@ -51,6 +52,7 @@ class Worker:
         self.pid = pid
         self.paths = paths
         self.channel: Channel | None = None
+        self.watch: WatchLink | None = None
         self.oom = OomWatch(pid, log)
         self.ended: Ended | None = None
         self.stopped_at: float | None = None  # when it got our SIGTERM or SIGKILL
@@ -172,6 +174,8 @@ class Group:
         worker.ended = ended
         if worker.channel is not None:
             worker.channel.close()
+        if worker.watch is not None:
+            worker.watch.close()
         _log.info("rank %d of generation %d ended: %s", worker.rank, self.generation, ended)
         self.end_leftovers_of(worker)
         if not self.is_alive:

@@ -40,6 +40,15 @@ class Overdue(msgspec.Struct, frozen=True, kw_only=True):
     says: str
 
 
+class Hang(msgspec.Struct, frozen=True, kw_only=True):
+    """The job stood still. `verdict`: what the evidence said, once it has been looked at."""
+
+    at: float  # last sign of progress
+    ranks: tuple[int, ...]  # silent ones
+    says: str
+    verdict: Verdict | None = None
+
+
 class FaultFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known about one fault, as it comes in."""
 
@@ -47,6 +56,7 @@ class FaultFacts(msgspec.Struct, frozen=True, kw_only=True):
     exits: tuple[Exit, ...] = ()
     lost: tuple[LostNode, ...] = ()
     overdue: tuple[Overdue, ...] = ()
+    hang: Hang | None = None
     nodes: dict[int, str] = {}  # node of each rank
 
 
@@ -76,6 +86,8 @@ def judge(facts: FaultFacts) -> Verdict:
     causes = [e for e in failures if not looks_like_consequence(e)]
     if causes:
         return _exit_verdict(facts, causes[0], causes)
+    if facts.hang is not None:
+        return hang_verdict(facts, facts.hang)
     if facts.overdue:
         return _overdue_verdict(facts)
     return _contact_verdict(facts, failures)
@@ -174,6 +186,29 @@ def _overdue_verdict(facts: FaultFacts) -> Verdict:
         node=node,
         at=overdue.at,
         evidence=(Evidence(at=overdue.at, source="timer", says=overdue.says, node=node),),
+    )
+
+
+def hang_verdict(facts: FaultFacts, hang: Hang) -> Verdict:
+    """The diagnosis, with what the hang rule saw and the node added; without one, the rule's own words."""
+    seen = Evidence(at=hang.at, source="hang rule", says=hang.says)
+    if hang.verdict is None:
+        return Verdict(
+            code="ES-H15",
+            sentence=f"the job stands still, and nothing says why: {hang.says}",
+            blame=Blame.UNKNOWN,
+            confidence=Confidence.LOW,
+            at=hang.at,
+            evidence=(seen,),
+        )
+    found = hang.verdict
+    nodes = {facts.nodes.get(rank) for rank in found.ranks}
+    return msgspec.structs.replace(
+        found,
+        sentence=found.sentence.removesuffix("."),
+        at=hang.at,
+        node=nodes.pop() if len(nodes) == 1 else None,
+        evidence=(*found.evidence, seen),
     )
 
 

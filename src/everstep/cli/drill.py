@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from everstep.cli.ask import AnswerLostError, post
+from everstep.core.drills import NODE_KINDS, RANK_KINDS, RUN_KINDS
 from everstep.errors import ConfigError
 from everstep.journal.format import Entry
 from everstep.journal.reader import Cursor
@@ -18,8 +19,7 @@ from everstep.model import actions as act
 from everstep.model.events import ControllerStarted, DrillRequested
 from everstep.model.record import Record
 
-RANK_KINDS = ("kill-rank", "exit", "raise", "oom")
-KINDS = (*RANK_KINDS, "kill-agent", "kill-controller")
+KINDS = (*RANK_KINDS, *NODE_KINDS, *RUN_KINDS)
 EXIT_FAIL = 1
 _POLL_S = 0.02
 
@@ -28,6 +28,9 @@ _EXPECTED = {
     "exit": "all ranks restarted, run recovered",
     "raise": "all ranks restarted, run recovered",
     "oom": "all ranks restarted, run recovered",
+    "stop": "seen as a hang, all ranks restarted, run recovered",
+    "python-loop": "seen as a hang, all ranks restarted, run recovered",
+    "native-call": "seen as a hang, all ranks restarted, run recovered",
     "kill-agent": "node replaced, all ranks restarted, run recovered",
     "kill-controller": "another controller takes over, no incident",
 }

@@ -18,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "explain": ("everstep.cli.explain", "why a decision was taken, or what a code means"),
     "goodput": ("everstep.cli.goodput", "where every second of every rank went"),
     "logs": ("everstep.cli.logs", "what the ranks wrote, per rank and generation"),
+    "doctor": ("everstep.cli.doctor", "what all ranks are doing now: stacks, states and flight records in one report"),
     "analyze": ("everstep.cli.analyze", "whom the others wait for, from a folder of logs, stacks and flight records"),
     "drill": ("everstep.cli.drill", "cause a fault on purpose and see what is made of it"),
     "approve": ("everstep.cli.approve", "mode advise: let a proposal be done"),

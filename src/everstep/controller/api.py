@@ -19,17 +19,18 @@ from everstep.controller.loop import Controller
 from everstep.controller.metrics import Ourselves, render_metrics
 from everstep.controller.page import PAGE
 from everstep.controller.peers import Input
+from everstep.core.drills import NODE_KINDS, RANK_KINDS, RUN_KINDS
 from everstep.core.state import Role
 from everstep.errors import JournalError
 from everstep.goodput.figures import Goodput, goodput_of
 from everstep.journal.history import history_of
 from everstep.journal.reader import Cursor
-from everstep.model.events import DrillRequested, Event, ProposalApproved, StopRequested
+from everstep.model.events import DrillRequested, Event, EvidenceRequested, ProposalApproved, StopRequested
 from everstep.report.asjson import status_json
 from everstep.report.asked import Asked
 from everstep.version import __version__
 
-DRILL_KINDS = ("kill-rank", "exit", "raise", "oom", "kill-agent", "kill-controller")
+DRILL_KINDS = (*RANK_KINDS, *NODE_KINDS, *RUN_KINDS)
 MAX_BODY_BYTES = 64 << 10
 MAX_RECORDS = 10_000
 """Per answer of /api/journal; the caller asks again after the last one."""
@@ -74,6 +75,7 @@ class Api:
         app.router.add_get("/api/journal", self._journal)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/api/drill", self._drill)
+        app.router.add_post("/api/doctor", self._doctor)
         app.router.add_post("/api/approve", self._approve)
         app.router.add_post("/api/stop", self._stop)
         return app
@@ -155,6 +157,10 @@ class Api:
             return await self._take(event, {"drill": drill})
         finally:
             self._num_drills -= 1
+
+    async def _doctor(self, request: web.Request) -> web.Response:
+        name = f"e{self._controller.ledger.journal.seq + 1}"
+        return await self._take(EvidenceRequested(at=time.time(), request=name), {"request": name})
 
     async def _approve(self, request: web.Request) -> web.Response:
         body = await _body(request, ApproveBody)

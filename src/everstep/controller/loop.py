@@ -11,8 +11,12 @@ import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
+from everstep.controller.diagnosing import diagnose_folder
+from everstep.controller.hangs import HangWatch
 from everstep.controller.ledger import Drafted, Ledger
 from everstep.controller.peers import Input, Peer, Peers
 from everstep.controller.poison import Poison
@@ -22,7 +26,16 @@ from everstep.core.state import Role
 from everstep.core.step import reissue
 from everstep.errors import JournalError
 from everstep.model import actions as act
-from everstep.model.events import DrillFailed, MarksReported, NodeJoined, NodeLost, ProgressReported, TimerFired
+from everstep.model.events import (
+    Diagnosed,
+    DrillFailed,
+    MarksReported,
+    NodeJoined,
+    NodeLost,
+    ProgressReported,
+    SignalsReported,
+    TimerFired,
+)
 from everstep.model.record import Record
 
 log = logging.getLogger("everstep.controller")
@@ -57,6 +70,8 @@ class Controller:
         self.unwritable_since: float | None = None
         self.append_seconds: float | None = None  # the last one
         self._poison = Poison(run_dir)
+        self._run_dir = run_dir
+        self._hangs = HangWatch(ledger.policy)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._silence: dict[str, asyncio.TimerHandle] = {}
         self._pending: set[asyncio.Task[None]] = set()
@@ -84,17 +99,24 @@ class Controller:
 
     async def _handle(self, batch: list[Input]) -> None:
         taken: list[tuple[Input, Drafted]] = []
+        unrecorded: list[Input] = []
         seen: dict[str, int] = {}  # newest report per peer within this batch
         for item in batch:
             if self.ledger.is_known(item.source, item.seq) or (item.source and item.seq <= seen.get(item.source, 0)):
                 self._drop(item, "duplicate")
                 continue
-            for each in self._due(item):
+            due = self._due(item)
+            if not any(each is item for each in due):
+                unrecorded.append(item)
+            for each in due:
                 drafted = self._draft(each, [draft for _, draft in taken])
                 if drafted is not None:
                     taken.append((each, drafted))
             seen[item.source] = item.seq
         taken = await self._append(taken)
+        for item in unrecorded:  # now: an acknowledgement covers all earlier reports of that peer
+            self.ledger.put_aside(item.source, item.seq)
+            self._settle(item, recorded=False)
         for item, drafted in taken:
             self._settle(item, recorded=True)
             self._execute_all(drafted.record)
@@ -102,14 +124,18 @@ class Controller:
                 self._welcome_back(item.event.node)
 
     def _due(self, item: Input) -> list[Input]:
-        """What has to be recorded now: nothing for progress that can wait, held progress before anything else."""
+        """What has to be recorded now. Nothing for signals and progress that can wait; held progress first."""
+        if isinstance(item.event, SignalsReported):
+            suspected = self._hangs.take(item.event, self.ledger.state)
+            return [] if suspected is None else [*self._held(), Input(event=suspected)]
         if self.ledger.hold_back(item.event, time.time()):
-            self.ledger.put_aside(item.source, item.seq)
-            self._settle(item, recorded=False)
             return []
         if isinstance(item.event, ProgressReported | MarksReported):
             return [item]
-        return [*(Input(event=event) for event in self.ledger.thinning.take()), item]
+        return [*self._held(), item]
+
+    def _held(self) -> list[Input]:
+        return [Input(event=event) for event in self.ledger.thinning.take()]
 
     def _draft(self, item: Input, after: list[Drafted]) -> Drafted | None:
         """What it leads to; None when it is put aside. Raises PoisonedError."""
@@ -172,12 +198,14 @@ class Controller:
         match action:
             case act.OpenStore() | act.AcquireNode() | act.ReleaseNode():
                 self._command(self.peers.launcher(), command_id, action)
-            case act.StartWorkers() | act.StopWorkers():
+            case act.StartWorkers() | act.StopWorkers() | act.CollectEvidence():
                 self._command(self.peers.get(action.node), command_id, action)
             case act.Finish():
                 for agent in self.peers.agents():
                     self._command(agent, command_id, action)
                 self._command(self.peers.launcher(), command_id, action)
+            case act.Diagnose():
+                self._in_background(self._diagnose(action))
             case act.Inject():
                 self._inject(action, command_id)
             case act.SetTimer():
@@ -202,7 +230,22 @@ class Controller:
 
     def put_soon(self, item: Input) -> None:
         """From a callback: into the queue, waiting for room if there is none."""
-        task = asyncio.get_running_loop().create_task(self.queue.put(item))
+        self._in_background(self.queue.put(item))
+
+    async def _diagnose(self, action: act.Diagnose) -> None:
+        folder = self._run_dir / "evidence" / action.incident
+        verdict = await asyncio.to_thread(diagnose_folder, folder, action.world_size)
+        event = Diagnosed(
+            at=time.time(),
+            generation=action.generation,
+            incident=action.incident,
+            verdict=verdict,
+            moved_on=self._hangs.has_moved_on(),
+        )
+        await self.queue.put(Input(event=event))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
 

@@ -5,7 +5,7 @@ from everstep.core.turn import Turn
 from everstep.model.actions import Inject, Refused
 from everstep.model.events import DrillFailed, DrillRequested
 
-RANK_KINDS = ("kill-rank", "exit", "raise", "oom")
+RANK_KINDS = ("kill-rank", "exit", "raise", "oom", "stop", "python-loop", "native-call")
 NODE_KINDS = ("kill-agent",)
 RUN_KINDS = ("kill-controller",)
 

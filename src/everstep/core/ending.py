@@ -31,6 +31,8 @@ def stop_with(turn: Turn, ending: Ending) -> None:
 def succeed(turn: Turn) -> None:
     if turn.state.incident is not None and turn.incident.restarted:
         _close_incident(turn, "run-ended", "the program ended with success on every rank")
+    elif turn.state.incident is not None and turn.incident.facts.hang is not None:
+        _close_incident(turn, "dismissed", "it did not hang: the program ended with success on every rank")
     finish(turn, Ending(outcome="succeeded", exit_code=0, why="every rank ended with exit code 0"))
 
 

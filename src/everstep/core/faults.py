@@ -5,9 +5,10 @@ import msgspec
 from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge, looks_like_consequence
 from everstep.core import ending
 from everstep.core.forming import form_if_possible, ranks_of_slot
+from everstep.core.policy import Policy
 from everstep.core.progress import completed_step, note_best_step
 from everstep.core.recovery import Plan, decide
-from everstep.core.state import Failure, Incident, Member, Phase
+from everstep.core.state import Failure, Incident, Member, Phase, State
 from everstep.core.turn import Turn
 from everstep.model.actions import Concluded, IncidentClosed, IncidentOpened, Refused, StopWorkers
 from everstep.model.events import (
@@ -36,7 +37,7 @@ def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
     if event.exit.succeeded:
         _on_success(turn)
         return
-    open_incident(turn, FaultFacts(at=turn.at, nodes=_nodes(turn)))
+    open_incident(turn, FaultFacts(at=turn.at, nodes=nodes_of_ranks(turn)))
     _add_exits(turn, (event.exit,))
     if looks_like_consequence(event.exit) and _some_alive(turn):
         _settle(turn)
@@ -58,7 +59,7 @@ def on_slot_lost(turn: Turn, event: NodeLost, member: Member) -> None:
     others = {rank: steps for rank, steps in turn.state.held.items() if rank not in ranks}
     turn.set(held={**others, **{item.rank: item.steps for item in event.kept if item.rank in ranks}})
     if turn.state.phase in _ALIVE:
-        open_incident(turn, FaultFacts(at=turn.at, nodes=_nodes(turn)))
+        open_incident(turn, FaultFacts(at=turn.at, nodes=nodes_of_ranks(turn)))
     if turn.state.incident is not None:
         lost = LostNode(node=event.node, at=event.at, reason=event.reason, ranks=ranks)
         facts = turn.incident.facts
@@ -70,10 +71,7 @@ def on_slot_lost(turn: Turn, event: NodeLost, member: Member) -> None:
 
 
 def on_timer_fired(turn: Turn, event: TimerFired) -> None:
-    """Timers are facts about time; whether they still matter is decided here."""
-    if event.key not in turn.state.timers:
-        return
-    turn.set(timers={key: due for key, due in turn.state.timers.items() if key != event.key})
+    """Of the timers that are set here and in `forming`."""
     kind, _, subject = event.key.partition(":")
     current = subject == str(turn.state.generation)
     if kind == "settle" and current and turn.state.phase is Phase.SETTLING:
@@ -142,17 +140,24 @@ def stop_generation(turn: Turn) -> None:
     _conclude(turn)
     nodes = turn.state.active_nodes
     turn.set(phase=Phase.STOPPING, waiting=nodes)
+    grace_s = stop_grace_s(turn.state, turn.policy)
     for node in nodes:
         turn.do(
             StopWorkers(
                 node=node,
                 generation=turn.state.generation,
-                grace_s=turn.policy.stop_grace_s,
+                grace_s=grace_s,
                 why=f"{turn.incident.id}: all ranks of a generation start and end together",
             )
         )
     if not nodes:
         _after_stop(turn)
+
+
+def stop_grace_s(state: State, policy: Policy) -> float:
+    """What ranks get between SIGTERM and SIGKILL; those that hang less."""
+    is_hang = state.incident is not None and state.incident.facts.hang is not None
+    return min(policy.hang_grace_s, policy.stop_grace_s) if is_hang else policy.stop_grace_s
 
 
 def restart(turn: Turn) -> None:
@@ -252,7 +257,7 @@ def _check_rendezvous(turn: Turn) -> None:
 
 
 def _overdue(turn: Turn, code: str, ranks: tuple[int, ...], says: str) -> None:
-    open_incident(turn, FaultFacts(at=turn.at, nodes=_nodes(turn)))
+    open_incident(turn, FaultFacts(at=turn.at, nodes=nodes_of_ranks(turn)))
     facts = turn.incident.facts
     overdue = Overdue(code=code, at=turn.at, ranks=ranks, says=says)
     turn.set_incident(facts=msgspec.structs.replace(facts, overdue=(*facts.overdue, overdue)))
@@ -266,7 +271,7 @@ def _add_exits(turn: Turn, exits: tuple[Exit, ...]) -> None:
     turn.set_incident(facts=msgspec.structs.replace(facts, exits=(*facts.exits, *exits)))
 
 
-def _nodes(turn: Turn) -> dict[int, str]:
+def nodes_of_ranks(turn: Turn) -> dict[int, str]:
     return {worker.rank: worker.node for worker in turn.state.workers.values()}
 
 

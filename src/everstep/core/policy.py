@@ -34,6 +34,19 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     rendezvous_timeout_s: float = 600.0
     """From the first rank in init_process_group until the last one is out of it; torchrun's join timeout."""
 
+    hang_window_s: float = 2.0
+    """No silence shorter than this is a hang, however short the steps. docs/hang-rule.md explains it."""
+
+    hang_unsaved_window_s: float = 30.0
+    """The same for a job of which some rank holds no snapshot: there a false alarm costs the steps since its last
+    checkpoint, so more patience is worth it."""
+
+    evidence_timeout_s: float = 4.0
+    """How long stacks and flight records of a hang may take. They name the culprit; the hang costs meanwhile."""
+
+    hang_grace_s: float = 0.5
+    """Between SIGTERM and SIGKILL of a job that hangs: ranks that do not move cannot clean up either."""
+
     node_timeout_s: float = 60.0
     """How long the engine may take to give a node before the run gives up for lack of capacity."""
 

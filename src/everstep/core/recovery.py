@@ -93,7 +93,8 @@ def restart_in_place(turn: Turn, verdict: Verdict) -> Plan | None:
         return _plan("restart", chosen, "replace-lost-node", why, (wait,))
     if verdict.node is None:
         return _plan("restart", _restart_text(turn), "restart-in-place", why, ())
-    evict = Refusal(what=f"evict {verdict.node}", why="nothing says that the machine is at fault")
+    only = "it is the job's only node, and " if turn.spec.num_slots == 1 and verdict.code.startswith("ES-H") else ""
+    evict = Refusal(what=f"evict {verdict.node}", why=f"{only}nothing says that the machine is at fault")
     return _plan("restart", _restart_text(turn), "restart-in-place", why, (evict,))
 
 

@@ -3,7 +3,9 @@
 Level-triggered, so it can be called at any time: every action in it is idempotent at its receiver.
 """
 
+from everstep.core.faults import stop_grace_s
 from everstep.core.forming import start_actions
+from everstep.core.hangs import collect_actions
 from everstep.core.policy import Policy
 from everstep.core.state import Phase, State
 from everstep.core.turn import Turn
@@ -25,8 +27,10 @@ def reissue(state: State, policy: Policy) -> list[Action]:
     actions += [ReleaseNode(node=m.node, why=_WHY) for m in state.members.values() if m.role.value == "out"]
     if state.phase in (Phase.FORMING, Phase.RUNNING, Phase.SETTLING):
         actions += _unconfirmed_starts(state, policy)
+    if state.phase is Phase.SETTLING and state.incident is not None:
+        actions += collect_actions(Turn(state, policy, 0.0))
     if state.phase is Phase.STOPPING:
-        grace_s = policy.stop_grace_s
+        grace_s = stop_grace_s(state, policy)
         actions += [
             StopWorkers(node=node, generation=state.generation, grace_s=grace_s, why=_WHY) for node in state.waiting
         ]

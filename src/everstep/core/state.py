@@ -15,7 +15,7 @@ class Phase(enum.StrEnum):
     GATHERING = "gathering"  # waiting for nodes or for the store of the next generation
     FORMING = "forming"  # workers are being started; not every rank is through yet
     RUNNING = "running"  # every rank of this generation is through rendezvous, or has stepped
-    SETTLING = "settling"  # a rank failed in a way that looks like a consequence; the culprit is awaited
+    SETTLING = "settling"  # a fault is known and its culprit is not: a later exit, or the evidence of a hang, will tell
     STOPPING = "stopping"  # waiting for nodes to end the generation's workers
     PROPOSING = "proposing"  # mode advise: waiting for approval
     OVER = "over"  # terminal
@@ -66,6 +66,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     decision: Decision | None = None
     facts: FaultFacts
     drill: str | None = None
+    asked: tuple[str, ...] = ()  # nodes whose evidence of a hang has not come
     restarted: bool = False  # a new generation was started because of it
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from everstep.core import drills, ending, faults, forming, membership, progress
+from everstep.core import drills, ending, faults, forming, hangs, membership, progress
 from everstep.core.policy import Policy
 from everstep.core.reissue import reissue
 from everstep.core.state import Phase, State
@@ -16,6 +16,18 @@ __all__ = ["reissue", "step"]
 
 Handler = Callable[[Turn, Any], None]
 
+
+def _on_timer_fired(turn: Turn, event: events.TimerFired) -> None:
+    """Timers are facts about time; whether they still matter is decided by whoever set them."""
+    if event.key not in turn.state.timers:
+        return
+    turn.set(timers={key: due for key, due in turn.state.timers.items() if key != event.key})
+    if event.key.startswith(("evidence:", "diagnosis:")):
+        hangs.on_evidence_timer(turn, event)
+    else:
+        faults.on_timer_fired(turn, event)
+
+
 HANDLERS: dict[type, Handler] = {
     events.RunStarted: forming.on_run_started,
     events.RunReopened: forming.on_run_reopened,
@@ -27,9 +39,13 @@ HANDLERS: dict[type, Handler] = {
     events.WorkersFailedToStart: faults.on_workers_failed_to_start,
     events.MarksReported: progress.on_accounts,
     events.ProgressReported: progress.on_accounts,
+    events.HangSuspected: hangs.on_hang_suspected,
+    events.EvidenceRequested: hangs.on_evidence_requested,
+    events.EvidenceCollected: hangs.on_evidence_collected,
+    events.Diagnosed: hangs.on_diagnosed,
     events.WorkerExited: faults.on_worker_exited,
     events.WorkersStopped: faults.on_workers_stopped,
-    events.TimerFired: faults.on_timer_fired,
+    events.TimerFired: _on_timer_fired,
     events.StopRequested: ending.on_stop_requested,
     events.DrillRequested: drills.on_drill_requested,
     events.DrillFailed: drills.on_drill_failed,
@@ -38,6 +54,7 @@ HANDLERS: dict[type, Handler] = {
 
 ONLY_ON_RECORD = (
     events.ControllerStarted,
+    events.SignalsReported,
     events.TemplateReported,
     events.SnapshotsRefused,
     events.RuntimeFaulted,

@@ -25,6 +25,9 @@ from everstep.model.record import Header, Record
 MAX_STEP_TIMES = 2000
 """Enough for an hour of reports every two seconds; older ones do not describe the job as it is."""
 
+_GENERATION_GOES_ON = ("dismissed", "observed")
+"""Outcomes of an incident that did not end its generation: another one will."""
+
 _PERIODIC = (events.ProgressReported, events.MarksReported)
 
 
@@ -288,6 +291,9 @@ def _incident_closed(view: RunView, record: Record, action: actions.IncidentClos
     incident.resumed_step = action.resumed_step
     if view.open_incident == action.incident:
         view.open_incident = None
+    generation = _generation(view, incident.generation)
+    if action.outcome in _GENERATION_GOES_ON and generation is not None and generation.incident == incident.id:
+        generation.incident = None
 
 
 def _finish(view: RunView, record: Record, action: actions.Finish) -> None:

@@ -56,6 +56,24 @@ class StopWorkers(_Action, frozen=True, kw_only=True):
     grace_s: float
 
 
+class CollectEvidence(_Action, frozen=True, kw_only=True):
+    """Agent: stacks, process states and flight records of its live ranks, into files. Answered by EvidenceCollected
+    within `limit_s`, with what there is by then."""
+
+    node: str
+    generation: int
+    incident: str
+    limit_s: float
+
+
+class Diagnose(_Action, frozen=True, kw_only=True):
+    """Shell: let the analyzer judge the incident's evidence files. Answered by Diagnosed."""
+
+    generation: int
+    incident: str
+    world_size: int
+
+
 class SetTimer(_Action, frozen=True, kw_only=True):
     """Shell: feed TimerFired(key) at `due_at`. A timer that no longer matters is ignored when it fires."""
 
@@ -99,7 +117,7 @@ class IncidentClosed(_Action, frozen=True, kw_only=True):
     """On record: how it ended."""
 
     incident: str
-    outcome: str  # "recovered" | "gave-up" | "superseded" | "stopped" | "run-ended"
+    outcome: str  # "recovered" | "gave-up" | "superseded" | "stopped" | "run-ended" | "dismissed" | "observed"
     recovered_at: float | None = None  # first new step of the slowest rank
     lost_steps: int | None = None  # completed steps that had to be done again; None: not measured
     resumed_step: int | None = None  # index of the first step done after the restart
@@ -118,6 +136,8 @@ Action: TypeAlias = (
     | ReleaseNode
     | StartWorkers
     | StopWorkers
+    | CollectEvidence
+    | Diagnose
     | SetTimer
     | Inject
     | IncidentOpened

@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from everstep.model.facts import Exit, Held, RankAccount, Started
+from everstep.model.facts import Exit, Gathered, Held, RankAccount, Signals, Started
 from everstep.model.spec import RunSpec
+from everstep.model.verdict import Verdict
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
@@ -111,6 +112,44 @@ class ProgressReported(_Event, frozen=True, kw_only=True):
     accounts: tuple[RankAccount, ...]
 
 
+class SignalsReported(_Event, frozen=True, kw_only=True):
+    """What the probes of a node see of its live ranks. For the hang rule; never on record."""
+
+    node: str
+    generation: int
+    signals: tuple[Signals, ...]
+
+
+class HangSuspected(_Event, frozen=True, kw_only=True):
+    """The hang rule says that the job stands still."""
+
+    generation: int
+    ranks: tuple[int, ...]  # silent by their own signals: culprit and victims alike
+    since: float  # last sign of progress
+    window_s: float  # longest silence that would have been usual
+    why: str
+    silent: dict[int, str] = {}  # rank -> its own sentence
+
+
+class EvidenceCollected(_Event, frozen=True, kw_only=True):
+    """A node's answer to `CollectEvidence`. The evidence itself is in files."""
+
+    node: str
+    generation: int
+    incident: str
+    gathered: tuple[Gathered, ...]
+    took_s: float
+
+
+class Diagnosed(_Event, frozen=True, kw_only=True):
+    """What the collected evidence says. Answers `Diagnose`."""
+
+    generation: int
+    incident: str
+    verdict: Verdict
+    moved_on: bool = False  # every rank has done a step since the suspicion
+
+
 class WorkerExited(_Event, frozen=True, kw_only=True):
     """A worker ended by itself (also with success). Ends that we caused come in `WorkersStopped`."""
 
@@ -165,9 +204,15 @@ class DrillRequested(_Event, frozen=True, kw_only=True):
     """Somebody asked for a fault to be injected."""
 
     drill: str  # id: d1, d2, ...
-    kind: str  # "kill-rank", "exit", "raise", "oom", "kill-agent", "kill-controller"
+    kind: str  # one of core.drills
     rank: int | None = None
     node: str | None = None
+
+
+class EvidenceRequested(_Event, frozen=True, kw_only=True):
+    """Somebody wants to know what all ranks are doing (`everstep doctor`)."""
+
+    request: str  # e41: stands where an incident's id stands in CollectEvidence and EvidenceCollected
 
 
 class DrillFailed(_Event, frozen=True, kw_only=True):
@@ -193,6 +238,10 @@ Event: TypeAlias = (
     | WorkersFailedToStart
     | MarksReported
     | ProgressReported
+    | SignalsReported
+    | HangSuspected
+    | EvidenceCollected
+    | Diagnosed
     | WorkerExited
     | WorkersStopped
     | SnapshotsRefused
@@ -200,6 +249,7 @@ Event: TypeAlias = (
     | TimerFired
     | StopRequested
     | DrillRequested
+    | EvidenceRequested
     | DrillFailed
     | ProposalApproved
 )

@@ -80,6 +80,33 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
+class Signals(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at one live rank, for the hang rule. Ages in seconds at the time of the report; None is unknown."""
+
+    rank: int
+    phase: str  # value of analyzer.signals.Phase
+    log_s: float | None = None
+    stack_s: float | None = None
+    device_s: float | None = None
+    communication_s: float | None = None
+    log_gap_s: float | None = None  # longest silence of its log so far
+    paused: bool = False  # a debugger holds it
+    looking: bool = False  # a stack was asked for and has not come: judging now would be judging without it
+    has_snapshot: bool = False  # a restart would lose nothing
+    last_step: int | None = None
+    last_step_at: float | None = None
+    state: str = ""  # letter of /proc/PID/stat
+
+
+class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+    """What was collected of one rank: where it is, and what of it could not be had."""
+
+    rank: int
+    file: str  # below the run directory
+    has: tuple[str, ...] = ()  # "states", "stack", "flight record"
+    unavailable: tuple[str, ...] = ()
+
+
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """Complete snapshots that a node holds in memory for one rank."""
 

@@ -22,6 +22,7 @@ _TOLD_AS_IT_IS = (
     events.StopRequested,
     events.DrillRequested,
     events.DrillFailed,
+    events.HangSuspected,
     events.ProposalApproved,
     events.WorkersFailedToStart,
 )

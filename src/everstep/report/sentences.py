@@ -52,6 +52,15 @@ def _controller(event: events.ControllerStarted) -> str:
     return f"controller {event.pid} {'took over' if event.took_over else 'started'}{torn}"
 
 
+def _collected(event: events.EvidenceCollected) -> str:
+    whole = sum(not each.unavailable for each in event.gathered)
+    missing = "; ".join(f"rank {each.rank}: {why}" for each in event.gathered for why in each.unavailable[:2])
+    return (
+        f"{event.node}: evidence of {plural(len(event.gathered), 'rank')} in {event.took_s:.1f}s, {whole} complete"
+        + (f"; missing of {missing[:400]}" if missing else "")
+    )
+
+
 _EVENTS: dict[type, Callable[[Any], str]] = {
     events.RunStarted: lambda e: f"run {e.run} started (everstep {e.everstep_version}, policy {e.policy})",
     events.RunReopened: lambda e: f"the run was started again, attempt {e.attempt}",
@@ -64,6 +73,10 @@ _EVENTS: dict[type, Callable[[Any], str]] = {
     events.WorkersFailedToStart: lambda e: f"{e.node} could not make its workers: {e.why}",
     events.WorkerExited: lambda e: f"rank {e.exit.rank} on {e.node} {describe(e.exit)}",
     events.WorkersStopped: _stopped,
+    events.HangSuspected: lambda e: f"the job stands still: {e.why}",
+    events.EvidenceRequested: lambda e: f"asked what all ranks are doing ({e.request})",
+    events.EvidenceCollected: _collected,
+    events.Diagnosed: lambda e: f"the evidence says {e.verdict.code}: {e.verdict.sentence}",
     events.SnapshotsRefused: lambda e: f"rank {e.rank} on {e.node} trains without snapshots: {e.why}",
     events.RuntimeFaulted: lambda e: f"rank {e.rank}: everstep's own {e.where} failed and was left out: {e.why}",
     events.TimerFired: lambda e: f"timer {e.key} fired",
@@ -78,6 +91,7 @@ _ACTIONS: dict[type, Callable[[Any], str]] = {
     actions.StartWorkers: lambda a: (
         f"starting generation {a.generation}" + ("" if a.resume_step is None else f", restoring step {a.resume_step}")
     ),
+    actions.CollectEvidence: lambda _: "asking for stacks, process states and flight records of all ranks",
     actions.StopWorkers: lambda a: f"ending the workers of generation {a.generation}",
     actions.AcquireNode: lambda a: f"asking for a node: {a.why}",
     actions.IncidentClosed: lambda a: f"{a.incident} {a.outcome}: {a.why}",

@@ -18,6 +18,7 @@ from everstep.model.events import Event
 from everstep.model.facts import ErrorReport, Exit, Held, OomEvidence, RankAccount, Started
 from everstep.model.record import Record
 from everstep.model.spec import RunSpec
+from everstep.model.verdict import Blame, Confidence, Verdict
 from everstep.testing.clock import FakeClock
 
 CONSEQUENCE = ErrorReport(kind="RuntimeError", message="Connection closed by peer [127.0.0.1]:4711")
@@ -34,6 +35,8 @@ class Cluster:
         self.actions: list[Action] = []
         self.held_back: set[str] = set()  # types of actions that nobody answers: "StartWorkers", ...
         self.snapshots = snapshots
+        self.diagnosis = _diagnosis(None, "", 0.0)
+        self.moved_on = False
         self._spec = spec
         self._queue: deque[Event] = deque()
         self._num_nodes = 0
@@ -75,6 +78,20 @@ class Cluster:
         """A rank ends: code=1, signal=9, error=ErrorReport(...), oom=OomEvidence(...)."""
         exit_ = Exit(rank=rank, at=self.clock.now, **how)  # type: ignore[arg-type]
         return self.feed(self._exited(exit_))
+
+    def hang(self, culprit: int | None, code: str = "ES-H02", moved_on: bool = False) -> list[Action]:
+        """The hang rule suspects; the evidence will say `code` of this rank. None: it shows no fault."""
+        self.diagnosis = _diagnosis(culprit, code, self.clock.now)
+        self.moved_on = moved_on
+        suspected = events.HangSuspected(
+            at=self.clock.now,
+            generation=self.state.generation,
+            ranks=tuple(self.state.workers),
+            since=self.clock.now - 2,
+            window_s=2.0,
+            why=f"hung: ranks 0-{len(self.state.workers) - 1} are silent",
+        )
+        return self.feed(suspected)
 
     def kill(self, rank: int) -> list[Action]:
         return self.end(rank, signal=9)
@@ -139,6 +156,27 @@ class Cluster:
                 self._start_workers(action)
             case actions.StopWorkers():
                 self._stop_workers(action)
+            case actions.CollectEvidence():
+                self._queue.append(
+                    events.EvidenceCollected(
+                        at=self.clock.now,
+                        node=action.node,
+                        generation=action.generation,
+                        incident=action.incident,
+                        gathered=(),
+                        took_s=0.0,
+                    )
+                )
+            case actions.Diagnose():
+                self._queue.append(
+                    events.Diagnosed(
+                        at=self.clock.now,
+                        generation=action.generation,
+                        incident=action.incident,
+                        verdict=self.diagnosis,
+                        moved_on=self.moved_on,
+                    )
+                )
             case _:
                 pass
 
@@ -206,3 +244,11 @@ class Cluster:
             last_step_at=now if first is not None else None,
             counts_own_steps=True,
         )
+
+
+def _diagnosis(culprit: int | None, code: str, at: float) -> Verdict:
+    blame, sure = Blame.UNKNOWN, Confidence.HIGH
+    if culprit is None:
+        return Verdict(code="ES-H00", sentence="no fault found.", blame=blame, confidence=sure, at=at)
+    sentence = f"rank {culprit} never entered all_reduce #7; the others wait there."
+    return Verdict(code=code, sentence=sentence, blame=blame, confidence=sure, ranks=(culprit,), at=at)

@@ -125,11 +125,25 @@ def _answer(player: _Player, args: list[str]) -> list[Action]:
     return player.cluster.restart_controller()
 
 
+def _hang(player: _Player, args: list[str]) -> list[Action]:
+    """hang RANK [CODE] | hang none | hang moved-on: what the hang rule suspects, and what the evidence then says."""
+    if args[0] in ("none", "moved-on"):
+        culprit = None if args[0] == "none" else 0
+        return player.cluster.hang(culprit, moved_on=args[0] == "moved-on")
+    return player.cluster.hang(int(args[0]), args[1] if args[1:] else "ES-H02")
+
+
+def _doctor(player: _Player, args: list[str]) -> list[Action]:
+    return player.cluster.feed(events.EvidenceRequested(at=player.cluster.clock.now, request="e1"))
+
+
 COMMANDS: dict[str, Callable[[_Player, list[str]], list[Action]]] = {
     "run": _Player.run,
     "train": lambda player, args: player.cluster.train(int(args[0])),
     "wait": lambda player, args: player.cluster.wait(float(args[0].removesuffix("s"))),
     "kill": lambda player, args: player.cluster.kill(int(args[0])),
+    "hang": _hang,
+    "doctor": _doctor,
     "oom": lambda player, args: player.cluster.oom(int(args[0])),
     "signal": lambda player, args: player.cluster.end(int(args[0]), signal=int(args[1])),
     "exit": lambda player, args: player.cluster.end(int(args[0]), code=int(args[1])),

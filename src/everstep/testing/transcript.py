@@ -18,6 +18,12 @@ def describe_actions(decided: list[Action]) -> list[str]:
     return lines
 
 
+def _asking(action: actions.CollectEvidence | actions.Diagnose) -> str:
+    if isinstance(action, actions.Diagnose):
+        return f"diagnose {action.incident}"
+    return f"collect evidence on {action.node}"
+
+
 def _lines(action: Action) -> list[str]:
     match action:
         case actions.StartWorkers():
@@ -41,6 +47,8 @@ def _lines(action: Action) -> list[str]:
             return [f"acquire a node: {action.why}"]
         case actions.ReleaseNode():
             return [f"release {action.node}"]
+        case actions.CollectEvidence() | actions.Diagnose():
+            return [_asking(action)]
         case actions.Inject():
             target = action.node if action.rank is None else f"rank {action.rank}"
             return [f"inject {action.kind} {target or ''}".rstrip()]

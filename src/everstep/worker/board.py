@@ -30,6 +30,7 @@ class Phase(enum.IntEnum):
     RESTORING = 4
     STEPPING = 5
     ENDING = 6  # the user's program returned or raised
+    FINISHING = 7  # its State's loop is over; what follows (a last save, an upload) may take long
 
 
 class IntCell(enum.IntEnum):
@@ -44,6 +45,7 @@ class IntCell(enum.IntEnum):
     LAST_STEP = 6
     PUBLISHED_STEP = 7
     COUNTS_OWN_STEPS = 8
+    COMM_SEQ = 9  # sum of the sequence numbers of all process groups
 
 
 class FloatCell(enum.IntEnum):
@@ -58,6 +60,8 @@ class FloatCell(enum.IntEnum):
     LAST_STEP_AT = 22
     RESTORE_S = 23
     STALL_S = 24
+    COMM_MOVED_AT = 25  # when COMM_SEQ was last seen to change
+    COMM_LOOKED_AT = 26  # when it was last looked at
 
 
 # Plain ints: an enum member's attribute look-up would cost more than the store itself.
@@ -162,6 +166,17 @@ class BoardLine:
             self._ints[_FIRST_STEP] = UNKNOWN
             self._floats[_FIRST_STEP_AT] = self._floats[_LAST_STEP_AT] = NAN
             self._ints[IntCell.COUNTS_OWN_STEPS] = 1
+
+    def set_communication(self, seq: int, at: float) -> None:
+        """The sum of the groups' sequence numbers now. Called by the watch thread only."""
+        if self._ints[IntCell.COMM_SEQ] != seq:
+            self._floats[FloatCell.COMM_MOVED_AT] = at
+            self._ints[IntCell.COMM_SEQ] = seq
+        self._floats[FloatCell.COMM_LOOKED_AT] = at
+
+    def forget_communication(self) -> None:
+        """There is no process group any more: nothing is known."""
+        self._floats[FloatCell.COMM_LOOKED_AT] = NAN
 
     def count_fault(self) -> int:
         """Something of ours failed in this worker; how often so far."""

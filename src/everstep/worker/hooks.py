@@ -91,6 +91,7 @@ def _marking(runtime: Runtime, original: Callable[..., Any]) -> Callable[..., An
         _mark(runtime, "rendezvous_begun")
         result = original(*args, **kwargs)
         _mark(runtime, "rendezvous_done")
+        runtime.start_watch()
         return result
 
     return init_process_group

@@ -71,7 +71,10 @@ def _make_runtime(
     board = BoardLine(fds[0], job.local_rank)
     os.close(fds[0])
     board.set_pid(os.getpid())
+    watch_link = socket.socket(fileno=fds.pop()) if frame.get("watch") else None
     runtime = Runtime(link, frame, board, fds[1:])
+    runtime.watch_link = watch_link
+    life.allow_look_of(os.getppid())
     runtime.known_modules = known
     install(runtime)
     return runtime

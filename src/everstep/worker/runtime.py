@@ -61,12 +61,14 @@ class Runtime:
         self.arenas = arenas
         self.board = board
         self.known_modules: frozenset[str] = frozenset()
+        self.watch_link: socket.socket | None = None
         self._link: socket.socket | None = link
         self._pid = os.getpid()
         self._reading = threading.Lock()
         self._drills: collections.deque[dict[str, Any]] = collections.deque()
         self._rung: set[str] = set()
         self._num_reported = 0
+        self._watches = False
 
     def mark(self, name: str) -> None:
         """Reach a milestone: "entered", "rendezvous_begun", "rendezvous_done", "first_step".
@@ -133,6 +135,19 @@ class Runtime:
         except Exception:
             return
 
+    def start_watch(self) -> None:
+        """There are process groups: follow them from a thread of ours, once. Never raises."""
+        link = self.watch_link
+        if self._watches or link is None or os.getpid() != self._pid:
+            return
+        self._watches = True
+        try:
+            from everstep.worker.watch import start
+
+            start(self.board, link)
+        except Exception as error:
+            self.report_fault("watch", f"{type(error).__name__}: {error}")
+
     def take_drill(self) -> dict[str, Any] | None:
         """The next drill that the agent asked for; called by the signal's handler on the main thread."""
         if self._reading.acquire(blocking=False):
@@ -141,6 +156,10 @@ class Runtime:
             finally:
                 self._reading.release()
         return self._drills.popleft() if self._drills else None
+
+    def put_back(self, request: dict[str, Any]) -> None:
+        """The drill cannot be done at this place; it is the next one again."""
+        self._drills.appendleft(request)
 
     def _await_arena(self, link: socket.socket) -> int:
         while True:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from everstep.errors import EverstepError, SnapshotError
 from everstep.worker import ddp_order, random_state
+from everstep.worker.board import Phase
 from everstep.worker.keeper import Keeper, came_from_signal
 from everstep.worker.runtime import Runtime, current
 from everstep.worker.snapshot import PartError, Stored
@@ -91,6 +92,9 @@ class State:
             self._step += 1
             if self._runtime is not None and self._keeper is not None:
                 self._completed(self._runtime, self._keeper)
+        if self._runtime is not None and self._keeper is not None:
+            board = self._runtime.board
+            self._guarded(self._keeper, "progress", lambda: board.set_phase(Phase.FINISHING))
 
     def _restore(self, runtime: Runtime, keeper: Keeper) -> None:
         stored = keeper.stored()
@@ -195,6 +199,8 @@ class State:
 def _begin_account(runtime: Runtime) -> None:
     runtime.own_steps()
     runtime.loop_began()
+    if runtime.board.last_step is not None:
+        runtime.board.set_phase(Phase.STEPPING)  # another loop after one that ended
 
 
 def _state_of(name: str, thing: Stateful) -> object:

@@ -1,0 +1,80 @@
+"""`everstep doctor`: what all ranks of a live run are doing now, in one report. The job is looked at, never stopped.
+
+Agents collect stacks, process states and flight records into the run directory; they are read and judged here, by the
+same code as `everstep analyze`. The files stay, and `everstep analyze` reads them again.
+"""
+
+import argparse
+import time
+
+import msgspec
+
+from everstep.analyzer.combine import diagnose
+from everstep.cli.analyze import render, to_object
+from everstep.cli.ask import post
+from everstep.errors import ConfigError, UnreachableError
+from everstep.evidence.folder import read_folder
+from everstep.journal.reader import Cursor
+from everstep.journal.runs import find_run
+from everstep.model.actions import CollectEvidence, Refused
+from everstep.model.events import EvidenceCollected, EvidenceRequested
+from everstep.model.record import Record
+
+_POLL_S = 0.05
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="id or directory; default: the latest run")
+    parser.add_argument("--run", dest="named", metavar="RUN", help="the same")
+    parser.add_argument("--timeout", type=float, default=15.0, metavar="S", help="how long to wait for the agents")
+    parser.add_argument("--json", action="store_true", help="one object, for programs")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Raises UnreachableError when no agent answers, ConfigError when there is nothing to look at."""
+    run_dir = find_run(given.named or given.run)
+    cursor = Cursor(run_dir.journal)
+    cursor.read()  # what was before is not ours
+    request = str(post(run_dir, "/api/doctor", {})["request"])
+    missing = _await(cursor, request, given.timeout)
+    place = run_dir.path / "evidence" / request
+    folder = read_folder(place, time.time())
+    diagnosis = diagnose(folder.case)
+    if given.json:
+        collected = {"folder": str(place), "missing_nodes": missing}
+        print(msgspec.json.encode({**to_object(diagnosis, folder), "collected": collected}).decode())
+        return 0
+    print(render(diagnosis, folder))
+    for node in missing:
+        print(f"node {node} did not answer within {given.timeout:g} s")
+    print(f"everstep analyze {place}   reads it again")
+    return 0
+
+
+def _await(cursor: Cursor, request: str, limit_s: float) -> list[str]:
+    """Nodes that gave no answer in time."""
+    deadline = time.monotonic() + limit_s
+    asked: list[str] = []
+    answers: list[EvidenceCollected] = []
+    while not asked or len(answers) < len(asked):
+        for record in cursor.read():
+            if not isinstance(record, Record):
+                continue
+            if isinstance(record.event, EvidenceRequested) and record.event.request == request:
+                asked = _asked(record)
+            elif isinstance(record.event, EvidenceCollected) and record.event.incident == request:
+                answers.append(record.event)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_POLL_S)
+    if not any(answer.gathered for answer in answers):
+        raise UnreachableError(f"no agent gave evidence of a live rank within {limit_s:g} s")
+    return [node for node in asked if node not in {answer.node for answer in answers}]
+
+
+def _asked(record: Record) -> list[str]:
+    """Raises ConfigError with the reason when there is no rank to look at."""
+    for action in record.actions:
+        if isinstance(action, Refused):
+            raise ConfigError(action.why)
+    return [action.node for action in record.actions if isinstance(action, CollectEvidence)]

@@ -1,0 +1,39 @@
+"""From the evidence files of an incident to a verdict, by `evidence` and `analyzer`. In a thread of the controller.
+
+Raises nothing: evidence that cannot be read gives the verdict that says so. It needs the run directory to be one folder
+for the controller and all agents.
+"""
+
+import logging
+import time
+from pathlib import Path
+
+import msgspec
+
+from everstep.analyzer.combine import diagnose
+from everstep.errors import EverstepError
+from everstep.evidence.folder import read_folder
+from everstep.model.verdict import Blame, Confidence, Verdict
+
+MAX_EVIDENCE = 64
+"""Of so many pieces in the journal; all of it stays in the files."""
+
+log = logging.getLogger("everstep.controller")
+
+
+def diagnose_folder(folder: Path, world_size: int) -> Verdict:
+    now = time.time()
+    try:
+        found = read_folder(folder, now)
+        case = msgspec.structs.replace(found.case, world=tuple(range(world_size)))
+        verdict = diagnose(case).verdict
+    except EverstepError as error:
+        return _nothing(f"the evidence cannot be read: {error}", now)
+    except Exception as error:
+        log.exception("the diagnosis failed")
+        return _nothing(f"the diagnosis itself failed: {type(error).__name__}: {error}", now)
+    return msgspec.structs.replace(verdict, evidence=verdict.evidence[:MAX_EVIDENCE])
+
+
+def _nothing(why: str, at: float) -> Verdict:
+    return Verdict(code="ES-H15", sentence=why, blame=Blame.UNKNOWN, confidence=Confidence.LOW, at=at)

@@ -1,0 +1,125 @@
+"""From a suspected hang to its verdict: open an incident, ask for evidence, have it judged, then stop the generation.
+
+The job stays as it is meanwhile (phase settling), because the evidence is in its processes. Every wait has a timer: a
+node that does not answer, or a shell that does not judge, only costs the name of the culprit.
+"""
+
+import msgspec
+
+from everstep.analyzer.exits import FaultFacts, Hang, judge
+from everstep.core.faults import nodes_of_ranks, open_incident, stop_generation
+from everstep.core.state import Phase
+from everstep.core.turn import Turn
+from everstep.model.actions import CollectEvidence, Concluded, Diagnose, IncidentClosed, Refused
+from everstep.model.events import Diagnosed, EvidenceCollected, EvidenceRequested, HangSuspected, TimerFired
+from everstep.model.spec import Mode
+from everstep.model.verdict import Decision, Refusal
+
+_NO_FAULT = "ES-H00"
+
+
+def on_hang_suspected(turn: Turn, event: HangSuspected) -> None:
+    if turn.state.phase is not Phase.RUNNING:
+        return
+    hang = Hang(at=event.since, ranks=event.ranks, says=event.why)
+    open_incident(turn, FaultFacts(at=turn.at, nodes=nodes_of_ranks(turn), hang=hang))
+    nodes, incident = turn.state.active_nodes, turn.incident.id
+    limit_s = turn.policy.evidence_timeout_s
+    turn.set_incident(asked=nodes)
+    turn.set(phase=Phase.SETTLING)
+    for action in collect_actions(turn):
+        turn.do(action)
+    turn.start_timer(f"evidence:{incident}", limit_s, "the evidence of a hang has to come by then")
+
+
+def on_evidence_requested(turn: Turn, event: EvidenceRequested) -> None:
+    """A look at the ranks that changes nothing: no incident, no diagnosis; whoever asked reads the files."""
+    if turn.state.phase not in (Phase.FORMING, Phase.RUNNING, Phase.SETTLING):
+        why = f"no rank is to be looked at now: the run is {turn.state.phase}"
+        turn.do(Refused(what=f"evidence {event.request}", why=why))
+        return
+    for node in turn.state.active_nodes:
+        turn.do(_collect(turn, node, event.request, "somebody asked what the ranks are doing"))
+
+
+def collect_actions(turn: Turn) -> list[CollectEvidence]:
+    """CollectEvidence for every node that has not answered. Also used to issue them again."""
+    incident = turn.incident
+    why = f"{incident.id}: {incident.facts.hang.says if incident.facts.hang else 'a fault is suspected'}"
+    return [_collect(turn, node, incident.id, why) for node in incident.asked]
+
+
+def on_evidence_collected(turn: Turn, event: EvidenceCollected) -> None:
+    if not _is_awaited(turn, event.incident) or event.node not in turn.incident.asked:
+        return
+    turn.set_incident(asked=tuple(node for node in turn.incident.asked if node != event.node))
+    if not turn.incident.asked:
+        _ask_for_diagnosis(turn)
+
+
+def on_evidence_timer(turn: Turn, event: TimerFired) -> None:
+    """The evidence is late: judge what there is. The diagnosis is late: go on without it."""
+    kind, _, incident = event.key.partition(":")
+    if not _is_awaited(turn, incident):
+        return
+    if kind == "evidence" and turn.incident.asked:
+        turn.set_incident(asked=())
+        _ask_for_diagnosis(turn)
+    elif kind == "diagnosis":
+        _act(turn)
+
+
+def on_diagnosed(turn: Turn, event: Diagnosed) -> None:
+    if not _is_awaited(turn, event.incident):
+        return
+    facts = turn.incident.facts
+    assert facts.hang is not None
+    hang = msgspec.structs.replace(facts.hang, verdict=event.verdict)
+    turn.set_incident(facts=msgspec.structs.replace(facts, hang=hang))
+    if event.moved_on:
+        _let_run(turn, "dismissed", "every rank has done a step since: it was slow, and does not hang")
+    elif event.verdict.code == _NO_FAULT:
+        _let_run(turn, "dismissed", f"the evidence shows no hang: {event.verdict.sentence}")
+    else:
+        _act(turn)
+
+
+def _collect(turn: Turn, node: str, incident: str, why: str) -> CollectEvidence:
+    limit_s = turn.policy.evidence_timeout_s / 2  # less than the timer: an answer with what there is beats none
+    return CollectEvidence(node=node, generation=turn.state.generation, incident=incident, limit_s=limit_s, why=why)
+
+
+def _ask_for_diagnosis(turn: Turn) -> None:
+    incident = turn.incident.id
+    world_size = turn.spec.world_size
+    why = f"{incident}: the evidence is as complete as it gets"
+    turn.do(Diagnose(generation=turn.state.generation, incident=incident, world_size=world_size, why=why))
+    turn.start_timer(f"diagnosis:{incident}", turn.policy.evidence_timeout_s, "the diagnosis has to come by then")
+
+
+def _act(turn: Turn) -> None:
+    """Stop what hangs, where everstep may act; elsewhere only say what would have been done."""
+    if turn.spec.mode is Mode.ACT:
+        stop_generation(turn)
+        return
+    verdict = judge(turn.incident.facts)
+    why = f"mode {turn.spec.mode}: a job that hangs is explained and left alone; its own time-out may end it"
+    restart = Refusal(what=f"restart all {turn.spec.world_size} ranks", why=f"mode is {turn.spec.mode}")
+    decision = Decision(chosen="leave the job as it is", rule="explain-only", why=why, refused=(restart,))
+    turn.set_incident(verdict=verdict, decision=decision)
+    turn.do(Concluded(incident=turn.incident.id, verdict=verdict, decision=decision, why=why))
+    _let_run(turn, "observed", why)
+
+
+def _let_run(turn: Turn, outcome: str, why: str) -> None:
+    if any(not exit_.succeeded for exit_ in turn.incident.facts.exits):
+        stop_generation(turn)  # a rank ended meanwhile: whatever the evidence says, this generation is over
+        return
+    turn.do(IncidentClosed(incident=turn.incident.id, outcome=outcome, why=why))
+    turn.set(incident=None, phase=Phase.RUNNING)
+
+
+def _is_awaited(turn: Turn, incident: str) -> bool:
+    current = turn.state.incident
+    is_hang = current is not None and current.id == incident and current.facts.hang is not None
+    return is_hang and turn.state.phase is Phase.SETTLING

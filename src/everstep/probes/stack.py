@@ -1,0 +1,95 @@
+"""Does a rank's main thread stand still? From stacks that py-spy takes from outside, while everything else is silent.
+
+It takes no stack itself: the agent runs py-spy (`command`) and gives what came out (`parse`, `StackProbe.take`). Age is
+counted from the first of a row of stacks at the same place, because nobody looked before.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from everstep.analyzer.clusters import Activity, Signature, activity_of, main_thread, signature
+from everstep.analyzer.pickled import UnreadableError
+from everstep.analyzer.records import Frame, ProcessStack
+from everstep.analyzer.stacks import from_json
+
+MIN_ROW = 4
+"""Stacks at one place before it counts as standing. Fewer: a healthy evaluation that is at its main function three
+times in a row looks like a loop. More: a real loop is found later."""
+
+_COMPUTES = (Activity.UNKNOWN, Activity.BACKWARD, Activity.SAVING)
+_DEBUGGERS = ("pdb.py", "bdb.py")
+_DEBUGGER_PACKAGES = ("debugpy/", "pydevd", "ipdb/", "pudb/")
+
+
+def find_py_spy() -> str | None:
+    """Beside the interpreter, else on the path."""
+    return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+
+
+def command(py_spy: str, pid: int) -> list[str]:
+    """Non-blocking: a stopped process can be read only so, and no rank is ever paused for us."""
+    return [py_spy, "dump", "--json", "--nonblocking", "--pid", str(pid)]
+
+
+def parse(output: bytes, errors: bytes) -> tuple[list[object], str]:
+    """Raw threads as py-spy lists them; or none, and why."""
+    try:
+        threads = json.loads(output)
+    except (ValueError, RecursionError):
+        lines = [line.strip() for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
+        return [], " ".join(lines[:4])[:300] or "py-spy gave no stack"
+    if not isinstance(threads, list) or not threads:
+        return [], "py-spy lists no thread"
+    return threads, ""
+
+
+class StackProbe:
+    """The stacks of one rank since its other signals turned silent.
+
+    A stack that differs from the one before is a sign of life, and so is native code without the interpreter lock that
+    is not a collective: that is how tensors are computed. What stays is a row of stacks at one place that wait, or that
+    hold the lock.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """The rank moved: what was seen says nothing any more."""
+        self._place: Signature | None = None
+        self._row_at = 0.0
+        self._num_in_row = 0
+        self.activity: Activity | None = None
+        self.in_debugger = False
+        self.num_taken = 0
+        self.why_not = ""
+
+    def take(self, threads: list[object], why_not: str, at: float) -> None:
+        """One more stack, or why there is none."""
+        thread = None
+        try:
+            processes: list[ProcessStack] = from_json(threads) if threads else []
+            thread = main_thread(processes[0]) if processes else None
+        except UnreadableError as error:
+            why_not = str(error)
+        if thread is None:
+            self.why_not = why_not or "no main thread in the stack"
+            return
+        self.num_taken += 1
+        self.activity = activity_of(thread)
+        self.in_debugger = any(_is_debugger(frame) for frame in thread.frames)
+        place = signature(thread.frames)
+        if place != self._place or self.activity in _COMPUTES:
+            self._place, self._row_at, self._num_in_row = place, at, 0
+        self._num_in_row += 1
+
+    def look(self, now: float) -> float | None:
+        """None as well while there are too few stacks to tell."""
+        return max(0.0, now - self._row_at) if self._num_in_row >= MIN_ROW else None
+
+
+def _is_debugger(frame: Frame) -> bool:
+    name = frame.file.rpartition("/")[2]
+    return name in _DEBUGGERS or any(package in frame.file for package in _DEBUGGER_PACKAGES)

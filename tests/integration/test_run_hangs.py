@@ -1,0 +1,115 @@
+"""Hangs end to end: four real gloo ranks with 0.1 s steps, made to hang on purpose, seen, blamed and restarted."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from everstep.cli.drill import DrillResult
+from everstep.model.actions import Concluded, IncidentClosed, IncidentOpened, StartWorkers
+from everstep.model.events import HangSuspected, ProgressReported
+from everstep.probes.stack import find_py_spy
+from launched import Launcher, Run, launching
+
+FOUR = ("--nproc-per-node", 4)
+STEPS = """
+import sys, time
+import torch, torch.distributed as dist
+import everstep
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = torch.nn.Linear(4, 4)
+state = everstep.State(model=model)
+for step in state.steps(int(sys.argv[1])):
+    time.sleep(0.09)
+    dist.all_reduce(torch.ones(8))
+    if rank == 0:
+        print("step", step, flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    with launching(tmp_path) as made:
+        yield made
+
+
+def drill(run: Run, kind: str, rank: int) -> DrillResult:
+    command = [sys.executable, "-m", "everstep.cli.main", "drill", kind, str(rank), "--run", str(run.run_dir), "--json"]
+    answer = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert answer.stdout, answer.stderr.decode()
+    return msgspec.json.decode(answer.stdout, type=DrillResult)
+
+
+CASES = {"stop": "ES-H01", "python-loop": "ES-H07", "native-call": "ES-H08"}
+
+
+@pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not installed")
+@pytest.mark.parametrize("kind", CASES)
+def test_a_hang_is_seen_blamed_and_recovered(launcher: Launcher, kind: str):
+    run = launcher.start(*FOUR, launcher.script(STEPS), 100_000)
+    log = run.run_dir / "logs/gen-0/rank-0/stdout.log"
+    run.until("step 40", lambda: log.exists() and "step 40\n" in log.read_text())
+    result = drill(run, kind, 2)
+    assert result.passed, (result, run.story())
+    assert result.detect_s is not None
+    assert result.detect_s < 6.0
+    assert result.lost_steps == 0
+    verdict = run.actions(Concluded)[-1].verdict
+    assert (verdict.code, verdict.ranks) == (CASES[kind], (2,)), verdict
+    (closed,) = run.actions(IncidentClosed)
+    (suspected,) = run.events(HangSuspected)
+    asked = next(r.event.at for r in run.records() if type(r.event).__name__ == "DrillRequested")
+    print(f"{kind}: seen after {suspected.at - asked:.2f} s, training after {closed.recovered_at - asked:.2f} s")
+    assert suspected.at - asked < 6.0
+    assert run.actions(StartWorkers)[-1].resume_step is not None
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 130
+    assert {path.name for path in (run.run_dir / "evidence/i1/gen-0").iterdir()} >= {f"rank-{r}.json" for r in range(4)}
+
+
+IRREGULAR = """
+import random, sys, time
+import torch, torch.distributed as dist
+import everstep
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = torch.nn.Linear(512, 512)
+state = everstep.State(model=model)
+dice = random.Random(rank)
+for step in state.steps(130):
+    time.sleep(dice.uniform(0.01, 0.08))  # sequences of unequal length
+    dist.all_reduce(torch.ones(8))
+    if step == 60 and rank == 1:  # one rank evaluates for longer than the window, the others wait
+        end = time.monotonic() + 3.5
+        while time.monotonic() < end:
+            with torch.no_grad():
+                torch.relu(model(torch.ones(256, 512))).sum().item()
+    if step in (40, 100):  # a save that is slower than a step
+        torch.save(model.state_dict(), sys.argv[1] + f"/save-{rank}.pt")
+        time.sleep(0.7)
+dist.barrier()
+if rank == 0:
+    time.sleep(4)  # what comes after the loop may take long
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_a_healthy_irregular_job_triggers_nothing(launcher: Launcher):
+    run = launcher.start(*FOUR, launcher.script(IRREGULAR), launcher.folder)
+    run.until("steps", lambda: any((e.accounts[0].last_step or 0) > 5 for e in run.events(ProgressReported)))
+    command = [sys.executable, "-m", "everstep.cli.main", "doctor", str(run.run_dir), "--json"]
+    answer = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    report = json.loads(answer.stdout or b"{}")
+    assert (report.get("code"), report.get("collected", {}).get("missing_nodes")) == ("ES-H00", []), (
+        report,
+        answer.stderr,
+    )
+    assert run.wait() == 0, run.story()
+    assert not run.events(HangSuspected), run.story()
+    assert not run.actions(IncidentOpened)
