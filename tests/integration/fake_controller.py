@@ -256,10 +256,14 @@ async def bench(
     launch: Launch = Launch.SCRIPT,
     start: bool = True,
     env: dict[str, str] | None = None,
+    watch_hangs: bool = False,
 ) -> AsyncIterator[Bench]:
     """Everything started, and ended afterwards, whatever happens."""
     spec = RunSpec(program=program, args=args, launch=launch, nproc_per_node=nproc, cwd=str(tmp_path))
     made = Bench(tmp_path, FakeController(spec), nproc)
+    if watch_hangs:
+        made.run_dir.mkdir(exist_ok=True)
+        (made.run_dir / "spec.json").write_text('{"policy": {"watch_hangs": true}}')
     # The mark by which `processes_of` finds them, also through forks.
     made.env = {"EVERSTEP_TEST_RUN": str(made.run_dir), **(env or {})}
     await made.controller.start()

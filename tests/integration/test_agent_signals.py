@@ -32,7 +32,7 @@ def story_of(tmp_path, play):
     (tmp_path / "train.py").write_text(QUIET)
 
     async def story():
-        async with bench(tmp_path, "train.py", nproc=1, env=FRESH) as made:
+        async with bench(tmp_path, "train.py", nproc=1, env=FRESH, watch_hangs=True) as made:
             start = StartWorkers(
                 why="test", node="n0", generation=0, slot=0, first_rank=0, num_ranks=1, world_size=1, num_slots=1,
                 store_host="127.0.0.1", store_port=1, resume_step=None,

@@ -7,14 +7,14 @@ import sys
 
 import msgspec
 import pytest
+from real_run import Launcher, Run, launching
 
 from everstep.cli.drill import DrillResult
 from everstep.model.actions import Concluded, IncidentClosed, IncidentOpened, StartWorkers
 from everstep.model.events import HangSuspected, ProgressReported
 from everstep.probes.stack import find_py_spy
-from launched import Launcher, Run, launching
 
-FOUR = ("--nproc-per-node", 4)
+WATCHED = "[policy]\nwatch_hangs = true\n"
 STEPS = """
 import sys, time
 import torch, torch.distributed as dist
@@ -45,13 +45,17 @@ def drill(run: Run, kind: str, rank: int) -> DrillResult:
     return msgspec.json.decode(answer.stdout, type=DrillResult)
 
 
+def watched(launcher: Launcher) -> tuple[object, ...]:
+    return ("--config", launcher.script(WATCHED, "everstep.toml"), "--nproc-per-node", 4)
+
+
 CASES = {"stop": "ES-H01", "python-loop": "ES-H07", "native-call": "ES-H08"}
 
 
 @pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not installed")
 @pytest.mark.parametrize("kind", CASES)
 def test_a_hang_is_seen_blamed_and_recovered(launcher: Launcher, kind: str):
-    run = launcher.start(*FOUR, launcher.script(STEPS), 100_000)
+    run = launcher.start(*watched(launcher), launcher.script(STEPS), 100_000)
     log = run.run_dir / "logs/gen-0/rank-0/stdout.log"
     run.until("step 40", lambda: log.exists() and "step 40\n" in log.read_text())
     result = drill(run, kind, 2)
@@ -101,7 +105,7 @@ dist.destroy_process_group()
 
 
 def test_a_healthy_irregular_job_triggers_nothing(launcher: Launcher):
-    run = launcher.start(*FOUR, launcher.script(IRREGULAR), launcher.folder)
+    run = launcher.start(*watched(launcher), launcher.script(IRREGULAR), launcher.folder)
     run.until("steps", lambda: any((e.accounts[0].last_step or 0) > 5 for e in run.events(ProgressReported)))
     command = [sys.executable, "-m", "everstep.cli.main", "doctor", str(run.run_dir), "--json"]
     answer = subprocess.run(command, capture_output=True, timeout=60, check=False)

@@ -38,7 +38,7 @@ ACTION = StartWorkers(
 
 
 def test_ranks_get_torchruns_variables(tmp_path):
-    base = base_environment({"HOME": "/h", "EVERSTEP_LINK_FD": "9"}, 4, "w")
+    base = base_environment({"HOME": "/h", "EVERSTEP_LINK_FD": "9"}, 4, "w", watches_hangs=True)
     env = rank_environment(
         base,
         RunSpec(program="t.py", role="trainer"),

@@ -14,14 +14,17 @@ FLIGHT_RECORD_ENTRIES = "2000"
 """torch's own size of the flight recorder's ring; without the variable it is off where NCCL is not used."""
 
 
-def base_environment(environ: Mapping[str, str], nproc: int, ward: str) -> dict[str, str]:
+def base_environment(
+    environ: Mapping[str, str], nproc: int, ward: str, *, watches_hangs: bool = False
+) -> dict[str, str]:
     """What all ranks of this node share. torchrun's rule for threads: one each, if the user did not say otherwise and
     there are several ranks on the node."""
     base = {name: value for name, value in environ.items() if name not in _PRIVATE}
     if nproc > 1:
         base.setdefault("OMP_NUM_THREADS", "1")
     base.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    base.setdefault("TORCH_FR_BUFFER_SIZE", FLIGHT_RECORD_ENTRIES)
+    if watches_hangs:
+        base.setdefault("TORCH_FR_BUFFER_SIZE", FLIGHT_RECORD_ENTRIES)
     base[WARD_VARIABLE] = ward
     return base
 

@@ -12,7 +12,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +78,14 @@ class _Agent:
     def __init__(self, options: _Options, ward: str, warden: Warden) -> None:
         self._options = options
         self._warden = warden
+        self._watches = _watches_hangs(options.run_dir)
         self._home = Home(
             run=options.run,
             run_dir=options.run_dir,
             nproc=options.nproc,
             max_restarts=options.max_restarts,
-            base_env=base_environment(os.environ, options.nproc, ward),
+            watches_hangs=self._watches,
+            base_env=base_environment(os.environ, options.nproc, ward, watches_hangs=self._watches),
         )
 
     async def run(self) -> None:
@@ -99,9 +101,10 @@ class _Agent:
         memory = Memory(keeper.keep)
         await keeper.receive(memory)
         node, link = self._make(keeper, memory, reaper, over)
-        tasks: list[asyncio.Task[Any]] = [
-            asyncio.create_task(work) for work in (link.run(), _beat(node, link), _watch(node, link), over.wait())
-        ]
+        works: list[Coroutine[Any, Any, Any]] = [link.run(), _beat(node, link), over.wait()]
+        if self._watches:
+            works.append(_watch(node, link))
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await node.close(_ORPHAN_GRACE_S if await _is_gone(launcher) else END_GRACE_S)
@@ -188,6 +191,14 @@ def _spec_of(run_dir: Path) -> tuple[str, int]:
         return str(raw["run"]), int(raw["policy"]["max_restarts"])
     except (OSError, ValueError, KeyError, TypeError):
         return "", Policy().max_restarts
+
+
+def _watches_hangs(run_dir: Path) -> bool:
+    """Policy `watch_hangs`, as spec.json has it."""
+    try:
+        return bool(json.loads((run_dir / "spec.json").read_bytes())["policy"]["watch_hangs"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return Policy().watch_hangs
 
 
 def _parse(argv: Sequence[str]) -> _Options:

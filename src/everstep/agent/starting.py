@@ -3,6 +3,7 @@
 Used by `agent/node.py` for every rank of a StartWorkers. From the assignment on all workers are alike.
 """
 
+import contextlib
 import os
 import socket
 import sys
@@ -37,6 +38,7 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: Path
     nproc: int
     max_restarts: int
+    watches_hangs: bool = False
     base_env: Mapping[str, str]
 
 
@@ -115,13 +117,15 @@ class Starter:
             "stderr": str(worker.paths.stderr),
             "error_file": str(worker.paths.error_file),
             "resume_step": action.resume_step,
-            "watch": True,  # the last descriptor is the watch thread's socket
+            "watch": self._home.watches_hangs,  # the last descriptor is the watch thread's socket
         }
         fds = (self._board.fd, *self._memory.for_rank(worker.rank, action.resume_step))
-        ours, theirs = socket.socketpair()
-        worker.watch = WatchLink(ours)
-        with theirs:
-            is_sent = worker.channel is not None and worker.channel.send(frame, (*fds, theirs.fileno()))
+        with contextlib.ExitStack() as cleanup:
+            if self._home.watches_hangs:
+                ours, theirs = socket.socketpair()
+                worker.watch = WatchLink(ours)
+                fds = (*fds, cleanup.enter_context(theirs).fileno())
+            is_sent = worker.channel is not None and worker.channel.send(frame, fds)
         if not is_sent:
             raise EverstepError(f"rank {worker.rank}: the new process {worker.pid} does not listen")
 

@@ -5,7 +5,8 @@ from everstep.core.turn import Turn
 from everstep.model.actions import Inject, Refused
 from everstep.model.events import DrillFailed, DrillRequested
 
-RANK_KINDS = ("kill-rank", "exit", "raise", "oom", "stop", "python-loop", "native-call")
+HANG_KINDS = ("stop", "python-loop", "native-call")
+RANK_KINDS = ("kill-rank", "exit", "raise", "oom", *HANG_KINDS)
 NODE_KINDS = ("kill-agent",)
 RUN_KINDS = ("kill-controller",)
 
@@ -32,6 +33,8 @@ def _inject_rank(turn: Turn, event: DrillRequested) -> None:
     worker = None if event.rank is None else turn.state.workers.get(event.rank)
     if worker is None:
         _refuse(turn, event, f"there is no rank {event.rank}; ranks are 0 to {turn.spec.world_size - 1}")
+    elif event.kind in HANG_KINDS and not turn.policy.watch_hangs:
+        _refuse(turn, event, "this run does not look for hangs, so nothing would end it (policy watch_hangs)")
     elif worker.exit is not None or turn.state.phase not in (Phase.FORMING, Phase.RUNNING):
         _refuse(turn, event, f"rank {event.rank} has no live process now (the run is {turn.state.phase})")
     else:

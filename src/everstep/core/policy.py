@@ -34,6 +34,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     rendezvous_timeout_s: float = 600.0
     """From the first rank in init_process_group until the last one is out of it; torchrun's join timeout."""
 
+    watch_hangs: bool = False
+    """Whether hangs are looked for, and jobs that hang restarted. Off until it has been proven on hours of irregular
+    healthy jobs: a false alarm costs a restart. On, ranks carry a thread of ours and torch's flight recorder."""
+
     hang_window_s: float = 2.0
     """No silence shorter than this is a hang, however short the steps. docs/hang-rule.md explains it."""
 

@@ -16,6 +16,7 @@ from everstep.core.policy import Policy, preset
 from everstep.errors import ConfigError
 from everstep.model.spec import Launch, Mode
 
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 _KEYS = ("standby", "mode", "run_dir", "ui_port", "policy")
 _SIGNAL_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
@@ -109,17 +110,20 @@ def _read_file(path: Path) -> dict[str, Any]:
     return file
 
 
+def _fits(value: object, wanted: type) -> bool:
+    if wanted is bool or isinstance(value, bool):
+        return isinstance(value, bool) and wanted is bool
+    return isinstance(value, int if wanted is int else int | float)
+
+
 def _policy(table: dict[str, Any], given: argparse.Namespace) -> Policy:
     base = preset(str(table.pop("name", "default")))
     fields = {field.name: field for field in msgspec.structs.fields(Policy) if field.name != "name"}
     for key, value in table.items():
         if key not in fields:
             raise ConfigError(f"[policy] unknown key {key!r}; allowed: name, {', '.join(fields)}")
-        wanted = fields[key].type
-        if isinstance(value, bool) or not isinstance(value, int if wanted is int else int | float):
-            raise ConfigError(
-                f"[policy] {key} = {value!r}: must be {'a whole number' if wanted is int else 'a number'}"
-            )
+        if not _fits(value, fields[key].type):
+            raise ConfigError(f"[policy] {key} = {value!r}: must be {_KINDS[fields[key].type]}")
     if given.max_restarts is not None:
         table["max_restarts"] = given.max_restarts
     if given.shutdown_timeout is not None:
