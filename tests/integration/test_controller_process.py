@@ -22,7 +22,7 @@ from everstep.controller.spec_file import SpecFile, save_json
 from everstep.core.policy import Policy
 from everstep.journal.reader import read_journal
 from everstep.model.actions import AcquireNode, OpenStore, StartWorkers
-from everstep.model.events import ControllerStarted, NodeJoined, NodeLost, ProgressReported, StoreOpened
+from everstep.model.events import ControllerStarted, MarksReported, NodeJoined, NodeLost, StoreOpened
 from everstep.model.facts import RankAccount
 from everstep.model.spec import RunSpec
 from everstep.version import __version__
@@ -337,7 +337,7 @@ def test_a_full_disk_is_waited_for(tmp_path):
                 await agent.hello()
                 await agent.report(joined())
                 await launcher.report(opened())
-                event = ProgressReported(at=time.time(), node="n0", generation=0, accounts=(account,))
+                event = MarksReported(at=time.time(), node="n0", generation=0, accounts=(account,))
                 for seq in range(2, 60):
                     await agent.send(Report(source_seq=seq, event=event))
                 await asyncio.to_thread(_wait_unwritable, controller)
@@ -351,7 +351,7 @@ def test_a_full_disk_is_waited_for(tmp_path):
         assert code == 0
         assert "nothing can be decided until the journal can be written again" in err
         assert "the journal is written again" in err
-        assert sum(isinstance(event, ProgressReported) for event in controller.events()) == 59
+        assert sum(isinstance(event, MarksReported) for event in controller.events()) == 59
     finally:
         signal.signal(signal.SIGXFSZ, signal_was)
         if controller.process.poll() is None:
