@@ -67,6 +67,8 @@ def _raised(finding: Finding, code: str) -> Confidence:
 
 def _what(evidence: RankEvidence, doing: Activity) -> tuple[str | None, str]:
     letters = [letter for _, letter in evidence.states]
+    if doing is Activity.NATIVE and letters and letters[0] == "R":
+        doing = Activity.PYTHON  # one look of py-spy may miss that a thread runs; the kernel's own word does not
     if letters and letters[0] == "T":
         return "ES-H01", _STATES["T"]
     if doing is Activity.LOADER:
