@@ -1,0 +1,306 @@
+"""State dicts to the bytes of a snapshot buffer and back.
+
+Answers: how is any nest of objects with tensors in it laid out in memory that we own, fast enough for every step.
+Tensors are copied raw, one after the other; everything else is the skeleton, a pickle at the end of the data in
+which a tensor is only a number. Of a DTensor the local shard is a tensor like others, and what it is a shard of is in
+the skeleton. It must not decide when or where to write (that is `worker.keeper`), and never unpickles anything that did
+not come from an arena: this is memory that the same run wrote, and its checksum is compared first.
+
+As long as the tensors of a state have the same shapes as in the step before, offsets and views of the
+destination are reused, and writing is one `_foreach_copy_`.
+"""
+
+import copyreg
+import dataclasses
+import io
+import pickle
+import sys
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+_ALIGN_BYTES = 64
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)  # exact: an unknown subclass pickles itself
+_DTYPES = {
+    str(dtype): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype)
+    and (
+        dtype.is_floating_point or dtype.is_complex or str(dtype).startswith(("torch.int", "torch.uint", "torch.bool"))
+    )
+    and not str(dtype).endswith(("int1", "int2", "int3", "int4", "int5", "int6", "int7", "x2"))  # less than a byte
+}
+_RAW_DTYPES = frozenset(_DTYPES.values())
+
+Signature = tuple[Any, ...]  # (shape, stride, dtype, device) of one tensor
+
+
+class PartError(Exception):
+    """One part of the state cannot be written or read. `part` is the keyword in `State(...)`."""
+
+    def __init__(self, part: str, cause: BaseException) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.part = part
+
+
+class DamagedError(Exception):
+    """The bytes are not the ones that were written."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """Where each tensor goes. One object as long as the signatures do not change, compared by identity."""
+
+    signatures: list[Signature]
+    entries: list[tuple[int, int, str, tuple[int, ...], tuple[int, ...], str]]  # what a reader needs
+    table: bytes  # the entries, pickled
+    data_bytes: int
+    other_devices: tuple[torch.device, ...]  # than the CPU
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Packed:
+    """A state that is ready to be written: what to copy, and the skeleton."""
+
+    plan: _Plan
+    tensors: list[torch.Tensor]
+    owners: list[torch.Tensor]  # of each tensor: itself, or the DTensor that it is the shard of
+    addresses: list[int]  # of each tensor
+    skeleton: bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return self.plan.data_bytes + len(self.skeleton)
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """Those of the tensors, but for the CPU."""
+        return self.plan.other_devices
+
+
+class _Tensors:
+    """The tensors of one snapshot in the order in which they were met; the same memory is stored once."""
+
+    def __init__(self) -> None:
+        self.found: list[torch.Tensor] = []  # also keeps them alive: an address must not be given out twice
+        self.owners: list[torch.Tensor] = []
+        self.signatures: list[Signature] = []
+        self.addresses: list[int] = []
+        self._index: dict[int, int] = {}  # address: first tensor there
+
+    def reduce(self, tensor: torch.Tensor) -> str | tuple[Any, ...]:
+        """`__reduce__` of a tensor while its part is pickled."""
+        if not _is_raw(tensor):
+            reduced: str | tuple[Any, ...] = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+            return reduced
+        return _stored_tensor, (self._number(tensor, tensor), type(tensor) is torch.nn.Parameter, tensor.requires_grad)
+
+    def reduce_shard(self, tensor: Any) -> str | tuple[Any, ...]:  # noqa: ANN401 - a DTensor
+        local = tensor._local_tensor
+        if type(local) not in _PLAIN_TYPES or not _is_raw(local) or tensor.__dict__:
+            reduced: str | tuple[Any, ...] = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+            return reduced
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        return _stored_shard, (self._number(local, tensor), tensor._spec, is_parameter, tensor.requires_grad)
+
+    def _number(self, tensor: torch.Tensor, owner: torch.Tensor) -> int:
+        signature = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        address = tensor.data_ptr()
+        index = self._index.setdefault(address, len(self.found))
+        if index == len(self.found) or self.signatures[index] != signature:
+            index = len(self.found)  # another view of known memory is stored on its own
+            self.found.append(tensor)
+            self.owners.append(owner)
+            self.addresses.append(address)
+            self.signatures.append(signature)
+        return index
+
+
+def _is_raw(tensor: torch.Tensor) -> bool:
+    """Whether shape, stride and bytes are all there is to this tensor."""
+    return tensor.layout is torch.strided and tensor.dtype in _RAW_DTYPES and not tensor.is_meta and not tensor.__dict__
+
+
+def _stored_tensor(index: int, is_parameter: bool, requires_grad: bool) -> torch.Tensor:
+    """Stands for a tensor in a skeleton; `_Unpickler` puts its own method in its place."""
+    raise DamagedError("a skeleton was unpickled without its data")
+
+
+def _stored_shard(index: int, spec: object, is_parameter: bool, requires_grad: bool) -> torch.Tensor:
+    """The same for a DTensor."""
+    raise DamagedError("a skeleton was unpickled without its data")
+
+
+class Packer:
+    """Packs one state again and again; remembers the plan."""
+
+    def __init__(self) -> None:
+        self._plan: _Plan | None = None
+
+    def pack(self, parts: Mapping[str, Any]) -> Packed:
+        """Raises PartError naming the part that cannot be pickled. Nothing is copied yet."""
+        tensors = _Tensors()
+        pickled = {name: _pickle_part(name, value, tensors) for name, value in parts.items()}
+        plan = self._plan
+        if plan is None or plan.signatures != tensors.signatures:
+            plan = self._plan = _make_plan(tensors.signatures, tensors.found)
+        skeleton = pickle.dumps((plan.table, pickled), pickle.HIGHEST_PROTOCOL)
+        return Packed(plan, tensors.found, tensors.owners, tensors.addresses, skeleton)
+
+
+def _pickle_part(name: str, value: object, tensors: _Tensors) -> bytes:
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
+    # Asked only for objects that pickle does not know itself: cheaper than persistent_id, which sees every key.
+    pickler.dispatch_table = {**copyreg.dispatch_table, **dict.fromkeys(_PLAIN_TYPES, tensors.reduce)}
+    distributed: Any = sys.modules.get("torch.distributed.tensor")
+    if distributed is not None:
+        pickler.dispatch_table[distributed.DTensor] = tensors.reduce_shard
+    try:
+        pickler.dump(value)
+    except Exception as error:
+        raise PartError(name, error) from error
+    return file.getvalue()
+
+
+def _make_plan(signatures: list[Signature], tensors: Iterable[torch.Tensor]) -> _Plan:
+    entries = []
+    offset = 0
+    for (shape, stride, dtype, device), tensor in zip(signatures, tensors, strict=True):
+        num_bytes = tensor.numel() * tensor.element_size()
+        if not _is_dense(shape, stride):
+            stride = torch.empty(shape, device="meta").stride()
+        entries.append((offset, num_bytes, str(dtype), tuple(shape), tuple(stride), str(device)))
+        offset += -(-num_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
+    table = pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
+    devices = {signature[3] for signature in signatures if signature[3].type != "cpu"}
+    return _Plan(signatures, entries, table, offset, tuple(devices))
+
+
+def _is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Whether the elements fill their memory without holes or overlap, in whatever order of dimensions."""
+    expected = 1
+    for size, step in sorted(zip(shape, stride, strict=True), key=lambda pair: pair[1]):
+        if size == 1:
+            continue
+        if step != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _view(flat: torch.Tensor, entry: tuple[int, int, str, tuple[int, ...], tuple[int, ...], str]) -> torch.Tensor:
+    offset, num_bytes, dtype, shape, stride, _ = entry
+    if num_bytes == 0:
+        return torch.empty(shape, dtype=_DTYPES[dtype])
+    return flat[offset : offset + num_bytes].view(_DTYPES[dtype]).as_strided(shape, stride)
+
+
+class Target:
+    """One buffer as a destination. Keeps its views for as long as the plan stays."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._flat = torch.frombuffer(memory, dtype=torch.uint8)
+        self._plan: _Plan | None = None
+        self._views: list[torch.Tensor] = []
+
+    def write(self, packed: Packed) -> tuple[int, int, int]:
+        """Copy everything; returns (length, skeleton bytes, skeleton crc32). Data of devices has arrived."""
+        copy(self.places(packed), packed.tensors)
+        wait_for(packed.devices)
+        return self.write_skeleton(packed)
+
+    def write_skeleton(self, packed: Packed) -> tuple[int, int, int]:
+        """Everything but the tensors; returns what `write` does."""
+        start, length = packed.plan.data_bytes, packed.num_bytes
+        self._memory[start:length] = packed.skeleton
+        return length, len(packed.skeleton), zlib.crc32(packed.skeleton)
+
+    def places(self, packed: Packed) -> list[torch.Tensor]:
+        """Where each tensor goes. The same list for as long as the plan stays."""
+        if self._plan is not packed.plan:
+            self._views = [_view(self._flat, entry) for entry in packed.plan.entries]
+            self._plan = packed.plan
+        return self._views
+
+
+def copy(places: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
+    """Copy in one call, which holds no interpreter lock. What comes from a device may still be on its way."""
+    if not places:
+        return
+    with torch.no_grad():
+        if any(tensor.device.type != "cpu" for tensor in tensors):
+            for place, tensor in zip(places, tensors, strict=True):
+                place.copy_(tensor, non_blocking=True)
+        else:
+            torch._foreach_copy_(places, tensors)
+
+
+def wait_for(devices: Iterable[torch.device]) -> None:
+    """Until everything that was begun there is done."""
+    for device in devices:
+        torch.get_device_module(device).synchronize(device)
+
+
+class Stored:
+    """A snapshot in memory, opened for reading. Raises DamagedError if its skeleton is not what was written."""
+
+    def __init__(
+        self, memory: memoryview, length: int, skeleton_bytes: int, skeleton_crc: int, *, is_sealed: bool = True
+    ) -> None:
+        self.is_sealed = is_sealed  # or else nobody could compare its tensors with what was written
+        skeleton = bytes(memory[length - skeleton_bytes : length])
+        if zlib.crc32(skeleton) != skeleton_crc:
+            raise DamagedError("the checksum of its skeleton does not match")
+        table, self._parts = pickle.loads(skeleton)
+        self._entries = pickle.loads(table)
+        self._flat = torch.frombuffer(memory, dtype=torch.uint8)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._parts)
+
+    def load(self, name: str) -> Any:  # noqa: ANN401 - whatever the state_dict was
+        """A fresh copy of one part; nothing in it points into the snapshot."""
+        return _Unpickler(io.BytesIO(self._parts[name]), self._flat, self._entries).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, flat: torch.Tensor, entries: list[Any]) -> None:
+        super().__init__(file)
+        self._flat = flat
+        self._entries = entries
+        self._made: dict[int, torch.Tensor] = {}
+
+    def find_class(self, module: str, name: str) -> object:
+        if name == _stored_tensor.__name__ and module == __name__:
+            return self._tensor
+        if name == _stored_shard.__name__ and module == __name__:
+            return self._shard
+        return super().find_class(module, name)
+
+    def _tensor(self, index: int, is_parameter: bool, requires_grad: bool) -> torch.Tensor:
+        """Shared memory becomes shared again: the same number gives the same tensor."""
+        tensor = self._made.get(index)
+        if tensor is None:
+            entry = self._entries[index]
+            tensor = self._made[index] = _own_copy(_view(self._flat, entry), entry[5])
+        if is_parameter:
+            return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+        return tensor.detach().requires_grad_() if requires_grad else tensor
+
+    def _shard(self, index: int, spec: Any, is_parameter: bool, requires_grad: bool) -> torch.Tensor:  # noqa: ANN401
+        from torch.distributed.tensor import DTensor
+
+        tensor: torch.Tensor = DTensor(self._tensor(index, False, False), spec, requires_grad=requires_grad)
+        return torch.nn.Parameter(tensor, requires_grad=requires_grad) if is_parameter else tensor
+
+
+def _own_copy(view: torch.Tensor, device: str) -> torch.Tensor:
+    """On the device it came from; never the snapshot's memory, as optimizers keep the tensors they are given."""
+    if device == "cpu":
+        return view.clone(memory_format=torch.preserve_format)
+    return view.to(device)

@@ -1,0 +1,164 @@
+"""Makes a step visible when every rank's part of it is there, and lets go of old ones.
+
+Answers: is this checkpoint whole. Looks at every part and at every object it refers to, writes `.metadata`, then the
+manifest, and puts the folder in place in one act. Called by `python -m everstep.checkpoint.persist commit` on one
+node; may be called again for the same step, and then says the same.
+"""
+
+import time
+
+import msgspec
+
+from everstep.checkpoint.persist import form, metadata
+from everstep.checkpoint.persist.retention import collect, committing, retain
+from everstep.checkpoint.persist.scanning import Found, find_steps
+from everstep.checkpoint.persist.storage import Storage, open_storage, sentence
+from everstep.errors import SnapshotError
+from everstep.version import __version__
+
+
+class Committed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent is told."""
+
+    path: str = ""
+    size_bytes: int = 0
+    dropped: tuple[int, ...] = ()
+    at: float = 0.0
+    why: str = ""
+    notes: tuple[str, ...] = ()  # nothing that is wrong with this checkpoint
+
+
+def commit(root: str, *, step: int, world_size: int, keep: int, is_trusted: bool = False, run: str = "") -> Committed:
+    """Raises OSError, SnapshotError: the step is not there then, or as it was."""
+    storage = open_storage(root)
+    found = find_steps(storage)
+    there = next((one for one in found if one.step == step), None)
+    draft = _whole_draft(storage, step, world_size, run)
+    if draft is not None:
+        order = 1 + max((one.order for one in found), default=0)
+        with committing(storage):
+            manifest = _publish(storage, draft, step, world_size, order=order, is_trusted=is_trusted)
+    elif there is not None and there.manifest is not None:
+        manifest = _again(storage, there, is_trusted=is_trusted)
+    else:
+        raise SnapshotError(_missing(storage, step, world_size, run))
+    dropped, notes = _retire(storage, keep, step, run)
+    return Committed(
+        path=storage.path(form.step_name(step)),
+        size_bytes=manifest.size_bytes,
+        dropped=dropped,
+        at=manifest.at,
+        notes=notes,
+    )
+
+
+def _drafts(storage: Storage, step: int, run: str) -> list[str]:
+    """This run's drafts of this step, newest generation first."""
+    found = [form.draft_of(name) for name in storage.names(form.WRITING)]
+    mine = {one.generation for one in found if one is not None and (one.step, one.run) == (step, form.run_tag(run))}
+    return [form.draft_name(step, generation, run) for generation in sorted(mine, reverse=True)]
+
+
+def _whole_draft(storage: Storage, step: int, world_size: int, run: str) -> str | None:
+    """The one of the newest generation in which no rank is missing."""
+    for draft in _drafts(storage, step, run):
+        names = set(storage.names(draft))
+        if all(form.rank_name(rank) in names for rank in range(world_size)):
+            return draft
+    return None
+
+
+def _missing(storage: Storage, step: int, world_size: int, run: str) -> str:
+    drafts = _drafts(storage, step, run)
+    if not drafts:
+        return f"no part of step {step} is in {storage.root}"
+    names = set(storage.names(drafts[0]))
+    missing = [rank for rank in range(world_size) if form.rank_name(rank) not in names]
+    return f"step {step} in {storage.root} lacks the parts of ranks {missing}"
+
+
+def _publish(
+    storage: Storage, draft: str, step: int, world_size: int, *, order: int, is_trusted: bool
+) -> form.Manifest:
+    folder = form.step_name(step)
+    parts, sums = _read_parts(storage, draft, step, world_size)
+    size_bytes = _check_objects(storage, parts)
+    merged = metadata.merge(parts, lambda name: storage.seen_from(folder, form.object_name(name)))
+    pickled = metadata.metadata_bytes(merged)
+    manifest = form.Manifest(
+        step=step,
+        generation=parts[0].generation,
+        world_size=world_size,
+        at=time.time(),
+        order=order,
+        size_bytes=size_bytes,
+        parts=tuple(sums),
+        metadata=form.checksum(pickled),
+        is_trusted=is_trusted,
+        unequal=tuple(sorted(merged.unequal)),
+        run=parts[0].run,
+        everstep=__version__,
+        torch=parts[0].torch,
+    )
+    for name in storage.names(draft):
+        if not name.startswith("rank-"):
+            storage.remove(f"{draft}/{name}")  # markers; what an earlier commit left
+    storage.write(f"{draft}/{form.METADATA}", [pickled])
+    storage.write(f"{draft}/{form.MANIFEST}", [form.seal(manifest)])
+    storage.move_folder(draft, folder, form.MANIFEST)
+    return manifest
+
+
+def _read_parts(storage: Storage, draft: str, step: int, world_size: int) -> tuple[list[form.RankPart], list[str]]:
+    parts, sums = [], []
+    for rank in range(world_size):
+        name = f"{draft}/{form.rank_name(rank)}"
+        data = storage.read(name)
+        try:
+            part = form.unseal(name, data, form.RankPart)
+        except form.DamagedFileError as error:
+            raise SnapshotError(f"step {step} is not whole: {error}") from error
+        if (part.step, part.rank, part.world_size) != (step, rank, world_size):
+            raise SnapshotError(
+                f"{name} is the part of rank {part.rank} of {part.world_size} at step {part.step}, "
+                f"not of rank {rank} of {world_size} at step {step}"
+            )
+        parts.append(part)
+        sums.append(form.checksum(data))
+    return parts, sums
+
+
+def _check_objects(storage: Storage, parts: list[form.RankPart]) -> int:
+    """All there, and as long as they should be; their bytes in all."""
+    objects = {name: size for part in parts for name, size in part.objects.items()}
+    for name, size in objects.items():
+        found = storage.size(form.object_name(name))
+        if found != size:
+            what = "is missing" if found is None else f"has {found:,} bytes instead of {size:,}"
+            raise SnapshotError(f"step {parts[0].step} is not whole: {storage.path(form.object_name(name))} {what}")
+    return sum(objects.values())
+
+
+def _again(storage: Storage, there: Found, *, is_trusted: bool) -> form.Manifest:
+    """The same commit once more, or with trust that came later."""
+    manifest = there.manifest
+    assert manifest is not None
+    if is_trusted and not manifest.is_trusted:
+        manifest = msgspec.structs.replace(manifest, is_trusted=True)
+        storage.write(f"{there.folder}/{form.MANIFEST}", [form.seal(manifest)])
+    return manifest
+
+
+def _retire(storage: Storage, keep: int, step: int, run: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """What goes wrong here leaves too much, which is not a fault of the checkpoint."""
+    dropped: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    try:
+        dropped, notes = retain(storage, keep)
+        collect(storage, committed=(step, run))
+        return dropped, notes
+    except OSError as error:
+        return dropped, (
+            *notes,
+            f"old checkpoints could not be removed: {sentence(error, storage.root)}",
+        )

@@ -1,0 +1,81 @@
+"""Reads the files of a checkpoint, checked. No torch. Called by `reading`, `verifying`, `exporting`.
+
+All raise OSError when a file cannot be read and DamagedFileError when it is not what was written.
+"""
+
+import errno
+from contextlib import suppress
+
+from everstep.checkpoint.persist import form
+from everstep.checkpoint.persist.storage import Storage, open_storage
+from everstep.errors import SnapshotError
+
+
+def locate(path: str) -> tuple[Storage, str]:
+    """The root and the folder's name of a checkpoint."""
+    root, _, folder = path.rstrip("/").rpartition("/")
+    return open_storage(root or "."), folder
+
+
+def read_manifest(storage: Storage, folder: str) -> form.Manifest | None:
+    """None: a checkpoint of torch.distributed.checkpoint's own. Raises SnapshotError, too: no checkpoint at all."""
+    files = set(storage.names(folder))
+    if not files:
+        raise FileNotFoundError(errno.ENOENT, "there is nothing (any more)", storage.path(folder))
+    name = f"{folder}/{form.MANIFEST}"
+    if form.MANIFEST in files:
+        return form.unseal(name, storage.read(name), form.Manifest)
+    if any(file.startswith("rank-") for file in files):
+        raise form.DamagedFileError(name, "is missing: the checkpoint is not whole")
+    if form.METADATA not in files:
+        raise SnapshotError(
+            f"{storage.path(folder)} is no checkpoint: it has neither {form.MANIFEST} nor {form.METADATA}; "
+            f"it holds {', '.join(sorted(files)[:5])}"
+        )
+    return None
+
+
+def read_part(storage: Storage, folder: str, manifest: form.Manifest, rank: int) -> form.RankPart:
+    name = f"{folder}/{form.rank_name(rank)}"
+    try:
+        data = storage.read(name)
+    except FileNotFoundError as error:
+        raise form.DamagedFileError(name, "is missing") from error
+    if rank >= len(manifest.parts) or form.checksum(data) != manifest.parts[rank]:
+        raise form.DamagedFileError(name, "its checksum is not that of the manifest")
+    return form.unseal(name, data, form.RankPart)
+
+
+def read_object(storage: Storage, content: str, size: int | None = None) -> memoryview:
+    """Whole and checked. One that is damaged, also when it is read once more, is put aside. One of another length than
+    `size` that is whole by itself stays: it may be right for another checkpoint, and who writes measures it."""
+    name = form.object_name(content)
+    try:
+        data = _read_object(storage, name)
+    except form.DamagedFileError:  # by the disk, or on the way here
+        try:
+            data = _read_object(storage, name)
+        except form.DamagedFileError:
+            put_aside(storage, content)
+            raise
+    if size is not None and len(data) != size:
+        raise form.DamagedFileError(name, f"has {len(data):,} bytes instead of {size:,}")
+    return data
+
+
+def put_aside(storage: Storage, content: str) -> None:
+    """Under another name: the next checkpoint would take it for the piece that it is named after, and leave that out of
+    what it writes."""
+    name = form.object_name(content)
+    with suppress(OSError):  # who may not write here cannot write the next one either
+        if storage.size(name) is not None:
+            storage.rename(name, name + form.DAMAGED)
+
+
+def _read_object(storage: Storage, name: str) -> memoryview:
+    try:
+        data = storage.read(name)
+    except FileNotFoundError as error:
+        raise form.DamagedFileError(name, "is missing") from error
+    form.check_object(name, data)
+    return memoryview(data)
