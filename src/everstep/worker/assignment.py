@@ -29,6 +29,9 @@ class Assignment:
     stderr: str
     error_file: str
     resume_step: int | None
+    snapshot_buffers: int
+    restore_path: str
+    init_from: str
 
 
 def parse(frame: dict[str, Any]) -> Assignment:
@@ -49,6 +52,9 @@ def parse(frame: dict[str, Any]) -> Assignment:
             stderr=str(frame["stderr"]),
             error_file=str(frame["error_file"]),
             resume_step=None if resume_step is None else int(resume_step),
+            snapshot_buffers=int(frame.get("snapshot_buffers") or 2),
+            restore_path=str(frame.get("restore_path") or ""),
+            init_from=str(frame.get("init_from") or ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise AssignmentError(f"not an assignment: {type(error).__name__}: {error}") from error

@@ -33,6 +33,17 @@ class Phase(enum.IntEnum):
     FINISHING = 7  # its State's loop is over; what follows (a last save, an upload) may take long
 
 
+class Activity(enum.IntEnum):
+    """What the rank does, where the program or a hook says so. TRAIN: nothing special."""
+
+    TRAIN = 0
+    DATA = 1  # in a data loader's next
+    OPTIMIZER = 2
+    EVALUATION = 3
+    CHECKPOINT = 4
+    PAUSED = 5  # the program said that it waits on purpose: a debugger, a person, a lock
+
+
 class IntCell(enum.IntEnum):
     """Cells with a signed integer. A number is the cell's place on the line and never changes."""
 
@@ -46,6 +57,8 @@ class IntCell(enum.IntEnum):
     PUBLISHED_STEP = 7
     COUNTS_OWN_STEPS = 8
     COMM_SEQ = 9  # sum of the sequence numbers of all process groups
+    ACTIVITY = 10  # what it does within a step, or instead of one
+    COLLECTING = 11  # 1 while Python's garbage collector goes through everything
 
 
 class FloatCell(enum.IntEnum):
@@ -62,6 +75,12 @@ class FloatCell(enum.IntEnum):
     STALL_S = 24
     COMM_MOVED_AT = 25  # when COMM_SEQ was last seen to change
     COMM_LOOKED_AT = 26  # when it was last looked at
+    ACTIVITY_AT = 27  # since when it has this activity
+    DATA_S = 28  # waited for data loaders, cumulative; NaN: not measured
+    GC_S = 29  # in Python's garbage collector, cumulative
+    WORK = 30  # elements of the batches that loaders gave, or what the program said; cumulative
+    EVALUATION_S = 31  # how long the last complete evaluation took; NaN: there was none
+    CHECKPOINT_S = 32  # the same for a save
 
 
 # Plain ints: an enum member's attribute look-up would cost more than the store itself.
@@ -76,6 +95,8 @@ _LAST_STEP_AT, _STALL_S, _RESTORE_S = (
     int(FloatCell.RESTORE_S),
 )
 _FIRST_STEP_AT, _LOOP_AT, _PHASE = int(FloatCell.FIRST_STEP_AT), int(FloatCell.LOOP_AT), int(IntCell.PHASE)
+_ACTIVITY, _ACTIVITY_AT = int(IntCell.ACTIVITY), int(FloatCell.ACTIVITY_AT)
+_DATA_S, _GC_S, _WORK = int(FloatCell.DATA_S), int(FloatCell.GC_S), int(FloatCell.WORK)
 
 MARKS = {
     "entered": (int(FloatCell.ENTERED_AT), int(Phase.ENTERED)),
@@ -166,6 +187,35 @@ class BoardLine:
             self._ints[_FIRST_STEP] = UNKNOWN
             self._floats[_FIRST_STEP_AT] = self._floats[_LAST_STEP_AT] = NAN
             self._ints[IntCell.COUNTS_OWN_STEPS] = 1
+
+    def set_activity(self, activity: int, at: float) -> None:
+        """What the rank does from now on."""
+        self._floats[_ACTIVITY_AT] = at
+        self._ints[_ACTIVITY] = activity
+
+    def add_data_s(self, seconds: float) -> None:
+        """Waited for a data loader. Each of these three is unknown until it is measured for the first time."""
+        before = self._floats[_DATA_S]
+        self._floats[_DATA_S] = seconds if before != before else before + seconds
+
+    def add_gc_s(self, seconds: float) -> None:
+        before = self._floats[_GC_S]
+        self._floats[_GC_S] = seconds if before != before else before + seconds
+
+    def set_collecting(self, is_collecting: bool) -> None:
+        """A full collection begins or ends: the stack stays, all threads wait, and it is no loop."""
+        self._ints[IntCell.COLLECTING] = is_collecting
+
+    def add_work(self, amount: float) -> None:
+        before = self._floats[_WORK]
+        self._floats[_WORK] = amount if before != before else before + amount
+
+    def set_evaluation_s(self, seconds: float) -> None:
+        """An evaluation is over; it took so long."""
+        self._floats[FloatCell.EVALUATION_S] = seconds
+
+    def set_checkpoint_s(self, seconds: float) -> None:
+        self._floats[FloatCell.CHECKPOINT_S] = seconds
 
     def set_communication(self, seq: int, at: float) -> None:
         """The sum of the groups' sequence numbers now. Called by the watch thread only."""

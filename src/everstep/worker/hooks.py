@@ -1,4 +1,5 @@
-"""What is observed without a line of the user's code: optimizer steps, and begin and end of the rendezvous.
+"""What is observed without a line of the user's code: optimizer steps, begin and end of the rendezvous, and what
+`phase_hooks` adds.
 
 Everything fails open: an exception of ours is swallowed, counted on the board and reported. If torch is not loaded
 yet (a fresh interpreter), the hooks are set when it gets loaded; torch is never imported for their sake.
@@ -13,7 +14,11 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from everstep.worker import phase_hooks
+from everstep.worker.board import Activity
+from everstep.worker.capturing import is_capturing
 from everstep.worker.runtime import Runtime
+from everstep.worker.signals import came_from_signal
 
 _OPTIMIZER = "torch.optim.optimizer"
 _RENDEZVOUS = "torch.distributed.distributed_c10d"
@@ -23,9 +28,14 @@ def install(runtime: Runtime) -> None:
     """Set the hooks now for what is loaded, and on import for what is not. Never raises."""
     try:
         setters = {
-            _OPTIMIZER: functools.partial(_hook_optimizer, StepCounter(runtime)),
+            _OPTIMIZER: functools.partial(_hook_optimizer, StepBegins(runtime), StepCounter(runtime)),
             _RENDEZVOUS: functools.partial(_wrap_rendezvous, runtime),
+            phase_hooks.MODULES: functools.partial(phase_hooks.hook_modules, runtime),
+            phase_hooks.SAVE: functools.partial(phase_hooks.hook_save, runtime),
+            phase_hooks.CHECKPOINT: functools.partial(phase_hooks.hook_checkpoint, runtime),
+            phase_hooks.LOADER: functools.partial(phase_hooks.hook_loader, runtime),
         }
+        phase_hooks.hook_gc(runtime)
         waiting = {}
         for name, setter in setters.items():
             guarded = _guarded(runtime, name, setter)
@@ -54,7 +64,8 @@ class StepCounter:
 
     def __call__(self, optimizer: object, _args: object, _kwargs: object) -> None:
         try:
-            if self._runtime.board.counts_own_steps:
+            self._runtime.phases.within_step(Activity.TRAIN)
+            if self._runtime.board.counts_own_steps or self._runtime.is_told_steps:
                 return
             counted = self._counted() if self._counted is not None else None
             if counted is None:
@@ -64,16 +75,49 @@ class StepCounter:
             self._runtime.step_done(self._next_step)
             self._next_step += 1
         except Exception as error:
+            if came_from_signal(error):
+                raise
             self._runtime.report_fault("optimizer hook", f"{type(error).__name__}: {error}")
+
+
+class StepBegins:
+    """An optimizer is about to step. Without State, this is where parameters are digested."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._digests: Any = None
+        self._is_off = runtime.digest_every <= 0 or runtime.world_size < 2
+
+    def __call__(self, optimizer: object, _args: object, _kwargs: object) -> None:
+        try:
+            self._runtime.phases.within_step(Activity.OPTIMIZER)
+            if is_capturing():
+                return
+            if not self._is_off and not self._runtime.board.counts_own_steps and self._runtime.phases.is_own_thread:
+                self._digest(optimizer)
+        except Exception as error:
+            if came_from_signal(error):
+                raise
+            self._is_off = True
+            self._runtime.report_fault("digest", f"{type(error).__name__}: {error}")
+
+    def _digest(self, optimizer: object) -> None:
+        if self._digests is None:
+            from everstep.worker.digesting import OptimizerDigests  # imports torch, which is loaded by now
+
+            self._digests = OptimizerDigests(self._runtime)
+        self._digests.before_step(optimizer)
 
 
 # A program that compiles its optimizer step must see neither a warning nor a graph of ours. The mark is what
 # torch.compiler.disable sets; calling that would import the compiler.
 StepCounter.__call__._torchdynamo_disable = True  # type: ignore[attr-defined]
+StepBegins.__call__._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
-def _hook_optimizer(counter: StepCounter, module: ModuleType) -> None:
-    module.register_optimizer_step_post_hook(counter)
+def _hook_optimizer(begins: StepBegins, counter: StepCounter, module: ModuleType) -> None:
+    module.register_optimizer_step_post_hook(counter)  # first: steps count for more than digests
+    module.register_optimizer_step_pre_hook(begins)
 
 
 def _wrap_rendezvous(runtime: Runtime, module: ModuleType) -> None:

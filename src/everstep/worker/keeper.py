@@ -1,24 +1,49 @@
-"""Keeps a rank's snapshots in the memory that its agent owns, and gives the chosen one back after a restart.
+"""Keeps a rank's snapshots in the memory that its agent owns.
 
-Answers: which snapshot does this process begin with, and where does the next one go. Called by `everstep.State`,
-once per completed step. `take` never raises for a failure of ours: it says once on stderr what happened, reports
-it, and training goes on with the last good snapshot or with none. Only `stored` raises, because a job that was
-told to resume and silently began anew would be worse than one that ends with a reason.
+Answers: where does the next snapshot go, and when is it copied. Called by `everstep.State`, once per completed step.
+`take` never raises for a failure of ours: it says once on stderr what happened, reports it, and training goes on with
+the last good snapshot or with none. What a restart begins with is `worker.restoring`'s business.
+
+A large state is not waited for: what may change at any time is copied at once, parameters and optimizer state while
+the next step runs (`worker.copying`). Whether a step is copied, or only made ready so that it could be, is
+`worker.cadence`'s business.
 """
 
-import signal
+import os
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from everstep.errors import SnapshotError
-from everstep.worker import arena as arenas
-from everstep.worker.runtime import ArenaRefused
-from everstep.worker.snapshot import DamagedError, Packer, PartError, Stored, Target
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-_SLACK_BYTES = 64 << 10
-"""Room for a skeleton that grows by some digits a step; with 1/16 of the state on top."""
+from everstep.checkpoint import arena as arenas
+from everstep.checkpoint.packing import Packed, Packer, PartError, Target, copy
+from everstep.worker import cadence
+from everstep.worker.capturing import is_capturing
+from everstep.worker.copying import TORN, Copier, Job
+from everstep.worker.runtime import ArenaRefused
+from everstep.worker.signals import came_from_signal
+from everstep.worker.space import Space
+from everstep.worker.stepping import Optimizers
+
+SMALL_BYTES = 16 << 20
+"""Copied in about 2 ms: less than handing it to a thread would cost a program that computes in Python."""
+
+FELT_BYTES = 16 << 20
+"""The same for what must be copied at once of a large state: more of it slows down the pace, as waiting does."""
+
+MIN_UNHURRIED = 4
+"""Buffers without which training waits for each copy: one is written, and the two newest must stay, as a peer that dies
+during its copy has the older one only."""
+
+NUM_SKIPPED = 30
+"""Steps in a row for which no buffer is left before that is said: copies to a peer or to disk take a while."""
+
+MODE_VARIABLE = "EVERSTEP_SNAPSHOT"
 
 
 class Board(Protocol):
@@ -33,12 +58,14 @@ class Runtime(Protocol):
     rank: int
     world_size: int
     generation: int
-    resume_step: int | None
     arenas: list[int]
+    snapshot_buffers: int
+    digest_every: int
+    save_now: Callable[[float], tuple[int | None, str]] | None
 
     @property
     def board(self) -> Board: ...
-    def request_arena(self, num_bytes: int) -> int: ...
+    def request_arena(self, num_bytes: int, *, is_patient: bool = False) -> int: ...
     def report_fault(self, where: str, why: str) -> None: ...
 
 
@@ -48,39 +75,38 @@ class Keeper:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._packer = Packer()
+        self._space = Space(runtime, lambda what: self._tell("memory", what))
         self._arena: arenas.Arena | None = None
         self._targets: list[Target] = []
+        self._optimizers = Optimizers()
+        self._copier = Copier(self._published, self._failed, self._is_candidate)
+        self._cadence: cadence.Cadence | None = None
         self._is_off = False  # refused memory: not asked for again in this process
+        self._is_hurried = os.environ.get(MODE_VARIABLE) == "sync"
+        self._is_compared = False
+        self._step: int | None = None  # the last one that `take` was called for
+        self._job: Job | None = None  # ... and its copy
+        self._published_step: int | None = None
+        self._taking = threading.Lock()
+        self._num_skipped = 0
+        self._num_done = 0  # steps that `take` was called for
         self._told: set[str] = set()
-
-    def stored(self) -> Stored | None:
-        """The snapshot that all ranks resume from, or None to begin anew. Raises SnapshotError.
-
-        Snapshots of later steps are forgotten: from here on the job writes another history.
-        """
-        step = self._runtime.resume_step
-        for fd in self._runtime.arenas:
-            arenas.invalidate_after(fd, -1 if step is None else step)
-        if step is None:
-            return None
-        fd, snapshot = self._find(step)
-        memory = arenas.Arena(fd).buffer(snapshot.buffer)
-        try:
-            return Stored(memory, snapshot.length, snapshot.skeleton_bytes, snapshot.skeleton_crc)
-        except DamagedError as error:
-            raise SnapshotError(
-                f"the snapshot of step {step} on rank {self._runtime.rank} is damaged: {error}; {_BEGIN_ANEW}"
-            ) from error
+        self._pid = os.getpid()
+        runtime.save_now = self.save_now
+        _watch_optimizers(self)
 
     def take(self, step: int, parts: Callable[[], Mapping[str, Any]]) -> bool:
-        """Snapshot what `parts` returns as the state after `step`; False if it could not be done."""
-        if self._is_off:
+        """Snapshot what `parts` returns as the state after `step`; False if it could not be done. Of a large state the
+        copy may still run when this returns."""
+        if self._is_off or os.getpid() != self._pid:
             return False
         began = time.perf_counter()
         try:
-            self._take(step, parts())
-            self._runtime.board.set_published_step(step)
-            return True
+            with self._taking:
+                self._step, self._job = step, None
+                self._num_done += 1
+                self._copier.settle()
+                return self._take(step, parts())
         except ArenaRefused as refusal:
             self._is_off = True
             self._tell("arena", str(refusal))
@@ -100,63 +126,171 @@ class Keeper:
             self._runtime.board.add_stall_s(time.perf_counter() - began)
         return False
 
+    def finish(self) -> None:
+        """The loop is over: let the last copy come to its end."""
+        if os.getpid() != self._pid:
+            return  # a child of the program's own has this object too, and neither the thread nor a say
+        began = time.perf_counter()
+        job = self._copier.job
+        if job is not None:
+            self._copier.start(job)
+        self._copier.settle()
+        self._runtime.board.add_stall_s(time.perf_counter() - began)
+
+    def save_now(self, limit_s: float) -> tuple[int | None, str]:
+        """Complete the snapshot of the last completed step, from another thread; its step, or why not."""
+        until = time.monotonic() + limit_s
+        if not self._taking.acquire(timeout=limit_s):
+            return None, "a snapshot is being taken, and does not come to its end"
+        self._taking.release()
+        step, job = self._step, self._job
+        if step is None:
+            return None, "no step is complete"
+        if job is not None:
+            self._copier.finish(job, until)
+        if self._published_step == step:
+            return step, ""
+        why = _why_not(job) if job is not None else "it could not be taken"
+        return None, f"step {step} was not kept: {why}"
+
     def warn(self, where: str, what: str) -> None:
-        """Say once, on stderr and to the agent, that something of ours failed."""
+        """Say something on stderr and report it, once per `where`."""
         self._tell(where, what)
 
-    def _find(self, step: int) -> tuple[int, arenas.Snapshot]:
-        """The newest generation's snapshot of `step` in any arena of this rank. Raises SnapshotError."""
-        runtime = self._runtime
-        best: tuple[int, arenas.Snapshot] | None = None
-        seen = []
-        for fd in runtime.arenas:
-            contents = arenas.inspect(fd)
-            steps = [snapshot.step for snapshot in contents.snapshots]
-            seen.append(contents.why or f"steps {steps} of rank {contents.rank}")
-            if not contents.why and contents.world_size != runtime.world_size:
-                raise SnapshotError(
-                    f"the snapshot of step {step} was taken with {contents.world_size} ranks, this generation has "
-                    f"{runtime.world_size}: state cannot be spread over another number of ranks. "
-                    f"Run with {contents.world_size} ranks again, or {_BEGIN_ANEW}"
-                )
-            for snapshot in contents.snapshots if contents.rank == runtime.rank else ():
-                if snapshot.step == step and (best is None or snapshot.generation >= best[1].generation):
-                    best = fd, snapshot
-        if best is None:
-            raise SnapshotError(
-                f"rank {runtime.rank} was told to resume after step {step} but its memory does not hold that step: "
-                f"{'; '.join(seen) or 'it was given none'}; {_BEGIN_ANEW}"
-            )
-        return best
-
-    def _take(self, step: int, parts: Mapping[str, Any]) -> None:
+    def _take(self, step: int, parts: Mapping[str, Any]) -> bool:
+        has_stepped = self._optimizers.take_seen()
         packed = self._packer.pack(parts)
-        arena = self._arena
-        if arena is None or arena.capacity_bytes < packed.num_bytes:
-            arena = self._get_arena(packed.num_bytes)
-        index = arena.begin(step, self._runtime.generation)
-        arena.publish(*self._targets[index].write(packed))
+        # What waits for a device would hold up the program, however small it is.
+        is_small = packed.plan.data_bytes <= SMALL_BYTES and not packed.devices
+        wanted = self._runtime.snapshot_buffers
+        if wanted >= MIN_UNHURRIED:
+            wanted = min(wanted + 1, arenas.MAX_BUFFERS)  # the one before the newest
+        arena = self._space.get(packed.num_bytes, wanted)
+        if arena is None:
+            return False
+        self._use(arena)
+        has_room = arena.num_buffers >= MIN_UNHURRIED
+        is_hurried = is_small or self._is_hurried or not has_stepped or not has_room
+        is_due = not has_room or self._is_due(step, arena)
+        if not is_due and (self._is_hurried or not has_stepped or self._optimizers.of(packed).now_bytes > FELT_BYTES):
+            return False  # nobody would tell when it is out of date, or making it ready would be felt
+        index = arena.begin(step, self._runtime.generation, self._is_candidate, keep_previous=has_room)
+        if index is None:
+            self._skipped(step, arena)
+            return False
+        self._num_skipped = 0
+        if is_hurried and is_due:
+            self._take_at_once(arena, index, packed, is_small)
+            return True
+        job = self._job = self._divide(step, arena, index, packed)
+        self._copier.prepare(job)
+        if is_due:
+            self._copier.start(job)
+            self._is_compared = True
+        return is_due
 
-    def _get_arena(self, num_bytes: int) -> arenas.Arena:
-        """The newest arena of this rank if the state fits into it, otherwise a new one."""
-        runtime = self._runtime
-        for fd in runtime.arenas[-1:] if self._arena is None else ():
-            contents = arenas.inspect(fd)
-            is_ours = (contents.rank, contents.world_size) == (runtime.rank, runtime.world_size)
-            if is_ours and contents.capacity_bytes >= num_bytes:
-                return self._use(arenas.Arena(fd))
-        needed_bytes = arenas.arena_bytes(num_bytes + num_bytes // 16 + _SLACK_BYTES)
+    def _is_due(self, step: int, arena: arenas.Arena) -> bool:
+        """Also where the pace is slower: steps that may come to be trusted, and those that somebody waits for."""
+        if self._cadence is None:
+            self._cadence = cadence.begin(self._runtime.world_size, self._runtime.rank)
+        self._cadence.step_done(time.monotonic())
+        every = self._cadence.every
+        is_due = self._cadence.is_due(self._num_done - 1)
+        if self._cadence.every != every:
+            self._tell(f"pace from step {step}", _pace_text(self._cadence, step))
+        if self._cadence.why:
+            self._tell("pace", f"the pace of snapshots stays every {every} steps: {self._cadence.why}")
+        return is_due or self._is_candidate(step) or step in arenas.pins(arena.fd)
+
+    def _skipped(self, step: int, arena: arenas.Arena) -> None:
+        self._num_skipped += 1
+        if self._num_skipped == NUM_SKIPPED:
+            needed = sorted({pinned for pinned in arenas.pins(arena.fd) if pinned is not None})
+            self._tell(
+                "buffers",
+                f"no snapshots of the last {NUM_SKIPPED} steps, up to step {step}: all {arena.num_buffers} buffers "
+                f"hold steps that must stay (of use to others: {needed}); a larger snapshot_buffers in the policy "
+                "leaves room",
+            )
+
+    def _take_at_once(self, arena: arenas.Arena, index: int, packed: Packed, is_small: bool) -> None:
+        snapshot = arena.publish(*self._targets[index].write(packed))
+        self._published(snapshot.step)
+        if is_small:
+            arena.seal(snapshot)  # its bytes are still in the processor's caches
+        else:
+            self._copier.seal(arena, snapshot)
+
+    def _divide(self, step: int, arena: arenas.Arena, index: int, packed: Packed) -> Job:
+        """Copy now what may change at any time; the rest is the job."""
+        target, theirs = self._targets[index], self._optimizers.of(packed)
+        places, tensors = target.places(packed), packed.tensors
+        later, now = theirs.later, theirs.now
+        if packed.devices:
+            # A copy on the device is in order with what the program does there, and nobody has to wait for it.
+            tensors = list(tensors)
+            for number in now:
+                if tensors[number].device.type != "cpu":
+                    tensors[number] = tensors[number].detach().clone(memory_format=torch.preserve_format)
+            later = later + [number for number in now if tensors[number].device.type != "cpu"]
+            now = [number for number in now if tensors[number].device.type == "cpu"]
+        began = time.perf_counter()
+        copy([places[number] for number in now], [tensors[number] for number in now])
+        took_s = time.perf_counter() - began
+        return Job(
+            step=step,
+            arena=arena,
+            where=target.write_skeleton(packed),
+            places=[places[number] for number in later],
+            tensors=[tensors[number] for number in later],
+            owners=[packed.owners[number] for number in theirs.later],
+            devices=packed.devices,
+            is_to_compare=not self._is_compared and any(tensors[number].device.type == "cpu" for number in later),
+            at_once_s=took_s if theirs.now_bytes > FELT_BYTES else 0.0,
+        )
+
+    def _is_candidate(self, step: int) -> bool:
+        """Whether this step's parameters are digested: it may come to be trusted."""
+        every = self._runtime.digest_every
+        return every > 0 and self._runtime.world_size > 1 and (step + 1) % every == 0
+
+    def _use(self, arena: arenas.Arena) -> None:
+        if arena is not self._arena:
+            self._arena = arena
+            self._targets = [Target(arena.buffer(index)) for index in range(arena.num_buffers)]
+
+    def before_optimizer(self, optimizer: object) -> None:
+        """Parameters are about to change."""
         try:
-            fd = runtime.request_arena(needed_bytes)
-        except ArenaRefused as refusal:
-            raise ArenaRefused(_refused_text(refusal, needed_bytes), refusal.free_bytes) from refusal
-        arenas.format_arena(fd, rank=runtime.rank, world_size=runtime.world_size)
-        return self._use(arenas.Arena(fd))
+            if is_capturing():
+                self._is_hurried = True  # when the graph is replayed nobody will tell
+                return
+            self._optimizers.saw(optimizer)
+            job = self._copier.job
+            if job is not None and not job.is_released:
+                waited_s = self._copier.before_change()
+                self._runtime.board.add_stall_s(waited_s)
+                if self._cadence is not None and not job.why:
+                    self._cadence.waited(waited_s + job.at_once_s, self._num_done - 1, time.monotonic())
+        except Exception as error:
+            if came_from_signal(error):
+                raise
+            self._is_hurried = True
+            self._tell("snapshot", f"{type(error).__name__}: {error}; training goes on")
 
-    def _use(self, arena: arenas.Arena) -> arenas.Arena:
-        self._arena = arena
-        self._targets = [Target(arena.buffer(index)) for index in range(arenas.NUM_BUFFERS)]
-        return arena
+    def _published(self, step: int) -> None:
+        self._published_step = step
+        self._runtime.board.set_published_step(step)
+
+    def _failed(self, job: Job) -> None:
+        if self._published_step == job.step:  # it was taken back
+            self._published_step = max(arenas.held_steps(job.arena.fd), default=None)
+            self._runtime.board.set_published_step(-1 if self._published_step is None else self._published_step)
+        if job.why == TORN:
+            self._is_hurried = True
+            self._tell("torn", f"no snapshot of step {job.step}: {TORN}; from now on training waits for each copy")
+        else:
+            self._tell("snapshot", f"no snapshot of step {job.step}: {job.why}; training goes on")
 
     def _tell(self, where: str, what: str) -> None:
         if where in self._told:
@@ -166,24 +300,29 @@ class Keeper:
         self._runtime.report_fault(f"state: {where}", what)
 
 
-_BEGIN_ANEW = "to begin from the start, end this run and start a new one"
+def _pace_text(pace: cadence.Cadence, step: int) -> str:
+    share = "" if pace.share is None else f" (this rank's optimizers waited for {pace.share:.1%} of a step before)"
+    if pace.every == 1:
+        return f"from step {step} on each step is kept in memory again{share}"
+    return f"from step {step} on one of {pace.every} steps is kept in memory{share}"
 
 
-def _refused_text(refusal: ArenaRefused, needed_bytes: int) -> str:
-    free = "unknown" if refusal.free_bytes is None else f"{refusal.free_bytes / 2**20:,.0f} MiB"
-    return (
-        f"training goes on without snapshots: this rank needs {needed_bytes / 2**20:,.0f} MiB of memory for two copies "
-        f"of its state, free: {free} ({refusal.why}). After a fault the job begins again at its last common snapshot, "
-        "or at step 0. Free memory on this node, use fewer ranks on it, or put less into State"
-    )
+def _why_not(job: Job) -> str:
+    """A copy that was to be finished is not published."""
+    if job.is_withheld:
+        return "the first copy of a process is kept once it was compared, when the next optimizer steps"
+    return job.why or "its copy is not over in time"
 
 
-def came_from_signal(error: BaseException) -> bool:
-    """Whether a signal handler raised this while our code happened to run: then it is the program's, not ours."""
-    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code in handlers:
-            return True
-        trace = trace.tb_next
-    return False
+def _watch_optimizers(keeper: Keeper) -> None:
+    """Have torch call `before_optimizer`, for as long as this keeper lives."""
+    reference = weakref.ref(keeper)
+
+    def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
+        alive = reference()
+        if alive is not None:
+            alive.before_optimizer(optimizer)
+
+    before_step._torchdynamo_disable = True  # type: ignore[attr-defined]  # see worker.hooks
+    handle = register_optimizer_step_pre_hook(before_step)
+    weakref.finalize(keeper, handle.remove)

@@ -15,6 +15,14 @@ import torch
 
 def capture() -> dict[str, Any]:
     """Everything `restore` needs, cheap to pickle."""
+    state = capture_host()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def capture_host() -> dict[str, Any]:
+    """The same without devices, which would have to be waited for: what a data loader can draw from."""
     version, words, gauss = random.getstate()
     state: dict[str, Any] = {
         "python": (version, array.array("Q", words).tobytes(), gauss),
@@ -23,8 +31,6 @@ def capture() -> dict[str, Any]:
     numpy = sys.modules.get("numpy")
     if numpy is not None and "numpy.random" in sys.modules:
         state["numpy"] = numpy.random.get_state()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state_all()
     return state
 
 

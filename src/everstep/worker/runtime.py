@@ -8,23 +8,27 @@ counted) if they cannot be.
 
 import collections
 import os
+import select
 import signal
 import socket
 import threading
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from everstep.wire import local
 from everstep.worker.board import BoardLine
+from everstep.worker.phases import Phases
 
 DRILL_SIGNAL = signal.SIGRTMIN + 8
 MAX_FAULT_REPORTS = 20
 """Per worker. The board goes on counting; the agent's log must not be flooded by a fault in every step."""
 
+MAX_TOLD_BYTES = 16 << 10
+
 _ARENA_TIMEOUT_S = 30.0
-"""The agent makes and sizes a memfd; far above what that takes. Longer would only hide an agent that is
-stuck.
-"""
+"""Where training waits for it: the agent makes and sizes a memfd, and this is far above what little memory takes. Much
+memory is asked for on a thread, which waits for as long as the agent is there."""
 
 _SEND_TIMEOUT_S = 2.0
 
@@ -50,6 +54,12 @@ class Runtime:
     arenas: list[int]
     """Descriptors of this rank's snapshot memory of earlier generations, oldest first. The runtime owns them.
     """
+    snapshot_buffers: int
+    """Copies of the state that its memory should have room for."""
+    restore_path: str
+    """The step is restored from this checkpoint, not from memory; empty: from memory."""
+    init_from: str
+    """A checkpoint to begin with when there is no step to resume from; empty: none."""
     board: BoardLine
 
     def __init__(self, link: socket.socket, assignment: dict[str, Any], board: BoardLine, arenas: list[int]) -> None:
@@ -59,16 +69,34 @@ class Runtime:
         self.generation = int(assignment["generation"])
         self.resume_step = assignment.get("resume_step")
         self.arenas = arenas
+        self.snapshot_buffers = int(assignment.get("snapshot_buffers") or 2)
+        self.restore_path = str(assignment.get("restore_path") or "")
+        self.init_from = str(assignment.get("init_from") or "")
         self.board = board
         self.known_modules: frozenset[str] = frozenset()
         self.watch_link: socket.socket | None = None
+        self.step_hooks: list[Callable[[int], None]] = []
+        """Called after each step: drills that happen between two of them."""
+        self.save_now: Callable[[float], tuple[int | None, str]] | None = None
+        """Completes the snapshot of the last completed step within so many seconds, from any thread: its step, or why
+        not. Set by State."""
         self._link: socket.socket | None = link
         self._pid = os.getpid()
         self._reading = threading.Lock()
+        self._sending = threading.RLock()  # a drill in a signal handler may answer in the middle of something
         self._drills: collections.deque[dict[str, Any]] = collections.deque()
         self._rung: set[str] = set()
         self._num_reported = 0
         self._watches = False
+        self.phases = Phases(board)
+        self.digest_every = int(assignment.get("digest_every") or 0)
+        """Steps between two digests of the parameters; 0: none."""
+        self.step_in_progress: int | None = None
+        """Told by State's loop; None outside of it."""
+        self.is_told_steps = False
+        """The program counts steps itself, with `everstep.step`: the optimizer hook does not."""
+        self.is_told_work = False
+        """The program says how much work a step was: batches are not measured."""
 
     def mark(self, name: str) -> None:
         """Reach a milestone: "entered", "rendezvous_begun", "rendezvous_done", "first_step".
@@ -96,32 +124,52 @@ class Runtime:
         """
         if os.getpid() != self._pid:
             return  # a forked child (data loader) has the mapping too, but the line is the rank's own
+        self.phases.step_done()
         if self.board.step_done(step, time.time()):
             self.mark("first_step")
             self._tell_modules()
+        for hook in list(self.step_hooks):
+            hook(step)
 
-    def request_arena(self, num_bytes: int) -> int:
-        """Ask the agent for snapshot memory of `num_bytes`; returns the descriptor, which the caller owns.
+    def told_step(self) -> int:
+        """The program says that a step is done, without State: count it. Returns its index, from 0 in a generation."""
+        last = self.board.last_step
+        # The first time, the optimizer's hook has counted this very step already, if the optimizer went before.
+        step = 0 if last is None else last + int(self.is_told_steps)
+        self.is_told_steps = True
+        self.step_done(step)
+        return step
 
-        Raises ArenaRefused, also when the agent does not answer.
+    def tell(self, frame: dict[str, Any]) -> None:
+        """Send something small to the agent, or lose it: nothing waits for it."""
+        if os.getpid() != self._pid:
+            return
+        data = local.pack(frame)
+        if len(data) > MAX_TOLD_BYTES:  # the kernel might take a part of it, and nothing could be said afterwards
+            self.report_fault("tell", f"a frame of {len(data)} bytes; at most {MAX_TOLD_BYTES}")
+        else:
+            self._send(data)
+
+    def request_arena(self, num_bytes: int, *, is_patient: bool = False) -> int:
+        """Ask the agent for snapshot memory of `num_bytes`; returns the descriptor, which the caller owns. From any
+        thread; nobody else waits for it. `is_patient`: the answer may take as long as it takes.
+
+        Raises ArenaRefused, also when the agent is gone, or does not answer.
         """
         link = self._link
         if link is None or os.getpid() != self._pid:
             raise ArenaRefused("the link to the agent is closed")
         try:
             with self._reading:
-                link.settimeout(_ARENA_TIMEOUT_S)
-                try:
+                with self._sending:
                     local.send(link, {"memory": {"bytes": num_bytes}})
-                    return self._await_arena(link)
-                finally:
-                    link.settimeout(None)
+                return self._await_arena(link, num_bytes, None if is_patient else time.monotonic() + _ARENA_TIMEOUT_S)
         except (OSError, local.FrameError) as error:
             self._link = None  # a frame may be cut in the middle: nothing more can be said on it
             raise ArenaRefused(f"the agent did not answer: {error}") from error
         finally:
             if self._drills:
-                signal.raise_signal(DRILL_SIGNAL)
+                os.kill(self._pid, DRILL_SIGNAL)
 
     def report_fault(self, where: str, why: str) -> None:
         """Something of ours failed and was swallowed: count it, and tell the agent. Never raises."""
@@ -161,17 +209,27 @@ class Runtime:
         """The drill cannot be done at this place; it is the next one again."""
         self._drills.appendleft(request)
 
-    def _await_arena(self, link: socket.socket) -> int:
+    def answer_drill(self, request: Mapping[str, Any], why_not: str, *, is_armed: bool = False) -> None:
+        """Tell the agent that the drill is done, or will be at the next occasion, or why it cannot be."""
+        self._ring({"drilled": request.get("id"), "why": why_not[:2000], "is_armed": is_armed})
+
+    def _await_arena(self, link: socket.socket, num_bytes: int, until: float | None) -> int:
+        poll = select.poll()
+        poll.register(link, select.POLLIN)
         while True:
+            if not poll.poll(None if until is None else max(0.0, until - time.monotonic()) * 1000):
+                raise ArenaRefused(f"the agent did not answer within {_ARENA_TIMEOUT_S:.0f} s")
             received = local.recv(link)
             if received is None:
                 raise OSError("it closed the link")
             frame, fds = received
-            if frame.get("memory") == "granted" and fds:
+            if frame.get("memory") == "granted" and fds and frame.get("bytes", num_bytes) == num_bytes:
                 return fds[0]
             if frame.get("memory") == "refused":
                 raise ArenaRefused(str(frame.get("why", "no reason given")), frame.get("free_bytes"))
-            self._put(frame, fds)
+            self._put(frame, fds)  # also memory that was asked for before, and came too late
+            if self._drills:
+                os.kill(self._pid, DRILL_SIGNAL)
 
     def _read_waiting(self) -> None:
         """Take what has arrived on the link; frames that began to arrive are read to their end."""
@@ -199,11 +257,12 @@ class Runtime:
         try:
             names = importable_ahead(self.known_modules)
             if self._link is not None:
-                self._link.settimeout(_SEND_TIMEOUT_S)
-                try:
-                    local.send(self._link, {"modules": names})
-                finally:
-                    self._link.settimeout(None)
+                with self._sending:
+                    self._link.settimeout(_SEND_TIMEOUT_S)
+                    try:
+                        local.send(self._link, {"modules": names})
+                    finally:
+                        self._link.settimeout(None)
         except OSError as error:
             self._link = None
             self.report_fault("modules", f"{type(error).__name__}: {error}")
@@ -211,16 +270,24 @@ class Runtime:
             self.report_fault("modules", f"{type(error).__name__}: {error}")
 
     def _ring(self, frame: dict[str, Any]) -> None:
+        self._send(local.pack(frame))
+
+    def _send(self, data: bytes) -> None:
         """Send a small frame without ever waiting. A kernel buffer takes such a frame whole or not at all."""
         link = self._link
         if link is None:
             return
+        if not self._sending.acquire(blocking=False):  # another thread is in the middle of a frame
+            self.board.count_fault()
+            return
         try:
-            link.send(local.pack(frame), socket.MSG_DONTWAIT)
+            link.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
             self.board.count_fault()
         except OSError:
             self._link = None
+        finally:
+            self._sending.release()
 
 
 _current: Runtime | None = None

@@ -16,12 +16,15 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from everstep.checkpoint.packing import PartError, Stored
 from everstep.errors import EverstepError, SnapshotError
-from everstep.worker import ddp_order, random_state
+from everstep.worker import ddp_order, random_state, restoring
+from everstep.worker.adapting import adapted
 from everstep.worker.board import Phase
-from everstep.worker.keeper import Keeper, came_from_signal
+from everstep.worker.digesting import StateDigests
+from everstep.worker.keeper import Keeper
 from everstep.worker.runtime import Runtime, current
-from everstep.worker.snapshot import PartError, Stored
+from everstep.worker.signals import came_from_signal
 
 _RANDOM = "everstep.random"  # a keyword cannot contain a dot
 _DDP_ORDER = "everstep.ddp_order"
@@ -54,17 +57,18 @@ class State:
                     f"State({name}=...): {type(thing).__module__}.{type(thing).__qualname__} has no "
                     f"{' and no '.join(missing)}; give an object with both, or wrap it in one"
                 )
-        self._objects = objects
+        self._objects = {name: adapted(thing) for name, thing in objects.items()}
         self._step = -1
         self._resumed = False
         self._random: dict[str, Any] | None = None
         self._pinned: dict[ddp_order.Key, ddp_order.Layout] | None = None
         self._order: ddp_order.BucketOrder | None = None
+        self._digests: StateDigests | None = None
         self._runtime = current()
         self._keeper = Keeper(self._runtime) if self._runtime is not None else None
         if self._runtime is not None and self._keeper is not None:
             began = time.perf_counter()
-            self._restore(self._runtime, self._keeper)
+            self._restore(self._runtime)
             self._runtime.board.add_restore_s(time.perf_counter() - began)
 
     @property
@@ -85,21 +89,69 @@ class State:
         """
         return self._steps(operator.index(num_steps))
 
-    def _steps(self, num_steps: int) -> Iterator[int]:
+    def begin(self) -> int:
+        """For a loop that belongs to somebody else, in place of `steps`: the next step begins now. Returns its index.
+
+        Random state is restored here: whatever the loop draws before its first step must be drawn before this call.
+        """
         self._begin()
-        while self._step + 1 < num_steps:
-            yield self._step + 1
-            self._step += 1
-            if self._runtime is not None and self._keeper is not None:
-                self._completed(self._runtime, self._keeper)
+        if self._runtime is not None:
+            self._runtime.step_in_progress = self._step + 1
+        return self._step + 1
+
+    def complete_step(self, step: int | None = None) -> None:
+        """The step in progress is complete, and the next one begins. `step` is its index, the next one if not given.
+
+        Raises EverstepError for an index that does not grow: such a snapshot would take the place of another one.
+        """
+        done = self._step + 1 if step is None else operator.index(step)
+        if done <= self._step:
+            raise EverstepError(f"complete_step({done}): step {self._step} is complete already; indices only grow")
+        self._step = done
         if self._runtime is not None and self._keeper is not None:
+            self._completed(self._runtime, self._keeper)
+            self._runtime.step_in_progress = done + 1
+
+    def finish(self) -> None:
+        """The loop has ended: there is no next step."""
+        if self._runtime is not None and self._keeper is not None:
+            self._guarded(self._keeper, "snapshot", self._keeper.finish)
             board = self._runtime.board
             self._guarded(self._keeper, "progress", lambda: board.set_phase(Phase.FINISHING))
 
-    def _restore(self, runtime: Runtime, keeper: Keeper) -> None:
-        stored = keeper.stored()
-        if stored is None:
+    def _steps(self, num_steps: int) -> Iterator[int]:
+        self.begin()
+        try:
+            while self._step + 1 < num_steps:
+                yield self._step + 1
+                self.complete_step()
+        except GeneratorExit:  # the loop was left early
+            if self._keeper is not None:
+                self._guarded(self._keeper, "snapshot", self._keeper.finish)
+            raise
+        self.finish()
+
+    def _restore(self, runtime: Runtime) -> None:
+        stored = restoring.from_memory(runtime)
+        if stored is not None:
+            self._load(stored, runtime)
+            if not stored.is_sealed and self._keeper is not None:
+                self._keeper.warn(
+                    "unsealed",
+                    f"goes on after step {runtime.resume_step} with a snapshot that was not sealed yet: its bytes "
+                    "could not be compared with those that were written",
+                )
             return
+        loaded = restoring.from_disk(runtime, self._objects)
+        if loaded is None:
+            return
+        self._random = loaded.random
+        self._pinned = loaded.ddp_order
+        step = loaded.step if runtime.resume_step is None else runtime.resume_step
+        self._step = -1 if step is None else step
+        self._resumed = True
+
+    def _load(self, stored: Stored, runtime: Runtime) -> None:
         missing = sorted(set(self._objects) - set(stored.names))
         gone = sorted(set(stored.names) - set(self._objects) - {_RANDOM, _DDP_ORDER})
         if missing or gone:
@@ -123,11 +175,16 @@ class State:
         began = time.perf_counter()
         if self._order is None:
             self._pin_order(keeper)
+        if self._digests is None and runtime.digest_every > 0 and runtime.world_size > 1:
+            self._guarded(keeper, "digest", lambda: self._begin_digests(runtime))
         if self._random is not None:
             random, self._random = self._random, None
             self._guarded(keeper, "random state", lambda: random_state.restore(random))
         runtime.board.add_restore_s(time.perf_counter() - began)
         self._guarded(keeper, "progress", lambda: _begin_account(runtime))
+
+    def _begin_digests(self, runtime: Runtime) -> None:
+        self._digests = StateDigests(runtime, self._objects.values())
 
     def _be_the_only_one(self) -> None:
         global _stepping
@@ -175,6 +232,9 @@ class State:
 
     def _completed(self, runtime: Runtime, keeper: Keeper) -> None:
         self._guarded(keeper, "progress", lambda: runtime.step_done(self._step))
+        digests = self._digests
+        if digests is not None and not self._guarded(keeper, "digest", lambda: digests.after_step(self._step)):
+            self._digests = None
         if self._follow_order(keeper):
             keeper.take(self._step, self._parts)
 

@@ -8,73 +8,103 @@ Started by `Runtime.start_watch` when the first rendezvous is done. The agent as
 link is read by the main thread.
 """
 
+import atexit
+import contextlib
 import os
 import select
 import socket
-import sys
 import threading
 import time
-from typing import Any
 
 from everstep.wire import local
+from everstep.worker import entered, sampler
 from everstep.worker.board import BoardLine
+from everstep.worker.record import flight_record
+from everstep.worker.runtime import current
+from everstep.worker.sequence import Sequence
 
 LOOK_S = 0.5
 """Shorter than a quarter of the shortest window, so that it hardly adds to the time to detect. A look takes some
 microseconds per process group."""
 
+END_LIMIT_S = 0.5
+"""How long the end of a program waits for a call of ours into torch; those take microseconds."""
+
 _MAX_ERROR = 300
 
 
 def start(board: BoardLine, link: socket.socket) -> None:
-    thread = threading.Thread(target=_run, args=(board, link), name="everstep-watch", daemon=True)
+    """Tell the agent how to have frames written without the interpreter lock, and begin."""
+    try:
+        fd, signum = sampler.spill()
+        local.send(link, {"spill": fd, "signal": signum}, (fd,))
+    except Exception:
+        pass  # one way less to a stack
+    ending = _Ending(link)
+    thread = threading.Thread(target=_run, args=(board, link, ending), name="everstep-watch", daemon=True)
     thread.start()
+    # A thread that comes back from torch while the interpreter is being taken down would abort the process: so it ends
+    # before. A fork has no such thread.
+    pid = os.getpid()
+    atexit.register(lambda: ending.end(thread) if os.getpid() == pid else None)
 
 
-def _run(board: BoardLine, link: socket.socket) -> None:
-    """Until the agent closes its end."""
+class _Ending:
+    """The program ends: the thread is woken up and waited for."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self.is_set = False
+
+    def end(self, thread: threading.Thread) -> None:
+        self.is_set = True
+        with contextlib.suppress(OSError):  # closed already: then the thread has ended
+            self._link.shutdown(socket.SHUT_RDWR)
+        thread.join(END_LIMIT_S)
+
+
+def _run(board: BoardLine, link: socket.socket, ending: _Ending) -> None:
+    """Until the agent closes its end, or the program ends."""
+    sequence = Sequence(lambda: ending.is_set)
     try:
         poll = select.poll()
         poll.register(link, select.POLLIN)
-        while True:
-            if poll.poll(LOOK_S * 1000):
+        while not ending.is_set:
+            is_asked = poll.poll(LOOK_S * 1000)
+            if ending.is_set:
+                return
+            if is_asked:
                 received = local.recv(link)
                 if received is None:
                     return
-                local.send(link, _answer(received[0]))
-            _look(board)
-    except (OSError, local.FrameError):
-        return
+                if received[0].get("do") == "entered":
+                    entered.answer(link, received[0])
+                else:
+                    local.send(link, _answer(received[0]))
+            number = sequence.look()
+            if number is None:
+                board.forget_communication()
+            else:
+                board.set_communication(number, time.time())
+    except Exception:
+        return  # whatever it was, it is ours: the program hears nothing of it
     finally:
         board.forget_communication()  # nobody looks any more: unknown, not silent
 
 
-def _look(board: BoardLine) -> None:
-    seq = _sequence_numbers()
-    if seq is None:
-        board.forget_communication()
-    else:
-        board.set_communication(seq, time.time())
-
-
-def _sequence_numbers() -> int | None:
-    """Of all groups of this rank together; None where there is none that counts."""
-    module: Any = sys.modules.get("torch.distributed.distributed_c10d")
-    known = None
-    try:
-        for group in list(module._world.pg_map):
-            try:
-                known = (known or 0) + group._get_sequence_number_for_group()
-            except RuntimeError:
-                continue  # a backend that does not count
-    except Exception:
-        return None
-    return known
-
-
 def _answer(frame: local.Frame) -> local.Frame:
-    """`{"do": "dump", "id": 3, "path": ...}` -> `{"dumped": 3}` or `{"dumped": 3, "why": ...}`."""
+    """`{"do": "dump", "id": 3, "path": ...}` -> `{"dumped": 3}` or `{"dumped": 3, "why": ...}`;
+    `{"do": "stacks", "id": 4}` -> `{"sampled": 4, "threads": [...]}` or `{"sampled": 4, "why": ...}`;
+    `{"do": "save", "id": 5, "limit_s": 2.0}` -> `{"saved": 5, "step": 40}` or `{"saved": 5, "why": ...}`."""
     number = frame.get("id")
+    if frame.get("do") == "save":
+        step, why = _save(frame)
+        return {"saved": number, "step": step} if step is not None else {"saved": number, "why": why[:_MAX_ERROR]}
+    if frame.get("do") == "stacks":
+        try:
+            return {"sampled": number, "threads": sampler.threads()}
+        except Exception as error:
+            return {"sampled": number, "why": f"{type(error).__name__}: {error}"[:_MAX_ERROR]}
     try:
         _dump(str(frame["path"]))
     except Exception as error:
@@ -82,11 +112,19 @@ def _answer(frame: local.Frame) -> local.Frame:
     return {"dumped": number}
 
 
+def _save(frame: local.Frame) -> tuple[int | None, str]:
+    """Complete the snapshot of the last completed step; other questions wait meanwhile."""
+    try:
+        runtime = current()
+        if runtime is None or runtime.save_now is None:
+            return None, "this rank keeps no snapshots"
+        return runtime.save_now(float(frame["limit_s"]))
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
 def _dump(path: str) -> None:
-    """torch's flight record as JSON: under a millisecond, without stacks (those would be symbolised)."""
-    module: Any = sys.modules["torch._C._distributed_c10d"]
-    data = module._dump_fr_trace_json(True, False)
     part = path + ".part"
     with open(part, "wb") as file:
-        file.write(data if isinstance(data, bytes) else data.encode())
+        file.write(flight_record())
     os.replace(part, path)

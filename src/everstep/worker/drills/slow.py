@@ -1,0 +1,89 @@
+"""A machine that became slow: at the end of each step the rank sleeps for a share of what its steps take.
+
+The share is of the rank's own median step without our sleep, so it follows the program. Only time passes: data, the
+collector and the numbers are untouched. It ends with the process, or after the seconds that were asked for.
+
+steady: `percent` at once. growing: from nothing to `percent` within `seconds`, and stays there. intermittent: bursts of
+`percent`, as long as the pauses between them.
+"""
+
+import collections
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from everstep.worker.drills import Happened
+from everstep.worker.runtime import Runtime
+
+PERCENT = 30.0
+GROWING_S = 60.0
+BURST_S = 4.0
+"""Shorter than a round of the vote, so that each sees the bursts and the pauses."""
+
+NUM_STEPS = 15
+"""Of which the median is taken: one evaluation or checkpoint among them does not count."""
+
+LEAST_SLEEP_S = 0.001
+"""Less is saved up: the kernel would not sleep so short."""
+
+
+def arm(runtime: Runtime, request: Mapping[str, Any]) -> None:
+    options = request.get("options") or {}
+    slowness = Slowness(
+        percent=float(options.get("percent", PERCENT)),
+        pattern=str(options.get("pattern", "steady")),
+        seconds=float(options["seconds"]) if "seconds" in options else None,
+    )
+    earlier = [hook for hook in runtime.step_hooks if isinstance(hook, Slowness)]
+    runtime.step_hooks[:] = [hook for hook in runtime.step_hooks if hook not in earlier] + [slowness]
+    Happened(runtime, request)(f"its steps take {slowness.percent:g} % longer from now on ({slowness.pattern})")
+
+
+class Slowness:
+    """Called at the end of every step."""
+
+    def __init__(
+        self,
+        *,
+        percent: float,
+        pattern: str,
+        seconds: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.percent = percent
+        self.pattern = pattern
+        self._seconds = seconds
+        self._clock = clock
+        self._sleep = sleep
+        self._began_at = clock()
+        self._resumed_at: float | None = None  # when the step in progress began
+        self._step_s: collections.deque[float] = collections.deque(maxlen=NUM_STEPS)
+        self._owed_s = 0.0
+
+    def __call__(self, _step: int) -> None:
+        now = self._clock()
+        if self._resumed_at is not None:
+            self._step_s.append(now - self._resumed_at)
+            self._owed_s += self.share(now - self._began_at) * _median(self._step_s)
+        if self._owed_s >= LEAST_SLEEP_S:
+            self._sleep(self._owed_s)
+            self._owed_s = 0.0
+        self._resumed_at = self._clock()
+
+    def share(self, age_s: float) -> float:
+        """How much longer a step takes now, as a fraction."""
+        full = self.percent / 100
+        if self.pattern == "growing":
+            return full * min(1.0, age_s / (self._seconds or GROWING_S))
+        if self._seconds is not None and age_s >= self._seconds:
+            return 0.0
+        if self.pattern == "intermittent" and age_s % (2 * BURST_S) >= BURST_S:
+            return 0.0
+        return full
+
+
+def _median(values: Iterable[float]) -> float:
+    """The upper one of two. The standard library's would be imported by every rank for this alone."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]

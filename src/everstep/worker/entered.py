@@ -1,0 +1,69 @@
+"""When this rank entered its collectives: torch's flight record, for the rounds of the fail-slow vote.
+
+Runs on the watch thread. The record goes into memory without a name, which the agent reads and drops; a rank that is
+killed meanwhile leaves nothing behind. Making it holds the interpreter lock for some microseconds per entry: the answer
+says how long, and the agent asks less often where that is too much. Raises only for a link that is gone.
+"""
+
+import os
+import socket
+import sys
+import time
+from typing import Any
+
+from everstep.wire import local
+from everstep.worker.record import flight_record
+
+MAX_GROUP = 4096
+"""Larger groups are not listed; ranks that entered their collectives are then taken for their members."""
+
+_MAX_ERROR = 300
+
+
+def answer(link: socket.socket, frame: local.Frame) -> None:
+    """`{"do": "entered", "id": 3}` -> `{"entered": 3, "took_s": s, "groups": [[name, title, ranks], ...]}` with the
+    record's descriptor, or `{"entered": 3, "why": ...}`. Raises OSError."""
+    number = frame.get("id")
+    fd = -1
+    try:
+        began = time.thread_time()
+        data = flight_record()
+        took_s = time.thread_time() - began
+        fd = _keep(data)
+        reply = {"entered": number, "took_s": took_s, "groups": _groups()}
+    except Exception as error:
+        reply = {"entered": number, "why": f"{type(error).__name__}: {error}"[:_MAX_ERROR]}
+    try:
+        local.send(link, reply, (fd,) if fd >= 0 else ())
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _keep(data: bytes) -> int:
+    fd = os.memfd_create("everstep-entered", os.MFD_CLOEXEC)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _groups() -> list[list[Any]]:
+    """Groups of this rank, but for the whole job: gloo's flight record does not say who is in them."""
+    module: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    found: list[list[Any]] = []
+    try:
+        world = module._world
+        size = max((len(ranks) for ranks in world.pg_group_ranks.values()), default=0)
+        for group, ranks in list(world.pg_group_ranks.items()):
+            name = world.pg_names.get(group)
+            if name is not None and 1 < len(ranks) <= MAX_GROUP and len(ranks) < size:
+                numbers = sorted(int(rank) for rank in ranks)  # they may be NumPy's
+                found.append([name, str(getattr(group, "group_desc", "")), numbers])
+    except Exception:
+        return []  # torch's own book-keeping has another form: not declared
+    return found

@@ -1,0 +1,52 @@
+"""torch's flight record of this process as JSON, of the recorder that the process groups use. For the watch thread.
+
+NCCL has a recorder of its own, in CUDA builds only; gloo's is empty there. Reading NCCL's asks CUDA events, and a CUDA
+call of any thread spoils a graph that the program captures at that moment, unless the thread is relaxed first: where
+that cannot be done, there is no record, and it is said. Never run on a GPU so far.
+"""
+
+import ctypes
+import os
+import sys
+from typing import Any
+
+_RUNTIMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0")
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed
+
+_is_relaxed: bool | None = None
+
+
+def flight_record() -> bytes:
+    """Without stacks (those would be symbolised). Raises whatever torch raises, and RuntimeError."""
+    module: Any = sys.modules["torch._C._distributed_c10d"]
+    of_nccl = getattr(module, "_dump_nccl_trace_json", None)
+    if of_nccl is not None and _uses_nccl():
+        if not _relax():
+            raise RuntimeError("NCCL's record cannot be read without harm to a graph that is being captured")
+        data = of_nccl(True, False)
+    else:
+        data = module._dump_fr_trace_json(True, False)
+    return data if isinstance(data, bytes) else data.encode()
+
+
+def _uses_nccl() -> bool:
+    module: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    try:
+        return any("nccl" in str(backend[0]).lower() for backend in module._world.pg_map.values())
+    except Exception:
+        return False
+
+
+def _relax() -> bool:
+    """For this thread, once."""
+    global _is_relaxed
+    if _is_relaxed is None:
+        _is_relaxed = False
+        for name in _RUNTIMES:
+            try:
+                library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)  # only if torch has loaded it
+            except OSError:
+                continue
+            _is_relaxed = library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_RELAXED))) == 0
+            break
+    return _is_relaxed

@@ -1,0 +1,144 @@
+"""What a rank begins with after a restart: a snapshot in its memory, or a checkpoint in the persistent tier.
+
+Answers with the values to load; it loads nothing into the program's objects itself but for checkpoints, which are
+spread over another number of ranks on the way. Raises SnapshotError, because a job that was told to resume and
+silently began anew would be worse than one that ends with a reason; before that it tells the agent, so that another
+source is tried. Called by `everstep.State`, once.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from everstep.checkpoint import arena as arenas
+from everstep.checkpoint.packing import DamagedError, Stored
+from everstep.errors import SnapshotError
+from everstep.worker.signals import came_from_signal
+
+BEGIN_ANEW = "to begin from the start, end this run and start a new one"
+
+
+class Runtime(Protocol):
+    """What of `worker.runtime.Runtime` is used here."""
+
+    rank: int
+    world_size: int
+    resume_step: int | None
+    arenas: list[int]
+    restore_path: str
+    init_from: str
+
+    def tell(self, frame: dict[str, Any]) -> None: ...
+
+
+class Loaded(Protocol):
+    """What `checkpoint.persist.reading.load_into` returns."""
+
+    @property
+    def step(self) -> int | None: ...
+    @property
+    def random(self) -> Any: ...  # noqa: ANN401
+    @property
+    def ddp_order(self) -> Any: ...  # noqa: ANN401
+    @property
+    def resharded(self) -> bool: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+
+def from_memory(runtime: Runtime) -> Stored | None:
+    """The snapshot that all ranks resume from, or None: there is none, or it lies elsewhere. Raises SnapshotError.
+
+    Snapshots of later steps are forgotten: from here on the job writes another history.
+    """
+    step = runtime.resume_step
+    for fd in runtime.arenas:
+        arenas.invalidate_after(fd, -1 if step is None else step)
+    if step is None or runtime.restore_path:
+        return None
+    fd, snapshot = _find(runtime, step)
+    try:
+        damage = arenas.verify(fd, snapshot)
+        if damage:
+            raise DamagedError(damage)
+        memory = arenas.Arena(fd).buffer(snapshot.buffer)
+        parts = snapshot.length, snapshot.skeleton_bytes, snapshot.skeleton_crc
+        return Stored(memory, *parts, is_sealed=snapshot.sealed)
+    except Exception as error:
+        if came_from_signal(error):
+            raise
+        is_damaged = not isinstance(error, OSError)
+        tell(runtime, "memory", "", str(error), is_damaged=is_damaged)
+        what = "is damaged" if is_damaged else "cannot be read"
+        raise SnapshotError(
+            f"the snapshot of step {step} on rank {runtime.rank} {what}: {error}; {BEGIN_ANEW}"
+        ) from error
+
+
+def from_disk(runtime: Runtime, objects: Mapping[str, Any]) -> Loaded | None:
+    """Load the checkpoint that the job resumes from, or begins with, into the objects; None: there is none to load.
+    Raises SnapshotError."""
+    path = runtime.restore_path if runtime.resume_step is not None else runtime.init_from
+    if not path:
+        return None
+    from everstep.checkpoint.persist import reading  # needs fsspec, which few jobs load
+
+    try:
+        loaded: Loaded = reading.load_into(path, objects, rank=runtime.rank, world_size=runtime.world_size)
+        if runtime.rank == 0:
+            _say(loaded)
+        return loaded
+    except Exception as error:
+        if came_from_signal(error):
+            raise
+        if isinstance(error, SnapshotError):
+            raise  # it is whole and does not fit: no other one would
+        if runtime.resume_step is not None:
+            tell(runtime, "disk", path, str(error), is_damaged=isinstance(error, DamagedError))
+        raise SnapshotError(
+            f"the checkpoint at {path} cannot be loaded on rank {runtime.rank}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _say(loaded: Loaded) -> None:
+    """What is not as exact as usual; the same on all ranks, so one of them says it."""
+    notes = list(loaded.notes)
+    if loaded.resharded and loaded.step is not None:
+        notes.append(
+            f"the checkpoint of step {loaded.step} was written with another number of ranks or another layout: "
+            "random state and the order of DDP's sums begin anew"
+        )
+    for note in notes:
+        print(f"everstep: {note}", file=sys.stderr, flush=True)  # noqa: T201 - for people
+
+
+def tell(runtime: Runtime, source: str, where: str, why: str, *, is_damaged: bool) -> None:
+    """What this rank was to begin with cannot be used. `is_damaged`: nor can anybody else use it, ever; otherwise it
+    could not be read from here and now, which says nothing about the bytes."""
+    told = {"step": runtime.resume_step, "source": source, "where": where, "why": why[:1000], "is_damaged": is_damaged}
+    runtime.tell({"restore_failed": told})
+
+
+def _find(runtime: Runtime, step: int) -> tuple[int, arenas.Snapshot]:
+    """The newest snapshot of `step` in any arena of this rank. Raises SnapshotError."""
+    best: tuple[int, arenas.Snapshot] | None = None
+    seen = []
+    for fd in runtime.arenas:
+        contents = arenas.inspect(fd)
+        steps = [snapshot.step for snapshot in contents.snapshots]
+        seen.append(contents.why or f"steps {steps} of rank {contents.rank}")
+        if not contents.why and contents.world_size != runtime.world_size:
+            raise SnapshotError(
+                f"the snapshot of step {step} was taken with {contents.world_size} ranks, this generation has "
+                f"{runtime.world_size}: state cannot be spread over another number of ranks. "
+                f"Run with {contents.world_size} ranks again, or {BEGIN_ANEW}"
+            )
+        for snapshot in contents.snapshots if contents.rank == runtime.rank else ():
+            if snapshot.step == step and (best is None or snapshot.generation >= best[1].generation):
+                best = fd, snapshot
+    if best is None:
+        raise SnapshotError(
+            f"rank {runtime.rank} was told to resume after step {step} but its memory does not hold that step: "
+            f"{'; '.join(seen) or 'it was given none'}; {BEGIN_ANEW}"
+        )
+    return best

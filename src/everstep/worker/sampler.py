@@ -1,0 +1,133 @@
+"""What this process's threads execute, seen from inside: for when py-spy is missing, not permitted, or fails.
+
+Answers in the form of `py-spy dump --json`, so that one reader does for both. Called by the watch thread only, when
+the agent asks. It needs the interpreter lock: a rank that is stopped, or that holds the lock in native code, gives no
+answer here. For that case `spill` lets a signal write the frames without the lock. Only the standard library: it is
+imported in the user's process.
+
+From inside, a thread that executes Python and one that computes in native code look alike. They are told apart by what
+the lock does: whoever executes Python gives it back only after the switch interval.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+SPILL_SIGNAL = signal.SIGRTMIN + 9
+"""Next to the drill's. The agent sends it only to a process that has a handler for it."""
+
+NAP_S = 0.002
+"""Long enough for whoever waits for the lock to take it."""
+
+NUM_NAPS = 3
+"""The shortest of so many hand-overs counts: a busy machine delays one or two of them, never makes one shorter."""
+
+BUSY_SHARE = 0.03
+BUSY_NS = 500_000
+"""Of the time of the naps, and at least. A thread that waits uses some microseconds; one that works gets this much also
+on a machine with ten times as much work as processors."""
+
+OWNER_NS = 200_000
+"""Somebody keeps the lock: then it is the thread that used most, if it used at all this much."""
+
+MAX_FRAMES = 400
+MAX_THREADS = 256
+
+
+def threads() -> list[dict[str, Any]]:
+    """All threads that run Python, but for the caller's; the main thread last, as py-spy lists it."""
+    own = threading.get_ident()
+    known = {thread.ident: thread for thread in threading.enumerate()}
+    native = {ident: thread.native_id for ident, thread in known.items() if thread.native_id is not None}
+    native[threading.main_thread().ident or 0] = os.getpid()  # after a fork, the thread still says its parent's number
+    before = {ident: _cpu_ns(task) for ident, task in native.items()}
+    elapsed_s, is_contended = _hand_over()
+    used = {
+        ident: now - then
+        for ident, task in native.items()
+        if ident != own and (now := _cpu_ns(task)) is not None and (then := before[ident]) is not None
+    }
+    busiest = max(used, key=lambda ident: used[ident], default=None)
+    frames = sys._current_frames()
+    listed = []
+    for ident, frame in list(frames.items())[:MAX_THREADS]:
+        if ident == own:
+            continue
+        thread = known.get(ident)
+        # A thread whose time is not known may be computing: taken for idle, it could be called hung.
+        is_owner = is_contended and ident == busiest and used[ident] >= OWNER_NS
+        is_active = is_owner or ident not in used or used[ident] >= max(BUSY_NS, BUSY_SHARE * elapsed_s * 1e9)
+        listed.append(
+            {
+                "pid": os.getpid(),
+                "thread_id": ident,
+                "thread_name": _name(thread),
+                "os_thread_id": native.get(ident),
+                "active": is_active,
+                "owns_gil": is_owner,
+                "frames": _frames(frame),
+            }
+        )
+    listed.sort(key=lambda one: one["thread_name"] == "MainThread")
+    return listed
+
+
+def spill() -> tuple[int, int]:
+    """A descriptor and a signal: after the signal, the descriptor's file has the frames of all threads as faulthandler
+    writes them. Works while the lock is held. The caller owns the descriptor, which must stay open here. Raises OSError
+    when the program has a use of its own for the signal."""
+    if _is_caught(SPILL_SIGNAL):
+        raise OSError(f"the program handles signal {SPILL_SIGNAL} itself")
+    fd = os.memfd_create("everstep-spill", os.MFD_CLOEXEC)
+    faulthandler.register(SPILL_SIGNAL, file=fd, all_threads=True, chain=False)
+    return fd, int(SPILL_SIGNAL)
+
+
+def _is_caught(signum: int) -> bool:
+    """Whether anybody in this process, in C or Python, has a handler for it."""
+    with open("/proc/self/status", "rb") as file:
+        mask = file.read().partition(b"SigCgt:")[2].split()[0]
+    return bool(int(mask, 16) >> (signum - 1) & 1)
+
+
+def _hand_over() -> tuple[float, bool]:
+    """Give the lock away a few times: how long it took, and whether somebody kept it until asked for it."""
+    began = time.perf_counter()
+    shortest = min(_nap() for _ in range(NUM_NAPS))
+    return time.perf_counter() - began, shortest - NAP_S >= 0.6 * sys.getswitchinterval()
+
+
+def _nap() -> float:
+    began = time.perf_counter()
+    time.sleep(NAP_S)
+    return time.perf_counter() - began
+
+
+def _cpu_ns(task: int) -> int | None:
+    """Processor time of one thread; None where the kernel does not tell."""
+    try:
+        with open(f"/proc/self/task/{task}/schedstat", "rb") as file:
+            return int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _name(thread: threading.Thread | None) -> str | None:
+    if thread is None:
+        return None
+    return "MainThread" if thread is threading.main_thread() else thread.name
+
+
+def _frames(frame: FrameType | None) -> list[dict[str, Any]]:
+    """Innermost first."""
+    listed: list[dict[str, Any]] = []
+    while frame is not None and len(listed) < MAX_FRAMES:
+        code = frame.f_code
+        listed.append({"name": code.co_name, "filename": code.co_filename, "line": frame.f_lineno})
+        frame = frame.f_back
+    return listed
