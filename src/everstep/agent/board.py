@@ -30,7 +30,7 @@ class Board:
             self._ints[base + cell] = UNKNOWN
         for moment in FloatCell:
             self._floats[base + moment] = NAN
-        for cell in (IntCell.NUM_FAULTS, IntCell.COUNTS_OWN_STEPS, IntCell.PHASE):
+        for cell in (IntCell.NUM_FAULTS, IntCell.COUNTS_OWN_STEPS, IntCell.PHASE, IntCell.ACTIVITY):
             self._ints[base + cell] = 0
         for seconds in (FloatCell.RESTORE_S, FloatCell.STALL_S):
             self._floats[base + seconds] = 0.0
@@ -64,6 +64,22 @@ class Board:
     def communication(self, line: int) -> tuple[float | None, float | None]:
         """When the groups' sequence numbers last moved, and when somebody last looked."""
         return self._float(line, FloatCell.COMM_MOVED_AT), self._float(line, FloatCell.COMM_LOOKED_AT)
+
+    def activity(self, line: int) -> int:
+        """What the program or a hook says that the rank does: `worker.board.Activity`."""
+        return self._ints[line * LINE_BYTES // 8 + IntCell.ACTIVITY]
+
+    def is_collecting(self, line: int) -> bool:
+        """Whether Python's garbage collector is in a full collection."""
+        return self._ints[line * LINE_BYTES // 8 + IntCell.COLLECTING] == 1
+
+    def durations(self, line: int) -> tuple[float | None, float | None]:
+        """How long the last evaluation and the last save took."""
+        return self._float(line, FloatCell.EVALUATION_S), self._float(line, FloatCell.CHECKPOINT_S)
+
+    def loads(self, line: int) -> tuple[float | None, float | None, float | None]:
+        """Seconds waited for data, seconds in the garbage collector, work done; cumulative, None is not measured."""
+        return self._float(line, FloatCell.DATA_S), self._float(line, FloatCell.GC_S), self._float(line, FloatCell.WORK)
 
     def num_faults(self, line: int) -> int:
         return self._ints[line * LINE_BYTES // 8 + IntCell.NUM_FAULTS]

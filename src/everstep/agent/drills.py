@@ -10,24 +10,34 @@ import os
 import signal
 from pathlib import Path
 
-from everstep.agent.workers import Worker
+from everstep.agent.workers import Answers, Worker
+from everstep.core.drills import ANOMALY_KINDS, HANG_KINDS
+from everstep.model.actions import Inject
 from everstep.probes.oom import memory_cgroup
+from everstep.wire import local
+from everstep.worker.drills import PATIENCE_S
 from everstep.worker.runtime import DRILL_SIGNAL
 
 REACTION_S = 10.0
 """A rank hears a drill when its main thread is in Python. Longer than any usual step."""
 
+LOOK_S = 0.5
+"""How often a rank that does not answer is asked whether it lives."""
+
 _OOM_LIMIT_BYTES = 192 << 20
-_IN_WORKER = ("exit", "raise", "oom", "python-loop", "native-call")
-_HANGS = ("python-loop", "native-call")
+_UNANSWERED = ("python-loop", "native-call")
+"""The rank hangs where it hears of it."""
+
+_IN_WORKER = ("exit", "raise", "oom", *(kind for kind in HANG_KINDS if kind != "stop"), *ANOMALY_KINDS)
 
 
 class DrillRefused(Exception):  # noqa: N818 - an answer
     """The message says why the drill cannot be done."""
 
 
-async def inject(kind: str, worker: Worker | None) -> None:
+async def inject(action: Inject, worker: Worker | None) -> None:
     """Cause the fault. Raises DrillRefused."""
+    kind = action.kind
     if kind == "kill-agent":
         os.kill(os.getpid(), signal.SIGKILL)
     if worker is None or not worker.is_alive:
@@ -42,32 +52,74 @@ async def inject(kind: str, worker: Worker | None) -> None:
         raise DrillRefused(f"there is no drill {kind!r}")
     folder = _confine(worker) if kind == "oom" else None
     try:
-        await _ask(kind, worker)
+        await _ask(action, worker)
     finally:
         if folder is not None:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
-async def _ask(kind: str, worker: Worker) -> None:
-    """Put the request on the link, ring, and see that the rank ends."""
+def on_answer(worker: Worker, frame: local.Frame) -> None:
+    """The rank has armed the drill, or done it, or says why it cannot."""
+    answers = worker.drills.get(str(frame["drilled"]))
+    if answers is not None:
+        answers.put_nowait((str(frame.get("why", "")), bool(frame.get("is_armed"))))
+
+
+async def _ask(action: Inject, worker: Worker) -> None:
+    """Put the request on the link, ring, and see that it is heard: the rank answers, ends or hangs."""
+    deadline = asyncio.get_running_loop().time() + REACTION_S
+    await _until_entered(worker, deadline)
+    frame = {"do": "drill", "kind": action.kind, "id": action.drill, "options": action.options}
+    answers: Answers = asyncio.Queue()
+    worker.drills[action.drill] = answers
+    try:
+        if worker.channel is None or not worker.channel.send(frame):
+            raise DrillRefused("the rank's link is closed: there is no runtime of ours in this program")
+        worker.send_signal(DRILL_SIGNAL)
+        if action.kind in (*HANG_KINDS, *ANOMALY_KINDS):
+            if action.kind not in _UNANSWERED:
+                await _done(worker, answers, deadline)
+        else:
+            await _until_ended(worker, deadline)
+    finally:
+        worker.drills.pop(action.drill, None)
+
+
+async def _until_entered(worker: Worker, deadline: float) -> None:
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + REACTION_S
     while worker.is_alive and not worker.has_entered and loop.time() < deadline:
         await asyncio.sleep(0.02)
     if not worker.has_entered:
         raise DrillRefused("the rank has not entered its program")
-    if worker.channel is None or not worker.channel.send({"do": "drill", "kind": kind}):
-        raise DrillRefused("the rank's link is closed: there is no runtime of ours in this program")
-    worker.send_signal(DRILL_SIGNAL)
-    if kind in _HANGS:
-        return  # it lives on; whether it hangs is for everybody else to find out
+
+
+async def _until_ended(worker: Worker, deadline: float) -> None:
     while worker.is_alive:
-        if loop.time() > deadline:
+        if asyncio.get_running_loop().time() > deadline:
             raise DrillRefused(
                 f"the rank was still alive after {REACTION_S:.0f} s: it sits in native code, or its program caught it"
             )
         await asyncio.sleep(0.02)
+
+
+async def _done(worker: Worker, answers: Answers, deadline: float) -> None:
+    """Wait for the fault itself. A rank that ends, or whose generation does, needs no answer any more."""
+    late = f"the rank did not answer within {REACTION_S:.0f} s: its main thread is not in Python"
+    while worker.is_alive:
+        try:
+            async with asyncio.timeout(LOOK_S):
+                why_not, is_armed = await answers.get()
+        except TimeoutError:
+            if asyncio.get_running_loop().time() > deadline:
+                raise DrillRefused(late) from None
+            continue
+        if why_not:
+            raise DrillRefused(why_not)
+        if not is_armed:
+            return
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S + REACTION_S
+        late = f"the program made no step or collective of the fitting kind within {PATIENCE_S:.0f} s; it is off again"
 
 
 def _confine(worker: Worker) -> Path:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from everstep.agent.channel import Channel
 from everstep.agent.memory import Memory
@@ -43,6 +43,11 @@ class Keeper:
         """Give the launcher a duplicate."""
         if self._channel is not None:
             self._channel.send({"keep": {"rank": rank}}, (fd,))
+
+    def tell_ranks(self, ranks: Sequence[int]) -> None:
+        """Which ranks run here from now on: what is lost with this machine."""
+        if self._channel is not None:
+            self._channel.send({"runs": list(ranks)})
 
     def catch_up(self) -> None:
         """Before a command: a lost node's memory was sent before the controller decided on it, on another socket."""

@@ -6,32 +6,49 @@ Finish, or with its launcher. It imports neither torch nor the user's code.
 
 import argparse
 import asyncio
+import importlib
 import json
 import logging
 import os
 import secrets
 import signal
 import sys
-from collections.abc import Coroutine, Sequence
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from everstep.agent.classifying import warm_up
+from everstep.agent.copies.copies import Copies
 from everstep.agent.environment import base_environment
 from everstep.agent.keeper import Keeper
 from everstep.agent.memory import Memory
-from everstep.agent.monitor import LOOK_S
 from everstep.agent.node import END_GRACE_S, PROGRESS_S, Node
 from everstep.agent.reaping import Reaper
+from everstep.agent.senses.aside import aside
+from everstep.agent.senses.starting import sense
 from everstep.agent.starting import Home
+from everstep.agent.template import everstep_home
 from everstep.agent.warden import Warden
+from everstep.agent.watching import observing
+from everstep.agent.watching.monitor import LOOK_S
 from everstep.core.policy import Policy
-from everstep.errors import EverstepError
+from everstep.errors import ConfigError, EverstepError
+from everstep.model import events
 from everstep.wire.link import Link, RejectedError
 from everstep.wire.messages import Command
 from everstep.worker.life import die_with_parent
 
 _FLUSH_S = 1.0
 _PROBES_AGAIN_S = 60.0
+_WARM_UP_S = 3.0
+_INSPECT_AFTER_S = 5.0
+_OWN_ADDRESS = "127.0.0.1"
+"""Where other nodes get this one's snapshots: all nodes of the local engine are one machine."""
+
 _ORPHAN_GRACE_S = 0.5
 """For the workers' own clean-up when the launcher was killed: nobody is left who could end a stubborn one by hand."""
 
@@ -78,14 +95,14 @@ class _Agent:
     def __init__(self, options: _Options, ward: str, warden: Warden) -> None:
         self._options = options
         self._warden = warden
-        self._watches = _watches_hangs(options.run_dir)
+        self._policy = _policy_of(options.run_dir)
         self._home = Home(
             run=options.run,
             run_dir=options.run_dir,
             nproc=options.nproc,
             max_restarts=options.max_restarts,
-            watches_hangs=self._watches,
-            base_env=base_environment(os.environ, options.nproc, ward, watches_hangs=self._watches),
+            policy=self._policy,
+            base_env=base_environment(os.environ, options.nproc, ward, watches=self._policy.needs_watch_thread),
         )
 
     async def run(self) -> None:
@@ -98,12 +115,20 @@ class _Agent:
             loop.add_signal_handler(signum, over.set)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         keeper = Keeper(self._options.keeper_fd, lambda: node.report_joined())
-        memory = Memory(keeper.keep)
+        memory = Memory(keeper.keep, keeper.tell_ranks)
         await keeper.receive(memory)
-        node, link = self._make(keeper, memory, reaper, over)
+        node, link, copies = self._make(keeper, memory, reaper, over)
+        await copies.start()
         works: list[Coroutine[Any, Any, Any]] = [link.run(), _beat(node, link), over.wait()]
-        if self._watches:
+        if self._policy.needs_watch_thread:
             works.append(_watch(node, link))
+        if self._policy.watch_slowness and self._policy.slow_round_s > 0:
+            works.append(_rounds(node, link, self._policy.slow_round_s))
+        if self._policy.watch_numbers:
+            works.append(_observe(node, link))
+        works.append(self._sense(node, link))
+        works.append(_inspect(self._options.node, link.report, self._options.run_dir / "nodes" / self._options.node))
+        works.append(_warm_up(over))
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -115,15 +140,28 @@ class _Agent:
         for failure in failures:
             raise failure
 
-    def _make(self, keeper: Keeper, memory: Memory, reaper: Reaper, over: asyncio.Event) -> tuple[Node, Link]:
-        """The node and its link know each other."""
+    async def _sense(self, node: Node, link: Link) -> None:
         options = self._options
+        await sense(options.node, link.report, run_dir=options.run_dir, home=everstep_home(), rank_of=node.rank_of)
+
+    def _make(self, keeper: Keeper, memory: Memory, reaper: Reaper, over: asyncio.Event) -> tuple[Node, Link, Copies]:
+        """They know each other."""
+        options = self._options
+        copies = Copies(
+            options.node,
+            self._home,
+            memory,
+            reaper,
+            report=lambda event: link.report(event),
+            host=_OWN_ADDRESS,
+        )
         node = Node(
             options.node,
             self._home,
             reaper=reaper,
             warden=self._warden,
             snapshots=memory,
+            copies=copies,
             report=lambda event: link.report(event),
             on_finish=over.set,
         )
@@ -141,7 +179,7 @@ class _Agent:
             on_welcome=node.on_welcome,
             on_command=on_command,
         )
-        return node, link
+        return node, link, copies
 
 
 async def _is_gone(launcher: int) -> bool:
@@ -158,18 +196,68 @@ async def _beat(node: Node, link: Link) -> None:
     while True:
         await asyncio.sleep(PROGRESS_S)
         if link.is_connected:  # accounts are cumulative: nothing is lost by not queueing them
-            node.report_progress()
+            try:
+                node.report_progress()
+            except Exception:
+                _log.exception("progress cannot be told")  # the ranks go on, and the next beat may tell it
+
+
+async def _warm_up(over: asyncio.Event) -> None:
+    """What the first fault needs and takes long to load, after the ranks' own start has had the processors."""
+    await asyncio.sleep(_WARM_UP_S)
+    await asyncio.to_thread(warm_up)
+    await over.wait()
+
+
+async def _inspect(node: str, report: Callable[[events.Event], None], folder: Path) -> None:
+    """Imported when the ranks' own start is over: no recovery waits for it. Never ends by itself: the agent would."""
+    try:
+        await asyncio.sleep(_INSPECT_AFTER_S)
+        module = await aside(partial(importlib.import_module, "everstep.agent.senses.inspecting"), "everstep-import")
+        await module.inspect(node, report, folder)
+    except Exception:
+        _log.exception("the node is not inspected")
+    await asyncio.Event().wait()
 
 
 async def _watch(node: Node, link: Link) -> None:
     """A fault of ours in a probe costs the probes, never the ranks."""
+    again_s = LOOK_S
     while True:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(again_s)
         if link.is_connected:  # old signals are of no use: not queued
             try:
-                node.report_signals()
+                again_s = node.report_signals()
             except Exception:
                 _log.exception("the probes failed")
+                await asyncio.sleep(_PROBES_AGAIN_S)
+
+
+async def _observe(node: Node, link: Link) -> None:
+    """As above, for numbers."""
+    while True:
+        await asyncio.sleep(observing.LOOK_S)
+        if link.is_connected:
+            try:
+                node.report_numbers()
+            except Exception:
+                _log.exception("reading numbers failed")
+                await asyncio.sleep(_PROBES_AGAIN_S)
+
+
+async def _rounds(node: Node, link: Link, round_s: float) -> None:
+    """At multiples of `round_s` on the wall clock, so that all nodes look at the same time."""
+    number = 0
+    while True:
+        now = time.time()
+        following = int(now // round_s) + 1
+        number = following + (following == number)  # a sleep may end a moment early
+        await asyncio.sleep(number * round_s - now)
+        if link.is_connected:
+            try:
+                await node.report_round(number)
+            except Exception:
+                _log.exception("a round of the fail-slow vote failed")
                 await asyncio.sleep(_PROBES_AGAIN_S)
 
 
@@ -193,12 +281,12 @@ def _spec_of(run_dir: Path) -> tuple[str, int]:
         return "", Policy().max_restarts
 
 
-def _watches_hangs(run_dir: Path) -> bool:
-    """Policy `watch_hangs`, as spec.json has it."""
+def _policy_of(run_dir: Path) -> Policy:
+    """As spec.json has it: what is watched, and how often."""
     try:
-        return bool(json.loads((run_dir / "spec.json").read_bytes())["policy"]["watch_hangs"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return Policy().watch_hangs
+        return msgspec.convert(json.loads((run_dir / "spec.json").read_bytes())["policy"], Policy)
+    except (OSError, ValueError, KeyError, TypeError, ConfigError):  # msgspec's errors are ValueErrors
+        return Policy()
 
 
 def _parse(argv: Sequence[str]) -> _Options:

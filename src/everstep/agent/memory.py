@@ -1,16 +1,17 @@
 """Snapshot memory of this node: made on request, kept over generations, handed to the ranks and to the launcher.
 
 Answers which completed steps each rank could restore here. The worker writes, the agent only makes the memory, reads
-its header, and decides what is still needed: the newest arena once both of its buffers are complete, and the one
+its header, and decides what is still needed: the newest arena once two of its buffers are complete, and the one
 before it until then. With one snapshot only, a peer that was killed a step earlier would have none in common with it.
+What has to stay beyond that is pinned: trusted, being copied to another node, being persisted.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from everstep.checkpoint import arena, held
 from everstep.model.facts import Held
-from everstep.worker import arena
 
 MAX_ARENAS = 2
 """Per rank: one that holds snapshots, and its successor (another size) until that is complete itself."""
@@ -19,6 +20,10 @@ MARGIN_BYTES = 512 << 20
 MARGIN_SHARE = 0.05
 """Memory that is left alone: the larger of both. Snapshots that push the training into the out-of-memory killer would
 cost more than they save; a larger margin refuses snapshots that would have fitted."""
+
+
+_LEAST_BUFFERS = {arena.PIN_TRUSTED: 3, arena.PIN_SPARE: 4}
+"""Of pins that stay for many steps, how many buffers an arena must have for them."""
 
 
 class ArenaRefusal(Exception):  # noqa: N818 - an answer, not a fault
@@ -31,10 +36,16 @@ class ArenaRefusal(Exception):  # noqa: N818 - an answer, not a fault
 class Memory:
     """Owns every arena's descriptor on this node."""
 
-    def __init__(self, keep: Callable[[int, int], None]) -> None:
-        """`keep(rank, fd)` passes a duplicate to the launcher."""
+    def __init__(
+        self, keep: Callable[[int, int], None], tell_ranks: Callable[[Sequence[int]], None] = lambda _: None
+    ) -> None:
+        """`keep(rank, fd)` passes a duplicate to the launcher; `tell_ranks` tells it which ranks run here."""
         self._arenas: dict[int, list[int]] = {}
+        self._pins: dict[tuple[int, int], int] = {}  # (rank, which): step; for arenas that are yet to come
+        self._ranks: tuple[int, ...] = ()  # that run here, or ran last
+        self._trusted: int | None = None  # told last, also if that was before the ranks were known
         self._keep = keep
+        self._tell_ranks = tell_ranks
 
     def adopt(self, rank: int, fd: int) -> None:
         """Take over an arena that the launcher kept."""
@@ -42,29 +53,81 @@ class Memory:
         self._drop_needless(rank)
 
     def add(self, rank: int, fd: int) -> None:
-        """A new arena, made for a rank that asked for it. The descriptor is ours from now on."""
+        """A new arena, made for a rank that asked for it or for what was fetched. The descriptor is ours now."""
+        for (pinned, which), step in self._pins.items():
+            if pinned == rank:
+                _pin(fd, which, step)
         self._arenas.setdefault(rank, []).append(fd)
         self._drop_needless(rank)
         self._keep(rank, fd)
 
-    def for_rank(self, rank: int, resume_step: int | None) -> list[int]:
-        """What a new worker of `rank` gets, oldest first. Snapshots after the resume step are of a future that is
+    def arenas_of(self, rank: int) -> tuple[int, ...]:
+        """Oldest first. They may be closed at the next turn of the loop: whoever needs one longer duplicates it."""
+        return tuple(self._arenas.get(rank, ()))
+
+    def begin(self, ranks: Sequence[int], resume_step: int | None) -> None:
+        """These ranks run here from now on, and go on after `resume_step`. Snapshots after it are of a future that is
         done again, so they are invalidated first: they must never be mistaken for the new one's."""
+        newest = -1 if resume_step is None else resume_step
+        self._ranks = tuple(ranks)
+        self._tell_ranks(ranks)
+        if self._trusted is not None and self._trusted > newest:
+            self._trusted = None
+        for rank in ranks:
+            for which in (arena.PIN_BACKUP, arena.PIN_PERSIST, arena.PIN_SPARE):
+                self.pin(rank, which, None)
+            for fd in self.arenas_of(rank):
+                arena.invalidate_after(fd, newest)
+                trusted = arena.pins(fd)[arena.PIN_TRUSTED]
+                if trusted is not None and trusted > newest:
+                    arena.pin(fd, arena.PIN_TRUSTED, None)
+            if self._pins.get((rank, arena.PIN_TRUSTED), -1) > newest:
+                del self._pins[rank, arena.PIN_TRUSTED]
+            if self._trusted is not None:
+                self.pin(rank, arena.PIN_TRUSTED, self._trusted)
+
+    def for_rank(self, rank: int) -> list[int]:
+        """What a new worker of `rank` gets, oldest first."""
         self._drop_needless(rank)
-        fds = self._arenas.get(rank, [])
-        for fd in fds:
-            arena.invalidate_after(fd, -1 if resume_step is None else resume_step)
-        return list(fds)
+        return list(self._arenas.get(rank, []))
+
+    def pin(self, rank: int, which: int, step: int | None) -> None:
+        """Keep this step of the rank, also in memory that it gets later. None: nothing any more."""
+        self._pins.pop((rank, which), None)
+        if step is not None:
+            self._pins[rank, which] = step
+        for fd in self.arenas_of(rank):
+            _pin(fd, which, step)
+
+    def pinned(self, rank: int, which: int) -> int | None:
+        return self._pins.get((rank, which))
+
+    def trust(self, step: int) -> None:
+        """Of the ranks that run here, or will once `begin` says which; others' arenas may be here as well, and in use
+        elsewhere."""
+        self._trusted = step
+        for rank in self._ranks:
+            self.pin(rank, arena.PIN_TRUSTED, step)
+
+    def find(self, rank: int, step: int) -> tuple[int, arena.Snapshot] | None:
+        """The complete snapshot of this step, of the newest generation that wrote it, and where it is."""
+        found = [
+            (fd, snapshot)
+            for fd in self.arenas_of(rank)
+            for snapshot in arena.inspect(fd).snapshots
+            if snapshot.step == step
+        ]
+        return max(found, key=lambda each: each[1].generation, default=None)
+
+    def own(self) -> list[tuple[int, int]]:
+        """(rank, arena) of all ranks, newest arena first: for whoever serves them to other nodes."""
+        return [(rank, fd) for rank, fds in sorted(self._arenas.items()) for fd in reversed(fds)]
 
     def held(self) -> tuple[Held, ...]:
         """The complete snapshots of all ranks, as their headers say now."""
-        found = []
         self.drop_needless()
-        for rank in sorted(self._arenas):
-            steps = {step for fd in self._arenas[rank] for step in arena.held_steps(fd)}
-            if steps:
-                found.append(Held(rank=rank, steps=tuple(sorted(steps))))
-        return tuple(found)
+        found = (held.of_rank(rank, self._arenas[rank]) for rank in sorted(self._arenas))
+        return tuple(each for each in found if each is not None)
 
     def close(self) -> None:
         for fds in self._arenas.values():
@@ -78,9 +141,9 @@ class Memory:
             self._drop_needless(rank)
 
     def _drop_needless(self, rank: int) -> None:
-        """An older arena goes when a newer one is complete, or when there are too many."""
+        """An older arena goes when a newer one is complete and nothing in it is pinned, or when there are too many."""
         fds = self._arenas.get(rank, [])
-        while len(fds) > 1 and (len(fds) > MAX_ARENAS or any(_is_complete(fd) for fd in fds[1:])):
+        while len(fds) > 1 and (len(fds) > MAX_ARENAS or (_is_needless(fds[0]) and any(map(_is_complete, fds[1:])))):
             os.close(fds.pop(0))
 
 
@@ -88,17 +151,38 @@ def _is_complete(fd: int) -> bool:
     return len(arena.held_steps(fd)) >= arena.NUM_BUFFERS
 
 
-def make(num_bytes: int, rank: int, world_size: int) -> int:
-    """Make an arena if there is memory for it; its descriptor. Touches every page, so it takes a while and runs in a
-    thread. Raises ArenaRefusal."""
+def _pin(fd: int, which: int, step: int | None) -> None:
+    """What stays for many steps must leave room for the newest and for the one that is written: with two buffers there
+    is no trust, with three no anchor. Otherwise no snapshot could ever be taken again."""
+    if step is not None and arena.inspect(fd).num_buffers < _LEAST_BUFFERS.get(which, 0):
+        return
+    arena.pin(fd, which, step)
+
+
+def _is_needless(fd: int) -> bool:
+    return not set(arena.held_steps(fd)) & set(arena.pins(fd))
+
+
+def make(
+    num_bytes: int,
+    rank: int,
+    world_size: int,
+    num_buffers: int = arena.NUM_BUFFERS,
+    num_present: int = arena.MAX_BUFFERS,
+    promised_bytes: int = 0,
+) -> int:
+    """Make an arena if there is memory for it, beside what is promised to others; its descriptor. Touches every page of
+    the buffers that are to be present, so it takes a while and runs in a thread. Raises ArenaRefusal."""
     if num_bytes <= 0:
         raise ArenaRefusal(f"{num_bytes} bytes is not a size", None)
     free = free_bytes()
-    if free is not None and num_bytes > free:
-        raise ArenaRefusal(f"needs {num_bytes} bytes, {free} are free", free)
+    if free is not None and num_bytes > free - promised_bytes:
+        raise ArenaRefusal(f"needs {num_bytes} bytes, {free - promised_bytes} are free", free - promised_bytes)
     try:
-        return arena.create(num_bytes, rank=rank, world_size=world_size)
-    except (OSError, ValueError, OverflowError, arena.ArenaError) as error:
+        return arena.create(
+            num_bytes, rank=rank, world_size=world_size, num_buffers=num_buffers, num_present=num_present
+        )
+    except (OSError, ValueError, OverflowError, ZeroDivisionError, arena.ArenaError) as error:
         raise ArenaRefusal(f"the memory could not be made: {error}", free) from error
 
 

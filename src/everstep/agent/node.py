@@ -14,22 +14,27 @@ from typing import Any
 
 import msgspec
 
-from everstep.agent import collecting, drills, imports, memory, workers
+from everstep.agent import drills, imports, workers
 from everstep.agent.board import Board
+from everstep.agent.copies import saving
+from everstep.agent.copies.copies import Copies
+from everstep.agent.hearing import Hearing
 from everstep.agent.memory import Memory
-from everstep.agent.monitor import Monitor
 from everstep.agent.reaping import Reaper
-from everstep.agent.stacks import Stacks
 from everstep.agent.starting import Home, Starter
 from everstep.agent.template import Template, TemplateNews, everstep_home
 from everstep.agent.warden import Warden
+from everstep.agent.watching import collecting
+from everstep.agent.watching.monitor import Monitor
+from everstep.agent.watching.observing import Observing
+from everstep.agent.watching.slow_rounds import SlowRounds
+from everstep.agent.watching.stacks import Stacks
 from everstep.agent.workers import Group, Worker
 from everstep.errors import EverstepError
+from everstep.model import actions as act
 from everstep.model import events
-from everstep.model.actions import Action, CollectEvidence, Finish, Inject, StartWorkers, StopWorkers
 from everstep.model.facts import RankAccount, Started
 from everstep.model.spec import RunSpec
-from everstep.wire import local
 from everstep.wire.messages import Command
 
 PROGRESS_S = 2.0
@@ -53,6 +58,7 @@ class Node:
         reaper: Reaper,
         warden: Warden,
         snapshots: Memory,
+        copies: Copies,
         report: Callable[[events.Event], None],
         on_finish: Callable[[], None],
     ) -> None:
@@ -65,18 +71,34 @@ class Node:
         self._on_finish = on_finish
         self._board = Board(home.nproc)
         self._monitor = Monitor(node, self._board, Stacks(reaper), self._spawn)
+        self._slow_rounds = SlowRounds(node, self._board, home.policy.slow_round_s)
+        self._observing = Observing(node, report)
+        self._hearing = self._listen()
+        self._copies = copies
         self._spec: RunSpec | None = None
         self._template: Template | None = None
         self._starter: Starter | None = None
         self._group: Group | None = None
         self._fence = -1  # newest generation that was started or stopped here
-        self._started: events.WorkersStarted | None = None
+        self._started: events.Event | None = None  # how the start of this generation ended
         self._stopped: events.WorkersStopped | None = None
+        self._is_stopping = False
         self._task: asyncio.Task[None] | None = None  # the start or stop under way
         self._side_tasks: set[asyncio.Task[None]] = set()
-        self._rung: set[int] = set()
         self._park_timer: asyncio.TimerHandle | None = None
         self._num_stale = 0
+
+    def _listen(self) -> Hearing:
+        return Hearing(
+            self.node,
+            self._memory,
+            self._observing,
+            report=self._report,
+            spawn=self._spawn,
+            account=self._account,
+            on_modules=self._on_modules,
+            on_all_stepped=self._on_all_stepped,
+        )
 
     # -- what the link tells ---------------------------------------------------------------------------------------
 
@@ -89,8 +111,6 @@ class Node:
             self._set_up(spec)
 
     def report_joined(self) -> None:
-        is_alive = self._group is not None and self._group.is_alive
-        is_starting = self._task is not None and not self._task.done()
         self._report(
             events.NodeJoined(
                 at=time.time(),
@@ -98,24 +118,40 @@ class Node:
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 generation=self._fence,
-                stopped=not is_alive and not is_starting,
+                stopped=not self._lives(),
                 held=self._memory.held(),
+                backups=self._copies.held(),
+                endpoint=self._copies.endpoint,
             )
         )
 
+    def _lives(self) -> bool:
+        """A rank runs, or is being started or stopped."""
+        is_busy = self._task is not None and not self._task.done()
+        return is_busy or (self._group is not None and self._group.is_alive)
+
     def on_command(self, command: Command) -> None:
         """Carry out one command. Never raises: a fault of ours is logged, and reported where there is a form for it."""
-        action: Action = command.action
+        action: act.Action = command.action
         match action:
-            case StartWorkers():
+            case act.StartWorkers():
                 self._on_start(action)
-            case StopWorkers():
+            case act.StopWorkers():
                 self._on_stop(action)
-            case CollectEvidence():
+            case (
+                act.PlaceBackups()
+                | act.TrustStep()
+                | act.PersistSnapshot()
+                | act.CommitCheckpoint()
+                | act.StrikeCheckpoint()
+            ):
+                is_current = getattr(action, "generation", self._fence) == self._fence
+                self._copies.do(action, self._lives, is_current=is_current, is_stopping=self._is_stopping)
+            case act.CollectEvidence():
                 self._spawn(self._collect(action))
-            case Inject():
+            case act.Inject():
                 self._spawn(self._inject(action))
-            case Finish():
+            case act.Finish():
                 self._on_finish()
             case _:
                 _log.warning("not for an agent: %s", type(action).__name__)
@@ -133,10 +169,30 @@ class Node:
         event = events.ProgressReported(at=time.time(), node=self.node, generation=group.generation, accounts=accounts)
         self._report(event)
 
-    def report_signals(self) -> None:
-        """What the probes see of the live ranks."""
+    def report_signals(self) -> float:
+        """What the probes see of the live ranks. Seconds until the next look."""
         if self._group is not None and self._group.is_alive and not self._group.is_stopping:
             self._report(self._monitor.look(self._group, time.time()))
+        return self._monitor.look_again_s
+
+    def rank_of(self, pid: int) -> int | None:
+        """The rank that runs, or ran last, as this process. From any thread."""
+        found = list(self._group.workers.values()) if self._group is not None else []
+        return next((worker.rank for worker in found if worker.pid == pid), None)
+
+    def report_numbers(self) -> None:
+        """What ranks, or their logs, said of their steps."""
+        if self._group is not None and self._group.is_alive and not self._group.is_stopping:
+            self._observing.look(self._group)
+
+    async def report_round(self, number: int) -> None:
+        """When the live ranks entered their collectives, for the fail-slow vote."""
+        group = self._group
+        if group is None or not group.is_alive or group.is_stopping or self._spec is None:
+            return
+        event = await self._slow_rounds.look(group, number, self._spec.world_size, time.time())
+        if event.ranks and group is self._group and not group.is_stopping:
+            self._report(event)
 
     async def close(self, grace_s: float = END_GRACE_S) -> None:
         """End everything on this node."""
@@ -148,6 +204,7 @@ class Node:
             self._park_timer.cancel()
         if self._group is not None:
             await self._group.stop(grace_s)
+        await self._copies.close()
         if self._template is not None:
             self._template.close()
         if self._starter is not None:
@@ -174,7 +231,7 @@ class Node:
         self._template.start()
         self._template.park(self._home.nproc)
 
-    def _on_start(self, action: StartWorkers) -> None:
+    def _on_start(self, action: act.StartWorkers) -> None:
         if action.generation < self._fence:
             self._drop(action.generation, "StartWorkers")
         elif action.generation == self._fence:
@@ -183,21 +240,22 @@ class Node:
                 self._report(answer)
         else:
             self._fence = action.generation
-            self._started = self._stopped = None
+            self._started, self._stopped, self._is_stopping = None, None, False
+            self._copies.begin(action)
             self._replace_task(self._start(action))
 
-    def _on_stop(self, action: StopWorkers) -> None:
+    def _on_stop(self, action: act.StopWorkers) -> None:
         if action.generation < self._fence:
             self._drop(action.generation, "StopWorkers")
         elif self._stopped is not None and action.generation == self._fence:
             self._report(self._stopped)
-        elif self._group is not None and self._group.is_stopping and self._task and not self._task.done():
+        elif self._is_stopping and self._task and not self._task.done() and action.generation == self._fence:
             _log.info("generation %d is being stopped already", action.generation)
         else:
-            self._fence = action.generation
+            self._fence, self._is_stopping = action.generation, True
             self._replace_task(self._stop(action))
 
-    async def _start(self, action: StartWorkers) -> None:
+    async def _start(self, action: act.StartWorkers) -> None:
         assert self._starter is not None
         if self._group is not None and self._group.is_alive:
             await self._group.stop(0.0)  # the controller has given it up
@@ -205,12 +263,23 @@ class Node:
         group = Group(
             action.generation,
             reaper=self._reaper,
-            on_frame=self._on_frame,
+            on_frame=self._hearing.take,
             on_exit=self._on_exit,
             is_parking=self._template.is_parking if self._template is not None else lambda: False,
         )
         self._group = group
-        why = await self._starter.prepare(action.num_ranks)
+        self._hearing.begin(group, action.world_size)
+        why, failed = await asyncio.gather(self._starter.prepare(action.num_ranks), self._copies.prepare(action))
+        self._started = failed or await self._start_ranks(action, group, why)
+        self._report(self._started)
+        if not isinstance(self._started, events.WorkersStarted):
+            return
+        loop = asyncio.get_running_loop()
+        self._park_timer = loop.call_later(LATEST_PARK_S, self._feed_template)
+
+    async def _start_ranks(self, action: act.StartWorkers, group: Group, why: str) -> events.Event:
+        """All of them, or none."""
+        assert self._starter is not None
         started: list[Started] = []
         try:
             for local_rank in range(action.num_ranks):
@@ -219,21 +288,19 @@ class Node:
         except (EverstepError, OSError) as error:
             _log.exception("starting generation %d", action.generation)
             await group.stop(0.0)
-            failed = events.WorkersFailedToStart(
+            return events.WorkersFailedToStart(
                 at=time.time(), node=self.node, generation=action.generation, why=str(error)
             )
-            self._report(failed)
-            return
-        self._started = events.WorkersStarted(
+        return events.WorkersStarted(
             at=time.time(), node=self.node, generation=action.generation, started=tuple(started)
         )
-        self._report(self._started)
-        loop = asyncio.get_running_loop()
-        self._park_timer = loop.call_later(LATEST_PARK_S, self._feed_template)
 
-    async def _stop(self, action: StopWorkers) -> None:
+    async def _stop(self, action: act.StopWorkers) -> None:
         self._cancel_parking()
+        self._copies.end_generation()
         group = self._group
+        if group is not None and group.generation == action.generation:
+            await saving.save(group, self._board, action.save_s)
         exits = await group.stop(action.grace_s) if group is not None else []
         found = list(group.workers.values()) if group is not None else []
         for worker in found:
@@ -246,89 +313,12 @@ class Node:
             exits=tuple(exits) if mine else (),
             accounts=tuple(self._account(worker) for worker in found) if mine else (),
             held=self._memory.held(),
+            backups=self._copies.held(),
             num_killed=sum(worker.was_killed for worker in found) if mine else 0,
         )
         self._report(self._stopped)
 
-    # -- what workers tell -------------------------------------------------------------------------------------------
-
-    def _on_frame(self, worker: Worker, frame: local.Frame, fds: list[int]) -> None:
-        for fd in fds:
-            os.close(fd)  # workers have none to give
-        try:
-            if "mark" in frame:
-                worker.has_entered = True
-                self._ring(worker)
-            elif "modules" in frame:
-                self._on_modules(worker, frame["modules"])
-            elif "memory" in frame:
-                self._spawn(self._grant(worker, int(frame["memory"]["bytes"])))
-            elif "fault" in frame:
-                self._on_fault(worker, str(frame["fault"]["where"]), str(frame["fault"]["why"]))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            _log.warning("rank %d: frame not understood: %s: %s", worker.rank, type(error).__name__, error)
-
-    def _ring(self, worker: Worker) -> None:
-        """Marks of one loop turn go together: ranks reach them at about the same time."""
-        if not self._rung:
-            asyncio.get_running_loop().call_soon(self._report_marks)
-        self._rung.add(worker.rank)
-
-    def _report_marks(self) -> None:
-        rung, self._rung = self._rung, set()
-        group = self._group
-        if group is None:
-            return
-        present = [group.workers[rank] for rank in sorted(rung) if rank in group.workers]
-        accounts = tuple(self._account(worker) for worker in present)
-        if accounts:
-            event = events.MarksReported(at=time.time(), node=self.node, generation=group.generation, accounts=accounts)
-            self._report(event)
-        for worker, account in zip(present, accounts, strict=True):
-            worker.has_stepped |= account.first_step is not None
-        if group.workers and all(worker.has_stepped for worker in group.workers.values()):
-            self._cancel_parking()
-            self._park_timer = asyncio.get_running_loop().call_later(QUIET_S, self._feed_template)
-
-    def _on_modules(self, worker: Worker, names: object) -> None:
-        if self._template is not None and isinstance(names, list):
-            self._template.learn(names)
-
-    def _on_fault(self, worker: Worker, where: str, why: str) -> None:
-        self._report(
-            events.RuntimeFaulted(
-                at=time.time(),
-                node=self.node,
-                rank=worker.rank,
-                generation=self._group.generation if self._group is not None else -1,
-                where=where,
-                why=why,
-            )
-        )
-
-    async def _grant(self, worker: Worker, num_bytes: int) -> None:
-        """Memory for snapshots, or the reason why not."""
-        world_size = self._spec.world_size if self._spec is not None else 1
-        try:
-            fd = await asyncio.to_thread(memory.make, num_bytes, worker.rank, world_size)
-        except memory.ArenaRefusal as refusal:
-            if worker.channel is not None:
-                worker.channel.send({"memory": "refused", "why": refusal.why, "free_bytes": refusal.free_bytes})
-            self._report(
-                events.SnapshotsRefused(
-                    at=time.time(),
-                    node=self.node,
-                    rank=worker.rank,
-                    generation=self._group.generation if self._group is not None else -1,
-                    needed_bytes=num_bytes,
-                    free_bytes=refusal.free_bytes,
-                    why=refusal.why,
-                )
-            )
-            return
-        self._memory.add(worker.rank, fd)
-        if worker.channel is not None:
-            worker.channel.send({"memory": "granted", "bytes": num_bytes}, (fd,))
+    # -- the rest ----------------------------------------------------------------------------------------------------
 
     def _on_exit(self, worker: Worker) -> None:
         group = self._group
@@ -344,23 +334,31 @@ class Node:
             )
         )
 
-    # -- the rest ----------------------------------------------------------------------------------------------------
+    async def _collect(self, action: act.CollectEvidence) -> None:
+        self._report(
+            await collecting.collect(action, self._group, self._home.run_dir, self._monitor.stacks, self._board)
+        )
 
-    async def _collect(self, action: CollectEvidence) -> None:
-        self._report(await collecting.collect(action, self._group, self._home.run_dir, self._monitor.stacks))
-
-    async def _inject(self, action: Inject) -> None:
+    async def _inject(self, action: act.Inject) -> None:
         worker = self._group.workers.get(action.rank) if self._group and action.rank is not None else None
         try:
             if action.generation not in (-1, self._fence):
                 raise drills.DrillRefused(f"generation {action.generation} is over")
-            await drills.inject(action.kind, worker)
+            await drills.inject(action, worker)
         except drills.DrillRefused as refused:
             self._report(events.DrillFailed(at=time.time(), drill=action.drill, why=str(refused)))
 
     def _on_template_news(self, news: TemplateNews) -> None:
         _log.info("template: %s", news)
         self._report(events.TemplateReported(at=time.time(), node=self.node, **msgspec.structs.asdict(news)))
+
+    def _on_modules(self, names: list[object]) -> None:
+        if self._template is not None:
+            self._template.learn(names)
+
+    def _on_all_stepped(self) -> None:
+        self._cancel_parking()
+        self._park_timer = asyncio.get_running_loop().call_later(QUIET_S, self._feed_template)
 
     def _feed_template(self) -> None:
         self._park_timer = None
@@ -373,7 +371,8 @@ class Node:
             self._park_timer = None
 
     def _account(self, worker: Worker) -> RankAccount:
-        return workers.final_account(self._board.account(worker.local_rank), worker)
+        account = workers.final_account(self._board.account(worker.local_rank), worker)
+        return msgspec.structs.replace(account, backed_up_step=self._copies.backed_up_step(worker.rank))
 
     def _drop(self, generation: int, what: str) -> None:
         self._num_stale += 1

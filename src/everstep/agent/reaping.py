@@ -3,6 +3,10 @@
 The agent is a child subreaper: parked workers come to it from the template, and so does everything that a dead worker
 leaves behind. So it has to wait for any child, and SIGCHLD is what tells it about all of them. A pid that we have not
 reaped cannot be given to another process, which makes signals by pid safe.
+
+It is a matter of the main thread alone: only that one starts what is watched here, and the kernel gives it what was
+left behind. What another thread starts (a vendor's tool of a sense) is that thread's own, which waits for it and takes
+its exit status; it comes to us only if the thread ends first.
 """
 
 import asyncio
@@ -17,6 +21,8 @@ import msgspec
 
 _PR_SET_CHILD_SUBREAPER = 36
 _MAX_UNCLAIMED = 256
+_WNOTHREAD = 0x20000000
+"""Linux's __WNOTHREAD, which Python does not name: only children of the thread that asks."""
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +64,7 @@ class Reaper:
         """Take everything that has ended so far."""
         while True:
             try:
-                result = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
+                result = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | _WNOTHREAD)
             except ChildProcessError:
                 return
             if result is None:
@@ -74,7 +80,7 @@ class Reaper:
 
     def adopted(self) -> list[int]:
         """Children that nobody watches: what dead processes left behind."""
-        return [pid for pid in children_of(os.getpid()) if pid not in self._watched]
+        return [pid for pid in _children_of_main_thread() if pid not in self._watched]
 
     def _tell(self, ended: Ended) -> None:
         on_end = self._watched.pop(ended.pid, None)
@@ -86,21 +92,27 @@ class Reaper:
             del self._unclaimed[next(iter(self._unclaimed))]
 
 
-def children_of(pid: int) -> list[int]:
-    """Direct children, of every thread of `pid`. Empty where the kernel does not tell."""
-    children: list[int] = []
+def _children_of_main_thread() -> list[int]:
+    """Of this process. Empty where the kernel does not tell."""
+    pid = os.getpid()
     try:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            children += [int(word) for word in (thread / "children").read_text().split()]
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
-        return children
-    return children
+        return []
 
 
 def session_of(pid: int) -> int | None:
     try:
         return os.getsid(pid)
     except OSError:
+        return None
+
+
+def began(pid: int) -> int | None:
+    """When a process began, in the kernel's ticks: with its number that is one process and no later one."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
         return None
 
 
@@ -113,9 +125,10 @@ def kill(pid: int, signum: int) -> bool:
     return True
 
 
-def kill_group(pgid: int, signum: int = signal.SIGKILL) -> None:
-    """Signal a process group, if there is still one."""
+def kill_group(pgid: int, signum: int = signal.SIGKILL) -> bool:
+    """Signal a process group; False if there is none."""
     try:
         os.killpg(pgid, signum)
     except OSError:
-        return
+        return False
+    return True

@@ -18,8 +18,9 @@ from everstep.agent.board import Board
 from everstep.agent.channel import Channel
 from everstep.agent.memory import Memory
 from everstep.agent.template import Template
-from everstep.agent.watch_link import WatchLink
+from everstep.agent.watching.watch_link import WatchLink
 from everstep.agent.workers import Group, Paths, Worker
+from everstep.core.policy import Policy
 from everstep.errors import EverstepError
 from everstep.model.actions import StartWorkers
 from everstep.model.facts import Started
@@ -38,7 +39,7 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: Path
     nproc: int
     max_restarts: int
-    watches_hangs: bool = False
+    policy: Policy = Policy()
     base_env: Mapping[str, str]
 
 
@@ -117,11 +118,15 @@ class Starter:
             "stderr": str(worker.paths.stderr),
             "error_file": str(worker.paths.error_file),
             "resume_step": action.resume_step,
-            "watch": self._home.watches_hangs,  # the last descriptor is the watch thread's socket
+            "digest_every": self._home.policy.digest_every,
+            "snapshot_buffers": self._home.policy.snapshot_buffers,
+            "restore_path": action.restore_path,
+            "init_from": self._spec.init_from,
+            "watch": self._home.policy.needs_watch_thread,  # the last descriptor is the watch thread's socket
         }
-        fds = (self._board.fd, *self._memory.for_rank(worker.rank, action.resume_step))
+        fds = (self._board.fd, *self._memory.for_rank(worker.rank))
         with contextlib.ExitStack() as cleanup:
-            if self._home.watches_hangs:
+            if self._home.policy.needs_watch_thread:
                 ours, theirs = socket.socketpair()
                 worker.watch = WatchLink(ours)
                 fds = (*fds, cleanup.enter_context(theirs).fileno())

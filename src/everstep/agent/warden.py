@@ -8,10 +8,13 @@ kills every process that carries the agent's mark in its environment or lives in
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 from everstep.agent.environment import WARD_VARIABLE
+from everstep.probes.tracker import LIMIT_S, is_tracker
 
+_TRACKER_POLL_S = 0.01
 _PASSES = 20
 """Killing and looking again until nothing is found: a process may fork while we look."""
 
@@ -77,13 +80,27 @@ def end_all(ward: str, sessions: set[int]) -> int:
     killed: set[int] = set()
     for _ in range(_PASSES):
         found = {pid for pid in _all_pids() if pid not in killed and _belongs(pid, ward, sessions)}
-        if not found:
+        trackers = {pid for pid in found if is_tracker(pid)}
+        if not found - trackers:
             break
-        for pid in found:
+        for pid in found - trackers:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        killed |= found
-    return len(killed)
+        killed |= found - trackers
+    return len(killed) + _await_trackers(ward, sessions)
+
+
+def _await_trackers(ward: str, sessions: set[int]) -> int:
+    """They clean up behind the dead, and end; those that do not are killed."""
+    deadline = time.monotonic() + LIMIT_S
+    while left := [pid for pid in _all_pids() if is_tracker(pid) and _belongs(pid, ward, sessions)]:
+        if time.monotonic() > deadline:
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            return len(left)
+        time.sleep(_TRACKER_POLL_S)
+    return 0
 
 
 def _all_pids() -> list[int]:

@@ -11,18 +11,25 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from everstep.agent import exits, reaping
 from everstep.agent.channel import Channel
+from everstep.agent.classifying import explain_end
 from everstep.agent.reaping import Ended, Reaper
-from everstep.agent.watch_link import WatchLink
+from everstep.agent.watching.watch_link import WatchLink
 from everstep.model.facts import Exit, RankAccount
 from everstep.probes.oom import KernelLog, OomWatch
+from everstep.probes.tracker import LIMIT_S, is_tracker, members_of
 from everstep.wire import local
 
 _log = logging.getLogger(__name__)
+
+
+Answers: TypeAlias = "asyncio.Queue[tuple[str, bool]]"
+"""Of a rank that was asked for a drill: why not, and whether it is only armed."""
 
 
 class Paths(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +60,7 @@ class Worker:
         self.paths = paths
         self.channel: Channel | None = None
         self.watch: WatchLink | None = None
+        self.drills: dict[str, Answers] = {}  # asked for and not done, by id
         self.oom = OomWatch(pid, log)
         self.ended: Ended | None = None
         self.stopped_at: float | None = None  # when it got our SIGTERM or SIGKILL
@@ -60,6 +68,7 @@ class Worker:
         self.has_entered = False  # its program runs; before, a drill's signal would find no handler
         self.has_stepped = False
         self.exit: Exit | None = None
+        self.survivors: dict[int, int | None] = {}  # of its session, as it ended, with when they began
 
     @property
     def is_alive(self) -> bool:
@@ -70,12 +79,27 @@ class Worker:
         if self.is_alive:
             reaping.kill(self.pid, signum)
 
+    def note_survivors(self) -> None:
+        """It has ended and its session was killed; some of that may take time (uninterruptible sleep)."""
+        self.survivors = {pid: reaping.began(pid) for pid in members_of(self.pid)}
+
+    @property
+    def has_survivors(self) -> bool:
+        """Only while one is there does the session's number belong to it, and not perhaps to somebody else."""
+        return any(
+            began is not None and reaping.began(pid) == began and reaping.session_of(pid) == self.pid
+            for pid, began in self.survivors.items()
+        )
+
     def conclude(self) -> Exit:
         """How it ended, with everything that it left behind."""
         assert self.ended is not None
         error = exits.read_error(self.paths.error_file)
         had_failed = error is not None and (error.at is None or self.stopped_at is None or error.at < self.stopped_at)
         oom = self.oom.evidence() if self.ended.signal == signal.SIGKILL and not self.was_killed else None
+        last_output = exits.last_output(self.paths.stderr)
+        by_itself = self.stopped_at is None or had_failed
+        failed = by_itself and self.ended.code != 0
         self.exit = Exit(
             rank=self.rank,
             at=self.ended.at,
@@ -85,7 +109,8 @@ class Worker:
             oom=oom,
             # A rank that had raised before our signal was ending by itself; the signal only made it quicker.
             stopped_by_us=self.stopped_at is not None and not had_failed and oom is None,
-            last_output=exits.last_output(self.paths.stderr),
+            finding=explain_end(last_output, error, rank=self.rank, at=self.ended.at) if failed else None,
+            last_output=last_output,
         )
         return self.exit
 
@@ -147,18 +172,34 @@ class Group:
     def end_leftovers(self) -> None:
         """Kill what ended workers left running: their process groups, and their descendants that came to us."""
         for worker in self.workers.values():
-            if not worker.is_alive:
-                reaping.kill_group(worker.pid)
+            if worker.has_survivors:
+                self._end_session(worker.pid)
         if not self.is_alive and not self._is_parking():  # a worker that is being parked looks the same
             for pid in self._reaper.adopted():
-                reaping.kill(pid, signal.SIGKILL)
+                if not is_tracker(pid):
+                    reaping.kill(pid, signal.SIGKILL)
 
     def end_leftovers_of(self, worker: Worker) -> None:
-        """The same for one worker whose peers live on."""
-        reaping.kill_group(worker.pid)
+        """The same for one worker that has ended this moment; its peers may live on."""
+        if self._end_session(worker.pid):
+            worker.note_survivors()
         for pid in self._reaper.adopted():
-            if reaping.session_of(pid) == worker.pid:
+            if reaping.session_of(pid) == worker.pid and not is_tracker(pid):
                 reaping.kill(pid, signal.SIGKILL)
+
+    def _end_session(self, session: int) -> bool:
+        """Everything at once; where a resource tracker is among it, everything but that, which then ends by itself.
+        False if there was nothing."""
+        trackers = [pid for pid in self._reaper.adopted() if reaping.session_of(pid) == session and is_tracker(pid)]
+        if not trackers:
+            return reaping.kill_group(session)
+        killed: list[int] = []
+        while left := members_of(session, (*trackers, *killed)):
+            for pid in left:
+                reaping.kill(pid, signal.SIGKILL)
+            killed += left  # what they forked meanwhile is found by the next look
+        asyncio.get_running_loop().call_later(LIMIT_S, _end_trackers, trackers)
+        return True
 
     async def _wait_ended(self, timeout_s: float | None) -> bool:
         while self.is_alive:
@@ -185,6 +226,12 @@ class Group:
             self._on_exit(worker)
         if not self.is_alive and not self.is_stopping:
             self.end_leftovers()
+
+
+def _end_trackers(pids: list[int]) -> None:
+    for pid in pids:
+        if is_tracker(pid):
+            reaping.kill(pid, signal.SIGKILL)
 
 
 def final_account(account: RankAccount, worker: Worker) -> RankAccount:

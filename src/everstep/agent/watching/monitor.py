@@ -1,4 +1,4 @@
-"""Looks at every live rank of this node twice a second: four signals each, as ages, for the controller's hang rule.
+"""Looks at every live rank of this node at least twice a second: four signals each, as ages, for the hang rule.
 
 It decides nothing. The first three signals cost some file reads; stacks are taken only of ranks that have been quiet
 for longer than their own steps last, less often the longer the quiet lasts.
@@ -9,8 +9,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from everstep.agent.board import Board
-from everstep.agent.stacks import Stacks
+from everstep.agent.watching.sockets import FRESH_S, Sockets
+from everstep.agent.watching.stacks import Stacks
 from everstep.agent.workers import Group, Worker
+from everstep.analyzer.clusters import Activity
 from everstep.analyzer.signals import Phase, phase_seen
 from everstep.model.events import SignalsReported
 from everstep.model.facts import RankAccount, Signals
@@ -19,13 +21,22 @@ from everstep.probes.log_age import LogProbe
 from everstep.probes.probe import Probe
 from everstep.probes.process import DeviceProbe, is_traced
 from everstep.probes.stack import StackProbe
+from everstep.probes.traffic import TrafficProbe
+from everstep.probes.waiting import Wait, find_wait
+from everstep.worker.board import Activity as Told
 from everstep.worker.board import Phase as BoardPhase
 
 LOOK_S = 0.5
 """A quarter of the shortest window."""
 
-QUIET_S = 0.7
-"""No stack before a rank has been quiet for this long, or for half as much again as its longest recent step."""
+LOOK_QUIET_S = 0.25
+"""While a rank is quiet: half as much time between the end of the window and the look that sees it."""
+
+QUIET_S = 0.6
+"""No stack before a rank has been quiet for this long, or for half as much again as its usual long steps."""
+
+USUAL = 0.9
+"""Of the recent steps; what is longer is an evaluation, a save, a stall, and must not make us look late."""
 
 STACK_EVERY_S = 0.4
 STACK_SHARE = 0.1
@@ -36,6 +47,8 @@ IDLE_STACK_EVERY_S = 5.0
 
 STACK_LIMIT_S = 2.0
 _OVER = (BoardPhase.FINISHING, BoardPhase.ENDING)
+_TOLD = {int(Told.EVALUATION): Phase.EVALUATION, int(Told.CHECKPOINT): Phase.CHECKPOINT}
+"""Waiting for data is a part of training: a loader that is blocked must be found as soon as any other hang."""
 
 
 class _RankMonitor:
@@ -43,7 +56,9 @@ class _RankMonitor:
         self.worker = worker
         self._board = board
         self._log = LogProbe((worker.paths.stdout, worker.paths.stderr))
-        self._device = DeviceProbe(worker.pid)
+        self.device = DeviceProbe(worker.pid)
+        self.traffic = TrafficProbe()
+        self.is_quiet = False
         self._communication: Probe = CommunicationProbe(lambda: board.communication(worker.local_rank))
         self.stack = StackProbe()
         self.stack_asked_at = float("-inf")
@@ -58,24 +73,46 @@ class _RankMonitor:
         quiet_s = self._quiet_s(account.last_step_at, communication_s, now)
         if quiet_s < self.quiet_limit_s:
             self.stack.forget()
-        phase = self._phase(account)
-        is_quiet = quiet_s >= self.quiet_limit_s and phase is not Phase.STARTUP
-        device_s = self._device.look(now)
+            self.traffic.forget()
+        told = self._board.activity(self.worker.local_rank)
+        phase = self._phase(account, told)
+        evaluation_s, checkpoint_s = self._board.durations(self.worker.local_rank)
+        self.is_quiet = quiet_s >= self.quiet_limit_s and phase is not Phase.STARTUP
+        device_s, moved_s = self.device.look(now, is_quiet=self.is_quiet), self.traffic.look(now)
+        wait = self._wait(device_s) if self.is_quiet else None
+        is_transfer = moved_s is not None and moved_s < FRESH_S
+        stays = is_transfer or self._board.is_collecting(self.worker.local_rank)  # then a stack that stays is no loop
         return Signals(
             rank=self.worker.rank,
             phase=str(phase),
             log_s=self._log.look(now),
-            stack_s=self.stack.look(now),
-            device_s=device_s,
+            stack_s=None if stays else self.stack.look(now),
+            device_s=device_s if device_s is None or moved_s is None else min(device_s, moved_s),
             communication_s=communication_s,
             log_gap_s=self._log.gap_s,
-            paused=self.stack.in_debugger or is_traced(self.worker.pid),
-            looking=is_quiet and not self.stack.num_taken and not self.stack.why_not,
+            evaluation_s=evaluation_s,
+            checkpoint_s=checkpoint_s,
+            paused=told == Told.PAUSED or self.stack.in_debugger or (self.is_quiet and is_traced(self.worker.pid)),
+            looking=quiet_s >= QUIET_S
+            and phase is not Phase.STARTUP
+            and not self.stack.num_taken
+            and not self.stack.why_not,
             has_snapshot=account.published_step is not None,
             last_step=account.last_step,
             last_step_at=account.last_step_at,
-            state=self._device.state,
+            state=self.device.state,
+            waits_on="" if wait is None else str(wait.on),
+            waits_for="" if wait is None else wait.what,
+            wait_left_s=None if wait is None else wait.left_s,
         )
+
+    def _wait(self, device_s: float | None) -> Wait | None:
+        """Only where a stack says that the rank waits, and not for the others."""
+        activity, (pid, *children) = self.stack.activity, self.device.pids
+        if activity not in (Activity.BLOCKED, Activity.LOADER):
+            return None
+        is_busy = device_s is not None and device_s < LOOK_S
+        return find_wait(pid, children, is_busy=is_busy, in_loader=activity is Activity.LOADER)
 
     def wants_stack(self, signals: Signals, now: float) -> bool:
         if self.is_asking or signals.phase == Phase.STARTUP or signals.last_step_at is None:
@@ -87,7 +124,9 @@ class _RankMonitor:
 
     @property
     def quiet_limit_s(self) -> float:
-        return max(QUIET_S, 1.5 * max(self._step_s, default=0.0))
+        """Until then it is not looked at, and so is not judged either: `looking`."""
+        usual = sorted(self._step_s)[: max(1, round(USUAL * len(self._step_s)))]
+        return max(QUIET_S, 1.5 * max(usual, default=0.0))
 
     def _quiet_s(self, stepped_at: float | None, communication_s: float | None, now: float) -> float:
         """Seconds without a step and without a collective; 0 while neither is known."""
@@ -102,11 +141,13 @@ class _RankMonitor:
             self._step_s.append(max(0.0, at - self._step[1]) / (step - self._step[0]))
         self._step = (step, at)
 
-    def _phase(self, account: RankAccount) -> Phase:
+    def _phase(self, account: RankAccount, told: int) -> Phase:
         """Before the first step and after the last one nobody knows what is usual: the start-up's patience."""
         if account.first_step is None or self._board.phase(self.worker.local_rank) in _OVER:
             return Phase.STARTUP
-        return phase_seen(Phase.TRAIN, (self.stack.activity,) if self.stack.activity is not None else ())
+        return phase_seen(
+            _TOLD.get(told, Phase.TRAIN), (self.stack.activity,) if self.stack.activity is not None else ()
+        )
 
 
 class Monitor:
@@ -120,6 +161,11 @@ class Monitor:
         self.stacks = stacks
         self._spawn = spawn
         self._ranks: dict[int, _RankMonitor] = {}
+        self._sockets = Sockets()
+
+    @property
+    def look_again_s(self) -> float:
+        return LOOK_QUIET_S if any(rank.is_quiet for rank in self._ranks.values()) else LOOK_S
 
     def look(self, group: Group, now: float) -> SignalsReported:
         alive = [worker for worker in group.workers.values() if worker.is_alive]
@@ -132,13 +178,15 @@ class Monitor:
             if rank.wants_stack(signals, now):
                 rank.is_asking, rank.stack_asked_at = True, now
                 self._spawn(self._take(rank, now))
+        quiet = [(rank.device.pids, rank.traffic) for rank in self._ranks.values() if rank.is_quiet]
+        if quiet and self._sockets.is_due(now):
+            self._spawn(self._sockets.count(quiet, now))
         return SignalsReported(at=now, node=self._node, generation=group.generation, signals=tuple(seen))
 
     async def _take(self, rank: _RankMonitor, at: float) -> None:
-        threads: list[object] = []
-        why_not = ""
+        look = None
         try:
-            threads, why_not = await self.stacks.take(rank.worker.pid, STACK_LIMIT_S)
+            look = await self.stacks.of_rank(rank.worker, STACK_LIMIT_S)
         finally:
             rank.is_asking = False
-        rank.stack.take(threads, why_not, at)
+        rank.stack.take(look.threads, look.why_not, at)

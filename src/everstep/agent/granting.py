@@ -1,0 +1,64 @@
+"""Memory for the snapshots of a rank: made, handed over, or refused with the reason. Called by `agent.node`."""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import msgspec
+
+from everstep.agent import memory
+from everstep.agent.memory import Memory
+from everstep.agent.workers import Worker
+from everstep.checkpoint import arena
+from everstep.model.events import SnapshotsRefused
+
+_log = logging.getLogger(__name__)
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank asks for."""
+
+    num_bytes: int
+    num_buffers: int = arena.NUM_BUFFERS
+
+
+def asked(raw: dict[str, Any]) -> Asked:
+    """Raises ValueError, TypeError, KeyError or OverflowError when it is none of ours."""
+    num_buffers = int(raw.get("buffers", arena.NUM_BUFFERS))
+    return Asked(num_bytes=int(raw["bytes"]), num_buffers=num_buffers)
+
+
+async def grant(worker: Worker, wanted: Asked, world_size: int, held: Memory) -> memory.ArenaRefusal | None:
+    """The rank is answered whatever happens here, as its training waits for that; a refusal is returned as well."""
+    try:
+        fd = await asyncio.to_thread(memory.make, wanted.num_bytes, worker.rank, world_size, wanted.num_buffers)
+        held.add(worker.rank, fd)
+    except memory.ArenaRefusal as refusal:
+        return _refuse(worker, refusal)
+    except Exception as error:
+        _log.exception("no snapshot memory for rank %d", worker.rank)
+        return _refuse(worker, memory.ArenaRefusal(f"our own failure: {type(error).__name__}: {error}", None))
+    if worker.channel is not None:
+        worker.channel.send({"memory": "granted", "bytes": wanted.num_bytes}, (fd,))
+    return None
+
+
+def _refuse(worker: Worker, refusal: memory.ArenaRefusal) -> memory.ArenaRefusal:
+    if worker.channel is not None:
+        worker.channel.send({"memory": "refused", "why": refusal.why, "free_bytes": refusal.free_bytes})
+    return refusal
+
+
+def as_event(
+    refused: memory.ArenaRefusal, node: str, rank: int, generation: int, needed_bytes: int
+) -> SnapshotsRefused:
+    return SnapshotsRefused(
+        at=time.time(),
+        node=node,
+        rank=rank,
+        generation=generation,
+        needed_bytes=needed_bytes,
+        free_bytes=refused.free_bytes,
+        why=refused.why,
+    )

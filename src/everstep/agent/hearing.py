@@ -1,0 +1,139 @@
+"""What ranks tell on their links, made into reports: marks, faults, requests for memory, snapshots that do not restore.
+
+Called by the node's groups for every frame. It decides nothing; garbage from a rank costs that frame only.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from everstep.agent import drills, granting
+from everstep.agent.memory import Memory
+from everstep.agent.watching.observing import Observing
+from everstep.agent.workers import Group, Worker
+from everstep.model import events
+from everstep.model.facts import RankAccount
+from everstep.wire import local
+
+MAX_TEXT = 2000
+
+_log = logging.getLogger(__name__)
+
+
+class Hearing:
+    """Of the node's current group."""
+
+    def __init__(
+        self,
+        node: str,
+        memory: Memory,
+        observing: Observing,
+        *,
+        report: Callable[[events.Event], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        account: Callable[[Worker], RankAccount],
+        on_modules: Callable[[list[object]], None],
+        on_all_stepped: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._memory = memory
+        self._observing = observing
+        self._report = report
+        self._spawn = spawn
+        self._account = account
+        self._on_modules = on_modules
+        self._on_all_stepped = on_all_stepped
+        self._group: Group | None = None
+        self._world_size = 1
+        self._rung: set[int] = set()
+
+    def begin(self, group: Group, world_size: int) -> None:
+        """Frames are this group's from now on."""
+        self._group = group
+        self._world_size = world_size
+
+    def take(self, worker: Worker, frame: local.Frame, fds: list[int]) -> None:
+        """One frame of a rank. Never raises for what is in it."""
+        for fd in fds:
+            os.close(fd)  # workers have none to give
+        try:
+            if "mark" in frame:
+                worker.has_entered = True
+                self._ring(worker)
+            elif "modules" in frame and isinstance(frame["modules"], list):
+                self._on_modules(frame["modules"])
+            elif "memory" in frame:
+                self._spawn(self._grant(worker, granting.asked(frame["memory"])))
+            elif "drilled" in frame:
+                drills.on_answer(worker, frame)
+            elif "fault" in frame:
+                self._on_fault(worker, str(frame["fault"]["where"]), str(frame["fault"]["why"]))
+            elif "restore_failed" in frame:
+                self._on_restore_failed(worker, frame["restore_failed"])
+            elif self._group is not None:
+                self._observing.take(self._group, worker, frame)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            _log.warning("rank %d: frame not understood: %s: %s", worker.rank, type(error).__name__, error)
+
+    def _ring(self, worker: Worker) -> None:
+        """Marks of one loop turn go together: ranks reach them at about the same time."""
+        if not self._rung:
+            asyncio.get_running_loop().call_soon(self._report_marks)
+        self._rung.add(worker.rank)
+
+    def _report_marks(self) -> None:
+        rung, self._rung = self._rung, set()
+        group = self._group
+        if group is None:
+            return
+        present = [group.workers[rank] for rank in sorted(rung) if rank in group.workers]
+        accounts = tuple(self._account(worker) for worker in present)
+        if accounts:
+            event = events.MarksReported(
+                at=time.time(), node=self._node, generation=group.generation, accounts=accounts
+            )
+            self._report(event)
+        for worker, account in zip(present, accounts, strict=True):
+            worker.has_stepped |= account.first_step is not None
+        if group.workers and all(worker.has_stepped for worker in group.workers.values()):
+            self._on_all_stepped()
+
+    def _on_fault(self, worker: Worker, where: str, why: str) -> None:
+        at, generation = time.time(), self._generation
+        event = events.RuntimeFaulted(
+            at=at, node=self._node, rank=worker.rank, generation=generation, where=where, why=why
+        )
+        self._report(event)
+
+    def _on_restore_failed(self, worker: Worker, raw: dict[str, Any]) -> None:
+        """The rank is about to end because of it. What it may not have said of an earlier life is not believed."""
+        group = self._group
+        if group is None or group.workers.get(worker.rank) is not worker:
+            return
+        source, step = str(raw["source"]), int(raw["step"])
+        if source not in ("memory", "disk") or not 0 <= step < 2**63:
+            raise ValueError(f"source {source!r}, step {step}")
+        event = events.RestoreFailed(
+            at=time.time(),
+            node=self._node,
+            generation=group.generation,
+            rank=worker.rank,
+            step=step,
+            source=source,
+            where=str(raw.get("where", ""))[:MAX_TEXT],
+            why=str(raw.get("why", ""))[:MAX_TEXT],
+            is_damaged=raw.get("is_damaged", True) is True,
+        )
+        self._report(event)
+
+    @property
+    def _generation(self) -> int:
+        return self._group.generation if self._group is not None else -1
+
+    async def _grant(self, worker: Worker, asked: granting.Asked) -> None:
+        refused = await granting.grant(worker, asked, self._world_size, self._memory)
+        if refused is not None:
+            self._report(granting.as_event(refused, self._node, worker.rank, self._generation, asked.num_bytes))

@@ -1,0 +1,152 @@
+"""Listens to the kernel log in a thread of its own, so that a line is reported at once and a flood hurts nobody.
+
+The thread waits in poll() and costs nothing while the kernel is silent. It opens the log at once and loads the known
+signatures a moment later, so that a node that starts during a recovery is not held up. Owned by `agent.senses.sensing`.
+"""
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from everstep.knowledge.loading import load_base
+from everstep.knowledge.review import ReviewQueue
+from everstep.model.facts import Alert
+from everstep.probes.node.kernel_lines import SOURCE, KernelLines
+from everstep.probes.node.kernel_log import KernelLog
+from everstep.probes.node.sense import UnsupportedError
+
+LOAD_AFTER_S = 1.0
+GATHER_S = 0.05
+"""After the first line of a burst: one fault makes several lines. Also the pause between two batches."""
+FILE_LOOK_S = 0.25
+"""A plain file cannot be waited for."""
+AGAIN_S = 5.0
+"""Between two attempts to open a log that is not there."""
+FAILED_AGAIN_S = 300.0
+NICENESS = 10
+
+_log = logging.getLogger(__name__)
+
+
+class Ears:
+    """`hear` gets alerts, `say` the state ("" works, else why not); both are called in the thread. `opened`: a log that
+    was opened before there was time for a thread; it belongs to this from now on."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        hear: Callable[[list[Alert]], None],
+        say: Callable[[str, str], None],
+        rank_of: Callable[[int], int | None],
+        queue: ReviewQueue | None = None,
+        opened: KernelLines | None = None,
+        load_after_s: float = LOAD_AFTER_S,
+    ) -> None:
+        self._path = path
+        self._hear = hear
+        self._say = say
+        self._rank_of = rank_of
+        self._queue = queue
+        self._opened = opened
+        self._has_failed = False
+        self._load_after_s = load_after_s
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name="everstep-kernel-log", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, limit_s: float = 1.0) -> None:
+        """End the thread; one that does not come is left to end with the process."""
+        os.eventfd_write(self._stop_fd, 1)
+        if self._thread.ident is not None:
+            self._thread.join(limit_s)
+        if not self._thread.is_alive():
+            os.close(self._stop_fd)
+
+    def _run(self) -> None:
+        be_nice()
+        log: KernelLog | None = None
+        while True:
+            pause_s = AGAIN_S
+            try:
+                lines, self._opened = self._opened or KernelLines(self._path), None
+            except UnsupportedError as error:
+                self._say(SOURCE, f"unsupported: {error}")
+                if self._stops_within(AGAIN_S):
+                    return
+                continue
+            try:
+                if log is None:
+                    if self._stops_within(self._load_after_s):
+                        return
+                    log = self._load()
+                self._say(SOURCE, "")
+                if self._listen(lines, log):
+                    return
+            except UnsupportedError as error:
+                self._say(SOURCE, f"unsupported: {error}")
+            except Exception as error:
+                # A fault of ours costs this sense, and only for a while.
+                self._fail(error)
+                pause_s = FAILED_AGAIN_S
+            finally:
+                lines.close()
+            if self._stops_within(pause_s):
+                return
+
+    def _fail(self, error: Exception) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            _log.error("listening to the kernel log failed; said once", exc_info=error)
+        self._say(SOURCE, f"failed: {type(error).__name__}: {error}")
+
+    def _load(self) -> KernelLog:
+        sites = [Path(d) for d in os.environ.get("EVERSTEP_KB_DIR", "").split(os.pathsep) if d]
+        base = load_base(sites)
+        for problem in base.problems:
+            _log.warning("signature refused: %s", problem)
+        return KernelLog(base, rank_of=self._rank_of, queue=self._queue)
+
+    def _listen(self, lines: KernelLines, log: KernelLog) -> bool:
+        """Until told to stop (True). Raises UnsupportedError when the log is gone."""
+        num_overwritten = 0
+        while True:
+            if self._stops_before_lines(lines):
+                return True
+            if self._stops_within(GATHER_S):
+                return True
+            fresh = lines.read()
+            if lines.num_overwritten != num_overwritten:
+                num_overwritten = lines.num_overwritten
+                _log.warning("the kernel log was overwritten before it was read, %d times so far", num_overwritten)
+            if fresh:
+                alerts = log.take(fresh, time.time())
+                if alerts:
+                    self._hear(alerts)
+
+    def _stops_before_lines(self, lines: KernelLines) -> bool:
+        if not lines.is_pollable:
+            return self._stops_within(FILE_LOOK_S)
+        poll = select.poll()
+        poll.register(self._stop_fd, select.POLLIN)
+        poll.register(lines.fd, select.POLLIN)
+        return any(fd == self._stop_fd for fd, _ in poll.poll())
+
+    def _stops_within(self, limit_s: float) -> bool:
+        poll = select.poll()
+        poll.register(self._stop_fd, select.POLLIN)
+        return bool(poll.poll(limit_s * 1000))
+
+
+def be_nice() -> None:
+    """Only this thread yields to the training; Linux keeps niceness per thread."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    except OSError:
+        return

@@ -1,0 +1,80 @@
+"""The light checks of `everstep check`, again and again while a job runs: does the node still look as it should?
+
+Some milliseconds every minute, in a thread, no process started. What is wrong goes on record as a warning: the node's
+senses have rules of their own for what must be acted upon. What comes and goes is told ever less often, as with all
+alerts. `nodes/<node>/inspection.json` has all results of the last look. Nothing in here ever stops the agent, nor holds
+up its end: a look at a dead disk never returns. Started by `agent.main`.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from everstep.agent.senses.aside import aside
+from everstep.model import events
+from everstep.model.facts import Alert
+from everstep.preflight import light
+from everstep.preflight.result import Judgement, Result
+from everstep.probes.node.debounce import Debounce
+from everstep.probes.node.sense import alert
+
+FIRST_AFTER_S = 30.0
+EVERY_S = 60.0
+MAX_TOLD = 8
+"""Bad results told in one look; all are in the file."""
+
+_log = logging.getLogger(__name__)
+
+
+async def inspect(node: str, report: Callable[[events.Event], None], folder: Path) -> None:
+    """Until cancelled."""
+    before: Sequence[Result] = ()
+    news = _News()
+    await asyncio.sleep(FIRST_AFTER_S)
+    while True:
+        try:
+            before = await aside(partial(_look, before, folder / "inspection.json"), "everstep-inspection")
+            alerts = news.take(before, time.time())
+            if alerts:
+                report(events.NodeAlerted(at=time.time(), node=node, alerts=tuple(alerts)))
+        except Exception:
+            _log.exception("the node cannot be inspected")
+        await asyncio.sleep(EVERY_S)
+
+
+class _News:
+    """What was not bad in the look before, and was not told lately."""
+
+    def __init__(self) -> None:
+        self._bad: set[str] = set()
+        # One per result: a debounce tells alerts apart by device, and most results here are of none.
+        self._debounces: defaultdict[str, Debounce] = defaultdict(Debounce)
+
+    def take(self, results: Sequence[Result], now: float) -> list[Alert]:
+        bad = [result for result in results if result.verdict is Judgement.BAD]
+        fresh = [result for result in bad if result.name not in self._bad]
+        self._bad = {result.name for result in bad}
+        due = (told for one in fresh for told in self._debounces[one.name].take(now, [_alert(one, now)]))
+        return list(islice(due, MAX_TOLD))
+
+
+def _look(before: Sequence[Result], path: Path) -> list[Result]:
+    results = light.inspect(before)
+    part = path.with_suffix(".part")
+    part.write_bytes(msgspec.json.encode(results))
+    os.replace(part, path)  # noqa: PTH105 - one look for everybody
+    return results
+
+
+def _alert(result: Result, at: float) -> Alert:
+    unit = f" {result.unit}" if result.unit else ""
+    sentence = f"{result.name} is {result.value}{unit}: {result.why}"
+    return alert("ES-M38", sentence, at=at, source="inspection", device=result.device)

@@ -1,0 +1,61 @@
+"""Starts the node's senses without delaying the node: the kernel log is opened at once, everything else is imported
+later.
+
+A node often starts in the middle of a recovery, where each tenth of a second counts, and the known signatures take
+longer than that to import. Whatever fails here is logged; the node goes on without senses. Called by `agent.main`.
+"""
+
+import asyncio
+import importlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from everstep.model import events
+from everstep.probes.node.kernel_lines import KernelLines, path_for
+from everstep.probes.node.sense import UnsupportedError
+
+SWITCH = "EVERSTEP_SENSING"
+START_AFTER_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+async def sense(
+    node: str,
+    report: Callable[[events.Event], None],
+    *,
+    run_dir: Path,
+    home: Path,
+    rank_of: Callable[[int], int | None],
+) -> None:
+    """Until cancelled. Never ends by itself, because the agent would end with it."""
+    if os.environ.get(SWITCH, "").lower() in ("off", "0", "no"):
+        _log.info("the node does not watch itself: %s", SWITCH)
+        await asyncio.Event().wait()
+    opened: KernelLines | None = None
+    try:
+        path = path_for(node, os.environ)
+        opened = _open(path)
+        await asyncio.sleep(START_AFTER_S)
+        module = await asyncio.to_thread(importlib.import_module, "everstep.agent.senses.sensing")
+        sensing = module.standard_sensing(
+            node, report, run_dir=run_dir, home=home, rank_of=rank_of, kernel_log=path, opened=opened
+        )
+        opened = None
+        await sensing.run()
+    except Exception:
+        _log.exception("the node cannot watch itself")
+        await asyncio.Event().wait()
+    finally:
+        if opened is not None:
+            opened.close()
+
+
+def _open(path: str) -> KernelLines | None:
+    """None: whoever listens later tries again, and says why not."""
+    try:
+        return KernelLines(path)
+    except UnsupportedError:
+        return None

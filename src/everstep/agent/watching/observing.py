@@ -1,0 +1,111 @@
+"""Numbers and digests of this node's ranks, on their way to the controller's watches.
+
+What a rank says of its steps is collected and reported twice a second, at once where the rank calls it urgent. The logs
+of ranks that say nothing are read for the same. Called by the node; it decides nothing, and garbage from a rank costs
+that frame only.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from everstep.agent.watching.log_points import LogPoints
+from everstep.agent.workers import Group, Worker
+from everstep.model.events import DigestsReported, Event, NumbersReported
+from everstep.model.facts import NumberPoint, RankDigest, RankNumbers
+
+LOOK_S = 0.5
+MAX_POINTS = 256
+"""Per rank and report. More come only while nothing is reported; then the newest count."""
+
+MAX_VALUES = 64
+MAX_TEXT = 300
+
+
+class Observing:
+    def __init__(self, node: str, report: Callable[[Event], None]) -> None:
+        self._node = node
+        self._report = report
+        self._generation = -1
+        self._told: dict[int, list[NumberPoint]] = {}  # rank -> what it said and was not reported yet
+        self._logs: dict[int, LogPoints | None] = {}  # None: the rank says itself how it trains
+
+    def take(self, group: Group, worker: Worker, frame: dict[str, Any]) -> None:
+        """A rank's frame. Raises ValueError, TypeError, KeyError or OverflowError when it is none of ours."""
+        if group.workers.get(worker.rank) is not worker:
+            return  # of a group that was ended
+        if "numbers" in frame:
+            self._take_numbers(group, worker, frame)
+        elif "digest" in frame:
+            self._take_digest(group, worker, frame["digest"])
+
+    def _take_numbers(self, group: Group, worker: Worker, frame: dict[str, Any]) -> None:
+        points = [_point(raw) for raw in frame["numbers"]]
+        self._begin(group.generation)
+        self._logs[worker.rank] = None
+        self._told.setdefault(worker.rank, []).extend(points)
+        del self._told[worker.rank][:-MAX_POINTS]
+        if frame.get("urgent"):
+            self._flush()
+
+    def _take_digest(self, group: Group, worker: Worker, raw: dict[str, Any]) -> None:
+        values = {str(name)[:MAX_TEXT]: str(value)[:MAX_TEXT] for name, value in dict(raw["values"]).items()}
+        if len(values) > MAX_VALUES:
+            raise ValueError(f"{len(values)} digests; at most {MAX_VALUES}")
+        digest = RankDigest(
+            rank=worker.rank,
+            step=_int(raw["step"]),
+            values=values,
+            replicas=tuple(_int(rank) for rank in raw["replicas"]),
+            stride=_int(raw.get("stride", 0)),
+            missing=str(raw.get("missing", ""))[:MAX_TEXT],
+        )
+        self._report(
+            DigestsReported(at=time.time(), node=self._node, generation=group.generation, digests=(digest,)),
+        )
+
+    def look(self, group: Group) -> None:
+        """Report what was said since the last look; read the logs of those who say nothing."""
+        self._begin(group.generation)
+        self._flush()
+        found = []
+        for worker in group.workers.values():
+            if worker.rank not in self._logs:
+                self._logs[worker.rank] = LogPoints((worker.paths.stdout, worker.paths.stderr))
+            log = self._logs[worker.rank]
+            points = log.new() if log is not None else ()
+            if points:
+                found.append(RankNumbers(rank=worker.rank, source="log", points=points))
+        self._report_all(found)
+
+    def _flush(self) -> None:
+        told, self._told = self._told, {}
+        self._report_all([RankNumbers(rank=rank, source="step", points=tuple(all_)) for rank, all_ in told.items()])
+
+    def _report_all(self, numbers: list[RankNumbers]) -> None:
+        if numbers:
+            self._report(
+                NumbersReported(at=time.time(), node=self._node, generation=self._generation, numbers=tuple(numbers))
+            )
+
+    def _begin(self, generation: int) -> None:
+        if generation != self._generation:
+            self._generation = generation
+            self._told.clear()
+            self._logs.clear()
+
+
+def _point(raw: Any) -> NumberPoint:  # noqa: ANN401 - JSON
+    step, loss, grad_norm = raw
+    return NumberPoint(
+        step=None if step is None else _int(step),
+        loss=None if loss is None else float(loss),
+        grad_norm=None if grad_norm is None else float(grad_norm),
+    )
+
+
+def _int(raw: Any) -> int:  # noqa: ANN401 - JSON
+    value = int(raw)
+    if not -(2**63) <= value < 2**63:
+        raise ValueError("a number that the wire cannot carry")
+    return value

@@ -1,0 +1,241 @@
+"""A node's part in a round of the fail-slow vote: when each rank entered its newest collectives, and what it did since
+the round before.
+
+It decides nothing. What a rank cannot say is said with the reason. Making the record costs the rank some microseconds
+of its interpreter lock per entry; a rank whose record is large is asked in fewer rounds, so that it never costs more
+than `MAX_SHARE`. Called by the node at multiples of the policy's `slow_round_s`, on all nodes at the same moment, so
+that whatever it costs is one short pause and not one per rank.
+"""
+
+import asyncio
+import math
+from collections import deque
+from pathlib import Path
+
+import msgspec
+
+from everstep.agent.board import Board
+from everstep.agent.workers import Group, Worker
+from everstep.model.events import RoundReported
+from everstep.model.facts import RankRound
+from everstep.wire import local
+
+MAX_SHARE = 0.002
+"""Of a rank's time, spent on its records."""
+
+MAX_ARRIVALS = 512
+MIN_ARRIVALS = 32
+MAX_ARRIVALS_OF_JOB = 50_000
+"""Arrivals of a rank in a round, and of all ranks together: the controller looks at each of them."""
+
+ANSWER_LIMIT_S = 2.0
+LOOKED_S = 3.0
+"""The watch thread looks twice a second. Longer ago: the rank is stopped, or has no process groups yet."""
+
+STANDS_S = 0.5
+"""And twice its usual step without one: then a rank is not asked."""
+
+MAX_KIND = 60
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """As much of torch's as a round needs."""
+
+    record_id: int
+    process_group: tuple[str, str]
+    profiling_name: str
+    collective_seq_id: int
+    time_created_ns: int
+    input_sizes: list[list[int]] = []
+    is_p2p: bool = False
+
+
+class _Record(msgspec.Struct, frozen=True):
+    entries: list[_Entry] = []
+
+
+_decoder = msgspec.json.Decoder(_Record)
+
+
+class _Totals(msgspec.Struct, frozen=True):
+    """Cumulative figures of a rank at one moment."""
+
+    at: float
+    step: int
+    data_s: float | None
+    gc_s: float | None
+    work: float | None
+    delay_s: float | None
+    record_id: int = -1  # newest collective that was looked at
+
+
+class SlowRounds:
+    """Knows where each rank stood in the round before."""
+
+    def __init__(self, node: str, board: Board, round_s: float) -> None:
+        self._node = node
+        self._board = board
+        self._budget_s = MAX_SHARE * max(round_s, 0.001)
+        self._before: dict[int, _Totals] = {}  # process id -> totals
+        self._took_s: dict[int, deque[float]] = {}
+
+    async def look(self, group: Group, number: int, world_size: int, now: float) -> RoundReported:
+        """Ask all live ranks at once."""
+        alive = [worker for worker in group.workers.values() if worker.is_alive]
+        pids = {worker.pid for worker in alive}
+        self._before = {pid: totals for pid, totals in self._before.items() if pid in pids}
+        self._took_s = {pid: took_s for pid, took_s in self._took_s.items() if pid in pids}
+        limit = max(MIN_ARRIVALS, min(MAX_ARRIVALS, MAX_ARRIVALS_OF_JOB // max(1, world_size)))
+        found = await asyncio.gather(*(self._of_rank(worker, number, limit, now) for worker in alive))
+        ranks = tuple(each for each in found if each is not None)
+        return RoundReported(at=now, node=self._node, generation=group.generation, round=number, ranks=ranks)
+
+    async def _of_rank(self, worker: Worker, number: int, limit: int, now: float) -> RankRound | None:
+        totals = self._totals(worker, now)
+        if totals is None or number % self._every(worker.pid):
+            return None
+        before = self._before.get(worker.pid)
+        if before is not None and totals.step < before.step:
+            before = None  # counted anew, now by the program itself
+        if worker.watch is None:
+            return _nothing(worker, "there is no watch thread in this program")
+        if before is not None and totals.step <= before.step:
+            return _nothing(worker, "no step since the round before")
+        if before is not None and self._stands(worker, before, totals):
+            return _nothing(worker, "it stands still at the moment")
+        _, looked_at = self._board.communication(worker.local_rank)
+        if looked_at is None or now - looked_at > LOOKED_S:
+            # Not asked: it would answer all that it was asked, one after the other, when it comes back.
+            return _nothing(worker, "its watch thread sees no process groups")
+        answer, data = await worker.watch.entered(ANSWER_LIMIT_S)
+        if isinstance(answer.get("took_s"), float):
+            self._took_s.setdefault(worker.pid, deque(maxlen=5)).append(answer["took_s"])
+        try:
+            entries = _entries(answer, data)
+        except ValueError as error:  # also msgspec's
+            return _nothing(worker, str(error)[:200])
+        # Again: the answer took a while, and collectives and steps should be counted up to the same moment.
+        totals = self._totals(worker, now) or totals
+        newest = max(entry.record_id for entry in entries)
+        self._before[worker.pid] = msgspec.structs.replace(totals, record_id=newest)
+        if before is None:
+            before = self._at_first_step(worker, entries)
+        if before is None:
+            return _nothing(worker, "the first round")
+        return _round(worker, entries, totals, before, limit, _declared(answer))
+
+    def _stands(self, worker: Worker, before: _Totals, totals: _Totals) -> bool:
+        """Whether its step takes much longer than usual. Making a record uses the processor, and would look like a sign
+        of life of a job that hangs."""
+        last_at = self._board.account(worker.local_rank).last_step_at
+        usual_s = (totals.at - before.at) / (totals.step - before.step)
+        return last_at is not None and totals.at - last_at > max(STANDS_S, 2 * usual_s)
+
+    def _totals(self, worker: Worker, now: float) -> _Totals | None:
+        account = self._board.account(worker.local_rank)
+        if account.last_step is None:
+            return None
+        data_s, gc_s, work = self._board.loads(worker.local_rank)
+        delay_s = run_delay_s(worker.pid)
+        return _Totals(at=now, step=account.last_step, data_s=data_s, gc_s=gc_s, work=work, delay_s=delay_s)
+
+    def _at_first_step(self, worker: Worker, entries: list[_Entry]) -> _Totals | None:
+        """Where the rank stood after its first step, which is no step like the others, or where its record begins when
+        that is later. Cumulative figures are not known from then."""
+        account = self._board.account(worker.local_rank)
+        first, first_at, last, last_at = (
+            account.first_step,
+            account.first_step_at,
+            account.last_step,
+            account.last_step_at,
+        )
+        if first is None or first_at is None or last is None or last_at is None or last <= first or last_at <= first_at:
+            return None
+        oldest = min(entries, key=lambda entry: entry.record_id)
+        oldest_at = oldest.time_created_ns / 1e9
+        if oldest.record_id == 0 or oldest_at <= first_at:
+            earlier = [entry.record_id for entry in entries if entry.time_created_ns / 1e9 <= first_at]
+            return _Totals(first_at, first, None, None, None, None, record_id=max(earlier, default=-1))
+        # Overwritten: which step it was is told by how long steps take here.
+        num_steps = round((last_at - oldest_at) * (last - first) / (last_at - first_at))
+        return _Totals(oldest_at, last - num_steps, None, None, None, None, record_id=oldest.record_id)
+
+    def _every(self, pid: int) -> int:
+        """In every so many rounds: the record must stay cheap. The quickest of some: others were interrupted."""
+        took_s = min(self._took_s.get(pid, (0.0,)))
+        return max(1, math.ceil(took_s / self._budget_s))
+
+
+def run_delay_s(pid: int) -> float | None:
+    """For how long the training thread was ready to run and had no processor, since it began."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _entries(answer: local.Frame, data: bytes) -> list[_Entry]:
+    """Raises ValueError with the reason why there are none."""
+    if "why" in answer:
+        raise ValueError(str(answer["why"]))
+    entries = [entry for entry in _decoder.decode(data).entries if not entry.is_p2p]
+    if not entries:
+        raise ValueError("the flight record is empty: TORCH_FR_BUFFER_SIZE is 0, or there are no collectives")
+    known = [entry for entry in entries if not entry.profiling_name.startswith("nccl:")]
+    if not known:
+        raise ValueError(
+            "of NCCL's collectives it is known when the host queued them, not when the device entered them"
+        )
+    return known
+
+
+def _round(
+    worker: Worker,
+    entries: list[_Entry],
+    now: _Totals,
+    before: _Totals,
+    limit: int,
+    declared: dict[str, tuple[str, tuple[int, ...]]],
+) -> RankRound:
+    new = sorted((entry for entry in entries if entry.record_id > before.record_id), key=lambda e: e.record_id)
+    kinds: dict[tuple[str, str], int] = {}
+    arrivals = []
+    for entry in new[-limit:]:
+        kind = kinds.setdefault((entry.process_group[0], _kind(entry)), len(kinds))
+        arrivals.append((kind, entry.collective_seq_id, entry.time_created_ns / 1e9))
+    titles = {entry.process_group[0]: entry.process_group[1] for entry in new[-limit:]}
+    newest = new[-1].record_id if new else before.record_id
+    return RankRound(
+        rank=worker.rank,
+        num_steps=now.step - before.step,
+        window_s=now.at - before.at,
+        num_entered=newest - before.record_id,
+        kinds=tuple(kinds),
+        arrivals=tuple(arrivals),
+        groups={name: ranks for name, (_, ranks) in declared.items()},
+        titles=titles | {name: title for name, (title, _) in declared.items()},
+        data_s=_difference(now.data_s, before.data_s),
+        gc_s=_difference(now.gc_s, before.gc_s),
+        delay_s=_difference(now.delay_s, before.delay_s),
+        work=_difference(now.work, before.work),
+    )
+
+
+def _kind(entry: _Entry) -> str:
+    operation = entry.profiling_name.partition(":")[2] or entry.profiling_name
+    return f"{operation} {entry.input_sizes}"[:MAX_KIND]
+
+
+def _declared(answer: local.Frame) -> dict[str, tuple[str, tuple[int, ...]]]:
+    try:
+        return {name: (str(title), tuple(map(int, ranks))) for name, title, ranks in answer.get("groups", [])}
+    except (TypeError, ValueError):
+        return {}
+
+
+def _difference(now: float | None, before: float | None) -> float | None:
+    return None if now is None or before is None else max(0.0, now - before)
+
+
+def _nothing(worker: Worker, why: str) -> RankRound:
+    return RankRound(rank=worker.rank, num_steps=0, window_s=0.0, missing=why)
