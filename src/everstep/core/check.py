@@ -1,5 +1,6 @@
 """What must hold in every state, as code. Run after each step in tests, and on replay."""
 
+from everstep.core.check_restore import broken_promises
 from everstep.core.state import Phase, Role, State
 
 _WITH_GENERATION = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING, Phase.STOPPING, Phase.PROPOSING)
@@ -25,6 +26,9 @@ def check_step(before: State, after: State) -> None:
     )
     _require(after.generation - before.generation <= 1, "a generation was skipped")
     _require(not before.is_over or after.is_over, "a run that was over went on")
+    if after.generation > before.generation:
+        for broken in broken_promises(before, after):
+            raise InvariantError(broken)
     for node, member in before.members.items():
         if member.role is Role.OUT and node in after.members:
             _require(after.members[node].role is Role.OUT, f"{node} was out and came back")
@@ -55,6 +59,8 @@ def _phases(state: State) -> None:
     if state.phase is Phase.STOPPING:
         _require(bool(state.waiting), "stopping, and nobody is waited for")
         _require(state.incident is not None or state.ending is not None, "stopping for no reason")
+    if state.phase is Phase.SAVING:
+        _require(state.persisting is not None and state.ending is not None, "saving, and nothing is on its way")
     _require(state.is_over <= (state.ending is not None), "over without an ending")
 
 

@@ -1,14 +1,64 @@
 """Faults on request: checked, put on record, and handed to whoever can cause them."""
 
-from everstep.core.state import Phase
+from collections.abc import Mapping
+
+from everstep.analyzer.exits import FaultFacts
+from everstep.core.policy import Policy
+from everstep.core.state import Phase, Worker
 from everstep.core.turn import Turn
 from everstep.model.actions import Inject, Refused
 from everstep.model.events import DrillFailed, DrillRequested
 
-HANG_KINDS = ("stop", "python-loop", "native-call")
-RANK_KINDS = ("kill-rank", "exit", "raise", "oom", *HANG_KINDS)
-NODE_KINDS = ("kill-agent",)
+LOUD_KINDS = ("kill-rank", "exit", "raise", "oom")
+HANG_KINDS = (
+    "stop",
+    "python-loop",
+    "native-call",
+    "skip-collective",
+    "mismatched-shape",
+    "opposite-order",
+    "blocked-loader",
+)
+ANOMALY_KINDS = ("slow", "flip-bit", "nan")
+RANK_KINDS = (*LOUD_KINDS, *HANG_KINDS, *ANOMALY_KINDS)
+NODE_KINDS = ("kill-agent", "lose-node")
 RUN_KINDS = ("kill-controller",)
+
+_SEEN_AS = {"slow": ("ES-S",), "flip-bit": ("ES-N04", "ES-N05"), "nan": ("ES-N",)}
+"""With what the codes begin that a drill leads to."""
+
+PATTERNS = ("steady", "growing", "intermittent")
+MAX_PERCENT = 1000.0
+MAX_SECONDS = 86400.0
+
+
+def why_bad_options(kind: str, options: Mapping[str, float | str]) -> str:
+    """Why these options cannot be those of this drill; empty when they can."""
+    if kind != "slow":
+        return f"drill {kind} takes no options, got {', '.join(options)}" if options else ""
+    unknown = sorted(set(options) - {"percent", "seconds", "pattern"})
+    if unknown:
+        return f"no option {', '.join(unknown)} of drill slow; there are: percent, seconds, pattern"
+    if options.get("pattern", PATTERNS[0]) not in PATTERNS:
+        return f"pattern {options['pattern']!r} of drill slow; there are: {', '.join(PATTERNS)}"
+    for name, most in (("percent", MAX_PERCENT), ("seconds", MAX_SECONDS)):
+        value = options.get(name, 1.0)
+        if isinstance(value, str) or not 0 < value <= most:
+            return f"{name} {value!r} of drill slow: a number above 0, at most {most:g}"
+    return ""
+
+
+def why_unwatched(kind: str, policy: Policy) -> str:
+    """Why nobody would see this fault in this run; empty when somebody looks."""
+    if kind in HANG_KINDS and not policy.watch_hangs:
+        return "this run does not look for hangs, so nothing would end it (policy watch_hangs)"
+    if kind == "slow" and not policy.watch_slowness:
+        return "this run does not look for slow ranks (policy watch_slowness)"
+    if kind == "flip-bit" and not policy.digest_every:
+        return "this run takes no digests of the parameters, so nothing would see it (policy digest_every)"
+    if kind == "nan" and not policy.watch_numbers:
+        return "this run does not look at losses (policy watch_numbers)"
+    return ""
 
 
 def on_drill_requested(turn: Turn, event: DrillRequested) -> None:
@@ -24,37 +74,80 @@ def on_drill_requested(turn: Turn, event: DrillRequested) -> None:
 
 
 def on_drill_failed(turn: Turn, event: DrillFailed) -> None:
-    if turn.state.pending_drill == event.drill:
-        turn.set(pending_drill=None)
+    _forget(turn, event.drill)
     turn.do(Refused(what=f"drill {event.drill}", why=event.why))
+
+
+def claim(turn: Turn, facts: FaultFacts) -> str | None:
+    """The drill whose doing these facts can be. A drill that nobody has seen yet must not put its name on somebody
+    else's fault; what a slow rank or a wrong number leads to in its generation is all the drill's doing."""
+    pending = turn.state.pending_drills
+    if facts.anomaly is not None:
+        return next((drill for drill in reversed(pending) if _leads_to(pending[drill], facts.anomaly.code)), None)
+    claimed = next((drill for drill, kind in pending.items() if kind not in ANOMALY_KINDS), None)
+    if claimed is not None:
+        _forget(turn, claimed)
+    return claimed
+
+
+def _leads_to(kind: str, code: str) -> bool:
+    return code.startswith(_SEEN_AS.get(kind, ()))
+
+
+def _steps(worker: Worker) -> bool:
+    return worker.account is not None and worker.account.first_step is not None
+
+
+def _expect(turn: Turn, event: DrillRequested) -> None:
+    turn.set(pending_drills={**turn.state.pending_drills, event.drill: event.kind})
+
+
+def _forget(turn: Turn, drill: str) -> None:
+    turn.set(pending_drills={each: kind for each, kind in turn.state.pending_drills.items() if each != drill})
 
 
 def _inject_rank(turn: Turn, event: DrillRequested) -> None:
     worker = None if event.rank is None else turn.state.workers.get(event.rank)
+    why = why_bad_options(event.kind, event.options) or why_unwatched(event.kind, turn.policy)
     if worker is None:
         _refuse(turn, event, f"there is no rank {event.rank}; ranks are 0 to {turn.spec.world_size - 1}")
-    elif event.kind in HANG_KINDS and not turn.policy.watch_hangs:
-        _refuse(turn, event, "this run does not look for hangs, so nothing would end it (policy watch_hangs)")
+    elif why:
+        _refuse(turn, event, why)
     elif worker.exit is not None or turn.state.phase not in (Phase.FORMING, Phase.RUNNING):
         _refuse(turn, event, f"rank {event.rank} has no live process now (the run is {turn.state.phase})")
+    elif event.kind in HANG_KINDS and turn.state.has_stepped and not _steps(worker):
+        why = f"rank {event.rank} has done no step since the restart: a start may take long, it is no hang"
+        _refuse(turn, event, why)
     else:
-        turn.set(pending_drill=event.drill)
+        _expect(turn, event)
         turn.do(_inject(turn, event, node=worker.node))
 
 
 def _inject_node(turn: Turn, event: DrillRequested) -> None:
-    node = event.node or next(iter(turn.state.active_nodes), None)
+    """`kill-agent`: its memory outlives it. `lose-node`: the machine is gone, with its memory; the engine does that."""
+    worker = turn.state.workers.get(event.rank) if event.rank is not None else None
+    if event.rank is not None and worker is None:
+        _refuse(turn, event, f"there is no rank {event.rank}; ranks are 0 to {turn.spec.world_size - 1}")
+        return
+    asked = event.node or (worker.node if worker is not None else None)
+    node = asked or next(iter(turn.state.active_nodes), None)
     if node is None or node not in turn.state.active_nodes:
         _refuse(turn, event, f"no node {node!r} holds a slot; those that do: {list(turn.state.active_nodes)}")
     else:
-        turn.set(pending_drill=event.drill)
+        _expect(turn, event)
         turn.do(_inject(turn, event, node=node))
 
 
 def _inject(turn: Turn, event: DrillRequested, node: str | None = None) -> Inject:
-    generation = turn.state.generation
-    why = f"drill {event.drill} was asked for"
-    return Inject(drill=event.drill, kind=event.kind, node=node, rank=event.rank, generation=generation, why=why)
+    return Inject(
+        drill=event.drill,
+        kind=event.kind,
+        node=node,
+        rank=event.rank if event.kind in RANK_KINDS else None,
+        generation=turn.state.generation,
+        options=event.options,
+        why=f"drill {event.drill} was asked for",
+    )
 
 
 def _refuse(turn: Turn, event: DrillRequested, why: str) -> None:

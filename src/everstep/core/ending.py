@@ -1,22 +1,31 @@
-"""How a run ends: success, giving up, a stop from outside, or a mode that forbids to act."""
+"""How a run ends: success, giving up, a stop from outside, or a mode that forbids to act. With a persistent tier, the
+last step goes there first."""
 
+import msgspec
+
+from everstep.core import persistence
 from everstep.core.state import Ending, Phase
 from everstep.core.turn import Turn
 from everstep.errors import EXIT_GAVE_UP, EXIT_NOT_ALLOWED_TO_ACT
 from everstep.model.actions import Finish, IncidentClosed, StopWorkers
-from everstep.model.events import StopRequested
+from everstep.model.events import CheckpointCommitted, SnapshotPersisted, StopRequested, TimerFired
 
 _WORKERS_MAY_LIVE = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING)
 
 
 def on_stop_requested(turn: Turn, event: StopRequested) -> None:
-    stop_with(turn, Ending(outcome="stopped", exit_code=128 + event.signal, why=f"stopped by {event.why}"))
+    save_by = turn.at + turn.policy.notice_s
+    why = f"stopped by {event.why}"
+    stop_with(turn, Ending(outcome="stopped", exit_code=128 + event.signal, why=why, save_by=save_by))
 
 
 def stop_with(turn: Turn, ending: Ending) -> None:
     """End the run in this way, after the workers."""
+    if turn.state.phase is Phase.SAVING:
+        _end_sooner(turn, ending)
+        return
     if turn.state.phase is Phase.STOPPING:
-        turn.set(ending=turn.state.ending or ending)
+        turn.set(ending=_hurried(turn.state.ending, ending))
         return
     nodes = turn.state.active_nodes
     if turn.state.phase not in _WORKERS_MAY_LIVE or not nodes:
@@ -24,8 +33,35 @@ def stop_with(turn: Turn, ending: Ending) -> None:
         return
     turn.set(phase=Phase.STOPPING, waiting=nodes, ending=ending)
     for node in nodes:
-        grace_s = turn.policy.stop_grace_s
-        turn.do(StopWorkers(node=node, generation=turn.state.generation, grace_s=grace_s, why=ending.why))
+        turn.do(
+            StopWorkers(
+                node=node,
+                generation=turn.state.generation,
+                grace_s=turn.policy.stop_grace_s,
+                save_s=turn.policy.save_s,
+                why=ending.why,
+            )
+        )
+
+
+def _end_sooner(turn: Turn, ending: Ending) -> None:
+    """The run is about to end anyway, as it says. Who asks it to stop gets that within the notice, and at once when
+    asking for a second time; whatever else would end it changes nothing."""
+    before = turn.state.ending or ending
+    if ending.save_by is None:
+        return
+    if before.save_by is not None:
+        _finish_now(turn, before)
+        return
+    turn.set(ending=_hurried(before, ending))
+    persistence.hurry(turn, ending.save_by)
+
+
+def _hurried(before: Ending | None, ending: Ending) -> Ending:
+    """The first ending says how; whichever is in a hurry says by when."""
+    if before is None or before.save_by is not None:
+        return before or ending
+    return msgspec.structs.replace(before, save_by=ending.save_by)
 
 
 def succeed(turn: Turn) -> None:
@@ -50,10 +86,39 @@ def finish_unallowed(turn: Turn, why: str) -> None:
 
 
 def finish(turn: Turn, ending: Ending) -> None:
+    if not persistence.save_first(turn, ending):
+        _finish_now(turn, ending)
+
+
+def on_snapshot_persisted(turn: Turn, event: SnapshotPersisted) -> None:
+    persistence.on_snapshot_persisted(turn, event)
+    finish_if_saved(turn)
+
+
+def on_checkpoint_committed(turn: Turn, event: CheckpointCommitted) -> None:
+    persistence.on_checkpoint_committed(turn, event)
+    finish_if_saved(turn)
+
+
+def on_persist_timer(turn: Turn, event: TimerFired) -> None:
+    persistence.on_timer(turn, event)
+    finish_if_saved(turn)
+
+
+def finish_if_saved(turn: Turn) -> bool:
+    """Whether the run is over because the last step is in the persistent tier, or will not get there."""
+    ending = turn.state.ending
+    if turn.state.phase is not Phase.SAVING or turn.state.persisting is not None or ending is None:
+        return False
+    _finish_now(turn, ending)
+    return True
+
+
+def _finish_now(turn: Turn, ending: Ending) -> None:
     if turn.state.incident is not None:
         _close_incident(turn, "stopped" if ending.outcome == "stopped" else "gave-up", ending.why)
     turn.drop_timers()
-    turn.set(phase=Phase.OVER, ending=ending, waiting=())
+    turn.set(phase=Phase.OVER, ending=ending, waiting=(), persisting=None)
     turn.do(Finish(outcome=ending.outcome, exit_code=ending.exit_code, why=ending.why))
 
 

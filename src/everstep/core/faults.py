@@ -3,14 +3,15 @@
 import msgspec
 
 from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge, looks_like_consequence
-from everstep.core import ending
-from everstep.core.forming import form_if_possible, ranks_of_slot
+from everstep.core import drills, ending, eviction
+from everstep.core.forming import form_if_possible, ranks_of_slot, start_limit_s
 from everstep.core.policy import Policy
 from everstep.core.progress import completed_step, note_best_step
 from everstep.core.recovery import Plan, decide
 from everstep.core.state import Failure, Incident, Member, Phase, State
+from everstep.core.trust import is_corrupted
 from everstep.core.turn import Turn
-from everstep.model.actions import Concluded, IncidentClosed, IncidentOpened, Refused, StopWorkers
+from everstep.model.actions import Concluded, EvictNode, IncidentClosed, IncidentOpened, Refused, StopWorkers
 from everstep.model.events import (
     NodeLost,
     ProposalApproved,
@@ -21,6 +22,9 @@ from everstep.model.events import (
 )
 from everstep.model.facts import Exit
 from everstep.model.verdict import Verdict
+
+EVICT_LIMIT_S = 20.0
+"""From EvictNode to the loss of the node. The engine ends it by force; longer means that the engine is in trouble."""
 
 _ALIVE = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING)
 
@@ -56,11 +60,11 @@ def on_slot_lost(turn: Turn, event: NodeLost, member: Member) -> None:
     """A node that held a slot is gone. The caller has put it out and looks for another."""
     assert member.slot is not None
     ranks = tuple(ranks_of_slot(turn, member.slot))
-    others = {rank: steps for rank, steps in turn.state.held.items() if rank not in ranks}
-    turn.set(held={**others, **{item.rank: item.steps for item in event.kept if item.rank in ranks}})
+    others = {rank: held for rank, held in turn.state.held.items() if rank not in ranks}
+    turn.set(held={**others, **{item.rank: item for item in event.kept if item.rank in ranks}})
     if turn.state.phase in _ALIVE:
         open_incident(turn, FaultFacts(at=turn.at, nodes=nodes_of_ranks(turn)))
-    if turn.state.incident is not None:
+    if turn.state.incident is not None and event.node not in turn.incident.evicting:
         lost = LostNode(node=event.node, at=event.at, reason=event.reason, ranks=ranks)
         facts = turn.incident.facts
         turn.set_incident(facts=msgspec.structs.replace(facts, lost=(*facts.lost, lost)))
@@ -83,6 +87,9 @@ def on_timer_fired(turn: Turn, event: TimerFired) -> None:
     elif kind == "node" and subject in turn.state.requests and None in turn.state.slots:
         why = f"no node came within {turn.policy.node_timeout_s:g} s for an empty slot (policy node_timeout_s)"
         ending.give_up(turn, why)
+    elif kind == "evict" and turn.state.phase is Phase.STOPPING and turn.state.incident is not None:
+        if subject == turn.incident.id:
+            _on_evict_overdue(turn)
     elif kind == "approval" and turn.state.phase is Phase.PROPOSING and subject == turn.incident.id:
         ending.finish_unallowed(turn, f"the proposal was not approved within {turn.policy.approval_timeout_s:g} s")
 
@@ -109,9 +116,9 @@ def on_workers_stopped(turn: Turn, event: WorkersStopped) -> None:
             _add_exits(turn, (exit_,))
     mine = {worker.rank for worker in turn.workers_of(event.node)}
     # It may also hold what was kept of a lost node; the newer snapshots of those ranks are where they run now.
-    held = {item.rank: item.steps for item in event.held if item.rank in mine}
-    others = {rank: steps for rank, steps in turn.state.held.items() if rank not in mine}
-    turn.set(held={**others, **held})
+    held = {item.rank: item for item in event.held if item.rank in mine}
+    others = {rank: told for rank, told in turn.state.held.items() if rank not in mine}
+    turn.set(held={**others, **held}, copies={**turn.state.copies, event.node: event.backups})
     _confirm_stopped(turn, event.node)
 
 
@@ -128,30 +135,54 @@ def open_incident(turn: Turn, facts: FaultFacts) -> None:
         id=f"i{number}",
         opened_at=turn.at,
         generation=turn.state.generation,
-        facts=facts,
-        drill=turn.state.pending_drill,
+        facts=msgspec.structs.replace(facts, alerts=turn.state.alerts),
+        drill=drills.claim(turn, facts),
     )
-    turn.set(incident=incident, num_incidents=number, pending_drill=None)
+    turn.set(incident=incident, num_incidents=number)
     turn.do(IncidentOpened(incident=incident.id, drill=incident.drill, why="the first sign of a fault"))
 
 
 def stop_generation(turn: Turn) -> None:
     """Conclude from what is known, and end the generation's workers everywhere."""
-    _conclude(turn)
+    plan = _conclude(turn)
     nodes = turn.state.active_nodes
     turn.set(phase=Phase.STOPPING, waiting=nodes)
-    grace_s = stop_grace_s(turn.state, turn.policy)
+    evicting = tuple(node for node in plan.evict if node in nodes)
     for node in nodes:
-        turn.do(
-            StopWorkers(
-                node=node,
-                generation=turn.state.generation,
-                grace_s=grace_s,
-                why=f"{turn.incident.id}: all ranks of a generation start and end together",
-            )
-        )
+        if node not in evicting:
+            turn.do(_stop_workers(turn, node))
+    if evicting:
+        _evict(turn, evicting, plan.decision.why, evicting)
     if not nodes:
         _after_stop(turn)
+
+
+def _stop_workers(turn: Turn, node: str) -> StopWorkers:
+    grace_s, save_s = stop_grace_s(turn.state, turn.policy), stop_save_s(turn.state, turn.policy)
+    why = f"{turn.incident.id}: all ranks of a generation start and end together"
+    return StopWorkers(node=node, generation=turn.state.generation, grace_s=grace_s, save_s=save_s, why=why)
+
+
+def _evict(turn: Turn, evicting: tuple[str, ...], why: str, new: tuple[str, ...]) -> None:
+    """Their loss, told by the engine, is what confirms that their workers have ended."""
+    eviction.count(turn, len(new))
+    turn.set_incident(evicting=evicting)
+    for node in new:
+        turn.do(EvictNode(node=node, why=why))
+    turn.start_timer(f"evict:{turn.incident.id}", EVICT_LIMIT_S, "the engine has to end the suspected node by then")
+
+
+def _on_evict_overdue(turn: Turn) -> None:
+    """The engine did not end the nodes: their workers are ended in the usual way, and run on where they were."""
+    left = tuple(node for node in turn.incident.evicting if node in turn.state.waiting)
+    if not left:
+        return
+    gone = tuple(node for node in turn.incident.evicting if node not in left)
+    turn.set_incident(evicting=gone, not_evicted=left)
+    turn.set(evictions=turn.state.evictions[: -len(left)])
+    for node in left:
+        turn.do(Refused(what=f"evict {node}", why="the engine has not ended it in time", incident=turn.incident.id))
+        turn.do(_stop_workers(turn, node))
 
 
 def stop_grace_s(state: State, policy: Policy) -> float:
@@ -160,12 +191,23 @@ def stop_grace_s(state: State, policy: Policy) -> float:
     return min(policy.hang_grace_s, policy.stop_grace_s) if is_hang else policy.stop_grace_s
 
 
+def stop_save_s(state: State, policy: Policy) -> float:
+    """What ranks that live get to complete the snapshot of their last step. Nobody waits for what is complete."""
+    incident = state.incident
+    if is_corrupted(incident):
+        return 0.0  # what they hold now is what must not be restored
+    accounts = [worker.account for worker in state.workers.values()]
+    has_all = all(account is not None and account.published_step == account.last_step for account in accounts)
+    is_hang = incident is not None and incident.facts.hang is not None
+    return 0.0 if is_hang and has_all else policy.save_s
+
+
 def restart(turn: Turn) -> None:
     """Into gathering; forms at once when nothing is missing."""
     window = turn.at - turn.policy.budget_window_s
     recent = tuple(at for at in turn.state.restarts if at > window)
-    node_timers = {key: due for key, due in turn.state.timers.items() if key.startswith("node:")}
-    turn.set(phase=Phase.GATHERING, restarts=(*recent, turn.at), timers=node_timers, waiting=())
+    node_timers = {key: due for key, due in turn.state.timers.items() if key.startswith(("node:", "standby:"))}
+    turn.set(phase=Phase.GATHERING, restarts=(*recent, turn.at), timers=node_timers, waiting=(), pending_drills={})
     form_if_possible(turn)
 
 
@@ -185,8 +227,14 @@ def _after_stop(turn: Turn) -> None:
         ending.finish(turn, turn.state.ending)
         return
     plan = _conclude(turn)
+    late = tuple(node for node in plan.evict if node in turn.state.active_nodes)
+    if late:  # what blames the machine came after the ranks had ended
+        turn.set(waiting=late)
+        _evict(turn, (*turn.incident.evicting, *late), plan.decision.why, late)
+        return
     _remember_failure(turn, turn.incident.verdict)
-    if plan.kind == "restart":
+    _forget_judged(turn)
+    if plan.kind in ("restart", "leave"):
         restart(turn)
     elif plan.kind == "propose":
         turn.set(phase=Phase.PROPOSING)
@@ -196,6 +244,14 @@ def _after_stop(turn: Turn) -> None:
         ending.finish_unallowed(turn, plan.decision.why)
     else:
         ending.finish(turn, ending.gave_up(plan.decision.why))
+
+
+def _forget_judged(turn: Turn) -> None:
+    """An alert that became the verdict is not judged a second time when the job runs again."""
+    verdict = turn.incident.verdict
+    if verdict is not None and turn.state.unjudged:
+        left = [s for s in turn.state.unjudged if (s.node, s.alert.code) != (verdict.node, verdict.code)]
+        turn.set(unjudged=tuple(left))
 
 
 def _conclude(turn: Turn) -> Plan:
@@ -241,7 +297,9 @@ def _settle(turn: Turn) -> None:
 def _check_start(turn: Turn) -> None:
     late = tuple(w.rank for w in turn.state.workers.values() if w.account is None or w.account.entered_at is None)
     if late:
-        limit = f"{turn.policy.start_timeout_s:g} s (policy start_timeout_s)"
+        limit_s = start_limit_s(turn.state, turn.policy)
+        fetched = " + fetch_timeout_s" if limit_s > turn.policy.start_timeout_s else ""
+        limit = f"{limit_s:g} s (policy start_timeout_s{fetched})"
         _overdue(turn, "ES-P04", late, f"ranks {list(late)} had not reached the user's program after {limit}")
 
 

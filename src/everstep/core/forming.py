@@ -1,9 +1,11 @@
 """Forming a generation: nodes for every slot, a store, then StartWorkers everywhere."""
 
-from everstep.core.state import Formation, Phase, Worker
+from everstep.core import ending, holdings, restoring, trust
+from everstep.core.policy import Policy
+from everstep.core.state import Formation, Phase, State, Worker
 from everstep.core.turn import Turn
-from everstep.model.actions import AcquireNode, IncidentClosed, OpenStore, StartWorkers
-from everstep.model.events import RunReopened, RunStarted, StoreOpened
+from everstep.model.actions import AcquireNode, IncidentClosed, OpenStore, Refused, StartWorkers
+from everstep.model.events import CheckpointsFound, RunReopened, RunStarted, StoreOpened
 from everstep.model.spec import Launch
 
 
@@ -38,10 +40,20 @@ def on_run_reopened(turn: Turn, event: RunReopened) -> None:
         store_asked=turn.state.generation,
         workers={},
         held={},
+        copies={},
         waiting=(),
         ending=None,
         incident=None,
         formation=None,
+        alerts=(),
+        unjudged=(),
+        deferred=(),
+        pending_drills={},
+        checkpoints_known=False,
+        persisting=None,
+        uncommitted={},
+        struck=tuple(struck for struck in turn.state.struck if struck.is_damaged),
+        unread=None,
     )
     ask_for_store(turn, turn.state.generation + 1)
     for slot in range(turn.spec.num_slots):
@@ -55,6 +67,17 @@ def on_store_opened(turn: Turn, event: StoreOpened) -> None:
         turn.set(stale=turn.state.stale + 1)
         return
     turn.set(stores={event.generation: (event.host, event.port)})
+    form_if_possible(turn)
+
+
+def on_checkpoints_found(turn: Turn, event: CheckpointsFound) -> None:
+    """Nothing forms before this, where there is a persistent tier."""
+    if event.why:
+        where = turn.spec.checkpoint_dir
+        why = f"{where} cannot be read ({event.why}); beginning at step 0 in silence would be worse than to end here"
+        ending.give_up(turn, why)
+        return
+    turn.set(checkpoints=event.checkpoints, checkpoints_known=True)
     form_if_possible(turn)
 
 
@@ -79,10 +102,24 @@ def form_if_possible(turn: Turn) -> None:
     coming = state.generation + 1
     if state.phase is not Phase.GATHERING or None in state.slots or coming not in state.stores:
         return
+    if turn.spec.checkpoint_dir and not state.checkpoints_known:
+        return
+    choice = restoring.choose(turn)
+    if choice.must_end:
+        ending.give_up(turn, choice.why)
+        return
+    _settle_history(turn, choice)
     host, port = state.stores[coming]
-    resume_step = common_step(turn)
-    why = _why_form(turn, coming, resume_step)
-    formation = Formation(store_host=host, store_port=port, resume_step=resume_step, at=turn.at, why=why)
+    restore = choice.restore
+    formation = Formation(
+        store_host=host,
+        store_port=port,
+        resume_step=None if restore is None else restore.step,
+        fetch=() if restore is None else restore.fetch,
+        restore_path="" if restore is None else restore.path,
+        at=turn.at,
+        why=choice.why,
+    )
     ranks = {
         rank: Worker(rank=rank, node=node)
         for slot, node in enumerate(state.slots)
@@ -92,10 +129,13 @@ def form_if_possible(turn: Turn) -> None:
     turn.set(generation=coming, phase=Phase.FORMING, formation=formation, workers=ranks)
     if state.incident is not None:
         turn.set_incident(restarted=True)
-    for action in start_actions(turn):
-        turn.do(action)
+    for start in start_actions(turn):
+        turn.do(start)
+    for trusted in trust.trust_actions(turn):
+        turn.do(trusted)
     if turn.spec.launch is not Launch.COMMAND:
-        turn.start_timer(f"start:{coming}", turn.policy.start_timeout_s, "every rank must have started by then")
+        limit_s = start_limit_s(turn.state, turn.policy)
+        turn.start_timer(f"start:{coming}", limit_s, "every rank must have started by then")
     ask_for_store(turn, coming + 1)
 
 
@@ -115,6 +155,8 @@ def start_actions(turn: Turn) -> list[StartWorkers]:
             store_host=state.formation.store_host,
             store_port=state.formation.store_port,
             resume_step=state.formation.resume_step,
+            fetch=tuple(fetch for fetch in state.formation.fetch if fetch.rank in ranks_of_slot(turn, slot)),
+            restore_path=state.formation.restore_path,
             why=state.formation.why,
         )
         for slot, node in enumerate(state.slots)
@@ -122,31 +164,32 @@ def start_actions(turn: Turn) -> list[StartWorkers]:
     ]
 
 
+def start_limit_s(state: State, policy: Policy) -> float:
+    """Ranks start when their snapshots are there; nobody tells when that is."""
+    fetches = state.formation is not None and state.formation.fetch
+    return policy.start_timeout_s + (policy.fetch_timeout_s if fetches else 0.0)
+
+
 def ranks_of_slot(turn: Turn, slot: int) -> range:
     first = turn.spec.first_rank(slot)
     return range(first, first + turn.spec.nproc_per_node)
 
 
-def common_step(turn: Turn) -> int | None:
-    """Newest step that every rank of the job holds complete; None when there is no such step."""
-    held = [set(turn.state.held.get(rank, ())) for rank in range(turn.spec.world_size)]
-    return max(set.intersection(*held), default=None)
-
-
-def _why_form(turn: Turn, generation: int, resume_step: int | None) -> str:
-    cause = "the run starts" if generation == 0 else "the workers of the generation before have ended"
-    incident = turn.state.incident
-    if incident is not None and incident.verdict is not None:
-        cause = incident.verdict.sentence
-    if resume_step is not None:
-        return f"{cause}; every rank holds step {resume_step} in memory"
-    if any(turn.state.held.values()):
-        return f"{cause}; no step is held by every rank, so nothing is restored ({_holdings(turn)})"
-    if generation == 0:
-        return cause
-    return f"{cause}; no rank holds a snapshot, so the program restores itself as it does under torchrun"
-
-
-def _holdings(turn: Turn) -> str:
-    parts = [f"rank {rank}: {list(turn.state.held.get(rank, ()))}" for rank in range(turn.spec.world_size)]
-    return ", ".join(parts[:8]) + (", ..." if len(parts) > 8 else "")
+def _settle_history(turn: Turn, choice: restoring.Choice) -> None:
+    """What the coming generation makes void: memory of later steps, and trust in them."""
+    state = turn.state
+    step = choice.restore.step if choice.restore is not None else None
+    if trust.is_corrupted(state.incident):
+        if choice.untrusted:
+            turn.do(Refused(what=trust.NOT_TRUSTED, why=choice.untrusted, incident=turn.incident.id))
+        else:
+            trust.strike_untrusted(turn)
+        trust.note_corruption(turn, turn.incident.verdict.ranks if turn.incident.verdict is not None else ())
+    trusted = state.trusted_step
+    trusted = None if step is None or trusted is None or choice.untrusted else min(trusted, step)
+    turn.set(
+        trusted_step=trusted,
+        resumes={**state.resumes, state.generation + 1: step},
+        held={held.rank: held for held in holdings.up_to(state.held.values(), step)},
+        copies={node: holdings.up_to(copies, step) for node, copies in state.copies.items()},
+    )

@@ -2,13 +2,17 @@
 
 import msgspec
 
-from everstep.core import faults
-from everstep.core.ending import give_up
+from everstep.core import faults, persistence
+from everstep.core.ending import finish_if_saved, give_up
 from everstep.core.forming import acquire, form_if_possible, ranks_of_slot
 from everstep.core.state import Member, Phase, Role
 from everstep.core.turn import Turn
 from everstep.model.actions import Refused, ReleaseNode
 from everstep.model.events import NodeJoined, NodeLost, NodeRefused
+
+STANDBY_TIMER = "standby:again"
+STANDBY_AGAIN_S = 60.0
+"""Between two attempts to get a standby that the engine could not give."""
 
 MAX_FAILED_JOINS = 5
 """Agents in a row that end before they join: then it is not bad luck, and asking again only hides the reason."""
@@ -22,7 +26,10 @@ def on_node_joined(turn: Turn, event: NodeJoined) -> None:
     if known is None:
         turn.set(requests=turn.state.requests[1:], failed_joins=0)
         _admit(turn, event)
-    member = turn.state.members[event.node]
+    member = msgspec.structs.replace(turn.state.members[event.node], endpoint=event.endpoint)
+    turn.set(
+        members={**turn.state.members, event.node: member}, copies={**turn.state.copies, event.node: event.backups}
+    )
     if member.slot is not None and turn.state.phase not in (Phase.FORMING, Phase.RUNNING):
         _note_held(turn, event, member.slot)
     form_if_possible(turn)
@@ -38,8 +45,12 @@ def on_node_lost(turn: Turn, event: NodeLost) -> None:
         return
     _put_out(turn, member)
     turn.do(ReleaseNode(node=event.node, why=f"{event.node} is lost: {event.reason}"))
+    persistence.on_node_lost(turn, event.node)
+    if finish_if_saved(turn):
+        return
     if member.slot is None:
-        acquire(turn, f"standby {event.node} is lost: {event.reason}")
+        if turn.state.ending is None:
+            acquire(turn, f"standby {event.node} is lost: {event.reason}")
         return
     faults.on_slot_lost(turn, event, member)
     if not turn.state.is_over and turn.state.ending is None:
@@ -51,7 +62,17 @@ def on_node_refused(turn: Turn, event: NodeRefused) -> None:
     if None in turn.state.slots:
         give_up(turn, f"no node to be had for a slot: {event.why}")
     else:
+        turn.set(requests=turn.state.requests[1:])
         turn.do(Refused(what="another standby", why=event.why))
+        turn.start_timer(STANDBY_TIMER, STANDBY_AGAIN_S, "a standby is missing; the engine may have one by then")
+
+
+def on_standby_timer(turn: Turn) -> None:
+    """Ask again for what was refused."""
+    members = turn.state.members.values()
+    coming = sum(member.role is Role.STANDBY for member in members) + len(turn.state.requests)
+    for _ in range(turn.spec.num_standby - coming):
+        acquire(turn, "a standby is missing since the engine refused one")
 
 
 def fill_slots(turn: Turn) -> None:
@@ -59,7 +80,8 @@ def fill_slots(turn: Turn) -> None:
     for slot, node in enumerate(turn.state.slots):
         if node is not None:
             continue
-        standby = next((m for m in turn.state.members.values() if m.role is Role.STANDBY), None)
+        members = turn.state.members.values()
+        standby = next((m for m in members if m.role is Role.STANDBY and not m.suspected), None)
         if standby is not None:
             _give_slot(turn, standby, slot)
             acquire(turn, f"standby {standby.node} took slot {slot}")
@@ -84,12 +106,13 @@ def _give_slot(turn: Turn, member: Member, slot: int) -> None:
 def _put_out(turn: Turn, member: Member) -> None:
     out = msgspec.structs.replace(member, role=Role.OUT, slot=None)
     slots = tuple(None if node == member.node else node for node in turn.state.slots)
-    turn.set(members={**turn.state.members, member.node: out}, slots=slots)
+    copies = {node: held for node, held in turn.state.copies.items() if node != member.node}
+    turn.set(members={**turn.state.members, member.node: out}, slots=slots, copies=copies)
 
 
 def _note_held(turn: Turn, event: NodeJoined, slot: int) -> None:
     ranks = ranks_of_slot(turn, slot)
-    held = {item.rank: item.steps for item in event.held if item.rank in ranks}
+    held = {item.rank: item for item in event.held if item.rank in ranks}
     turn.set(held={**turn.state.held, **held})
 
 

@@ -18,6 +18,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     budget_window_s: float = 3600.0
     """A sliding window, so that a run of months is not ended by its total number of faults."""
 
+    max_evicted_share: float = 0.25
+    """Of slots and standbys, how many nodes may be evicted within `budget_window_s` (at least one): the circuit
+    breaker. More at once is not bad luck: it is a wrong rule, a switch or a rack."""
+
     max_same_failure: int = 3
     """Same place in the user's code, without one new step in between: after so many failures it is certain."""
 
@@ -31,12 +35,53 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     start_timeout_s: float = 120.0
     """From StartWorkers until every rank has entered the user's program. Importing torch on a cold disk is slow."""
 
+    fetch_timeout_s: float = 1800.0
+    """What a start gets besides when snapshots are fetched from other nodes first: 200 GB over 1 Gbit/s. A peer that
+    sends nothing is noticed long before by who fetches; this bounds an agent that says nothing at all."""
+
     rendezvous_timeout_s: float = 600.0
     """From the first rank in init_process_group until the last one is out of it; torchrun's join timeout."""
 
-    watch_hangs: bool = False
-    """Whether hangs are looked for, and jobs that hang restarted. Off until it has been proven on hours of irregular
-    healthy jobs: a false alarm costs a restart. On, ranks carry a thread of ours and torch's flight recorder."""
+    watch_hangs: bool = True
+    """Whether hangs are looked for, and jobs that hang restarted: a false alarm costs a restart. On, ranks carry a
+    thread of ours and torch's flight recorder."""
+
+    watch_slowness: bool = True
+    """Whether ranks that make the others wait are looked for. Only a machine that is to blame, with a standby ready to
+    take its place, is evicted; everything else is explained. Needs the watch thread."""
+
+    slow_round_s: float = 10.0
+    """Between two rounds of the fail-slow vote (ByteRobust: five, ten seconds apart). Shorter: found earlier, and a
+    busy minute is taken for a slow machine."""
+
+    watch_numbers: bool = True
+    """Whether losses and gradient norms are looked at. Nothing is ever stopped because of them."""
+
+    digest_every: int = 50
+    """Steps between two digests of the parameters. 0: none. Fewer: a flipped bit is found earlier, and a digest reads
+    all parameters once."""
+
+    snapshot_buffers: int = 5
+    """Copies of its state that a rank's memory has room for: one is written, and the newest, the newest that waits for
+    its digest, the newest trusted one and the one that is copied to a peer stay. 2: only the first two; no trust."""
+
+    save_s: float = 2.0
+    """How long ranks that live may take to complete the snapshot of their last step before they are stopped. Nothing
+    waits when it is complete already."""
+
+    backup: bool = True
+    """Whether snapshots are copied to another node, if there is one. Without, a lost machine costs the steps since the
+    last checkpoint on disk."""
+
+    backup_rate_bytes_s: float = 0.0
+    """Of one node, to its peers. 0: as fast as they take it."""
+
+    notice_s: float = 25.0
+    """From SIGTERM to the end of the machine, less a reserve: in it the last step goes to the persistent tier."""
+
+    last_save_s: float = 600.0
+    """How long the parts of the last step may take to the persistent tier when the run ends by itself. Shorter: a large
+    state on a slow storage is lost at the end. Longer: machines wait for a storage that does not answer."""
 
     hang_window_s: float = 2.0
     """No silence shorter than this is a hang, however short the steps. docs/hang-rule.md explains it."""
@@ -44,6 +89,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     hang_unsaved_window_s: float = 30.0
     """The same for a job of which some rank holds no snapshot: there a false alarm costs the steps since its last
     checkpoint, so more patience is worth it."""
+
+    hang_outside_s: float = 30.0
+    """How long a rank may wait for something outside of the job (a socket, a file, a timer) without being taken for
+    hung. Shorter: a store that answers late costs a restart. Longer: a server that died is noticed later."""
 
     evidence_timeout_s: float = 4.0
     """How long stacks and flight records of a hang may take. They name the culprit; the hang costs meanwhile."""
@@ -59,6 +108,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     approval_timeout_s: float = 900.0
     """Mode advise: how long a proposal waits before the run ends."""
+
+    @property
+    def needs_watch_thread(self) -> bool:
+        """Whether ranks carry a thread of ours and torch's flight recorder."""
+        return self.watch_hangs or self.watch_slowness
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):

@@ -1,5 +1,6 @@
 """Good news: ranks start, reach marks, make steps. Decides when a generation runs and when an incident is over."""
 
+from everstep.core import backups, persistence
 from everstep.core.state import Phase
 from everstep.core.turn import Turn
 from everstep.model.actions import IncidentClosed
@@ -32,6 +33,8 @@ def _on_through(turn: Turn, through_at: float) -> None:
     """Every rank is where it can train (or trains)."""
     if turn.state.phase is Phase.FORMING:
         turn.set(phase=Phase.RUNNING)
+        backups.place_once(turn)
+        persistence.start_clock(turn)
     if turn.state.phase is Phase.RUNNING and turn.state.incident is not None and turn.incident.restarted:
         _close_recovered(turn, through_at)
 

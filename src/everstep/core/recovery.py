@@ -8,16 +8,18 @@ from typing import Literal
 
 import msgspec
 
+from everstep.core import eviction, rereading, trust
 from everstep.core.turn import Turn
 from everstep.model.spec import Mode
 from everstep.model.verdict import Decision, Refusal, Verdict
 
-Kind = Literal["restart", "give-up", "propose", "unallowed"]
+Kind = Literal["restart", "give-up", "propose", "unallowed", "leave"]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     decision: Decision
+    evict: tuple[str, ...] = ()  # nodes to be taken out
 
 
 Rule = Callable[[Turn, Verdict], Plan | None]
@@ -41,6 +43,15 @@ def cannot_run(turn: Turn, verdict: Verdict) -> Plan | None:
     return _plan("give-up", "give up", "program-cannot-run", why, refused)
 
 
+def cannot_begin(turn: Turn, verdict: Verdict) -> Plan | None:
+    """What could not be restored was not chosen here: the run was told to begin with it, so there is no other."""
+    formation = turn.state.formation
+    if verdict.code != "ES-P08" or formation is None or formation.resume_step is not None:
+        return None
+    refused = (Refusal(what="begin without it", why="that would be another run than the one that was asked for"),)
+    return _plan("give-up", "give up", "cannot-begin", verdict.sentence, refused)
+
+
 def same_place(turn: Turn, verdict: Verdict) -> Plan | None:
     """The same line of the user's code again and again, without a new step in between, is not bad luck."""
     if not verdict.place:
@@ -55,6 +66,20 @@ def same_place(turn: Turn, verdict: Verdict) -> Plan | None:
     why = f"{times} without a new step in between (policy max_same_failure = {limit})"
     refused = (Refusal(what="restart", why="no machine is to blame, and another start would fail there again"),)
     return _plan("give-up", "give up", "same-place-again", why, refused)
+
+
+def corrupted_again(turn: Turn, verdict: Verdict) -> Plan | None:
+    """The same ranks differ again and again, from the same trusted step: going back does not cure it, and perhaps the
+    program means it. A job that trains is not ended for that."""
+    if verdict.code not in trust.CORRUPTIONS or trust.why_not_back(turn.state):
+        return None
+    count = trust.times_before(turn, verdict.ranks) + 1
+    if count < turn.policy.max_same_failure:
+        return None
+    limit = f"policy max_same_failure = {turn.policy.max_same_failure}"
+    why = f"{count} times from the same trusted step ({limit}; digest_every = 0 does not look): {verdict.sentence}"
+    refused = (Refusal(what="go back once more", why="it would come again: suspect the program, or all machines"),)
+    return _plan("leave", "leave the job as it is", "corrupted-again", why, refused)
 
 
 def budget(turn: Turn, verdict: Verdict) -> Plan | None:
@@ -84,6 +109,39 @@ def propose(turn: Turn, verdict: Verdict) -> Plan | None:
     return _plan("propose", _restart_text(turn), "mode-advise", why, ())
 
 
+def evict(turn: Turn, verdict: Verdict) -> Plan | None:
+    """A machine that is to blame is taken out, and a standby takes its place."""
+    gone = turn.incident.evicting
+    more = tuple(n for n in eviction.suspects(turn, verdict) if n not in (*gone, *turn.incident.not_evicted))
+    if more and eviction.why_not(turn, more):
+        more = ()
+    nodes = (*gone, *more)
+    if not nodes:
+        return None
+    chosen = f"evict {', '.join(nodes)}; {_restart_text(turn)} on a standby"
+    plan = _plan("restart", chosen, "evict", verdict.sentence, ())
+    return msgspec.structs.replace(plan, evict=nodes)
+
+
+def go_back(turn: Turn, verdict: Verdict) -> Plan | None:
+    """Replicas differ: nothing since they last agreed can be trusted."""
+    if verdict.code not in trust.CORRUPTIONS or trust.why_not_back(turn.state):
+        return None
+    named = eviction.miscomputing(turn, verdict)
+    gone, failed = turn.incident.evicting, turn.incident.not_evicted
+    more = tuple(node for node in named if node not in (*gone, *failed))
+    why_not = "the engine did not end it in time" if set(named) & set(failed) else ""
+    why_not = why_not or (eviction.why_not(turn, more) if more else "")
+    evict = (*gone, *(() if why_not else more))
+    why = f"{verdict.sentence}; {trust.last_trusted(turn.state)}, so nothing newer is trusted"
+    back = f"go back to step {trust.newest_trusted(turn.state)} or before"
+    chosen = f"{back}: {_restart_text(turn)}"
+    refused = (Refusal(what=f"evict {', '.join(named)}", why=why_not),) if why_not else ()
+    if evict:
+        chosen = f"evict {', '.join(evict)}; {back}: {_restart_text(turn)} on a standby"
+    return msgspec.structs.replace(_plan("restart", chosen, "go-back", why, refused), evict=evict)
+
+
 def restart_in_place(turn: Turn, verdict: Verdict) -> Plan | None:
     used = sum(at > turn.at - turn.policy.budget_window_s for at in turn.state.restarts)
     why = f"{verdict.sentence}; restart {used + 1} of {turn.policy.max_restarts} in {turn.policy.budget_window_s:g} s"
@@ -91,14 +149,40 @@ def restart_in_place(turn: Turn, verdict: Verdict) -> Plan | None:
         chosen = f"{_restart_text(turn)}, on another node for {verdict.node}"
         wait = Refusal(what="wait for the lost node", why="its workers ended with its agent, and ids never come back")
         return _plan("restart", chosen, "replace-lost-node", why, (wait,))
+    if verdict.code == "ES-P08" and rereading.is_read_again(turn.state):
+        other = Refusal(what="take something older", why="it could not be read, which may pass, and may be whole")
+        chosen = f"{_restart_text(turn)} from the same step, {rereading.attempt_text(turn.state)}"
+        return _plan("restart", chosen, "read-again", why, (other,))
+    if verdict.code == "ES-P08":
+        again = Refusal(what="try that one again", why="it would be as damaged")
+        return _plan("restart", f"{_restart_text(turn)} from what else there is", "restore-another", why, (again,))
+    return _plan("restart", _restart_text(turn), "restart-in-place", why, _no_eviction(turn, verdict))
+
+
+def _no_eviction(turn: Turn, verdict: Verdict) -> tuple[Refusal, ...]:
+    nodes = eviction.suspects(turn, verdict)
+    if nodes:
+        failed = set(nodes) <= set(turn.incident.not_evicted)
+        why = "the engine did not end it in time" if failed else eviction.why_not(turn, nodes)
+        return (Refusal(what=f"evict {', '.join(nodes)}", why=why),)
     if verdict.node is None:
-        return _plan("restart", _restart_text(turn), "restart-in-place", why, ())
+        return ()
     only = "it is the job's only node, and " if turn.spec.num_slots == 1 and verdict.code.startswith("ES-H") else ""
-    evict = Refusal(what=f"evict {verdict.node}", why=f"{only}nothing says that the machine is at fault")
-    return _plan("restart", _restart_text(turn), "restart-in-place", why, (evict,))
+    return (Refusal(what=f"evict {verdict.node}", why=f"{only}nothing says that the machine is at fault"),)
 
 
-RULES: tuple[Rule, ...] = (cannot_run, same_place, budget, observe_only, propose, restart_in_place)
+RULES: tuple[Rule, ...] = (
+    cannot_run,
+    cannot_begin,
+    same_place,
+    corrupted_again,
+    budget,
+    observe_only,
+    propose,
+    go_back,
+    evict,
+    restart_in_place,
+)
 
 
 def _restart_text(turn: Turn) -> str:

@@ -3,13 +3,16 @@
 Level-triggered, so it can be called at any time: every action in it is idempotent at its receiver.
 """
 
-from everstep.core.faults import stop_grace_s
+from everstep.core.backups import place_actions
+from everstep.core.faults import stop_grace_s, stop_save_s
 from everstep.core.forming import start_actions
 from everstep.core.hangs import collect_actions
+from everstep.core.persistence import pending_actions
 from everstep.core.policy import Policy
 from everstep.core.state import Phase, State
+from everstep.core.trust import strike_actions, trust_actions
 from everstep.core.turn import Turn
-from everstep.model.actions import AcquireNode, Action, Finish, OpenStore, ReleaseNode, SetTimer, StopWorkers
+from everstep.model.actions import AcquireNode, Action, EvictNode, Finish, OpenStore, ReleaseNode, SetTimer, StopWorkers
 
 _WHY = "issued again: it was not confirmed before the connection or the controller was lost"
 
@@ -25,14 +28,26 @@ def reissue(state: State, policy: Policy) -> list[Action]:
         actions.append(OpenStore(generation=state.store_asked, why=_WHY))
     actions += [AcquireNode(request=request, why=_WHY) for request in state.requests]
     actions += [ReleaseNode(node=m.node, why=_WHY) for m in state.members.values() if m.role.value == "out"]
+    actions += [
+        EvictNode(node=m.node, why=_WHY) for m in state.members.values() if m.suspected and m.role.value != "out"
+    ]
     if state.phase in (Phase.FORMING, Phase.RUNNING, Phase.SETTLING):
         actions += _unconfirmed_starts(state, policy)
+        actions += trust_actions(Turn(state, policy, 0.0))
+        actions += place_actions(state, _WHY)
+        actions += strike_actions(state)
+    if state.phase in (Phase.RUNNING, Phase.SETTLING, Phase.SAVING):
+        actions += pending_actions(state, _WHY)
     if state.phase is Phase.SETTLING and state.incident is not None:
         actions += collect_actions(Turn(state, policy, 0.0))
     if state.phase is Phase.STOPPING:
-        grace_s = stop_grace_s(state, policy)
+        grace_s, save_s = stop_grace_s(state, policy), stop_save_s(state, policy)
+        evicting = state.incident.evicting if state.incident is not None else ()
+        actions += [EvictNode(node=node, why=_WHY) for node in evicting if node in state.waiting]
         actions += [
-            StopWorkers(node=node, generation=state.generation, grace_s=grace_s, why=_WHY) for node in state.waiting
+            StopWorkers(node=node, generation=state.generation, grace_s=grace_s, save_s=save_s, why=_WHY)
+            for node in state.waiting
+            if node not in evicting
         ]
     actions += [SetTimer(key=key, due_at=due_at, why=_WHY) for key, due_at in state.timers.items()]
     return actions

@@ -4,8 +4,9 @@ import enum
 
 import msgspec
 
+from everstep.analyzer.alerts import SeenAlert
 from everstep.analyzer.exits import FaultFacts
-from everstep.model.facts import Exit, RankAccount
+from everstep.model.facts import Checkpoint, Exit, Fetch, Held, RankAccount, RankGroup
 from everstep.model.spec import RunSpec
 from everstep.model.verdict import Decision, Verdict
 
@@ -18,6 +19,7 @@ class Phase(enum.StrEnum):
     SETTLING = "settling"  # a fault is known and its culprit is not: a later exit, or the evidence of a hang, will tell
     STOPPING = "stopping"  # waiting for nodes to end the generation's workers
     PROPOSING = "proposing"  # mode advise: waiting for approval
+    SAVING = "saving"  # workers have ended, and so will the run: the last step goes to the persistent tier first
     OVER = "over"  # terminal
 
 
@@ -33,6 +35,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     role: Role
     slot: int | None = None  # set exactly when role is ACTIVE
+    suspected: bool = False  # a standby that is being ended, because it noticed a fault of its own
+    endpoint: str = ""  # "host:port" of its snapshot server; empty: nobody can fetch from it
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +57,54 @@ class Formation(msgspec.Struct, frozen=True, kw_only=True):
     resume_step: int | None
     at: float
     why: str
+    fetch: tuple[Fetch, ...] = ()  # of all nodes: snapshots that lie elsewhere than where they are needed
+    restore_path: str = ""  # the checkpoint from which all ranks are restored; empty: from memory
+
+
+class Struck(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot, or a checkpoint, that could not be restored or must not be: never tried again."""
+
+    step: int
+    generation: int  # in which it failed: a snapshot that was written since is another one
+    at: float  # ... and so is a checkpoint
+    why: str
+    rank: int | None = None  # None: of all ranks
+    node: str = ""  # that holds a copy; empty: the rank's own memory, which may outlive the node
+    path: str = ""  # of a checkpoint, instead
+    is_damaged: bool = True  # False: it could not be read, however often it was tried in this attempt of the run
+    is_untrusted: bool = False  # it can be read, and a corruption may be in it
+
+
+class Unread(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last generations were to go on from, and could not read; that may pass."""
+
+    step: int
+    path: str
+    generation: int  # the last one of them
+    count: int
+
+
+class Corruption(msgspec.Struct, frozen=True, kw_only=True):
+    """Replicas differed, and the job went back because of it."""
+
+    at: float
+    ranks: tuple[int, ...]
+    trusted_step: int | None  # as far as was trusted then
+
+
+class Persisting(msgspec.Struct, frozen=True, kw_only=True):
+    """A step on its way to the persistent tier: first every node's part, then the commit of the whole."""
+
+    step: int
+    generation: int
+    begun_at: float
+    limit_s: float
+    missing: tuple[str, ...]  # nodes whose part is not there; empty: it is being committed
+    committer: str  # node that commits
+    is_trusted: bool = False  # as it was committed
+    written_bytes: int = 0
+    total_bytes: int = 0
+    is_late: bool = False  # the next step was due, and this one was still on its way
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,13 +119,24 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     facts: FaultFacts
     drill: str | None = None
     asked: tuple[str, ...] = ()  # nodes whose evidence of a hang has not come
+    evicting: tuple[str, ...] = ()  # nodes that are ended because they are suspected; also when they are gone
+    not_evicted: tuple[str, ...] = ()  # the engine did not end them
     restarted: bool = False  # a new generation was started because of it
+
+
+class Deferred(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine is to blame, and was left where it is only for lack of a standby."""
+
+    verdict: Verdict
+    nodes: tuple[str, ...]
+    at: float
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
     exit_code: int
     why: str
+    save_by: float | None = None  # the last step has to be in the persistent tier by then; None: no such haste
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,16 +162,36 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     store_asked: int = -1  # newest generation for which OpenStore was issued
     formation: Formation | None = None
     workers: dict[int, Worker] = {}
-    held: dict[int, tuple[int, ...]] = {}  # rank -> steps of complete snapshots, as last told
+    held: dict[int, Held] = {}  # rank -> snapshots that whoever has its slot finds in memory, as last told
+    copies: dict[str, tuple[Held, ...]] = {}  # node -> snapshots of other nodes' ranks in its memory, as last told
+    checkpoints: tuple[Checkpoint, ...] = ()  # whole ones in the persistent tier
+    resumes: dict[int, int | None] = {}  # generation -> step that it went on from; None: from the beginning
+    trusted_step: int | None = None  # newest step of this history after which all replicas held the same
+    struck: tuple[Struck, ...] = ()
+    unread: Unread | None = None
+    corruptions: tuple[Corruption, ...] = ()  # within the budget's window
     waiting: tuple[str, ...] = ()  # STOPPING: nodes that have not confirmed
     ending: Ending | None = None  # STOPPING: how it ends instead of restarting; OVER: how it ended
     incident: Incident | None = None
     num_incidents: int = 0
+    alerts: tuple[SeenAlert, ...] = ()  # newest last, of the last hour
+    unjudged: tuple[SeenAlert, ...] = ()  # new ones of active nodes, while a fault was being handled
+    deferred: tuple[Deferred, ...] = ()  # looked at again when a standby joins
+    evictions: tuple[float, ...] = ()  # times of evictions within the budget's window
     restarts: tuple[float, ...] = ()  # times of restarts within the budget's window
     failure: Failure | None = None
     best_step: int | None = None  # newest step that every rank has completed, over the run
     has_stepped: bool = False  # some generation reported steps, so recovery is over at the first new step
-    pending_drill: str | None = None  # the next incident is its doing
+    groups: tuple[RankGroup, ...] = ()  # the job's parallel groups, as far as its ranks declared them
+    backups: dict[int, str] = {}  # rank -> node that its snapshots are copied to, in `backups_generation`
+    backups_generation: int = -1
+    checkpoints_known: bool = False  # what the persistent tier holds has been told in this attempt
+    persisting: Persisting | None = None
+    uncommitted: dict[int, float] = {}  # step -> since when it was under way; nobody waits for its commit any more
+    persist_at: float | None = None  # when the next step is due in the persistent tier
+    marked_step: int = -1  # newest checkpoint that was asked to be marked as trusted after it was committed
+    persist_refused: str = ""  # why none is written, as told last
+    pending_drills: dict[str, str] = {}  # id -> kind: asked for in this generation; incidents can be their doing
     timers: dict[str, float] = {}
     stale: int = 0  # messages of older generations dropped
 

@@ -3,7 +3,20 @@
 from collections.abc import Callable
 from typing import Any
 
-from everstep.core import drills, ending, faults, forming, hangs, membership, progress
+from everstep.core import (
+    alerts,
+    anomalies,
+    backups,
+    damage,
+    drills,
+    ending,
+    faults,
+    forming,
+    hangs,
+    membership,
+    persistence,
+    progress,
+)
 from everstep.core.policy import Policy
 from everstep.core.reissue import reissue
 from everstep.core.state import Phase, State
@@ -24,6 +37,10 @@ def _on_timer_fired(turn: Turn, event: events.TimerFired) -> None:
     turn.set(timers={key: due for key, due in turn.state.timers.items() if key != event.key})
     if event.key.startswith(("evidence:", "diagnosis:")):
         hangs.on_evidence_timer(turn, event)
+    elif event.key == membership.STANDBY_TIMER:
+        membership.on_standby_timer(turn)
+    elif event.key in (persistence.NEXT_TIMER, persistence.LIMIT_TIMER):
+        ending.on_persist_timer(turn, event)
     else:
         faults.on_timer_fired(turn, event)
 
@@ -43,6 +60,14 @@ HANDLERS: dict[type, Handler] = {
     events.EvidenceRequested: hangs.on_evidence_requested,
     events.EvidenceCollected: hangs.on_evidence_collected,
     events.Diagnosed: hangs.on_diagnosed,
+    events.AnomalyFound: anomalies.on_anomaly_found,
+    events.NodeAlerted: alerts.on_node_alerted,
+    events.ReplicasAgreed: persistence.on_replicas_agreed,
+    events.GroupsLearned: backups.on_groups_learned,
+    events.RestoreFailed: damage.on_restore_failed,
+    events.SnapshotPersisted: ending.on_snapshot_persisted,
+    events.CheckpointCommitted: ending.on_checkpoint_committed,
+    events.CheckpointsFound: forming.on_checkpoints_found,
     events.WorkerExited: faults.on_worker_exited,
     events.WorkersStopped: faults.on_workers_stopped,
     events.TimerFired: _on_timer_fired,
@@ -54,7 +79,7 @@ HANDLERS: dict[type, Handler] = {
 
 ONLY_ON_RECORD = (
     events.ControllerStarted,
-    events.SignalsReported,
+    *events.UNRECORDED,
     events.TemplateReported,
     events.SnapshotsRefused,
     events.RuntimeFaulted,
@@ -75,17 +100,18 @@ def step(state: State, event: Event, policy: Policy) -> tuple[State, list[Action
         turn.set(stale=state.stale + 1)
         return turn.state, []
     HANDLERS[type(event)](turn, event)
+    alerts.judge_waiting(turn)
     return turn.state, turn.actions
 
 
 def _is_stale(state: State, event: Event) -> bool:
     """A worker's report of another generation, or of a node that is out: fenced off."""
     generation = getattr(event, "generation", None)
-    if isinstance(event, events.StoreOpened | events.NodeJoined):
-        return False
+    if isinstance(event, events.StoreOpened | events.NodeJoined | events.CheckpointCommitted):
+        return False  # a checkpoint outlives who committed it
     if generation is not None and generation != state.generation:
         return True
     node = getattr(event, "node", None)
-    if isinstance(event, events.NodeLost | events.DrillRequested) or node is None:
+    if isinstance(event, events.NodeLost | events.NodeAlerted | events.DrillRequested) or node is None:
         return False
     return node not in state.active_nodes

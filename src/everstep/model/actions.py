@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from everstep.model.facts import Backup, Fetch
 from everstep.model.verdict import Decision, Verdict
 
 
@@ -33,6 +34,13 @@ class ReleaseNode(_Action, frozen=True, kw_only=True):
     node: str
 
 
+class EvictNode(_Action, frozen=True, kw_only=True):
+    """Engine: end the node now, with its workers, because it is suspected. Answered by NodeLost, with the snapshots
+    that outlived it. Idempotent."""
+
+    node: str
+
+
 class StartWorkers(_Action, frozen=True, kw_only=True):
     """Agent: start this generation's ranks. Answered by WorkersStarted; idempotent under `generation`."""
 
@@ -45,7 +53,9 @@ class StartWorkers(_Action, frozen=True, kw_only=True):
     num_slots: int
     store_host: str
     store_port: int
-    resume_step: int | None  # newest step that every rank holds a snapshot of; None: nothing to restore
+    resume_step: int | None  # newest step that every rank can have; None: nothing to restore
+    fetch: tuple[Fetch, ...] = ()  # snapshots of this node's ranks that lie on other nodes: get them first
+    restore_path: str = ""  # the step is restored from this checkpoint in the persistent tier
 
 
 class StopWorkers(_Action, frozen=True, kw_only=True):
@@ -54,6 +64,59 @@ class StopWorkers(_Action, frozen=True, kw_only=True):
     node: str
     generation: int
     grace_s: float
+    save_s: float = 0.0  # before SIGTERM, ranks that live get so long to complete the snapshot of their last step
+
+
+class PlaceBackups(_Action, frozen=True, kw_only=True):
+    """Agent: copy the snapshots of these ranks to these nodes from now on, the newest complete one whenever the copy
+    before has arrived. Replaces what was placed before; fenced by the generation."""
+
+    node: str
+    generation: int
+    backups: tuple[Backup, ...]
+
+
+class TrustStep(_Action, frozen=True, kw_only=True):
+    """Agent: the snapshots of this step are trusted; keep them until a newer step is."""
+
+    node: str
+    generation: int
+    step: int
+
+
+class PersistSnapshot(_Action, frozen=True, kw_only=True):
+    """Agent: write its ranks' part of this step, which may be still to come, to the persistent tier at `root`.
+    Answered by SnapshotPersisted within `limit_s`."""
+
+    node: str
+    generation: int
+    step: int
+    ranks: tuple[int, ...]
+    world_size: int
+    root: str
+    limit_s: float
+    is_last: bool = False  # the ranks have ended, and the run ends when it is there
+
+
+class CommitCheckpoint(_Action, frozen=True, kw_only=True):
+    """Agent: every node's part is there; check that, make the step visible, and apply retention. Answered by
+    CheckpointCommitted."""
+
+    node: str
+    step: int
+    world_size: int
+    root: str
+    keep: int  # newest steps that stay; the newest trusted one stays besides
+    is_trusted: bool
+
+
+class StrikeCheckpoint(_Action, frozen=True, kw_only=True):
+    """Agent: note beside this step in the persistent tier that it must not be restored, so that a later run which looks
+    there is not offered it. Not answered: this run never takes it anyway. Idempotent."""
+
+    node: str
+    root: str
+    step: int
 
 
 class CollectEvidence(_Action, frozen=True, kw_only=True):
@@ -89,6 +152,7 @@ class Inject(_Action, frozen=True, kw_only=True):
     node: str | None = None
     rank: int | None = None
     generation: int = -1
+    options: dict[str, float | str] = {}  # of the kind, checked by core.drills
 
 
 class IncidentOpened(_Action, frozen=True, kw_only=True):
@@ -134,8 +198,14 @@ Action: TypeAlias = (
     OpenStore
     | AcquireNode
     | ReleaseNode
+    | EvictNode
     | StartWorkers
     | StopWorkers
+    | PlaceBackups
+    | TrustStep
+    | PersistSnapshot
+    | CommitCheckpoint
+    | StrikeCheckpoint
     | CollectEvidence
     | Diagnose
     | SetTimer

@@ -8,9 +8,22 @@ from typing import TypeAlias
 
 import msgspec
 
-from everstep.model.facts import Exit, Gathered, Held, RankAccount, Signals, Started
+from everstep.model.facts import (
+    Alert,
+    Checkpoint,
+    Exit,
+    Gathered,
+    Held,
+    RankAccount,
+    RankDigest,
+    RankGroup,
+    RankNumbers,
+    RankRound,
+    Signals,
+    Started,
+)
 from everstep.model.spec import RunSpec
-from everstep.model.verdict import Verdict
+from everstep.model.verdict import Refusal, Verdict
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
@@ -47,6 +60,8 @@ class NodeJoined(_Event, frozen=True, kw_only=True):
     generation: int = -1
     stopped: bool = True  # no worker of `generation` is alive
     held: tuple[Held, ...] = ()
+    backups: tuple[Held, ...] = ()  # copies of other nodes' ranks
+    endpoint: str = ""  # "host:port" of its snapshot server; empty: it has none
 
 
 class NodeLost(_Event, frozen=True, kw_only=True):
@@ -120,6 +135,50 @@ class SignalsReported(_Event, frozen=True, kw_only=True):
     signals: tuple[Signals, ...]
 
 
+class NumbersReported(_Event, frozen=True, kw_only=True):
+    """Losses and gradient norms of a node's ranks. Never on record."""
+
+    node: str
+    generation: int
+    numbers: tuple[RankNumbers, ...]
+
+
+class DigestsReported(_Event, frozen=True, kw_only=True):
+    """What a node's ranks hold, in digests. Never on record."""
+
+    node: str
+    generation: int
+    digests: tuple[RankDigest, ...]
+
+
+class RoundReported(_Event, frozen=True, kw_only=True):
+    """A node's part in a round of the fail-slow vote. `round` is the same number on all nodes: wall-clock seconds
+    divided by the policy's `slow_round_s`. Never on record."""
+
+    node: str
+    generation: int
+    round: int
+    ranks: tuple[RankRound, ...]
+
+
+class AnomalyFound(_Event, frozen=True, kw_only=True):
+    """The job runs, and something is wrong with it: slow, numbers gone wrong, replicas that differ. `refusal`: somebody
+    takes longer and no machine is to blame."""
+
+    generation: int
+    verdict: Verdict
+    refusal: Refusal | None = None
+    agreed_step: int | None = None  # of replicas that differ: newest step known after which all held the same
+    is_declared: bool = True  # ... False: nobody said that they are replicas, they were only seen to hold the same
+
+
+class NodeAlerted(_Event, frozen=True, kw_only=True):
+    """What a node noticed about itself, or in the logs of its ranks."""
+
+    node: str
+    alerts: tuple[Alert, ...]
+
+
 class HangSuspected(_Event, frozen=True, kw_only=True):
     """The hang rule says that the job stands still."""
 
@@ -167,6 +226,7 @@ class WorkersStopped(_Event, frozen=True, kw_only=True):
     exits: tuple[Exit, ...] = ()
     accounts: tuple[RankAccount, ...] = ()
     held: tuple[Held, ...] = ()
+    backups: tuple[Held, ...] = ()  # copies of other nodes' ranks
     num_killed: int = 0  # needed SIGKILL after the grace period
 
 
@@ -179,6 +239,63 @@ class SnapshotsRefused(_Event, frozen=True, kw_only=True):
     needed_bytes: int
     free_bytes: int | None
     why: str
+
+
+class ReplicasAgreed(_Event, frozen=True, kw_only=True):
+    """All replicas held the same parameters after this step: its snapshot can be trusted. Told for the newest such
+    step, now and then; a comparison that could not be made tells nothing."""
+
+    generation: int
+    step: int
+
+
+class GroupsLearned(_Event, frozen=True, kw_only=True):
+    """The job's parallel groups, as its ranks declared them. Once per generation, and again when they grow."""
+
+    generation: int
+    groups: tuple[RankGroup, ...]
+
+
+class RestoreFailed(_Event, frozen=True, kw_only=True):
+    """A snapshot that was to be restored is not there, not whole, or damaged. The rank does not start from it."""
+
+    node: str
+    generation: int
+    rank: int
+    step: int
+    source: str  # "memory" | "peer" | "disk"
+    where: str  # node of the peer, or path of the checkpoint
+    why: str
+    is_damaged: bool = True  # False: it could not be read this time (a storage that does not answer), and may be whole
+
+
+class SnapshotPersisted(_Event, frozen=True, kw_only=True):
+    """A node's answer to `PersistSnapshot`: its ranks' part of the step is in the persistent tier, or why not."""
+
+    node: str
+    generation: int
+    step: int
+    written_bytes: int = 0
+    total_bytes: int = 0  # what it would have been without what was there already
+    took_s: float = 0.0
+    why: str = ""  # empty: it is there
+
+
+class CheckpointCommitted(_Event, frozen=True, kw_only=True):
+    """Answers `CommitCheckpoint`: from now on the step can be restored from the persistent tier, or why not."""
+
+    node: str
+    step: int
+    checkpoint: Checkpoint | None = None
+    dropped: tuple[int, ...] = ()  # steps that retention took away
+    why: str = ""
+
+
+class CheckpointsFound(_Event, frozen=True, kw_only=True):
+    """What the persistent tier holds when a run, or an attempt, begins. Before the first generation forms."""
+
+    checkpoints: tuple[Checkpoint, ...] = ()
+    why: str = ""  # it could not be read
 
 
 class RuntimeFaulted(_Event, frozen=True, kw_only=True):
@@ -207,6 +324,7 @@ class DrillRequested(_Event, frozen=True, kw_only=True):
     kind: str  # one of core.drills
     rank: int | None = None
     node: str | None = None
+    options: dict[str, float | str] = {}
 
 
 class EvidenceRequested(_Event, frozen=True, kw_only=True):
@@ -225,6 +343,9 @@ class ProposalApproved(_Event, frozen=True, kw_only=True):
     by: str = ""
 
 
+UNRECORDED = (SignalsReported, NumbersReported, DigestsReported, RoundReported)
+"""Raw observations for the watches. They come several times a second; only what is concluded is recorded."""
+
 Event: TypeAlias = (
     RunStarted
     | RunReopened
@@ -239,12 +360,23 @@ Event: TypeAlias = (
     | MarksReported
     | ProgressReported
     | SignalsReported
+    | NumbersReported
+    | DigestsReported
+    | RoundReported
+    | AnomalyFound
+    | NodeAlerted
     | HangSuspected
     | EvidenceCollected
     | Diagnosed
     | WorkerExited
     | WorkersStopped
     | SnapshotsRefused
+    | ReplicasAgreed
+    | GroupsLearned
+    | RestoreFailed
+    | SnapshotPersisted
+    | CheckpointCommitted
+    | CheckpointsFound
     | RuntimeFaulted
     | TimerFired
     | StopRequested

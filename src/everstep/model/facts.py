@@ -34,6 +34,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorReport | None = None
     oom: OomEvidence | None = None
     stopped_by_us: bool = False  # it got our SIGTERM or SIGKILL first; its exit says nothing about a fault
+    finding: "Alert | None" = None  # what its last output and its report mean, if that is known
     last_output: str = ""  # last lines of stderr, at most 2 KiB, for ends that left no report
 
     @property
@@ -61,6 +62,7 @@ class RankAccount(msgspec.Struct, frozen=True, kw_only=True):
     stall_s: float = 0.0  # seconds in which the training thread waited for snapshots
     published_step: int | None = None  # newest step whose snapshot is complete
     ended_at: float | None = None
+    backed_up_step: int | None = None  # newest step of which another node holds a complete copy
     counts_own_steps: bool = False  # steps come from everstep.State / everstep.step, so indices are the job's own
 
     @property
@@ -90,12 +92,86 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True):
     device_s: float | None = None
     communication_s: float | None = None
     log_gap_s: float | None = None  # longest silence of its log so far
+    evaluation_s: float | None = None  # how long its last complete evaluation took
+    checkpoint_s: float | None = None  # ... and its last save
     paused: bool = False  # a debugger holds it
     looking: bool = False  # a stack was asked for and has not come: judging now would be judging without it
     has_snapshot: bool = False  # a restart would lose nothing
     last_step: int | None = None
     last_step_at: float | None = None
     state: str = ""  # letter of /proc/PID/stat
+    waits_on: str = ""  # value of analyzer.signals.WaitsOn
+    waits_for: str = ""  # "waits for a socket"
+    wait_left_s: float | None = None  # until its timer ends
+
+
+class NumberPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank said of one step: by `everstep.step`, or in a line of its log. None: it did not say."""
+
+    step: int | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    step_s: float | None = None
+    skipped: bool = False  # the framework skipped the update, as loss scaling does
+
+
+class RankNumbers(msgspec.Struct, frozen=True, kw_only=True):
+    """New points of one rank, oldest first."""
+
+    rank: int
+    source: str  # "step" for everstep.step, "log"
+    points: tuple[NumberPoint, ...]
+
+
+class RankDigest(msgspec.Struct, frozen=True, kw_only=True):
+    """Digests of the parameters that one rank held after a step. `values`: name of a parameter, or of a range of them,
+    to its digest. `replicas`: ranks that should hold the same; empty when nobody declared it. With a `stride` these are
+    the first and the last of them: ten thousand ranks must not name each other one by one."""
+
+    rank: int
+    step: int
+    values: dict[str, str]
+    replicas: tuple[int, ...] = ()
+    stride: int = 0
+    missing: str = ""  # why there is no digest, or not of all parameters
+
+
+class RankRound(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's part in a round of the fail-slow vote. Cumulative seconds and work are since the round before; None
+    is not measured. `arrivals`: (index into `kinds`, sequence number, wall-clock seconds) of the collectives that it
+    entered last, oldest first."""
+
+    rank: int
+    num_steps: int
+    window_s: float
+    num_entered: int = 0  # collectives since the round before; `arrivals` are the newest of them
+    kinds: tuple[tuple[str, str], ...] = ()  # group name, and operation with its size: "all_reduce [16640]"
+    arrivals: tuple[tuple[int, int, float], ...] = ()
+    groups: dict[str, tuple[int, ...]] = {}  # group name -> ranks, as far as declared
+    titles: dict[str, str] = {}  # group name -> what it was called, "mesh_tp"
+    data_s: float | None = None
+    gc_s: float | None = None
+    delay_s: float | None = None  # runnable, and waited for a processor
+    work: float | None = None  # tokens, or elements of the batches
+    missing: str = ""  # why there are no arrivals
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a node noticed about itself, classified; see `knowledge` for codes."""
+
+    at: float
+    code: str
+    sentence: str
+    component: str
+    blame: str  # value of verdict.Blame
+    severity: str  # "fault": replace | "error": restart or drain | "warning": on record only
+    action: str  # one of knowledge.codes' closed list
+    role: str = "root"  # "root" | "cascade" | "either"
+    source: str = ""  # "kernel log", "nvml", "rank 3 stderr", ...
+    line: str = ""
+    device: str = ""  # "gpu 3", "mlx5_0/1", "sda"
+    rank: int | None = None
+    count: int = 1  # times it was seen since the last report of it
 
 
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,3 +188,39 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     steps: tuple[int, ...]
+    generations: tuple[int, ...] = ()  # in the order of `steps`: which generation wrote each; empty: not told
+
+
+class Fetch(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot that a node needs and another one holds."""
+
+    rank: int
+    step: int
+    node: str  # who holds it
+    endpoint: str  # "host:port" of that node's snapshot server
+
+
+class Backup(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the snapshots of a rank are copied to."""
+
+    rank: int
+    node: str
+    endpoint: str
+
+
+class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks that work together in one parallel dimension, and may be evicted together."""
+
+    title: str  # "mesh_tp", or the process group's name
+    ranks: tuple[int, ...]
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole, committed copy of a step in the persistent tier."""
+
+    step: int
+    path: str  # folder or URL of this step
+    world_size: int
+    at: float
+    is_trusted: bool = False  # a corruption check that ran after it passed
+    size_bytes: int | None = None

@@ -37,6 +37,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str = ""
     redirects: str = "0"  # torchrun's -r: which streams stay off the terminal
     log_dir: str = ""  # empty: <run_dir>/logs
+    checkpoint_dir: str = ""  # root of the persistent tier, a folder or an fsspec URL; empty: memory only
+    checkpoint_every_s: float = 600.0
+    checkpoint_keep: int = 3
+    init_from: str = ""  # a checkpoint, of torch.distributed.checkpoint or ours, that the first step starts from
 
     @property
     def world_size(self) -> int:

@@ -41,6 +41,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()  # suspects, most suspect first
     node: str | None = None
     at: float  # when the fault happened, as well as is known
+    group: str = ""  # the parallel group that all suspects share, or in which it was seen: "mesh_tp"
+    group_ranks: tuple[int, ...] = ()
+    action: str = ""  # what its signature suggests, of the closed list in `knowledge`; empty: nothing of its own
     place: str = ""  # for faults of the user's code: file and line. Same place again means same fault
     evidence: tuple[Evidence, ...] = ()
 

@@ -7,6 +7,8 @@ invariants of `core.check` are verified.
 
 from collections import deque
 
+import msgspec
+
 from everstep.core.check import check_step
 from everstep.core.policy import Policy
 from everstep.core.reissue import reissue
@@ -15,11 +17,13 @@ from everstep.core.step import step
 from everstep.model import actions, events
 from everstep.model.actions import Action
 from everstep.model.events import Event
-from everstep.model.facts import ErrorReport, Exit, Held, OomEvidence, RankAccount, Started
+from everstep.model.facts import Alert, Checkpoint, ErrorReport, Exit, OomEvidence, RankAccount, Started
 from everstep.model.record import Record
 from everstep.model.spec import RunSpec
-from everstep.model.verdict import Blame, Confidence, Verdict
+from everstep.model.verdict import Blame, Confidence, Refusal, Verdict
 from everstep.testing.clock import FakeClock
+from everstep.testing.memory import FakeMemory
+from everstep.testing.tier import FakeTier
 
 CONSEQUENCE = ErrorReport(kind="RuntimeError", message="Connection closed by peer [127.0.0.1]:4711")
 
@@ -27,7 +31,10 @@ CONSEQUENCE = ErrorReport(kind="RuntimeError", message="Connection closed by pee
 class Cluster:
     """`records` is the journal that a controller would have written; `actions` what came out of the last call."""
 
-    def __init__(self, spec: RunSpec, policy: Policy | None = None, *, snapshots: bool = True) -> None:
+    def __init__(
+        self, spec: RunSpec, policy: Policy | None = None, *, snapshots: bool = True, copies_lag: int | None = None
+    ) -> None:
+        """`copies_lag`: nodes copy their snapshots to others when they are told to, so many steps behind."""
         self.policy = policy or Policy()
         self.clock = FakeClock()
         self.state = State.initial()
@@ -35,6 +42,9 @@ class Cluster:
         self.actions: list[Action] = []
         self.held_back: set[str] = set()  # types of actions that nobody answers: "StartWorkers", ...
         self.snapshots = snapshots
+        self.memory = FakeMemory(copies_lag=copies_lag)
+        self.tier = FakeTier()
+        self.chosen: list[tuple[int | None, int | None]] = []  # of each generation: step gone on from, best possible
         self.diagnosis = _diagnosis(None, "", 0.0)
         self.moved_on = False
         self._spec = spec
@@ -47,6 +57,13 @@ class Cluster:
             at=self.clock.now, run="r0001", spec=self._spec, everstep_version="test", policy=self.policy.name
         )
         self.feed(run)
+        if self._spec.checkpoint_dir:
+            decided = self.actions
+            self.actions = decided + self.find_checkpoints()
+
+    def find_checkpoints(self) -> list[Action]:
+        """What the launcher tells when a run, or an attempt, begins."""
+        return self.feed(events.CheckpointsFound(at=self.clock.now, checkpoints=self.memory.found()))
 
     def feed(self, *new: Event) -> list[Action]:
         """Feed events, and answer what comes out until nothing is left. Returns all actions, in order."""
@@ -69,9 +86,11 @@ class Cluster:
         for _ in range(num_steps):
             out += self.wait(step_s)
             for rank, worker in self.state.workers.items():
-                if worker.exit is None:
+                if worker.exit is None and worker.node in self.state.active_nodes:
                     self._done[rank] = self._done.get(rank, -1) + 1
+                    self._keep(rank, worker.node)
             out += self._report_progress()
+            out += self.feed(*self.tier.answers(self._done, self.clock.now))
         return out
 
     def end(self, rank: int, **how: object) -> list[Action]:
@@ -92,6 +111,33 @@ class Cluster:
             why=f"hung: ranks 0-{len(self.state.workers) - 1} are silent",
         )
         return self.feed(suspected)
+
+    def anomaly(self, code: str, rank: int, refused: str = "", agreed: int | None = None) -> list[Action]:
+        """A watch found something wrong with the running job, or (`refused`) says why a slow rank's machine is not.
+        `agreed`: of replicas that differ, the newest step after which they did not."""
+        verdict = msgspec.structs.replace(_diagnosis(rank, code, self.clock.now), sentence=f"rank {rank} is {code}.")
+        refusal = Refusal(what=f"evict the machine of rank {rank}", why=refused) if refused else None
+        generation = self.state.generation
+        return self.feed(
+            events.AnomalyFound(
+                at=self.clock.now, generation=generation, verdict=verdict, refusal=refusal, agreed_step=agreed
+            )
+        )
+
+    def alert(self, node: str, code: str, severity: str, action: str, device: str = "") -> list[Action]:
+        """The node noticed something about itself."""
+        alert = Alert(
+            at=self.clock.now,
+            code=code,
+            sentence=f"{code} was noticed",
+            component="gpu",
+            blame="user" if action == "CHECK_USER_CODE" else "machine",
+            severity=severity,
+            action=action,
+            device=device,
+            source="kernel log",
+        )
+        return self.feed(events.NodeAlerted(at=self.clock.now, node=node, alerts=(alert,)))
 
     def kill(self, rank: int) -> list[Action]:
         return self.end(rank, signal=9)
@@ -114,7 +160,27 @@ class Cluster:
         return out
 
     def lose_node(self, node: str, reason: str = "its process was killed by SIGKILL") -> list[Action]:
+        """With its memory."""
+        self.memory.lose(node, keep=False)
         return self.feed(events.NodeLost(at=self.clock.now, node=node, reason=reason, signal=9))
+
+    def agree(self, step: int | None = None) -> list[Action]:
+        """All replicas held the same after this step; without one, after the newest."""
+        newest = min(self._done.values(), default=0) if step is None else step
+        return self.feed(events.ReplicasAgreed(at=self.clock.now, generation=self.state.generation, step=newest))
+
+    def checkpoint(self, step: int | None = None, *, trusted: bool = False) -> list[Action]:
+        """The newest step, or this one, is in the persistent tier."""
+        newest = min(self._done.values(), default=0) if step is None else step
+        found = Checkpoint(
+            step=newest,
+            path=f"/ckpt/step-{newest}",
+            world_size=self._spec.world_size,
+            at=self.clock.now,
+            is_trusted=trusted,
+        )
+        self.memory.commit(found)
+        return self.find_checkpoints()
 
     def restart_controller(self) -> list[Action]:
         """Another controller folds the journal; unconfirmed actions are carried out again."""
@@ -152,6 +218,8 @@ class Cluster:
                 self._queue.append(store)
             case actions.AcquireNode():
                 self._join()
+            case actions.EvictNode():
+                self._queue.append(self._evicted(action.node))
             case actions.StartWorkers():
                 self._start_workers(action)
             case actions.StopWorkers():
@@ -178,24 +246,69 @@ class Cluster:
                     )
                 )
             case _:
+                self._keep_copies(action)
+
+    def _keep_copies(self, action: Action) -> None:
+        match action:
+            case actions.PlaceBackups():
+                self.memory.backups.update({backup.rank: backup.node for backup in action.backups})
+            case actions.PersistSnapshot():
+                self.tier.ask(action)
+                self._queue.extend(self.tier.answers(self._done, self.clock.now))
+            case actions.CommitCheckpoint():
+                committed = self.tier.commit(action, self.clock.now)
+                if committed.checkpoint is not None:
+                    self.memory.commit(committed.checkpoint)
+                self._queue.append(committed)
+            case actions.TrustStep():
+                self.memory.trusted = action.step
+            case _:
                 pass
 
+    def _evicted(self, node: str) -> events.NodeLost:
+        kept = self.memory.lose(node, keep=True)
+        reason = "it was killed by SIGKILL"
+        return events.NodeLost(at=self.clock.now, node=node, reason=reason, signal=9, kept=kept)
+
+    def _keep(self, rank: int, node: str) -> None:
+        if self.snapshots:
+            self.memory.complete(node, rank, self._done[rank], self.state.generation)
+
     def _join(self) -> None:
-        node = f"n{self._num_nodes}"
+        node, endpoint = f"n{self._num_nodes}", f"host-n{self._num_nodes}:7000"
         self._num_nodes += 1
-        self._queue.append(events.NodeJoined(at=self.clock.now, node=node, host="here", pid=100))
+        joined = events.NodeJoined(at=self.clock.now, node=node, host=f"host-{node}", pid=100, endpoint=endpoint)
+        self._queue.append(joined)
 
     def _start_workers(self, action: actions.StartWorkers) -> None:
         if action.resume_step is None:
             self._done = {}
         else:
             self._done = dict.fromkeys(range(action.world_size), action.resume_step)
+        if len(self.chosen) <= action.generation:
+            node_of = {worker.rank: worker.node for worker in self.state.workers.values()}
+            self.chosen.append((action.resume_step, self.memory.best(node_of)))
         ranks = range(action.first_rank, action.first_rank + action.num_ranks)
         started = tuple(Started(rank=r, pid=1000 + r, how="template", at=self.clock.now) for r in ranks)
-        accounts = tuple(self._account(rank) for rank in ranks)
+        failed = self.memory.start(action)
+        accounts = tuple(self._account(rank) for rank in ranks if rank not in {each.rank for each in failed})
         at, node, generation = self.clock.now, action.node, action.generation
         self._queue.append(events.WorkersStarted(at=at, node=node, generation=generation, started=started))
         self._queue.append(events.MarksReported(at=at, node=node, generation=generation, accounts=accounts))
+        for each in failed:
+            self._queue.append(
+                events.RestoreFailed(
+                    at=at,
+                    node=node,
+                    generation=generation,
+                    rank=each.rank,
+                    step=each.step,
+                    source=each.source,
+                    where=each.where,
+                    why="sums do not match" if each.is_damaged else "no answer within 60 s",
+                    is_damaged=each.is_damaged,
+                )
+            )
 
     def _stop_workers(self, action: actions.StopWorkers) -> None:
         mine = [worker for worker in self.state.workers.values() if worker.node == action.node]
@@ -204,12 +317,16 @@ class Cluster:
             for worker in mine
             if worker.exit is None
         )
-        held: tuple[Held, ...] = ()
-        if self.snapshots:
-            held = tuple(Held(rank=w.rank, steps=(self._done[w.rank],)) for w in mine if w.rank in self._done)
+        held = self.memory.held(action.node, [worker.rank for worker in mine])
+        copies = self.memory.held_copies(action.node)
         self._queue.append(
             events.WorkersStopped(
-                at=self.clock.now, node=action.node, generation=action.generation, exits=exits, held=held
+                at=self.clock.now,
+                node=action.node,
+                generation=action.generation,
+                exits=exits,
+                held=held,
+                backups=copies,
             )
         )
 
@@ -242,6 +359,7 @@ class Cluster:
             last_step=done if first is not None else None,
             first_step_at=now if first is not None else None,
             last_step_at=now if first is not None else None,
+            published_step=done if self.snapshots else None,
             counts_own_steps=True,
         )
 

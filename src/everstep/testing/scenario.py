@@ -18,6 +18,7 @@ from everstep.core.policy import PRESETS, Policy
 from everstep.errors import ConfigError
 from everstep.model import events
 from everstep.model.actions import Action
+from everstep.model.facts import RankGroup
 from everstep.model.spec import Launch, Mode, RunSpec
 from everstep.testing.cluster import Cluster
 from everstep.testing.transcript import describe_actions
@@ -70,7 +71,8 @@ class _Player:
         return describe_actions(actions)
 
     def run(self, args: list[str]) -> list[Action]:
-        """run ranks=4 nodes=2 standby=1 mode=act policy=default snapshots=yes max_restarts=3 ..."""
+        """run ranks=4 nodes=2 standby=1 mode=act policy=default snapshots=yes copies_lag=1 disk=/ckpt every=600
+        max_restarts=3 ..."""
         options = dict(arg.split("=", 1) for arg in args)
         nodes = int(options.pop("nodes", "1"))
         spec = RunSpec(
@@ -80,8 +82,11 @@ class _Player:
             nproc_per_node=int(options.pop("ranks", "4")) // nodes,
             num_standby=int(options.pop("standby", "0")),
             mode=Mode(options.pop("mode", "act")),
+            checkpoint_dir=options.pop("disk", ""),
+            checkpoint_every_s=float(options.pop("every", "600")),
         )
         snapshots = options.pop("snapshots", "yes") == "yes"
+        copies_lag = int(options.pop("copies_lag")) if "copies_lag" in options else None
         preset = PRESETS[options.pop("policy", "default")]
         values = {key: float(value) for key, value in options.items()}
         fields = {f: getattr(preset, f) for f in preset.__struct_fields__}
@@ -89,9 +94,23 @@ class _Player:
         if unknown:
             raise ScenarioError(f"unknown options {sorted(unknown)}")
         policy = Policy(**{**fields, **{k: type(fields[k])(v) for k, v in values.items()}})
-        self._cluster = Cluster(spec, policy, snapshots=snapshots)
+        self._cluster = Cluster(spec, policy, snapshots=snapshots, copies_lag=copies_lag)
         self._cluster.start()
         return self._cluster.actions
+
+
+def _groups(player: _Player, args: list[str]) -> list[Action]:
+    """groups pp=0,1 pp=2,3 ...: the ranks declare which of them work together."""
+    pairs = [arg.split("=", 1) for arg in args]
+    groups = tuple(RankGroup(title=title, ranks=tuple(map(int, ranks.split(",")))) for title, ranks in pairs)
+    at, generation = player.cluster.clock.now, player.cluster.state.generation
+    return player.cluster.feed(events.GroupsLearned(at=at, generation=generation, groups=groups))
+
+
+def _disk(player: _Player, args: list[str]) -> list[Action]:
+    """disk fails WHY ... | disk works"""
+    player.cluster.tier.why = " ".join(args[1:]) if args[0] == "fails" else ""
+    return []
 
 
 def _node_event(player: _Player, args: list[str]) -> list[Action]:
@@ -99,11 +118,21 @@ def _node_event(player: _Player, args: list[str]) -> list[Action]:
 
 
 def _drill(player: _Player, args: list[str]) -> list[Action]:
-    kind, *target = args
+    """drill KIND [RANK or NODE] [name=value ...]; all are d1 unless id=d2 is given."""
+    kind, *rest = args
+    target = [arg for arg in rest if "=" not in arg]
+    given = dict(arg.split("=", 1) for arg in rest if "=" in arg)
+    options = {name: float(value) if value[:1].isdigit() else value for name, value in given.items() if name != "id"}
     rank = int(target[0]) if target and target[0].isdigit() else None
-    node = target[0] if target and rank is None else None
-    at = player.cluster.clock.now
-    return player.cluster.feed(events.DrillRequested(at=at, drill="d1", kind=kind, rank=rank, node=node))
+    requested = events.DrillRequested(
+        at=player.cluster.clock.now,
+        drill=given.get("id", "d1"),
+        kind=kind,
+        rank=rank,
+        node=target[0] if target and rank is None else None,
+        options=options,
+    )
+    return player.cluster.feed(requested)
 
 
 def _stop(player: _Player, args: list[str]) -> list[Action]:
@@ -133,6 +162,51 @@ def _hang(player: _Player, args: list[str]) -> list[Action]:
     return player.cluster.hang(int(args[0]), args[1] if args[1:] else "ES-H02")
 
 
+def _anomaly(player: _Player, args: list[str]) -> list[Action]:
+    """anomaly CODE RANK [agreed=STEP] [why nobody is to blame ...]"""
+    code, rank, *rest = args
+    agreed = next((int(arg.removeprefix("agreed=")) for arg in rest if arg.startswith("agreed=")), None)
+    refused = " ".join(arg for arg in rest if not arg.startswith("agreed="))
+    return player.cluster.anomaly(code, int(rank), refused, agreed)
+
+
+def _damage(player: _Player, args: list[str]) -> list[Action]:
+    """damage STEP RANK [NODE] | damage PATH: of a rank's own memory, of its copy on NODE, of a checkpoint."""
+    if args[0].startswith("/"):
+        player.cluster.memory.damaged.add(args[0])
+    else:
+        player.cluster.memory.damaged.add((args[2] if args[2:] else "", int(args[1]), int(args[0])))
+    return []
+
+
+def _checkpoint(player: _Player, args: list[str]) -> list[Action]:
+    """checkpoint [trusted]: the newest step is in the persistent tier."""
+    return player.cluster.checkpoint(trusted="trusted" in args)
+
+
+def _late_copy(player: _Player, args: list[str]) -> list[Action]:
+    """late-copy STEP GENERATION RANK NODE: it was on its way when that generation ended."""
+    step, generation, rank = map(int, args[:3])
+    player.cluster.memory.arrive_late(rank, args[3], step, generation)
+    return []
+
+
+def _restore_failed(player: _Player, args: list[str]) -> list[Action]:
+    """restore-failed RANK STEP SOURCE [WHERE]: of what the brain did not choose, or was wrong about."""
+    cluster, rank = player.cluster, int(args[0])
+    failed = events.RestoreFailed(
+        at=cluster.clock.now,
+        node=cluster.state.workers[rank].node,
+        generation=cluster.state.generation,
+        rank=rank,
+        step=int(args[1]),
+        source=args[2],
+        where=args[3] if args[3:] else "",
+        why="it is not there",
+    )
+    return cluster.feed(failed)
+
+
 def _doctor(player: _Player, args: list[str]) -> list[Action]:
     return player.cluster.feed(events.EvidenceRequested(at=player.cluster.clock.now, request="e1"))
 
@@ -143,7 +217,16 @@ COMMANDS: dict[str, Callable[[_Player, list[str]], list[Action]]] = {
     "wait": lambda player, args: player.cluster.wait(float(args[0].removesuffix("s"))),
     "kill": lambda player, args: player.cluster.kill(int(args[0])),
     "hang": _hang,
+    "alert": lambda player, args: player.cluster.alert(*args),
+    "anomaly": _anomaly,
     "doctor": _doctor,
+    "damage": _damage,
+    "late-copy": _late_copy,
+    "restore-failed": _restore_failed,
+    "checkpoint": _checkpoint,
+    "groups": _groups,
+    "disk": _disk,
+    "agree": lambda player, args: player.cluster.agree(int(args[0]) if args else None),
     "oom": lambda player, args: player.cluster.oom(int(args[0])),
     "signal": lambda player, args: player.cluster.end(int(args[0]), signal=int(args[1])),
     "exit": lambda player, args: player.cluster.end(int(args[0]), code=int(args[1])),

@@ -1,5 +1,6 @@
 """Actions as lines of a transcript: what a reader of a scenario needs, and nothing that changes from run to run."""
 
+from everstep.analyzer.words import ranks_text
 from everstep.model import actions
 from everstep.model.actions import Action
 
@@ -10,7 +11,9 @@ def describe_actions(decided: list[Action]) -> list[str]:
     said: set[tuple[str, ...]] = set()
     for action in decided:
         text = tuple(_lines(action))
-        folds = isinstance(action, actions.StartWorkers | actions.StopWorkers | actions.Concluded)
+        folds = isinstance(
+            action, actions.StartWorkers | actions.StopWorkers | actions.Concluded | actions.PersistSnapshot
+        )
         if folds and text in said:
             continue
         said.add(text)
@@ -22,6 +25,14 @@ def _asking(action: actions.CollectEvidence | actions.Diagnose) -> str:
     if isinstance(action, actions.Diagnose):
         return f"diagnose {action.incident}"
     return f"collect evidence on {action.node}"
+
+
+def _copies(action: actions.PlaceBackups) -> str:
+    ranks_of_node: dict[str, list[int]] = {}
+    for backup in action.backups:
+        ranks_of_node.setdefault(backup.node, []).append(backup.rank)
+    there = ", ".join(f"of {ranks_text(tuple(ranks))} to {node}" for node, ranks in ranks_of_node.items())
+    return f"on {action.node} {there}"
 
 
 def _lines(action: Action) -> list[str]:
@@ -45,8 +56,8 @@ def _lines(action: Action) -> list[str]:
             return [f"close {action.incident}: {action.outcome}{steps}"]
         case actions.AcquireNode():
             return [f"acquire a node: {action.why}"]
-        case actions.ReleaseNode():
-            return [f"release {action.node}"]
+        case actions.EvictNode() | actions.ReleaseNode():
+            return [f"{'evict' if isinstance(action, actions.EvictNode) else 'release'} {action.node}"]
         case actions.CollectEvidence() | actions.Diagnose():
             return [_asking(action)]
         case actions.Inject():
@@ -54,5 +65,20 @@ def _lines(action: Action) -> list[str]:
             return [f"inject {action.kind} {target or ''}".rstrip()]
         case actions.Finish():
             return [f"finish: {action.outcome}, exit code {action.exit_code}", f"    why: {action.why}"]
+        case _:
+            return _copying(action)
+
+
+def _copying(action: Action) -> list[str]:
+    match action:
+        case actions.PlaceBackups():
+            return [f"copy the snapshots {_copies(action)}"]
+        case actions.PersistSnapshot():
+            last = " before the end" if action.is_last else ""
+            return [f"persist step {action.step} in {action.root}{last}", f"    why: {action.why}"]
+        case actions.CommitCheckpoint():
+            return [f"commit step {action.step}" + (", trusted" if action.is_trusted else "")]
+        case actions.StrikeCheckpoint():
+            return [f"strike the checkpoint of step {action.step}", f"    why: {action.why}"]
         case _:
             return []
