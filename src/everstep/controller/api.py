@@ -47,6 +47,7 @@ class DrillBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     kind: str
     rank: int | None = None
     node: str | None = None
+    options: dict[str, float | str] = {}
 
 
 class ApproveBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -153,7 +154,9 @@ class Api:
         self._num_drills += 1
         try:
             drill = f"d{len(self._controller.ledger.fold.view.drills) + self._num_drills}"
-            event = DrillRequested(at=time.time(), drill=drill, kind=body.kind, rank=body.rank, node=body.node)
+            event = DrillRequested(
+                at=time.time(), drill=drill, kind=body.kind, rank=body.rank, node=body.node, options=body.options
+            )
             return await self._take(event, {"drill": drill})
         finally:
             self._num_drills -= 1

@@ -15,25 +15,28 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from everstep.analyzer.alerts import is_cause
 from everstep.controller.diagnosing import diagnose_folder
-from everstep.controller.hangs import HangWatch
 from everstep.controller.ledger import Drafted, Ledger
 from everstep.controller.peers import Input, Peer, Peers
 from everstep.controller.poison import Poison
+from everstep.controller.remembering import Remembering
 from everstep.controller.spec_file import SpecFile
 from everstep.controller.thinning import MIN_INTERVAL_S
+from everstep.controller.watches.together import Watches
 from everstep.core.state import Role
 from everstep.core.step import reissue
 from everstep.errors import JournalError
 from everstep.model import actions as act
 from everstep.model.events import (
+    UNRECORDED,
     Diagnosed,
     DrillFailed,
     MarksReported,
+    NodeAlerted,
     NodeJoined,
     NodeLost,
     ProgressReported,
-    SignalsReported,
     TimerFired,
 )
 from everstep.model.record import Record
@@ -48,6 +51,10 @@ BATCH_SIZE = 64
 
 RETRY_S = 1.0
 """Between attempts to write a journal that cannot be written."""
+
+
+ENGINE_DRILLS = ("lose-node",)
+"""Of those that concern a node: caused by whoever gives nodes, because the node itself is to be gone."""
 
 
 class PoisonedError(Exception):
@@ -71,7 +78,9 @@ class Controller:
         self.append_seconds: float | None = None  # the last one
         self._poison = Poison(run_dir)
         self._run_dir = run_dir
-        self._hangs = HangWatch(ledger.policy)
+        self._watches = Watches(ledger.policy)
+        self._remembering = Remembering(wanted.run)
+        self._remembering.resume(ledger.state.incident)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._silence: dict[str, asyncio.TimerHandle] = {}
         self._pending: set[asyncio.Task[None]] = set()
@@ -85,6 +94,7 @@ class Controller:
                 self._expect(node)
         for key, due_at in self.ledger.state.timers.items():
             self._set_timer(key, due_at)
+        self._in_background(self._remembering.work())
         while True:
             batch = [await self.queue.get()]
             while len(batch) < BATCH_SIZE and not self.queue.empty():
@@ -120,19 +130,18 @@ class Controller:
         for item, drafted in taken:
             self._settle(item, recorded=True)
             self._execute_all(drafted.record)
+            self._remembering.note(drafted.record, self.ledger.state)
             if isinstance(item.event, NodeJoined):
                 self._welcome_back(item.event.node)
 
     def _due(self, item: Input) -> list[Input]:
         """What has to be recorded now. Nothing for signals and progress that can wait; held progress first."""
-        if isinstance(item.event, SignalsReported):
-            suspected = self._hangs.take(item.event, self.ledger.state)
-            return [] if suspected is None else [*self._held(), Input(event=suspected)]
+        if isinstance(item.event, UNRECORDED):
+            found = self._watches.take(item.event, self.ledger.state)
+            return [*self._held(), *(Input(event=event) for event in found)] if found else []
         if self.ledger.hold_back(item.event, time.time()):
             return []
-        if isinstance(item.event, ProgressReported | MarksReported):
-            return [item]
-        return [*self._held(), item]
+        return [item] if _decides_nothing(item.event) else [*self._held(), item]
 
     def _held(self) -> list[Input]:
         return [Input(event=event) for event in self.ledger.thinning.take()]
@@ -196,9 +205,18 @@ class Controller:
 
     def _execute(self, action: act.Action, command_id: str) -> None:
         match action:
-            case act.OpenStore() | act.AcquireNode() | act.ReleaseNode():
+            case act.OpenStore() | act.AcquireNode() | act.ReleaseNode() | act.EvictNode():
                 self._command(self.peers.launcher(), command_id, action)
-            case act.StartWorkers() | act.StopWorkers() | act.CollectEvidence():
+            case (
+                act.StartWorkers()
+                | act.StopWorkers()
+                | act.CollectEvidence()
+                | act.PlaceBackups()
+                | act.TrustStep()
+                | act.PersistSnapshot()
+                | act.CommitCheckpoint()
+                | act.StrikeCheckpoint()
+            ):
                 self._command(self.peers.get(action.node), command_id, action)
             case act.Finish():
                 for agent in self.peers.agents():
@@ -221,9 +239,10 @@ class Controller:
     def _inject(self, action: act.Inject, command_id: str) -> None:
         if action.kind == "kill-controller":
             os.kill(os.getpid(), signal.SIGKILL)
-        peer = self.peers.get(action.node or "")
+        is_for_engine = action.kind in ENGINE_DRILLS
+        peer = self.peers.launcher() if is_for_engine else self.peers.get(action.node or "")
         if peer is None:
-            why = f"{action.node} is not connected"
+            why = f"{'the launcher' if is_for_engine else action.node} is not connected"
             self.put_soon(Input(event=DrillFailed(at=time.time(), drill=action.drill, why=why)))
             return
         self._command(peer, command_id, action)
@@ -240,7 +259,7 @@ class Controller:
             generation=action.generation,
             incident=action.incident,
             verdict=verdict,
-            moved_on=self._hangs.has_moved_on(),
+            moved_on=self._watches.hangs.has_moved_on(),
         )
         await self.queue.put(Input(event=event))
 
@@ -284,7 +303,7 @@ class Controller:
             return
         self._num_reissued += 1
         for index, action in enumerate(reissue(self.ledger.state, self.ledger.policy)):
-            is_for_launcher = isinstance(action, act.OpenStore | act.AcquireNode | act.ReleaseNode)
+            is_for_launcher = isinstance(action, act.OpenStore | act.AcquireNode | act.ReleaseNode | act.EvictNode)
             is_for_agent = getattr(action, "node", None) == peer.name and not is_for_launcher
             is_for_all = isinstance(action, act.Finish)
             if is_for_all or is_for_agent or (is_for_launcher and peer.role == "launcher"):
@@ -322,3 +341,11 @@ class Controller:
             self.peers.ack(item.source, item.seq)
         if item.settled is not None:
             item.settled(recorded)
+
+
+def _decides_nothing(event: object) -> bool:
+    """Nothing follows from it, so what is held need not be on record before it: a node that warns every minute would
+    otherwise put the progress of all nodes on record each time."""
+    if isinstance(event, NodeAlerted):
+        return not any(map(is_cause, event.alerts))
+    return isinstance(event, ProgressReported | MarksReported)

@@ -10,6 +10,7 @@ import msgspec
 
 from everstep.goodput.figures import Goodput
 from everstep.journal.view import IncidentView, RunStatus, RunView
+from everstep.report import checkpoints, status
 from everstep.version import __version__
 
 Labels = dict[str, str]
@@ -30,6 +31,7 @@ def render_metrics(view: RunView, goodput: Goodput | None, ourselves: Ourselves)
     families = [_gauge("everstep_build_info", "Always 1.", [({"version": __version__}, 1)])]
     families += _run(view, run)
     families += _incidents(view, run)
+    families += _checkpoints(view, run)
     if goodput is not None:
         families += _goodput(goodput, run)
     roles = [({**run, "role": role}, number) for role, number in ourselves.roles.items()]
@@ -69,6 +71,31 @@ def _incidents(view: RunView, run: Labels) -> list[str]:
             _one(run, sum(lost) if lost else None),
         ),
         _counter("everstep_worker_errors_total", "Our own faults in workers, swallowed.", _by({}, "kind", faults)),
+    ]
+
+
+def _checkpoints(view: RunView, run: Labels) -> list[str]:
+    copies, held = checkpoints.view(view), status.at_risk(view)[0]
+    newest = copies.checkpoint
+    tiers = {"memory": held, "peer": copies.backup_step, "disk": None if newest is None else newest.step}
+    known = [({**run, "tier": tier}, float(step)) for tier, step in tiers.items() if step is not None]
+    at = None if newest is None else newest.at
+    generation = view.generation
+    stalls = [a.stall_s for a in generation.accounts.values()] if generation is not None else []
+    return [
+        _gauge("everstep_checkpoint_step", "Newest step that can be restored from this tier.", known),
+        _gauge("everstep_checkpoint_trusted_step", "Newest trusted step.", _one(run, copies.trusted_step)),
+        _gauge("everstep_checkpoint_timestamp_seconds", "When the newest one on disk was written.", _one(run, at)),
+        _gauge(
+            "everstep_steps_lost_if_node_dies",
+            "Steps to do again if the worst node died now.",
+            _one(run, copies.if_node_dies.steps),
+        ),
+        _gauge(
+            "everstep_checkpoint_blocked_seconds",
+            "Seconds that training waited for snapshots in this generation, of the rank that waited most.",
+            _one(run, max(stalls, default=None)),
+        ),
     ]
 
 

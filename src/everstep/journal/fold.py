@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from everstep.journal.format import Entry, UnknownRecord
+from everstep.journal.kept import note
 from everstep.journal.view import (
     ControllerStart,
     DrillView,
@@ -65,6 +66,7 @@ class Fold:
             act = _ACTIONS.get(type(action))
             if act is not None:
                 act(view, entry, action)
+        note(view.kept, entry)
         _keep_for_incident(view, entry)
 
 

@@ -8,6 +8,7 @@ import enum
 
 import msgspec
 
+from everstep.journal.kept import Kept
 from everstep.model.actions import Finish
 from everstep.model.events import NodeLost, RuntimeFaulted, SnapshotsRefused, StopRequested, TemplateReported
 from everstep.model.facts import Exit, RankAccount, Started
@@ -158,6 +159,7 @@ class RunView(msgspec.Struct, kw_only=True):
     controllers: list[ControllerStart] = []
     gaps: list[Gap] = []
     restarts: list[float] = []  # when a generation was started because of an incident
+    kept: Kept = msgspec.field(default_factory=Kept)
     step_times: list[tuple[float, float]] = []  # (when, seconds per step of the slowest rank), newest last
     open_incident: str | None = None
     stop_requested: StopRequested | None = None

@@ -9,7 +9,18 @@ from collections.abc import Sequence
 
 from everstep.errors import ConfigError
 
-OUR_FLAGS = ("--standby", "--policy", "--mode", "--run-dir", "--ui-port", "--config")
+OUR_FLAGS = (
+    "--standby",
+    "--policy",
+    "--mode",
+    "--run-dir",
+    "--ui-port",
+    "--config",
+    "--checkpoint-dir",
+    "--checkpoint-every",
+    "--checkpoint-keep",
+    "--init-from",
+)
 
 # Accepted because scripts pass them, but there is nothing here they could change. `--rdzv-*` name a rendezvous
 # that everstep does not use; the rest tune torchrun's own agent.
@@ -54,7 +65,11 @@ def parser() -> argparse.ArgumentParser:
     ours.add_argument("--mode", help="observe (explain only), advise (propose and wait), act")
     ours.add_argument("--run-dir", "--run_dir", help="where the run's journal and logs go")
     ours.add_argument("--ui-port", "--ui_port", type=int, help="port of the status page on 127.0.0.1; 0: any free one")
-    ours.add_argument("--config", help="TOML file with defaults for these flags and a [policy] table")
+    ours.add_argument("--config", help="TOML file with defaults for these flags, a [policy] and a [checkpoint] table")
+    ours.add_argument("--checkpoint-dir", "--checkpoint_dir", help="folder or URL for checkpoints; resumes from there")
+    ours.add_argument("--checkpoint-every", "--checkpoint_every", help="time between two, as 30s, 10m (default)")
+    ours.add_argument("--checkpoint-keep", "--checkpoint_keep", help="how many of the newest stay (default 3)")
+    ours.add_argument("--init-from", "--init_from", help="checkpoint that a first start takes its state from")
     return made
 
 

@@ -8,12 +8,16 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import msgspec
+
+from everstep import health
 from everstep.errors import ConfigError
-from everstep.launcher import checks, options
+from everstep.launcher import checkpoints, checks, options
 from everstep.launcher.narration import Narration
 from everstep.launcher.output import DEFAULT_TEMPLATE, OutputTail, Shown, shown_streams
 from everstep.launcher.rundir import Prepared, prepare
@@ -34,8 +38,10 @@ def launch(argv: Sequence[str]) -> int:
     signals = signal_numbers(settings.signals)
     streams = shown_streams(settings.redirects, settings.tee, settings.shown_local_ranks, settings.nproc_per_node)
     checks.check_program(settings)
+    checkpoints.check(settings.checkpoints)
     prepared = prepare(settings, _spec(settings))
     try:
+        prepared = msgspec.structs.replace(prepared, found=checkpoints.find(prepared.file.spec))
         with checks.bind(settings.ui_port, "--ui-port") as listener, _logging(prepared.path / "launcher.log"):
             store_socket = checks.bind(settings.store_port, "--master-port") if settings.store_port else None
             return _supervise(settings, prepared, listener, store_socket, signals, streams)
@@ -91,7 +97,7 @@ def _supervise(
     tail = OutputTail(shown, terminal.write)
     for line in header(prepared, listener.getsockname()[1]):
         terminal.write(2, line.encode() + b"\n")
-    for note in (*settings.notes, *prepared.notes):
+    for note in (*settings.notes, *prepared.notes, *_health_notes()):
         terminal.say(note)
     if prepared.file.attempt > 1:
         tail.skip_existing()
@@ -120,10 +126,21 @@ def header(prepared: Prepared, port: int) -> list[str]:
     attempt = f"  attempt {prepared.file.attempt}" if prepared.file.attempt > 1 else ""
     standby = f", {spec.num_standby} standby" if spec.num_standby else ""
     what = f"everstep {__version__}  run {prepared.file.run}{attempt}  policy {policy.name}  mode {spec.mode}"
-    return [
+    lines = [
         f"{what}      journal {prepared.path / 'journal.jsonl'}",
         f"  {nodes} x {spec.nproc_per_node} = {ranks}{standby}          ui http://127.0.0.1:{port}/",
+        checkpoints.header_line(spec, prepared.found),
     ]
+    return [line for line in lines if line]
+
+
+def _health_notes() -> list[str]:
+    """A quarantined machine is the user's own here, so it is used; but not without a word."""
+    host = socket.gethostname()
+    known = health.state_of(host, time.time())
+    if known is None or known.state is not health.State.QUARANTINED:
+        return []
+    return [f"this machine is quarantined ({known.why}): everstep node show {host}; the run starts all the same"]
 
 
 def _spec(settings: Settings) -> RunSpec:
@@ -140,6 +157,10 @@ def _spec(settings: Settings) -> RunSpec:
         cwd=str(Path.cwd()),
         redirects=settings.redirects,
         log_dir=settings.log_dir,
+        checkpoint_dir=settings.checkpoints.dir,
+        checkpoint_every_s=settings.checkpoints.every_s,
+        checkpoint_keep=settings.checkpoints.keep,
+        init_from=settings.checkpoints.init_from,
     )
 
 

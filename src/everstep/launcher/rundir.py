@@ -18,7 +18,7 @@ from everstep.journal.runs import RunDir, make_run_dir, new_run_id, register
 from everstep.launcher.checks import check_run_dir
 from everstep.launcher.settings import Settings
 from everstep.model.actions import Finish
-from everstep.model.events import RunReopened, RunStarted
+from everstep.model.events import CheckpointsFound, RunReopened, RunStarted
 from everstep.model.record import Record
 from everstep.model.spec import RunSpec
 
@@ -31,6 +31,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     lock_fd: int
     notes: tuple[str, ...] = ()
+    found: CheckpointsFound | None = None  # what the persistent tier holds; None: there is none
 
 
 class _Earlier(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,11 +123,28 @@ def _reopen(file: SpecFile, earlier: _Earlier, settings: Settings, path: Path) -
             f"run {earlier.run} in {path} has a world size of {_shape(was)}, asked for is {_shape(now)}: "
             "the world size never changes in a run. Use the same, or another --run-dir for a new run"
         )
-    kept = {"mode": (was.mode, now.mode), "standby": (was.num_standby, now.num_standby)}
-    notes = [f"{name} stays {old}, as the run was started" for name, (old, new) in kept.items() if old != new]
+    kept = {
+        "mode": (was.mode, now.mode),
+        "standby": (was.num_standby, now.num_standby),
+        "checkpoint-dir": (was.checkpoint_dir, now.checkpoint_dir),
+        "checkpoint-every": (was.checkpoint_every_s, now.checkpoint_every_s),
+        "checkpoint-keep": (was.checkpoint_keep, now.checkpoint_keep),
+        "init-from": (was.init_from, now.init_from),
+    }
+    notes = [
+        f"{name} stays {old or 'unset'}, as the run was started" for name, (old, new) in kept.items() if old != new
+    ]
     if earlier.policy != settings.policy:
         notes.append(f"the policy stays as recorded in the journal ({earlier.policy.name})")
-    spec = msgspec.structs.replace(now, mode=was.mode, num_standby=was.num_standby)
+    spec = msgspec.structs.replace(
+        now,
+        mode=was.mode,
+        num_standby=was.num_standby,
+        checkpoint_dir=was.checkpoint_dir,
+        checkpoint_every_s=was.checkpoint_every_s,
+        checkpoint_keep=was.checkpoint_keep,
+        init_from=was.init_from,
+    )
     attempt = earlier.num_attempts + 1
     return SpecFile(run=earlier.run, spec=spec, policy=earlier.policy, attempt=attempt), tuple(notes)
 

@@ -14,10 +14,12 @@ import msgspec
 
 from everstep.core.policy import Policy, preset
 from everstep.errors import ConfigError
+from everstep.launcher.checkpoints import Wanted, resolve_checkpoints, useless
 from everstep.model.spec import Launch, Mode
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 _KEYS = ("standby", "mode", "run_dir", "ui_port", "policy")
+_TABLES = ("policy", "checkpoint")
 _SIGNAL_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 
@@ -36,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""  # empty: make one
     run_dir: str = ""  # empty: below EVERSTEP_HOME
     ui_port: int = 0  # 0: any free one
+    checkpoints: Wanted = Wanted()
     log_dir: str = ""
     redirects: str = "0"
     tee: str = "0"
@@ -47,8 +50,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 def resolve(given: argparse.Namespace, environ: Mapping[str, str], notes: tuple[str, ...] = ()) -> Settings:
     """Raises ConfigError with the key, the value and what is allowed."""
-    chosen = _choose(given, environ)
+    path = given.config or environ.get("EVERSTEP_CONFIG") or ""
+    file = _read_file(Path(path)) if path else {}
+    chosen = _choose(given, environ, file)
     num_slots, note = _slots(given.nnodes)
+    wanted = resolve_checkpoints(vars(given), environ, file.get("checkpoint", {}))
+    said = tuple(each for each in (note, useless(vars(given), wanted)) if each)
     run_id = given.rdzv_id if given.rdzv_id not in ("", "none", None) else ""
     return Settings(
         program=given.training_script,
@@ -63,20 +70,19 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str], notes: tuple[
         run_id=run_id,
         run_dir=str(chosen["run_dir"] or ""),
         ui_port=_port("ui-port", chosen["ui_port"]),
+        checkpoints=wanted,
         log_dir=given.log_dir or "",
         redirects=given.redirects,
         tee=given.tee,
         shown_local_ranks=_ranks(given.local_ranks_filter),
         store_port=_port("master-port", given.master_port or 0),
         signals=tuple(name.strip() for name in given.signals_to_handle.split(",") if name.strip()),
-        notes=notes + ((note,) if note else ()),
+        notes=notes + said,
     )
 
 
-def _choose(given: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, Any]:
-    path = given.config or environ.get("EVERSTEP_CONFIG") or ""
+def _choose(given: argparse.Namespace, environ: Mapping[str, str], file: Mapping[str, Any]) -> dict[str, Any]:
     chosen: dict[str, Any] = {"standby": 0, "mode": Mode.ACT, "run_dir": "", "ui_port": 0, "policy": None}
-    file = _read_file(Path(path)) if path else {}
     for key in _KEYS:
         if key in file:
             chosen[key] = file[key]
@@ -102,9 +108,10 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"--config {path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path}: not TOML: {error}") from error
+    allowed = tuple(dict.fromkeys((*_KEYS, *_TABLES)))
     for key in file:
-        if key not in _KEYS:
-            raise ConfigError(f"{path}: unknown key {key!r}; allowed: {', '.join(_KEYS)}")
+        if key not in allowed:
+            raise ConfigError(f"{path}: unknown key {key!r}; allowed: {', '.join(allowed)}")
     if not isinstance(file.get("policy", {}), dict | str):
         raise ConfigError(f"{path}: policy must be a preset's name or a table")
     return file

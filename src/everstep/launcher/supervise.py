@@ -24,7 +24,7 @@ from everstep.launcher.rundir import Prepared
 from everstep.launcher.stores import Stores
 from everstep.launcher.terminal import Terminal
 from everstep.model import actions as act
-from everstep.model.events import NodeLost, NodeRefused, StopRequested, StoreOpened
+from everstep.model.events import DrillFailed, NodeLost, NodeRefused, StopRequested, StoreOpened
 from everstep.wire.link import Link, RejectedError
 
 log = logging.getLogger("everstep.launcher")
@@ -100,6 +100,8 @@ class Supervisor:
         engine: Engine = self._engine
         engine.watch(self._on_loss)
         link = asyncio.create_task(self._stay_linked())
+        if self._prepared.found is not None:
+            self._link.report(self._prepared.found)
         try:
             self._governor.start()
             return await self._end
@@ -119,10 +121,23 @@ class Supervisor:
                     self._link.report(NodeRefused(at=time.time(), why=str(error)))
             case act.ReleaseNode(node=node):
                 self._engine.release(node)
+            case act.EvictNode(node=node):
+                self._engine.evict(node)
+            case act.Inject():
+                self._inject(action)
             case act.Finish():
                 self._finish(End(exit_code=action.exit_code, outcome=action.outcome, why=action.why))
             case _:
                 log.warning("%s is no command for a launcher", type(action).__name__)
+
+    def _inject(self, action: act.Inject) -> None:
+        """A drill of a whole machine: the only ones that are sent here."""
+        try:
+            if action.kind != "lose-node":
+                raise NoNodeError(f"drill {action.kind!r} is none of the launcher's")
+            self._engine.lose(action.node or "")
+        except NoNodeError as error:
+            self._link.report(DrillFailed(at=time.time(), drill=action.drill, why=str(error)))
 
     def _open_store(self, generation: int) -> None:
         try:
@@ -146,7 +161,8 @@ class Supervisor:
         self._signal = number
         self._terminal.say(f"{name}: ending the run (once more to end it at once)")
         self._link.report(StopRequested(at=time.time(), why=name, signal=number))
-        limit_s = self._policy.stop_grace_s + STOP_SLACK_S
+        has_disk = bool(self._prepared.file.spec.checkpoint_dir)
+        limit_s = self._policy.stop_grace_s + STOP_SLACK_S + (self._policy.notice_s if has_disk else 0.0)
         self._loop.call_later(limit_s, self._finish, self._stopped(f"{name}; not over after {limit_s:g} s"))
 
     def _stopped(self, why: str) -> End:
@@ -178,7 +194,7 @@ class Supervisor:
     async def _end_everything(self) -> None:
         """Agents first, so that they end their workers in order; the controller last, it may still be told."""
         if self._at_once.is_set():
-            self._children.kill_all()
+            self._kill_all()
         await self._unless_at_once(self._engine.end(self._policy.stop_grace_s + STOP_SLACK_S))
         controller = self._governor.stop()
         if controller is not None:
@@ -190,13 +206,17 @@ class Supervisor:
         self._stores.close()
         self._keeper.close()
 
+    def _kill_all(self) -> None:
+        self._governor.stop()  # or it would start another controller
+        self._children.kill_all()
+
     async def _unless_at_once(self, orderly: Coroutine[None, None, None]) -> None:
         """Another signal while ending in order: by force, then."""
         ending = asyncio.create_task(orderly)
         hurry = asyncio.create_task(self._at_once.wait())
         await asyncio.wait([ending, hurry], return_when=asyncio.FIRST_COMPLETED)
         if not ending.done():
-            self._children.kill_all()
+            self._kill_all()
         hurry.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await hurry

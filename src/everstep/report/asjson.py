@@ -10,6 +10,7 @@ import msgspec
 from everstep.goodput.buckets import Bucket
 from everstep.goodput.figures import Goodput
 from everstep.journal.view import IncidentView, RunView
+from everstep.report import checkpoints
 from everstep.report.asked import Asked
 from everstep.report.codes import CODES
 from everstep.report.evidence import evidence_seq
@@ -46,6 +47,7 @@ def status_json(view: RunView, goodput: Goodput, asked: Asked) -> Json:
         "median_step_s": median_s,
         "snapshot_step": held,
         "steps_at_risk": lost,
+        "checkpoints": checkpoints_json(view),
         "ettr": goodput.ettr,
         "restarts_used": view.restarts_used(as_of),
         "restarts_allowed": view.policy.get("max_restarts"),
@@ -61,6 +63,21 @@ def status_json(view: RunView, goodput: Goodput, asked: Asked) -> Json:
         "notes": notes(view),
         "journal_seq": view.last_seq,
         "torn_bytes": view.torn_bytes,
+    }
+
+
+def checkpoints_json(view: RunView) -> Json:
+    copies = checkpoints.view(view)
+    return {
+        "backup_step": copies.backup_step,
+        "trusted_step": copies.trusted_step,
+        "if_node_dies": msgspec.to_builtins(copies.if_node_dies),
+        "if_rack_dies": msgspec.to_builtins(copies.if_rack_dies),
+        "nodes": [msgspec.to_builtins(node) for node in copies.nodes],
+        "dir": None if view.spec is None else view.spec.checkpoint_dir or None,
+        "on_disk": [msgspec.to_builtins(checkpoint) for checkpoint in copies.checkpoints],
+        "writing_step": None if copies.writing is None else copies.writing.step,
+        "last_failure": view.kept.last_failure or None,
     }
 
 

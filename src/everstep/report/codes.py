@@ -6,9 +6,10 @@ own, with far more entries: `everstep kb show CODE`, docs/knowledge.
 
 from everstep.analyzer.codes import CODES as SILENT
 from everstep.knowledge.codes import CODES as LOUD
+from everstep.knowledge.node_codes import CODES as SENSED
 from everstep.model.code import Code
 
-CODES: dict[str, Code] = {**LOUD, **SILENT}
+CODES: dict[str, Code] = {**LOUD, **SILENT, **SENSED}
 
 
 def render_page(entry: Code) -> str:

@@ -2,10 +2,10 @@
 
 import msgspec
 
+from everstep.analyzer.words import fold
 from everstep.journal.view import IncidentView
 from everstep.model.events import NodeLost, WorkerExited, WorkersStopped
 from everstep.model.verdict import Evidence
-from everstep.report.units import ranks_text
 
 
 class EvidenceGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +41,6 @@ def evidence_groups(incident: IncidentView) -> list[EvidenceGroup]:
 def _group(incident: IncidentView, same: str, found: list[Evidence]) -> EvidenceGroup:
     first = found[0]
     ranks = [e.rank for e in found if e.rank is not None]
-    says = first.says if len(found) == 1 else f"{len(found)} ranks ({ranks_text(ranks)}): {same}"
+    says = first.says if len(found) == 1 else f"{len(found)} ranks ({fold(ranks)}): {same}"
     seqs = [seq for e in found if (seq := evidence_seq(incident, e)) is not None]
-    return EvidenceGroup(first=first, says=says, seqs=ranks_text(seqs))
+    return EvidenceGroup(first=first, says=says, seqs=fold(seqs))

@@ -3,18 +3,20 @@
 Everything said here is read from the journal: the decision was recorded with its reasons when it was taken.
 """
 
+from everstep.analyzer.words import fold
 from everstep.journal.view import GenerationView, IncidentView, RefusedView, RunView
 from everstep.model.code import Code
 from everstep.report.ansi import PLAIN, Paint, Style, printable
 from everstep.report.evidence import evidence_groups
 from everstep.report.incident import code_text, outcome_text
 from everstep.report.layout import fields, text_of
-from everstep.report.units import clock, count, ranks_text, stamp
+from everstep.report.units import clock, count, stamp
 
 _WIDTH = 11
 
 KNOBS = {
     "program-cannot-run": "nothing: the program cannot run as it is, whatever the policy",
+    "cannot-begin": "--init-from: another checkpoint, or none",
     "same-place-again": "policy max_same_failure = {max_same_failure}: a higher one tries again at the same place",
     "restart-budget": "policy max_restarts = {max_restarts} within budget_window_s = {budget_window_s} s "
     "(--max-restarts): a higher one goes on restarting",
@@ -23,6 +25,14 @@ KNOBS = {
     "is how long it waits",
     "restart-in-place": "policy max_restarts = {max_restarts}: once it is used up the run gives up instead; "
     "--mode observe or advise: it would not have been done",
+    "go-back": "policy digest_every = {digest_every}: more often, and less has to be done again; --standby N: the "
+    "machine of a rank that is named would be replaced; --mode observe or advise: only explained",
+    "corrupted-again": "policy max_same_failure = {max_same_failure}: a higher one goes back more often; "
+    "digest_every = 0 does not compare replicas",
+    "restore-another": "nothing: what is damaged is not tried again",
+    "read-again": "nothing: what cannot be read may be whole, and an older step would cost more",
+    "evict": "no standby, or policy max_evicted_share = {max_evicted_share} used up: restarted where it was",
+    "explain-only": "--standby N, if a machine is to blame: it would have been evicted",
     "replace-lost-node": "--standby N: another node would be ready at once; policy node_silent_s = {node_silent_s} s "
     "is how long a silent agent is waited for",
 }
@@ -79,7 +89,7 @@ def how_started(view: RunView, generation: GenerationView) -> list[str]:
         reason = why or (template.why if template is not None and not template.usable else "")
         way = {"template": "forked from the template process", "fresh": "as a fresh interpreter"}.get(how, f"as {how}")
         because = f": {printable(reason)}" if reason and how != "template" else ""
-        told.append(f"ranks {ranks_text(ranks)} {way}{because}")
+        told.append(f"ranks {fold(ranks)} {way}{because}")
     return told or ["no worker is confirmed yet"]
 
 

@@ -2,7 +2,9 @@
 
 import math
 
+from everstep.analyzer.words import fold
 from everstep.journal.view import IncidentView, RunView
+from everstep.report.actions import ACTIONS
 from everstep.report.ansi import PLAIN, Paint, Style, printable
 from everstep.report.asked import Asked
 from everstep.report.codes import CODES
@@ -10,7 +12,7 @@ from everstep.report.evidence import evidence_groups
 from everstep.report.layout import fields, table, text_of
 from everstep.report.phases import IncidentTimes, times_of
 from everstep.report.sentences import action_sentences, event_sentence
-from everstep.report.units import NOT_MEASURED, clock, count, duration, percent, plural, ranks_text, short_stamp, stamp
+from everstep.report.units import NOT_MEASURED, clock, count, duration, percent, plural, short_stamp, stamp
 
 
 def render_incidents(view: RunView, asked: Asked, style: Style = PLAIN) -> str:
@@ -41,7 +43,7 @@ def who(incident: IncidentView) -> str:
     verdict = incident.verdict
     if verdict is None:
         return NOT_MEASURED
-    ranks = f"rank{'s' if len(verdict.ranks) > 1 else ''} {ranks_text(verdict.ranks)}" if verdict.ranks else ""
+    ranks = f"rank{'s' if len(verdict.ranks) > 1 else ''} {fold(verdict.ranks)}" if verdict.ranks else ""
     return " ".join(part for part in (ranks, f"({verdict.node})" if verdict.node else "") if part) or NOT_MEASURED
 
 
@@ -143,6 +145,9 @@ def _do_now(incident: IncidentView, style: Style) -> list[str]:
     lines = [style("do now", Paint.DIM)]
     if code is not None:
         lines.append(f"  {code.you_do}")
+    elif incident.verdict is not None and incident.verdict.action:
+        lines.append(f"  {ACTIONS.get(incident.verdict.action, incident.verdict.action)}")
+        lines.append(f"  everstep kb show {incident.verdict.code}")
     rank = incident.verdict.ranks[0] if incident.verdict is not None and incident.verdict.ranks else None
     of_rank = f" --rank {rank}" if rank is not None else ""
     lines.append(f"  everstep explain {incident.id}   everstep logs --generation {incident.generation}{of_rank}")

@@ -8,6 +8,7 @@ from everstep.journal.format import Entry
 from everstep.journal.view import GenerationView, IncidentView, RunView
 from everstep.model import actions, events
 from everstep.model.record import Header, Record
+from everstep.report import checkpoints
 from everstep.report.ansi import PLAIN, Paint, Style, printable
 from everstep.report.phases import times_of
 from everstep.report.sentences import event_sentence
@@ -35,6 +36,8 @@ class Narrator:
         self._formed = -1  # newest generation whose forming was told
         self._stepped = -1
         self._refused_ranks: set[int] = set()
+        self._last_steps: set[int] = set()  # written before the end
+        self._told_steps: set[int] = set()  # committed
         self._told: dict[str, tuple[str, ...]] = {}  # incident -> what was said of it last
 
     @property
@@ -61,11 +64,20 @@ class Narrator:
             if event.rank in self._refused_ranks:
                 return []
             self._refused_ranks.add(event.rank)
+        if isinstance(event, events.CheckpointCommitted):
+            return self._committed(event)
         if isinstance(event, events.ControllerStarted):
             return [f"{event_sentence(event)}; training went on"] if event.took_over else []
         if isinstance(event, events.TemplateReported):
             return [] if event.usable else [f"{printable(event_sentence(event))}; ranks start as fresh interpreters"]
         return [printable(event_sentence(event))] if isinstance(event, _TOLD_AS_IT_IS) else []
+
+    def _committed(self, event: events.CheckpointCommitted) -> list[str]:
+        written = self.view.kept.written
+        if event.checkpoint is None or written is None or written.step != event.step or event.step in self._told_steps:
+            return []
+        self._told_steps.add(event.step)
+        return [printable(checkpoints.committed_text(self.view, written, event.checkpoint))]
 
     def _progress(self) -> list[str]:
         generation = self.view.generation
@@ -91,6 +103,9 @@ class Narrator:
                 return self._closed(self.view.incidents[action.incident])
             case actions.Refused() if action.incident is None:
                 return [printable(f"not done: {action.what}: {action.why}")]
+            case actions.PersistSnapshot(is_last=True) if action.step not in self._last_steps:
+                self._last_steps.add(action.step)
+                return [f"writing step {count(action.step)} to {action.root} before the end"]
             case actions.Finish():
                 return self._finished(action)
             case _:

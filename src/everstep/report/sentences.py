@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from everstep.analyzer.exits import describe
+from everstep.analyzer.words import fold
 from everstep.model import actions, events
 from everstep.model.record import Record
-from everstep.report.units import plural, ranks_text
+from everstep.report.units import plural, written_text
 
 
 def event_sentence(event: Any) -> str:  # noqa: ANN401  (any event: the table says which are told)
@@ -22,13 +23,16 @@ def action_sentences(record: Record) -> list[str]:
 
 def _drill(event: events.DrillRequested) -> str:
     whom = f" {event.rank}" if event.rank is not None else f" {event.node}" if event.node else ""
-    return f"drill {event.drill} asked for: {event.kind}{whom}"
+    how = "".join(
+        f", {name} {value:g}" if not isinstance(value, str) else f", {value}" for name, value in event.options.items()
+    )
+    return f"drill {event.drill} asked for: {event.kind}{whom}{how}"
 
 
 def _stopped(event: events.WorkersStopped) -> str:
     killed = f", {event.num_killed} needed SIGKILL" if event.num_killed else ""
     held = {step for item in event.held for step in item.steps}
-    kept = f"; snapshots held: {ranks_text(held)}" if held else ""
+    kept = f"; snapshots held: {fold(held)}" if held else ""
     return f"{event.node}: no worker of generation {event.generation} is left{killed}{kept}"
 
 
@@ -50,6 +54,39 @@ def _joined(event: events.NodeJoined) -> str:
 def _controller(event: events.ControllerStarted) -> str:
     torn = f"; {plural(event.torn_bytes, 'byte')} of a torn record cut off the journal" if event.torn_bytes else ""
     return f"controller {event.pid} {'took over' if event.took_over else 'started'}{torn}"
+
+
+def _restoring(action: actions.StartWorkers) -> str:
+    if action.resume_step is None:
+        return ""
+    where = f" from {action.restore_path}" if action.restore_path else ""
+    return f", restoring step {action.resume_step}{where}"
+
+
+def _unrestored(event: events.RestoreFailed) -> str:
+    whence = f"the copy on {event.where}" if event.source == "peer" else event.where or event.source
+    return f"rank {event.rank} on {event.node} could not restore step {event.step} from {whence}: {event.why}"
+
+
+def _persisted(event: events.SnapshotPersisted) -> str:
+    if event.why:
+        return f"{event.node}: its part of step {event.step} is not in the persistent tier: {event.why}"
+    amount = written_text(event.written_bytes, event.total_bytes)
+    return f"{event.node}: its part of step {event.step} is in the persistent tier ({amount}, {event.took_s:.1f}s)"
+
+
+def _committed(event: events.CheckpointCommitted) -> str:
+    if event.checkpoint is None:
+        return f"step {event.step} could not be committed: {event.why}"
+    dropped = f"; dropped: {fold(event.dropped)}" if event.dropped else ""
+    return f"checkpoint of step {event.step} can be restored: {event.checkpoint.path}{dropped}"
+
+
+def _found(event: events.CheckpointsFound) -> str:
+    if event.why:
+        return f"the persistent tier cannot be read: {event.why}"
+    steps = fold(checkpoint.step for checkpoint in event.checkpoints)
+    return f"checkpoints found: {steps}" if event.checkpoints else "no checkpoint found"
 
 
 def _collected(event: events.EvidenceCollected) -> str:
@@ -77,8 +114,14 @@ _EVENTS: dict[type, Callable[[Any], str]] = {
     events.EvidenceRequested: lambda e: f"asked what all ranks are doing ({e.request})",
     events.EvidenceCollected: _collected,
     events.Diagnosed: lambda e: f"the evidence says {e.verdict.code}: {e.verdict.sentence}",
+    events.ReplicasAgreed: lambda e: f"all replicas held the same after step {e.step}",
+    events.RestoreFailed: _unrestored,
     events.SnapshotsRefused: lambda e: f"rank {e.rank} on {e.node} trains without snapshots: {e.why}",
     events.RuntimeFaulted: lambda e: f"rank {e.rank}: everstep's own {e.where} failed and was left out: {e.why}",
+    events.GroupsLearned: lambda e: f"the job has {plural(len(e.groups), 'parallel group')} that may go as one",
+    events.SnapshotPersisted: _persisted,
+    events.CheckpointCommitted: _committed,
+    events.CheckpointsFound: _found,
     events.TimerFired: lambda e: f"timer {e.key} fired",
     events.StopRequested: lambda e: f"asked to stop: {e.why}",
     events.DrillRequested: _drill,
@@ -88,9 +131,10 @@ _EVENTS: dict[type, Callable[[Any], str]] = {
 
 _ACTIONS: dict[type, Callable[[Any], str]] = {
     actions.Concluded: lambda a: f"concluded {a.verdict.code}: {a.decision.chosen} (rule {a.decision.rule})",
-    actions.StartWorkers: lambda a: (
-        f"starting generation {a.generation}" + ("" if a.resume_step is None else f", restoring step {a.resume_step}")
-    ),
+    actions.StartWorkers: lambda a: f"starting generation {a.generation}{_restoring(a)}",
+    actions.TrustStep: lambda a: f"step {a.step} is kept: all replicas agreed after it",
+    actions.PlaceBackups: lambda _: "copying snapshots to other nodes from now on",
+    actions.PersistSnapshot: lambda a: f"step {a.step} goes to {a.root}: {a.why}",
     actions.CollectEvidence: lambda _: "asking for stacks, process states and flight records of all ranks",
     actions.StopWorkers: lambda a: f"ending the workers of generation {a.generation}",
     actions.AcquireNode: lambda a: f"asking for a node: {a.why}",

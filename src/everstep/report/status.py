@@ -5,13 +5,15 @@ Order: is it moving; if not, what is wrong, who handles it, what comes next; the
 
 from statistics import median
 
+from everstep.analyzer.words import fold
 from everstep.goodput.figures import Goodput
 from everstep.journal.view import GenerationView, IncidentView, RunStatus, RunView
+from everstep.report import checkpoints
 from everstep.report.ansi import PLAIN, Paint, Style
 from everstep.report.asked import Asked
 from everstep.report.layout import field, text_of
 from everstep.report.phases import times_of
-from everstep.report.units import NOT_MEASURED, ago, clock, count, duration, percent, plural, ranks_text, stamp
+from everstep.report.units import NOT_MEASURED, ago, clock, count, duration, percent, plural, stamp
 
 _PAINTS = {
     RunStatus.RECOVERING: Paint.ORANGE,
@@ -29,6 +31,10 @@ def render_status(view: RunView, goodput: Goodput, asked: Asked, style: Style = 
     lines += field("nodes", _nodes(view))
     if not view.is_over:
         lines += field("memory", memory_text(view))
+        for name, text in checkpoints.lines(view, asked.as_of(view)):
+            lines += field(name, text)
+    elif disk := checkpoints.disk_text(view, checkpoints.view(view), asked.at):
+        lines += field("disk", disk)
     if not view.is_over and view.incident is None:
         lines += field("now", "nobody looks after it" if asked.is_gone(view) else _now(view, asked))
     for note in notes(view):
@@ -76,7 +82,7 @@ def notes(view: RunView) -> list[str]:
             found.append(f"{node.node}: template not used, ranks start as fresh interpreters: {node.template.why}")
     if view.snapshots_refused:
         last = view.snapshots_refused[-1]
-        ranks = ranks_text(event.rank for event in view.snapshots_refused)
+        ranks = fold(event.rank for event in view.snapshots_refused)
         found.append(f"ranks {ranks} were refused snapshot memory, last: {last.why}")
     if view.runtime_faults:
         last_fault = view.runtime_faults[-1]

@@ -1,7 +1,6 @@
 """Numbers and times as people read them: three digits, UTC, "2m 55s", "48,212", ranks folded to "0-7,16"."""
 
 import math
-from collections.abc import Iterable
 from datetime import UTC, datetime
 
 NOT_MEASURED = "—"
@@ -28,6 +27,24 @@ def duration(seconds: float | None) -> str:
 
 def count(number: int | None) -> str:
     return NOT_MEASURED if number is None else f"{number:,}"
+
+
+def size(num_bytes: int | None) -> str:
+    """In powers of 1024, three digits: "9.31 GiB"."""
+    if num_bytes is None:
+        return NOT_MEASURED
+    value, unit = float(num_bytes), "B"
+    for following in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if value < 999.5:
+            break
+        value, unit = value / 1024, following
+    digits = 0 if unit == "B" or value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f} {unit}"
+
+
+def written_text(num_bytes: int, of_bytes: int) -> str:
+    """How much had to be written: "12.0 MiB written of 500 MiB". What describes a small state may be larger than it."""
+    return f"{size(num_bytes)} written" + (f" of {size(of_bytes)}" if num_bytes < of_bytes else "")
 
 
 def percent(ratio: float | None, digits: int = 1) -> str:
@@ -60,17 +77,6 @@ def _utc(at: float) -> datetime:
 
 def ago(at: float | None, now: float) -> str:
     return NOT_MEASURED if at is None else f"{duration(max(0.0, now - at))} ago"
-
-
-def ranks_text(ranks: Iterable[int]) -> str:
-    """ "0-7,16"."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1][-1:] = [rank] if len(runs[-1]) > 1 else [runs[-1][0], rank]
-        else:
-            runs.append([rank])
-    return ",".join("-".join(str(rank) for rank in run) for run in runs)
 
 
 def plural(number: int, noun: str) -> str:

@@ -1,0 +1,144 @@
+"""Rounds of the fail-slow vote: joins what the agents report into timings of all ranks, and keeps the newest rounds.
+
+A round is closed when all live ranks are in it, or when the next one begins; what is complete by then is judged. Where
+steps are long, several rounds of the agents make one of the vote. Used by the slowness watch.
+"""
+
+import logging
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from everstep.analyzer.arrivals import join, measure
+from everstep.analyzer.groups import kind_of
+from everstep.analyzer.records import ParallelGroup, RankTiming
+from everstep.controller.watches.clocks import DOUBT_S
+from everstep.core.state import State
+from everstep.model.events import RoundReported
+from everstep.model.facts import RankRound
+
+NUM_ROUNDS = 5
+NUM_FIRST = 2
+FIRST_STEPS = 20
+"""So many steps at the beginning say how the job is made, or so many rounds: a fault that comes early is a fault."""
+
+MAX_BACK = 3
+"""A report is never so many rounds late."""
+
+MAX_PENDING = 2048
+"""Arrivals of a rank that wait for more steps."""
+
+log = logging.getLogger("everstep.controller")
+
+
+class Ballot:
+    def __init__(self) -> None:
+        self.rounds: deque[list[RankTiming]] = deque(maxlen=NUM_ROUNDS)
+        self.groups: tuple[ParallelGroup, ...] = ()
+        self.generation = -1
+        self._open: dict[int, RankRound] = {}
+        self._number = -1
+        self._pending: dict[int, RankRound] = {}
+        self._first: dict[tuple[int, str], list[RankTiming]] = {}  # of a rank on a node, also in later generations
+        self._said = ""
+        self._first_steps: Counter[tuple[int, str]] = Counter()
+        self.begun: list[list[RankTiming]] = []  # of this generation
+
+    def begin(self, generation: int) -> None:
+        self.generation = generation
+        self.rounds.clear()
+        self.begun.clear()
+        self._open.clear()
+        self._pending.clear()
+        self.groups = ()
+
+    def take(self, event: RoundReported, state: State, ahead_s: Mapping[int, float]) -> bool:
+        """Whether this report completed a round."""
+        closed = False
+        if event.round < self._number - MAX_BACK:
+            self._number, self._open = -1, {}  # somebody set the clocks back
+        if event.round > self._number and self._open:
+            closed = self._close(state, ahead_s)
+        self._number = max(self._number, event.round)
+        if event.round == self._number:
+            self._open |= {each.rank: each for each in event.ranks}
+        alive = {rank for rank, worker in state.workers.items() if worker.exit is None}
+        if alive and alive <= set(self._open):
+            closed = self._close(state, ahead_s) or closed
+        return closed
+
+    def first_rounds(self, state: State) -> list[list[RankTiming]]:
+        """How the ranks began on the nodes on which they are now."""
+        known = [self._first.get((rank, worker.node), []) for rank, worker in state.workers.items()]
+        return [[timings[i] for timings in known if i < len(timings)] for i in range(NUM_FIRST)]
+
+    def _close(self, state: State, ahead_s: Mapping[int, float]) -> bool:
+        reported, self._open = self._open, {}
+        for rank, each in reported.items():
+            if each.arrivals:
+                self._pending[rank] = _bounded(join(self._pending.get(rank), each))
+        measured = measure(list(self._pending.values()), ahead_s)
+        self._say(reported)
+        if len(measured.timings) < 2:
+            return False
+        self.groups = _groups(self._pending.values(), len(state.workers))
+        num_steps = {rank: each.num_steps for rank, each in self._pending.items()}
+        self._pending.clear()
+        # Three errors flag a rank: what is unknown of the clocks must not look like computing.
+        doubt_s = measured.num_waits * DOUBT_S / 3 if ahead_s else 0.0
+        timings = [
+            msgspec.structs.replace(t, error_s=t.error_s + doubt_s, host=_host_of(t.rank, state))
+            for t in measured.timings
+        ]
+        log.debug("fail-slow vote: measured %s", timings)
+        self.rounds.append(timings)
+        self.begun += [timings] * (len(self.begun) < NUM_FIRST)
+        for timing in timings:
+            if timing.rank in state.workers:
+                self._note_first(timing, state.workers[timing.rank].node, num_steps[timing.rank])
+        return True
+
+    def _note_first(self, timing: RankTiming, node: str, num_steps: int) -> None:
+        begun = self._first.setdefault((timing.rank, node), [])
+        if len(begun) < NUM_FIRST and self._first_steps[timing.rank, node] < FIRST_STEPS:
+            begun.append(timing)
+            self._first_steps[timing.rank, node] += num_steps
+
+    def _say(self, reported: Mapping[int, RankRound]) -> None:
+        """Why ranks cannot be measured: on change, for whoever reads the log."""
+        whys = sorted({each.missing for each in reported.values() if each.missing})
+        said = "; ".join(whys)
+        if said != self._said:
+            log.info("fail-slow vote: %s", said or "all ranks report")
+        self._said = said
+
+
+def _host_of(rank: int, state: State) -> str:
+    worker = state.workers.get(rank)
+    member = state.members.get(worker.node) if worker is not None else None
+    return member.host if member is not None else ""
+
+
+def _bounded(each: RankRound) -> RankRound:
+    return msgspec.structs.replace(each, arrivals=each.arrivals[-MAX_PENDING:])
+
+
+def _groups(reports: Iterable[RankRound], world_size: int) -> tuple[ParallelGroup, ...]:
+    """Those whose ranks were declared; of the others, the ranks that entered something in them."""
+    declared: dict[tuple[str, tuple[int, ...]], str] = {}
+    users: defaultdict[str, set[int]] = defaultdict(set)
+    titles: dict[str, str] = {}
+    for each in reports:
+        titles |= each.titles
+        for name, ranks in each.groups.items():
+            declared[name, tuple(ranks)] = each.titles.get(name, "")
+        for name, _ in each.kinds:
+            if name not in each.groups:
+                users[name].add(each.rank)
+    found = [ParallelGroup(name=n, desc=d, ranks=r, kind=kind_of(d), complete=True) for (n, r), d in declared.items()]
+    for name, members in users.items():
+        if 1 < len(members) < world_size:
+            title = titles.get(name, "")
+            found.append(ParallelGroup(name=name, desc=title, ranks=tuple(sorted(members)), kind=kind_of(title)))
+    return tuple(found)

@@ -1,0 +1,328 @@
+"""Does the job stand still? Feeds the agents' signals and the job's own step times to `analyzer.hang.judge`.
+
+It knows the newest signals of every node and how long steps take here; all of it is in memory only and learned anew by
+another controller. It judges only a complete, fresh look at all live ranks of a running generation: a node that is
+silent is somebody else's business, and what is not seen is not judged.
+"""
+
+import logging
+import time
+from collections import deque
+
+import msgspec
+
+from everstep.analyzer.hang import HangPolicy, HangVerdict, judge
+from everstep.analyzer.signals import Phase as JobPhase
+from everstep.analyzer.signals import RankSample, Rhythm, Signal, WaitsOn
+from everstep.core.policy import Policy
+from everstep.core.state import Phase, State
+from everstep.model.events import HangSuspected, SignalsReported
+from everstep.model.facts import Signals
+
+FRESH_S = 3.0
+"""Older signals of a node are not judged: its agent or its link has a trouble of its own."""
+
+GAP_S = 3.0
+"""Nobody looked for so long: the machine slept, its clock was set, or it is overloaded. Ages say nothing then until a
+window has passed under observation: after a sleep of ten seconds everything has been silent for ten seconds."""
+
+NUM_STEP_TIMES = 512
+MAX_REPEATED = 16
+"""A look that spans many short steps counts as so many steps of their mean."""
+
+LEAST_PHASE_S = 0.5
+"""Shorter evaluations and saves teach nothing: a save of some settings says nothing of the checkpoint to come."""
+
+NUM_PHASE_TIMES = 64
+
+NUM_APART = 64
+MOSTLY_APART = 0.9
+"""Of such a step nothing can be said."""
+
+AGAIN_S = 30.0
+"""After a suspicion that came to nothing, unless the job has moved since. Twice as long after each further one: a hang
+that is left alone is one piece of news, not a hundred an hour."""
+
+MAX_AGAIN_S = 3600.0
+
+RESUMED_S = 1.0
+"""Twice the interval at which ranks look at their own communication. When one of them has come out of a long silence,
+the others are out of it as well, and do not know it yet."""
+
+JUDGE_EVERY_S = 0.2
+JUDGE_SHARE = 0.2
+"""However many nodes report, judging takes no more than this share of the controller's time: it costs some microseconds
+per rank, and nothing while no rank is quiet."""
+
+JUDGE_AT_LEAST_EVERY_S = 2.0
+
+MIN_SILENT = HangPolicy().min_silent
+MAX_SENTENCES = 64
+"""Of so many silent ranks on record; the verdict names the culprit."""
+
+log = logging.getLogger("everstep.controller")
+
+
+class HangWatch:
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._newest: dict[str, SignalsReported] = {}
+        self._steps: dict[int, tuple[int, float]] = {}  # rank -> newest step and when it was done
+        self._step_s: deque[float] = deque(maxlen=NUM_STEP_TIMES)
+        self._evaluation_s: deque[float] = deque(maxlen=NUM_PHASE_TIMES)
+        self._checkpoint_s: deque[float] = deque(maxlen=NUM_PHASE_TIMES)
+        self._apart: deque[tuple[float, float]] = deque(maxlen=NUM_APART)  # when ranks did something else than steps
+        self._phases: dict[int, tuple[float | None, float | None]] = {}  # rank -> its last evaluation and save
+        self._generation = -1
+        self._suspected: dict[int, int | None] = {}  # rank -> its newest step when the job was suspected
+        self._suspected_at = float("-inf")
+        self._num_in_vain = 0  # suspicions since the job did something
+        self._judged_at = float("-inf")
+        self._judging_s = 0.0  # how long it took the last time
+        self._quiet: set[str] = set()  # nodes with a rank that the rule could possibly call hung
+        self._blind_at = float("-inf")
+        self._excused_at = float("-inf")
+        self._resumed_at = float("-inf")
+        self._said = ""
+        self._doubted_at: tuple[int | None, int] | None = None  # newest step and generation of a suspicion that may err
+
+    def take(self, event: object, state: State) -> tuple[HangSuspected, ...]:
+        """One node's signals; the suspicion, if they complete one."""
+        suspected = self._take(event, state) if isinstance(event, SignalsReported) else None
+        return () if suspected is None else (suspected,)
+
+    def _take(self, event: SignalsReported, state: State) -> HangSuspected | None:
+        if event.generation != self._generation:
+            self._begin(event.generation)
+        before = self._newest.get(event.node)
+        if before is not None and not -1.0 <= event.at - before.at <= GAP_S:
+            self._blind_at = event.at
+        self._newest[event.node] = event
+        self._note_quiet(event)
+        if before is not None and self._has_resumed(before, event):
+            self._resumed_at = event.at
+        self._set_apart(before, event)
+        self._learn(event)
+        self._learn_phases(event)
+        if state.phase is not Phase.RUNNING or not self._may_suspect(event.at):
+            return None
+        interval_s = min(JUDGE_AT_LEAST_EVERY_S, max(JUDGE_EVERY_S, self._judging_s / JUDGE_SHARE))
+        if not self._quiet or abs(event.at - self._judged_at) < interval_s:
+            return None  # clocks of nodes differ by a little, and may be set back by much
+        self._judged_at, begun = event.at, time.perf_counter()
+        try:
+            return self._judge(event, state)
+        finally:
+            self._judging_s = time.perf_counter() - begun
+
+    def _judge(self, event: SignalsReported, state: State) -> HangSuspected | None:
+        signals = self._complete(state, event.at)
+        if any(each.looking for each in signals) or not any(self._is_quiet(each) for each in signals):
+            return None
+        if all(each.last_step is None and each.communication_s is None for each in signals):
+            return None  # neither steps nor process groups: nobody knows what this program is doing
+        is_over = 0 <= event.at - self._excused_at < self._policy.hang_window_s
+        if is_over and not any(map(_is_excused, signals)):  # while it lasts, the rule knows for how long it may
+            return None  # after an evaluation of a minute everything has been silent for a minute
+        rule = self._rule(signals)
+        if self._has_come_again(signals):
+            signals = [msgspec.structs.replace(each, stack_s=None) for each in signals]
+            rule = msgspec.structs.replace(rule, outside_s=rule.computing_s)
+        verdict = judge([_sample(each) for each in signals], self._rhythm(), rule)
+        self._say(verdict)
+        return self._suspect(verdict, signals, event) if verdict.hung else None
+
+    def has_moved_on(self) -> bool:
+        """Whether every rank has done a step since the suspicion."""
+        return bool(self._suspected) and all(
+            rank in self._steps and self._steps[rank][0] != step for rank, step in self._suspected.items()
+        )
+
+    def _note_quiet(self, event: SignalsReported) -> None:
+        if any(map(_is_excused, event.signals)):
+            self._excused_at = event.at
+        if any(map(self._is_quiet, event.signals)):
+            self._quiet.add(event.node)
+        else:
+            self._quiet.discard(event.node)
+
+    def _has_resumed(self, before: SignalsReported, event: SignalsReported) -> bool:
+        """Whether communication of a rank moved just now, after half a window in which it did not or was not seen."""
+        least_s = self._policy.hang_window_s / 2
+        ages = {each.rank: each.communication_s for each in before.signals}
+        for each in event.signals:
+            age, now = ages.get(each.rank, 0.0), each.communication_s
+            if now is not None and now < least_s and (age is None or age >= least_s):
+                return True
+        return False
+
+    def _is_quiet(self, signals: Signals) -> bool:
+        """Whether the rule could possibly call it hung."""
+        ages = (signals.log_s, signals.stack_s, signals.device_s, signals.communication_s)
+        return sum(age is not None and age >= self._policy.hang_window_s for age in ages) >= MIN_SILENT
+
+    def _begin(self, generation: int) -> None:
+        self._generation = generation
+        self._newest.clear()
+        self._quiet.clear()
+        self._steps.clear()
+        self._suspected = {}
+        self._suspected_at = float("-inf")
+        self._num_in_vain = 0
+
+    def _may_suspect(self, at: float) -> bool:
+        if 0 <= at - self._blind_at < self._policy.hang_window_s or 0 <= at - self._resumed_at < RESUMED_S:
+            return False
+        pause_s = min(MAX_AGAIN_S, AGAIN_S * 2.0 ** min(self._num_in_vain - 1, 16))
+        return not -FRESH_S <= at - self._suspected_at < pause_s or self._has_lived()
+
+    def _has_lived(self) -> bool:
+        """Whether the job did something since the suspicion before: steps, or all of it communicated where it has no
+        steps."""
+        return self.has_moved_on() or all(
+            each.last_step is None
+            and each.communication_s is not None
+            and event.at - each.communication_s > self._suspected_at
+            for event in self._newest.values()
+            for each in event.signals
+        )
+
+    def _set_apart(self, before: SignalsReported | None, event: SignalsReported) -> None:
+        """What is no part of a step makes no step longer: an evaluation of a minute every hundred steps, learned as a
+        long step, would hide hangs for four."""
+        if before is None or not (any(map(_is_excused, before.signals)) or any(map(_is_excused, event.signals))):
+            return
+        begun, ended = before.at, event.at
+        if self._apart and begun <= self._apart[-1][1]:  # also of other nodes
+            begun, ended = min(begun, self._apart[-1][0]), max(ended, self._apart.pop()[1])
+        self._apart.append((begun, ended))
+
+    def _apart_s(self, begun: float, ended: float) -> float:
+        return sum(max(0.0, min(ended, end) - max(begun, begin)) for begin, end in self._apart)
+
+    def _learn(self, event: SignalsReported) -> None:
+        """The slowest rank's time per step between this look and the one before."""
+        slowest_s, num_steps = 0.0, 0
+        for each in event.signals:
+            if each.last_step is None or each.last_step_at is None:
+                continue
+            before = self._steps.get(each.rank)
+            self._steps[each.rank] = (each.last_step, each.last_step_at)
+            if before is not None and each.last_step > before[0] and each.last_step_at > before[1]:
+                done, all_s = each.last_step - before[0], each.last_step_at - before[1]
+                apart_s = self._apart_s(before[1], each.last_step_at)
+                step_s = (all_s - apart_s) / done
+                if step_s > slowest_s and apart_s < MOSTLY_APART * all_s:
+                    slowest_s, num_steps = step_s, done
+        self._step_s.extend([slowest_s] * min(num_steps, MAX_REPEATED))
+
+    def _learn_phases(self, event: SignalsReported) -> None:
+        """Evaluations and saves that came to their end since the look before; of a node, the longest."""
+        ended: tuple[list[float], list[float]] = ([], [])
+        for each in event.signals:
+            new = (each.evaluation_s, each.checkpoint_s)
+            before = self._phases.get(each.rank, (None, None))
+            self._phases[each.rank] = new
+            for values, now_s, before_s in zip(ended, new, before, strict=True):
+                if now_s is not None and now_s != before_s and now_s >= LEAST_PHASE_S:
+                    values.append(now_s)
+        for known, values in zip((self._evaluation_s, self._checkpoint_s), ended, strict=True):
+            known.extend(sorted(values)[-1:])
+
+    def _complete(self, state: State, at: float) -> list[Signals]:
+        """Of all live ranks; empty when some of them are not known or not fresh."""
+        seen = {
+            each.rank: each
+            for node, event in self._newest.items()
+            if node in state.active_nodes and at - event.at <= FRESH_S
+            for each in event.signals
+        }
+        alive = [rank for rank, worker in state.workers.items() if worker.exit is None]
+        return [seen[rank] for rank in alive] if all(rank in seen for rank in alive) else []
+
+    def _rhythm(self) -> Rhythm:
+        return Rhythm(
+            step_s=tuple(self._step_s),
+            evaluation_s=tuple(self._evaluation_s),
+            checkpoint_s=tuple(self._checkpoint_s),
+        )
+
+    def _rule(self, signals: list[Signals]) -> HangPolicy:
+        is_saved = all(each.has_snapshot for each in signals)
+        policy = self._policy
+        window_s = policy.hang_window_s if is_saved else policy.hang_unsaved_window_s
+        return HangPolicy(min_window_s=window_s, outside_s=policy.hang_outside_s)
+
+    def _has_come_again(self, signals: list[Signals]) -> bool:
+        """A rank that works and whose stack stays was taken for a loop, or one that waits for something outside took
+        too long, and after the restart the job stands at the same step again: then this is how long it takes here. It
+        gets the patience of what computes, so that a mistake costs one restart and not the run."""
+        if self._doubted_at is None or self._doubted_at[1] == self._generation:
+            return False
+        return _newest_step(signals) == self._doubted_at[0]
+
+    def _suspect(self, verdict: HangVerdict, signals: list[Signals], event: SignalsReported) -> HangSuspected:
+        self._num_in_vain = 1 if self._has_lived() else self._num_in_vain + 1
+        self._suspected = {each.rank: each.last_step for each in signals}
+        self._suspected_at = event.at
+        is_loop = any(Signal.STACK in each.silent and Signal.DEVICE not in each.silent for each in verdict.by_rank)
+        if is_loop or any(each.waits_on for each in signals):
+            self._doubted_at = (_newest_step(signals), event.generation)
+        stepped = [each.last_step_at for each in signals if each.last_step_at is not None]
+        moved = [event.at - each.communication_s for each in signals if each.communication_s is not None]
+        return HangSuspected(
+            at=event.at,
+            generation=event.generation,
+            ranks=verdict.ranks,
+            since=min(event.at, max([*stepped, *moved], default=event.at)),
+            window_s=verdict.window_s,
+            why=verdict.why,
+            silent={each.rank: each.why for each in [v for v in verdict.by_rank if v.silent][:MAX_SENTENCES]},
+        )
+
+    def _say(self, verdict: HangVerdict) -> None:
+        """Why it is not a hang although ranks are silent: once, for whoever reads the log."""
+        kind = verdict.why.partition("(")[0] if any(each.hung for each in verdict.by_rank) else ""
+        if kind and kind != self._said:
+            log.info("hang rule: %s", verdict.why)
+        self._said = kind
+
+
+def _is_excused(signals: Signals) -> bool:
+    """It says why it takes long."""
+    is_waiting = _waits_on(signals.waits_on) is not WaitsOn.NOTHING
+    return is_waiting or signals.paused or signals.phase != JobPhase.TRAIN
+
+
+def _newest_step(signals: list[Signals]) -> int | None:
+    return max((each.last_step for each in signals if each.last_step is not None), default=None)
+
+
+def _sample(signals: Signals) -> RankSample:
+    return RankSample(
+        rank=signals.rank,
+        log_s=signals.log_s,
+        stack_s=signals.stack_s,
+        device_s=signals.device_s,
+        communication_s=signals.communication_s,
+        phase=_phase(signals.phase),
+        log_gap_s=signals.log_gap_s,
+        paused=signals.paused,
+        waits_on=_waits_on(signals.waits_on),
+        waits_for=signals.waits_for,
+        wait_left_s=signals.wait_left_s,
+    )
+
+
+def _waits_on(name: str) -> WaitsOn:
+    try:
+        return WaitsOn(name)
+    except ValueError:  # of an agent that knows more
+        return WaitsOn.NOTHING
+
+
+def _phase(name: str) -> JobPhase:
+    try:
+        return JobPhase(name)
+    except ValueError:  # of an agent that knows more phases: the patient one
+        return JobPhase.STARTUP

@@ -1,0 +1,98 @@
+"""The job's step time against its own past: one value per second, for whole minutes.
+
+Only a new level counts that has lasted and is above every level that the job had before: one evaluation, one save or
+one hiccup is a single value, and a neighbour that comes and goes is told once. Used by the slowness watch.
+"""
+
+import statistics
+from collections import deque
+
+import msgspec
+
+from everstep.analyzer.slow import SlowVerdict, judge_history
+from everstep.core.state import State
+from everstep.model.events import SignalsReported
+
+VALUE_S = 1.0
+NUM_VALUES = 600
+JUDGE_S = 10.0
+LASTED_S = 30.0
+BEFORE_S = 30.0
+"""A level is what lasted for so long."""
+MIN_SHARE = 0.1
+"""`analyzer.change` sees three percent; on machines that are shared, a tenth is worth a person's time."""
+
+AGAIN_S = 300.0
+"""Between two changes that are told: a machine that gets ever busier is one piece of news."""
+
+
+class _Value(msgspec.Struct, frozen=True):
+    at: float
+    step: int
+    step_s: float
+
+
+class Pace:
+    def __init__(self) -> None:
+        self._values: deque[_Value] = deque(maxlen=NUM_VALUES)
+        self._last: tuple[int, float] | None = None  # step, and when it was done
+        self._rank = -1
+        self._judged_at = float("-inf")
+        self._highest_s = 0.0  # of the levels so far
+        self._accepted_at = float("-inf")
+
+    def begin(self) -> None:
+        """Another generation: what it shares with the one before is not known."""
+        self._values.clear()
+        self._last = None
+        self._rank = -1
+        self._highest_s = 0.0
+        self._accepted_at = float("-inf")
+
+    def take(self, event: SignalsReported, state: State) -> None:
+        """Steps of one rank are enough: all wait for each other."""
+        rank = min((r for r, worker in state.workers.items() if worker.exit is None), default=-1)
+        if rank != self._rank:
+            self._rank, self._last = rank, None
+        mine = next((each for each in event.signals if each.rank == rank), None)
+        if mine is None or mine.last_step is None or mine.last_step_at is None:
+            return
+        step, at = mine.last_step, mine.last_step_at
+        if self._values and (step < self._values[-1].step or at < self._values[-1].at):
+            self._values.clear()  # steps are counted anew, or the clock was set back: no past to compare with
+        if self._last is None or step < self._last[0] or at < self._last[1]:
+            self._last = (step, at)
+        elif step > self._last[0] and at - self._last[1] >= VALUE_S:
+            self._values.append(_Value(at, step, (at - self._last[1]) / (step - self._last[0])))
+            self._last = (step, at)
+
+    def judge(self, now: float) -> SlowVerdict | None:
+        """The new level, if there is one; it is the past from then on."""
+        # Clocks of nodes differ by a little, and may be set back by much: that silences nothing.
+        if now <= self._accepted_at - JUDGE_S:
+            self._accepted_at = float("-inf")
+        if abs(now - self._judged_at) < JUDGE_S or now - self._accepted_at < AGAIN_S or not self._values:
+            return None
+        self._judged_at = now
+        values = list(self._values)
+        verdict = judge_history([v.step_s for v in values], steps=[v.step for v in values])
+        if verdict.since_step is None:
+            return None
+        begun = next(i for i, v in enumerate(values) if v.step >= verdict.since_step)
+        before, after = values[:begun], values[begun:]
+        if not before or now - after[0].at < LASTED_S or after[0].at - before[0].at < BEFORE_S:
+            return None
+        newest_s = statistics.median(v.step_s for v in after if now - v.at <= LASTED_S or v is after[-1])
+        usual_s = max(self._highest_s, statistics.median(v.step_s for v in before))
+        if newest_s < (1 + MIN_SHARE) * usual_s:
+            return None
+        return verdict
+
+    def accept(self, verdict: SlowVerdict, now: float) -> None:
+        """It was told, or is explained: the new level is the usual one."""
+        self._accepted_at = now
+        since = verdict.since_step if verdict.since_step is not None else -1
+        before = [v.step_s for v in self._values if v.step < since]
+        self._values = deque((v for v in self._values if v.step >= since), maxlen=NUM_VALUES)
+        levels = [statistics.median(part) for part in (before, [v.step_s for v in self._values]) if part]
+        self._highest_s = max(self._highest_s, *levels)

@@ -1,0 +1,185 @@
+"""Does somebody make the others wait, and did the job become slower? Feeds rounds and step times to `analyzer.slow`.
+
+Says so once: again only after it was fine for a minute, or in another generation. What is seen and is no machine's
+fault is said as a refusal, once per cause and generation. It decides nothing; `core.anomalies` does. All of it is in
+memory only and learned anew by another controller.
+"""
+
+import logging
+import statistics
+import time
+
+from everstep.analyzer.codes import CODES
+from everstep.analyzer.records import RankTiming
+from everstep.analyzer.slow import SlowVerdict, flag_round, judge
+from everstep.analyzer.words import per_step
+from everstep.controller.watches.ballot import Ballot
+from everstep.controller.watches.clocks import Clocks
+from everstep.controller.watches.pace import Pace
+from everstep.core.policy import Policy
+from everstep.core.state import Phase, State
+from everstep.model.events import AnomalyFound, RoundReported, SignalsReported
+from everstep.model.verdict import Blame, Evidence, Verdict
+
+FINE_S = 60.0
+"""Without the fault for so long: it is another one when it comes again."""
+
+MAX_REFUSALS = 8
+"""Per generation; uneven work would otherwise be told for ever."""
+
+BUSIER_S = 0.001
+"""More per step is worth a word."""
+
+MAX_RANKS = 16
+"""On record with their timings."""
+
+log = logging.getLogger("everstep.controller")
+
+
+class SlownessWatch:
+    def __init__(self, policy: Policy) -> None:
+        self._is_on = policy.watch_slowness
+        self._clocks = Clocks()
+        self._ballot = Ballot()
+        self._pace = Pace()
+        self._bad_at: dict[int, float] = {}  # rank -> when it was last found slow in this generation
+        self._told: set[int] = set()
+        self._refused: set[tuple[str, tuple[int, ...]]] = set()
+        self._said = ""
+
+    def take(self, event: object, state: State) -> tuple[AnomalyFound, ...]:
+        if not self._is_on or not isinstance(event, RoundReported | SignalsReported):
+            return ()
+        if event.generation != self._ballot.generation:
+            self._begin(event.generation, state)
+        if isinstance(event, RoundReported):
+            found = self._vote(event, state)
+        else:
+            self._clocks.note(event.node, event.at, time.time())
+            self._pace.take(event, state)
+            found = self._compare(event, state)
+        return () if found is None else (found,)
+
+    def _begin(self, generation: int, state: State) -> None:
+        self._ballot.begin(generation)
+        self._pace.begin()
+        self._clocks.forget(state.active_nodes)
+        self._bad_at.clear()
+        self._told.clear()
+        self._refused.clear()
+
+    def _vote(self, event: RoundReported, state: State) -> AnomalyFound | None:
+        if not self._ballot.take(event, state, self._clocks.ahead_s(state)):
+            return None
+        verdict = judge(tuple(self._ballot.rounds), self._ballot.groups, self._ballot.first_rounds(state))
+        self._say(verdict)
+        if verdict.code == "ES-S00":
+            self._told = {rank for rank in self._told if abs(event.at - self._bad_at.get(rank, event.at)) < FINE_S}
+            return None
+        if not _may_tell(state):
+            return None
+        self._bad_at |= dict.fromkeys(verdict.ranks, event.at)
+        return self._refuse(verdict, event) if verdict.refusal is not None else self._accuse(verdict, event)
+
+    def _accuse(self, verdict: SlowVerdict, event: RoundReported) -> AnomalyFound | None:
+        if set(verdict.ranks) <= self._told:
+            return None
+        self._told |= set(verdict.ranks)
+        return AnomalyFound(at=event.at, generation=event.generation, verdict=self._verdict(verdict, event.at))
+
+    def _refuse(self, verdict: SlowVerdict, event: RoundReported) -> AnomalyFound | None:
+        # Whose turn it is to be long changes, and says nothing new.
+        key = (verdict.code, () if verdict.code == "ES-S04" else tuple(sorted(verdict.ranks)))
+        if key in self._refused or len(self._refused) >= MAX_REFUSALS:
+            return None
+        self._refused.add(key)
+        return AnomalyFound(
+            at=event.at,
+            generation=event.generation,
+            verdict=self._verdict(verdict, event.at),
+            refusal=verdict.refusal,
+        )
+
+    def _compare(self, event: SignalsReported, state: State) -> AnomalyFound | None:
+        if not _may_tell(state):
+            return None
+        verdict = self._pace.judge(event.at)
+        if verdict is None or any(flag_round(timings) for timings in list(self._ballot.rounds)[-2:]):
+            return None  # somebody may be about to be blamed for it
+        self._pace.accept(verdict, event.at)
+        if any(abs(event.at - bad_at) < FINE_S for bad_at in self._bad_at.values()):
+            return None  # somebody was
+        evidence = [Evidence(at=event.at, source="step times", says=verdict.sentence)]
+        busy = self._busier()
+        if busy:
+            evidence.append(Evidence(at=event.at, source="scheduler", says=busy))
+        found = Verdict(
+            code=verdict.code,
+            sentence=f"{verdict.sentence.removesuffix('.')}; {busy}" if busy else verdict.sentence,
+            blame=Blame.UNKNOWN,
+            confidence=verdict.confidence,
+            at=event.at,
+            evidence=tuple(evidence),
+        )
+        return AnomalyFound(at=event.at, generation=event.generation, verdict=found)
+
+    def _busier(self) -> str:
+        """Whether ranks wait longer for a processor than in the first rounds: somebody else runs on their machines."""
+        now, first = (_delay(rounds) for rounds in (list(self._ballot.rounds)[-2:], self._ballot.begun))
+        if now is None or first is None or now - first < BUSIER_S:
+            return ""
+        return f"ranks wait {per_step(now)} per step for a processor, at first {per_step(first)}"
+
+    def _verdict(self, verdict: SlowVerdict, at: float) -> Verdict:
+        return Verdict(
+            code=verdict.code,
+            sentence=verdict.sentence,
+            blame=Blame(CODES[verdict.code].blame),
+            confidence=verdict.confidence,
+            ranks=verdict.ranks,
+            at=at,
+            group=verdict.group.title if verdict.group else "",
+            group_ranks=verdict.group.ranks if verdict.group else (),
+            evidence=_evidence(list(self._ballot.rounds), verdict.ranks, at),
+        )
+
+    def _say(self, verdict: SlowVerdict) -> None:
+        """On change, for whoever reads the log."""
+        if verdict.code != self._said:
+            log.info("fail-slow vote: %s", verdict.sentence)
+        self._said = verdict.code
+
+
+def _may_tell(state: State) -> bool:
+    """The brain drops what is found while a fault is being handled; it is found again."""
+    return state.phase is Phase.RUNNING and state.incident is None
+
+
+def _evidence(rounds: list[list[RankTiming]], ranks: tuple[int, ...], at: float) -> tuple[Evidence, ...]:
+    """What was measured of each suspect, against the others."""
+    every = [timing for timings in rounds for timing in timings]
+    others = [timing for timing in every if timing.rank not in ranks]
+    found = []
+    for rank in ranks[:MAX_RANKS]:
+        mine = [timing for timing in every if timing.rank == rank]
+        if mine and others:
+            says = f"rank {rank}: computes {_mean(mine)} per step, the others {_mean(others)}; {_waits(mine, others)}"
+            found.append(Evidence(at=at, source="collectives", says=says, rank=rank))
+    return tuple(found)
+
+
+def _delay(rounds: list[list[RankTiming]]) -> float | None:
+    known = [t.delay_s for timings in rounds for t in timings if t.delay_s is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _mean(timings: list[RankTiming]) -> str:
+    return per_step(statistics.fmean(timing.compute_s for timing in timings))
+
+
+def _waits(mine: list[RankTiming], others: list[RankTiming]) -> str:
+    means = [
+        per_step(statistics.fmean(known)) if (known := [t.wait_s for t in part if t.wait_s is not None]) else "?"
+        for part in (mine, others)
+    ]
+    return f"it waits {means[0]} for them, they wait {means[1]}"

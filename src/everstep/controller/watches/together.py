@@ -1,0 +1,72 @@
+"""What looks at the raw observations of a running job. Each watch draws conclusions, and only those are recorded.
+
+A watch keeps what it has seen in memory; another controller learns it anew. A fault in a watch costs that watch's
+opinion on one report, and nothing else.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+from everstep.controller.watches.agreement import AgreementWatch
+from everstep.controller.watches.digests import DigestWatch
+from everstep.controller.watches.groups import GroupWatch
+from everstep.controller.watches.hangs import HangWatch
+from everstep.controller.watches.numbers import NumberWatch
+from everstep.controller.watches.slowness import SlownessWatch
+from everstep.core.policy import Policy
+from everstep.core.state import State
+from everstep.core.trust import CORRUPTIONS
+from everstep.model.events import (
+    AnomalyFound,
+    DigestsReported,
+    GroupsLearned,
+    HangSuspected,
+    NumbersReported,
+    ReplicasAgreed,
+    RoundReported,
+    SignalsReported,
+)
+
+Observation: TypeAlias = SignalsReported | NumbersReported | DigestsReported | RoundReported
+Found: TypeAlias = HangSuspected | AnomalyFound | ReplicasAgreed | GroupsLearned
+
+log = logging.getLogger("everstep.controller")
+
+
+class Watch(Protocol):
+    def take(self, event: Observation, state: State) -> Sequence[Found]:
+        """Look at one report; what it leads to. Reports of other kinds are not for this watch."""
+        ...
+
+
+class Watches:
+    def __init__(self, policy: Policy) -> None:
+        self.hangs = HangWatch(policy)
+        numbers = NumberWatch(policy)
+        digests = DigestWatch(are_numbers_lost=numbers.is_lost)
+        self._agreement = AgreementWatch(digests, every=policy.digest_every, are_numbers_lost=numbers.is_lost)
+        self._all: tuple[Watch, ...] = (
+            self.hangs,
+            numbers,
+            digests,
+            self._agreement,
+            GroupWatch(),
+            SlownessWatch(policy),
+        )
+
+    def take(self, event: Observation, state: State) -> list[Found]:
+        """What the watches conclude from one report of the current generation."""
+        if event.generation != state.generation or event.node not in state.active_nodes:
+            return []
+        found: list[Found] = []
+        for watch in self._all:
+            try:
+                found += [self._dated(each, state) for each in watch.take(event, state)]
+            except Exception:
+                log.exception("%s failed on a %s of %s", type(watch).__name__, type(event).__name__, event.node)
+        return found
+
+    def _dated(self, found: Found, state: State) -> Found:
+        is_corruption = isinstance(found, AnomalyFound) and found.verdict.code in CORRUPTIONS
+        return self._agreement.date(found, state) if is_corruption and isinstance(found, AnomalyFound) else found

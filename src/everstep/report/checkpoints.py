@@ -1,0 +1,215 @@
+"""Where the job's state is kept, and what a fault would cost now: the view behind `everstep status` and `ckpt ls`.
+
+Pure. A number is given only where it is known. How old a copy is, is as old as the last report of its rank.
+"""
+
+import msgspec
+
+from everstep.analyzer.words import fold
+from everstep.journal.kept import Written
+from everstep.journal.view import GenerationView, RunView
+from everstep.model.facts import Checkpoint
+from everstep.report.units import NOT_MEASURED, ago, count, duration, plural, written_text
+
+_SPARE_BUFFERS = 3
+"""Of the buffers of a rank: the one that is written, the trusted one, the one that waits for its digest. The others
+hold the newest steps; a copy that is older than those may have no counterpart on the ranks that live."""
+
+
+class NodeCopies(msgspec.Struct, frozen=True, kw_only=True):
+    """The snapshots of one node's ranks."""
+
+    node: str
+    ranks: tuple[int, ...]
+    snapshot_step: int | None  # newest that each of its ranks holds
+    backup_step: int | None  # newest of which other nodes hold a copy, of each of its ranks
+    backup_nodes: tuple[str, ...]
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """What would have to be done again."""
+
+    steps: int | None  # None: not known
+    resume_step: int | None = None  # None: from the beginning, or not known
+    source: str = ""  # "memory" | "checkpoint" | "nothing"
+    why: str = ""  # why it is not known, or more than a copy would cost
+
+
+class Copies(msgspec.Struct, frozen=True, kw_only=True):
+    last_step: int | None
+    nodes: tuple[NodeCopies, ...]
+    trusted_step: int | None
+    checkpoint: Checkpoint | None  # the newest
+    checkpoints: tuple[Checkpoint, ...]
+    writing: Written | None  # to the persistent tier, now
+    if_node_dies: Loss
+    if_rack_dies: Loss
+
+    @property
+    def backup_step(self) -> int | None:
+        """Newest step of which every rank has a copy on another node; None where some rank has none."""
+        steps = [node.backup_step for node in self.nodes]
+        known = [step for step in steps if step is not None]
+        return min(known) if known and len(known) == len(steps) else None
+
+
+def view(run: RunView) -> Copies:
+    generation = run.generation
+    nodes = _nodes(run, generation) if generation is not None else ()
+    last = None if generation is None else generation.last_step
+    if last is None and generation is not None:
+        last = generation.resume_step
+    checkpoint = run.kept.checkpoints[-1] if run.kept.checkpoints else None
+    written = run.kept.written
+    unknown = Loss(steps=None, why="nothing says which nodes share a rack")
+    return Copies(
+        last_step=last,
+        nodes=nodes,
+        trusted_step=run.kept.trusted_step,
+        checkpoint=checkpoint,
+        checkpoints=tuple(run.kept.checkpoints),
+        writing=written if written is not None and written.is_under_way else None,
+        if_node_dies=_worst(run, nodes, last, checkpoint),
+        if_rack_dies=unknown,
+    )
+
+
+def lines(run: RunView, now: float) -> list[tuple[str, str]]:
+    """(name, text) for a status screen; nothing for a run without nodes to copy to and without a persistent tier."""
+    copies, found = view(run), []
+    backup = backup_text(run, copies)
+    if backup:
+        found.append(("backup", backup))
+    disk = disk_text(run, copies, now)
+    if disk:
+        found.append(("disk", disk))
+    if copies.trusted_step is not None:
+        found.append(("trusted", f"step {count(copies.trusted_step)}: all replicas held the same after it"))
+    if copies.last_step is not None and (backup or disk):
+        found.append(("at risk", f"if a node dies now: {loss_text(copies.if_node_dies)}"))
+        found.append(("", f"if a rack dies: {loss_text(copies.if_rack_dies)}"))
+    return found
+
+
+def backup_text(run: RunView, copies: Copies) -> str:
+    if "backup" not in run.policy or not copies.nodes:
+        return ""  # a journal of an older version, or nothing runs
+    if len(copies.nodes) < 2:
+        return "none: the job has one node"
+    if not run.policy["backup"]:
+        return "none: switched off (policy backup)"
+    if not run.kept.backups:
+        return "none yet: copies begin when every rank runs"
+    whom = ", ".join(f"{node.node} -> {fold_names(node.backup_nodes)}" for node in copies.nodes[:4])
+    more = f", and {len(copies.nodes) - 4} more nodes" if len(copies.nodes) > 4 else ""
+    if copies.backup_step is None:
+        without = sum(node.backup_step is None for node in copies.nodes)
+        return f"{plural(without, 'node')} of {len(copies.nodes)} without a complete copy yet   ({whom}{more})"
+    return f"step {count(copies.backup_step)} of every rank on another node   ({whom}{more})"
+
+
+def disk_text(run: RunView, copies: Copies, now: float) -> str:
+    spec = run.spec
+    if spec is None or not spec.checkpoint_dir:
+        return ""
+    newest = copies.checkpoint
+    parts = [f"no checkpoint in {spec.checkpoint_dir} yet"]
+    if newest is not None:
+        trusted = ", trusted" if newest.is_trusted else ""
+        parts = [f"step {count(newest.step)} in {spec.checkpoint_dir} ({ago(newest.at, now)}{trusted})"]
+    if copies.writing is not None:
+        missing = [node for node in copies.writing.nodes if node not in copies.writing.parts]
+        on = f"waits for {fold_names(tuple(missing))}" if missing else "is being committed"
+        parts.append(f"step {count(copies.writing.step)} {on}, for {duration(max(0.0, now - copies.writing.begun_at))}")
+    if run.kept.last_failure:
+        parts.append(f"the last one failed: {run.kept.last_failure}")
+    return "; ".join(parts)
+
+
+def loss_text(loss: Loss) -> str:
+    if loss.steps is None:
+        return f"not known ({loss.why})" if loss.why else NOT_MEASURED
+    why = f"; {loss.why}" if loss.why else ""
+    if loss.source == "checkpoint":
+        return f"{plural(loss.steps, 'step')}, from the checkpoint of step {count(loss.resume_step)}{why}"
+    if loss.source == "nothing":
+        return f"all {plural(loss.steps, 'step')}{why}"
+    return f"{plural(loss.steps, 'step')}{why}"
+
+
+def committed_text(run: RunView, written: Written, checkpoint: Checkpoint) -> str:
+    """What is told when a step has arrived: "checkpoint of step 400 in DIR: 12 MB written of 500 MB, 1.3s"."""
+    where = run.spec.checkpoint_dir if run.spec is not None else checkpoint.path
+    amount = written_text(written.written_bytes, written.total_bytes)
+    took = "" if written.took_s is None else f", {duration(written.took_s)}"
+    trusted = ", trusted" if checkpoint.is_trusted else ""
+    return f"checkpoint of step {count(checkpoint.step)} in {where}: {amount}{took}{trusted}"
+
+
+def fold_names(names: tuple[str, ...], most: int = 4) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more if names else NOT_MEASURED
+
+
+def ranks_text(node: NodeCopies) -> str:
+    return f"rank{'s' if len(node.ranks) > 1 else ''} {fold(node.ranks)}"
+
+
+def _nodes(run: RunView, generation: GenerationView) -> tuple[NodeCopies, ...]:
+    ranks_of: dict[str, list[int]] = {}
+    for rank, node in sorted(generation.node_of.items()):
+        ranks_of.setdefault(node, []).append(rank)
+    found = []
+    for node, ranks in ranks_of.items():
+        accounts = [generation.accounts.get(rank) for rank in ranks]
+        published = [
+            a.published_step if a is not None and a.published_step is not None else generation.resume_step
+            for a in accounts
+        ]
+        backed_up = [a.backed_up_step if a is not None else None for a in accounts]
+        found.append(
+            NodeCopies(
+                node=node,
+                ranks=tuple(ranks),
+                snapshot_step=_least(published),
+                backup_step=_least(backed_up) if all(rank in run.kept.backups for rank in ranks) else None,
+                backup_nodes=tuple(dict.fromkeys(run.kept.backups[r] for r in ranks if r in run.kept.backups)),
+            )
+        )
+    return tuple(found)
+
+
+def _worst(run: RunView, nodes: tuple[NodeCopies, ...], last: int | None, checkpoint: Checkpoint | None) -> Loss:
+    """Of all nodes, the one whose loss costs most."""
+    if last is None or not nodes:
+        return Loss(steps=None, why="no step is known of every rank")
+    losses = [_loss(run, node, nodes, last, checkpoint) for node in nodes]
+    return max(losses, key=lambda loss: loss.steps if loss.steps is not None else -1)
+
+
+def _loss(
+    run: RunView, node: NodeCopies, nodes: tuple[NodeCopies, ...], last: int, checkpoint: Checkpoint | None
+) -> Loss:
+    others = [other.snapshot_step for other in nodes if other is not node]
+    newest = _least([node.backup_step, *others])
+    if newest is not None:
+        behind = max((step for step in others if step is not None), default=newest) - newest
+        if behind <= max(0, int(run.policy.get("snapshot_buffers", 2)) - _SPARE_BUFFERS):
+            if checkpoint is None or newest >= checkpoint.step:
+                return Loss(steps=max(0, last - newest), resume_step=newest, source="memory")
+        else:
+            why = f"the copy of {node.node} is {plural(behind, 'step')} old, and the others may hold no step so old"
+            return _from_disk(last, checkpoint, why)
+    return _from_disk(last, checkpoint, "" if nodes and len(nodes) > 1 else "the job has one node")
+
+
+def _from_disk(last: int, checkpoint: Checkpoint | None, why: str) -> Loss:
+    if checkpoint is None:
+        return Loss(steps=last + 1, source="nothing", why=why or "there is no other copy")
+    steps = max(0, last - checkpoint.step)
+    return Loss(steps=steps, resume_step=checkpoint.step, source="checkpoint", why=why)
+
+
+def _least(steps: list[int | None]) -> int | None:
+    known = [step for step in steps if step is not None]
+    return min(known) if known and len(known) == len(steps) else None
