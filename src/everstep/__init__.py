@@ -8,16 +8,26 @@ from typing import TYPE_CHECKING
 from everstep.version import __version__
 
 if TYPE_CHECKING:
+    from everstep.worker.api import paused, phase, step
     from everstep.worker.state import State
 
-__all__ = ["State", "__version__"]
+__all__ = ["State", "__version__", "paused", "phase", "step"]
+
+_HOMES = {
+    "State": "everstep.worker.state",
+    "paused": "everstep.worker.api",
+    "phase": "everstep.worker.api",
+    "step": "everstep.worker.api",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name == "State":
-        from everstep.worker.state import State
+    if name in _HOMES:
+        import importlib
 
-        return State
+        value: object = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value  # found at once the next time: `step` is called in every step
+        return value
     raise AttributeError(f"module 'everstep' has no attribute {name!r}")
 
 

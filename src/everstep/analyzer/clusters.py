@@ -154,8 +154,8 @@ def _innermost(frames: tuple[Frame, ...]) -> str:
 
 def children_of(evidence: RankEvidence) -> list[tuple[ProcessStack, Thread]]:
     """Child processes of a rank with their main threads: data-loader workers, checkpoint writers."""
-    own = evidence.processes[0].pid if evidence.processes else None
-    return [(p, thread) for p in evidence.processes if p.pid != own and (thread := main_thread(p))]
+    own = evidence.own
+    return [(p, thread) for p in evidence.processes if p is not own and (thread := main_thread(p))]
 
 
 def is_fetching(thread: Thread) -> bool:

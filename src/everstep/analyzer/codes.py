@@ -9,6 +9,11 @@ _ISOLATE = "Names the rank and its parallel group, ends the generation, restarts
 _SAY = "Says so and changes nothing: the cause is not a machine."
 _REPORT = "Reports it with the evidence; ends nothing by itself."
 
+_GO_BACK = (
+    "Found at the next digest. Goes back to the newest step after which all replicas agreed, in memory or on disk, and "
+    "starts all ranks from there; without such a step training goes on."
+)
+
 _HANGS = (
     Code(
         "ES-H00",
@@ -108,6 +113,7 @@ _HANGS = (
         _ISOLATE,
         "cat /proc/PID/stack and /proc/PID/wchan as root; dmesg for 'blocked for more than'.",
         "Check disk, NFS or the driver on this machine. The process cannot be ended before the kernel answers.",
+        "everstep drill blocked-loader R",
     ),
     Code(
         "ES-H10",
@@ -266,7 +272,7 @@ _NUMBERS = (
         "not-a-number",
         "unknown",
         "Loss or gradient norm became NaN or infinite.",
-        "Stops before a snapshot of it is kept; goes back to a step before it.",
+        _REPORT,
         "Rerun the step on other machines with the same data: the same NaN is the code or the data.",
         "Check learning rate, loss scale and the batch; if it stays away on other machines, suspect the machine.",
         "everstep drill nan R",
@@ -294,7 +300,7 @@ _NUMBERS = (
         "replica-differs",
         "machine",
         "Data-parallel replicas hold different parameters, and all but one agree: that one computed something else.",
-        "Names the rank, goes back to the newest step at which all agreed, isolates the machine.",
+        _GO_BACK + " Its machine is replaced if a standby is ready.",
         "Digests of the parameters at the named step.",
         "Have the machine tested: memory, GPU, links. One flipped bit is enough.",
         "everstep drill flip-bit R",
@@ -304,9 +310,18 @@ _NUMBERS = (
         "replicas-disagree",
         "unknown",
         "Data-parallel replicas hold different parameters, and there is no majority that would say which one is right.",
-        "Goes back to the newest step at which all agreed; blames nobody.",
+        _GO_BACK + " Nobody is blamed.",
         "Repeat the steps since then on other machines and compare.",
         "With two replicas only a repetition can tell which one is wrong.",
+    ),
+    Code(
+        "ES-N06",
+        "replicas-never-equal",
+        "user",
+        "Ranks that should be replicas differ, and have never been seen equal since the run began.",
+        _SAY,
+        "Compare the parameters of two ranks right after they were made.",
+        "Make all replicas from the same seed or broadcast them; leave parameters that differ on purpose out of DDP.",
     ),
 )
 

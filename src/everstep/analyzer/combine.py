@@ -23,6 +23,10 @@ SETTLED_S = 1.0
 """A wait younger than this when the evidence was taken is what a running job looks like, too: ranks arrive one after
 another in every step. Younger hangs are not called; the hang rule does not ask before."""
 
+SPREAD_S = 5.0
+"""Ranks take their records within so many seconds of each other. What begins later than this after the first record is
+no sign of life but a clock that differs, or a record of another time."""
+
 _PROOF = ("ES-H03", "ES-H04", "ES-H05")
 _STOPPED = "T"  # not t: py-spy itself holds a process in a tracing stop while it looks
 
@@ -62,6 +66,8 @@ def diagnose(case: Case) -> Diagnosis:
         confidence=chosen.confidence,
         ranks=chosen.ranks,
         at=case.at,
+        group=group.title if group is not None else "",
+        group_ranks=group.ranks if group is not None else (),
         place=chosen.place,
         evidence=_evidence(chosen, bench),
     )
@@ -73,7 +79,7 @@ def lay_out(case: Case) -> Bench:
     threads = {
         rank: thread
         for rank, evidence in by_rank.items()
-        if evidence.processes and (thread := main_thread(evidence.processes[0])) is not None
+        if evidence.own is not None and (thread := main_thread(evidence.own)) is not None
     }
     clusters = cluster(threads)
     doing = {rank: c.activity for c in (*clusters.healthy, *clusters.outliers) for rank in c.ranks}
@@ -123,24 +129,33 @@ def _is_young(finding: Finding, bench: Bench) -> bool:
     """Whether everything that is pending began only just before the evidence was taken."""
     if finding.code in ("ES-H03", "ES-H04", "ES-H10"):  # a desync does not pass, and a rank without a record is odd
         return False
+    taken_at = _taken_at(bench)
     ages = [
-        (record.taken_at or bench.case.at) - entry.created_at
+        taken_at - entry.created_at
         for record in bench.positions.records.values()
         for entry in bench.positions.pending(record.rank)
         if entry.created_at is not None
     ]
-    return bool(ages) and 0 <= max(ages) < SETTLED_S
+    return bool(ages) and -SPREAD_S <= max(ages) < SETTLED_S
 
 
 def _is_moving(bench: Bench) -> bool:
     """All records are there, nobody waits, and an operation is fresh: then stacks differ as they always do."""
+    taken_at = _taken_at(bench)
     ages = [
-        (record.taken_at or bench.case.at) - entry.created_at
+        taken_at - entry.created_at
         for record in bench.positions.records.values()
         for entry in record.entries[-1:]
         if entry.created_at is not None
     ]
-    return not bench.positions.missing() and bool(ages) and 0 <= min(ages) < SETTLED_S
+    return not bench.positions.missing() and bool(ages) and -SPREAD_S <= min(ages) < SETTLED_S
+
+
+def _taken_at(bench: Bench) -> float:
+    """When the records were taken. They are asked for together, and a file is written when its record is done: seconds
+    later where stacks are symbolised. So the first file is the best clock for all."""
+    known = [record.taken_at for record in bench.positions.records.values() if record.taken_at is not None]
+    return min(known, default=bench.case.at)
 
 
 def _young(bench: Bench) -> Finding:

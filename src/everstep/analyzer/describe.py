@@ -13,7 +13,7 @@ from everstep.analyzer.clusters import (
     place_of,
 )
 from everstep.analyzer.finding import Finding
-from everstep.analyzer.records import RankEvidence
+from everstep.analyzer.records import KernelThread, RankEvidence
 from everstep.analyzer.words import ranks_text, verb
 from everstep.model.verdict import Confidence, Evidence
 
@@ -91,7 +91,7 @@ def _worker(evidence: RankEvidence) -> str:
 
 
 def _place(evidence: RankEvidence) -> str:
-    thread = main_thread(evidence.processes[0]) if evidence.processes else None
+    thread = main_thread(evidence.own) if evidence.own is not None else None
     return place_of(thread.frames) if thread else ""
 
 
@@ -124,9 +124,19 @@ def of_suspects(at: float, ranks: Iterable[int], by_rank: Mapping[int, RankEvide
                 )
                 detail = "\n".join(f"{f.name} ({f.file}:{f.line})" for f in thread.frames[:100])
                 listed.append(Evidence(at=at, source="stack", says=says, rank=rank, detail=detail))
+        listed += [_of_kernel(at, rank, thread) for thread in evidence.native[:8]]
         if evidence.last_output:
             listed.append(Evidence(at=at, source="log", says="last output", rank=rank, detail=evidence.last_output))
     return listed
+
+
+def _of_kernel(at: float, rank: int, thread: KernelThread) -> Evidence:
+    """Where no Python stack tells: what the kernel says that a thread waits for."""
+    who = f"process {thread.pid}" if thread.tid == thread.pid else f"thread {thread.tid} ({thread.name[:40]})"
+    does = f" in {thread.call[:200]}" if thread.call else ""
+    waits = f", waits in {thread.waits_in[:100]}" if thread.waits_in else ""
+    says = f"{who}: state {thread.state[:1]}{does}{waits}"
+    return Evidence(at=at, source="kernel", says=says, rank=rank, detail="\n".join(thread.stack[:12])[:2000])
 
 
 def of_clusters(at: float, clusters: Clusters) -> list[Evidence]:

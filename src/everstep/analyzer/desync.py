@@ -21,6 +21,9 @@ HABIT_LENGTH = 12
 """Operations of context by which the next one is foretold. Shorter: DDP's equal buckets look alike. Longer: steps with
 an extra collective (evaluation, clipping) match nothing."""
 
+MAX_LOOKED_BACK = 64
+"""Operations since the group was last used, at most: a step of a large model."""
+
 Token: TypeAlias = tuple[str, str, Hashable]
 
 
@@ -113,10 +116,20 @@ def _usual(
 
 def breaks_habit(record: FlightRecord, entry: Collective) -> bool | None:
     """Whether the rank did something else here than after the same operations earlier. None: nothing to compare."""
-    tokens = [_token(e) for e in record.entries]
     at = next((i for i, e in enumerate(record.entries) if e.record_id == entry.record_id), None)
-    if at is None:
-        return None
+    return None if at is None else _breaks_at([_token(e) for e in record.entries], at)
+
+
+def left_habit(record: FlightRecord, group: str) -> bool:
+    """Whether the rank did something else than usual since it was last in `group`, where others wait for it now. What
+    was left out or put off shows where it should have been, not only at the end."""
+    last = next((i for i in range(len(record.entries) - 1, -1, -1) if record.entries[i].group == group), -1)
+    first = max(last + 1, len(record.entries) - MAX_LOOKED_BACK)
+    tokens = [_token(e) for e in record.entries]
+    return any(_breaks_at(tokens, at) for at in range(first, len(tokens)))
+
+
+def _breaks_at(tokens: Sequence[Token], at: int) -> bool | None:
     for length in range(min(HABIT_LENGTH, at - 1), 1, -1):
         expected = _after(tokens[:at], tokens[at - length : at])
         if expected is not None:

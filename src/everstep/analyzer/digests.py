@@ -7,28 +7,25 @@ wrongly. With three or more the one that differs is named exactly; with two only
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from everstep.analyzer.finding import Finding
 from everstep.analyzer.records import ParallelGroup
 from everstep.analyzer.words import ranks_text, verb
+from everstep.model.facts import RankDigest
 from everstep.model.verdict import Confidence, Evidence
 
 MAX_NAMED = 8
 
 
-class Digest(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank holds after a step: a digest per parameter (or one for all, under any name)."""
-
-    rank: int
-    step: int
-    values: Mapping[str, str]
+Digest = RankDigest
 
 
-def compare(digests: Sequence[Digest], replicas: ParallelGroup, at: float) -> Finding | None:
+def compare(
+    digests: Sequence[Digest], replicas: ParallelGroup, at: float, *, were_equal: bool = True
+) -> Finding | None:
     """At the newest step for which two replicas of the group gave a digest. None: they agree, or too few gave one.
 
-    A rank that gave none for that step is neither right nor wrong.
+    A rank that gave none for that step is neither right nor wrong. `were_equal`: they have been seen equal before;
+    otherwise nobody computed wrongly as far as is known, and the job itself may be made so.
     """
     members = [digest for digest in digests if digest.rank in replicas.ranks]
     steps = Counter(digest.step for digest in members)
@@ -40,6 +37,8 @@ def compare(digests: Sequence[Digest], replicas: ParallelGroup, at: float) -> Fi
     ranking = Counter(whole.values()).most_common()
     if len(ranking) == 1:
         return None
+    if not were_equal:
+        return _never_equal(held, replicas, step, at)
     right, count = ranking[0]
     if 2 * count <= len(held):
         return _undecided(held, replicas, step, len(ranking), at)
@@ -74,6 +73,24 @@ def _undecided(held: Mapping[int, Digest], replicas: ParallelGroup, step: int, n
         ranks=ranks,
         group=replicas,
         evidence=(Evidence(at=at, source="digest", says=f"{num_kinds} different digests among {len(held)} replicas"),),
+    )
+
+
+def _never_equal(held: Mapping[int, Digest], replicas: ParallelGroup, step: int, at: float) -> Finding:
+    kinds: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for rank, digest in sorted(held.items()):
+        kinds.setdefault(tuple(sorted(digest.values.items())), []).append(rank)
+    ordered = sorted(kinds.items(), key=lambda item: -len(item[1]))
+    named = _named(dict(ordered[1][0]), dict(ordered[0][0]))
+    listed = "; ".join(ranks_text(ranks) for _, ranks in ordered[:MAX_NAMED])
+    says = f"equal among themselves: {listed}" + ("; ..." if len(ordered) > MAX_NAMED else "")
+    return Finding(
+        code="ES-N06",
+        sentence=f"replicas differ at step {step} in {named}, and were never seen equal: {says}.",
+        confidence=Confidence.LOW,
+        ranks=(),
+        group=replicas,
+        evidence=(Evidence(at=at, source="digest", says=says),),
     )
 
 

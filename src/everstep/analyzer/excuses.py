@@ -11,6 +11,9 @@ import msgspec
 from everstep.analyzer.records import ParallelGroup, RankTiming
 from everstep.analyzer.words import ranks_text, verb
 
+MIN_GROWTH = 0.08
+"""Of the others' time: a lead that was large from the beginning and moves by less has only moved."""
+
 
 class Excuse(msgspec.Struct, frozen=True, kw_only=True):
     code: str
@@ -18,7 +21,7 @@ class Excuse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mean_timings(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, RankTiming]:
-    """Per rank over all rounds. A part that is missing in one round is missing in the mean."""
+    """Per rank over all rounds. A part that is missing in half of the rounds is missing in the mean."""
     by_rank: dict[int, list[RankTiming]] = {}
     for timings in rounds:
         for timing in timings:
@@ -28,9 +31,10 @@ def mean_timings(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, RankTiming
 
 def _mean(listed: list[RankTiming]) -> RankTiming:
     parts = {}
-    for name in ("wait_s", "data_s", "gc_s", "work"):
+    for name in ("wait_s", "data_s", "gc_s", "delay_s", "work"):
         values = [getattr(timing, name) for timing in listed]
-        parts[name] = None if None in values else statistics.fmean(values)
+        known = [value for value in values if value is not None]
+        parts[name] = statistics.fmean(known) if 2 * len(known) > len(values) else None
     return msgspec.structs.replace(listed[0], compute_s=statistics.fmean(t.compute_s for t in listed), **parts)
 
 
@@ -62,7 +66,8 @@ def find(
     if stage:
         return Excuse(code="ES-S05", why=f"{who}: they are one pipeline stage in all of its replicas ({stage})")
     if _always_so(ranks, means, first):
-        return Excuse(code="ES-S08", why=f"{who}, and did so by as much since the first steps: this job is made so")
+        why = f"{who}, and did so by as much since the first steps: this job is made so, or the machine was slow before"
+        return Excuse(code="ES-S08", why=why)
     return None
 
 
@@ -87,8 +92,8 @@ def _whole_stage(
     ranks: tuple[int, ...], means: Mapping[int, RankTiming], groups: Sequence[ParallelGroup], excess: float
 ) -> str:
     """Whether the flagged ranks are of one place in the pipelines, and that place is long in every one of them, also
-    where its rank was flagged less often. One pipeline alone proves nothing."""
-    pipelines = [group for group in groups if group.kind == "pp" and set(group.ranks) <= set(means)]
+    where its rank was flagged less often. One pipeline alone proves nothing, and one rank alone is no pipeline."""
+    pipelines = [g for g in groups if g.kind == "pp" and len(g.ranks) > 1 and set(g.ranks) <= set(means)]
     if len(pipelines) < 2:
         return ""
     places = {group.ranks.index(rank) for group in pipelines for rank in ranks if rank in group.ranks}
@@ -96,7 +101,10 @@ def _whole_stage(
         return ""
     place = places.pop()
     stage = {group.ranks[place] for group in pipelines if place < len(group.ranks)}
-    usual = statistics.median(t.compute_s for rank, t in means.items() if rank not in stage)
+    others = [t.compute_s for rank, t in means.items() if rank not in stage]
+    if not others:
+        return ""
+    usual = statistics.median(others)
     is_long = all(means[rank].compute_s - usual >= excess / 2 for rank in stage)
     return f"stage {place} of {len(pipelines[0].ranks)}" if is_long and set(ranks) <= stage else ""
 
@@ -106,7 +114,8 @@ def _always_so(ranks: tuple[int, ...], means: Mapping[int, RankTiming], first: M
     delivery checks compare machines before a job runs."""
     if not set(ranks) <= set(first):
         return False
-    return all(_lead(rank, ranks, first) >= 0.8 * _lead(rank, ranks, means) for rank in ranks)
+    leads = [(_lead(rank, ranks, first), _lead(rank, ranks, means)) for rank in ranks]
+    return all(then >= 0.8 * now or (then >= 0.5 * now and now - then < MIN_GROWTH) for then, now in leads)
 
 
 def _lead(rank: int, ranks: tuple[int, ...], timings: Mapping[int, RankTiming]) -> float:

@@ -9,7 +9,8 @@ import signal as signals
 
 import msgspec
 
-from everstep.model.facts import Exit
+from everstep.analyzer.alerts import SeenAlert, blame_of, cause_among, is_cause, verdict_on
+from everstep.model.facts import Alert, Exit
 from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
 
 _CONSEQUENCE = re.compile(
@@ -49,6 +50,18 @@ class Hang(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict | None = None
 
 
+class FailedRestore(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank could not begin from the snapshot that it was given."""
+
+    rank: int
+    node: str
+    at: float
+    step: int
+    what: str  # "memory", "the copy on n0", "the checkpoint /ckpt/step-400"
+    source: str  # "memory" | "peer" | "disk"
+    why: str
+
+
 class FaultFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known about one fault, as it comes in."""
 
@@ -56,7 +69,10 @@ class FaultFacts(msgspec.Struct, frozen=True, kw_only=True):
     exits: tuple[Exit, ...] = ()
     lost: tuple[LostNode, ...] = ()
     overdue: tuple[Overdue, ...] = ()
+    unrestored: tuple[FailedRestore, ...] = ()
     hang: Hang | None = None
+    anomaly: Verdict | None = None  # the job ran, and this was wrong with it
+    alerts: tuple[SeenAlert, ...] = ()  # what nodes noticed about themselves, lately
     nodes: dict[int, str] = {}  # node of each rank
 
 
@@ -65,10 +81,22 @@ def looks_like_consequence(exit_: Exit) -> bool:
     if exit_.stopped_by_us:
         return True
     if exit_.error is not None:
-        return _CONSEQUENCE.search(exit_.error.message) is not None
+        return _CONSEQUENCE.search(exit_.error.message) is not None or _is_cascade(exit_)
     if exit_.signal is not None and exit_.signal != signals.SIGABRT:
         return False
     return _CONSEQUENCE.search(exit_.last_output) is not None
+
+
+def _is_cascade(exit_: Exit) -> bool:
+    return exit_.finding is not None and exit_.finding.role == "cascade"
+
+
+def _named(exit_: Exit) -> Alert | None:
+    """What its own words say about a cause that is more than "the program raised an exception"."""
+    found = exit_.finding
+    if found is None or exit_.oom is not None or exit_.signal == signals.SIGKILL:
+        return None  # whoever is killed from outside has not said why
+    return found if is_cause(found) and found.component != "python" else None
 
 
 def fault_time(exit_: Exit) -> float:
@@ -80,10 +108,17 @@ def fault_time(exit_: Exit) -> float:
 
 def judge(facts: FaultFacts) -> Verdict:
     """The verdict on what is known so far. Total: there is one for every combination of facts."""
-    if facts.lost:
-        return _lost_verdict(facts)
+    if facts.anomaly is not None:
+        return anomaly_verdict(facts, facts.anomaly)
     failures = sorted((e for e in facts.exits if not e.succeeded and not e.stopped_by_us), key=fault_time)
     causes = [e for e in failures if not looks_like_consequence(e)]
+    noticed = _noticed_verdict(facts, failures, causes)
+    if noticed is not None:
+        return noticed
+    if facts.lost:
+        return _lost_verdict(facts)
+    if facts.unrestored:
+        return _unrestored_verdict(facts)
     if causes:
         return _exit_verdict(facts, causes[0], causes)
     if facts.hang is not None:
@@ -129,12 +164,17 @@ def _exit_verdict(facts: FaultFacts, cause: Exit, causes: list[Exit]) -> Verdict
         node=node,
         at=fault_time(cause),
         place=place,
+        action=named.action if (named := _named(cause)) is not None else "",
         evidence=tuple(_evidence(facts, e) for e in _strongest_first(facts, cause)),
     )
 
 
 def _classify(cause: Exit, causes: list[Exit], num_ranks: int) -> tuple[str, Blame, Confidence, str]:
     """Code, blame, confidence, and what to add to the sentence."""
+    named = _named(cause)
+    if named is not None:
+        confidence = Confidence.HIGH if named.role == "root" else Confidence.MEDIUM
+        return named.code, blame_of(named), confidence, f" ({named.sentence})"
     if cause.error is not None:
         everywhere = len({e.rank for e in causes if _same_fault(cause, e)}) >= max(2, num_ranks)
         code = "ES-U02" if cause.error.kind in _CANNOT_RUN else "ES-U01"
@@ -169,6 +209,27 @@ def _lost_verdict(facts: FaultFacts) -> Verdict:
         confidence=Confidence.HIGH,
         ranks=first.ranks,
         node=first.node,
+        at=first.at,
+        evidence=(*evidence, *(_evidence(facts, e) for e in facts.exits if not e.succeeded)),
+    )
+
+
+def _unrestored_verdict(facts: FaultFacts) -> Verdict:
+    """The rank raises because of it, so its exit is a consequence."""
+    first = min(facts.unrestored, key=lambda failed: failed.at)
+    is_disk = first.source == "disk"
+    evidence = [
+        Evidence(at=f.at, source="snapshot", says=f"step {f.step} from {f.what}: {f.why}", rank=f.rank, node=f.node)
+        for f in facts.unrestored[:8]
+    ]
+    return Verdict(
+        code="ES-P08",
+        sentence=f"rank {first.rank} on {first.node} could not restore step {first.step} from {first.what}: "
+        f"{first.why.removesuffix('.')}",
+        blame=Blame.STORAGE if is_disk else Blame.UNKNOWN,
+        confidence=Confidence.HIGH,
+        ranks=tuple(dict.fromkeys(failed.rank for failed in facts.unrestored)),
+        node=None if is_disk else first.node,
         at=first.at,
         evidence=(*evidence, *(_evidence(facts, e) for e in facts.exits if not e.succeeded)),
     )
@@ -210,6 +271,46 @@ def hang_verdict(facts: FaultFacts, hang: Hang) -> Verdict:
         node=nodes.pop() if len(nodes) == 1 else None,
         evidence=(*found.evidence, seen),
     )
+
+
+def anomaly_verdict(facts: FaultFacts, found: Verdict) -> Verdict:
+    """What a watch found in a running job, with the node added where all suspects are on one."""
+    nodes = {facts.nodes.get(rank) for rank in found.ranks}
+    node = found.node or (nodes.pop() if len(nodes) == 1 else None)
+    return msgspec.structs.replace(found, sentence=found.sentence.removesuffix("."), node=node)
+
+
+def _noticed_verdict(facts: FaultFacts, failures: list[Exit], causes: list[Exit]) -> Verdict | None:
+    """A node noticed something that explains the fault. A rank's own exception, unless it speaks of a device or of the
+    network, is believed first."""
+    if causes and (causes[0].oom is not None or _is_own_exception(causes[0])):
+        return None
+    culprits = causes or failures
+    diagnosed = facts.hang.verdict if facts.hang is not None and not culprits else None
+    if diagnosed is not None and diagnosed.blame is Blame.USER:
+        return None
+    ranks = tuple(e.rank for e in culprits) or (diagnosed.ranks if diagnosed is not None else ())
+    nodes = {lost.node for lost in facts.lost} or {facts.nodes[rank] for rank in ranks if rank in facts.nodes}
+    at = fault_time(culprits[0]) if culprits else facts.hang.at if facts.hang is not None else facts.at
+    only_consequences = not causes and not facts.lost and not (diagnosed is not None and diagnosed.ranks)
+    chosen = cause_among(facts.alerts, at, nodes) or (cause_among(facts.alerts, at, ()) if only_consequences else None)
+    if chosen is None:
+        return None
+    then = ""
+    if culprits:
+        then = f"rank {culprits[0].rank} {describe(culprits[0])}"
+    elif facts.lost:
+        then = f"the agent of {facts.lost[0].node} is lost"
+    elif facts.hang is not None:
+        then = "the job stands still"
+    mine = tuple(rank for rank in ranks if facts.nodes.get(rank) == chosen.node)
+    found = verdict_on(chosen, facts.alerts, at, mine or ranks, then)
+    return msgspec.structs.replace(found, evidence=(*found.evidence, *(_evidence(facts, e) for e in culprits[:8])))
+
+
+def _is_own_exception(exit_: Exit) -> bool:
+    """A Python exception about which nothing more is known than that the program raised it."""
+    return exit_.error is not None and _named(exit_) is None
 
 
 def _contact_verdict(facts: FaultFacts, failures: list[Exit]) -> Verdict:

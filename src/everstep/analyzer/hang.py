@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from everstep.analyzer.signals import Phase, RankSample, Rhythm, Signal
+from everstep.analyzer.signals import Phase, RankSample, Rhythm, Signal, WaitsOn
 from everstep.analyzer.words import fold, ranks_text, seconds, verb
 
 
@@ -31,6 +31,10 @@ class HangPolicy(msgspec.Struct, frozen=True, kw_only=True):
     min_phases: int = 1
     """One evaluation or checkpoint already says how long one takes; the stretch covers the next one's difference."""
 
+    min_phase_s: float = 30.0
+    """No window of an evaluation or a checkpoint is shorter: other than steps they differ by much from one to the next
+    (a busy file server, another validation set), and there are few of them to learn from."""
+
     fallback_s: float = 300.0
     """Where the job has no history: Baige's fixed five minutes."""
 
@@ -41,6 +45,11 @@ class HangPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How long a rank that visibly computes may keep the others waiting before the hang is called all the same. The
     same five minutes: an evaluation that nobody announced is usually shorter."""
 
+    outside_s: float = 30.0
+    """How long a rank that waits for something outside of the job (a socket, a file, a timer) may keep the others
+    waiting. Such waits mostly end by themselves; at the shortest window a store that answers late costs a restart, at
+    five minutes a server that died costs five minutes."""
+
     min_silent: int = 2
     """Baige's two of four: one signal alone is silent in every healthy job now and then."""
 
@@ -49,6 +58,7 @@ class RankVerdict(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     hung: bool
     computing: bool
+    waiting: bool  # for something outside of the job, and not for too long
     silent: tuple[Signal, ...]
     known: tuple[Signal, ...]
     window_s: float
@@ -73,7 +83,8 @@ def window_s(rhythm: Rhythm, phase: Phase, policy: HangPolicy = DEFAULT) -> floa
     if len(known) < enough:
         return policy.startup_s if phase is Phase.STARTUP else policy.fallback_s
     is_freak = len(known) > 1 and phase is Phase.TRAIN and known[-1] > policy.freak * known[-2]
-    return max(policy.min_window_s, policy.stretch * known[-2 if is_freak else -1])
+    least_s = policy.min_window_s if phase is Phase.TRAIN else max(policy.min_window_s, policy.min_phase_s)
+    return max(least_s, policy.stretch * known[-2 if is_freak else -1])
 
 
 def judge_rank(sample: RankSample, rhythm: Rhythm, policy: HangPolicy = DEFAULT) -> RankVerdict:
@@ -82,26 +93,42 @@ def judge_rank(sample: RankSample, rhythm: Rhythm, policy: HangPolicy = DEFAULT)
     ages = {signal: age for signal in Signal if (age := sample.silent_s(signal)) is not None}
     log_window = max(window, 2 * (sample.log_gap_s or 0.0))
     silent = tuple(signal for signal, age in ages.items() if age >= (log_window if signal is Signal.LOG else window))
-    computing = _computes(sample, silent)
-    patience = max(window, policy.computing_s) if computing else window
-    overdue = computing and all(ages[signal] >= patience for signal in silent)
-    hung = len(silent) >= policy.min_silent and not sample.paused and (not computing or overdue)
+    excuse = "" if _takes_part(sample, window) else _excuse(sample, silent)
+    patience = {"": window, _COMPUTES: max(window, policy.computing_s), _WAITS: max(window, policy.outside_s)}[excuse]
+    quiet_s = min((ages[signal] for signal in silent), default=0.0)
+    ends_s = quiet_s + (sample.wait_left_s or 0.0) if excuse == _WAITS else quiet_s  # a timer says when it ends
+    overdue = bool(excuse) and ends_s >= patience
+    hung = len(silent) >= policy.min_silent and not sample.paused and (not excuse or overdue)
     return RankVerdict(
         rank=sample.rank,
         hung=hung,
-        computing=computing and not overdue,
+        computing=excuse == _COMPUTES and not overdue,
+        waiting=excuse == _WAITS and not overdue,
         silent=silent,
         known=tuple(ages),
         window_s=window,
-        why=_why_rank(sample, silent, ages, window, computing, overdue, policy),
+        why=_why_rank(sample, silent, ages, window, excuse, overdue, policy),
     )
 
 
-def _computes(sample: RankSample, silent: tuple[Signal, ...]) -> bool:
-    """Its processor works, and its stack moves or cannot be seen. A stack that stays while the processor works is a
-    loop; a moving stack on an idle processor is a wait that polls."""
+def _takes_part(sample: RankSample, window: float) -> bool:
+    """It was in a collective lately: whatever it does, nobody waits for it. Half the window, because ages of ranks that
+    came out of one collective differ by a look."""
+    age = sample.silent_s(Signal.COMMUNICATION)
+    return age is not None and age < window / 2
+
+
+_COMPUTES, _WAITS = "computes", "waits"
+
+
+def _excuse(sample: RankSample, silent: tuple[Signal, ...]) -> str:
+    """It computes: its processor works, and its stack moves, cannot be seen, or waits for processes of its own which
+    then are what works. A stack that stays while the processor works is a loop; a moving stack on an idle processor is
+    a wait that polls. Or it waits for something outside of the job."""
     works = sample.silent_s(Signal.DEVICE) is not None and Signal.DEVICE not in silent
-    return works and Signal.STACK not in silent
+    if works and (Signal.STACK not in silent or sample.waits_on is WaitsOn.OWN):
+        return _COMPUTES
+    return _WAITS if sample.waits_on is WaitsOn.OUTSIDE else ""
 
 
 def _why_rank(
@@ -109,7 +136,7 @@ def _why_rank(
     silent: tuple[Signal, ...],
     ages: dict[Signal, float],
     window: float,
-    computing: bool,
+    excuse: str,
     overdue: bool,
     policy: HangPolicy,
 ) -> str:
@@ -121,10 +148,12 @@ def _why_rank(
     if len(silent) < policy.min_silent:
         quiet = f"only {listed} silent" if silent else "nothing silent"
         return f"not hung: {quiet} within {seconds(window)}{noted}; {policy.min_silent} are needed"
+    doing = sample.waits_for or "waits for something outside" if excuse == _WAITS else excuse
+    limit = seconds(policy.computing_s if excuse == _COMPUTES else policy.outside_s)
     if overdue:
-        return f"hung: computes, but longer than {seconds(policy.computing_s)}: {listed} silent{noted}"
-    if computing:
-        return f"not hung: computes, although {listed} silent{noted}"
+        return f"hung: {doing}, but longer than {limit}: {listed} silent{noted}"
+    if excuse:
+        return f"not hung: {doing}, although {listed} silent{noted}"
     return f"hung: {listed} silent, usual is below {seconds(window)}{noted}"
 
 
@@ -132,31 +161,35 @@ def judge(samples: Sequence[RankSample], rhythm: Rhythm, policy: HangPolicy = DE
     """The job: hung when a rank is, and no other rank has a reason to take long, for which the rest just waits."""
     verdicts = tuple(judge_rank(sample, rhythm, policy) for sample in samples)
     hung = tuple(verdict.rank for verdict in verdicts if verdict.hung)
-    working = [verdict.rank for verdict in verdicts if verdict.computing]
-    paused = [sample.rank for sample in samples if sample.paused]
     longest = max((verdict.window_s for verdict in verdicts), default=policy.fallback_s)
-    busy: list[tuple[int, Phase]] = [
-        (sample.rank, sample.phase)
-        for sample, verdict in zip(samples, verdicts, strict=True)
-        if sample.phase is not Phase.TRAIN and not verdict.hung and not verdict.computing
-    ]
-    is_hung = bool(hung) and not working and not paused and not busy
+    why_not = _why_not(samples, verdicts, policy)
+    is_hung = bool(hung) and not why_not
     return HangVerdict(
         hung=is_hung,
         ranks=hung if is_hung else (),
         window_s=longest,
-        why=_why_job(verdicts, hung, working, paused, busy),
+        why=_why_job(verdicts, hung, why_not),
         by_rank=verdicts,
     )
 
 
-def _why_job(
-    verdicts: tuple[RankVerdict, ...],
-    hung: tuple[int, ...],
-    working: list[int],
-    paused: list[int],
-    busy: list[tuple[int, Phase]],
-) -> str:
+def _why_not(samples: Sequence[RankSample], verdicts: Sequence[RankVerdict], policy: HangPolicy) -> str:
+    """Who has a reason to keep the others waiting; empty when nobody has."""
+    paused = [sample.rank for sample in samples if sample.paused]
+    working = [verdict.rank for verdict in verdicts if verdict.computing]
+    if paused:
+        return f"{ranks_text(paused)} {verb(paused, 'is', 'are')} paused by a debugger"
+    if working:
+        return f"{ranks_text(working)} {verb(working, 'computes', 'compute')}: a long step"
+    for sample, verdict in zip(samples, verdicts, strict=True):
+        if verdict.waiting:
+            return f"rank {sample.rank} {sample.waits_for}, which may take up to {seconds(policy.outside_s)}"
+        if sample.phase is not Phase.TRAIN and not verdict.hung:
+            return f"rank {sample.rank} is in {sample.phase}, where up to {seconds(verdict.window_s)} are usual"
+    return ""
+
+
+def _why_job(verdicts: tuple[RankVerdict, ...], hung: tuple[int, ...], why_not: str) -> str:
     if not verdicts:
         return "not hung: no rank was looked at"
     if not hung:
@@ -164,14 +197,7 @@ def _why_job(
         return f"not hung: {verdicts[0].why.removeprefix('not hung: ')}" + (
             " (others differ)" if len(reasons) > 1 else ""
         )
-    waiting = f"{ranks_text(hung)} {verb(hung, 'is', 'are')} silent"
-    if paused:
-        return f"not hung: {waiting}, but {ranks_text(paused)} {verb(paused, 'is', 'are')} paused by a debugger"
-    if working:
-        return f"not hung: {waiting}, but {ranks_text(working)} {verb(working, 'computes', 'compute')}: a long step"
-    if busy:
-        rank, phase = busy[0]
-        window = next(verdict.window_s for verdict in verdicts if verdict.rank == rank)
-        return f"not hung: {waiting}, but rank {rank} is in {phase}, where up to {seconds(window)} are usual"
+    if why_not:
+        return f"not hung: {ranks_text(hung)} {verb(hung, 'is', 'are')} silent, but {why_not}"
     first = next(verdict for verdict in verdicts if verdict.hung)
     return f"hung: ranks {fold(hung)} of {len(verdicts)} ({first.why.removeprefix('hung: ')})"

@@ -142,17 +142,27 @@ class _Edges:
         circle = self._circle()
         if not circle:
             return None
-        habits = {rank: desync.breaks_habit(self.positions.records[rank], self.waits[rank][0]) for rank in circle}
+        habits = {rank: self._left_habit(rank) for rank in circle}
         blamed = Counter(other for others in self.behind.values() for other in others)
         ranks = tuple(sorted(circle, key=lambda rank: (not habits[rank], -blamed[rank], rank)))
         culprits = [rank for rank in ranks if habits[rank]]
         places = [(rank, e, self.positions.group(e.group, rank)) for rank in ranks for e in self.waits[rank][:1]]
         listed = "; ".join(f"rank {rank} waits in {operation(e, group)}" for rank, e, group in places[:4])
         clear = len(culprits) == 1 or blamed[ranks[0]] > blamed[ranks[1]]
+        sentence = (
+            f"{ranks_text(ranks)} entered collectives of different groups in opposite order and wait for each other: "
+            f"{listed}."
+        )
+        if len(culprits) == 1 and ranks[0] in self.where:
+            entry, group = self.where[ranks[0]]
+            waiting = self._waiting_in(entry, group)
+            sentence = (
+                f"rank {ranks[0]} left out or put off {operation(entry, group)}, unlike in its earlier steps; "
+                f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} there, and {listed.partition(';')[0]}."
+            )
         return Finding(
             code="ES-H05",
-            sentence=f"{ranks_text(ranks)} entered collectives of different groups in opposite order and wait for each "
-            f"other: {listed}.",
+            sentence=sentence,
             confidence=Confidence.HIGH if clear else Confidence.MEDIUM,
             ranks=ranks,
             waiting=tuple(sorted(set(self.waits) - set(ranks))),
@@ -161,13 +171,19 @@ class _Edges:
                 _says(
                     at,
                     f"pending in {operation(e, group)}{_from(e)}"
-                    + (", not what its own earlier steps did at this point" if habits[rank] else "")
+                    + (", not what its own earlier steps did" if habits[rank] else "")
                     + f"; {blamed[rank]} waiting for it",
                     rank,
                 )
                 for rank, e, group in places[:16]
             ),
         )
+
+    def _left_habit(self, rank: int) -> bool:
+        """Whether it did something else than in its earlier steps, where others wait for it or at the end."""
+        record = self.positions.records[rank]
+        awaited = self.where[rank][0].group if rank in self.where else self.waits[rank][0].group
+        return desync.left_habit(record, awaited) or bool(desync.breaks_habit(record, self.waits[rank][0]))
 
     def _circle(self) -> set[int]:
         """Ranks that wait for themselves through others."""

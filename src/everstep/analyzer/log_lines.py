@@ -16,7 +16,13 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _NUMBER = r"([+-]?(?:\d[\d,]*\.?\d*(?:[eE][+-]?\d+)?|nan|inf(?:inity)?))\b"
 _MEGATRON = re.compile(r"\biteration\s+(\d{1,12})/\s*\d{1,12}\s*\|")
 _STEP = re.compile(r"(?:\b(?:step|iter|iteration|global_step)['\"]?\s{0,3}[:=#]?\s{0,8})(\d{1,12})\b", re.I)
-_LOSS = re.compile(rf"(?<![\w-])['\"]?(?:lm loss|train_loss|loss)['\"]?\s{{0,3}}[:=]?\s{{0,8}}['\"]?{_NUMBER}", re.I)
+_NOT_TRAINING = "".join(
+    rf"(?<!{word}[ _/.-])" for word in ("val", "valid", "validation", "eval", "evaluation", "test", "dev")
+)
+"""A validation loss is another number: beside the training loss it would look like a jump."""
+_LOSS = re.compile(
+    rf"{_NOT_TRAINING}(?<![\w-])['\"]?(?:lm loss|train_loss|loss)['\"]?\s{{0,3}}[:=]?\s{{0,8}}['\"]?{_NUMBER}", re.I
+)
 _GRAD = re.compile(rf"(?<![\w-])['\"]?(?:grad[ _]norm|gnorm|grad)['\"]?\s{{0,3}}[:=]?\s{{0,8}}['\"]?{_NUMBER}", re.I)
 _ELAPSED = re.compile(rf"elapsed time per iteration \(ms\):\s{{0,8}}{_NUMBER}", re.I)
 _SKIPPED = re.compile(r"number of skipped iterations:\s{0,8}([1-9]\d*)\b")

@@ -1,12 +1,16 @@
-"""Loss and gradient norm: not a number, or a jump to five times their own level (ByteRobust's figure). Pure."""
+"""Loss and gradient norm: not a number, or a jump to five times their own level (ByteRobust's figure). Pure.
+
+`judge_numbers` reads a whole series that is over; `NumberSeries` takes the points of a running job one by one, keeps
+only what its judgement needs, and costs some microseconds per point.
+"""
 
 import math
 import statistics
+from collections import deque
 from collections.abc import Sequence
 
-import msgspec
-
 from everstep.analyzer.finding import Finding
+from everstep.model.facts import NumberPoint
 from everstep.model.verdict import Confidence, Evidence
 
 JUMP = 5.0
@@ -16,16 +20,85 @@ MIN_BASELINE = 8
 """Fewer steps are no level: the first losses of a training fall fast."""
 ROW = 3
 """Gradient norms that must be infinite in a row. With loss scaling single ones are usual: the step is skipped."""
+PEAK = 1.5
+"""A running job's jump must exceed the highest value of its baseline so far as well: losses that swing around zero
+(reinforcement learning) are five times their own median now and then."""
+SPIKES = 2
+"""Gradient norms that must jump within ROW steps of a running job. One alone is usual: it is what clipping is for."""
+
+Point = NumberPoint
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One logged step. None: not in the line."""
+class _Level:
+    """What is usual for one number, and whether the newest value is a jump from there."""
 
-    step: int | None = None
-    loss: float | None = None
-    grad_norm: float | None = None
-    step_s: float | None = None
-    skipped: bool = False  # the framework skipped the update, as loss scaling does
+    def __init__(self, num_spikes: int) -> None:
+        self._num_spikes = num_spikes
+        self._usual: deque[float] = deque(maxlen=BASELINE_STEPS)
+        self._median: float | None = None  # of `_usual`, where it was needed
+        self._spikes: list[float] = []  # values above the level that are not believed yet
+        self._since_spike = 0
+
+    def jump(self, value: float) -> float | None:
+        """The level that this value completes a jump from; None while it does not."""
+        if not self._is_above(value):
+            self._since_spike += 1
+            if self._since_spike >= ROW:
+                self._take(self._spikes)
+                self._spikes = []
+            self._take([value])
+            return None
+        self._spikes.append(value)
+        self._since_spike = 0
+        if len(self._spikes) < self._num_spikes:
+            return None
+        level = self.level
+        self._take(self._spikes)  # if it stays there, that becomes what is usual
+        self._spikes = []
+        return level
+
+    @property
+    def level(self) -> float:
+        if self._median is None:
+            self._median = statistics.median(self._usual)
+        return self._median
+
+    def _is_above(self, value: float) -> bool:
+        # The highest first: it is cheap to know, and nearly every value is below it.
+        if len(self._usual) < MIN_BASELINE or value <= PEAK * max(self._usual):
+            return False
+        return 0 < JUMP * self.level < value
+
+    def _take(self, values: Sequence[float]) -> None:
+        if values:
+            self._usual.extend(abs(value) for value in values)
+            self._median = None
+
+
+class NumberSeries:
+    """The points of one rank, as they come."""
+
+    def __init__(self) -> None:
+        self._levels = {"loss": _Level(1), "grad_norm": _Level(SPIKES)}
+        self._num_infinite = 0
+
+    def take(self, point: Point, at: float, rank: int | None = None) -> Finding | None:
+        """What is wrong with this point, given those before."""
+        finding = self._not_finite(point, at, rank)
+        for name, code, what in _JUMPS:
+            value = getattr(point, name)
+            if value is None or not math.isfinite(value):
+                continue
+            level = self._levels[name].jump(value)
+            if level is not None and finding is None:
+                text = f"{_jumped(what, value, level, point)}."
+                finding = _finding(code, text, Confidence.MEDIUM, at, rank)
+        return finding
+
+    def _not_finite(self, point: Point, at: float, rank: int | None) -> Finding | None:
+        is_bad = point.grad_norm is not None and not math.isfinite(point.grad_norm) and not point.skipped
+        self._num_infinite = self._num_infinite + 1 if is_bad else 0
+        return _loss_not_finite(point, at, rank) or _norms_not_finite(min(self._num_infinite, ROW), point, at, rank)
 
 
 def judge_numbers(points: Sequence[Point], at: float, rank: int | None = None) -> Finding | None:
@@ -33,21 +106,35 @@ def judge_numbers(points: Sequence[Point], at: float, rank: int | None = None) -
     return _not_finite(points, at, rank) or _jump(points, at, rank)
 
 
+_JUMPS = (("loss", "ES-N02", "loss"), ("grad_norm", "ES-N03", "gradient norm"))
+
+
 def _not_finite(points: Sequence[Point], at: float, rank: int | None) -> Finding | None:
     row = 0
     for point in points:
-        if point.loss is not None and not math.isfinite(point.loss) and not point.skipped:
-            return _finding("ES-N01", f"the loss became {point.loss}{_step(point)}.", Confidence.HIGH, at, rank)
         bad = point.grad_norm is not None and not math.isfinite(point.grad_norm) and not point.skipped
         row = row + 1 if bad else 0
-        if row == ROW:
-            text = f"the gradient norm is {point.grad_norm} for {ROW} steps in a row{_step(point)}, the loss is finite."
-            return _finding("ES-N01", text, Confidence.MEDIUM, at, rank)
+        found = _loss_not_finite(point, at, rank) or _norms_not_finite(row, point, at, rank)
+        if found:
+            return found
     return None
 
 
+def _loss_not_finite(point: Point, at: float, rank: int | None) -> Finding | None:
+    if point.loss is None or math.isfinite(point.loss) or point.skipped:
+        return None
+    return _finding("ES-N01", f"the loss became {point.loss}{_step(point)}.", Confidence.HIGH, at, rank)
+
+
+def _norms_not_finite(row: int, point: Point, at: float, rank: int | None) -> Finding | None:
+    if row != ROW:
+        return None
+    text = f"the gradient norm is {point.grad_norm} for {ROW} steps in a row{_step(point)}, the loss is finite."
+    return _finding("ES-N01", text, Confidence.MEDIUM, at, rank)
+
+
 def _jump(points: Sequence[Point], at: float, rank: int | None) -> Finding | None:
-    for name, code, what in (("loss", "ES-N02", "loss"), ("grad_norm", "ES-N03", "gradient norm")):
+    for name, code, what in _JUMPS:
         series = [(p, value) for p in points if (value := getattr(p, name)) is not None and math.isfinite(value)]
         for index in range(MIN_BASELINE, len(series)):
             point, value = series[index]
@@ -55,10 +142,13 @@ def _jump(points: Sequence[Point], at: float, rank: int | None) -> Finding | Non
             if level <= 0 or value <= JUMP * level:
                 continue
             stays = index + 1 < len(series) and series[index + 1][1] > JUMP * level
-            text = f"the {what} jumped to {value:.4g}{_step(point)}, {value / level:.1f} times its level of {level:.4g}"
-            text += ", and stays there." if stays else "."
+            text = _jumped(what, value, level, point) + (", and stays there." if stays else ".")
             return _finding(code, text, Confidence.MEDIUM if stays or name == "loss" else Confidence.LOW, at, rank)
     return None
+
+
+def _jumped(what: str, value: float, level: float, point: Point) -> str:
+    return f"the {what} jumped to {value:.4g}{_step(point)}, {value / level:.1f} times its level of {level:.4g}"
 
 
 def _step(point: Point) -> str:

@@ -75,12 +75,42 @@ class ProcessStack(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
 
 
+class KernelThread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thread as the kernel sees it, in the form in which evidence files have it."""
+
+    pid: int
+    tid: int
+    name: str
+    state: str
+    call: str = ""  # "read of /data/shard-3", "futex"; empty: it runs, or that may not be read
+    waits_in: str = ""  # the kernel's function
+    stack: tuple[str, ...] = ()  # kernel functions, innermost first
+    why: str = ""  # what may not be read
+
+
 class RankLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Use over the last seconds. Shares are 0..1 of one processor or one GPU; None where there is no source."""
+    """Use over the last seconds. Shares are of one processor, which eight busy threads use
+    eightfold, and 0..1 of a GPU; None where there is no source."""
 
     cpu_share: float | None = None
     gpu_share: float | None = None
     traffic_bytes_s: float | None = None
+
+
+class GpuLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU at one moment, in the form in which evidence files have it."""
+
+    index: int
+    name: str = ""
+    pids: tuple[int, ...] = ()  # as NVML numbers them: in a container these may be the host's
+    use_share: float | None = None  # 0..1: some kernel ran; of the last sampling period (up to a second)
+    memory_share: float | None = None  # 0..1: memory was read or written
+    used_bytes: int | None = None
+    total_bytes: int | None = None
+    clock_mhz: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    why: str = ""  # it does not answer
 
 
 class RankTiming(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,9 +118,12 @@ class RankTiming(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     compute_s: float  # forward, backward, optimizer: everything that is not waiting for other ranks
+    error_s: float = 0.0  # standard error of compute_s, from the scatter of the steps; 0: not known
     wait_s: float | None = None  # in collectives
     data_s: float | None = None  # waiting for the data loader; part of compute_s
     gc_s: float | None = None  # in the garbage collector; part of compute_s
+    delay_s: float | None = None  # ready to run, and waited for a processor; part of compute_s
+    host: str = ""  # the machine, where it is known: ranks of one share its processors
     work: float | None = None  # amount of work: tokens, or elements of the batch
 
 
@@ -101,11 +134,26 @@ class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
     flight: FlightRecord | None = None
     processes: tuple[ProcessStack, ...] = ()  # the rank's own first, then its children
     states: tuple[tuple[int, str], ...] = ()  # (pid, state letter of /proc), the rank's own first
+    phase: str = ""  # what the rank said that it does: "train", "evaluation", "rendezvous", ...
+    step: int | None = None  # newest step that it did, and how long ago
+    step_age_s: float | None = None
+    native: tuple[KernelThread, ...] = ()  # where a Python stack could not be had, or says nothing
     load: RankLoad | None = None
+    gpus: tuple[GpuLoad, ...] = ()
+    links: dict[str, float] = {}  # of its node: interface or port -> bytes per second
     last_step: int | None = None  # newest step that its log mentions
     waits_at: tuple[str, int] | None = None  # (operation, sequence number) that the library said it timed out in
     last_output: str = ""
+    stack_source: str = ""  # "py-spy", "sampler", "signal"
     unavailable: tuple[str, ...] = ()  # sources that were asked and did not answer, in words
+    unsupported: tuple[str, ...] = ()  # sources that its node does not have
+
+    @property
+    def own(self) -> ProcessStack | None:
+        """The rank's own process. None when only stacks of its children could be had: a stopped process gives none."""
+        first = self.processes[0] if self.processes else None
+        is_child = first is not None and bool(self.states) and first.pid != self.states[0][0]
+        return None if is_child else first
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,14 @@ class Phase(enum.StrEnum):
     CHECKPOINT = "checkpoint"
 
 
+class WaitsOn(enum.StrEnum):
+    """What a main thread that waits, and not for the other ranks, waits for."""
+
+    NOTHING = ""  # not known, or nothing that could be late: a lock, a process in uninterruptible sleep
+    OWN = "own"  # processes of its own, and they work: a data loader
+    OUTSIDE = "outside"  # what somebody else has to do: a socket, a file, a timer
+
+
 def phase_seen(reported: Phase, activities: Iterable[Activity]) -> Phase:
     """The phase, where stacks know more than the job said: a save that nobody announced is still a save."""
     if reported is Phase.TRAIN and Activity.SAVING in activities:
@@ -45,6 +53,10 @@ class RankSample(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase = Phase.TRAIN
     log_gap_s: float | None = None  # longest silence of its log so far; a job that logs every minute is quiet for one
     paused: bool = False  # a debugger holds it and said so (everstep.pause, or a tracer at the documented marker)
+
+    waits_on: WaitsOn = WaitsOn.NOTHING
+    waits_for: str = ""  # "waits for a socket", when it is outside
+    wait_left_s: float | None = None  # when its timer ends
 
     def silent_s(self, signal: Signal) -> float | None:
         value: float | None = getattr(self, f"{signal}_s")

@@ -8,7 +8,7 @@ Pure. Called by the controller with what the progress probe measured.
 """
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -17,7 +17,7 @@ from everstep.analyzer import excuses
 from everstep.analyzer.change import Change, find_change
 from everstep.analyzer.groups import shared_by
 from everstep.analyzer.records import ParallelGroup, RankTiming
-from everstep.analyzer.words import ranks_text, seconds, verb
+from everstep.analyzer.words import per_step, ranks_text, verb
 from everstep.model.verdict import Confidence, Refusal
 
 
@@ -35,6 +35,9 @@ class SlowPolicy(msgspec.Struct, frozen=True, kw_only=True):
     min_share: float = 0.08
     """And how much of the median: below eight percent nobody is worth a restart."""
 
+    min_errors: float = 3.0
+    """And how much of what is not known of its mean, so that a round of few uneven steps flags nobody."""
+
     excuse_share: float = 0.6
     """How much of the excess another cause must explain to excuse the machine."""
 
@@ -50,28 +53,53 @@ class SlowVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT = SlowPolicy()
+MANY = 64
 
 
 def flag_round(timings: Sequence[RankTiming], policy: SlowPolicy = DEFAULT) -> tuple[int, ...]:
     """Ranks that computed long and, where it is known, waited less than the others did. Longest first."""
     if len(timings) < 2:
         return ()
-    flagged = [timing for timing in timings if _stands_out(timing, timings, policy)]
+    # Of many ranks one does not move the median: compare with all, instead of thousands of times with all others.
+    of_all = _Usual(timings) if len(timings) > MANY else None
+    flagged = [t for t in timings if _stands_out(t, of_all or _Usual([o for o in timings if o is not t]), policy)]
     return tuple(t.rank for t in sorted(flagged, key=lambda t: -t.compute_s))
 
 
-def _stands_out(timing: RankTiming, timings: Sequence[RankTiming], policy: SlowPolicy) -> bool:
-    others = [t for t in timings if t.rank != timing.rank]
-    # The faster half of the others, so that a second slow rank in a small job does not hide the first. Its values lie
-    # about half as far from their median as those of all, hence the 2.
-    faster = sorted(t.compute_s for t in others)[: len(others) // 2 + 1]
-    usual = statistics.median(faster)
-    spread = 2 * 1.4826 * statistics.median(abs(compute_s - usual) for compute_s in faster)
-    excess = timing.compute_s - usual
-    if excess < policy.min_share * usual or excess < policy.min_spreads * spread:
+class _Usual:
+    """What is usual among these."""
+
+    def __init__(self, timings: Sequence[RankTiming]) -> None:
+        # The faster half, so that a second slow rank in a small job does not hide the first. Its values lie about half
+        # as far from their median as those of all, hence the 2.
+        faster = sorted(t.compute_s for t in timings)[: len(timings) // 2 + 1]
+        self.compute_s = statistics.median(faster)
+        self.spread_s = 2 * 1.4826 * statistics.median(abs(compute_s - self.compute_s) for compute_s in faster)
+        waits = [t.wait_s for t in timings if t.wait_s is not None]
+        self.wait_s = statistics.median(waits) if waits else None
+        delays: defaultdict[str, list[float]] = defaultdict(list)
+        for t in timings:
+            if t.delay_s is not None and t.host:
+                delays[t.host].append(t.delay_s)
+        self._delay_s = {host: statistics.median(listed) for host, listed in delays.items()}
+        # Where all machines have more to run than processors, differences as large as the waiting for one mean nothing.
+        self.luck_s = min(self._delay_s.values(), default=0.0)
+
+    def bad_luck_s(self, timing: RankTiming) -> float:
+        """How much longer than its neighbours on the same machine it waited for a processor. Who of them gets one first
+        is chance; where all of them wait, the machine is to blame."""
+        neighbours_s = self._delay_s.get(timing.host)
+        if neighbours_s is None or timing.delay_s is None:
+            return 0.0
+        return max(0.0, timing.delay_s - neighbours_s)
+
+
+def _stands_out(timing: RankTiming, usual: _Usual, policy: SlowPolicy) -> bool:
+    excess = timing.compute_s - usual.compute_s - usual.bad_luck_s(timing)
+    share_s, spread_s = policy.min_share * usual.compute_s, policy.min_spreads * usual.spread_s
+    if excess < max(share_s, spread_s, policy.min_errors * timing.error_s, usual.luck_s):
         return False
-    waits = [t.wait_s for t in others if t.wait_s is not None]
-    return timing.wait_s is None or not waits or timing.wait_s < statistics.median(waits)
+    return timing.wait_s is None or usual.wait_s is None or timing.wait_s < usual.wait_s
 
 
 def judge(
@@ -84,10 +112,11 @@ def judge(
     rounds = rounds[-policy.num_rounds :]
     if len(rounds) < policy.num_rounds:
         return _fine(f"{len(rounds)} of {policy.num_rounds} rounds measured so far.")
-    votes = Counter(rank for timings in rounds for rank in flag_round(timings, policy))
-    if not votes:
-        return _fine("no rank makes the others wait.")
+    flagged = [flag_round(timings, policy) for timings in rounds]
+    votes = Counter(rank for ranks in flagged for rank in ranks)
     ranks = tuple(rank for rank, count in votes.most_common() if count >= policy.min_flags)
+    if not ranks and sum(bool(each) for each in flagged) < policy.min_flags:
+        return _fine("no rank makes the others wait round after round.")
     if not ranks:
         listed = ", ".join(f"rank {rank} in {count}" for rank, count in votes.most_common(4))
         why = f"the longest rank changes from round to round ({listed} of {len(rounds)}): the work is uneven"
@@ -96,7 +125,8 @@ def judge(
     excuse = excuses.find(ranks, means, groups, excuses.mean_timings(first_rounds), policy.excuse_share)
     if excuse:
         return _refused(excuse.code, ranks, excuse.why)
-    return _straggler(ranks, votes, means, groups, len(rounds))
+    theirs = [timings for timings, who in zip(rounds, flagged, strict=True) if ranks[0] in who]
+    return _straggler(ranks, votes, excuses.mean_timings(theirs), groups, len(rounds))
 
 
 def _straggler(
@@ -106,7 +136,7 @@ def _straggler(
     groups: Sequence[ParallelGroup],
     num_rounds: int,
 ) -> SlowVerdict:
-    usual = statistics.median(t.compute_s for rank, t in means.items() if rank not in ranks)
+    usual = statistics.median([t.compute_s for rank, t in means.items() if rank not in ranks] or [0.0])
     share = means[ranks[0]].compute_s / usual - 1 if usual > 0 else 0.0
     group = shared_by(ranks, groups) if len(ranks) > 1 else None
     whole = group is not None and len(ranks) > 1
@@ -114,7 +144,7 @@ def _straggler(
     return SlowVerdict(
         code="ES-S02" if whole else "ES-S01",
         sentence=f"{ranks_text(ranks)}{named} {verb(ranks, 'computes', 'compute')} {share:.0%} longer than the others "
-        f"({seconds(means[ranks[0]].compute_s)} against {seconds(usual)} per step), in {votes[ranks[0]]} of "
+        f"({per_step(means[ranks[0]].compute_s)} against {per_step(usual)} per step), in {votes[ranks[0]]} of "
         f"{num_rounds} rounds; the others wait.",
         confidence=Confidence.HIGH if votes[ranks[0]] == num_rounds else Confidence.MEDIUM,
         ranks=ranks,
@@ -122,19 +152,21 @@ def _straggler(
     )
 
 
-def judge_history(step_s: Sequence[float], first_step: int = 0) -> SlowVerdict:
-    """The job against its own past. A job that became faster is not slow."""
+def judge_history(step_s: Sequence[float], first_step: int = 0, steps: Sequence[int] = ()) -> SlowVerdict:
+    """The job against its own past. A job that became faster is not slow. `steps`: which steps these are, where they
+    are not consecutive."""
     change: Change | None = find_change(step_s)
     if change is None:
         return _fine(f"no change of level in {len(step_s)} steps.")
+    since_step = steps[change.index] if steps else first_step + change.index
     if change.after < change.before:
-        return _fine(f"steps became {-change.share:.0%} shorter at step {first_step + change.index}.")
+        return _fine(f"steps became {-change.share:.0%} shorter at step {since_step}.")
     return SlowVerdict(
         code="ES-S03",
-        sentence=f"steps take {change.share:.0%} longer since step {first_step + change.index}: "
-        f"{seconds(change.after)}, before {seconds(change.before)}.",
+        sentence=f"steps take {change.share:.0%} longer since step {since_step}: "
+        f"{per_step(change.after)}, before {per_step(change.before)}.",
         confidence=Confidence.HIGH if change.share > 0.1 else Confidence.MEDIUM,
-        since_step=first_step + change.index,
+        since_step=since_step,
     )
 
 

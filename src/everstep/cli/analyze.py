@@ -15,6 +15,7 @@ from everstep.analyzer.combine import Diagnosis
 from everstep.analyzer.overall import overall
 from everstep.analyzer.words import fold, ranks_text
 from everstep.evidence.folder import Folder, read_folder
+from everstep.report.ansi import printable
 
 _MAX_LISTED = 20
 
@@ -29,7 +30,7 @@ def run(given: argparse.Namespace) -> int:
     folder = read_folder(given.dir, time.time())
     diagnosis = overall(folder.case, folder.points)
     if given.json:
-        print(msgspec.json.encode(to_object(diagnosis, folder)).decode())
+        print(encode(to_object(diagnosis, folder)))
     else:
         print(render(diagnosis, folder))
     return 0
@@ -62,6 +63,22 @@ def to_object(diagnosis: Diagnosis, folder: Folder) -> dict[str, Any]:
     }
 
 
+def encode(found: dict[str, Any]) -> str:
+    """One line of JSON, whatever characters files and their names hold."""
+    try:
+        return msgspec.json.encode(found).decode()
+    except UnicodeEncodeError:  # half a surrogate pair: a name that is not UTF-8, or a hostile dump
+        return msgspec.json.encode(_encodable(msgspec.to_builtins(found, str_keys=True))).decode()
+
+
+def _encodable(value: Any) -> Any:  # noqa: ANN401 - plain data of any shape
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def render(diagnosis: Diagnosis, folder: Folder) -> str:
     """For people: verdict, whom to isolate, evidence by source, what was not used, what to do."""
     verdict, group = diagnosis.verdict, diagnosis.group
@@ -81,7 +98,7 @@ def render(diagnosis: Diagnosis, folder: Folder) -> str:
     code = CODES[verdict.code]
     lines += ["do", f"  {code.you_do}", f"  to confirm: {code.confirm}"]
     lines.append(f"read {folder.num_files} files of {_ranks_seen(folder)}")
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def _evidence(diagnosis: Diagnosis) -> list[str]:

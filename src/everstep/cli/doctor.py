@@ -6,11 +6,11 @@ same code as `everstep analyze`. The files stay, and `everstep analyze` reads th
 
 import argparse
 import time
-
-import msgspec
+from typing import Any
 
 from everstep.analyzer.combine import diagnose
-from everstep.cli.analyze import render, to_object
+from everstep.analyzer.records import Case
+from everstep.cli.analyze import encode, render, to_object
 from everstep.cli.ask import post
 from everstep.errors import ConfigError, UnreachableError
 from everstep.evidence.folder import read_folder
@@ -19,6 +19,8 @@ from everstep.journal.runs import find_run
 from everstep.model.actions import CollectEvidence, Refused
 from everstep.model.events import EvidenceCollected, EvidenceRequested
 from everstep.model.record import Record
+from everstep.report.ansi import printable
+from everstep.report.ranks import render_ranks
 
 _POLL_S = 0.05
 
@@ -42,13 +44,22 @@ def run(given: argparse.Namespace) -> int:
     diagnosis = diagnose(folder.case)
     if given.json:
         collected = {"folder": str(place), "missing_nodes": missing}
-        print(msgspec.json.encode({**to_object(diagnosis, folder), "collected": collected}).decode())
+        found = {**to_object(diagnosis, folder), "per_rank": _per_rank(folder.case), "collected": collected}
+        print(encode(found))
         return 0
     print(render(diagnosis, folder))
+    print(printable("\n".join(["", *render_ranks(folder.case, diagnosis.clusters), ""])))
     for node in missing:
         print(f"node {node} did not answer within {given.timeout:g} s")
     print(f"everstep analyze {place}   reads it again")
     return 0
+
+
+def _per_rank(case: Case) -> list[dict[str, Any]]:
+    """Without stacks and records: the files have them."""
+    fields = ("rank", "phase", "step", "step_age_s", "states", "load", "gpus", "links", "stack_source")
+    listed = (*fields, "native", "unavailable", "unsupported")
+    return [{name: getattr(each, name) for name in listed} for each in case.ranks]
 
 
 def _await(cursor: Cursor, request: str, limit_s: float) -> list[str]:

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from everstep.analyzer.codes import CODES
+from everstep.analyzer.words import ranks_text
 from everstep.cli.ask import AnswerLostError, post
-from everstep.core.drills import NODE_KINDS, RANK_KINDS, RUN_KINDS
+from everstep.core.drills import ANOMALY_KINDS, NODE_KINDS, PATTERNS, RANK_KINDS, RUN_KINDS, why_bad_options
 from everstep.errors import ConfigError
 from everstep.journal.format import Entry
 from everstep.journal.reader import Cursor
@@ -23,16 +25,56 @@ KINDS = (*RANK_KINDS, *NODE_KINDS, *RUN_KINDS)
 EXIT_FAIL = 1
 _POLL_S = 0.02
 
-_EXPECTED = {
-    "kill-rank": "all ranks restarted, run recovered",
-    "exit": "all ranks restarted, run recovered",
-    "raise": "all ranks restarted, run recovered",
-    "oom": "all ranks restarted, run recovered",
-    "stop": "seen as a hang, all ranks restarted, run recovered",
-    "python-loop": "seen as a hang, all ranks restarted, run recovered",
-    "native-call": "seen as a hang, all ranks restarted, run recovered",
-    "kill-agent": "node replaced, all ranks restarted, run recovered",
-    "kill-controller": "another controller takes over, no incident",
+
+class Expected(msgspec.Struct, frozen=True):
+    """What everstep should make of a fault."""
+
+    text: str
+    codes: tuple[str, ...] = ()  # of these; empty: whatever it is called
+    outcomes: tuple[str, ...] = ("recovered",)
+    names_rank: tuple[str, ...] = ()  # codes with which the rank has to be among the suspects
+
+
+_RESTARTED = Expected("all ranks restarted, run recovered")
+_LEFT = ("observed", "recovered")
+_HANGS = tuple(code for code in CODES if code.startswith("ES-H"))
+
+
+def _hang(*codes: str) -> Expected:
+    text = f"seen as a hang ({', '.join(codes)}), the rank named, all ranks restarted, run recovered"
+    return Expected(text, codes, names_rank=codes)
+
+
+EXPECTED = {
+    "kill-rank": _RESTARTED,
+    "exit": _RESTARTED,
+    "raise": _RESTARTED,
+    "oom": _RESTARTED,
+    "stop": _hang("ES-H01"),
+    "python-loop": _hang("ES-H07"),
+    "native-call": _hang("ES-H08"),
+    "skip-collective": _hang("ES-H02", "ES-H03", "ES-H05"),
+    "mismatched-shape": Expected(
+        "a hang of which the rank is named, or a loud error of the library; run recovered", names_rank=_HANGS
+    ),
+    "opposite-order": _hang("ES-H05"),
+    "blocked-loader": _hang("ES-H06", "ES-H09"),
+    "slow": Expected(
+        "the slow rank is named; its machine replaced where there is a standby, else left alone",
+        ("ES-S01", "ES-S02"),
+        _LEFT,
+        ("ES-S01", "ES-S02"),
+    ),
+    "flip-bit": Expected(
+        "the replica that differs is named (of two nobody can say which), and all ranks go back to a trusted step",
+        ("ES-N04", "ES-N05"),
+        _LEFT,
+        ("ES-N04",),
+    ),
+    "nan": Expected("the loss is reported to be no number any more", ("ES-N01",), _LEFT),
+    "kill-agent": Expected("node replaced, all ranks restarted, run recovered"),
+    "lose-node": Expected("node replaced, its ranks restored from copies or from disk, run recovered"),
+    "kill-controller": Expected("another controller takes over, no incident"),
 }
 
 
@@ -44,6 +86,7 @@ class DrillResult(msgspec.Struct, kw_only=True):
     passed: bool = False
     incident: str | None = None
     code: str | None = None
+    ranks: tuple[int, ...] = ()  # suspects of the verdict
     outcome: str | None = None
     detect_s: float | None = None  # from the fault, as far as is known when it happened, to the opened incident
     recover_s: float | None = None  # from the opened incident to the first new step of the slowest rank
@@ -52,7 +95,17 @@ class DrillResult(msgspec.Struct, kw_only=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("target", nargs="?", metavar="TARGET", help="the rank; for kill-agent the node")
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="the rank; for kill-agent and lose-node the node, or one of its ranks",
+    )
+    parser.add_argument("--percent", type=float, metavar="N", help="slow: how much longer its steps take (30)")
+    parser.add_argument("--pattern", choices=PATTERNS, help="slow: at once, from nothing to N, or in bursts (steady)")
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="slow: how long it grows (60), or how long it lasts (for ever)"
+    )
     parser.add_argument("--run", metavar="RUN", help="id or directory; default: the latest run")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="how long to wait for the outcome")
     parser.add_argument("--json", action="store_true", help="for programs")
@@ -60,13 +113,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """0 when everstep did what is expected, 1 when not."""
-    body = _body(given.kind, given.target)
+    body = _body(given.kind, given.target, _options(given))
     run_dir = find_run(given.run)
     cursor = Cursor(run_dir.journal)
     cursor.read()  # what was before is not ours
     drill = _ask_for(run_dir, body)
-    result = DrillResult(drill=drill, kind=given.kind, expected=_EXPECTED[given.kind])
-    _await(run_dir, cursor, _Watch(result), given.timeout)
+    result = DrillResult(drill=drill, kind=given.kind, expected=EXPECTED[given.kind].text)
+    _await(run_dir, cursor, _Watch(result, body.get("rank")), given.timeout)
     if given.json:
         print(msgspec.json.encode(result).decode())
     else:
@@ -84,25 +137,36 @@ def _ask_for(run_dir: RunDir, body: dict[str, object]) -> str:
         return ""
 
 
-def _body(kind: str, target: str | None) -> dict[str, object]:
+def _options(given: argparse.Namespace) -> dict[str, float | str]:
+    named = {name: getattr(given, name) for name in ("percent", "pattern", "seconds")}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _body(kind: str, target: str | None, options: dict[str, float | str]) -> dict[str, object]:
     """Raises ConfigError."""
     if kind not in KINDS:
         raise ConfigError(f"no drill {kind!r}; there are: {', '.join(KINDS)}")
+    if why := why_bad_options(kind, options):
+        raise ConfigError(why)
     if kind in RANK_KINDS:
         if target is None or not target.isdigit():
             raise ConfigError(f"drill {kind} needs a rank: everstep drill {kind} 0")
-        return {"kind": kind, "rank": int(target)}
+        return {"kind": kind, "rank": int(target), "options": options}
     if kind == "kill-controller" and target is not None:
         raise ConfigError("drill kill-controller takes no target: there is one controller")
+    if target is not None and target.isdigit():
+        return {"kind": kind, "rank": int(target)}  # the node of this rank
     return {"kind": kind, "node": target}
 
 
 class _Watch:
     """Reads records until the drill's outcome is clear."""
 
-    def __init__(self, result: DrillResult) -> None:
+    def __init__(self, result: DrillResult, rank: object) -> None:
         self.result = result
+        self._rank = rank
         self.is_over = False
+        self._asked_at: float | None = None
         self._opened_at = 0.0
         self._is_ours = False
 
@@ -111,6 +175,7 @@ class _Watch:
         if isinstance(record.event, DrillRequested) and record.event.kind == result.kind:
             result.drill = result.drill or record.event.drill
             self._is_ours = self._is_ours or record.event.drill == result.drill
+            self._asked_at = record.event.at
         elif result.kind == "kill-controller" and self._is_ours and isinstance(record.event, ControllerStarted):
             self._conclude(record.event.took_over, f"controller {record.event.pid} took over")
         for action in record.actions:
@@ -119,13 +184,14 @@ class _Watch:
     def _add_action(self, action: act.Action, record: Record) -> None:
         result = self.result
         match action:
-            case act.Refused() if action.what.startswith(f"drill {result.drill}"):
+            case act.Refused() if f"{action.what} ".startswith(f"drill {result.drill} "):
                 self._conclude(False, f"refused: {action.why}")
             case act.IncidentOpened(drill=drill) if drill == result.drill:
                 result.incident, self._opened_at = action.incident, record.event.at
             case act.Concluded() if action.incident == result.incident:
-                result.code = action.verdict.code
-                result.detect_s = max(0.0, self._opened_at - action.verdict.at)
+                result.code, result.ranks = action.verdict.code, action.verdict.ranks
+                since = self._asked_at if result.kind in ANOMALY_KINDS else action.verdict.at
+                result.detect_s = None if since is None else max(0.0, self._opened_at - since)
             case act.IncidentClosed() if action.incident == result.incident:
                 self._close(action)
             case act.Finish() if not self.is_over:
@@ -138,7 +204,18 @@ class _Watch:
         result.outcome, result.lost_steps = action.outcome, action.lost_steps
         if action.recovered_at is not None:
             result.recover_s = action.recovered_at - self._opened_at
-        self._conclude(action.outcome == "recovered", f"{result.code or 'no verdict'}, {action.outcome}")
+        named = f" of {ranks_text(result.ranks)}" if result.ranks else ""
+        got = f"{result.code or 'no verdict'}{named}, {action.outcome}"
+        if self._is_expected() or result.kind not in ANOMALY_KINDS:
+            self._conclude(self._is_expected(), got)
+        else:
+            self.result.got = got  # a slow rank first makes the job slow; what is expected may still come
+
+    def _is_expected(self) -> bool:
+        result, expected = self.result, EXPECTED[self.result.kind]
+        is_named = result.code not in expected.names_rank or self._rank in result.ranks
+        is_called = not expected.codes or result.code in expected.codes
+        return is_named and is_called and result.outcome in expected.outcomes
 
     def _conclude(self, passed: bool, got: str) -> None:
         self.result.passed, self.result.got, self.is_over = passed, got, True
@@ -150,9 +227,12 @@ def _await(run_dir: RunDir, cursor: Cursor, watch: _Watch, limit_s: float) -> No
         _feed(cursor.read(), watch.add)
         if time.monotonic() > deadline:
             waited_for = "the incident to close" if watch.result.incident else "an incident to open"
+            if watch.result.got:
+                waited_for = "what is expected"
             if watch.result.kind == "kill-controller":
                 waited_for = "another controller"
-            watch.result.got = f"waited {limit_s:g} s in vain for {waited_for}"
+            so_far = f"{watch.result.got}; " if watch.result.got else ""
+            watch.result.got = f"{so_far}waited {limit_s:g} s in vain for {waited_for}"
             return
         time.sleep(_POLL_S)
 

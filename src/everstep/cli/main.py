@@ -20,10 +20,14 @@ VERBS: dict[str, tuple[str, str]] = {
     "logs": ("everstep.cli.logs", "what the ranks wrote, per rank and generation"),
     "doctor": ("everstep.cli.doctor", "what all ranks are doing now: stacks, states and flight records in one report"),
     "analyze": ("everstep.cli.analyze", "whom the others wait for, from a folder of logs, stacks and flight records"),
+    "check": ("everstep.cli.check", "is this node fit to train: measure it, compare it, name what is wrong"),
     "drill": ("everstep.cli.drill", "cause a fault on purpose and see what is made of it"),
     "approve": ("everstep.cli.approve", "mode advise: let a proposal be done"),
     "stop": ("everstep.cli.stop", "end a run as Ctrl-C in its terminal would"),
     "kb": ("everstep.cli.kb", "find known faults in logs, and look up what is known about them"),
+    "node": ("everstep.cli.node", "what is known of the machines across runs: quarantine one, readmit one"),
+    "plan": ("everstep.cli.plan", "how many standbys a fleet needs, from its own history"),
+    "ckpt": ("everstep.cli.ckpt", "what can be restored, whether it is whole, and how to take it elsewhere"),
     "demo": ("everstep.cli.demo", "train a small model here, break it, watch it go on"),
 }
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.probes.tracker import LIMIT_S, is_tracker
+
 _PR_SET_CHILD_SUBREAPER = 36
 _ORPHAN_POLL_S = 0.005
 
@@ -108,9 +110,13 @@ class Children:
 
     async def end_orphans(self, limit_s: float = 5.0) -> bool:
         """Kill them, and what they leave in turn. False when some process does not go (uninterruptible sleep)."""
-        deadline = time.monotonic() + limit_s
+        began = time.monotonic()
+        deadline = began + limit_s
         while orphans := self.orphans():
+            is_patient = time.monotonic() - began < LIMIT_S
             for pid in orphans:
+                if is_patient and is_tracker(pid):
+                    continue
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(_ORPHAN_POLL_S)

@@ -12,9 +12,9 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
+from everstep.checkpoint import arena, held
 from everstep.model.facts import Held
 from everstep.wire.local import MAX_FDS, FrameError, FrameReader, send
-from everstep.worker import arena
 
 log = logging.getLogger("everstep.launcher")
 
@@ -40,6 +40,7 @@ class Keeper:
     def __init__(self) -> None:
         self._kept: dict[int, list[_Kept]] = {}  # by rank, oldest first
         self._lines: dict[str, _Line] = {}
+        self._runs: dict[str, frozenset[int]] = {}  # node -> ranks that it runs, or ran last
 
     def open_line(self, node: str, inherited: tuple[str, ...] = ()) -> socket.socket:
         """The agent's end of a new line, which the caller closes after the start. In it already: the memory of
@@ -63,12 +64,24 @@ class Keeper:
 
     def held_of(self, node: str) -> tuple[Held, ...]:
         """The complete snapshots in a lost node's memory, as the headers say."""
-        found = []
-        for rank, arenas in sorted(self._kept.items()):
-            steps = {step for kept in arenas if node in kept.holders for step in arena.held_steps(kept.fd)}
-            if steps:
-                found.append(Held(rank=rank, steps=tuple(sorted(steps))))
-        return tuple(found)
+        found = (
+            held.of_rank(rank, [kept.fd for kept in arenas if node in kept.holders])
+            for rank, arenas in sorted(self._kept.items())
+        )
+        return tuple(each for each in found if each is not None)
+
+    def forget(self, node: str) -> None:
+        """Its machine is gone, and so is what its ranks had: also for whoever was given a duplicate, because on a real
+        machine there would be none."""
+        gone = self._runs.pop(node, frozenset())
+        for rank, arenas in list(self._kept.items()):
+            for kept in [each for each in arenas if node in each.holders]:
+                kept.holders.discard(node)
+                if rank in gone:
+                    arena.invalidate_after(kept.fd, -1)
+                if rank in gone or not kept.holders:
+                    arenas.remove(kept)
+                    os.close(kept.fd)
 
     def close(self) -> None:
         for node in list(self._lines):
@@ -117,6 +130,9 @@ class Keeper:
                 return
 
     def _take(self, node: str, frame: dict[str, Any], fds: list[int]) -> None:
+        if isinstance(frame.get("runs"), list) and not fds:
+            self._runs[node] = frozenset(rank for rank in frame["runs"] if isinstance(rank, int))
+            return
         note = frame.get("keep")
         rank = note.get("rank") if isinstance(note, dict) else None
         if not isinstance(note, dict) or not isinstance(rank, int) or len(fds) != 1:

@@ -37,6 +37,7 @@ class LocalEngine:
         self._agents: dict[str, Child] = {}
         self._requests: set[str] = set()
         self._released: set[str] = set()
+        self._vanished: set[str] = set()  # lost on request, with their memory
         self._lost: list[str] = []  # nodes whose kept memory has no new holder yet
         self._num_early_ends = 0
         self._next_number = _first_free_number(run_dir / "nodes")
@@ -55,15 +56,27 @@ class LocalEngine:
         self._next_number += 1
         delay_s = _BACK_OFF_S[min(self._num_early_ends, len(_BACK_OFF_S) - 1)]
         if delay_s:
-            self._later(self._start_later(node, delay_s))
+            self._later(self._start_later(node, request, delay_s))
         else:
-            self._start(node)
+            self._start(node, request)
 
     def release(self, node: str) -> None:
         agent = self._agents.get(node)
         if agent is not None and node not in self._released:
             self._released.add(node)
             self._later(self._end_agent(agent))
+
+    def evict(self, node: str) -> None:
+        agent = self._agents.get(node)
+        if agent is not None and node not in self._released:
+            agent.send(signal.SIGKILL)  # what is told of its end is a loss, like any other
+
+    def lose(self, node: str) -> None:
+        agent = self._agents.get(node)
+        if agent is None or node in self._released:
+            raise NoNodeError(f"there is no node {node}; there are: {', '.join(self._agents) or 'none'}")
+        self._vanished.add(node)
+        agent.send(signal.SIGKILL)
 
     def fence(self, node: str) -> None:
         agent = self._agents.get(node)
@@ -88,16 +101,16 @@ class LocalEngine:
     def pids(self) -> dict[str, int]:
         return {node: agent.pid for node, agent in self._agents.items()}
 
-    async def _start_later(self, node: str, delay_s: float) -> None:
+    async def _start_later(self, node: str, request: str, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         if not self._is_ending:
             try:
-                self._start(node)
+                self._start(node, request)
             except NoNodeError as error:
                 self._on_loss(Loss(node=node, at=time.time(), reason=str(error)))
 
-    def _start(self, node: str) -> None:
-        """Raises NoNodeError."""
+    def _start(self, node: str, request: str) -> None:
+        """Raises NoNodeError; then the request is forgotten, because whoever asks again means it."""
         folder = self._run_dir / "nodes" / node
         inherited = tuple(self._lost)
         try:
@@ -110,6 +123,7 @@ class LocalEngine:
                 )
         except OSError as error:
             self._keeper.close_line(node)
+            self._requests.discard(request)
             raise NoNodeError(f"{node} cannot be started: {error}") from error
         self._agents[node] = agent
         log.info("%s started as process %d", node, agent.pid)
@@ -134,7 +148,11 @@ class LocalEngine:
             self._on_loss(loss)
 
     def _pass_on_memory(self, lost: str) -> tuple[Held, ...]:
-        """To every other agent of this machine: a standby may take the slot. To new ones when they start."""
+        """To every other agent of this machine: a standby may take the slot. To new ones when they start. A machine
+        that is gone passes on nothing."""
+        if lost in self._vanished:
+            self._keeper.forget(lost)
+            return ()
         held = self._keeper.held_of(lost)
         if held:
             self._lost.append(lost)

@@ -38,6 +38,13 @@ class Engine(Protocol):
     def release(self, node: str) -> None:
         """Take the node back: its agent may end its workers in order first. Unknown and gone nodes are ignored."""
 
+    def evict(self, node: str) -> None:
+        """End the node now, by force, and tell the loss with what outlived it. Unknown and gone nodes are ignored."""
+
+    def lose(self, node: str) -> None:
+        """A drill: the machine is gone, and its memory with it. Told as a loss of which nothing was kept. Raises
+        NoNodeError when there is no such node."""
+
     def fence(self, node: str) -> None:
         """Make sure, now and by force, that nothing of the node runs on."""
 

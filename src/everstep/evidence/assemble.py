@@ -7,7 +7,7 @@ import msgspec
 from everstep.analyzer.flight import normalise
 from everstep.analyzer.pickled import UnreadableError
 from everstep.analyzer.records import Case, FlightRecord, ProcessStack, RankEvidence, RankLoad
-from everstep.evidence.decode import Part
+from everstep.evidence.decode import Part, Said
 from everstep.evidence.logs import LogFacts
 
 SAME_MOMENT_S = 1.0
@@ -59,17 +59,20 @@ def _rank(rank: int, files: RankFiles, notes: list[str]) -> RankEvidence:
     steps = [facts.last_step for facts in files.logs if facts.last_step is not None]
     timeouts = [facts.waits_at for facts in files.logs if facts.waits_at is not None]
     loads: list[RankLoad] = [part.load for _, part in files.parts if part.load is not None]
+    said = next((part.said for _, part in reversed(files.parts) if part.said is not None), Said())
     processes = _processes([process for _, part in files.parts for process in part.processes])
     return RankEvidence(
         rank=rank,
         flight=_newest(rank, records, notes),
         processes=processes,
         states=_states(files, processes),
+        native=tuple(thread for _, part in files.parts for thread in part.native),
         load=loads[-1] if loads else None,
         last_step=max(steps, default=None),
         waits_at=timeouts[-1] if timeouts else None,
         last_output="\n".join(line for facts in files.logs for line in facts.last_lines)[-2000:],
         unavailable=tuple(unavailable),
+        **msgspec.structs.asdict(said),
     )
 
 
@@ -115,7 +118,11 @@ def _is_child(process: ProcessStack, by_pid: Mapping[int, ProcessStack]) -> bool
 
 
 def _states(files: RankFiles, processes: tuple[ProcessStack, ...]) -> tuple[tuple[int, str], ...]:
-    """States, of the rank's own process first."""
+    """States, of the rank's own process first: the first that is nobody's child, or without its stack, the first that
+    was listed and has none."""
     states = {pid: letter for _, part in files.parts for pid, letter in part.states}
+    by_pid = {process.pid: process for process in processes}
     own = processes[0].pid if processes else None
+    if processes and _is_child(processes[0], by_pid):
+        own = next((pid for pid in states if pid not in by_pid), own)
     return tuple(sorted(states.items(), key=lambda state: (state[0] != own, state[0])))

@@ -2,7 +2,8 @@
 
 The envelope is what everstep's own collectors write around anything, so that rank, generation and failure are said
 and not guessed: {"everstep_evidence": 1, "rank": 2, "generation": 0, "at": 1795266472.6, "flight_record": {...},
-"stacks": [...py-spy threads...], "states": [[pid, "S"], ...], "load": {...}, "unavailable": ["py-spy: not permitted"]}.
+"stacks": [...py-spy threads...], "states": [[pid, "S"], ...], "native": [{"pid", "tid", "name", "state",
+"call", "waits_in", "stack"}, ...], "load": {...}, "unavailable": ["py-spy: not permitted"], and what `Said` lists}.
 """
 
 import json
@@ -12,7 +13,7 @@ import msgspec
 
 from everstep.analyzer import flight, pickled, stacks
 from everstep.analyzer.pickled import UnreadableError
-from everstep.analyzer.records import ProcessStack, RankLoad
+from everstep.analyzer.records import GpuLoad, KernelThread, ProcessStack, RankLoad
 from everstep.evidence.sniff import Kind
 
 MAX_DUMP_BYTES = 128 << 20
@@ -20,6 +21,19 @@ MAX_DUMP_BYTES = 128 << 20
 MAX_JSON_NODES = 4_000_000
 """Opening brackets and commas: what a JSON file costs in memory follows from them, not from its size."""
 MAX_JSON_VALUES = 10_000
+MAX_NATIVE = 64
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """What an envelope says beside dumps; each field as in `analyzer.records.RankEvidence`."""
+
+    phase: str = ""
+    step: int | None = None
+    step_age_s: float | None = None
+    gpus: tuple[GpuLoad, ...] = ()
+    links: dict[str, float] = {}
+    stack_source: str = ""
+    unsupported: tuple[str, ...] = ()
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +42,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     record: object = None
     processes: tuple[ProcessStack, ...] = ()
     states: tuple[tuple[int, str], ...] = ()
+    native: tuple[KernelThread, ...] = ()
     load: RankLoad | None = None
+    said: Said | None = None
     unavailable: tuple[str, ...] = ()
     rank: int | None = None
     generation: int | None = None
@@ -108,7 +124,9 @@ def _envelope(value: dict[str, object]) -> Part:
             for pid, letter in (s for s in (states if isinstance(states, list) else ()) if _is_pair(s))
             if isinstance(pid, int)
         ),
+        native=_native(value.get("native")),
         load=_load(value.get("load")),
+        said=_said(value),
         unavailable=tuple(str(why)[:500] for why in unavailable[:64]) if isinstance(unavailable, list) else (),
         rank=_int(value.get("rank")),
         generation=_int(value.get("generation")),
@@ -124,6 +142,13 @@ def _int(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else None
 
 
+def _said(value: dict[str, object]) -> Said:
+    try:
+        return msgspec.convert(value, Said)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise UnreadableError(f"envelope: {error}") from None
+
+
 def _load(value: object) -> RankLoad | None:
     if value is None:
         return None
@@ -131,6 +156,16 @@ def _load(value: object) -> RankLoad | None:
         return msgspec.convert(value, RankLoad)
     except msgspec.ValidationError as error:
         raise UnreadableError(f"load: {error}") from None
+
+
+def _native(value: object) -> tuple[KernelThread, ...]:
+    if value is None:
+        return ()
+    try:
+        listed = msgspec.convert(value, tuple[KernelThread, ...])
+    except msgspec.ValidationError as error:
+        raise UnreadableError(f"native: {error}") from None
+    return listed[:MAX_NATIVE]
 
 
 def _process_status(text: str) -> Part:

@@ -15,6 +15,10 @@ _FRAME = re.compile(rb'\s*File "([^"\n]{1,400})", line (\d{1,8}), in ')
 _NOT_THE_USERS = re.compile(rb"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<|importlib|/torch/|runpy\.py$")
 _GROUP_BAR = re.compile(rb"^\s*(?:\|\s?|\+-\+-{4,}.*$|\+-{4,}.*$)")
 _AGENT_KEY = re.compile(rb"\s*(?:\[\d+\]:)?\s*(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
+_BOX = ("\N{BOX DRAWINGS LIGHT VERTICAL}".encode(), "\N{BOX DRAWINGS LIGHT ARC UP AND RIGHT}".encode())
+"""How the lines of a traceback drawn by rich begin. The exception stands below the box."""
+_EXCEPTION = re.compile(rb"[A-Za-z_][\w.]*(?:[: ]|$)|" + rb"\*\*[A-Za-z_]")
+"""How the last line of a traceback begins: the name of a class, or one of the sentences that link two tracebacks."""
 _CODE = re.compile(rb"(-?\d+)(?: \(pid: (\d+)\))?")
 
 LINK_CAUSE = b"The above exception was the direct cause"
@@ -43,6 +47,8 @@ class Traceback:
         self.num_lines += 1
         if self.num_lines > MAX_BLOCK_LINES:
             return Verdict.NOT_MINE
+        if message.lstrip().startswith(_BOX):
+            return Verdict.MORE
         body = _GROUP_BAR.sub(b"", message) if b"|" in message[:40] or b"+-" in message[:40] else message
         if body is message and self.indent and message[: self.indent].isspace():
             body = message[self.indent :]
@@ -56,7 +62,8 @@ class Traceback:
             return Verdict.MORE
         if body.startswith((b"Traceback (", b"Exception Group Traceback")):
             return Verdict.MORE
-        return Verdict.END
+        # Notebooks and other printers put lines of their own between the head and the exception.
+        return Verdict.END if _EXCEPTION.match(body) else Verdict.NOT_MINE
 
     def name(self, message: bytes) -> bytes:
         """The exception line without the bars of an exception group."""

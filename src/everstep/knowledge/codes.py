@@ -84,6 +84,16 @@ CODES: dict[str, Code] = {
             you_do="Once: nothing. Again between the same machines: suspect the network between them.",
         ),
         Code(
+            code="ES-P08",
+            name="restore-failed",
+            blame="unknown",
+            means="A snapshot or checkpoint that a rank was to begin from is damaged, incomplete, or not there.",
+            everstep_does="Never tries it again. Restarts all ranks from the next candidate: another node's copy, an "
+            "older step, a checkpoint. Gives up when none is left, because beginning anew in silence would be worse.",
+            confirm="The incident names the rank, the step, where the snapshot lay, and what was wrong with it.",
+            you_do="From memory: have the memory of the machine tested. From disk: everstep ckpt verify.",
+        ),
+        Code(
             code="ES-P09",
             name="worker-killed",
             blame="unknown",

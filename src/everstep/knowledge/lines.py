@@ -13,6 +13,8 @@ _ANSI = re.compile(rb"\x1b(?:\[[0-?]{0,16}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,256}
 _RANK_TAG = re.compile(
     rb"\[(?:rank|default|trainer|worker|Rank |RANK )[ :]?(\d{1,7})(?:\|[^\]]{0,20})?\]:?\s?"  # torch, torchrun -t
     rb"|(\d{1,6}): "  # srun --label
+    rb"|\[\d{1,6},(\d{1,7})\]<std(?:out|err|diag)>:\s?"  # mpirun --tag-output
+    rb"|[0-9a-f]{8} \[rank=(\d{1,7})\] \|\| ?"  # determined
     rb"|\((?:\w{1,40} )?pid=\d{1,9}(?:, ip=[\d.]{7,15})?\)\s?"  # ray
 )
 _HOST_TAG = re.compile(rb"(?:[a-z][a-z0-9.]{0,40}-[a-z0-9.-]{0,60}|\d{1,3}(?:\.\d{1,3}){3}): (?=\S)")
@@ -31,8 +33,11 @@ _OTHER = re.compile(
     rb"<\d{1,3}>"  # kmsg level
     rb"|\[\s{0,8}\+\d{1,9}\.\d{1,9}\]\s?"  # dmesg --delta
     rb"|\[\s{0,6}[TC]\d{1,7}\]\s?"  # kernel thread tag
+    rb"|\[[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d\]\s?"  # dmesg --reltime
     rb"|std(?:out|err) [FP] "  # CRI
     rb"|kernel: "
+    rb"|> "  # quoted
+    rb"|std(?:out|err): "  # accelerate, pdsh wrappers
     rb"|(?:(?:\[|- |: ?)?(?:ERROR|CRITICAL|FATAL|Error)(?:\]|:| -) )"
 )
 _MONTHS = {m.encode(): n for n, m in enumerate(("Jan", "Feb", "Mar", "Apr", "May", "Jun"), 1)} | {
@@ -103,7 +108,7 @@ class Clock:
         """Where the prefix that begins at `position` ends; `position` itself if there is none."""
         if match := _RANK_TAG.match(line, position):
             out.tag += match[0]
-            number = match[1] or match[2]
+            number = next((group for group in match.groups() if group), None)
             if number and out.rank is None:
                 out.rank = int(number)
             return match.end()

@@ -22,6 +22,8 @@ _TRACEBACK = b"Traceback (most recent call last)"
 _IGNORED = (b"Exception ignored in", b"--- Logging error ---", b"Exception ignored on")
 _AGENT = b"Root Cause (first observed failure)"
 _SXID = b"SXid"
+_THROWN = b"terminate called after throwing"
+_WHAT = b"what():"
 
 
 @dataclass(slots=True)
@@ -37,6 +39,7 @@ class _Stream:
     before: bytes = b""  # end of the data before it, as far as stamps were not looked for there
     tracebacks: dict[bytes, Traceback] = field(default_factory=dict)
     agents: dict[bytes, AgentBlock] = field(default_factory=dict)
+    thrown: dict[bytes, tuple[int, Line]] = field(default_factory=dict)  # "terminate called": line number, line
     ignore_next: set[bytes] = field(default_factory=set)
     sxid: str = ""  # switch and number of the last NVSwitch event
 
@@ -54,6 +57,9 @@ class Matcher:
         self._streams: dict[str, _Stream] = {}
         self._fold = Fold()
         self._fallback = next((s for s in base.signatures if s.family == "traceback"), None)
+        self.arrived_at: float | None = None  # when set, the time of every line, instead of its stamp
+        self.lines_left: int | None = None  # lines that may still be taken apart; None: any number
+        self.num_skipped_bytes = 0  # text that was not read because `lines_left` was used up
 
     @property
     def num_dropped(self) -> int:
@@ -72,16 +78,34 @@ class Matcher:
 
     def finish(self) -> list[Finding]:
         """Reads what has no line end yet and returns everything found, in the order in which it was first read."""
-        new: list[Finding] = []
         for stream in self._streams.values():
-            if stream.tail:
-                tail, stream.tail = stream.tail, b""
-                self._read(stream, clean(tail) + b"\n", new)
-            for block in stream.agents.values():
-                self._close_agent(stream, block, new)
-            stream.agents.clear()
-            stream.tracebacks.clear()
+            self._end(stream, [])
         return self.findings()
+
+    def _end(self, stream: _Stream, new: list[Finding]) -> None:
+        if stream.tail:
+            tail, stream.tail = stream.tail, b""
+            self._read(stream, clean(tail) + b"\n", new)
+        for block in stream.agents.values():
+            self._close_agent(stream, block, new)
+        for number, line in stream.thrown.values():
+            self._report_thrown(stream, number, line, new)
+        stream.agents.clear()
+        stream.tracebacks.clear()
+        stream.thrown.clear()
+
+    def close(self, source: str) -> list[Finding]:
+        """This source has ended: reads what has no line end, and keeps nothing of it but the findings."""
+        new: list[Finding] = []
+        stream = self._streams.pop(source, None)
+        if stream is not None:
+            self._end(stream, new)
+        return new
+
+    def start_over(self) -> list[Finding]:
+        """Forgets what was found, and returns it. What is half read stays."""
+        found, self._fold = self._fold.findings(), Fold()
+        return found
 
     def findings(self) -> list[Finding]:
         return self._fold.findings()
@@ -101,7 +125,12 @@ class Matcher:
         """Complete lines, or one window of a line that goes on."""
         position = counted = stream.looked_to = 0
         while position < len(data):
-            if stream.tracebacks or stream.agents:
+            if self.lines_left is not None:
+                if self.lines_left <= 0:
+                    self.num_skipped_bytes += len(data) - position
+                    break
+                self.lines_left -= 1
+            if stream.tracebacks or stream.agents or stream.thrown:
                 position, counted = self._read_in_block(stream, data, position, counted, new)
                 continue
             found = self._engine.next_line(data, position)
@@ -131,6 +160,8 @@ class Matcher:
 
     def _feed_blocks(self, stream: _Stream, part: Line, new: list[Finding]) -> bool:
         """True when the line belonged to an open block of its speaker."""
+        if self._says_what_was_thrown(stream, part, new):
+            return True
         block = stream.tracebacks.get(part.tag)
         if block is not None:
             verdict = block.feed(part.message)
@@ -158,12 +189,37 @@ class Matcher:
             self._keep_time(stream, part, data, begin)
             if self._opens_block(stream, part):
                 continue
-            signature = self._engine.match(raw, part.message)
-            if signature is not None:
-                self._report(stream, signature, part, raw, new)
+            self._match_and_report(stream, part, raw, new)
+
+    def _match_and_report(self, stream: _Stream, part: Line, raw: bytes, new: list[Finding]) -> None:
+        signature = self._engine.match(raw, part.message.lstrip(b" \t"))
+        if signature is not None:
+            self._report(stream, signature, part, raw, new)
+
+    def _says_what_was_thrown(self, stream: _Stream, part: Line, new: list[Finding]) -> bool:
+        """C++ names the type on one line and the reason on the next: the reason is the fault, if it is known."""
+        thrown = stream.thrown.pop(part.tag, None)
+        if thrown is None:
+            return False
+        number, line = thrown
+        what = part.message.lstrip()
+        reason = what[len(_WHAT) :].strip() if what.startswith(_WHAT) else b""
+        signature = self._engine.match(reason, reason, in_traceback=True) if reason else None
+        if signature is None or signature.is_unknown:
+            self._report_thrown(stream, number, line, new)
+            return False
+        self._report(stream, signature, part, reason, new)
+        return True
+
+    def _report_thrown(self, stream: _Stream, number: int, line: Line, new: list[Finding]) -> None:
+        now, stream.line = stream.line, number - 1
+        self._match_and_report(stream, line, line.message, new)
+        stream.line = now
 
     def _keep_time(self, stream: _Stream, part: Line, data: bytes, begin: int) -> None:
         """A line without a time happened when the last stamp before it says. Each byte is looked at once at most."""
+        if self.arrived_at is not None:
+            return
         if part.at is not None or part.uptime is not None:
             self._when(stream, part)
         else:
@@ -187,6 +243,9 @@ class Matcher:
                 indent = 2 if message[:at].lstrip().startswith(b"traceback :") else _indent(message)
                 stream.tracebacks[part.tag] = Traceback(stream.line + 1, indent, ignored)
             return True
+        if message.startswith(_THROWN) and _WHAT not in message and len(stream.thrown) < MAX_OPEN_BLOCKS:
+            stream.thrown[part.tag] = (stream.line + 1, part)
+            return True
         if _AGENT in message:
             if len(stream.agents) < MAX_OPEN_BLOCKS:
                 stream.agents[part.tag] = AgentBlock(stream.line + 1)
@@ -208,7 +267,8 @@ class Matcher:
         signature = self._engine.match(text, text)
         if signature is not None:
             line, stream.line = stream.line, block.first_line - 1
-            self._add(stream, signature, text, block.rank, stream.last_at, new)
+            at = stream.last_at if self.arrived_at is None else self.arrived_at
+            self._add(stream, signature, text, block.rank, at, new)
             stream.line = line
 
     def _report(self, stream: _Stream, signature: Signature, part: Line, raw: bytes, new: list[Finding]) -> None:
@@ -227,6 +287,8 @@ class Matcher:
         return False
 
     def _when(self, stream: _Stream, part: Line) -> float | None:
+        if self.arrived_at is not None:
+            return self.arrived_at
         if part.at is not None:
             stream.last_at = part.at + (stream.offset_s or 0.0)
         elif part.uptime is not None:

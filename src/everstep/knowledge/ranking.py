@@ -17,11 +17,16 @@ SKEW_S = 2.0
 EITHER_HANDICAP_S = 30.0
 """What may be cause or consequence yields to a cause that is reported up to so much later: logs are written late."""
 UNKNOWN_HANDICAP_S = 60.0
+_UNKNOWN_TRACEBACK = 4  # the grade up to which a finding can be a cause
 AFTER_WINDOW_S = 120.0
 """Within this time of its known cause a line that can follow from it is a consequence."""
 AGAIN_AFTER_S = 60.0
 """Xid 13 or 31 on the same GPU after so long is a second event, not the rest of the first."""
 
+_ENDS = frozenset({"process_aborted", "segfault", "bus_error_rank"})
+"""Classes of lines that say how a process ended. Whatever else can be a cause says more."""
+_TALK = frozenset({"nccl", "pytorch_dist", "gloo"})
+"""Components that tell what a process noticed of others. What it noticed of itself explains that more often."""
 _CODE_OR_GPU = ("ES-G13", "ES-G31")
 _DRIVERS_VERDICT = ("ES-G154R", "ES-G154B", "ES-G154D")
 _HARDWARE = frozenset(
@@ -40,10 +45,10 @@ class Choice:
 def rank_findings(findings: Sequence[Finding], *, skew_s: float = SKEW_S) -> list[Finding]:
     """All findings, cause first. Consequences name what explains them."""
     settled = _apply_recoveries(_apply_after(_apply_repeats(findings)))
-    known = [f.at for f in settled if f.at is not None and _grade(f) <= 3]
+    known = [f.at for f in settled if f.at is not None and _grade(f) <= _UNKNOWN_TRACEBACK]
     first = min(known, default=None)
     ordered = sorted(settled, key=lambda f: _key(f, first, skew_s))
-    if not ordered or _grade(ordered[0]) > 2:
+    if not ordered or _grade(ordered[0]) > 3:
         return ordered
     head = _with_drivers_verdict(ordered[0], ordered)
     rest = [_explained(f, head.code) for f in ordered[1:]]
@@ -56,25 +61,29 @@ def choose_verdict(ordered: Sequence[Finding]) -> Choice:
         return Choice(None, "nothing was recognised")
     head = ordered[0]
     grade = _grade(head)
-    if grade > 3:
+    if grade > _UNKNOWN_TRACEBACK:
         return Choice(None, f"only consequences or harmless lines were found, first {head.code} ({head.title})")
-    if grade == 3:
+    if grade == _UNKNOWN_TRACEBACK:
         return Choice(None, f"an unknown line stands first: {head.text[:120]}")
     others = sum(1 for f in ordered[1:] if f.explained_by == head.code)
     return Choice(head, f"{head.title}; explains {others} other findings" if others else head.title)
 
 
 def _grade(finding: Finding) -> int:
-    """0 hardware that names itself, 1 a named cause, 2 cause or consequence, 3 unknown exception, 4 consequence,
-    5 other unknown, 6 for information, 7 harmless or recovered."""
+    """0 hardware that names itself, 1 a named cause, 2 cause or consequence, 3 only how a process ended, 4 unknown
+    exception, 5 consequence, 6 other unknown, 7 for information, 8 harmless or recovered."""
     if finding.role is Role.RECOVERY:
-        return 7
+        return 8
+    if finding.family == "traceback":
+        return _UNKNOWN_TRACEBACK
     if finding.role is Role.UNKNOWN:
-        return 3 if finding.family == "traceback" else 5
-    if finding.role is Role.CASCADE:
-        return 6 if finding.severity is Severity.INFO else 4
-    if finding.severity is Severity.INFO:
         return 6
+    if finding.role is Role.CASCADE:
+        return 7 if finding.severity is Severity.INFO else 5
+    if finding.severity is Severity.INFO:
+        return 7
+    if finding.klass in _ENDS:
+        return 3
     if finding.role is Role.EITHER or finding.specificity <= GENERIC:
         return 2
     if finding.blame is Blame.MACHINE and finding.component in _HARDWARE:
@@ -84,19 +93,19 @@ def _grade(finding: Finding) -> int:
 
 def _key(finding: Finding, first: float | None, skew_s: float) -> tuple[int, float, int, int]:
     grade = _grade(finding)
-    if grade > 3:
-        return grade, 0.0, finding.seq, 0
-    handicap = (0.0, skew_s, EITHER_HANDICAP_S if finding.role is Role.EITHER else 2 * skew_s, UNKNOWN_HANDICAP_S)[
-        grade
-    ]
+    if grade > _UNKNOWN_TRACEBACK:
+        return grade, -float(finding.specificity), finding.seq, 0
+    doubtful = EITHER_HANDICAP_S if finding.role is Role.EITHER else 2 * skew_s
+    talk = grade == 2 and finding.component in _TALK
+    handicap = (0.0, skew_s, 1.5 * doubtful if talk else doubtful, 2 * EITHER_HANDICAP_S, UNKNOWN_HANDICAP_S)[grade]
     if first is None:
-        return 0, float(grade), finding.seq, 0
+        return 0, grade + 0.5 * talk, finding.seq, 0
     at = first if finding.at is None else finding.at
     return 0, at + handicap, grade, finding.seq
 
 
 def _explained(finding: Finding, by: str) -> Finding:
-    if _grade(finding) in (2, 3, 4) or (finding.role is Role.CASCADE):
+    if 2 <= _grade(finding) <= 5 or (finding.role is Role.CASCADE):
         return dataclasses.replace(finding, explained_by=finding.explained_by or by)
     return finding
 

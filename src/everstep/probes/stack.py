@@ -5,8 +5,11 @@ counted from the first of a row of stacks at the same place, because nobody look
 """
 
 import json
+import os
+import re
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from everstep.analyzer.clusters import Activity, Signature, activity_of, main_thread, signature
@@ -23,9 +26,27 @@ _DEBUGGERS = ("pdb.py", "bdb.py")
 _DEBUGGER_PACKAGES = ("debugpy/", "pydevd", "ipdb/", "pudb/")
 
 
-def find_py_spy() -> str | None:
-    """Beside the interpreter, else on the path."""
+PY_SPY_SETTING = "EVERSTEP_PY_SPY"
+"""`off`, or the program's path."""
+
+_SPILLED_THREAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)(?: \[(.*)\])? \(most recent call first\):")
+_SPILLED_FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
+
+
+def find_py_spy(env: Mapping[str, str] = os.environ) -> str | None:
+    """As the environment says; else beside the interpreter, else on the path."""
+    setting = env.get(PY_SPY_SETTING, "")
+    if setting:
+        return None if setting == "off" else shutil.which(setting)
     return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+
+
+def why_no_py_spy(env: Mapping[str, str] = os.environ) -> str:
+    """For people, when `find_py_spy` found none."""
+    setting = env.get(PY_SPY_SETTING, "")
+    if setting:
+        return f"py-spy is switched off ({PY_SPY_SETTING}={setting})" if setting == "off" else f"no program {setting}"
+    return "py-spy is not installed beside this interpreter nor on PATH"
 
 
 def command(py_spy: str, pid: int) -> list[str]:
@@ -43,6 +64,25 @@ def parse(output: bytes, errors: bytes) -> tuple[list[object], str]:
     if not isinstance(threads, list) or not threads:
         return [], "py-spy lists no thread"
     return threads, ""
+
+
+def parse_spill(text: str, pid: int, *, is_running: bool) -> list[object]:
+    """Frames that faulthandler wrote, in py-spy's form, the main thread last. They are asked for only when the rank's
+    own sampler does not answer: then somebody holds the interpreter lock, and that is hardly ever another than the main
+    thread. `is_running`: as the kernel has it."""
+    threads: list[dict[str, object]] = []
+    frames: list[object] = []
+    for line in text.splitlines():
+        thread, frame = _SPILLED_THREAD.match(line), _SPILLED_FRAME.match(line)
+        if thread:
+            frames = []
+            threads.append({"pid": pid, "thread_id": int(thread[1], 16), "thread_name": thread[2], "frames": frames})
+        elif frame and threads:
+            number = int(frame[2]) if frame[2].isdigit() else 0
+            frames.append({"name": frame[3], "filename": frame[1], "line": number})
+    if threads:  # newest first
+        threads[-1] |= {"thread_name": "MainThread", "active": is_running, "owns_gil": True}
+    return [*threads]
 
 
 class StackProbe:

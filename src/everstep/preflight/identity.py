@@ -1,0 +1,22 @@
+"""Which machine this is, and of which kind: nodes of one kind are compared with each other.
+
+The kind is made of what does not go missing: the product's name and the processor, never counts of devices. With seven
+of eight GPUs a node is still of its kind.
+"""
+
+import platform
+import socket
+
+from everstep.preflight.sources import keyed, text_of
+
+
+def node_name() -> str:
+    return socket.gethostname()
+
+
+def machine_kind(root: str = "/") -> str:
+    dmi = "/sys/devices/virtual/dmi/id"
+    parts = [text_of(root, f"{dmi}/sys_vendor"), text_of(root, f"{dmi}/product_name")]
+    processor = keyed(text_of(root, "/proc/cpuinfo") or "").get("model name") or platform.processor()
+    named = [part for part in parts if part and "to be filled" not in part.lower()]
+    return ", ".join([*named, processor or "unknown processor", platform.machine()])

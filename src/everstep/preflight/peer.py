@@ -1,0 +1,140 @@
+"""The other side of the network check: answers round trips, takes bytes, gives bytes. `everstep check --serve PORT`.
+
+One line asks, everything after it is filler: nothing of the node is told, nothing received is kept or interpreted.
+Whoever asks proves that it knows the token (HMAC over the server's nonce; the token itself is never sent). Each request
+is bounded in time, and only a few are served at once.
+"""
+
+import hashlib
+import hmac
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+
+import msgspec
+
+GREETING = b"everstep-check 1 "
+MESSAGE_BYTES = 64
+CHUNK_BYTES = 1 << 20
+MAX_S = 60.0
+MAX_ROUND_TRIPS = 100_000
+_MAX_AT_ONCE = 8
+_SILENCE_S = 10.0  # a connection that says nothing is closed
+_LINE_BYTES = 256
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """What the receiving side counted, between the first and the last byte."""
+
+    num_bytes: int
+    took_s: float
+
+
+def proof(token: str, nonce: bytes) -> str:
+    return hmac.new(token.encode(), nonce, hashlib.sha256).hexdigest()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=_MAX_AT_ONCE)
+
+
+def serve(listener: socket.socket, token: str, *, requests: int | None = None) -> None:
+    """Until interrupted, or for so many requests one after another. Raises OSError."""
+    if requests is not None:
+        for _ in range(requests):
+            connection, _ = listener.accept()
+            _answer(connection, token)
+        return
+    free = threading.BoundedSemaphore(_MAX_AT_ONCE)
+
+    def work(connection: socket.socket) -> None:
+        try:
+            _answer(connection, token)
+        finally:
+            free.release()
+
+    while True:
+        free.acquire()
+        connection, _ = listener.accept()
+        threading.Thread(target=work, args=(connection,), daemon=True).start()
+
+
+def _answer(connection: socket.socket, token: str) -> None:
+    """One request; whatever the other side does wrong ends only its connection."""
+    with connection, suppress(OSError, ValueError):
+        connection.settimeout(_SILENCE_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        nonce = os.urandom(16).hex().encode()
+        connection.sendall(GREETING + nonce + b"\n")
+        given, what, number = read_line(connection).decode("ascii").split()
+        if not hmac.compare_digest(given, proof(token, nonce)):
+            connection.sendall(b"no: wrong token\n")
+            return
+        connection.sendall(b"ok\n")
+        match what:
+            case "echo":
+                _echo(connection, min(int(number), MAX_ROUND_TRIPS))
+            case "take":
+                taken = take(connection, min(float(number), MAX_S))
+                connection.sendall(msgspec.json.encode(taken) + b"\n")
+            case "give":
+                give(connection, min(float(number), MAX_S))
+
+
+def read_line(connection: socket.socket) -> bytes:
+    """Raises OSError, ValueError. Byte by byte: nothing behind the line may be taken."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte or len(line) >= _LINE_BYTES:
+            raise ValueError(f"no whole line: {line[:40]!r}")
+        line += byte
+    return line[:-1]
+
+
+def read_exactly(connection: socket.socket, size: int) -> bytes:
+    """Raises OSError, ValueError."""
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ValueError("the connection ended early")
+        data += part
+    return data
+
+
+def _echo(connection: socket.socket, count: int) -> None:
+    for _ in range(count):
+        connection.sendall(read_exactly(connection, MESSAGE_BYTES))
+
+
+def take(connection: socket.socket, limit_s: float) -> Taken:
+    """Receives until the other side says that it is done, or for a little longer than agreed."""
+    buffer = bytearray(CHUNK_BYTES)
+    total = 0
+    begun = last = time.perf_counter()
+    while last - begun < limit_s + 5.0:
+        got = connection.recv_into(buffer)
+        if not got:
+            break
+        if not total:
+            begun = time.perf_counter()
+        last = time.perf_counter()
+        total += got
+    return Taken(num_bytes=total, took_s=last - begun)
+
+
+def give(connection: socket.socket, limit_s: float) -> None:
+    """Sends zeros for so long, then says that it is done."""
+    filler = memoryview(bytearray(CHUNK_BYTES))
+    deadline = time.perf_counter() + limit_s
+    with suppress(TimeoutError):
+        while (left := deadline - time.perf_counter()) > 0:
+            connection.settimeout(left)  # a slow link must not block the end
+            connection.send(filler)
+    connection.settimeout(_SILENCE_S)
+    connection.shutdown(socket.SHUT_WR)

@@ -1,0 +1,52 @@
+"""The senses of a real node, in the order in which they look first.
+
+EVERSTEP_NODE_ROOT puts another folder in the place of "/" (with sys/ and proc/ in it), for drills and tests;
+"{node}" in it becomes the node's id.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from everstep.probes.node.accelerators import Accelerators
+from everstep.probes.node.amd import Amd
+from everstep.probes.node.ascend import Ascend
+from everstep.probes.node.clocks import ClockJumps, TimeService
+from everstep.probes.node.disks import Disks, Smart
+from everstep.probes.node.filesystems import Filesystems
+from everstep.probes.node.infiniband import Infiniband
+from everstep.probes.node.interfaces import Interfaces
+from everstep.probes.node.kernel_log import LazyKernelLog
+from everstep.probes.node.memory import Memory, Pressure
+from everstep.probes.node.memory_errors import MemoryErrors
+from everstep.probes.node.nvml import Nvml, NvmlXids
+from everstep.probes.node.processes import Processes
+from everstep.probes.node.sense import Sense
+
+ROOT_VARIABLE = "EVERSTEP_NODE_ROOT"
+TOOL_EVERY_S = 60.0
+"""A vendor's tool takes a second of processor time; the driver's library microseconds."""
+
+
+def standard_senses(
+    environ: Mapping[str, str], *, node: str = "", written: tuple[Path, ...], rank_of: Callable[[int], int | None]
+) -> list[Sense]:
+    """`written`: folders that the run writes to; their filesystems are watched most closely."""
+    root = Path(environ.get(ROOT_VARIABLE, "").replace("{node}", node) or "/")
+    sys, proc = root / "sys", root / "proc"
+    return [
+        NvmlXids(LazyKernelLog().take),
+        Accelerators(Nvml()),
+        Infiniband(sys),
+        Interfaces(sys),
+        MemoryErrors(sys, proc),
+        Memory(proc),
+        Pressure(proc),
+        Disks(sys),
+        Filesystems(written, mounts=proc / "self" / "mounts"),
+        ClockJumps(),
+        TimeService(),
+        Processes(rank_of, proc),
+        Accelerators(Amd(), TOOL_EVERY_S),
+        Accelerators(Ascend(), TOOL_EVERY_S),
+        Smart(sys),
+    ]

@@ -1,0 +1,160 @@
+"""Filesystems: full, suddenly read-only, or not answering. Each is asked in a thread of its own with a time limit.
+
+Room is watched where the run writes; answering and being writable on every real filesystem of the node.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from everstep.model.facts import Alert
+from everstep.probes.node.bounded import Bounded
+from everstep.probes.node.sense import UnsupportedError, alert, read_text
+
+EVERY_S = 15.0
+HUNG_AFTER_S = 5.0
+LEAST_SHARE = 0.01
+LEAST_BYTES = 64 << 20
+"""Full is what has less than one of the two; a small filesystem only less than the share."""
+MAX_MOUNTS = 64
+_SYSTEM = ("/", "/tmp", "/var", "/dev/shm")
+"""Where every program writes. Elsewhere somebody may have mounted something read-only on purpose: only a warning."""
+_LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "vfat", "overlay", "tmpfs"})
+_REMOTE = frozenset(
+    {"nfs", "nfs4", "lustre", "ceph", "gpfs", "beegfs", "glusterfs", "cifs", "smb3", "9p", "virtiofs", "wekafs"}
+)
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    point: str
+    kind: str
+    device: str
+    is_read_only: bool
+
+    @property
+    def is_remote(self) -> bool:
+        return self.kind in _REMOTE or self.kind.startswith("fuse.")
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """None: the filesystem does not count it."""
+
+    free_bytes: int
+    total_bytes: int
+    free_inodes: int | None = None
+    total_inodes: int | None = None
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """Real filesystems of a table like /proc/self/mounts; of several at one place the last one, which is visible."""
+    mounts: dict[str, Mount] = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 4:
+            continue
+        device, point, kind, options = (_unescape(word) for word in words[:4])
+        mounts.pop(point, None)
+        if kind in _LOCAL or kind in _REMOTE or kind.startswith("fuse."):
+            read_only = "ro" in options.split(",")
+            mounts[point] = Mount(point=point, kind=kind, device=device, is_read_only=read_only)
+    return list(mounts.values())
+
+
+def is_full(room: Room) -> str:
+    """Of what there is no more; empty when there is enough."""
+    if room.total_bytes > 0 and room.free_bytes < room.total_bytes * LEAST_SHARE:
+        return "room"
+    if room.free_bytes < LEAST_BYTES <= room.total_bytes * LEAST_SHARE:
+        return "room"
+    if room.total_inodes and room.free_inodes is not None and room.free_inodes < room.total_inodes * LEAST_SHARE:
+        return "inodes"
+    return ""
+
+
+def ask_room(path: str) -> Room:
+    """Raises OSError. May never return: call it bounded."""
+    found = os.statvfs(path)
+    return Room(
+        free_bytes=found.f_bavail * found.f_frsize,
+        total_bytes=found.f_blocks * found.f_frsize,
+        free_inodes=found.f_favail if found.f_files else None,
+        total_inodes=found.f_files or None,
+    )
+
+
+class Filesystems:
+    """The sense. `written`: folders whose room matters."""
+
+    name = "filesystems"
+    every_s = EVERY_S
+
+    def __init__(
+        self,
+        written: Sequence[Path],
+        *,
+        mounts: Path = Path("/proc/self/mounts"),
+        ask: Callable[[str], Room] = ask_room,
+        hung_after_s: float = HUNG_AFTER_S,
+    ) -> None:
+        self._written = [str(path.absolute()) for path in written]
+        self._mounts = mounts
+        self._ask = ask
+        self._hung_after_s = hung_after_s
+        self._bounded: Bounded[Room] = Bounded()
+        self._was_writable: dict[str, str] = {}  # mount point -> device
+
+    def look(self, now: float) -> list[Alert]:
+        mounts = parse_mounts(read_text(self._mounts) or "")
+        if not mounts:
+            raise UnsupportedError(f"{self._mounts} lists no filesystem")
+        used = {point for path in self._written if (point := _below(path, mounts))}
+        # Those that the run writes to first, then by name: a node of containers has hundreds.
+        mounts.sort(key=lambda mount: (mount.point not in used, not mount.is_remote, mount.point))
+        alerts: list[Alert] = []
+        for mount in mounts[:MAX_MOUNTS]:
+            alerts += self._read_only(mount, mount.point in used, now) + self._answer(mount, mount.point in used, now)
+        return alerts
+
+    def close(self) -> None:
+        return
+
+    def _read_only(self, mount: Mount, is_used: bool, now: float) -> list[Alert]:
+        if not mount.is_read_only:
+            self._was_writable[mount.point] = mount.device
+            return []
+        if self._was_writable.get(mount.point) != mount.device:
+            return []  # it was never anything else, or something else was mounted there
+        what = f"filesystem {mount.point} ({mount.device}, {mount.kind}) is read-only now; it was writable"
+        return [self._say("ES-M25", mount, what, now, "" if is_used or mount.point in _SYSTEM else "warning")]
+
+    def _answer(self, mount: Mount, is_used: bool, now: float) -> list[Alert]:
+        try:
+            room = self._bounded.call(mount.point, lambda: self._ask(mount.point), self._hung_after_s)
+        except TimeoutError:
+            what = f"filesystem {mount.point} ({mount.device}, {mount.kind}) does not answer"
+            return [self._say("ES-M26", mount, what, now, "" if is_used else "warning")]
+        except OSError:
+            return []  # gone again, or not for us: no statement about it
+        lacks = is_full(room) if is_used and not mount.is_read_only else ""
+        if not lacks:
+            return []
+        left = f"{room.free_bytes / (1 << 20):.0f} MiB" if lacks == "room" else f"{room.free_inodes} inodes"
+        return [self._say("ES-M24", mount, f"filesystem {mount.point} is full: {left} left", now)]
+
+    def _say(self, code: str, mount: Mount, sentence: str, now: float, severity: str = "") -> Alert:
+        return alert(code, sentence, at=now, source=self.name, device=mount.point, severity=severity)
+
+
+def _below(path: str, mounts: Sequence[Mount]) -> str:
+    """The mount point that holds a path: the longest one above it."""
+    held = [m.point for m in mounts if path == m.point or path.startswith(m.point.rstrip("/") + "/")]
+    return max(held, key=len, default="")
+
+
+def _unescape(word: str) -> str:
+    """The kernel writes blanks as \\040."""
+    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        word = word.replace(code, char)
+    return word

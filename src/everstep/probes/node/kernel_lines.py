@@ -1,0 +1,93 @@
+"""The kernel log, line by line, from the moment it was opened.
+
+/dev/kmsg, or the file or FIFO that EVERSTEP_KMSG names: for drills, and for containers that are given the log
+elsewhere. It knows nothing of what lines mean, and imports little: an agent opens it before it has time for more.
+"""
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from everstep.probes.node.sense import UnsupportedError
+from everstep.probes.oom import parse_record
+
+SOURCE = "kernel log"
+DEFAULT_PATH = "/dev/kmsg"
+VARIABLE = "EVERSTEP_KMSG"
+"""Another path; "{node}" in it becomes the node's id, so that one of several agents of a machine can be meant."""
+
+MAX_BATCH_BYTES = 64 << 10
+"""Matched at once. A flood is read in such pieces with a pause between, so that it costs a part of one core."""
+_RECORD_BYTES = 8192
+
+
+class KernelLines:
+    """Raw lines that appeared since it was opened. Raises UnsupportedError when there is no log to read."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.num_overwritten = 0  # times that records were gone before they were read
+        self._tail = b""
+        try:
+            mode = Path(path).stat().st_mode
+            # A FIFO is opened for writing too: otherwise it would end with its first writer.
+            access = os.O_RDWR if stat.S_ISFIFO(mode) else os.O_RDONLY
+            self.fd = os.open(path, access | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        except OSError as error:
+            raise UnsupportedError(f"{path}: {error.strerror}") from error
+        self._is_record_device = stat.S_ISCHR(mode)
+        self.is_pollable = not stat.S_ISREG(mode)
+        if stat.S_ISDIR(mode):
+            self.close()
+            raise UnsupportedError(f"{path} is a directory")
+        if not stat.S_ISFIFO(mode):
+            self._skip_what_is_there()
+
+    def read(self) -> list[bytes]:
+        """Complete lines, at most MAX_BATCH_BYTES of them. Raises UnsupportedError when the log is gone."""
+        lines: list[bytes] = []
+        size = 0
+        while self.fd >= 0 and size < MAX_BATCH_BYTES:
+            chunk = self._read_some()
+            if chunk is None:
+                break
+            size += len(chunk)
+            if self._is_record_device:
+                lines.append(parse_record(chunk).encode())
+            else:
+                *whole, self._tail = (self._tail + chunk).split(b"\n")
+                self._tail = self._tail[-MAX_BATCH_BYTES:]
+                lines += whole
+        return [line for line in lines if line.strip()]
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _skip_what_is_there(self) -> None:
+        try:
+            os.lseek(self.fd, 0, os.SEEK_END)
+        except OSError as error:  # a terminal: containers make their console /dev/kmsg
+            self.close()
+            raise UnsupportedError(f"{self.path} is no log: {error.strerror}") from error
+
+    def _read_some(self) -> bytes | None:
+        try:
+            if not self.is_pollable and os.fstat(self.fd).st_size < os.lseek(self.fd, 0, os.SEEK_CUR):
+                os.lseek(self.fd, 0, os.SEEK_SET)  # the file was cut and written anew
+            return os.read(self.fd, _RECORD_BYTES) or None
+        except BlockingIOError:
+            return None
+        except BrokenPipeError:
+            self.num_overwritten += 1  # the next read goes on behind the hole
+            return b""
+        except OSError as error:
+            self.close()
+            raise UnsupportedError(f"{self.path}: {error.strerror}") from error
+
+
+def path_for(node: str, environ: Mapping[str, str]) -> str:
+    """Where this node's kernel log is."""
+    return environ.get(VARIABLE, DEFAULT_PATH).replace("{node}", node)

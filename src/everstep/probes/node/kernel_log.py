@@ -1,0 +1,141 @@
+"""What the lines of the kernel log say: each recognised by `knowledge`, cause and consequence told apart.
+
+What nobody knows goes to the review queue and is never an alert. Not thread-safe; `agent.senses.ears` owns it.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from everstep.errors import EverstepError
+from everstep.knowledge.engine import Engine
+from everstep.knowledge.findings import Finding
+from everstep.knowledge.loading import Base, load_base
+from everstep.knowledge.matcher import Matcher
+from everstep.knowledge.ranking import AFTER_WINDOW_S, rank_findings
+from everstep.knowledge.review import ReviewQueue
+from everstep.knowledge.signature import Action, Role, Severity
+from everstep.model.facts import Alert
+from everstep.probes.node.bounded import Bounded
+from everstep.probes.node.kernel_lines import SOURCE
+from everstep.probes.node.oom_lines import OUT_OF_MEMORY, oom_alert
+
+REPEATS_S = 24 * 3600.0
+"""How long Xid 13 and 31 are remembered: the same GPU again, and no other, points to the machine."""
+_CODE_OR_GPU = frozenset({"ES-G13", "ES-G31"})
+_MAX_RECENT = 256
+REVIEW_LIMIT_S = 1.0
+"""The queue's file may lie on the filesystem of which the kernel is just saying that it hangs."""
+
+COMPONENTS = frozenset(
+    {"cpu", "disk", "fs", "gpu", "gpu_amd", "host", "host_memory", "kernel", "network", "neuron", "nic", "npu"}
+    | {"nvlink", "nvswitch", "pcie", "power", "rdma", "storage", "thermal", "time"}
+)
+"""What the kernel speaks of. A line that looks like a Python error is some program's that writes to the kernel log."""
+
+
+class KernelLog:
+    """Lines in, alerts out. `rank_of` tells which rank a process of this node is."""
+
+    def __init__(
+        self,
+        base: Base,
+        *,
+        rank_of: Callable[[int], int | None] = lambda pid: None,
+        queue: ReviewQueue | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        self._base = base
+        self._engine = engine or Engine(base.signatures)
+        self._rank_of = rank_of
+        self._queue = queue
+        self._bounded: Bounded[int] = Bounded()
+        self._recent: list[Finding] = []
+        self._num_read = 0
+
+    def take(self, lines: Sequence[bytes], now: float, source: str = SOURCE) -> list[Alert]:
+        """What these lines say, cause first."""
+        found = self._match(lines, now)
+        unknown = [finding for finding in found if finding.role is Role.UNKNOWN]
+        self._review(unknown)
+        new = [f for f in found if f.role is not Role.UNKNOWN and f.component in COMPONENTS]
+        settled = self._settle(new, now)
+        return [made for finding in settled if (made := self._alert(finding, now, source)) is not None]
+
+    def _match(self, lines: Sequence[bytes], now: float) -> list[Finding]:
+        """A matcher of its own for each batch: it folds what repeats, and would fold for ever."""
+        matcher = Matcher(self._base, now=now, engine=self._engine)
+        matcher.feed(SOURCE, b"\n".join(lines) + b"\n")
+        out = []
+        for finding in matcher.finish():
+            self._num_read += 1
+            happened = tuple(dataclasses.replace(o, at=now) for o in finding.occurrences)
+            seq = self._num_read
+            out.append(dataclasses.replace(finding, at=now, occurrences=happened, seq=seq, last_seq=seq))
+        return out
+
+    def _settle(self, new: list[Finding], now: float) -> list[Finding]:
+        """The new ones judged together with what came shortly before: consequences know their cause."""
+        mine = {finding.seq for finding in new}
+        kept = [f for f in self._recent if now - (f.at or 0.0) <= _remembered_s(f)]
+        self._recent = [*kept, *new][-_MAX_RECENT:]
+        return [finding for finding in rank_findings([*kept, *new]) if finding.seq in mine]
+
+    def _alert(self, finding: Finding, now: float, source: str) -> Alert | None:
+        if finding.code in OUT_OF_MEMORY:
+            return oom_alert(finding, now, source, self._rank_of)
+        severity = severity_of(finding)
+        if not severity:
+            return None
+        return Alert(
+            at=now,
+            code=finding.code,
+            sentence=f"{finding.title}{f' on {finding.subject}' if finding.subject else ''}{_because(finding)}",
+            component=finding.component,
+            blame=finding.blame,
+            severity=severity,
+            action=finding.action,
+            role=finding.role,
+            source=source,
+            line=finding.text,
+            device=finding.subject,
+            count=finding.count,
+        )
+
+    def _review(self, unknown: Sequence[Finding]) -> None:
+        if not unknown or self._queue is None:
+            return
+        queue = self._queue
+        try:
+            self._bounded.call("review queue", lambda: queue.add(unknown), REVIEW_LIMIT_S)
+        except (EverstepError, OSError, TimeoutError):
+            self._queue = None  # a disk that is full or hangs must not be asked again at every line
+
+
+class LazyKernelLog:
+    """A `KernelLog` that loads the signatures with its first line: most sources of lines stay silent for ever."""
+
+    def __init__(self) -> None:
+        self._log: KernelLog | None = None
+
+    def take(self, lines: Sequence[bytes], now: float, source: str) -> list[Alert]:
+        self._log = self._log or KernelLog(load_base())
+        return self._log.take(lines, now, source)
+
+
+def severity_of(finding: Finding) -> str:
+    """ "fault", "error", "warning", or empty for what is not reported at all."""
+    if finding.role is Role.RECOVERY:
+        return ""
+    if finding.severity is Severity.INFO:
+        return "warning" if finding.action is Action.MONITOR else ""
+    return str(finding.severity)
+
+
+def _because(finding: Finding) -> str:
+    if finding.explained_by:
+        return f"; follows from {finding.explained_by}"
+    return f"; {finding.note}" if finding.note else ""
+
+
+def _remembered_s(finding: Finding) -> float:
+    return REPEATS_S if finding.code in _CODE_OR_GPU else AFTER_WINDOW_S

@@ -1,0 +1,96 @@
+"""Processes that are blocked in the kernel for a long time (state D), and zombies that nobody waits for."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from everstep.model.facts import Alert
+from everstep.probes.node.sense import UnsupportedError, alert, names_in, read_text
+
+EVERY_S = 60.0
+MANY_ZOMBIES = 200
+_KTHREADD = 2
+_SHOWN = 5
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    pid: int
+    name: str
+    state: str
+    parent: int
+    ticks: int  # processor time used so far
+    started: int  # ticks after boot: pids are used again
+
+
+def read_processes(proc: Path) -> list[Process]:
+    """All that can be read; kernel threads are left out."""
+    found = (parse_stat(read_text(proc / name / "stat") or "") for name in names_in(proc) if name.isdigit())
+    return [one for one in found if one is not None and _KTHREADD not in (one.pid, one.parent)]
+
+
+def parse_stat(text: str) -> Process | None:
+    """A line of /proc/PID/stat. The name may hold anything, also brackets and blanks."""
+    head, bracket, tail = text.rpartition(")")
+    pid, _, name = head.partition(" (")
+    words = tail.split()
+    try:
+        return Process(
+            pid=int(pid),
+            name=name,
+            state=words[0],
+            parent=int(words[1]),
+            ticks=int(words[11]) + int(words[12]),
+            started=int(words[19]),
+        ) if bracket else None  # fmt: skip
+    except (ValueError, IndexError):
+        return None
+
+
+class Processes:
+    """The sense. `rank_of` tells which rank a process is."""
+
+    name = "processes"
+    every_s = EVERY_S
+
+    def __init__(self, rank_of: Callable[[int], int | None] = lambda pid: None, proc: Path = Path("/proc")) -> None:
+        self._rank_of = rank_of
+        self._proc = proc
+        self._blocked: dict[tuple[int, int], int] = {}  # pid, start -> processor time at the last look
+
+    def look(self, now: float) -> list[Alert]:
+        found = read_processes(self._proc)
+        if not found:
+            raise UnsupportedError(f"no process can be read in {self._proc}")
+        blocked = [one for one in found if one.state == "D"]
+        stuck = [one for one in blocked if self._blocked.get((one.pid, one.started)) == one.ticks]
+        self._blocked = {(one.pid, one.started): one.ticks for one in blocked}
+        alerts = [self._rank_stuck(one, rank, now) for one in stuck if (rank := self._rank_of(one.pid)) is not None]
+        others = [one for one in stuck if self._rank_of(one.pid) is None]
+        if others:
+            names = ", ".join(f"{one.name} ({one.pid})" for one in others[:_SHOWN])
+            more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+            what = f"blocked in the kernel for a minute or longer: {names}{more}"
+            alerts.append(self._say("ES-M35", "", what, now))
+        return alerts + self._zombies(found, now)
+
+    def close(self) -> None:
+        return
+
+    def _rank_stuck(self, one: Process, rank: int, now: float) -> Alert:
+        channel = read_text(self._proc / str(one.pid) / "wchan") or ""
+        where = f" in {channel}" if channel not in ("", "0") else ""
+        what = f"rank {rank} (process {one.pid}) has been blocked in the kernel{where} for a minute or longer"
+        return self._say("ES-M35", f"pid {one.pid}", what, now, rank)
+
+    def _zombies(self, found: list[Process], now: float) -> list[Alert]:
+        parents = [one.parent for one in found if one.state == "Z"]
+        if len(parents) < MANY_ZOMBIES:
+            return []
+        most = max(set(parents), key=parents.count)
+        whose = f"{parents.count(most)} are of process {most}"
+        what = f"{len(parents)} processes have ended and nobody waited for them; {whose}"
+        return [self._say("ES-M36", "", what, now)]
+
+    def _say(self, code: str, device: str, sentence: str, now: float, rank: int | None = None) -> Alert:
+        return alert(code, sentence, at=now, source=self.name, device=device, rank=rank)

@@ -1,0 +1,78 @@
+"""NVML, loaded and initialised once: the GPUs of the node as handles, and questions that may stay without an answer.
+
+For the loads of ranks (`probes.gpu`) and the senses of the node (`probes.node.nvml`). Needs the package nvidia-ml-py:
+without it, or without a driver, everything is unsupported.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from everstep.probes.node.sense import UnsupportedError
+
+LOST = "lost"
+"""In the place of a handle: the GPU has fallen off the bus."""
+
+
+def _import() -> ModuleType:
+    try:
+        import pynvml
+    except ImportError as error:
+        raise UnsupportedError("nvidia-ml-py is not installed: pip install 'everstep[gpu]'") from error
+    module: ModuleType = pynvml
+    return module
+
+
+class Session:
+    """NVML initialised once. Raises UnsupportedError without a driver."""
+
+    def __init__(self) -> None:
+        self.nvml: Any = _import()
+        try:
+            self.nvml.nvmlInit()
+        except self.nvml.NVMLError as error:
+            raise UnsupportedError(f"NVML: {error}") from error
+        self.is_open = True
+
+    def close(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            try:
+                self.nvml.nvmlShutdown()
+            except self.nvml.NVMLError:
+                return
+
+    def handles(self) -> list[Any]:
+        """One per index: a handle, LOST, or None for a device that is not for us (a container's limits)."""
+        nvml = self.nvml
+        try:
+            count = nvml.nvmlDeviceGetCount()
+        except nvml.NVMLError as error:
+            raise UnsupportedError(f"NVML: {error}") from error
+        if not count:
+            raise UnsupportedError("NVML lists no GPU")
+        found = []
+        for index in range(count):
+            try:
+                found.append(nvml.nvmlDeviceGetHandleByIndex(index))
+            except nvml.NVMLError as error:
+                found.append(LOST if error.value == nvml.NVML_ERROR_GPU_IS_LOST else None)
+        return found
+
+    def ask(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401  (whatever NVML answers)
+        """None when this GPU, driver or library does not tell. Raises `LostError`."""
+        try:
+            return call()
+        except self.nvml.NVMLError as error:
+            if error.value == self.nvml.NVML_ERROR_GPU_IS_LOST:
+                raise LostError from error
+            return None
+
+    def bus_of(self, handle: Any) -> str:  # noqa: ANN401
+        """As the driver writes it into the kernel log: domain of four digits, no function."""
+        info = self.ask(lambda: self.nvml.nvmlDeviceGetPciInfo(handle))
+        return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}" if info is not None else ""
+
+
+class LostError(Exception):
+    """The GPU has fallen off the bus."""

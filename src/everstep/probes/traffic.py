@@ -1,0 +1,182 @@
+"""How many bytes go over the network: of a process's own TCP sockets, and of the node's interfaces.
+
+Sockets are asked for with one netlink dump for all ranks (sock_diag: the kernel's own byte counters, 0.5 ms for some
+tens of sockets), whose owners /proc/PID/fd tells. Called only while a rank is quiet, or for evidence. Other transports
+(RDMA, shared memory, UDP) are not in it: `infiniband` has the ports of the node. What cannot be read is unknown: it
+raises `TrafficError` with the reason and never says 0.
+"""
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+LIVE_BYTES_S = 64 << 10
+"""Less is no sign of life: heartbeats of stores and trackers send some hundred bytes a second, also in a hang. A
+download that is slower than this is taken for a wait."""
+
+MAX_DUMP_S = 0.25
+"""A node with a hundred thousand sockets: then there is no figure, rather than an agent that stands still."""
+
+_SOCK_DIAG_BY_FAMILY = 20
+_REQUEST_DUMP = 0x301
+_ERROR, _DONE = 2, 3
+_INET_DIAG_INFO = 2
+_HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
+_INODE_AT = 68  # in inet_diag_msg, which is 72 bytes long
+_MESSAGE_BYTES = 72
+_BYTES_AT = 120  # in tcp_info: tcpi_bytes_acked, tcpi_bytes_received (Linux 4.1)
+
+
+class TrafficError(Exception):
+    """The bytes cannot be told. The text is the reason, for people."""
+
+
+def sockets_of(pids: Iterable[int]) -> dict[int, set[int]]:
+    """Inodes of the sockets that each process has open. Raises TrafficError when one may not be looked at, or lives in
+    another network namespace than we do; one that is gone is left out."""
+    own = _namespace("self")
+    found: dict[int, set[int]] = {}
+    for pid in pids:
+        try:
+            if _namespace(str(pid)) != own:
+                raise TrafficError(f"process {pid} lives in another network namespace")
+            found[pid] = set(_socket_inodes(pid))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise TrafficError(f"descriptors of process {pid}: {error.strerror or error}") from None
+    return found
+
+
+def tcp_bytes() -> dict[int, int]:
+    """Bytes acknowledged and received so far, by inode, of all TCP sockets of this network namespace. Raises
+    TrafficError."""
+    deadline = time.monotonic() + MAX_DUMP_S
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as link:
+            link.settimeout(MAX_DUMP_S)
+            link.bind((0, 0))
+            found: dict[int, int] = {}
+            for family in (socket.AF_INET, socket.AF_INET6):
+                found |= dict(_dump(link, int(family), deadline))
+            return found
+    except (OSError, struct.error) as error:
+        raise TrafficError(f"sock_diag: {error}") from None
+
+
+def bytes_of(pids: Iterable[int]) -> dict[int, dict[int, int]]:
+    """Bytes so far by process and socket; one dump, however many processes. Raises TrafficError."""
+    owned = sockets_of(pids)
+    counted = tcp_bytes()
+    return {pid: {inode: counted[inode] for inode in inodes if inode in counted} for pid, inodes in owned.items()}
+
+
+def grown(before: Mapping[int, int], after: Mapping[int, int]) -> int:
+    """Bytes between two looks. A socket that was opened in between counts whole; of one that was closed, the end is
+    not known."""
+    return sum(max(0, value - before.get(inode, 0)) for inode, value in after.items())
+
+
+class TrafficProbe:
+    """One rank's sockets while it is quiet: does something come or go, at more than a heartbeat's rate?"""
+
+    def __init__(self) -> None:
+        self._before: dict[int, int] | None = None
+        self._counted_at = 0.0
+        self._moved_at: float | None = None
+
+    def take(self, counted: Mapping[int, int] | None, at: float) -> None:
+        """Bytes by socket at this time; None: they could not be counted."""
+        if counted is None:
+            self.forget()
+            return
+        if self._before is not None and at > self._counted_at:
+            rate = grown(self._before, counted) / (at - self._counted_at)
+            self._moved_at = at if rate >= LIVE_BYTES_S else self._moved_at
+        self._before, self._counted_at = dict(counted), at
+
+    def look(self, now: float) -> float | None:
+        """None as well while nothing was seen to move: two looks at a quiet rank do not say since when."""
+        return None if self._moved_at is None else max(0.0, now - self._moved_at)
+
+    def forget(self) -> None:
+        """The rank moved, or cannot be seen: what was counted says nothing any more."""
+        self._before = self._moved_at = None
+
+
+def interface_bytes(root: Path = Path("/")) -> dict[str, int]:
+    """Received and sent so far by network interface, without the loopback. Raises TrafficError."""
+    try:
+        lines = (root / "proc/net/dev").read_text().splitlines()[2:]
+        counted = {}
+        for line in lines:
+            name, _, rest = line.partition(":")
+            fields = rest.split()
+            counted[name.strip()] = int(fields[0]) + int(fields[8])
+    except (OSError, ValueError, IndexError) as error:
+        raise TrafficError(f"interfaces: {error}") from None
+    counted.pop("lo", None)
+    return counted
+
+
+def _dump(link: socket.socket, family: int, deadline: float) -> Iterator[tuple[int, int]]:
+    """Inode and bytes of every TCP socket of one address family."""
+    body = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), 0, 0xFFFFFFFF) + bytes(48)
+    link.send(_HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, family, 0) + body)
+    while True:
+        if time.monotonic() > deadline:
+            raise TrafficError(f"sock_diag took longer than {MAX_DUMP_S} s")
+        data = link.recv(1 << 18)
+        at = 0
+        while at + _HEADER.size <= len(data):
+            length, kind, _, sequence, _ = _HEADER.unpack_from(data, at)
+            if length < _HEADER.size:
+                raise TrafficError("sock_diag: a message without a length")
+            if sequence != family:
+                at += (length + 3) & ~3
+                continue  # the end of an earlier answer
+            if kind == _DONE:
+                return
+            if kind == _ERROR:
+                number = -int.from_bytes(data[at + 16 : at + 20], "little", signed=True)
+                raise TrafficError(f"sock_diag: {os.strerror(number)}")
+            counted = _bytes_in(data[at + _HEADER.size : at + length])
+            if counted is not None:
+                yield counted
+            at += (length + 3) & ~3
+
+
+def _bytes_in(message: bytes) -> tuple[int, int] | None:
+    """None for a socket without counters: one that listens, or waits to be forgotten."""
+    at = _MESSAGE_BYTES
+    while at + _ATTRIBUTE.size <= len(message):
+        length, kind = _ATTRIBUTE.unpack_from(message, at)
+        if length < _ATTRIBUTE.size:
+            return None
+        if kind == _INET_DIAG_INFO and length >= _ATTRIBUTE.size + _BYTES_AT + 16:
+            acked, received = struct.unpack_from("=QQ", message, at + _ATTRIBUTE.size + _BYTES_AT)
+            return struct.unpack_from("=I", message, _INODE_AT)[0], acked + received
+        at += (length + 3) & ~3
+    return None
+
+
+def _socket_inodes(pid: int) -> Iterator[int]:
+    folder = f"/proc/{pid}/fd"
+    for name in os.listdir(folder):  # noqa: PTH208 - hundreds of names, several times a second
+        try:
+            target = os.readlink(f"{folder}/{name}")  # noqa: PTH115
+        except FileNotFoundError:
+            continue
+        if target.startswith("socket:["):
+            yield int(target[8:-1])
+
+
+def _namespace(pid: str) -> str:
+    return os.readlink(f"/proc/{pid}/ns/net")  # noqa: PTH115
+
+
+_NETLINK_SOCK_DIAG = 4

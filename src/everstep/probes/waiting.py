@@ -1,0 +1,219 @@
+"""What is a quiet rank waiting for: something outside of the job that may just be late, or nothing that will ever come?
+
+From the kernel: the system call that the main thread sits in, what its descriptor is, when its timer ends. Where the
+rank waits for a process of its own (a data loader, a download by another program), that one is looked at instead.
+
+Outside is what somebody else has to do: a socket, a file, a file lock, a timer, a person at a terminal. Not outside are
+locks within the process, uninterruptible sleep, a stopped process, and devices that compute. What cannot be read is
+not outside either: nobody is excused by what was not seen.
+
+Called by the agent's monitor for ranks whose stack shows that they wait and not for each other. It reads /proc and some
+bytes of the rank's memory, without stopping it. No file of the rank is ever touched, not even by stat(): its server may
+be what does not answer, and then the agent would wait as well.
+"""
+
+import os
+import platform
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from everstep.analyzer.signals import WaitsOn
+
+_READ, _POLL, _SELECT, _EPOLL, _SLEEP, _FUTEX, _LOCK, _CHILD, _CONNECT = (
+    "read", "poll", "select", "epoll", "sleep", "futex", "lock", "child", "connect",
+)  # fmt: skip
+_CALLS = {
+    "x86_64": {
+        **dict.fromkeys((0, 1, 17, 19, 43, 44, 45, 46, 47, 288), _READ),
+        7: _POLL,
+        271: _POLL,
+        23: _SELECT,
+        270: _SELECT,
+        232: _EPOLL,
+        281: _EPOLL,
+        35: _SLEEP,
+        230: _SLEEP,
+        202: _FUTEX,
+        72: _LOCK,
+        73: _LOCK,
+        61: _CHILD,
+        247: _CHILD,
+        42: _CONNECT,
+    },
+    "aarch64": {
+        **dict.fromkeys((63, 64, 65, 67, 202, 206, 207, 211, 212, 242), _READ),
+        73: _POLL,
+        72: _SELECT,
+        22: _EPOLL,
+        101: _SLEEP,
+        115: _SLEEP,
+        98: _FUTEX,
+        25: _LOCK,
+        32: _LOCK,
+        260: _CHILD,
+        95: _CHILD,
+        203: _CONNECT,
+    },
+}
+"""System calls in which a thread waits, by machine: numbers of the kernel's own tables."""
+
+_ABSOLUTE = 1
+"""clock_nanosleep's flag: the time to wake up, not the time to sleep. CPython sleeps so."""
+
+_CLOCK_NANOSLEEP = {"x86_64": 230, "aarch64": 115}
+MAX_FDS = 8
+MAX_PROCESSES = 16
+_POLLFD = struct.Struct("<ihh")
+_TIMESPEC = struct.Struct("<qq")
+_STUCK = "DTtZX"
+"""Uninterruptible, stopped, traced, ended: states in which nothing outside helps."""
+
+_NOT_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:", "/dmabuf:")
+"""Devices, the kernel's own files, and memory: what /proc/PID/fd names like a file, but nobody brings late."""
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """`on`: value of analyzer.signals.WaitsOn. `left_s`: a timer ends then by itself; None: nobody knows."""
+
+    what: str
+    on: WaitsOn = WaitsOn.OUTSIDE
+    left_s: float | None = None
+
+
+_INSIDE = Wait(what="waits for a process of its own", on=WaitsOn.OWN)
+_TIMED = Wait(what="waits with a time limit")
+
+
+def find_wait(pid: int, children: Sequence[int], *, is_busy: bool, in_loader: bool) -> Wait | None:
+    """What the rank waits for that may just be late; None when there is nothing, or it cannot be told. `is_busy`: it or
+    a child uses a processor or a disk; as the main thread waits, that is another thread or process, and it waits for
+    that one (a pool, a tokenizer's threads). `in_loader`: its stack says that it waits for its loader's processes."""
+    processes = (pid, *children[:MAX_PROCESSES])
+    states = [_state(each) for each in processes]
+    if states[0] != "S":
+        return None
+    own = _own_wait(pid)
+    if in_loader and (own is None or own is _TIMED):  # else the loader reads in this process: num_workers is 0
+        own = _INSIDE
+    if is_busy:  # also in uninterruptible sleep, where readers are most of the time
+        return own if own is not None and own.on is WaitsOn.OUTSIDE else _INSIDE
+    if own is None or own.on is WaitsOn.OUTSIDE:
+        return own
+    if any(state and state in _STUCK for state in states):
+        return None
+    found = [wait for child in processes[1:] if (wait := _own_wait(child)) and wait.on is WaitsOn.OUTSIDE]
+    return msgspec.structs.replace(found[0], what=f"waits for its process, which {found[0].what}") if found else None
+
+
+def _own_wait(pid: int) -> Wait | None:
+    words = _text(f"/proc/{pid}/syscall").split()
+    if len(words) < 7 or not words[0].isdigit():
+        return None  # it runs, or may not be read
+    number, args = int(words[0]), [int(word, 16) for word in words[1:7]]
+    match _CALLS.get(platform.machine(), {}).get(number):
+        case "read":
+            return _of_fd(pid, args[0])
+        case "poll":
+            return _of_poll(pid, args)
+        case "select":
+            return _first(_of_fd(pid, fd) for fd in _selected(pid, args))
+        case "epoll":
+            return _of_epoll(pid, args[0])
+        case "sleep":
+            return _of_timer(pid, number, args)
+        case "futex":
+            return _TIMED if args[3] else None
+        case "lock":
+            return Wait(what=f"waits for a lock on {_target(pid, args[0])}")
+        case "connect":
+            return Wait(what="waits for a connection")
+        case "child":
+            return _INSIDE
+        case _:
+            return None
+
+
+def _of_fd(pid: int, fd: int) -> Wait | None:
+    target = _target(pid, fd)
+    if target.startswith("pipe:"):
+        return _INSIDE
+    if target.startswith("socket:"):
+        return Wait(what="waits for a socket")
+    if target.startswith(("/dev/pts/", "/dev/tty")):
+        return Wait(what="waits for somebody at a terminal")
+    if not target.startswith("/") or target.startswith(_NOT_FILES):
+        return None
+    return Wait(what=f"waits for {target[:200]}")
+
+
+def _of_poll(pid: int, args: list[int]) -> Wait | None:
+    data = _memory(pid, args[0], _POLLFD.size * min(args[1], MAX_FDS))
+    return _first(_of_fd(pid, fd) for fd, _, _ in _POLLFD.iter_unpack(data))
+
+
+def _of_epoll(pid: int, fd: int) -> Wait | None:
+    """An event loop; its own wake-up sockets are sockets as well."""
+    fds = [int(line.split()[1]) for line in _text(f"/proc/{pid}/fdinfo/{fd}").splitlines() if line.startswith("tfd:")]
+    return _first(_of_fd(pid, each) for each in fds[:MAX_FDS])
+
+
+def _selected(pid: int, args: list[int]) -> list[int]:
+    """Descriptors in the set of those that should become readable."""
+    bits = int.from_bytes(_memory(pid, args[1], (min(args[0], 1024) + 7) // 8), "little")
+    return [fd for fd in range(bits.bit_length()) if bits >> fd & 1][:MAX_FDS]
+
+
+def _first(waits: Iterable[Wait | None]) -> Wait | None:
+    """Something outside, if any of them is."""
+    found = [wait for wait in waits if wait is not None]
+    return next((wait for wait in found if wait.on is WaitsOn.OUTSIDE), found[0] if found else None)
+
+
+def _of_timer(pid: int, number: int, args: list[int]) -> Wait | None:
+    is_clock = number == _CLOCK_NANOSLEEP.get(platform.machine())
+    data = _memory(pid, args[2 if is_clock else 0], _TIMESPEC.size)
+    if len(data) < _TIMESPEC.size:
+        return Wait(what="sleeps")
+    seconds, nanoseconds = _TIMESPEC.unpack(data)
+    ends_s = seconds + nanoseconds / 1e9
+    if is_clock and args[1] & _ABSOLUTE:
+        clock = args[0] if args[0] in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC) else time.CLOCK_MONOTONIC
+        return Wait(what="sleeps", left_s=max(0.0, ends_s - time.clock_gettime(clock)))
+    return Wait(what="sleeps", left_s=ends_s)  # from its beginning; good enough, it cannot be longer
+
+
+def _target(pid: int, fd: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/fd/{fd}").readlink())
+    except (OSError, ValueError):
+        return ""
+
+
+def _memory(pid: int, address: int, size: int) -> bytes:
+    """Of another process; empty when it may not be read. Nobody is stopped."""
+    try:
+        fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        return os.pread(fd, size, address)
+    except (OSError, OverflowError):
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _state(pid: int) -> str:
+    words = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return words[0] if words else ""
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
