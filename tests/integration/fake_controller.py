@@ -42,6 +42,7 @@ class FakeController:
         self.reject = ""
         self.port = 0
         self._sockets: set[web.WebSocketResponse] = set()
+        self._by_name: dict[str, web.WebSocketResponse] = {}
         self._changed = asyncio.Condition()
         self._num_commands = 0
         self._runner: web.AppRunner | None = None
@@ -69,6 +70,10 @@ class FakeController:
         self._num_commands += 1
         for socket in list(self._sockets):
             await socket.send_bytes(encode(Command(id=f"{self._num_commands}.0", action=action)))
+
+    async def send_to(self, node: str, action: Action) -> None:
+        self._num_commands += 1
+        await self._by_name[node].send_bytes(encode(Command(id=f"{self._num_commands}.0", action=action)))
 
     async def send_raw(self, data: bytes) -> None:
         for socket in list(self._sockets):
@@ -111,6 +116,7 @@ class FakeController:
         last = self.last_seq.setdefault(hello.name, 0)
         await socket.send_bytes(encode(Welcome(protocol=PROTOCOL, spec=self.spec, last_source_seq=last)))
         self._sockets.add(socket)
+        self._by_name[hello.name] = socket
         try:
             async for message in socket:
                 if message.type is WSMsgType.BINARY:
@@ -147,6 +153,7 @@ class Bench:
         self.home = tmp_path / "home"
         self.env: dict[str, str] = {}
         self.keeper_fd: int | None = None
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self._agents: list[subprocess.Popen[bytes]] = []
 
     def start_agent(self, node: str = "n0") -> subprocess.Popen[bytes]:
@@ -161,6 +168,7 @@ class Bench:
         env = {**os.environ, "EVERSTEP_HOME": str(self.home), **self.env}
         self.agent = subprocess.Popen(command, env=env, pass_fds=pass_fds, start_new_session=True)
         self._agents.append(self.agent)
+        self.agents[node] = self.agent
         return self.agent
 
     def store(self) -> int:

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
+from everstep.cli.drill import DrillResult
 from everstep.journal.reader import read_journal
 from everstep.model.actions import Action
 from everstep.model.events import ControllerStarted, NodeJoined, WorkersStarted
@@ -99,6 +102,16 @@ class Run:
         line = f"step {step}\n"
         self.until(f"step {step}", lambda: all(f.exists() and line in f.read_text() for f in files))
 
+    def said(self, rank: int) -> dict[str, str]:
+        """What the rank printed last, over all generations: the last word of a line under those before it."""
+        found = {}
+        for folder in sorted((self.run_dir / "logs").glob("gen-*"), key=lambda path: int(path.name[4:])):
+            path = folder / f"rank-{rank}" / "stdout.log"
+            for line in path.read_text().splitlines() if path.exists() else ():
+                before, _, last = line.rpartition(" ")
+                found[before] = last
+        return found
+
     def wait(self, limit_s: float = TIMEOUT_S) -> int:
         try:
             return self.process.wait(limit_s)
@@ -121,6 +134,13 @@ class Run:
 
     def controller_pid(self) -> int:
         return self.until("a controller", lambda: next((e.pid for e in self.events(ControllerStarted)), None))
+
+    def drill(self, *argv: object, limit_s: float = 60.0) -> DrillResult:
+        """`everstep drill`, and what came of it."""
+        command = [sys.executable, "-m", "everstep.cli.main", "drill", *map(str, argv), "--run", str(self.run_dir)]
+        answer = subprocess.run([*command, "--json"], capture_output=True, timeout=limit_s, check=False)
+        assert answer.stdout, answer.stderr.decode()
+        return msgspec.json.decode(answer.stdout, type=DrillResult)
 
     def story(self) -> str:
         lines = [f"exit code {self.process.poll()}"]

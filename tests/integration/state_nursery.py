@@ -1,10 +1,12 @@
 """A process that has torch imported and forks ranks: the launcher of the State tests, in place of everstep's own.
 
-    python state_nursery.py '{"folder": ..., "num_ranks": 3, "num_steps": 40, "kills": 4, "seed": 1, "wrap": "before"}'
+    python state_nursery.py '{"folder": ..., "num_ranks": 3, "num_steps": 40, "kills": 4, "seed": 1, "wrap": "before",
+                              "unhurried": false}'
 
 Trains once without everstep and without a fault, then again with a Runtime and SIGKILLs at random moments, and prints
 what both did as one JSON object. Each generation resumes at the newest step that all arenas hold, as the controller
-decides it.
+decides it. With `unhurried` also a small state is copied while the next step runs; with
+`slow_copies` those of rank 0 take long, so that not every step is kept.
 """
 
 import hashlib
@@ -27,8 +29,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import everstep
+from everstep.checkpoint import arena
 from everstep.wire import local
-from everstep.worker import arena, board, runtime
+from everstep.worker import board, cadence, copying, keeper, runtime
 
 DEADLINE_S = 100
 
@@ -76,7 +79,17 @@ def train(job: dict, rank: int, store: str, log: Path) -> None:
     dist.barrier()
     digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in body.parameters())).hexdigest()
     log.with_suffix(".final").write_text(digest)
+    if state._keeper is not None:
+        log.with_suffix(".every").write_text(str(state._keeper._cadence.every))
     os._exit(0)  # FileStore's destructor waits for its file, which the other rank's has removed
+
+
+def adapt_quickly(is_slow: bool) -> None:
+    cadence.LOOK_EVERY_S, cadence.AHEAD_S, cadence.AGAIN_S = 0.02, 0.1, 0.2
+    cadence.NUM_FIRST, cadence.NUM_WAITS, cadence.MAX_EVERY = 1, 3, 4
+    copy = copying._copy_in_chunks
+    if is_slow:
+        copying._copy_in_chunks = lambda places, tensors: (time.sleep(0.03), copy(places, tensors))
 
 
 class Ranks:
@@ -113,7 +126,11 @@ class Ranks:
         try:
             if with_runtime:
                 assignment = {"rank": rank, "local_rank": rank, "world_size": len(self.arenas)}
-                assignment |= {"generation": self.generation, "resume_step": resume_step}
+                assignment |= {"generation": self.generation, "resume_step": resume_step, "snapshot_buffers": 5}
+                if self.job.get("unhurried"):
+                    keeper.SMALL_BYTES = -1
+                if self.job.get("slow_copies"):
+                    adapt_quickly(is_slow=rank == 0)
                 line = board.BoardLine(self.board, rank)
                 runtime.install(runtime.Runtime(link, assignment, line, self.arenas[rank]))
             name = f"{'run' if with_runtime else 'plain'}-{rank}.log"
@@ -206,6 +223,7 @@ def main() -> None:
                 "plain": [(folder / f"plain-{rank}.log").read_text().splitlines() for rank in everyone],
                 "run": [(folder / f"run-{rank}.log").read_text().splitlines() for rank in everyone],
                 "plain_final": [(folder / f"plain-{rank}.final").read_text() for rank in everyone],
+                "every": [int((folder / f"run-{rank}.every").read_text()) for rank in everyone],
                 "run_final": [(folder / f"run-{rank}.final").read_text() for rank in everyone],
             }
         )

@@ -241,3 +241,27 @@ def test_a_folder_that_is_none(tmp_path):
 def test_an_empty_folder_says_so(tmp_path, capsys):
     found = run(tmp_path, capsys)
     assert (found["code"], found["ranks"], found["confidence"]) == ("ES-H15", [], "low")
+
+
+def test_control_characters_and_half_surrogates_steer_no_terminal_and_break_no_json(tmp_path, capsys):
+    healthy_evidence(tmp_path)
+    (tmp_path / os.fsdecode(b"rank-0-\xff\x1b[31m.json")).write_bytes(b'{"x":')
+    frame = {"name": "f\x1b[2J\ud800", "filename": "/home/u/a\u202e.py", "line": 3}
+    thread = {
+        "pid": 7,
+        "thread_id": 1,
+        "thread_name": "MainThread",
+        "active": True,
+        "owns_gil": True,
+        "frames": [frame],
+    }
+    native = [{"pid": 7, "tid": 7, "name": "x\x07", "state": "D", "call": "read of /data/\x1b]0;x\x07\udcff"}]
+    envelope = {"everstep_evidence": 1, "rank": 2, "stacks": [thread], "native": native, "states": [[7, "D"]]}
+    (tmp_path / "rank-2.json").write_text(json.dumps(envelope))
+    assert run(tmp_path, capsys)["ranks"] == [2]
+    parser = argparse.ArgumentParser()
+    analyze.add_arguments(parser)
+    analyze.run(parser.parse_args([str(tmp_path)]))
+    text = capsys.readouterr().out
+    assert "read of /data/" in text
+    assert all(c.isprintable() or c == "\n" for c in text)

@@ -191,7 +191,9 @@ class Ranks:
 
 def dump_stack(pid: int, path: Path) -> None:
     assert PY_SPY
-    done = subprocess.run([PY_SPY, "dump", "--json", "--pid", str(pid)], capture_output=True, timeout=20, check=False)
+    done = subprocess.run(
+        [PY_SPY, "dump", "--json", "--nonblocking", "--pid", str(pid)], capture_output=True, timeout=20, check=False
+    )
     path.write_bytes(done.stdout)
     if done.returncode:
         path.with_suffix(".err").write_bytes(done.stderr)

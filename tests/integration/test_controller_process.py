@@ -290,6 +290,8 @@ def test_a_node_that_stays_silent_is_lost(controller):
         await until(lambda: any(isinstance(event, NodeLost) for event in controller.events()))
 
     asyncio.run(story())
+    (lost,) = [event for event in controller.events() if isinstance(event, NodeLost)]
+    assert "its link was gone" in lost.reason
 
 
 def test_a_node_that_comes_back_in_time_is_not_lost(tmp_path):

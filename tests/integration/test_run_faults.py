@@ -6,18 +6,12 @@ import sys
 import time
 
 import pytest
-from real_run import Launcher, launching
+from real_run import Launcher
 
 from everstep.model.actions import Concluded, Finish, IncidentClosed, IncidentOpened, StartWorkers
 from everstep.model.events import ControllerStarted, NodeJoined, NodeLost, StopRequested
 
 TWO = ("--nproc-per-node", 2)
-
-
-@pytest.fixture
-def launcher(tmp_path):
-    with launching(tmp_path) as made:
-        yield made
 
 
 def outcome(run) -> str:
@@ -185,7 +179,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("num_standby", [0, 1])
+@pytest.mark.parametrize("num_standby", [pytest.param(0, marks=pytest.mark.soak), 1])
 def test_snapshots_outlive_agent_after_agent(launcher: Launcher, num_standby):
     run = launcher.start(*TWO, "--standby", num_standby, launcher.script(STATEFUL), 45)
     for generation, step in enumerate((5, 15)):
@@ -214,3 +208,46 @@ def test_an_unfinished_run_goes_on_in_its_directory(launcher: Launcher):
     over = launcher.start(*launcher.loop(2))
     assert over.wait() == 2
     assert "is over (succeeded)" in over.err()
+
+
+SPAWNS = """
+import multiprocessing, os, signal, time
+context = multiprocessing.get_context("spawn")
+def work(queue):
+    while True:
+        queue.put(1)
+        time.sleep(0.01)
+if __name__ == "__main__":
+    queue = context.Queue(4)  # named semaphores, which only a resource tracker unlinks
+    child = context.Process(target=work, args=(queue,), daemon=True)
+    child.start()
+    queue.get()
+    for step in range(100_000):
+        print("step", step, flush=True)
+        time.sleep(0.05)
+"""
+
+
+def semaphores() -> set[str]:
+    return {entry.name for entry in os.scandir("/dev/shm") if entry.name.startswith("sem.mp-")}
+
+
+@pytest.mark.parametrize(
+    "whom", ["launcher", *(pytest.param(whom, marks=pytest.mark.soak) for whom in ("rank", "agent"))]
+)
+def test_named_semaphores_do_not_outlive_their_program(launcher: Launcher, whom: str):
+    before = semaphores()
+    run = launcher.start("--nproc-per-node", 1, launcher.script(SPAWNS))
+    run.until_step(3, world_size=1)
+    held = semaphores() - before
+    assert held, "the program has none: nothing would be tested"
+    pid = {"rank": run.rank_pid(0), "agent": run.agent_pid(), "launcher": run.process.pid}[whom]
+    os.kill(pid, signal.SIGKILL)
+    if whom != "launcher":
+        run.until_step(3, generation=1, world_size=1)
+        run.process.send_signal(signal.SIGINT)
+    run.wait()
+    deadline = time.monotonic() + 10.0
+    while (left := semaphores() & held) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left

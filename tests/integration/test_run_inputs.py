@@ -2,11 +2,13 @@
 
 import os
 import socket
+import time
 
 import pytest
 from real_run import Launcher, launching
 
 from everstep.cli.main import main
+from everstep.health.store import Store
 
 
 @pytest.fixture
@@ -107,3 +109,11 @@ def test_a_full_disk(everstep, monkeypatch):
     code, err = everstep("train.py")
     assert code == 4
     assert "MiB free, needed are at least" in err
+
+
+def test_a_quarantined_machine_is_used_and_said(tmp_path):
+    with launching(tmp_path) as launcher:
+        Store(tmp_path / "home/nodes.db").quarantine(socket.gethostname(), at=time.time(), why="fan", by="me")
+        run = launcher.start(*launcher.loop(3))
+        assert run.wait() == 0
+        assert "this machine is quarantined (fan)" in run.err(), run.err()

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from real_run import Launcher, Run, launching
+from real_run import Launcher, Run
 
 from everstep.model.actions import Concluded, IncidentClosed, StartWorkers
 
@@ -19,12 +19,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.fixture
-def launcher(tmp_path):
-    with launching(tmp_path) as made:
-        yield made
-
-
 def config(folder: Path, **values: float) -> Path:
     path = folder / "everstep.toml"
     path.write_text("[policy]\n" + "".join(f"{key} = {value}\n" for key, value in values.items()))
@@ -35,6 +29,7 @@ def codes(run: Run) -> list[str]:
     return [concluded.verdict.code for concluded in run.actions(Concluded)]
 
 
+@pytest.mark.soak
 def test_a_rank_that_never_calls_init_process_group_is_named(launcher: Launcher, tmp_path: Path):
     settings = config(tmp_path, rendezvous_timeout_s=2.0)
     run = launcher.start("--config", settings, "--nproc-per-node", 2, launcher.script(STARTS_LATE))

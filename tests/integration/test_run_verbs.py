@@ -5,16 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from real_run import TIMEOUT_S, Launcher, Run, launching
+from real_run import TIMEOUT_S, Launcher, Run
 
 from everstep.model.actions import Finish, Refused, StartWorkers
 from everstep.model.events import DrillRequested, ProposalApproved
-
-
-@pytest.fixture
-def launcher(tmp_path):
-    with launching(tmp_path) as made:
-        yield made
 
 
 def verb(*argv: object, run: Run) -> "subprocess.CompletedProcess[str]":

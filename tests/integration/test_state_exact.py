@@ -18,19 +18,34 @@ def run_nursery(tmp_path: Path, **job) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("num_ranks", "wrap", "seed"),
-    [(3, "before", 1), (2, "bare", 2), (3, "after", 3), (4, "bare", 4)],
+    ("num_ranks", "wrap", "seed", "unhurried"),
+    [(3, "before", 1, False), (2, "bare", 2, True), (3, "after", 3, True), (4, "bare", 4, False)],
 )
-def test_killed_equals_never_killed(tmp_path: Path, num_ranks: int, wrap: str, seed: int) -> None:
+def test_killed_equals_never_killed(tmp_path: Path, num_ranks: int, wrap: str, seed: int, unhurried: bool) -> None:
     """`wrap`: the State is given the DDP module, the bare one, or the bare one before DDP is made."""
-    result = run_nursery(tmp_path, num_ranks=num_ranks, wrap=wrap, seed=seed)
+    result = run_nursery(tmp_path, num_ranks=num_ranks, wrap=wrap, seed=seed, unhurried=unhurried)
     resumed = [-1 if step is None else step for step in result["resumed"]]
     assert max(resumed) > 0, "nothing was ever resumed"
     assert resumed == sorted(resumed)
-    assert max(result["lost"]) <= 1, "at most the step that the fastest rank had done and the slowest had not"
+    # At most the step that the fastest rank had done and the slowest had not, and one whose copy was under way.
+    assert max(result["lost"]) <= 1 + unhurried
     for plain, killed in zip(result["plain"], result["run"], strict=True):
         truth = dict(line.split() for line in plain)
         lines = [line.split() for line in killed]
         assert {step for step, _ in lines} == set(truth)
         assert [(step, loss) for step, loss in lines if truth[step] != loss] == []
+    assert result["run_final"] == result["plain_final"]
+
+
+def test_not_every_step_kept_and_all_ranks_keep_the_same(tmp_path: Path) -> None:
+    """Copies of one rank take longer than its forward and backward: all ranks come to keep every fourth step only."""
+    job = {"num_ranks": 2, "wrap": "bare", "seed": 5, "unhurried": True, "slow_copies": True}
+    result = run_nursery(tmp_path, num_steps=90, kills=2, **job)
+    assert result["every"] == [4, 4]
+    assert max(-1 if step is None else step for step in result["resumed"]) > 0
+    assert max(result["lost"]) <= 4 + 2
+    for plain, killed in zip(result["plain"], result["run"], strict=True):
+        truth = dict(line.split() for line in plain)
+        assert {line.split()[0] for line in killed} == set(truth)
+        assert [line for line in killed if truth[line.split()[0]] != line.split()[1]] == []
     assert result["run_final"] == result["plain_final"]

@@ -7,12 +7,12 @@ import subprocess
 import sys
 import time
 
-from everstep.worker import arena
-from everstep.worker.arena import Arena
+from everstep.checkpoint import arena
+from everstep.checkpoint.arena import Arena
 
 WRITER = """
 import sys
-from everstep.worker.arena import Arena, held_steps
+from everstep.checkpoint.arena import Arena, held_steps
 
 memory = Arena(int(sys.argv[1]))
 step = max(held_steps(memory.fd), default=-1)

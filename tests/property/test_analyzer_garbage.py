@@ -114,5 +114,7 @@ def test_any_json_as_evidence(value):
 @given(st.text(max_size=300) | st.text(alphabet="loss grad_norm: step=123.e|/nan[]rank", max_size=300))
 @settings(max_examples=200, deadline=None)
 def test_any_line_of_a_log(line):
-    for reader in (read_point, read_step, read_rank, read_timeout):
-        reader(line)
+    point, step, rank, timeout = read_point(line), read_step(line), read_rank(line), read_timeout(line)
+    assert point is None or point.loss is not None or point.grad_norm is not None, "a point says something"
+    assert all(number is None or number >= 0 for number in (step, rank, point.step if point is not None else None))
+    assert timeout is None or timeout.seq is None or timeout.seq >= 0

@@ -9,9 +9,9 @@ from everstep.core.reissue import reissue
 from everstep.core.state import Phase, State
 from everstep.core.step import step
 from everstep.model import actions, events
-from everstep.model.facts import ErrorReport, Exit, Held, RankAccount, Started
+from everstep.model.facts import Alert, Checkpoint, ErrorReport, Exit, Held, RankAccount, Started
 from everstep.model.spec import Launch, Mode, RunSpec
-from everstep.model.verdict import Blame, Confidence, Verdict
+from everstep.model.verdict import Blame, Confidence, Refusal, Verdict
 from everstep.testing import Cluster
 
 NODES = [f"n{i}" for i in range(5)]
@@ -48,9 +48,19 @@ ACCOUNTS = st.builds(
     first_step_at=MARKS,
     counts_own_steps=st.booleans(),
 )
-HELD = st.lists(st.builds(Held, rank=RANKS, steps=st.lists(st.integers(0, 9), max_size=2).map(tuple)), max_size=4).map(
-    tuple
-)
+ENTRIES = st.lists(st.tuples(st.integers(0, 9), GENERATIONS), max_size=3)
+HELD = st.lists(
+    st.one_of(
+        st.builds(Held, rank=RANKS, steps=st.lists(st.integers(0, 9), max_size=2).map(tuple)),
+        st.builds(
+            lambda rank, entries: Held(
+                rank=rank, steps=tuple(step for step, _ in entries), generations=tuple(gen for _, gen in entries)
+            ),
+            rank=RANKS, entries=ENTRIES,
+        ),
+    ),
+    max_size=4,
+).map(tuple)  # fmt: skip
 COMMON = {"at": TIMES, "node": st.sampled_from(NODES), "generation": GENERATIONS}
 SPECS = st.builds(
     RunSpec,
@@ -61,9 +71,19 @@ SPECS = st.builds(
     mode=st.sampled_from(Mode),
     launch=st.sampled_from([Launch.SCRIPT, Launch.COMMAND]),
 )
+CHECKPOINTS = st.lists(
+    st.builds(
+        lambda step, trusted, at: Checkpoint(step=step, path=f"/c/{step}", world_size=2, at=at, is_trusted=trusted),
+        step=st.integers(0, 9), trusted=st.booleans(), at=TIMES,
+    ),
+    max_size=2,
+).map(tuple)  # fmt: skip
 ANY_EVENT = st.one_of(
-    st.builds(events.NodeJoined, host=st.just("h"), pid=st.just(1), held=HELD, stopped=st.booleans(), **COMMON),
-    st.builds(events.NodeLost, at=TIMES, node=st.sampled_from(NODES), reason=st.just("gone")),
+    st.builds(
+        events.NodeJoined, host=st.just("h"), pid=st.just(1), held=HELD, backups=HELD, stopped=st.booleans(),
+        endpoint=st.sampled_from(["", "h:1"]), **COMMON,
+    ),
+    st.builds(events.NodeLost, at=TIMES, node=st.sampled_from(NODES), reason=st.just("gone"), kept=HELD),
     st.builds(events.NodeRefused, at=TIMES, why=st.just("none")),
     st.builds(events.StoreOpened, at=TIMES, generation=GENERATIONS, host=st.just("h"), port=st.just(1)),
     st.builds(
@@ -76,13 +96,20 @@ ANY_EVENT = st.one_of(
     st.builds(events.WorkersFailedToStart, why=st.just("fork"), **COMMON),
     st.builds(events.MarksReported, accounts=st.lists(ACCOUNTS, max_size=4).map(tuple), **COMMON),
     st.builds(events.WorkerExited, exit=EXITS, **COMMON),
-    st.builds(events.WorkersStopped, exits=st.lists(EXITS, max_size=3).map(tuple), held=HELD, **COMMON),
+    st.builds(events.WorkersStopped, exits=st.lists(EXITS, max_size=3).map(tuple), held=HELD, backups=HELD, **COMMON),
+    st.builds(events.ReplicasAgreed, at=TIMES, generation=GENERATIONS, step=st.integers(0, 9)),
+    st.builds(
+        events.RestoreFailed, rank=RANKS, step=st.integers(0, 9), source=st.sampled_from(["memory", "peer", "disk"]),
+        where=st.sampled_from(["", "n0", "/c/3"]), why=st.just("damaged"), is_damaged=st.booleans(),
+        **COMMON,
+    ),
+    st.builds(events.CheckpointsFound, at=TIMES, checkpoints=CHECKPOINTS, why=st.sampled_from(["", "", "", "gone"])),
     st.builds(
         events.TimerFired,
         at=TIMES,
         key=st.builds(
             "{}:{}".format,
-            st.sampled_from(["settle", "start", "rendezvous", "node", "approval", "evidence", "diagnosis"]),
+            st.sampled_from(["settle", "start", "rendezvous", "node", "approval", "evidence", "diagnosis", "evict"]),
             st.sampled_from(["0", "1", "r1", "r2", "i1"]),
         ),
     ),
@@ -101,6 +128,25 @@ ANY_EVENT = st.one_of(
             Verdict, code=st.sampled_from(["ES-H00", "ES-H02"]), sentence=st.just("it hangs."),
             blame=st.just(Blame.UNKNOWN), confidence=st.just(Confidence.HIGH), ranks=st.just((1,)), at=TIMES,
         ),
+    ),
+    st.builds(
+        events.NodeAlerted, at=TIMES, node=st.sampled_from(NODES), alerts=st.lists(
+            st.builds(
+                Alert, at=TIMES, code=st.sampled_from(["ES-G13", "ES-G79"]), sentence=st.just("noticed"),
+                component=st.just("gpu"), blame=st.sampled_from(["machine", "user", "nobody"]),
+                severity=st.sampled_from(["fault", "error", "info"]),
+                action=st.sampled_from(["REPLACE_NODE", "RESET_GPU", "CHECK_USER_CODE"]),
+                role=st.sampled_from(["root", "cascade"]), device=st.sampled_from(["", "gpu 0"]),
+            ), max_size=2,
+        ).map(tuple),
+    ),
+    st.builds(
+        events.AnomalyFound, at=TIMES, generation=GENERATIONS, verdict=st.builds(
+            Verdict, code=st.sampled_from(["ES-S01", "ES-N01", "ES-N04", "ES-N05"]), sentence=st.just("it is slow."),
+            blame=st.just(Blame.MACHINE), confidence=st.just(Confidence.HIGH), ranks=RANKS.map(lambda r: (r,)),
+            at=TIMES,
+        ),
+        refusal=st.none() | st.just(Refusal(what="evict", why="uneven")),
     ),
     st.builds(events.StopRequested, at=TIMES, why=st.just("SIGINT"), signal=st.just(2)),
     st.builds(
@@ -134,7 +180,8 @@ def test_no_order_of_events_breaks_the_rules(spec: RunSpec, history: list[events
 @given(data=st.data(), spec=SPECS, snapshots=st.booleans())
 def test_a_cluster_that_answers_always_gets_somewhere(data: st.DataObject, spec: RunSpec, snapshots: bool) -> None:
     """With peers that answer, no fault leaves the run stuck: it trains, waits for approval, or is over."""
-    cluster = Cluster(spec, Policy(max_restarts=4), snapshots=snapshots)
+    copies_lag = data.draw(st.none() | st.integers(0, 2))
+    cluster = Cluster(spec, Policy(max_restarts=4), snapshots=snapshots, copies_lag=copies_lag)
     cluster.start()
     for _ in range(data.draw(st.integers(0, 12))):
         if cluster.state.is_over:
@@ -148,6 +195,36 @@ def test_a_cluster_that_answers_always_gets_somewhere(data: st.DataObject, spec:
     generations = {action.generation for action in started}
     assert len(generations) <= 1 + len(cluster.state.restarts)
     assert generations == set(range(len(generations)))
+
+
+@settings(max_examples=600, deadline=None)
+@given(data=st.data(), spec=SPECS, copies_lag=st.none() | st.integers(0, 2))
+def test_the_newest_step_that_every_rank_can_have_is_the_one(
+    data: st.DataObject, spec: RunSpec, copies_lag: int | None
+) -> None:
+    """The cluster knows the truth of who holds what, and refuses a start that cannot be (FakeMemory)."""
+    cluster = Cluster(spec, Policy(max_restarts=20, max_same_failure=9), copies_lag=copies_lag)
+    cluster.start()
+    went_back = set()
+    for _ in range(data.draw(st.integers(1, 15))):
+        if cluster.state.is_over:
+            break
+        before, num_records = cluster.state.generation, len(cluster.records)
+        trusted = cluster.state.trusted_step
+        if data.draw(st.booleans()):
+            _memory_thing(cluster, data)
+        else:
+            _one_thing(cluster, data)
+        decided = [action for record in cluster.records[num_records:] for action in record.actions]
+        if any(isinstance(a, actions.Concluded) and a.decision.rule == "go-back" for a in decided):
+            went_back |= set(range(before + 1, cluster.state.generation + 1))
+            if not any(isinstance(a, actions.Refused) and a.what == "go back to a trusted step" for a in decided):
+                cluster.memory.distrust(trusted, before)
+    for generation, (chosen, best) in enumerate(cluster.chosen):
+        if generation in went_back and chosen is not None and best is not None:
+            assert chosen <= best  # to what is trusted, where that is to be had
+        else:
+            assert chosen == best
 
 
 @settings(max_examples=500, deadline=None)
@@ -184,6 +261,28 @@ def test_every_start_has_all_ranks_once_and_its_own_store(data: st.DataObject, s
         assert len({(s.store_port, s.resume_step) for s in starts}) == 1
         ports.append(starts[0].store_port)
     assert len(set(ports)) == len(ports)
+
+
+def _memory_thing(cluster: Cluster, data: st.DataObject) -> None:
+    """Something happens to what is held, or to what is known of it."""
+    memory, state = cluster.memory, cluster.state
+    node_of = {worker.rank: worker.node for worker in state.workers.values()}
+    what = data.draw(st.sampled_from(["agree", "corrupt", "checkpoint", "damage", "late", "train"]))
+    places = [("", rank, step) for rank, node in node_of.items() for step in memory.own.get(node, {}).get(rank, {})]
+    places += [(n, rank, step) for n, shelf in memory.copies.items() for rank in shelf for step in shelf[rank]]
+    if what == "train":
+        cluster.train(data.draw(st.integers(1, 4)))
+    elif what == "agree":
+        cluster.agree()
+    elif what == "corrupt" and node_of:
+        cluster.anomaly(data.draw(st.sampled_from(["ES-N04", "ES-N05"])), data.draw(st.sampled_from(sorted(node_of))))
+    elif what == "checkpoint":
+        cluster.checkpoint(trusted=data.draw(st.booleans()))
+    elif what == "damage" and (places or memory.disk):
+        memory.damaged.add(data.draw(st.sampled_from([*places, *memory.disk])))
+    elif what == "late" and state.generation > 0 and state.active_nodes:
+        rank, node = data.draw(st.sampled_from(sorted(node_of))), data.draw(st.sampled_from(state.active_nodes))
+        memory.arrive_late(rank, node, data.draw(st.integers(0, 12)), data.draw(st.integers(0, state.generation - 1)))
 
 
 def _one_thing(cluster: Cluster, data: st.DataObject) -> None:

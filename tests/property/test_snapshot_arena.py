@@ -5,8 +5,8 @@ import os
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.worker import arena
-from everstep.worker.arena import Arena
+from everstep.checkpoint import arena
+from everstep.checkpoint.arena import Arena
 
 SNAPSHOT_BYTES = 64
 
@@ -19,18 +19,25 @@ class MortalArena(Arena):
     """Dies just before its n-th write, of a cell or of a piece of data: all that a killed process can do."""
 
     writes_left = 1 << 30
+    published: list[int] = []
 
     def _store(self, index: int, field: int, value: int) -> None:
         self._breathe()
         super()._store(index, field, value)
 
     def put(self, step: int, generation: int) -> None:
-        index = self.begin(step, generation)
+        index = self.begin(step, generation, lambda step: step % 5 == 0, keep_previous=generation % 2 == 0)
+        if index is None:
+            return
         data = self.buffer(index)
         for at in range(0, SNAPSHOT_BYTES, 16):
             self._breathe()
             data[at : at + 16] = content(step, generation)[at : at + 16]
-        self.publish(SNAPSHOT_BYTES, 8, 0)
+        snapshot = self.publish(SNAPSHOT_BYTES, 8, 0)
+        self.published = [*self.published, step]
+        if step % 3 == 0:
+            self._breathe()
+            self.seal(snapshot)
 
     def _breathe(self) -> None:
         self.writes_left -= 1
@@ -50,33 +57,42 @@ def check(fd: int, history: dict[int, int], had_one: bool) -> None:
         data = bytes(memory.buffer(snapshot.buffer)[: snapshot.length])
         assert data == content(snapshot.step, snapshot.generation)
         assert history[snapshot.step] == snapshot.generation, "a step of a history that was given up"
+        assert arena.verify(fd, snapshot) == ""
     memory.close()
     assert snapshots or not had_one, "the last complete snapshot is gone"
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 1)), min_size=1, max_size=8))
-def test_killed_at_any_write_in_any_number_of_generations(lives: list[tuple[int, int]]) -> None:
-    """Each life: killed before its n-th write, then resumed at the newest or the one before (peers may lag)."""
-    fd = arena.create(arena.arena_bytes(SNAPSHOT_BYTES), rank=0, world_size=1)
+@given(
+    st.lists(st.tuples(st.integers(0, 90), st.integers(0, 1), st.integers(-1, 12)), min_size=1, max_size=8),
+    st.integers(2, 6),
+)
+def test_killed_at_any_write_in_any_number_of_generations(lives: list[tuple[int, int, int]], num_buffers: int) -> None:
+    """Each life: killed before its n-th write, then resumed at the newest or the one before (peers may lag). Somebody
+    pins a step; it may be there, come, or never come."""
+    fd = arena.create(arena.arena_bytes(SNAPSHOT_BYTES, num_buffers), rank=0, world_size=1, num_buffers=num_buffers)
     history: dict[int, int] = {}
     had_one = False
-    for generation, (num_writes, back) in enumerate(lives):
+    for generation, (num_writes, back, pinned) in enumerate(lives):
         held = arena.held_steps(fd)
         resume = held[max(0, len(held) - 1 - back)] if held else -1
         arena.invalidate_after(fd, resume)
         history = {step: gen for step, gen in history.items() if step <= resume}
         memory = MortalArena(fd)
         memory.writes_left = num_writes
+        arena.pin(fd, generation % arena.NUM_PINS, None if pinned < 0 else pinned)
+        pinned_before = pinned in arena.held_steps(fd)
         step = resume
         try:
-            while True:
+            while step < resume + 40:
                 step += 1
                 memory.put(step, generation)
-                history[step] = generation
-                had_one = True
         except KilledError:
-            memory.close()
+            pass
+        memory.close()
+        history.update(dict.fromkeys(memory.published, generation))
+        had_one = had_one or bool(memory.published)
+        assert not pinned_before or pinned in arena.held_steps(fd), "a pinned step is gone"
         check(fd, history, had_one)
     os.close(fd)
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.worker.snapshot import DamagedError, Packer, Stored, Target
+from everstep.checkpoint.packing import DamagedError, Packer, Stored, Target
 
 DTYPES = (
     torch.float32,

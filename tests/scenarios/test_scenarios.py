@@ -23,7 +23,7 @@ def test_there_are_scenarios() -> None:
 
 
 def test_an_unknown_command_is_named_with_its_line() -> None:
-    with pytest.raises(ScenarioError, match=r"line 3: no command 'jump'; there are: answer, approve"):
+    with pytest.raises(ScenarioError, match=r"line 3: no command 'jump'; there are: agree, alert, anomaly, answer"):
         run_scenario("run ranks=2\n\njump 3\n")
 
 

@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import sys
+import threading
 import types
 
 import pytest
@@ -38,7 +39,7 @@ ACTION = StartWorkers(
 
 
 def test_ranks_get_torchruns_variables(tmp_path):
-    base = base_environment({"HOME": "/h", "EVERSTEP_LINK_FD": "9"}, 4, "w", watches_hangs=True)
+    base = base_environment({"HOME": "/h", "EVERSTEP_LINK_FD": "9"}, 4, "w", watches=True)
     env = rank_environment(
         base,
         RunSpec(program="t.py", role="trainer"),
@@ -52,7 +53,7 @@ def test_ranks_get_torchruns_variables(tmp_path):
         "HOME": "/h",
         "OMP_NUM_THREADS": "1",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_FR_BUFFER_SIZE": "512",
         "EVERSTEP_WARD": "w",
         "RANK": "6",
         "LOCAL_RANK": "2",
@@ -339,6 +340,23 @@ def test_arena_answers(worker):
     assert (refused.value.why, refused.value.free_bytes) == ("full", 3)
 
 
+def test_memory_that_comes_late_costs_that_question_only(worker, monkeypatch):
+    monkeypatch.setattr(runtime, "_ARENA_TIMEOUT_S", 0.05)
+    with pytest.raises(runtime.ArenaRefused, match="did not answer within"):
+        worker.runtime.request_arena(1)
+    fd = os.open(os.devnull, os.O_RDONLY)
+
+    def answer() -> None:
+        for num_bytes in (1, 2):
+            local.send(worker.agent, {"memory": "granted", "bytes": num_bytes}, (fd,))
+
+    late = threading.Timer(0.3, answer)  # far above the limit
+    late.start()
+    os.close(worker.runtime.request_arena(2, is_patient=True))
+    late.join()
+    os.close(fd)
+
+
 def test_fault_reports_are_limited_and_counted(worker):
     for _ in range(50):
         worker.runtime.report_fault("hook", "x" * 10_000)
@@ -389,14 +407,17 @@ def test_hooks_wait_for_torch_without_importing_it(worker, tmp_path, monkeypatch
     package.mkdir(parents=True)
     (tmp_path / "torch/__init__.py").write_text("")
     (package / "__init__.py").write_text("")
-    (package / "optimizer.py").write_text("hooks = []\nregister_optimizer_step_post_hook = hooks.append\n")
+    (package / "optimizer.py").write_text(
+        "hooks = []\nregister_optimizer_step_post_hook = hooks.append\n"
+        "register_optimizer_step_pre_hook = hooks.append\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     finders = list(sys.meta_path)
     try:
         hooks.install(worker.runtime)
         assert "torch" not in sys.modules
         module = __import__("torch.optim.optimizer", fromlist=["hooks"])
-        assert len(module.hooks) == 1
+        assert len(module.hooks) == 2
         assert module.__loader__.get_source("torch.optim.optimizer").startswith("hooks = []")
     finally:
         sys.meta_path[:] = finders

@@ -151,6 +151,19 @@ def test_opposite_order_names_both_and_the_deviating_one_first():
     assert (found.code, found.ranks) == ("ES-H05", (1, 0))
 
 
+def test_a_collective_left_out_shows_where_it_should_have_been():
+    """2 leaves out its tp collective and goes on through dp into the world: the end of its record looks as usual."""
+    job = Nccl({"0": ("default_pg", [0, 1, 2, 3]), **TP, "3": ("mesh_dp", [0, 2]), "4": ("mesh_dp", [1, 3])})
+    for _ in range(4):
+        job.run("1").run("2").run("3").run("4").run("0")
+    job.run("1").run("2", ranks=[3], state="started").run("3").run("4", ranks=[1], state="started")
+    job.run("0", ranks=[0, 2], state="started")
+    found = only(job.findings())
+    assert (found.code, found.ranks[0], found.confidence) == ("ES-H05", 2, "high")
+    assert found.sentence.startswith("rank 2 left out or put off all_reduce #5 in mesh_tp, unlike in its earlier steps")
+    assert "; rank 3 waits there" in found.sentence
+
+
 def test_all_entered_and_it_does_not_complete():
     found = only(steps(Nccl(WORLD | TP)).run("0", state="started").findings())
     assert (found.code, found.ranks) == ("ES-H11", ())

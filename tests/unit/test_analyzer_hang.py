@@ -6,7 +6,7 @@ import pytest
 
 from everstep.analyzer.clusters import Activity
 from everstep.analyzer.hang import HangPolicy, judge, judge_rank, window_s
-from everstep.analyzer.signals import Phase, RankSample, Rhythm, Signal, phase_seen
+from everstep.analyzer.signals import Phase, RankSample, Rhythm, Signal, WaitsOn, phase_seen
 
 FAST = Rhythm(step_s=(0.1,) * 60)  # a job of 100 ms steps
 
@@ -95,6 +95,7 @@ def test_the_window_follows_the_job(steps, expected):
 
 def test_known_checkpoints_set_their_window():
     assert window_s(Rhythm(checkpoint_s=(12.0,)), Phase.CHECKPOINT) == 48.0
+    assert window_s(Rhythm(checkpoint_s=(0.6,)), Phase.CHECKPOINT) == 30.0, "the next one may be on a busy server"
     assert window_s(Rhythm(), Phase.STARTUP) == HangPolicy().startup_s
 
 
@@ -111,3 +112,47 @@ def test_a_save_that_nobody_announced_is_still_a_save():
 
 def test_nobody_looked_at_is_not_hung():
     assert not judge([], FAST).hung
+
+
+OUTSIDE = {"waits_on": WaitsOn.OUTSIDE, "waits_for": "waits for a socket"}
+
+
+def test_a_rank_that_waits_for_something_outside_has_its_own_patience():
+    verdict = judge([sample(), sample(rank=1, **OUTSIDE)], FAST)
+    assert not verdict.hung
+    assert verdict.why == "not hung: rank 0 is silent, but rank 1 waits for a socket, which may take up to 30 s"
+    ages = dict.fromkeys(("log", "stack", "device", "communication"), 31.0)
+    late = judge([sample(**ages), sample(rank=1, **ages, **OUTSIDE)], FAST)
+    assert late.ranks == (0, 1)
+    assert "waits for a socket, but longer than 30 s" in late.by_rank[1].why
+
+
+def test_a_timer_that_ends_too_late_is_no_excuse():
+    soon = judge([sample(), sample(rank=1, **OUTSIDE, wait_left_s=20.0)], FAST)
+    never = judge([sample(), sample(rank=1, **OUTSIDE, wait_left_s=86400.0)], FAST)
+    assert (soon.hung, never.hung) == (False, True)
+
+
+def test_a_loader_that_works_is_no_loop():
+    """The main thread waits, its processes compute: the same signals as of a loop but for what it waits on."""
+    assert judge([sample(), sample(rank=1, device=0.1)], FAST).hung
+    assert not judge([sample(), sample(rank=1, device=0.1, waits_on=WaitsOn.OWN)], FAST).hung
+    assert judge([sample(), sample(rank=1, waits_on=WaitsOn.OWN)], FAST).hung, "they do not work"
+
+
+def test_waiting_outside_says_nothing_of_a_rank_that_is_not_silent():
+    verdict = judge([sample(), sample(rank=1, log=0.1, stack=0.1, device=0.1, communication=0.1, **OUTSIDE)], FAST)
+    assert verdict.hung, "it lives and takes part; it keeps nobody waiting"
+
+
+@pytest.mark.parametrize("late", [{"device": 0.1, "stack": None}, OUTSIDE], ids=["computes", "waits"])
+def test_who_keeps_the_others_waiting_may_be_seen_a_moment_younger(late):
+    """Ages are known to half a second: a rank whose own are just below the window is the reason all the same."""
+    verdict = judge(
+        [
+            sample(log=2.1, stack=2.1, device=2.1, communication=2.1),
+            sample(rank=1, log=None, communication=1.8, **{"device": 1.8, "stack": 1.8, **late}),
+        ],
+        FAST,
+    )
+    assert not verdict.hung, verdict.why

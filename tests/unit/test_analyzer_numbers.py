@@ -29,6 +29,8 @@ TITAN = (
         ('{"step": 7, "loss": 0.5}', Point(step=7, loss=0.5)),
         ("step 12 loss 3.25", Point(step=12, loss=3.25)),
         ("iter=5 loss=1e-3", Point(step=5, loss=0.001)),
+        ("step 250: train loss 2.9, val loss 3.2", Point(step=250, loss=2.9)),
+        ("Epoch 3, step: 70, Loss: 0.25, gnorm: 1.5", Point(step=70, loss=0.25, grad_norm=1.5)),
     ],
 )
 def test_lines_of_known_formats(line, expected):
@@ -46,7 +48,22 @@ def test_not_a_number_is_read_as_such(value):
 
 
 @pytest.mark.parametrize(
-    "line", ["", "hello", "loss of connection", "the loss was", "x" * 100_000, "gradient 5", "step 5"]
+    "line",
+    [
+        "validation loss at iteration 1000 | lm loss value: 2.5E+00 | lm loss PPL: 12.1",
+        "val loss: 3.2",
+        "Validation Loss 3.2",
+        "test_loss=7",
+        "{'eval_loss': 3.2}",
+        "val/loss: 4.0",
+        "",
+        "hello",
+        "loss of connection",
+        "the loss was",
+        "x" * 100_000,
+        "gradient 5",
+        "step 5",
+    ],
 )
 def test_lines_without_numbers(line):
     assert read_point(line) is None

@@ -1,11 +1,12 @@
 """The arena on its own: what is held, where the next snapshot goes, and what garbage is taken for."""
 
+import dataclasses
 import os
 
 import pytest
 
-from everstep.worker import arena
-from everstep.worker.arena import Arena, ArenaError
+from everstep.checkpoint import arena, seal
+from everstep.checkpoint.arena import Arena, ArenaError
 
 PAGE = arena.PAGE_BYTES
 
@@ -86,6 +87,195 @@ def test_publish_without_begin_is_refused(fd: int) -> None:
     with pytest.raises(ArenaError, match="nothing to publish"):
         memory.publish(memory.capacity_bytes + 1, 1, 0)
     memory.close()
+
+
+@pytest.fixture
+def roomy():
+    fd = arena.create(arena.arena_bytes(100, 5), rank=0, world_size=2, num_buffers=5)
+    yield fd
+    os.close(fd)
+
+
+def put_all(fd: int, *steps: int, **options) -> list[int]:
+    """The steps that were kept of these."""
+    memory = Arena(fd)
+    kept = []
+    for step in steps:
+        index = memory.begin(step, 0, **options)
+        if index is not None:
+            memory.buffer(index)[:100] = bytes([step % 256]) * 100
+            memory.publish(100, 10, 7)
+            kept.append(step)
+    memory.close()
+    return kept
+
+
+def test_as_many_steps_as_buffers(roomy: int) -> None:
+    assert arena.inspect(roomy).num_buffers == 5
+    assert put_all(roomy, *range(9)) == list(range(9))
+    assert arena.held(roomy) == tuple((step, 0) for step in range(4, 9))
+    for buffers in (1, 9):
+        with pytest.raises(ArenaError, match="2 to 8"):
+            arena.create(1 << 20, rank=0, world_size=1, num_buffers=buffers)
+
+
+def test_a_pinned_step_stays_also_when_it_was_pinned_before_it_existed(roomy: int) -> None:
+    arena.pin(roomy, arena.PIN_BACKUP, 2)
+    arena.pin(roomy, arena.PIN_TRUSTED, 4)
+    assert arena.pins(roomy) == (4, 2, None, None)
+    put_all(roomy, *range(12))
+    assert arena.held_steps(roomy) == (2, 4, 9, 10, 11)
+    arena.pin(roomy, arena.PIN_BACKUP, None)
+    put_all(roomy, 12)
+    assert arena.held_steps(roomy) == (4, 9, 10, 11, 12)
+    with pytest.raises(ValueError, match="4"):
+        arena.pin(roomy, 4, 1)
+
+
+def test_when_all_others_are_pinned_a_snapshot_is_skipped_and_the_newest_stays(roomy: int) -> None:
+    put_all(roomy, *range(5))
+    for which, step in enumerate(range(4)):
+        arena.pin(roomy, which, step)
+    assert put_all(roomy, 5, 6) == []
+    assert arena.held_steps(roomy) == (0, 1, 2, 3, 4)
+    arena.pin(roomy, arena.PIN_SPARE, None)
+    assert put_all(roomy, 7) == [7]
+    assert arena.held_steps(roomy) == (0, 1, 2, 4, 7)
+
+
+def test_the_newest_candidate_and_the_one_before_the_newest_stay_where_there_is_room(roomy: int) -> None:
+    options = {"is_candidate": lambda step: step % 10 == 0, "keep_previous": True}
+    put_all(roomy, *range(10, 18), **options)
+    assert arena.held_steps(roomy) == (10, 14, 15, 16, 17)
+    put_all(roomy, *range(18, 27), **options)
+    assert arena.held_steps(roomy) == (20, 23, 24, 25, 26)
+    arena.pin(roomy, arena.PIN_TRUSTED, 20)
+    put_all(roomy, 27, 28, 29, 30, 31, 32, 33, 34, **options)
+    assert arena.held_steps(roomy) == (20, 30, 32, 33, 34)
+    arena.pin(roomy, arena.PIN_BACKUP, 32)
+    put_all(roomy, 35, 36, **options)
+    assert 30 not in arena.held_steps(roomy)  # no room for all: trust comes later
+    assert arena.held_steps(roomy) == (20, 32, 34, 35, 36)
+    arena.pin(roomy, arena.PIN_PERSIST, 34)
+    put_all(roomy, 37, 38, **options)
+    assert arena.held_steps(roomy) == (20, 32, 34, 37, 38)
+
+
+def test_a_candidate_that_is_older_than_the_trusted_one_waits_for_nothing(roomy: int) -> None:
+    arena.pin(roomy, arena.PIN_TRUSTED, 11)
+    put_all(roomy, *range(10, 20), is_candidate=lambda step: step == 10)
+    assert arena.held_steps(roomy) == (11, 16, 17, 18, 19)
+
+
+def test_who_pins_in_the_moment_in_which_the_buffer_is_chosen_wins(roomy: int) -> None:
+    put_all(roomy, *range(5))
+
+    class Raced(Arena):
+        def _store(self, index: int, field: int, value: int) -> None:
+            super()._store(index, field, value)
+            if value == arena.WRITING and field == 0:
+                arena.pin(roomy, arena.PIN_BACKUP, 0)
+
+    memory = Raced(roomy)
+    put(memory, 5)
+    memory.close()
+    assert arena.held_steps(roomy) == (0, 2, 3, 4, 5)
+
+
+def test_sealed_snapshots_are_verified_to_the_last_byte(fd: int) -> None:
+    size = seal.PIECE_BYTES * 2 + 1000
+    large = arena.create(arena.arena_bytes(size, 2), rank=0, world_size=1)
+    memory = Arena(large)
+    index = memory.begin(0, 0)
+    memory.buffer(index)[:size] = os.urandom(size)
+    snapshot = memory.publish(size, 10, 7)
+    assert arena.verify(large, snapshot) == ""  # nobody has sealed it
+    assert not snapshot.sealed
+    assert memory.seal(snapshot)
+    (sealed,) = arena.inspect(large).snapshots
+    assert sealed.sealed
+    assert sealed.extent_bytes == size + 3 * 8
+    assert arena.verify(large, sealed) == ""
+    start = arena.offset_of(arena.inspect(large), index)
+    for at in (0, seal.PIECE_BYTES - 1, seal.PIECE_BYTES, size - 1):
+        flip(large, start + at)
+        piece = at // seal.PIECE_BYTES * seal.PIECE_BYTES
+        assert arena.verify(large, sealed).startswith(f"bytes {piece} to ")
+        flip(large, start + at)
+    flip(large, start + size + 5)
+    assert arena.verify(large, sealed) == "its table of sums is damaged"
+    flip(large, start + size + 5)
+    first, second = (os.pread(large, seal.PIECE_BYTES, start + n * seal.PIECE_BYTES) for n in range(2))
+    os.pwrite(large, second + first, start)
+    assert arena.verify(large, sealed) != ""  # pieces that changed places
+    memory.close()
+    os.close(large)
+
+
+def flip(fd: int, at: int) -> None:
+    os.pwrite(fd, bytes([os.pread(fd, 1, at)[0] ^ 16]), at)
+
+
+def test_a_seal_is_given_up_when_it_is_not_wanted_or_its_snapshot_has_gone(fd: int) -> None:
+    memory = Arena(fd)
+    memory.begin(0, 0)
+    first = memory.publish(100, 10, 7)
+    assert not memory.seal(first, lambda: False)
+    put(memory, 1)
+    put(memory, 2)
+    assert not memory.seal(first)
+    assert not any(snapshot.sealed for snapshot in memory.snapshots())
+    memory.retract(2)
+    assert arena.held_steps(fd) == (1,)
+    memory.close()
+
+
+def test_a_seal_that_was_broken_off_goes_on_where_it_was() -> None:
+    size = 3 * seal.PIECE_BYTES + 5
+    large = arena.create(arena.arena_bytes(size), rank=0, world_size=1)
+    memory = Arena(large)
+    memory.buffer(memory.begin(0, 0))[:size] = bytes(range(251)) * (size // 251) + bytes(size % 251)
+    snapshot = memory.publish(size, 10, 7)
+    table = bytearray()
+    for num_pieces in (1, 2, 3, 4):
+        assert not memory.seal(snapshot, lambda: False, table)
+        assert len(table) == num_pieces * seal.SUM_BYTES
+    assert memory.seal(snapshot, lambda: False, table)
+    (sealed,) = memory.snapshots()
+    assert sealed.sealed
+    assert arena.verify(large, sealed) == ""
+    memory.close()
+    os.close(large)
+
+
+def test_a_snapshot_from_elsewhere_is_published_whole(fd: int, roomy: int) -> None:
+    memory = Arena(roomy)
+    index = memory.begin(8, 3)
+    memory.buffer(index)[:100] = bytes(range(100))
+    assert memory.seal(memory.publish(100, 10, 7))
+    memory.close()
+    (like,) = arena.inspect(roomy).snapshots
+    data = os.pread(roomy, like.extent_bytes, arena.offset_of(arena.inspect(roomy), index))
+
+    put_all(fd, 5, 6)
+    there = arena.receive(fd, like)
+    assert arena.held_steps(fd) == (6,)
+    start = arena.offset_of(arena.inspect(fd), there)
+    os.pwrite(fd, data[:50], start)
+    assert arena.receive(fd, like) == there  # the transfer broke off, and goes on where it was
+    os.pwrite(fd, data[50:], start + 50)
+    arena.publish_received(fd, there, like)
+    assert arena.held(fd) == ((6, 0), (8, 3))
+    received = arena.inspect(fd).snapshots[-1]
+    assert received.sealed
+    assert arena.verify(fd, received) == ""
+    with pytest.raises(ArenaError, match="was not made ready"):
+        arena.publish_received(fd, there, like)
+    arena.pin(fd, arena.PIN_TRUSTED, 6)
+    with pytest.raises(ArenaError, match="all 2 buffers"):
+        arena.receive(fd, like)
+    with pytest.raises(ArenaError, match="bytes; a buffer here has 4096"):
+        arena.receive(fd, dataclasses.replace(like, length=5000))
 
 
 def test_memory_is_allocated_and_cannot_be_cut(fd: int) -> None:

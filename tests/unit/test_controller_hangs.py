@@ -1,22 +1,20 @@
 """The controller's hang watch: what it learns, when it judges, and when it holds its tongue."""
 
+import itertools
+
 import msgspec
 import pytest
+from one_node import running
 
-from everstep.controller.hangs import AGAIN_S, HangWatch
+from everstep.controller.watches.hangs import AGAIN_S, MAX_AGAIN_S, HangWatch
+from everstep.controller.watches.together import Watches
 from everstep.core.policy import Policy
-from everstep.core.state import Member, Phase, Role, State, Worker
+from everstep.core.state import Phase, State, Worker
 from everstep.model.events import HangSuspected, SignalsReported
 from everstep.model.facts import Exit, Signals
 
 STEP_S = 0.1
-STATE = State(
-    phase=Phase.RUNNING,
-    generation=0,
-    slots=("n0",),
-    members={"n0": Member(node="n0", host="h", pid=1, role=Role.ACTIVE, slot=0)},
-    workers={rank: Worker(rank=rank, node="n0") for rank in range(2)},
-)
+STATE = running(2)
 
 
 def signals(rank: int, now: float, last_at: float, **changes: object) -> Signals:
@@ -52,7 +50,7 @@ class Job:
             last_at = min(self.now, self.stands_at)
             seen = tuple(signals(rank, self.now, last_at, **self.changes[rank]) for rank in self.changes)
             event = SignalsReported(at=self.now, node="n0", generation=self.generation, signals=seen)
-            suspected = self.watch.take(event, self.state)
+            suspected = next(iter(self.watch.take(event, self.state)), None)
             found += [suspected] if suspected else []
         return found
 
@@ -67,6 +65,72 @@ def test_a_job_that_stands_still_is_suspected_once_and_soon():
     assert "device" in suspected.silent[0]
     assert not job.watch.has_moved_on()
     assert job.until(job.now + 3), "still standing after a while: suspected again"
+
+
+def test_a_hang_that_is_left_alone_is_told_ever_less_often():
+    job = Job()
+    job.until(10)
+    job.stands_at = 10.0
+    times = [suspected.at for suspected in job.until(10 + 4 * MAX_AGAIN_S)]
+    pauses = [after - before for before, after in itertools.pairwise(times)]
+    assert pauses[:4] == pytest.approx([AGAIN_S, 2 * AGAIN_S, 4 * AGAIN_S, 8 * AGAIN_S], abs=1)
+    assert max(pauses) == pytest.approx(MAX_AGAIN_S, abs=1)
+    job.stands_at = job.now + 10
+    assert job.until(job.now + 10) == []
+    first, second = job.until(job.now + 3 + AGAIN_S)
+    assert second.at - first.at == pytest.approx(AGAIN_S, abs=1), "it has moved on: from the beginning"
+    job.until(job.now + 4 * AGAIN_S)
+    job.state, job.generation = msgspec.structs.replace(STATE, generation=1), 1
+    first, second = job.until(job.now + 3 + AGAIN_S)
+    assert second.at - first.at == pytest.approx(AGAIN_S, abs=1), "another generation as well"
+
+
+def test_a_job_without_steps_has_moved_on_when_all_have_communicated():
+    job = Job()
+    for rank in job.changes:
+        job.changes[rank] = {"last_step": None, "last_step_at": None}
+    job.stands_at = 1.0
+    while not job.watch._num_in_vain > 4:
+        job.until(job.now + 10)
+    job.stands_at = 1e9
+    assert job.until(job.now + 10) == []
+    job.stands_at = job.now
+    first, second = job.until(job.now + 300 + 1.5 * AGAIN_S)
+    assert second.at - first.at == pytest.approx(AGAIN_S, abs=1)
+
+
+def test_a_clock_that_is_set_back_silences_nothing():
+    job = Job()
+    job.until(3600)
+    job.stands_at = job.now
+    for rank in job.changes:
+        job.changes[rank] = {"last_step": 36000, "last_step_at": job.now}
+    assert job.until(job.now + 5)
+    job.now -= 3000.0
+    job.stands_at = job.now
+    assert job.until(job.now + 10), "neither the last look nor the last suspicion is in the future"
+
+
+def test_a_report_that_is_a_little_older_is_no_clock_that_was_set():
+    job = Job()
+    job.until(10)
+    job.stands_at = 10.0
+    job.until(13)
+    while not job.until(job.now + 0.5):
+        pass
+    job.now -= 1.0
+    assert job.until(job.now + 0.5) == [], "half a second before the suspicion"
+
+
+def test_a_program_without_steps_and_process_groups_is_never_judged():
+    job = Job()
+    for rank in job.changes:
+        job.changes[rank] = {"phase": "startup", "communication_s": None, "last_step": None, "last_step_at": None}
+    job.stands_at = 0.0
+    assert job.until(2000) == []
+    for rank in job.changes:
+        del job.changes[rank]["communication_s"]
+    assert job.until(2010), "it has process groups, and nothing has moved for longer than a start-up takes"
 
 
 def test_it_has_moved_on_when_every_rank_has_stepped():
@@ -149,11 +213,11 @@ def test_only_a_running_generation_is_judged(phase):
 
 
 def test_signals_of_another_generation_or_node_say_nothing():
-    watch = HangWatch(Policy())
+    watch = Watches(Policy())
     for node, generation in (("n0", 1), ("n7", 0)):
         event = SignalsReported(at=1.0, node=node, generation=generation, signals=(signals(0, 1.0, 1.0),))
-        assert watch.take(event, STATE) is None
-    assert not watch._newest
+        assert watch.take(event, STATE) == []
+    assert not watch.hangs._newest
 
 
 def test_the_window_follows_the_jobs_own_steps():
@@ -163,8 +227,110 @@ def test_the_window_follows_the_jobs_own_steps():
     for number in range(12):  # two-second steps, each seen at its end
         at = 2.0 * number
         seen = tuple(signals(rank, at, at, last_step=number, last_step_at=at) for rank in range(2))
-        assert job.watch.take(SignalsReported(at=at, node="n0", generation=0, signals=seen), STATE) is None
-    stands = tuple(signals(rank, 29.0, 22.0, last_step=11, last_step_at=22.0) for rank in range(2))
-    assert job.watch.take(SignalsReported(at=29.0, node="n0", generation=0, signals=stands), STATE) is None
-    stands = tuple(signals(rank, 30.5, 22.0, last_step=11, last_step_at=22.0) for rank in range(2))
-    assert job.watch.take(SignalsReported(at=30.5, node="n0", generation=0, signals=stands), STATE) is not None
+        assert job.watch.take(SignalsReported(at=at, node="n0", generation=0, signals=seen), STATE) == ()
+    found = {}
+    for look in range(45, 63):  # and then it stands, looked at twice a second
+        at = look / 2
+        stands = tuple(signals(rank, at, 22.0, last_step=11, last_step_at=22.0) for rank in range(2))
+        found[at] = job.watch.take(SignalsReported(at=at, node="n0", generation=0, signals=stands), STATE)
+    assert not any(found[at] for at in found if at < 30)
+    assert found[30.0], "four steps of two seconds"
+
+
+OUTSIDE = {"waits_on": "outside", "waits_for": "waits for a socket"}
+
+
+def test_a_wait_for_something_outside_costs_patience_and_then_one_restart():
+    job = Job()
+    job.until(10)
+    job.stands_at = 10.0
+    job.changes[0] = dict(OUTSIDE)
+    assert job.until(38) == []
+    assert job.until(42)
+    later = Job(msgspec.structs.replace(STATE, generation=1), **OUTSIDE)
+    later.watch, later.now, later.stands_at, later.generation = job.watch, 42.0, 10.0, 1
+    assert later.until(100) == [], "the same place again: this is how long it takes here"
+
+
+def test_what_a_newer_agent_says_of_waiting_is_no_excuse():
+    job = Job(waits_on="a friend")
+    job.until(10)
+    job.stands_at = 10.0
+    assert job.until(14)
+
+
+@pytest.mark.parametrize("jump_s", [15.0, 3600.0])
+def test_a_machine_that_slept_or_a_clock_that_was_set_is_no_hang(jump_s):
+    """Everything has been silent for as long as nobody looked."""
+    job = Job()
+    job.until(10)
+    job.now += jump_s  # the next look comes half a second after, of the time that ranks feel
+    job.stands_at = 10.0
+    assert job.until(job.now + 0.6) == []
+    job.stands_at = 1e9
+    assert job.until(job.now + 10) == []
+    job.stands_at = job.now
+    assert job.until(job.now + 4), "and it sees hangs again"
+    asleep = Job()
+    asleep.until(10)
+    asleep.stands_at = 10.0
+    asleep.now += jump_s
+    (suspected,) = asleep.until(asleep.now + 4)
+    assert suspected.at - (10 + jump_s) >= 2.0, "one that never woke up is found a window later"
+
+
+OWN = {"waits_on": "own", "device_s": 0.0}
+
+
+@pytest.mark.parametrize("apart", [{"phase": "evaluation"}, {"paused": True}, OUTSIDE, OWN], ids=str)
+def test_what_is_no_part_of_a_step_does_not_make_steps_longer(apart):
+    """Every ten seconds twenty that explain themselves: a hang in between is found as soon as without them."""
+    job = Job()
+    for number in range(3):
+        begin = 30.0 * number
+        job.stands_at = 1e9
+        job.until(begin + 10)
+        job.stands_at, job.changes[0] = begin + 10, dict(apart)
+        assert job.until(begin + 30) == []
+        job.changes[0] = {}
+    job.stands_at = 1e9
+    job.until(100)
+    job.stands_at = 100.0
+    (suspected,) = job.until(108)
+    assert suspected.window_s < 5
+    assert suspected.at < 106
+
+
+def test_a_job_that_never_does_anything_but_evaluate_teaches_nothing_of_steps():
+    job = Job(phase="evaluation")
+    job.until(60)
+    job.stands_at, job.changes[0] = 60.0, {}
+    assert job.until(80) == [], "nothing is known of its steps: minutes of patience"
+
+
+@pytest.mark.parametrize(
+    "excuse", [{"phase": "evaluation"}, {"paused": True}, OUTSIDE, {"waits_on": "own", "device_s": 0.0}], ids=str
+)
+def test_the_end_of_an_excuse_is_a_sign_of_life(excuse):
+    """What was silent meanwhile moves a moment later: the rank's own thread looks every half second."""
+    job = Job()
+    job.until(10)
+    job.stands_at, job.changes[0] = 10.0, dict(excuse)
+    assert job.until(20) == []
+    job.changes[0] = {}
+    assert job.until(21.5) == [], "it has just come back"
+    (suspected,) = job.until(24)
+    assert suspected.at >= 22, "and does nothing then"
+
+
+@pytest.mark.parametrize("seen", [1.6, None], ids=["late", "not seen meanwhile"])
+def test_when_one_rank_has_come_back_the_others_are_about_to(seen):
+    """A rank collects garbage with the interpreter lock held; its own thread sees first that all go on."""
+    job = Job()
+    job.until(10)
+    job.stands_at, job.changes[0] = 10.0, {"device_s": 0.0, "stack_s": 0.0, "communication_s": seen}
+    assert job.until(13) == []
+    job.changes[0] = {"device_s": 0.0, "stack_s": 0.0, "communication_s": 0.01}
+    assert job.until(13.6) == [], "the other one was silent for three seconds"
+    job.changes[0] = {"device_s": 0.0, "stack_s": 0.0, "communication_s": 0.3}
+    assert job.until(17), "it goes on by itself: it is no reason any more"

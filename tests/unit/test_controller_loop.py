@@ -10,7 +10,8 @@ from everstep.controller.loop import Controller, PoisonedError
 from everstep.controller.peers import Input
 from everstep.controller.spec_file import SpecFile
 from everstep.core.policy import Policy
-from everstep.model.events import DrillRequested, NodeJoined
+from everstep.model.events import DrillRequested, NodeAlerted, NodeJoined, ProgressReported
+from everstep.model.facts import Alert
 from everstep.model.spec import RunSpec
 
 WANTED = SpecFile(run="r1", spec=RunSpec(program="train.py"), policy=Policy())
@@ -87,4 +88,21 @@ def test_a_drill_whose_agent_is_away_is_recorded_as_failed(tmp_path):
 
     controller = asyncio.run(one_life(tmp_path, GOOD, drill, until=failed))
     assert controller.ledger.fold.view.drills["d1"].failed == "n0 is not connected"
-    assert controller.ledger.state.pending_drill is None
+    assert controller.ledger.state.pending_drills == {}
+
+
+@pytest.mark.parametrize(("severity", "is_flushed"), [("warning", False), ("error", True)])
+def test_a_node_that_only_warns_puts_nobodys_progress_on_record(tmp_path, severity, is_flushed):
+    alert = Alert(
+        at=4.0, code="ES-M38", sentence="s", component="disk", blame="machine", severity=severity, action="NONE"
+    )
+    alerted = Input(event=NodeAlerted(at=4.0, node="n0", alerts=(alert,)), source="n0", seq=2)
+    held = ProgressReported(at=3.0, node="n1", generation=0, accounts=())
+    ledger = Ledger.open(tmp_path, WANTED, pid=1, at=0.0)
+    try:
+        controller = Controller(tmp_path, WANTED, ledger)
+        ledger.thinning.held["n1"] = held
+        assert [item.event for item in controller._due(alerted)] == [held] * is_flushed + [alerted.event]
+        assert bool(ledger.thinning.held) != is_flushed
+    finally:
+        ledger.close()

@@ -83,7 +83,7 @@ def test_the_first_root_is_found_through_clock_skew():
 
 def test_unknown_lines_stand_before_mere_consequences_but_are_no_cause():
     ordered = ranked(log=f"{NCCL_TIMEOUT}\nmy.StrangeError: x")
-    assert [f.code for f in ordered] == ["ES-UN01", "ES-TD01"]
+    assert [f.code for f in ordered] == ["ES-UN07", "ES-TD01"]
     assert choose_verdict(ordered).finding is None
 
 

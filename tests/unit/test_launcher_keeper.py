@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from everstep.checkpoint import arena
 from everstep.engines.keeper import Keeper
 from everstep.model.facts import Held
 from everstep.wire.local import recv, send
-from everstep.worker import arena
 
 
 def memory(text: bytes) -> int:
@@ -129,7 +129,7 @@ def test_what_a_lost_node_held_is_read_from_the_headers(run):
         with keeper.open_line("n0") as line:
             keep(line, 3, fd)
         keeper.close_line("n0")
-        assert keeper.held_of("n0") == (Held(rank=3, steps=(7,)),)
+        assert keeper.held_of("n0") == (Held(rank=3, steps=(7,), generations=(0,)),)
         assert keeper.held_of("n1") == ()
 
     run(story)

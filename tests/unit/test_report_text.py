@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from everstep.core import recovery
+from everstep.analyzer.words import fold
+from everstep.core import anomalies, hangs, recovery
 from everstep.goodput.buckets import Bucket
 from everstep.knowledge.codes import CODES
 from everstep.report.ansi import PLAIN, Paint, Style, printable, style_for
 from everstep.report.explain import KNOBS, render_code
 from everstep.report.goodput import BAR_WIDTH, bar, render_glossary
 from everstep.report.layout import fields, table
-from everstep.report.units import ago, clock, count, duration, percent, plural, ranks_text, short_stamp, stamp
+from everstep.report.units import ago, clock, count, duration, percent, plural, short_stamp, stamp
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_numbers() -> None:
     ("ranks", "text"), [([], ""), ([3], "3"), ([0, 1], "0-1"), ([5, 0, 1, 2, 7, 8], "0-2,5,7-8"), ([1, 1, 3], "1,3")]
 )
 def test_ranks_are_folded(ranks: list[int], text: str) -> None:
-    assert ranks_text(ranks) == text
+    assert fold(ranks) == text
 
 
 def test_bars_show_the_smallest_share_and_never_overflow() -> None:
@@ -112,4 +113,8 @@ def test_every_bucket_is_in_the_glossary() -> None:
 
 def test_every_rule_of_the_brain_says_what_would_make_it_different() -> None:
     source = Path(recovery.__file__).read_text()
-    assert set(re.findall(r'_plan\("[^"]+", [^"]*(?:"[^"]*", )?"([a-z-]+)"', source)) == set(KNOBS)
+    planned = set(re.findall(r'_plan\("[^"]+", [^"]*(?:"[^"]*", )?"([a-z-]+)"', source))
+    explained = set(
+        re.findall(r'rule="([a-z-]+)"', Path(anomalies.__file__).read_text() + Path(hangs.__file__).read_text())
+    )
+    assert planned | explained == set(KNOBS)

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 import everstep
+from everstep.checkpoint import arena
 from everstep.errors import EverstepError, SnapshotError
 from everstep.wire import local
-from everstep.worker import arena, board, runtime
+from everstep.worker import board, runtime
 
 
 class Agent:

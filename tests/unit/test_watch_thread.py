@@ -1,15 +1,22 @@
 """The watch thread of a rank: what it answers, what it writes to the board, how it ends. A real thread and socket."""
 
+import faulthandler
+import os
+import signal
 import socket
 import sys
+import threading
 import time
 import types
+import zlib
 
 import pytest
 
 from everstep.agent.board import Board
+from everstep.analyzer.stacks import from_json
+from everstep.probes.stack import parse_spill
 from everstep.wire import local
-from everstep.worker import watch
+from everstep.worker import sampler, watch
 from everstep.worker.board import BoardLine
 
 C10D = "torch.distributed.distributed_c10d"
@@ -34,7 +41,12 @@ def rank():
     agent, link = socket.socketpair()
     agent.settimeout(5)
     watch.start(BoardLine(board.fd, 0), link)
-    yield types.SimpleNamespace(board=board, agent=agent, link=link)
+    greeting, fds = local.recv(agent)
+    assert (set(greeting), len(fds)) == ({"spill", "signal"}, 1)
+    yield types.SimpleNamespace(board=board, agent=agent, link=link, spill=fds[0], spill_signal=greeting["signal"])
+    faulthandler.unregister(greeting["signal"])
+    os.close(fds[0])
+    os.close(greeting["spill"])
     agent.close()
     until(lambda: board.communication(0)[1] is None)
     link.close()
@@ -90,3 +102,73 @@ def test_a_record_that_cannot_be_had_is_answered_with_the_reason(rank, monkeypat
 def test_garbage_ends_the_thread_and_nothing_else(rank):
     rank.agent.sendall(b"\xff\xff\xff\xff garbage")
     until(lambda: rank.board.communication(0)[1] is None)
+
+
+def ask_stacks(rank) -> dict[str, dict]:
+    local.send(rank.agent, {"do": "stacks", "id": 9})
+    answer, _ = local.recv(rank.agent)
+    assert answer["sampled"] == 9
+    return {thread["thread_name"]: thread for thread in answer["threads"]}
+
+
+def test_the_sampler_tells_who_waits_who_runs_python_and_who_computes(rank):
+    """The test's own thread waits in recv. Others: a Python loop, and a long call without the lock."""
+    over = threading.Event()
+
+    def loop() -> None:
+        count = 0
+        while not over.is_set():
+            count += 1
+
+    def compute() -> None:
+        data = bytes(1 << 20)
+        while not over.is_set():
+            zlib.crc32(data * 32)
+
+    names = ask_stacks(rank)
+    waits = names["MainThread"]
+    assert (waits["active"], waits["owns_gil"]) == (False, False)
+    assert [frame["name"] for frame in waits["frames"][:3]] == ["receive", "recv", "ask_stacks"]
+    assert "everstep-watch" not in names
+    for target, owns_gil in ((loop, True), (compute, False)):
+        over.clear()
+        thread = threading.Thread(target=target, name=target.__name__)
+        thread.start()
+        try:
+            until(lambda t=target: ask_stacks(rank)[t.__name__]["active"])
+            seen = [ask_stacks(rank)[target.__name__] for _ in range(5)]
+        finally:
+            over.set()
+            thread.join()
+        assert sum(one["owns_gil"] for one in seen) >= 3 if owns_gil else sum(one["owns_gil"] for one in seen) <= 1, (
+            seen
+        )
+        assert any(frame["name"] == target.__name__ for frame in seen[0]["frames"])
+
+
+def test_frames_are_spilled_without_the_lock(rank):
+    os.kill(os.getpid(), rank.spill_signal)
+    until(lambda: b"(most recent call first)" in os.pread(rank.spill, 1 << 20, 0))
+    threads = parse_spill(os.pread(rank.spill, 1 << 20, 0).decode(), 7, is_running=False)
+    main = threads[-1]
+    assert (main["thread_name"], main["pid"], main["active"], main["owns_gil"]) == ("MainThread", 7, False, True)
+    assert any(f["name"] == "test_frames_are_spilled_without_the_lock" for f in main["frames"])
+    assert from_json(threads)[0].threads[-1].frames
+    assert int(signal.SIGRTMIN) < rank.spill_signal <= int(signal.SIGRTMAX)
+
+
+def test_a_signal_that_the_program_uses_itself_is_left_to_it():
+    heard = []
+    before = signal.signal(sampler.SPILL_SIGNAL, lambda *_: heard.append(1))
+    try:
+        with pytest.raises(OSError, match="handles signal"):
+            sampler.spill()
+        signal.raise_signal(sampler.SPILL_SIGNAL)
+        assert heard == [1]
+    finally:
+        signal.signal(sampler.SPILL_SIGNAL, before)
+
+
+def test_a_spill_that_is_garbage_is_no_thread():
+    assert parse_spill("", 1, is_running=True) == []
+    assert parse_spill('  File "x.py", line 3 in f\nThread 0xzz (most recent', 1, is_running=True) == []

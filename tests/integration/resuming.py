@@ -1,0 +1,136 @@
+"""What the tests of integrations share: a program is run twice, once in peace and once with kills, and must not differ.
+
+Every rank of such a program appends a line per step (`4 ...`), or per batch of a step (`4:a ...`), to
+`$TRAIL/rank-<r>.steps` and writes its last word (a digest of the
+parameters) to `rank-<r>.final`. A step that is done again writes its line again: it must be the same line.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from real_run import Launcher, Run
+
+from everstep.model.events import WorkersStarted
+
+PRELUDE = """
+import hashlib, os, random, sys, time
+from pathlib import Path
+import torch
+
+TRAIL, RANK = Path(os.environ["TRAIL"]), int(os.environ.get("RANK", 0))
+
+def tell(step, *words):
+    with (TRAIL / f"rank-{RANK}.steps").open("a") as file:
+        file.write(f"{step} " + " ".join(map(str, words)) + chr(10))
+    time.sleep(0.03)
+
+def digest(parameters):
+    data = b"".join(getattr(p, "_local_tensor", p).detach().cpu().numpy().tobytes() for p in parameters)
+    return hashlib.sha256(data).hexdigest()
+
+def end(parameters, *words):
+    (TRAIL / f"rank-{RANK}.final").write_text(" ".join([digest(parameters), *map(str, words)]))
+"""
+
+
+@dataclass
+class Trail:
+    """What one run left."""
+
+    folder: Path
+    num_ranks: int
+
+    def lines(self, rank: int) -> list[str]:
+        path = self.folder / f"rank-{rank}.steps"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def last_step(self) -> int:
+        """Newest step of which every rank has written its line."""
+        return min(
+            max((int(line.split()[0].split(":")[0]) for line in self.lines(rank)), default=-1)
+            for rank in range(self.num_ranks)
+        )
+
+    def steps(self, rank: int) -> dict[str, str]:
+        """The line of each step; a step that was done twice must have said the same twice."""
+        found: dict[str, str] = {}
+        for line in self.lines(rank):
+            key = line.split()[0]
+            assert found.setdefault(key, line) == line, f"rank {rank}: {found[key]!r} at first, then {line!r}"
+        return found
+
+    def final(self, rank: int) -> str:
+        return (self.folder / f"rank-{rank}.final").read_text()
+
+
+def assert_kills_leave_no_trace(
+    launcher: Launcher, text: str, kills: tuple[tuple[int, int], ...], num_ranks: int = 1, limit_s: float = 90.0
+) -> Trail:
+    """Run the program in peace, and with a SIGKILL of rank r after step s for each (s, r). Returns the second trail.
+
+    One rank in peace runs without us, so that what we do to a library shows.
+    """
+    script = launcher.script(PRELUDE + text)
+    peaceful, killed = Trail(launcher.folder / "peace", num_ranks), Trail(launcher.folder / "kills", num_ranks)
+    if num_ranks == 1:
+        run_alone(launcher, text, "peace", limit_s)
+    else:
+        _run(launcher, script, peaceful, (), limit_s)
+    _run(launcher, script, killed, kills, limit_s)
+    for rank in range(num_ranks):
+        expected, found = peaceful.steps(rank), killed.steps(rank)
+        differing = [(line, found.get(step)) for step, line in expected.items() if found.get(step) != line]
+        assert not differing, f"rank {rank}: in peace and with kills: {differing[:2]}"
+        assert len(found) == len(expected)
+        assert killed.final(rank) == peaceful.final(rank)
+    return killed
+
+
+def environment(trail: Trail) -> dict[str, str]:
+    trail.folder.mkdir()
+    return {
+        "TRAIL": str(trail.folder),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def run_alone(launcher: Launcher, text: str, name: str, limit_s: float = 90.0) -> Trail:
+    """The program with its library only, as the only rank."""
+    script, trail = launcher.script(PRELUDE + text), Trail(launcher.folder / name, 1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    env = {**os.environ, **ranks, **environment(trail)}
+    command = [sys.executable, script]
+    ended = subprocess.run(
+        command, env=env, cwd=script.parent, capture_output=True, timeout=limit_s, check=False, text=True
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return trail
+
+
+def _run(launcher: Launcher, script: Path, trail: Trail, kills: tuple[tuple[int, int], ...], limit_s: float) -> None:
+    num_ranks, env = trail.num_ranks, environment(trail)
+    run = launcher.start("--nproc-per-node", num_ranks, script, run_dir=f"run-{trail.folder.name}", env=env)
+    for step, rank in kills:
+        run.until(f"step {step}", lambda step=step: trail.last_step() >= step, limit_s)
+        newest = max(event.generation for event in run.events(WorkersStarted))
+        os.kill(run.rank_pid(rank, newest), signal.SIGKILL)
+    assert run.wait(limit_s) == 0, _words(run) + run.story()
+    repeated = max(len(trail.lines(rank)) - len(trail.steps(rank)) for rank in range(num_ranks))
+    assert repeated <= 4 * len(kills), f"{repeated} steps were done again for {len(kills)} kills"
+    assert len(run.events(WorkersStarted)) >= len(kills) + 1, "nobody was killed"
+
+
+def _words(run: Run) -> str:
+    """What the ranks printed: the reason is there, when a program fails."""
+    files = sorted(run.run_dir.glob("logs/gen-*/rank-*/std*.log"))
+    return "\n".join(f"--- {path.relative_to(run.run_dir)}\n{path.read_text()[-3000:]}" for path in files)

@@ -1,0 +1,105 @@
+"""Before ranks are stopped, those that live complete the snapshot of their last step; nobody waits for the others."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from fake_controller import Bench, bench
+
+from everstep.model import events
+from everstep.model.actions import StopWorkers
+from everstep.model.facts import RankAccount
+
+FRESH = {"EVERSTEP_TEMPLATE": "off"}
+
+RANK = """
+import math, os, sys, time
+from everstep.worker import runtime, sequence
+from everstep.worker.board import FloatCell
+sequence.Sequence.look = lambda self: 1  # as with a process group: the board says when the watch thread last looked
+r = runtime.current()
+r.board.set_counts_own_steps()
+for step in range(8):
+    r.board.step_done(step, time.time())
+    if step <= 5 or "all" in sys.argv:
+        r.board.set_published_step(step)
+def save(limit_s):
+    print("asked", flush=True)
+    if "deaf" in sys.argv and r.rank == 1:
+        time.sleep(600)
+    time.sleep(0.2)
+    r.board.set_published_step(7)
+    return 7, ""
+r.save_now = save
+if "alone" not in sys.argv:
+    r.start_watch()
+    while math.isnan(r.board._floats[FloatCell.COMM_LOOKED_AT]):  # until then it counts as deaf
+        time.sleep(0.01)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+async def ready(made: Bench) -> dict[int, int]:
+    """Process ids of the ranks, once they wait."""
+    started = await made.controller.wait(events.WorkersStarted)
+    async with asyncio.timeout(20):
+        while not all("ready" in made.log(0, each.rank) for each in started.started):
+            await asyncio.sleep(0.01)
+    return {each.rank: each.pid for each in started.started}
+
+
+async def stop(made: Bench, save_s: float) -> tuple[dict[int, RankAccount], float]:
+    """Accounts, and how long it took."""
+    began = time.monotonic()
+    await made.controller.send(StopWorkers(why="test", node="n0", generation=0, grace_s=1.0, save_s=save_s))
+    stopped = await made.controller.wait(events.WorkersStopped)
+    return {account.rank: account for account in stopped.accounts}, time.monotonic() - began
+
+
+def play(tmp_path: Path, what: str, save_s: float, hurt: str = "") -> tuple[dict[int, int | None], float, str]:
+    """Published steps after the stop, how long it took, and the agent's log."""
+    (tmp_path / "train.py").write_text(RANK)
+
+    async def story() -> tuple[dict[int, int | None], float, str]:
+        async with bench(tmp_path, "train.py", nproc=2, args=(what,), env=FRESH) as made:
+            await made.start_workers(0)
+            pids = await ready(made)
+            if hurt == "stop":
+                os.kill(pids[1], signal.SIGSTOP)
+            accounts, took_s = await stop(made, save_s)
+            return {rank: account.published_step for rank, account in accounts.items()}, took_s, made.agent_log()
+
+    return asyncio.run(story())
+
+
+def test_the_last_step_is_saved_before_the_stop(tmp_path):
+    published, took_s, _ = play(tmp_path, "late", 5.0)
+    assert published == {0: 7, 1: 7}
+    assert took_s < 2.5
+
+
+def test_nothing_waits_when_everything_is_kept(tmp_path):
+    published, took_s, log = play(tmp_path, "all", 30.0)
+    assert published == {0: 7, 1: 7}
+    assert took_s < 2.5
+    assert "was asked to save" not in log
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("hurt", ["stop", ""])
+def test_a_rank_that_is_stopped_or_deaf_keeps_its_step_and_holds_up_nobody_for_long(tmp_path, hurt):
+    published, took_s, log = play(tmp_path, "late" if hurt else "deaf", 1.0, hurt)
+    assert published == {0: 7, 1: 5}
+    assert took_s < (2.0 if hurt else 3.0)
+    assert ("answers nothing" if hurt else "did not answer within 1 s") in log
+
+
+@pytest.mark.soak
+def test_a_rank_without_a_watch_thread_is_waited_for_a_moment_only(tmp_path):
+    published, took_s, _ = play(tmp_path, "alone", 30.0)
+    assert published == {0: 5, 1: 5}
+    assert took_s < 2.5

@@ -1,0 +1,86 @@
+"""A bit flips in one replica. It is found at the next digest, and the run ends as if it had never been flipped."""
+
+import pytest
+from real_run import Launcher
+
+from everstep.model.actions import Concluded, EvictNode, IncidentClosed, StartWorkers
+from everstep.model.events import AnomalyFound, ReplicasAgreed
+
+CONFIG = "[policy]\nwatch_hangs = false\nwatch_slowness = false\ndigest_every = 10\n"
+FLIPPED_AT = 30
+NUM_STEPS = 50
+NUM_RANKS = 3
+
+TRAIN = """
+import hashlib, sys, time
+import torch, torch.distributed as dist
+import everstep
+dist.init_process_group("gloo")
+rank, steps, flipped_at, pause_s = dist.get_rank(), int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1))
+model = torch.nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+torch.manual_seed(100 + rank)
+state = everstep.State(model=model, optimizer=optimizer)
+for step in state.steps(steps):
+    loss = model(torch.randn(4, 16)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == flipped_at and rank == 2 and not state.resumed:  # in the middle of a mantissa
+        net[0].weight.data.view(torch.int32)[3, 5] ^= 1 << 11
+    time.sleep(pause_s)
+    print("step", step, loss.item(), flush=True)
+numbers = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+print("final", hashlib.sha256(numbers).hexdigest(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_a_flipped_bit_is_undone(launcher: Launcher) -> None:
+    config, script = launcher.script(CONFIG, "everstep.toml"), launcher.script(TRAIN)
+    start = ("--config", config, "--nproc-per-node", NUM_RANKS, script, NUM_STEPS)
+    quiet = launcher.start(*start, NUM_STEPS, 0.0, run_dir="quiet")
+    assert quiet.wait() == 0, quiet.story()
+    run = launcher.start(*start, FLIPPED_AT, 0.03)
+    assert run.wait() == 0, run.story()
+
+    (found,) = run.events(AnomalyFound)
+    trusted = max(e.step for e in run.events(ReplicasAgreed) if e.generation == 0)
+    assert trusted < FLIPPED_AT
+    assert (found.verdict.code, found.verdict.ranks) == ("ES-N04", (2,)), run.story()
+    assert "at step 39" in found.verdict.sentence
+    (started,) = (action for action in run.actions(StartWorkers) if action.generation == 1)
+    assert found.agreed_step == FLIPPED_AT - 1
+    assert trusted <= started.resume_step < FLIPPED_AT, "what was told is pinned, so every rank has that at least"
+    decision = run.actions(Concluded)[-1].decision
+    assert decision.rule == "go-back"
+    assert [refused.what for refused in decision.refused] == ["evict n0"], "no standby was ready"
+    (closed,) = run.actions(IncidentClosed)
+    assert (closed.outcome, closed.resumed_step) == ("recovered", started.resume_step + 1)
+    assert closed.lost_steps is not None
+    assert closed.lost_steps >= FLIPPED_AT - started.resume_step
+    for rank in range(NUM_RANKS):
+        assert run.said(rank) == quiet.said(rank)
+        assert len(run.said(rank)) == NUM_STEPS + 1
+
+
+@pytest.mark.soak
+def test_the_machine_that_computed_wrongly_is_replaced(launcher: Launcher) -> None:
+    config, script = launcher.script(CONFIG, "everstep.toml"), launcher.script(TRAIN)
+    start = ("--config", config, "--nnodes", NUM_RANKS, script, NUM_STEPS)
+    quiet = launcher.start(*start, NUM_STEPS, 0.0, run_dir="quiet")
+    assert quiet.wait(200) == 0, quiet.story()
+    run = launcher.start("--standby", 1, *start, FLIPPED_AT, 0.1)
+    assert run.wait(200) == 0, run.story()
+
+    (evicted,) = run.actions(EvictNode)
+    (culprit,) = [start.node for start in run.actions(StartWorkers) if (start.generation, start.slot) == (0, 2)]
+    assert evicted.node == culprit
+    resumed = {start.resume_step for start in run.actions(StartWorkers) if start.generation == 1}
+    assert len(resumed) == 1
+    assert resumed.pop() < FLIPPED_AT
+    assert run.actions(IncidentClosed)[-1].outcome == "recovered"
+    for rank in range(NUM_RANKS):
+        assert run.said(rank) == quiet.said(rank)

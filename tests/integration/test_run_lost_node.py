@@ -1,0 +1,55 @@
+"""A machine is gone, with the snapshots in its memory: a standby takes its place and goes on from the copies."""
+
+from real_run import Launcher, Run
+
+from everstep.model.actions import StartWorkers
+from everstep.model.events import NodeLost, RestoreFailed
+
+TRAIN = """
+import hashlib, sys, time
+import torch, torch.distributed as dist
+import everstep
+dist.init_process_group("gloo")
+rank, steps, pause_s = dist.get_rank(), int(sys.argv[1]), float(sys.argv[2])
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.1), torch.nn.Linear(64, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+torch.manual_seed(100 + rank)
+state = everstep.State(model=model, optimizer=optimizer)
+for step in state.steps(steps):
+    loss = model(torch.randn(8, 64)).square().mean()
+    loss.backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+    optimizer.step(); optimizer.zero_grad()
+    time.sleep(pause_s)
+    print("step", step, loss.item(), flush=True)
+numbers = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+print("final", hashlib.sha256(numbers).hexdigest(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def until_printed(run: Run, step: int, generation: int) -> None:
+    files = [run.run_dir / f"logs/gen-{generation}/rank-{rank}/stdout.log" for rank in range(2)]
+    run.until(f"step {step}", lambda: all(f.exists() and f"step {step} " in f.read_text() for f in files))
+
+
+def test_a_lost_machine_costs_neither_the_run_nor_a_bit_of_its_result(launcher: Launcher):
+    script = launcher.script(TRAIN)
+    quiet = launcher.start("--nnodes", 2, script, 50, 0.0, run_dir="quiet")
+    assert quiet.wait() == 0, quiet.story()
+    run = launcher.start("--nnodes", 2, "--standby", 1, script, 50, 0.08)
+    until_printed(run, 12, 0)
+    lost = run.rank_pid(1), next(start.node for start in run.actions(StartWorkers) if start.slot == 1)
+    result = run.drill("lose-node", lost[1])
+    assert result.passed, result
+    assert run.wait() == 0, run.story()
+    assert [event.kept for event in run.events(NodeLost)] == [()], "its memory is gone with it"
+    assert not run.events(RestoreFailed)
+    started = [start for start in run.actions(StartWorkers) if start.generation == 1]
+    fetched = [fetch for start in started for fetch in start.fetch]
+    assert [(fetch.rank, fetch.step) for fetch in fetched] == [(1, started[0].resume_step)]
+    assert started[0].resume_step >= 8, "the copy was not far behind"
+    for rank in (0, 1):
+        assert run.said(rank) == quiet.said(rank)

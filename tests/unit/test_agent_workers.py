@@ -1,0 +1,117 @@
+"""Which processes the agent ends and waits for, and which it leaves alone."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from everstep.agent import reaping
+from everstep.agent.reaping import Ended, Reaper
+from everstep.agent.workers import Group, Paths, Worker
+from everstep.probes.node.command import output_of
+from everstep.probes.oom import KernelLog
+
+
+def until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def worker_of(process: subprocess.Popen[bytes]) -> Iterator[Worker]:
+    nowhere = Path("/nonexistent")
+    log = KernelLog()
+    yield Worker(
+        rank=0,
+        local_rank=0,
+        pid=process.pid,
+        paths=Paths(stdout=nowhere, stderr=nowhere, error_file=nowhere),
+        log=log,
+    )
+    log.close()
+
+
+def test_a_tool_of_a_senses_thread_is_neither_a_leftover_nor_reaped_by_us(tmp_path):
+    tool, go, answers = tmp_path / "tool", tmp_path / "go", []
+    tool.write_text(f"#!/bin/sh\nwhile [ ! -e {go} ]; do sleep 0.01; done\nkill -9 $$\n")
+    tool.chmod(0o755)
+    thread = threading.Thread(target=lambda: answers.append(outcome([str(tool)])))
+    thread.start()
+    children = Path(f"/proc/self/task/{thread.native_id}/children")
+    until(children.read_text)
+    pid, reaper = int(children.read_text()), Reaper()
+    assert pid not in reaper.adopted()
+    go.touch()
+    while thread.is_alive():
+        reaper.reap()
+    thread.join()
+    assert answers == [f"{tool} was killed by signal 9"], "who reaps it knows how it ended"
+
+
+def outcome(command: list[str]) -> str:
+    try:
+        return output_of(command).decode()
+    except Exception as error:
+        return str(error)
+
+
+def test_what_the_main_thread_starts_is_reaped_and_a_leftover_if_nobody_watches():
+    process, ended, reaper = subprocess.Popen(["sleep", "60"]), [], Reaper()
+    assert process.pid in reaper.adopted()
+    reaper.watch(process.pid, ended.append)
+    assert process.pid not in reaper.adopted()
+    process.kill()
+    until(lambda: reaper.reap() or ended)
+    assert (ended[0].pid, ended[0].signal) == (process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.parametrize("leaves_something", [False, True])
+def test_the_number_of_a_session_that_is_gone_is_nobodys(monkeypatch, adopting, leaves_something):
+    """Hours later it may be another program's; only while something of the session is left can it not."""
+    text = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=-3).pid)" if leaves_something else ""
+    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, start_new_session=True)
+    with worker_of(process) as worker:
+        left = process.communicate()[0]
+        killed: list[int] = []
+        monkeypatch.setattr(reaping, "kill_group", lambda pgid: killed.append(pgid) or is_there(pgid))
+        group = Group(0, reaper=Reaper(), on_frame=lambda *_: None, on_exit=lambda _: None, is_parking=lambda: True)
+        group.workers[0] = worker
+        group.is_stopping, worker.stopped_at = True, time.time()
+        group._on_end(worker, Ended(pid=process.pid, at=time.time(), code=0))
+        assert killed == [process.pid], "at once, whatever is there"
+        group.end_leftovers()
+        assert killed == [process.pid] * (2 if leaves_something else 1)
+        if leaves_something:
+            os.kill(int(left), signal.SIGKILL)
+            os.waitpid(int(left), 0)
+        monkeypatch.setattr(reaping, "session_of", lambda _: process.pid)  # its number is taken again
+        before = len(killed)
+        group.end_leftovers()
+        assert len(killed) == before
+
+
+def is_there(pgid: int) -> bool:
+    try:
+        os.killpg(pgid, 0)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture
+def adopting():
+    """What our children leave behind comes to us, as it comes to the agent."""
+    ctypes.CDLL(None).prctl(reaping._PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    yield
+    ctypes.CDLL(None).prctl(reaping._PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)

@@ -1,0 +1,66 @@
+"""The local engine: a request is served once, and one that was refused may be made again."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from everstep.engines import local
+from everstep.engines.keeper import Keeper
+from everstep.engines.local import LocalEngine
+from everstep.engines.protocol import NoNodeError
+
+
+class Processes:
+    """Starts nothing; refuses as often as it is told."""
+
+    def __init__(self) -> None:
+        self.num_refused = 0
+        self.started: list[str] = []
+
+    def spawn(self, name, argv, **options):
+        if self.num_refused:
+            self.num_refused -= 1
+            raise OSError(11, "Resource temporarily unavailable")
+        self.started.append(name)
+        return SimpleNamespace(name=name, pid=1)
+
+
+def engine_of(tmp_path, processes) -> LocalEngine:
+    return LocalEngine(
+        children=processes, keeper=Keeper(), run_dir=tmp_path, url="ws://localhost:1/link", nproc=1, grace_s=1.0
+    )
+
+
+def test_a_request_is_served_once_and_again_when_it_was_refused(tmp_path):
+    async def play():
+        processes = Processes()
+        engine = engine_of(tmp_path, processes)
+        processes.num_refused = 1
+        with pytest.raises(NoNodeError):
+            engine.acquire("r1")
+        engine.acquire("r1")
+        engine.acquire("r1")
+        assert processes.started == ["n1"]
+
+    asyncio.run(play())
+
+
+def test_a_request_that_waited_and_was_refused_may_be_made_again(tmp_path, monkeypatch):
+    async def play():
+        processes = Processes()
+        engine = engine_of(tmp_path, processes)
+        lost = []
+        engine.watch(lost.append)
+        engine._num_early_ends = 1
+        processes.num_refused = 1
+        engine.acquire("r1")
+        engine.acquire("r1")
+        await asyncio.sleep(0.05)
+        assert [loss.node for loss in lost] == ["n0"]
+        engine.acquire("r1")
+        await asyncio.sleep(0.05)
+        assert processes.started == ["n1"]
+
+    monkeypatch.setattr(local, "_BACK_OFF_S", (0.0, 0.01))
+    asyncio.run(play())

@@ -1,0 +1,269 @@
+"""Kernel lines to alerts: who is to blame, what is cause and what consequence, and what is nobody's business."""
+
+import asyncio
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everstep.agent.senses import starting as senses_task
+from everstep.agent.senses.ears import Ears
+from everstep.knowledge.engine import Engine
+from everstep.knowledge.loading import load_base
+from everstep.knowledge.review import ReviewQueue
+from everstep.model.facts import Alert
+from everstep.probes.node.kernel_lines import MAX_BATCH_BYTES, KernelLines, path_for
+from everstep.probes.node.kernel_log import KernelLog
+from everstep.probes.node.sense import UnsupportedError
+from everstep.probes.oom import parse_record
+
+BASE = load_base()
+ENGINE = Engine(BASE.signatures)
+BUS = "0000:91:00"
+FALLEN = f"NVRM: Xid (PCI:{BUS}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+CODE = "NVRM: Xid (PCI:{}): 31, pid={}, name=python, Ch 00000010, intr 00000000. MMU Fault: ENGINE GRAPHICS"
+KILLED = "Memory cgroup out of memory: Killed process 4711 (python) total-vm:1kB, anon-rss:1kB, file-rss:0kB"
+HEALTHY = [
+    "mlx5_core 0000:17:00.0 eth4: Link up",
+    "docker0: port 1(veth12ab) entered disabled state",
+    "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.15",
+    "systemd[1]: Started Session 4 of User root.",
+    "audit: type=1400 apparmor=DENIED operation=open",
+    "Traceback (most recent call last):",
+    "ValueError: invalid literal for int()",
+    "",
+]
+
+
+def kernel_log(**options) -> KernelLog:
+    return KernelLog(BASE, engine=ENGINE, **options)
+
+
+def take(log: KernelLog, *lines: str, at: float = 1e9) -> list[Alert]:
+    return log.take([line.encode() for line in lines], at)
+
+
+def test_fallen_off_the_bus():
+    (found,) = take(kernel_log(), FALLEN)
+    assert (found.code, found.severity, found.blame, found.role) == ("ES-G79", "fault", "machine", "root")
+    assert (found.device, found.source, found.at) == (BUS, "kernel log", 1e9)
+    assert found.line == FALLEN
+
+
+def test_a_queue_that_hangs_is_waited_for_once():
+    answers = threading.Event()
+
+    class Hangs(ReviewQueue):
+        def add(self, findings) -> int:
+            answers.wait(20)
+            return 0
+
+    log = kernel_log(queue=Hangs(Path("/nowhere")))
+    try:
+        begun = time.monotonic()
+        for _ in range(3):
+            assert take(log, "NVRM: something that nobody has ever seen before") == []
+        assert time.monotonic() - begun < 3.0
+    finally:
+        answers.set()
+
+
+def test_healthy_lines_are_no_alerts():
+    assert take(kernel_log(), *HEALTHY) == []
+
+
+def test_a_consequence_is_told_as_one_also_in_a_later_batch():
+    log = kernel_log()
+    take(log, FALLEN)
+    found = take(log, f"NVRM: Xid (PCI:{BUS}): 45, pid=12, name=python, Ch 00000008", at=1e9 + 1)
+    assert all(one.role == "cascade" for one in found)
+
+
+def test_xid_31_on_several_gpus_is_the_code_and_again_on_the_same_one_is_the_machine():
+    log = kernel_log()
+    (first,) = take(log, CODE.format(BUS, 100))
+    assert first.blame == "user"
+    (again,) = take(log, CODE.format(BUS, 200), at=1e9 + 3600)
+    assert (again.blame, again.action) == ("machine", "DRAIN_AND_RESTART_NODE")
+    log = kernel_log()
+    found = take(log, CODE.format(BUS, 100), CODE.format("0000:17:00", 200))
+    assert {one.blame for one in found} == {"user"}
+
+
+def test_the_killer_names_a_rank_or_nobody_of_ours():
+    (other,) = take(kernel_log(), KILLED)
+    assert (other.severity, other.rank) == ("warning", None)
+    assert "no rank of this node" in other.sentence
+    (rank,) = take(kernel_log(rank_of={4711: 5}.get), KILLED)
+    assert (rank.severity, rank.rank) == ("warning", 5), "the rank's own end is the fault"
+    assert "rank 5, process 4711 (python)" in rank.sentence
+
+
+def test_unknown_lines_go_to_the_review_queue_and_a_queue_that_fails_is_left(tmp_path):
+    queue = ReviewQueue(tmp_path / "kb" / "unknown.jsonl")
+    log = kernel_log(queue=queue)
+    assert take(log, "NVRM: something that nobody has ever seen before") == []
+    assert [entry.family for entry in queue.read()] != []
+    (tmp_path / "file").write_text("")
+    log = kernel_log(queue=ReviewQueue(tmp_path / "file" / "unknown.jsonl"))
+    assert take(log, "NVRM: something that nobody has ever seen before") == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.binary(max_size=300), max_size=8))
+def test_garbage_is_no_alert_and_no_error(lines):
+    for one in kernel_log().take(lines, 1e9):
+        assert one.severity in ("fault", "error", "warning")
+    for line in lines:
+        parse_record(line)
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_from_its_end_in_pieces_and_cut(tmp_path):
+    path = tmp_path / "kmsg"
+    path.write_text("old\n")
+    lines = KernelLines(str(path))
+    try:
+        assert lines.read() == []
+        with path.open("a") as file:
+            file.write("one\ntw")
+        assert lines.read() == [b"one"]
+        with path.open("a") as file:
+            file.write("o\n\n\n")
+        assert lines.read() == [b"two"]
+        path.write_text("new\n")
+        assert lines.read() == [b"new"]
+    finally:
+        lines.close()
+
+
+def test_a_fifo_outlives_its_writers(tmp_path):
+    path = tmp_path / "kmsg"
+    os.mkfifo(path)
+    lines = KernelLines(str(path))
+    try:
+        for word in (b"one", b"two"):
+            path.write_bytes(word + b"\n")
+            assert lines.read() == [word]
+        assert lines.read() == []
+    finally:
+        lines.close()
+
+
+def test_a_line_without_an_end_is_bounded(tmp_path):
+    path = tmp_path / "kmsg"
+    path.write_bytes(b"")
+    lines = KernelLines(str(path))
+    try:
+        path.write_bytes(b"x" * (5 * MAX_BATCH_BYTES))
+        for _ in range(10):
+            assert lines.read() == []
+        assert len(lines._tail) <= MAX_BATCH_BYTES
+    finally:
+        lines.close()
+
+
+@pytest.mark.parametrize("name", ["none", "folder"])
+def test_what_is_no_log_is_unsupported(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UnsupportedError):
+        KernelLines(str(tmp_path / name))
+
+
+def test_a_terminal_is_no_log():
+    """Containers make their console /dev/kmsg; what is typed there is nobody's business."""
+    ours, theirs = os.openpty()
+    try:
+        before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        with pytest.raises(UnsupportedError, match="is no log"):
+            KernelLines(os.ttyname(theirs))
+        assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.mark.parametrize("error", [OSError(29, "Illegal seek"), RuntimeError("of ours")], ids=repr)
+def test_whatever_opening_the_log_does_the_agents_task_goes_on(tmp_path, monkeypatch, caplog, error):
+    def fail(path):
+        raise error
+
+    async def play() -> bool:
+        task = asyncio.create_task(
+            senses_task.sense("n0", lambda event: None, run_dir=tmp_path, home=tmp_path, rank_of=lambda pid: None)
+        )
+        await asyncio.sleep(0.05)
+        is_done = task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return is_done
+
+    monkeypatch.delenv(senses_task.SWITCH, raising=False)
+    monkeypatch.setattr(senses_task, "KernelLines", fail)
+    assert not asyncio.run(play())
+    assert "the node cannot watch itself" in caplog.text
+
+
+def test_where_the_log_is():
+    assert path_for("n3", {}) == "/dev/kmsg"
+    assert path_for("n3", {"EVERSTEP_KMSG": "/tmp/kmsg-{node}"}) == "/tmp/kmsg-n3"
+
+
+# -- ears --------------------------------------------------------------------------------------------------------------
+
+
+def test_ears_follow_a_flood_and_end_when_told(tmp_path):
+    path = tmp_path / "kmsg"
+    os.mkfifo(path)
+    heard: list[Alert] = []
+    said: dict[str, str] = {}
+    ears = Ears(str(path), hear=heard.extend, say=said.__setitem__, rank_of=lambda pid: None, load_after_s=0.0)
+    ears.start()
+    try:
+        flood = "".join(f"usb 1-{n}: new high-speed device number {n}\n" for n in range(3000)) + FALLEN + "\n"
+        fd = os.open(path, os.O_RDWR)
+        try:
+            os.write(fd, flood[:60_000].encode())
+            writer = threading.Thread(target=os.write, args=(fd, flood[60_000:].encode()))
+            writer.start()
+            deadline = time.monotonic() + 20
+            while not any(one.code == "ES-G79" for one in heard):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            writer.join(5)
+        finally:
+            os.close(fd)
+        assert said == {"kernel log": ""}
+        assert len(heard) == 1
+    finally:
+        ears.close()
+    assert not any(thread.name == "everstep-kernel-log" for thread in threading.enumerate())
+
+
+def test_ears_that_were_never_started_can_be_closed(tmp_path):
+    ears = Ears(str(tmp_path), hear=lambda a: None, say=lambda a, b: None, rank_of=lambda pid: None)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    ears.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 1  # noqa: PTH208
+
+
+def test_a_log_that_goes_away_is_said(tmp_path: Path):
+    said: list[str] = []
+    ears = Ears(
+        str(tmp_path / "none"), hear=lambda a: None, say=lambda name, why: said.append(why), rank_of=lambda pid: None
+    )
+    ears.start()
+    try:
+        deadline = time.monotonic() + 10
+        while not said:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert "No such file or directory" in said[0]
+    finally:
+        ears.close()

@@ -1,0 +1,154 @@
+"""What a process waits for, asked of the kernel, on real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from everstep.analyzer.signals import WaitsOn
+from everstep.probes import waiting as probe
+from everstep.probes.process import descendants, usage
+from everstep.probes.waiting import Wait, find_wait
+
+pytestmark = pytest.mark.skipif(not os.access("/proc/self/syscall", os.R_OK), reason="the kernel does not tell")
+
+SOCKETS = "import socket; a, b = socket.socketpair(); "
+FORKED = "import os, time; r, w = os.pipe(); pid = os.fork()\nif not pid:\n    {child}\nos.close(w); os.read(r, 1)"
+
+
+@pytest.fixture
+def waiting():
+    """Starts a program and gives what it waits for, once it does."""
+    started = []
+
+    def start(text: str, **how: bool) -> Wait | None:
+        process = subprocess.Popen([sys.executable, "-c", f"print(flush=True); {text}"], stdout=subprocess.PIPE)
+        started.append(process)
+        process.stdout.readline()
+        found, before = None, object()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:  # until it has come to its wait: twice the same at rest
+            time.sleep(0.05)
+            use = usage(process.pid)
+            found = find_wait(process.pid, descendants(process.pid), **{"is_busy": False, "in_loader": False, **how})
+            seen = (use, None if found is None else (found.on, found.what))
+            if seen == before and use.state != "R":
+                return found
+            before = seen
+        return found
+
+    yield start
+    for process in started:
+        for pid in (process.pid, *descendants(process.pid)):
+            os.kill(pid, 9)
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (SOCKETS + "a.recv(1)", "waits for a socket"),
+        (SOCKETS + "a.settimeout(60); a.recv(1)", "waits for a socket"),
+        (SOCKETS + "import select; select.select([a], [], [])", "waits for a socket"),
+        (SOCKETS + "import select; p = select.epoll(); p.register(a, 1); p.poll()", "waits for a socket"),
+        ("import threading; threading.Event().wait(60)", "waits with a time limit"),
+        ("import subprocess; subprocess.run(['sleep', '60'])", "waits for its process, which sleeps"),
+        (FORKED.format(child="time.sleep(60)"), "waits for its process, which sleeps"),
+    ],
+)
+def test_outside(waiting, text, what):
+    found = waiting(text)
+    assert found is not None
+    assert (found.on, found.what) == (WaitsOn.OUTSIDE, what)
+
+
+def test_a_timer_says_when_it_ends(waiting):
+    found = waiting("import time; time.sleep(60)")
+    assert (found.on, found.what) == (WaitsOn.OUTSIDE, "sleeps")
+    assert 40 < found.left_s <= 60
+
+
+def test_a_file_lock_that_somebody_else_holds(waiting, tmp_path):
+    path = tmp_path / "lock"
+    take = f"import fcntl; f = open({str(path)!r}, 'w'); fcntl.flock(f, 2); "
+    assert waiting(take + "import time; time.sleep(60)").what == "sleeps"
+    assert waiting(take).what == f"waits for a lock on {path}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import threading; threading.Event().wait()",
+        "import queue; queue.Queue().get()",
+        FORKED.format(child="import threading; threading.Event().wait()"),
+        FORKED.format(child="os.kill(os.getpid(), 19)"),
+        "import os; os.kill(os.getpid(), 19)",
+    ],
+    ids=["a lock", "a queue", "a child that waits for a lock", "a stopped child", "stopped"],
+)
+def test_nothing_that_could_be_late(waiting, text):
+    assert waiting(text) is None
+
+
+def test_its_own_processes_at_work(waiting):
+    """Their state at one moment says nothing while they use processor or disk."""
+    found = waiting(FORKED.format(child="os.kill(os.getpid(), 19)"), is_busy=True)
+    assert found.on is WaitsOn.OWN
+    found = waiting("import threading; threading.Event().wait()", is_busy=True, in_loader=True)
+    assert found.on is WaitsOn.OWN
+    found = waiting("import threading; threading.Event().wait()", is_busy=True)
+    assert found.on is WaitsOn.OWN, "another thread of its own works, and will release the lock"
+
+
+def test_a_loader_that_reads_in_the_ranks_own_process(waiting):
+    found = waiting(SOCKETS + "a.recv(1)", in_loader=True)
+    assert (found.on, found.what) == (WaitsOn.OUTSIDE, "waits for a socket")
+    assert waiting("import threading; threading.Event().wait(60)", in_loader=True) is None, (
+        "for its processes, and none"
+    )
+
+
+def test_a_process_that_is_gone():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert find_wait(process.pid, [process.pid], is_busy=False, in_loader=True) is None
+
+
+def test_no_file_is_touched_whose_server_may_not_answer(tmp_path, monkeypatch):
+    def hangs(path: object, **_how: object) -> os.stat_result:
+        raise AssertionError(f"stat({path}) would wait for ever")
+
+    (tmp_path / "data").write_text("x")
+    with (tmp_path / "data").open() as file, Path("/dev/null").open() as device, Path("/proc/self/stat").open() as own:
+        memory, event = os.memfd_create("x"), os.eventfd(0)
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "stat", hangs)
+                found = probe._of_fd(os.getpid(), file.fileno())
+                others = [
+                    probe._of_fd(os.getpid(), fd) for fd in (device.fileno(), own.fileno(), memory, event, 1 << 20)
+                ]
+        finally:
+            os.close(memory)
+            os.close(event)
+    assert found == Wait(what=f"waits for {tmp_path}/data")
+    assert others == [None] * 5
+
+
+def test_of_a_process_that_does_not_wait_nothing_more_is_read(monkeypatch):
+    looked = []
+    monkeypatch.setattr(probe, "_own_wait", looked.append)
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        assert find_wait(process.pid, [], is_busy=False, in_loader=True) is None
+    finally:
+        process.kill()
+        process.wait()
+    assert looked == []
