@@ -1,9 +1,13 @@
 """What everstep adds to the time of a step: examples/train_gpt.py under torchrun and under everstep, in turns.
 
 Three trainings are alive at once and take turns of a few seconds, the others stopped: plain torchrun, everstep without
-snapshots, everstep with a snapshot after every step. Ends everything it started, also on Ctrl-C.
+snapshots, everstep with a snapshot after every step. With --probes, two: everstep that watches nothing, and everstep
+with everything that it watches by default (hangs, slowness, numbers, digests). Ends everything it started, also on
+Ctrl-C.
 
-    python bench/overhead.py [--rounds N] [--slice SECONDS] [--nproc N] [--json FILE]
+    python bench/overhead.py [--probes] [--rounds N] [--slice SECONDS] [--nproc N] [--json FILE]
+
+--probes takes rounds x 2 x (slice + 0.3) seconds and half a minute to start: 60 rounds of 2.5 s are six minutes.
 """
 
 import argparse
@@ -29,6 +33,13 @@ from steplog import StepDone, StepLogs
 SCRIPT = Path(__file__).parents[1] / "examples" / "train_gpt.py"
 TIMED = Path(__file__).with_name("timed.py")
 BASELINE, WITHOUT, WITH = "torchrun", "everstep, no snapshots", "everstep, snapshot each step"
+UNWATCHED, WATCHED = "everstep, probes off", "everstep, probes on"
+UNWATCHED_POLICY = """[policy]
+watch_hangs = false
+watch_slowness = false
+watch_numbers = false
+digest_every = 0
+"""
 _MARGIN_S = 0.3  # after being let go: caches fill, late timers fire
 _START_TIMEOUT_S = 180.0
 _WARM_STEPS = 20
@@ -90,6 +101,16 @@ class Runner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Entrant:
+    """One training that is compared."""
+
+    name: str
+    contender: Contender
+    snapshots: str = "on"
+    config: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """Each step of rank 0, by round and training, on three clocks."""
 
@@ -98,19 +119,25 @@ class Measured:
     loop: dict[str, list[list[float]]]  # in everstep.State, between two steps
     background: dict[str, float]  # CPU seconds of all processes that are not ranks, per second
 
+    @property
+    def baseline(self) -> str:
+        """The first one."""
+        return next(iter(self.wall))
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     adopt_orphans()
     end_on_sigterm()
     console = Console(stderr=True)
-    absent = [one.absent for one in (torchrun(workaround=False), everstep()) if one.absent is not None]
+    entrants = _entrants(probes=args.probes)
+    absent = [one.contender.absent for one in entrants if one.contender.absent is not None]
     if absent:
         console.print(f"cannot compare: {absent[0]}", soft_wrap=True)
         return 1
     with tempfile.TemporaryDirectory(prefix="everstep-bench-", ignore_cleanup_errors=True) as scratch:
         try:
-            measured = _measure(Path(scratch), args, console)
+            measured = _measure(entrants, Path(scratch), args, console)
         except UnusableError as error:
             console.print(str(error), soft_wrap=True)
             return 1
@@ -120,19 +147,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _measure(scratch: Path, args: argparse.Namespace, console: Console) -> Measured:
+def _entrants(*, probes: bool) -> list[Entrant]:
+    """The baseline first."""
+    if probes:
+        return [
+            Entrant(name=UNWATCHED, contender=everstep(), config=UNWATCHED_POLICY),
+            Entrant(name=WATCHED, contender=everstep()),
+        ]
+    return [
+        Entrant(name=BASELINE, contender=torchrun(workaround=False)),
+        Entrant(name=WITHOUT, contender=everstep(), snapshots="off"),
+        Entrant(name=WITH, contender=everstep()),
+    ]
+
+
+def _measure(entrants: list[Entrant], scratch: Path, args: argparse.Namespace, console: Console) -> Measured:
     slices: list[Slice] = []
     with contextlib.ExitStack() as stack, progress(console) as bar:
         runners: dict[str, Runner] = {}
-        for name, contender, snapshots in (
-            (BASELINE, torchrun(workaround=False), "on"),
-            (WITHOUT, everstep(), "off"),
-            (WITH, everstep(), "on"),
-        ):
-            task = bar.add_task(f"starting {name}", total=1)
-            runners[name] = _start(stack, name, contender, snapshots, scratch / str(len(runners)), args.nproc)
-            runners[name].warm_up()
-            runners[name].running.pause()
+        for one in entrants:
+            task = bar.add_task(f"starting {one.name}", total=1)
+            runners[one.name] = _start(stack, one, scratch / str(len(runners)), args.nproc)
+            runners[one.name].warm_up()
+            runners[one.name].running.pause()
             bar.update(task, completed=1)
         task = bar.add_task("measuring", total=args.rounds * len(runners))
         for round_ in range(args.rounds):
@@ -155,37 +192,45 @@ def _by_round(slices: list[Slice], name: str, times: list[tuple[float, float]]) 
     return [durations(times, one) for one in own]
 
 
-def _start(
-    stack: contextlib.ExitStack, name: str, contender: Contender, snapshots: str, folder: Path, nproc: int
-) -> Runner:
+def _start(stack: contextlib.ExitStack, entrant: Entrant, folder: Path, nproc: int) -> Runner:
     steps = folder / "steps"
     steps.mkdir(parents=True)
     env = {
         **os.environ,
-        **contender.env,
+        **entrant.contender.env,
         "EVERSTEP_BENCH_DIR": str(steps),
-        "EVERSTEP_BENCH_SNAPSHOTS": snapshots,
+        "EVERSTEP_BENCH_SNAPSHOTS": entrant.snapshots,
         "EVERSTEP_HOME": str(folder),
         "TMPDIR": str(folder),
     }
-    line = [*contender.line(TIMED, nproc), str(SCRIPT), "--steps", "1000000"]
+    line = [*entrant.contender.line(TIMED, nproc), str(SCRIPT), "--steps", "1000000"]
+    if entrant.config:
+        config = folder / "everstep.toml"
+        config.write_text(entrant.config)
+        at = len(entrant.contender.command)
+        line[at:at] = ["--config", str(config)]
     running = stack.enter_context(launched(line, env=env, output=folder / "output.log"))
-    return Runner(name, running, StepLogs(steps))
+    return Runner(entrant.name, running, StepLogs(steps))
 
 
 def report(measured: Measured, nproc: int) -> str:
-    lines = [f"Step time of examples/train_gpt.py, {nproc} ranks, in turns with torchrun", ""]
+    baseline = measured.baseline
+    lines = [f"Step time of examples/train_gpt.py, {nproc} ranks, in turns with {baseline}", ""]
     for title, clock in (("step, wall clock", measured.wall), ("step, CPU of rank 0", measured.cpu)):
-        rows = [(name, _ms(clock[name]), *_cells(cost(clock[name], clock[BASELINE]))) for name in clock]
+        rows = [(name, _ms(clock[name]), *_cells(cost(clock[name], clock[baseline]))) for name in clock]
         rows[0] = (*rows[0][:2], "", "")
-        rows.append(("  of it the snapshots", "", *_cells(cost(clock[WITH], clock[WITHOUT]))))
+        if WITH in clock:
+            rows.append(("  of it the snapshots", "", *_cells(cost(clock[WITH], clock[WITHOUT]))))
         lines += [table((title, "typical", "added", "95 % interval"), rows), ""]
     for name in measured.wall:
         inside = _loop_share(measured, name)
         share = "—" if inside is None else f"{inside:.3%}"
         beside = f"{measured.background[name]:.2%} of a core"
         lines.append(f"{name}: {share} of the step inside State, {beside} in other processes than the ranks")
-    lines += ["", "typical: lower quartile of all steps. added: to torchrun's; interval: from drawing rounds again."]
+    lines += [
+        "",
+        "typical: lower quartile of all steps. added: to the first line's; interval: from drawing rounds again.",
+    ]
     return "\n".join(lines)
 
 
@@ -207,8 +252,9 @@ def _cells(cost: Cost | None) -> tuple[str, str]:
 
 def _document(measured: Measured, args: argparse.Namespace) -> dict[str, object]:
     def costs(clock: dict[str, list[list[float]]]) -> dict[str, object]:
-        found = {name: cost(clock[name], clock[BASELINE]) for name in (WITHOUT, WITH)}
-        found["snapshots"] = cost(clock[WITH], clock[WITHOUT])
+        found = {name: cost(clock[name], clock[measured.baseline]) for name in list(clock)[1:]}
+        if WITH in clock:
+            found["snapshots"] = cost(clock[WITH], clock[WITHOUT])
         return {name: asdict(one) if one else None for name, one in found.items()}
 
     return {
@@ -228,6 +274,7 @@ def _document(measured: Measured, args: argparse.Namespace) -> dict[str, object]
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--probes", action="store_true", help="compare everstep with and without all that it watches")
     parser.add_argument("--rounds", type=int, default=60, help="turns of each training (default %(default)s)")
     parser.add_argument("--slice", type=float, default=1.5, help="seconds of a turn (default %(default)s)")
     parser.add_argument("--nproc", type=int, default=2, help="ranks; no more than cores (default %(default)s)")

@@ -84,13 +84,13 @@ def strike(watch: Watch, kill: Kill, timeout_s: float) -> Outcome:
         os.kill(before.ranks[kill.rank], signal.SIGKILL)
         time.sleep(kill.in_recovery_s)
     killed_at, gone = _fire(watch, kill)
-    why = _await_whole(watch, kill, gone, timeout_s)
+    why = await_whole(watch, kill.target, gone, timeout_s)
     after = watch.journal.population
     closed = after.closed[num_closed:]
     lost = [one.lost_steps for one in closed if one.outcome != "superseded"]
     return Outcome(
         kill=kill,
-        recovered_s=NEVER if why else _whole_at(after, kill, num_closed) - killed_at,
+        recovered_s=NEVER if why else whole_at(after, kill.target, num_closed) - killed_at,
         lost_steps=None if any(steps is None for steps in lost) else sum(steps or 0 for steps in lost),
         disturbed=after.generation != generation,
         why=why,
@@ -128,12 +128,12 @@ def _victim(population: Population, kill: Kill) -> int | None:
             return population.controllers[-1][1] if population.controllers else None
 
 
-def _await_whole(watch: Watch, kill: Kill, gone: set[int], timeout_s: float) -> str:
+def await_whole(watch: Watch, target: str, gone: set[int], timeout_s: float) -> str:
     """Empty when the run is whole: the dead replaced, no incident open, and then a step done. Else why not."""
     deadline = time.monotonic() + timeout_s
     whole_at_loss: int | None = None
     while True:
-        missing = _missing(watch.look(), kill, gone)
+        missing = _missing(watch.look(), target, gone)
         if missing:
             whole_at_loss = None
         elif whole_at_loss is None:
@@ -147,8 +147,8 @@ def _await_whole(watch: Watch, kill: Kill, gone: set[int], timeout_s: float) -> 
         time.sleep(_POLL_S)
 
 
-def _missing(now: Population, kill: Kill, gone: set[int]) -> str:
-    if kill.target == "controller" and now.controllers[-1][1] in gone:
+def _missing(now: Population, target: str, gone: set[int]) -> str:
+    if target == "controller" and now.controllers[-1][1] in gone:
         return "no new controller"
     if gone & set(now.agents.values()):
         return "no new agent"
@@ -157,9 +157,9 @@ def _missing(now: Population, kill: Kill, gone: set[int]) -> str:
     return f"{now.num_open} incidents are still open" if now.num_open else ""
 
 
-def _whole_at(after: Population, kill: Kill, num_closed: int) -> float:
+def whole_at(after: Population, target: str, num_closed: int) -> float:
     """When the slowest rank did its first new step, or the new controller began, whatever came last."""
     times = [one.recovered_at for one in after.closed[num_closed:] if one.recovered_at is not None]
-    if kill.target == "controller":
+    if target == "controller":
         times.append(after.controllers[-1][0])
     return max(times, default=NEVER)
