@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test lint types imports pytest bench clean
+.PHONY: install demo test soak search lint types imports pytest bench clean
 
 install: $(STAMP)
 
@@ -31,6 +31,12 @@ imports: install
 
 pytest: install
 	$(BIN)/pytest
+
+soak: install
+	$(BIN)/pytest -m soak
+
+search: install
+	$(BIN)/pytest tests/property --hypothesis-profile=search
 
 bench: install
 	$(BIN)/python bench/recovery.py
