@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from everstep.model.facts import Backup, Fetch
+from everstep.model.facts import Backup, ExamKind, Fetch
 from everstep.model.verdict import Decision, Verdict
 
 
@@ -137,6 +137,25 @@ class Diagnose(_Action, frozen=True, kw_only=True):
     world_size: int
 
 
+class ExamineNode(_Action, frozen=True, kw_only=True):
+    """Agent: take part in an examination, while none of the job's ranks run. The nodes of a group meet in a store of
+    their own (`store_host`, `store_port`, keys prefixed by `exam` and `group_index`). Answered by NodeExamined within
+    `limit_s`; idempotent under `exam`; a newer one, or StartWorkers, ends it."""
+
+    node: str
+    generation: int  # the one that has ended
+    exam: str  # "i3/1": of this incident, the first one
+    kind: ExamKind
+    group: tuple[str, ...]  # nodes that are examined together, in the order of their slots; this one is among them
+    group_index: int
+    num_ranks: int  # per node
+    store_host: str
+    store_port: int
+    limit_s: float
+    shape: tuple[tuple[str, int], ...] = ()  # of the job's layout, outermost first: (("pp", 2), ("dp", 1), ("tp", 2))
+    num_rounds: int = 1
+
+
 class SetTimer(_Action, frozen=True, kw_only=True):
     """Shell: feed TimerFired(key) at `due_at`. A timer that no longer matters is ignored when it fires."""
 
@@ -208,6 +227,7 @@ Action: TypeAlias = (
     | StrikeCheckpoint
     | CollectEvidence
     | Diagnose
+    | ExamineNode
     | SetTimer
     | Inject
     | IncidentOpened

@@ -209,6 +209,19 @@ class Diagnosed(_Event, frozen=True, kw_only=True):
     moved_on: bool = False  # every rank has done a step since the suspicion
 
 
+class NodeExamined(_Event, frozen=True, kw_only=True):
+    """What a node has to say about its part of an examination. Answers `ExamineNode`."""
+
+    node: str
+    generation: int
+    exam: str
+    passed: bool | None  # None: it could not be examined, or not to the end
+    why: str  # one sentence; of a pass as well
+    blames: tuple[str, ...] = ()  # nodes of its group that it saw fail, itself perhaps among them
+    digest: str = ""  # of what was computed: equal on all nodes that did the same, bit by bit
+    took_s: float = 0.0
+
+
 class WorkerExited(_Event, frozen=True, kw_only=True):
     """A worker ended by itself (also with success). Ends that we caused come in `WorkersStopped`."""
 
@@ -368,6 +381,7 @@ Event: TypeAlias = (
     | HangSuspected
     | EvidenceCollected
     | Diagnosed
+    | NodeExamined
     | WorkerExited
     | WorkersStopped
     | SnapshotsRefused

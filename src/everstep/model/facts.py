@@ -4,7 +4,19 @@ Every time is wall-clock seconds since the epoch, taken by the agent of that ran
 same machine). `None` is "unknown" and never zero.
 """
 
+import enum
+
 import msgspec
+
+
+class ExamKind(enum.StrEnum):
+    """What nodes are asked to do when a fault has no culprit and the job stands still."""
+
+    SELF = "self"  # the node's own test; its group is itself
+    ALL_TO_ALL = "all-to-all"  # between the ranks of one node
+    ALL_GATHER = "all-gather"  # with one neighbour
+    ALIGNMENT = "alignment"  # a small model of the job's layout, one step from fixed weights: all digests are equal
+    REPLAY = "replay"  # the same for many steps and rounds, over a group of machines
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
