@@ -1,0 +1,159 @@
+"""Dual-phase replay: which machine computes wrongly, from two rounds of replays on groups of machines. Pure.
+
+ByteRobust (SOSP 2025, 5.2): the job is replayed with its tensor and pipeline parallelism kept and data parallelism
+reduced. First on *horizontal* groups of m neighbouring machines, then on n *vertical* groups of machines n apart; the
+bad one is in the failing group of both. m = k * (machines of one pipeline), n = machines / m; for m <= n the answer is
+unique.
+
+That holds for one bad machine that fails whenever it is replayed. So nothing here is believed that is not confirmed: a
+candidate is replayed once more among machines that never failed, and what cannot be confirmed is said.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+import msgspec
+
+Outcome = bool | None
+"""Of a group's replay: True, something differed; False, nothing did; None, there is no answer."""
+
+MIN_GROUPS = 3
+"""Two groups that differ cannot say which of them is right."""
+
+MAX_CONFIRMATIONS = 4
+"""Rounds of confirmation, as many candidates at a time as there are partners for. With more, the answer is that it is
+not known: it would take longer than a person needs to look."""
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """`size` machines in each of `num_groups` groups (the paper's m and n), of `factor` pipelines each (its k)."""
+
+    num_machines: int
+    size: int
+    num_groups: int
+    factor: int
+
+    def horizontal(self) -> tuple[tuple[int, ...], ...]:
+        """Groups of neighbours, by index."""
+        return tuple(tuple(range(first, first + self.size)) for first in range(0, self.num_machines, self.size))
+
+    def vertical(self) -> tuple[tuple[int, ...], ...]:
+        """Groups of machines that are `num_groups` apart."""
+        return tuple(tuple(range(first, self.num_machines, self.num_groups)) for first in range(self.num_groups))
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What the two rounds say. `several`: more than one machine, or one that was missed now and then: nobody is named
+    before each candidate is confirmed."""
+
+    kind: Literal["none", "one", "several"]
+    candidates: tuple[int, ...] = ()
+    clean: tuple[int, ...] = ()  # machines that were seen to compute right in both rounds
+    why: str
+
+
+def layout(num_machines: int, pipeline: int = 1) -> Layout | str:
+    """How to group them; or a sentence why they cannot be. `pipeline`: machines that one pipeline spans. The largest
+    groups for which the answer is unique: they are most like the job."""
+    if num_machines < 1 or pipeline < 1:
+        raise ValueError(f"no layout: {num_machines} machines, pipelines of {pipeline}")
+    if num_machines % pipeline:
+        return f"{num_machines} machines are not whole pipelines of {pipeline}"
+    for factor in range(num_machines // pipeline, 0, -1):
+        size = factor * pipeline
+        if num_machines % size == 0 and max(size, MIN_GROUPS) <= num_machines // size:
+            return Layout(num_machines=num_machines, size=size, num_groups=num_machines // size, factor=factor)
+    return (
+        f"{num_machines} machines in pipelines of {pipeline} make no groups of m machines, n of them, with m <= n and "
+        f"n >= {MIN_GROUPS}: the answer would not be one machine"
+    )
+
+
+def solve(groups: Layout, horizontal: Sequence[Outcome], vertical: Sequence[Outcome]) -> Found:
+    """From the outcomes of both rounds, in the order of the groups. Raises ValueError when there are not as many."""
+    rows, columns = groups.horizontal(), groups.vertical()
+    if len(horizontal) != len(rows) or len(vertical) != len(columns):
+        raise ValueError(f"{len(horizontal)} and {len(vertical)} outcomes of {len(rows)} and {len(columns)} groups")
+    in_rows, in_columns = _members(rows, horizontal, True), _members(columns, vertical, True)
+    clean = tuple(sorted(_members(rows, horizontal, False) & _members(columns, vertical, False)))
+    num_rows, num_columns = sum(o is True for o in horizontal), sum(o is True for o in vertical)
+    if not in_rows and not in_columns:
+        return Found(kind="none", clean=clean, why="no group's replay differed in either round")
+    both = tuple(sorted(in_rows & in_columns))
+    seen = f"{num_rows} of {len(rows)} horizontal and {num_columns} of {len(columns)} vertical groups differed"
+    if num_rows == num_columns == 1 and len(both) == 1:
+        return Found(kind="one", candidates=both, clean=clean, why=f"{seen}: one machine is in both")
+    if in_rows and in_columns and both:
+        why = f"{seen}: {len(both)} machines are in both kinds, so more than one computes wrongly"
+        return Found(kind="several", candidates=both, clean=clean, why=why)
+    if in_rows and in_columns:
+        why = f"{seen}, and no machine is in both: several compute wrongly, and only now and then"
+    else:
+        why = f"{seen}: what differs does so only now and then"
+    return Found(kind="several", candidates=tuple(sorted(in_rows | in_columns)), clean=clean, why=why)
+
+
+def confirmations(
+    groups: Layout, candidates: Sequence[int], clean: Collection[int]
+) -> tuple[tuple[tuple[int, ...], ...], ...] | str:
+    """Rounds in which each candidate is replayed once, at its own place, among machines that never failed; in each,
+    groups that share no machine. Or a sentence why that cannot be."""
+    partners = [machine for machine in sorted(clean) if machine not in candidates]
+    needed = groups.size - 1
+    if needed > len(partners):
+        return f"{needed} machines that never failed are needed beside a candidate, and there are {len(partners)}"
+    at_once = len(partners) // needed if needed else len(candidates)
+    if math.ceil(len(candidates) / at_once) > MAX_CONFIRMATIONS:
+        return f"{len(candidates)} candidates, {at_once} at a time, are more than {MAX_CONFIRMATIONS} rounds"
+    rounds = []
+    for first in range(0, len(candidates), at_once):
+        batch = candidates[first : first + at_once]
+        rounds.append(
+            tuple(_with_partners(groups, c, partners[i * needed : (i + 1) * needed]) for i, c in enumerate(batch))
+        )
+    return tuple(rounds)
+
+
+def odd_digests(digests: Sequence[str]) -> tuple[Outcome, ...]:
+    """Which of computations that should be the same differ from the majority; "" is no answer. Without a strict
+    majority of those that answered, and at least two alike, nobody is right and nobody wrong."""
+    known = [digest for digest in digests if digest]
+    most = max(known, key=known.count, default="")
+    if known.count(most) < 2 or 2 * known.count(most) <= len(known):
+        return (None,) * len(digests)
+    return tuple(None if not digest else digest != most for digest in digests)
+
+
+def rounds_for(detection: float, confidence: float, num_phases: int = 3) -> int:
+    """Replays in each phase after which a machine that shows itself in one replay with probability `detection` has been
+    seen in all phases (horizontal, vertical, confirmation) with probability `confidence`. Raises ValueError."""
+    if not 0 < detection <= 1 or not 0 < confidence < 1 or num_phases < 1:
+        raise ValueError(f"no number of rounds: detection {detection}, confidence {confidence}, {num_phases} phases")
+    if detection == 1:
+        return 1
+    missed = 1 - confidence ** (1 / num_phases)
+    return max(1, math.ceil(math.log(missed) / math.log1p(-detection) - 1e-9))
+
+
+def missed(detection: float, num_rounds: int) -> float:
+    """Probability that a bad machine shows itself in none of these replays."""
+    return (1 - detection) ** num_rounds
+
+
+def none_text(detection: float, num_rounds: int) -> str:
+    """What may be said when nothing was seen: a bound, and never that all are sound."""
+    return (
+        f"nothing differed in {num_rounds} replays: a machine that computes wrongly in {detection:.0%} of them or more "
+        f"passes all with a probability of at most {missed(detection, num_rounds):.1%}"
+    )
+
+
+def _members(groups: Sequence[tuple[int, ...]], outcomes: Sequence[Outcome], wanted: bool) -> set[int]:
+    return {x for group, outcome in zip(groups, outcomes, strict=True) if outcome is wanted for x in group}
+
+
+def _with_partners(groups: Layout, candidate: int, partners: Sequence[int]) -> tuple[int, ...]:
+    """At the place in the group that it has in its horizontal one: a fault may show in one pipeline stage only."""
+    place = candidate % groups.size
+    return (*partners[:place], candidate, *partners[place:])
