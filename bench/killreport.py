@@ -4,37 +4,21 @@ import argparse
 from dataclasses import dataclass
 
 from figures import NEVER, quantile, seconds, spread, table
+from hurt_run import HurtRun
 from killplan import TARGETS
 from losslog import Comparison
 from strikes import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(HurtRun):
     """What the whole run showed."""
 
-    planned: int
     outcomes: tuple[Outcome, ...]
-    comparison: Comparison
-    same_final: bool | None  # None: one of the runs wrote none
-    exit_code: int | None
-    finished: str | None
-    holes: int
-    leftover: tuple[int, ...]
-    stalled: str = ""
 
     @property
     def passed(self) -> bool:
-        return (
-            len(self.outcomes) == self.planned
-            and all(one.recovered_s != NEVER for one in self.outcomes)
-            and self.comparison.identical
-            and self.same_final is True
-            and self.exit_code == 0
-            and not self.holes
-            and not self.leftover
-            and not self.disturbed_for_nothing
-        )
+        return self.went_on(self.outcomes) and not self.disturbed_for_nothing
 
     @property
     def disturbed_for_nothing(self) -> int:

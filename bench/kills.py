@@ -7,10 +7,8 @@ every logged loss and the final parameters. Ends everything it started, also on 
 """
 
 import argparse
-import json
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,9 +16,10 @@ from rich.console import Console
 
 from display import progress
 from figures import NEVER
+from hurt_run import answer
 from killplan import TARGETS, Kill, plan, steps_needed
 from killreport import Verdict, document, report
-from launched import adopt_orphans, end_on_sigterm, launched, left_behind
+from launched import launched, left_behind
 from losslog import LossLog, compare
 from strikes import Outcome, StalledError, Watch, strike
 
@@ -47,21 +46,8 @@ class Training:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
-    adopt_orphans()
-    end_on_sigterm()
     kills = plan(num_kills=args.kills, seed=args.seed, target=args.target, num_ranks=args.nproc, first_step=_FIRST_STEP)
-    console = Console(stderr=True)
-    with tempfile.TemporaryDirectory(prefix="everstep-bench-", ignore_cleanup_errors=True) as scratch:
-        root = args.keep or Path(scratch)
-        try:
-            verdict = _run(root, kills, args, console)
-        except StalledError as error:
-            console.print(f"the uninterrupted run failed: {error}", soft_wrap=True)
-            return 1
-    print(report(verdict))
-    if args.json is not None:
-        args.json.write_text(json.dumps(document(verdict, args), indent=1) + "\n")
-    return 0 if verdict.passed else 1
+    return answer(args, lambda root, console: _run(root, kills, args, console), report, document)
 
 
 def _run(root: Path, kills: list[Kill], args: argparse.Namespace, console: Console) -> Verdict:

@@ -9,12 +9,10 @@ parallel group of a mesh is lost at once, one after the other. Ends everything i
 """
 
 import argparse
-import json
 import math
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,7 +21,8 @@ from rich.console import Console
 from display import progress
 from everstep.journal.runs import RunDir
 from figures import NEVER, seconds
-from launched import Launched, adopt_orphans, end_on_sigterm, launched, left_behind
+from hurt_run import answer
+from launched import Launched, launched, left_behind
 from losslog import LossLog, compare
 from snapshot_kills_plan import TARGETS, Kill, group_plan, plan, steps_needed
 from snapshot_kills_report import Verdict, document, report
@@ -64,21 +63,9 @@ class Training:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
-    adopt_orphans()
-    end_on_sigterm()
-    console = Console(stderr=True)
     kills = _planned(args)
     args.kills = len(kills)
-    with tempfile.TemporaryDirectory(prefix="everstep-bench-", ignore_cleanup_errors=True) as scratch:
-        try:
-            verdict = _run(args.keep or Path(scratch), kills, args, console)
-        except StalledError as error:
-            console.print(f"the uninterrupted run failed: {error}", soft_wrap=True)
-            return 1
-    print(report(verdict))
-    if args.json is not None:
-        args.json.write_text(json.dumps(document(verdict, args), indent=1) + "\n")
-    return 0 if verdict.passed else 1
+    return answer(args, lambda root, console: _run(root, kills, args, console), report, document)
 
 
 def _planned(args: argparse.Namespace) -> list[Kill]:

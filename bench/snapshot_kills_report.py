@@ -6,29 +6,21 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from figures import NEVER, quantile, seconds, spread, table
-from losslog import Comparison
+from hurt_run import HurtRun
 from snapshot_kills_plan import PHASES, TARGETS
 from snapshot_kills_strike import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(HurtRun):
     """What the whole run showed."""
 
-    planned: int
     outcomes: tuple[Outcome, ...]
-    comparison: Comparison
-    same_final: bool | None  # None: one of the runs wrote none
-    exit_code: int | None
-    finished: str | None
-    holes: int
-    leftover: tuple[int, ...]
     shm_left: tuple[str, ...]
     restore_failures: tuple[str, ...]
     not_persisted: tuple[str, ...]
     num_committed: int
     verified: str | None  # empty: the newest checkpoint is whole; None: there is no tier
-    stalled: str = ""
     shmem_grown_bytes: int | None = field(default=None)  # of the whole machine: others may be at work on it
 
     @property
@@ -38,14 +30,10 @@ class Verdict:
     @property
     def passed(self) -> bool:
         return (
-            len(self.outcomes) == self.planned
-            and all(one.recovered_s != NEVER for one in self.outcomes)
+            self.went_on(self.outcomes)
             and not self.not_newest
             and not any(one.lost_all for one in self.outcomes)
-            and self.comparison.identical
-            and self.same_final is True
-            and self.exit_code == 0
-            and not (self.holes or self.leftover or self.shm_left or self.verified or self.restore_failures)
+            and not (self.shm_left or self.verified or self.restore_failures)
         )
 
 

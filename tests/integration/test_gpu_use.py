@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import nvml_child
 import pytest
 
 from everstep.analyzer.records import GpuLoad
@@ -28,17 +29,7 @@ asyncio.run(main())
 
 
 def measured(nvml: Path, tmp_path: Path, states: list[str]) -> list[tuple[float, dict]]:
-    env = {**os.environ, "LD_LIBRARY_PATH": str(nvml), "FAKE_NVML_STATE": str(tmp_path / "state")}
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE],
-        input="\n".join(states) + "\n",
-        env=env,
-        text=True,
-        capture_output=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+    return [tuple(json.loads(line)) for line in nvml_child.lines(MEASURE, nvml, tmp_path, states)]
 
 
 def test_the_gpu_of_a_rank_is_the_one_that_lists_its_process(nvml, tmp_path):

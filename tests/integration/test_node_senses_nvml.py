@@ -1,12 +1,12 @@
 """NVIDIA GPUs through the real nvidia-ml-py and ctypes, with a small library of ours in the place of the driver's."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import nvml_child
 import pytest
 
 LOOKS = """
@@ -29,17 +29,7 @@ gpus.close(); xids.close()
 
 
 def look(nvml: Path, tmp_path: Path, states: list[str]) -> list[list]:
-    env = {**os.environ, "LD_LIBRARY_PATH": str(nvml), "FAKE_NVML_STATE": str(tmp_path / "state")}
-    done = subprocess.run(
-        [sys.executable, "-c", LOOKS],
-        input="\n".join(states) + "\n",
-        env=env,
-        text=True,
-        capture_output=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in nvml_child.lines(LOOKS, nvml, tmp_path, states)]
 
 
 def test_what_a_gpu_tells_and_what_is_wrong_with_it(nvml, tmp_path):

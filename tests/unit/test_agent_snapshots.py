@@ -4,6 +4,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from filled_arena import filled
 
 from everstep.agent import granting
 from everstep.agent import memory as memory_module
@@ -15,16 +16,6 @@ from everstep.checkpoint import arena
 from everstep.core.policy import Policy
 from everstep.model import events
 from everstep.model.facts import RankAccount
-
-
-def filled(*steps: int, num_buffers: int = 5, generation: int = 0) -> int:
-    fd = arena.create(arena.arena_bytes(100, num_buffers), rank=0, world_size=2, num_buffers=num_buffers)
-    mine = arena.Arena(fd)
-    for step in steps:
-        mine.begin(step, generation)
-        mine.publish(8, 4, 0)
-    mine.close()
-    return fd
 
 
 @pytest.fixture

@@ -6,21 +6,12 @@ import os
 import socket
 
 import pytest
+from filled_arena import filled
 
 from everstep.checkpoint import arena
 from everstep.engines.keeper import Keeper
 from everstep.model.facts import Held
 from everstep.wire import local
-
-
-def filled(rank: int, *steps: int, generation: int = 0) -> int:
-    fd = arena.create(1 << 20, rank=rank, world_size=4)
-    mine = arena.Arena(fd)
-    for step in steps:
-        mine.begin(step, generation)
-        mine.publish(8, 4, 0)
-    mine.close()
-    return fd
 
 
 @pytest.fixture
@@ -33,7 +24,7 @@ def fds():
 
 
 def agent_sends(line: socket.socket, fds: list[int], rank: int, *steps: int, generation: int = 0) -> int:
-    fds.append(filled(rank, *steps, generation=generation))
+    fds.append(filled(*steps, rank=rank, world_size=4, generation=generation))
     local.send(line, {"keep": {"rank": rank}}, (fds[-1],))
     return fds[-1]
 
