@@ -103,11 +103,30 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     node_timeout_s: float = 60.0
     """How long the engine may take to give a node before the run gives up for lack of capacity."""
 
-    node_silent_s: float = 15.0
-    """An agent whose link is gone for so long is lost, with its workers."""
+    node_silent_s: float = 3.5
+    """A node of which nothing was heard for so long is ended and lost, with its ranks. An agent says something every half
+    second. Shorter: a machine that swaps for a moment loses its node. Longer: a cut or frozen node holds up all
+    others for so long; decided within 5 s means at most 4."""
 
     approval_timeout_s: float = 900.0
     """Mode advise: how long a proposal waits before the run ends."""
+
+    update_after_s: float = 86400.0
+    """How long an update that is not urgent waits for an interruption that comes anyway. Shorter: a restart is paid for
+    it. Longer: a change that somebody counts on is not there."""
+
+    trained_steps: int = 5
+    """New steps of every rank after which a version counts as one that trains: what a worse one goes back to. Fewer: a
+    version that fails at its first evaluation is gone back to. More: one that was fine is not."""
+
+    trained_s: float = 60.0
+    """The same for programs that report no steps: how long every rank has to have run."""
+
+    @property
+    def lease_s(self) -> float:
+        """How long a node goes on while nothing that it says arrives. Shorter than `node_silent_s`, which counts from a
+        later moment besides: its ranks have ended before others are started in its place."""
+        return 0.85 * self.node_silent_s
 
     @property
     def needs_watch_thread(self) -> bool:
@@ -126,9 +145,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PRESETS = {
-    "conservative": Policy(name="conservative", max_restarts=3, stop_grace_s=30.0, settle_s=1.0),
+    "conservative": Policy(name="conservative", max_restarts=3, stop_grace_s=30.0, settle_s=1.0, node_silent_s=15.0),
     "default": Policy(),
-    "aggressive": Policy(name="aggressive", max_restarts=30, stop_grace_s=2.0, node_silent_s=8.0),
+    "aggressive": Policy(name="aggressive", max_restarts=30, stop_grace_s=2.0, node_silent_s=2.5),
 }
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from everstep.model.facts import Backup, ExamKind, Fetch
 from everstep.model.verdict import Decision, Verdict
+from everstep.model.versions import Stage, Version
 
 
 class _Action(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
@@ -56,6 +57,7 @@ class StartWorkers(_Action, frozen=True, kw_only=True):
     resume_step: int | None  # newest step that every rank can have; None: nothing to restore
     fetch: tuple[Fetch, ...] = ()  # snapshots of this node's ranks that lie on other nodes: get them first
     restore_path: str = ""  # the step is restored from this checkpoint in the persistent tier
+    version: Version | None = None  # what the ranks run; None: what the run was started with, where the user has it
 
 
 class StopWorkers(_Action, frozen=True, kw_only=True):
@@ -156,6 +158,24 @@ class ExamineNode(_Action, frozen=True, kw_only=True):
     num_rounds: int = 1
 
 
+class ValidateUpdate(_Action, frozen=True, kw_only=True):
+    """Agent: look whether this version can start, in a process of its own. Answered by UpdateValidated within
+    `limit_s`; idempotent under the version's id."""
+
+    node: str
+    version: Version
+    can_start: bool  # no rank of the job runs on this node: the program may really be started
+    limit_s: float
+
+
+class UpdateConcluded(_Action, frozen=True, kw_only=True):
+    """On record: what became of a version. The last one counts."""
+
+    version: str
+    stage: Stage
+    back_to: str = ""  # rolled back: the version that runs instead
+
+
 class SetTimer(_Action, frozen=True, kw_only=True):
     """Shell: feed TimerFired(key) at `due_at`. A timer that no longer matters is ignored when it fires."""
 
@@ -228,6 +248,8 @@ Action: TypeAlias = (
     | CollectEvidence
     | Diagnose
     | ExamineNode
+    | ValidateUpdate
+    | UpdateConcluded
     | SetTimer
     | Inject
     | IncidentOpened

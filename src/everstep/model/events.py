@@ -75,6 +75,13 @@ class NodeLost(_Event, frozen=True, kw_only=True):
     kept: tuple[Held, ...] = ()
 
 
+class NodeSilent(_Event, frozen=True, kw_only=True):
+    """Nothing was heard of a node for too long. What ends it answers with its loss."""
+
+    node: str
+    silent_s: float
+
+
 class NodeRefused(_Event, frozen=True, kw_only=True):
     """The engine could not give the node that was asked for."""
 
@@ -351,6 +358,30 @@ class DrillFailed(_Event, frozen=True, kw_only=True):
     why: str
 
 
+class UpdateRequested(_Event, frozen=True, kw_only=True):
+    """Somebody changed the program: code, arguments or environment. None and empty: as in the version before."""
+
+    version: str  # v1, v2, ...
+    source: str = ""  # "git 3f2c1a9", "folder /home/anna/job"
+    code: str = ""  # folder that holds the copy of the code
+    root: str = ""  # the user's folder that it stands for
+    args: tuple[str, ...] | None = None
+    env: dict[str, str] = {}  # added to that of the version before
+    is_urgent: bool = False  # apply it now; else at the next interruption
+    by: str = ""
+    why: str = ""
+
+
+class UpdateValidated(_Event, frozen=True, kw_only=True):
+    """What a node says of a version before it may be started. Answers `ValidateUpdate`."""
+
+    node: str
+    version: str
+    is_good: bool
+    why: str  # what was looked at, or why it cannot start: file and line
+    took_s: float = 0.0
+
+
 class ProposalApproved(_Event, frozen=True, kw_only=True):
     incident: str
     by: str = ""
@@ -365,6 +396,7 @@ Event: TypeAlias = (
     | ControllerStarted
     | NodeJoined
     | NodeLost
+    | NodeSilent
     | NodeRefused
     | StoreOpened
     | TemplateReported
@@ -397,5 +429,7 @@ Event: TypeAlias = (
     | DrillRequested
     | EvidenceRequested
     | DrillFailed
+    | UpdateRequested
+    | UpdateValidated
     | ProposalApproved
 )

@@ -40,6 +40,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_dir: str = ""  # root of the persistent tier, a folder or an fsspec URL; empty: memory only
     checkpoint_every_s: float = 600.0
     checkpoint_keep: int = 3
+    code_copy: str = ""  # folder with a copy of the program's code as it was when the run was started
+    code_root: str = ""  # the user's folder that it is a copy of
+    code_why: str = ""  # why there is no copy
     init_from: str = ""  # a checkpoint, of torch.distributed.checkpoint or ours, that the first step starts from
 
     @property
