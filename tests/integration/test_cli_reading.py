@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import resource
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 GOLDEN = Path(__file__).parents[1] / "golden" / "journal.jsonl"
 VERBS = (["status"], ["incident"], ["incident", "show", "i2"], ["explain", "i2"], ["goodput"])
 STATUS_LIMIT_S = 0.150
+BARE_S = 0.015  # of a Python that does nothing, on a machine that is quiet
 
 
 @pytest.fixture
@@ -83,22 +83,22 @@ def test_no_reading_verb_imports_torch_or_rich(env: dict[str, str]) -> None:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
         imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
         assert "everstep.cli.main" in imported or "everstep.journal.load" in imported
-        assert not imported & {"torch", "numpy", "rich", "aiohttp", "asyncio", "everstep.worker"}, verb
+        assert not imported & {"torch", "numpy", "rich", "aiohttp", "asyncio", "everstep.worker", "everstep.core"}, verb
 
 
 def test_status_answers_at_once(env: dict[str, str]) -> None:
-    """The best of several, in wall time; on a machine that is busy with other things, in processor time."""
-    wall, processor = [], []
-    for _ in range(10):
-        begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    """The best of several; on a machine that is busy with other things, as much longer as a bare interpreter takes."""
+    status, bare = [], []
+    for _ in range(12):
+        begun = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=30)
+        between = time.perf_counter()
         assert everstep("status", env=env).returncode == 0
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        wall.append(time.perf_counter() - begun)
-        processor.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        if min(wall) < STATUS_LIMIT_S and len(wall) >= 3:
+        status.append(time.perf_counter() - between)
+        bare.append(between - begun)
+        if min(status) < STATUS_LIMIT_S and len(status) >= 3:
             break
-    is_busy = os.getloadavg()[0] > (os.cpu_count() or 1)
-    assert min(processor if is_busy else wall) < STATUS_LIMIT_S
+    assert min(status) < STATUS_LIMIT_S * max(1.0, min(bare) / BARE_S)
 
 
 def test_a_live_run_is_told_from_one_whose_controller_is_gone(env: dict[str, str]) -> None:

@@ -1,17 +1,26 @@
 """Forming a generation: nodes for every slot, a store, then StartWorkers everywhere."""
 
-from everstep.core import ending, holdings, restoring, trust
+from everstep.core import ending, holdings, restoring, trust, updates
+from everstep.core.frozenmap import FrozenMap, Names
 from everstep.core.policy import Policy
-from everstep.core.state import Formation, Phase, State, Worker
+from everstep.core.state import Formation, Phase, State
 from everstep.core.turn import Turn
-from everstep.model.actions import AcquireNode, IncidentClosed, OpenStore, Refused, StartWorkers
+from everstep.core.worker import Worker
+from everstep.model.actions import NOT_TRUSTED, AcquireNode, IncidentClosed, OpenStore, Refused, StartWorkers
 from everstep.model.events import CheckpointsFound, RunReopened, RunStarted, StoreOpened
+from everstep.model.facts import Fetch
 from everstep.model.spec import Launch
 
 
 def on_run_started(turn: Turn, event: RunStarted) -> None:
     spec = event.spec
-    turn.set(run=event.run, spec=spec, phase=Phase.GATHERING, slots=(None,) * spec.num_slots)
+    turn.set(
+        run=event.run,
+        spec=spec,
+        phase=Phase.GATHERING,
+        slots=(None,) * spec.num_slots,
+        vacant=tuple(range(spec.num_slots)),
+    )
     ask_for_store(turn, 0)
     for slot in range(spec.num_slots):
         acquire(turn, f"slot {slot} of {spec.num_slots} has no node yet")
@@ -30,20 +39,23 @@ def on_run_reopened(turn: Turn, event: RunReopened) -> None:
             )
         )
     turn.drop_timers()
+    turn.begin_workers(())
     turn.set(
         phase=Phase.GATHERING,
         attempt=event.attempt,
-        members={},
+        members=FrozenMap(),
         slots=(None,) * turn.spec.num_slots,
+        vacant=tuple(range(turn.spec.num_slots)),
         requests=(),
         stores={},
         store_asked=turn.state.generation,
-        workers={},
-        held={},
-        copies={},
-        waiting=(),
+        held=FrozenMap(),
+        copies=FrozenMap(),
+        waiting=Names(),
         ending=None,
         incident=None,
+        fruitless=None,
+        is_backing_off=False,
         formation=None,
         alerts=(),
         unjudged=(),
@@ -52,6 +64,8 @@ def on_run_reopened(turn: Turn, event: RunReopened) -> None:
         checkpoints_known=False,
         persisting=None,
         uncommitted={},
+        updating="",
+        proposed_version="",
         struck=tuple(struck for struck in turn.state.struck if struck.is_damaged),
         unread=None,
     )
@@ -100,7 +114,7 @@ def form_if_possible(turn: Turn) -> None:
     """Start the next generation when every slot has a node and its store is open; otherwise wait."""
     state = turn.state
     coming = state.generation + 1
-    if state.phase is not Phase.GATHERING or None in state.slots or coming not in state.stores:
+    if state.is_backing_off or state.phase is not Phase.GATHERING or state.vacant or coming not in state.stores:
         return
     if turn.spec.checkpoint_dir and not state.checkpoints_known:
         return
@@ -109,6 +123,8 @@ def form_if_possible(turn: Turn) -> None:
         ending.give_up(turn, choice.why)
         return
     _settle_history(turn, choice)
+    version = updates.merge(turn)
+    state = turn.state
     host, port = state.stores[coming]
     restore = choice.restore
     formation = Formation(
@@ -119,14 +135,15 @@ def form_if_possible(turn: Turn) -> None:
         restore_path="" if restore is None else restore.path,
         at=turn.at,
         why=choice.why,
+        version=version,
     )
-    ranks = {
-        rank: Worker(rank=rank, node=node)
+    turn.set(generation=coming, phase=Phase.FORMING, formation=formation)
+    turn.begin_workers(
+        Worker(rank=rank, node=node)
         for slot, node in enumerate(state.slots)
         if node is not None
         for rank in ranks_of_slot(turn, slot)
-    }
-    turn.set(generation=coming, phase=Phase.FORMING, formation=formation, workers=ranks)
+    )
     if state.incident is not None:
         turn.set_incident(restarted=True)
     for start in start_actions(turn):
@@ -143,6 +160,9 @@ def start_actions(turn: Turn) -> list[StartWorkers]:
     """StartWorkers of the current formation, for every slot. Also used to issue them again."""
     state, spec = turn.state, turn.spec
     assert state.formation is not None
+    fetches: dict[int, list[Fetch]] = {}
+    for fetch in state.formation.fetch:
+        fetches.setdefault(fetch.rank // spec.nproc_per_node, []).append(fetch)
     return [
         StartWorkers(
             node=node,
@@ -155,8 +175,9 @@ def start_actions(turn: Turn) -> list[StartWorkers]:
             store_host=state.formation.store_host,
             store_port=state.formation.store_port,
             resume_step=state.formation.resume_step,
-            fetch=tuple(fetch for fetch in state.formation.fetch if fetch.rank in ranks_of_slot(turn, slot)),
+            fetch=tuple(fetches.get(slot, ())),
             restore_path=state.formation.restore_path,
+            version=state.formation.version,
             why=state.formation.why,
         )
         for slot, node in enumerate(state.slots)
@@ -181,7 +202,7 @@ def _settle_history(turn: Turn, choice: restoring.Choice) -> None:
     step = choice.restore.step if choice.restore is not None else None
     if trust.is_corrupted(state.incident):
         if choice.untrusted:
-            turn.do(Refused(what=trust.NOT_TRUSTED, why=choice.untrusted, incident=turn.incident.id))
+            turn.do(Refused(what=NOT_TRUSTED, why=choice.untrusted, incident=turn.incident.id))
         else:
             trust.strike_untrusted(turn)
         trust.note_corruption(turn, turn.incident.verdict.ranks if turn.incident.verdict is not None else ())
@@ -190,6 +211,6 @@ def _settle_history(turn: Turn, choice: restoring.Choice) -> None:
     turn.set(
         trusted_step=trusted,
         resumes={**state.resumes, state.generation + 1: step},
-        held={held.rank: held for held in holdings.up_to(state.held.values(), step)},
-        copies={node: holdings.up_to(copies, step) for node, copies in state.copies.items()},
+        held=FrozenMap((held.rank, held) for held in holdings.up_to(state.held.values(), step)),
+        copies=FrozenMap((node, holdings.up_to(copies, step)) for node, copies in state.copies.items()),
     )

@@ -12,9 +12,6 @@ from everstep.model.actions import StrikeCheckpoint, TrustStep
 from everstep.model.events import AnomalyFound, ReplicasAgreed
 from everstep.model.facts import Checkpoint, RankAccount
 
-NOT_TRUSTED = "go back to a trusted step"
-"""What is refused where none can be had: from then on nothing is trusted."""
-
 CORRUPTIONS = ("ES-N04", "ES-N05")
 """Replicas that were equal hold different parameters."""
 

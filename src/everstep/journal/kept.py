@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from everstep.core.trust import NOT_TRUSTED
 from everstep.model import actions, events
 from everstep.model.facts import Checkpoint, RankGroup
 from everstep.model.record import Record
@@ -151,7 +150,7 @@ def _found_wrong(kept: Kept, record: Record, event: events.AnomalyFound) -> None
 
 
 def _refused(kept: Kept, record: Record, action: actions.Refused) -> None:
-    if action.what == NOT_TRUSTED:
+    if action.what == actions.NOT_TRUSTED:
         kept.trusted_step = None
 
 

@@ -216,6 +216,10 @@ class Refused(_Action, frozen=True, kw_only=True):
     incident: str | None = None
 
 
+NOT_TRUSTED = "go back to a trusted step"
+"""What is refused where none can be had: from then on nothing is trusted."""
+
+
 class IncidentClosed(_Action, frozen=True, kw_only=True):
     """On record: how it ended."""
 
