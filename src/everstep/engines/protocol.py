@@ -45,6 +45,15 @@ class Engine(Protocol):
         """A drill: the machine is gone, and its memory with it. Told as a loss of which nothing was kept. Raises
         NoNodeError when there is no such node."""
 
+    def cut(self, node: str, seconds: float) -> None:
+        """A drill: its link is down for so long. Raises NoNodeError when there is no such node, or no link to cut."""
+
+    def freeze(self, node: str, seconds: float) -> None:
+        """A drill: all of its processes stand still for so long. Raises NoNodeError."""
+
+    def slow(self, node: str, seconds: float, bytes_s: int) -> None:
+        """A drill: its link carries no more than that for so long. Raises NoNodeError."""
+
     def fence(self, node: str) -> None:
         """Make sure, now and by force, that nothing of the node runs on."""
 

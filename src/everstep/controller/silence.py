@@ -1,0 +1,76 @@
+"""Which nodes have said nothing for too long. It tells; what follows is decided in core.
+
+Silence is counted on a clock that only runs while this controller listens: a controller that was stopped, starved or
+could not take more inputs has not heard anybody, and that is nobody's fault but its own. Two things are told: that a
+node is silent, so that whoever gives nodes ends it, and, when that is not confirmed in time, that it is lost: by then
+it has ended its ranks itself (`agent/lease.py`).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+LOOK_S = 0.2
+
+FENCE_S = 1.0
+"""How long the engine may take to end a silent node before the node counts as lost all the same. An engine that reaches
+the machine needs milliseconds. With `node_silent_s` and a look it is what a decision takes at most."""
+
+
+class Silence:
+    """`is_behind()`: whether inputs wait that were not even read. `on_silent` and `on_lost` are called once each, with
+    the node and how long nothing was heard."""
+
+    def __init__(
+        self,
+        limit_s: float,
+        *,
+        is_behind: Callable[[], bool],
+        on_silent: Callable[[str, float], None],
+        on_lost: Callable[[str, float], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit_s = limit_s
+        self._is_behind = is_behind
+        self._on_silent = on_silent
+        self._on_lost = on_lost
+        self._clock = clock
+        self._looked_at = clock()
+        self._now = 0.0  # seconds of listening
+        self._heard: dict[str, float] = {}  # node: when, in those
+        self._told: set[str] = set()  # silent ones that whoever gives nodes should have ended by now
+
+    def expect(self, node: str) -> None:
+        """From now on it is missed."""
+        self._heard[node] = self._now
+        self._told.discard(node)
+
+    def heard(self, node: str) -> None:
+        """It said something, whatever it was. Who is not expected is not missed; whose end is decided is not spared."""
+        if node in self._heard and node not in self._told:
+            self._heard[node] = self._now
+
+    def forget(self, node: str) -> None:
+        self._heard.pop(node, None)
+        self._told.discard(node)
+
+    def look(self) -> None:
+        now = self._clock()
+        elapsed, self._looked_at = now - self._looked_at, now
+        if self._is_behind():
+            return
+        self._now += min(elapsed, 2 * LOOK_S)
+        missing = [(node, self._now - at) for node, at in self._heard.items() if self._now - at > self._limit_s]
+        for node, silent_s in missing:
+            if node not in self._told:
+                self._told.add(node)
+                self._on_silent(node, silent_s)
+            elif silent_s > self._limit_s + FENCE_S:
+                self.forget(node)
+                self._on_lost(node, silent_s)
+
+    async def watch(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.look()
