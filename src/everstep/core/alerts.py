@@ -43,7 +43,7 @@ def judge_waiting(turn: Turn) -> None:
     while turn.state.unjudged and turn.state.phase is Phase.RUNNING and turn.state.incident is None:
         seen, *rest = turn.state.unjudged
         turn.set(unjudged=tuple(rest))
-        if seen.node in turn.state.active_nodes:
+        if turn.state.is_active(seen.node):
             ranks = tuple(worker.rank for worker in turn.workers_of(seen.node))
             take(turn, verdict_on(seen, turn.state.alerts, seen.alert.at, ranks, ""))
     take_deferred(turn)
@@ -89,6 +89,5 @@ def _judge_standby(turn: Turn, member: Member, fresh: list[SeenAlert]) -> None:
         turn.do(Refused(what=f"evict standby {member.node}", why=f"{why}; {why_not}"))
         return
     eviction.count(turn, 1)
-    suspected = msgspec.structs.replace(member, suspected=True)
-    turn.set(members={**turn.state.members, member.node: suspected})
+    turn.set_members(msgspec.structs.replace(member, suspected=True))
     turn.do(EvictNode(node=member.node, why=why))

@@ -7,7 +7,7 @@ faster nor a number right. What was left alone only because no standby was ready
 
 from everstep.analyzer.exits import FaultFacts, judge
 from everstep.core import eviction, recovery, trust
-from everstep.core.faults import nodes_of_ranks, open_incident, stop_generation
+from everstep.core.faults import open_incident, stop_generation
 from everstep.core.state import Deferred, Phase, Role
 from everstep.core.turn import Turn
 from everstep.model.actions import Concluded, IncidentClosed, Refused
@@ -35,7 +35,7 @@ def on_anomaly_found(turn: Turn, event: AnomalyFound) -> None:
 def take(turn: Turn, found: Verdict, *, is_declared: bool = True) -> None:
     """Nothing has failed yet. A machine that is to blame is evicted if it may be; else only said. `is_declared`: ranks
     that differ are replicas by somebody's word."""
-    open_incident(turn, FaultFacts(at=turn.at, nodes=nodes_of_ranks(turn), anomaly=found))
+    open_incident(turn, FaultFacts(at=turn.at, anomaly=found))
     verdict = judge(turn.incident.facts)
     nodes = eviction.suspects(turn, verdict)
     plan = recovery.decide(turn, verdict)
@@ -75,6 +75,8 @@ def _left_alone(turn: Turn, nodes: tuple[str, ...], plan: recovery.Plan) -> tupl
 
 def take_deferred(turn: Turn) -> None:
     """A standby is there now: machines that were left in place for lack of one."""
+    if not turn.state.deferred:
+        return
     has_standby = any(m.role is Role.STANDBY and not m.suspected for m in turn.state.members.values())
     while turn.state.deferred and has_standby and turn.state.phase is Phase.RUNNING and turn.state.incident is None:
         deferred, *rest = turn.state.deferred

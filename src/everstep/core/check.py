@@ -2,6 +2,7 @@
 
 from everstep.core.check_restore import broken_promises
 from everstep.core.state import Phase, Role, State
+from everstep.core.tally import Tally
 
 _WITH_GENERATION = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING, Phase.STOPPING, Phase.PROPOSING)
 
@@ -39,16 +40,21 @@ def _slots(state: State) -> None:
     spec = state.spec
     _require(spec is not None and len(state.slots) == spec.num_slots, "the number of slots changed")
     taken = [node for node in state.slots if node is not None]
-    _require(len(taken) == len(set(taken)), f"a node holds two slots: {state.slots}")
+    empty = tuple(slot for slot, node in enumerate(state.slots) if node is None)
+    _require(state.vacant == empty, f"vacant slots {state.vacant}, slots {state.slots}")
+    holders = set(taken)
+    _require(len(taken) == len(holders), f"a node holds two slots: {state.slots}")
     for member in state.members.values():
         holds = member.role is Role.ACTIVE
         _require(holds == (member.slot is not None), f"{member.node}: role {member.role}, slot {member.slot}")
-        _require(holds == (member.node in taken), f"{member.node}: role {member.role}, slots {state.slots}")
+        _require(holds == (member.node in holders), f"{member.node}: role {member.role}, slots {state.slots}")
 
 
 def _workers(state: State) -> None:
     spec = state.spec
     assert spec is not None
+    tally = Tally.of(state.workers.values())
+    _require(state.tally == tally, f"{state.tally}, and the workers make it {tally}")
     if state.phase in _WITH_GENERATION:
         _require(sorted(state.workers) == list(range(spec.world_size)), f"ranks {sorted(state.workers)}")
 

@@ -9,7 +9,7 @@ import msgspec
 
 from everstep.analyzer.exits import FailedRestore, FaultFacts
 from everstep.core import rereading
-from everstep.core.faults import nodes_of_ranks, open_incident, stop_generation
+from everstep.core.faults import open_incident, stop_generation
 from everstep.core.state import Formation, Phase, Struck
 from everstep.core.turn import Turn
 from everstep.model.events import RestoreFailed
@@ -28,7 +28,7 @@ def on_restore_failed(turn: Turn, event: RestoreFailed) -> None:
         new = [struck for struck in _struck(turn, event, formation) if _identity(struck) not in known]
         turn.set(struck=(*turn.state.struck, *new))
     if turn.state.phase in _ALIVE:
-        open_incident(turn, FaultFacts(at=turn.at, nodes=nodes_of_ranks(turn)))
+        open_incident(turn, FaultFacts(at=turn.at))
     if turn.state.incident is not None and not turn.incident.restarted:
         facts = turn.incident.facts
         turn.set_incident(

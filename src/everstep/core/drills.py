@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from everstep.analyzer.exits import FaultFacts
 from everstep.core.policy import Policy
-from everstep.core.state import Phase, Worker
+from everstep.core.state import Phase
 from everstep.core.turn import Turn
+from everstep.core.worker import Worker
 from everstep.model.actions import Inject, Refused
 from everstep.model.events import DrillFailed, DrillRequested
 
@@ -131,7 +132,7 @@ def _inject_node(turn: Turn, event: DrillRequested) -> None:
         return
     asked = event.node or (worker.node if worker is not None else None)
     node = asked or next(iter(turn.state.active_nodes), None)
-    if node is None or node not in turn.state.active_nodes:
+    if not turn.state.is_active(node):
         _refuse(turn, event, f"no node {node!r} holds a slot; those that do: {list(turn.state.active_nodes)}")
     else:
         _expect(turn, event)

@@ -4,6 +4,7 @@ last step goes there first."""
 import msgspec
 
 from everstep.core import persistence
+from everstep.core.frozenmap import Names
 from everstep.core.state import Ending, Phase
 from everstep.core.turn import Turn
 from everstep.errors import EXIT_GAVE_UP, EXIT_NOT_ALLOWED_TO_ACT
@@ -31,7 +32,7 @@ def stop_with(turn: Turn, ending: Ending) -> None:
     if turn.state.phase not in _WORKERS_MAY_LIVE or not nodes:
         finish(turn, ending)
         return
-    turn.set(phase=Phase.STOPPING, waiting=nodes, ending=ending)
+    turn.set(phase=Phase.STOPPING, waiting=Names(nodes), ending=ending)
     for node in nodes:
         turn.do(
             StopWorkers(
@@ -118,7 +119,7 @@ def _finish_now(turn: Turn, ending: Ending) -> None:
     if turn.state.incident is not None:
         _close_incident(turn, "stopped" if ending.outcome == "stopped" else "gave-up", ending.why)
     turn.drop_timers()
-    turn.set(phase=Phase.OVER, ending=ending, waiting=(), persisting=None)
+    turn.set(phase=Phase.OVER, ending=ending, waiting=Names(), persisting=None)
     turn.do(Finish(outcome=ending.outcome, exit_code=ending.exit_code, why=ending.why))
 
 

@@ -21,12 +21,12 @@ def suspects(turn: Turn, verdict: Verdict) -> tuple[str, ...]:
         workers = [turn.state.workers[rank] for rank in verdict.ranks if rank in turn.state.workers]
         return tuple(dict.fromkeys(worker.node for worker in workers))
     is_machine = verdict.blame in (Blame.MACHINE, Blame.NETWORK) and verdict.action in (*REPLACE, *DRAIN)
-    return (verdict.node,) if is_machine and verdict.node in turn.state.active_nodes and verdict.node else ()
+    return (verdict.node,) if verdict.node and is_machine and turn.state.is_active(verdict.node) else ()
 
 
 def miscomputing(turn: Turn, verdict: Verdict) -> tuple[str, ...]:
     """The node whose rank alone holds something else than all other replicas; empty when it is not named exactly."""
-    is_named = verdict.code == "ES-N04" and verdict.node in turn.state.active_nodes
+    is_named = verdict.code == "ES-N04" and turn.state.is_active(verdict.node)
     return (verdict.node,) if is_named and verdict.node is not None else ()
 
 

@@ -1,16 +1,20 @@
 """From the first sign of a fault to the stop of the generation, and from there to what comes next."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge, looks_like_consequence
 from everstep.core import drills, ending, eviction
 from everstep.core.forming import form_if_possible, ranks_of_slot, start_limit_s
+from everstep.core.frozenmap import FrozenMap, Names
 from everstep.core.policy import Policy
 from everstep.core.progress import completed_step, note_best_step
 from everstep.core.recovery import Plan, decide
 from everstep.core.state import Failure, Incident, Member, Phase, State
 from everstep.core.trust import is_corrupted
 from everstep.core.turn import Turn
+from everstep.core.worker import Worker
 from everstep.model.actions import Concluded, EvictNode, IncidentClosed, IncidentOpened, Refused, StopWorkers
 from everstep.model.events import (
     NodeLost,
@@ -41,9 +45,9 @@ def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
     if event.exit.succeeded:
         _on_success(turn)
         return
-    open_incident(turn, FaultFacts(at=turn.at, nodes=nodes_of_ranks(turn)))
+    open_incident(turn, FaultFacts(at=turn.at))
     _add_exits(turn, (event.exit,))
-    if looks_like_consequence(event.exit) and _some_alive(turn):
+    if looks_like_consequence(event.exit) and turn.state.tally.alive:
         _settle(turn)
     else:
         stop_generation(turn)
@@ -60,10 +64,10 @@ def on_slot_lost(turn: Turn, event: NodeLost, member: Member) -> None:
     """A node that held a slot is gone. The caller has put it out and looks for another."""
     assert member.slot is not None
     ranks = tuple(ranks_of_slot(turn, member.slot))
-    others = {rank: held for rank, held in turn.state.held.items() if rank not in ranks}
-    turn.set(held={**others, **{item.rank: item for item in event.kept if item.rank in ranks}})
+    kept = {item.rank: item for item in event.kept if item.rank in ranks}
+    turn.set(held=turn.state.held.without(*ranks).updated(kept))
     if turn.state.phase in _ALIVE:
-        open_incident(turn, FaultFacts(at=turn.at, nodes=nodes_of_ranks(turn)))
+        open_incident(turn, FaultFacts(at=turn.at))
     if turn.state.incident is not None and event.node not in turn.incident.evicting:
         lost = LostNode(node=event.node, at=event.at, reason=event.reason, ranks=ranks)
         facts = turn.incident.facts
@@ -84,7 +88,7 @@ def on_timer_fired(turn: Turn, event: TimerFired) -> None:
         _check_start(turn)
     elif kind == "rendezvous" and current and turn.state.phase in _ALIVE:
         _check_rendezvous(turn)
-    elif kind == "node" and subject in turn.state.requests and None in turn.state.slots:
+    elif kind == "node" and subject in turn.state.requests and turn.state.vacant:
         why = f"no node came within {turn.policy.node_timeout_s:g} s for an empty slot (policy node_timeout_s)"
         ending.give_up(turn, why)
     elif kind == "evict" and turn.state.phase is Phase.STOPPING and turn.state.incident is not None:
@@ -105,25 +109,23 @@ def on_proposal_approved(turn: Turn, event: ProposalApproved) -> None:
 def on_workers_stopped(turn: Turn, event: WorkersStopped) -> None:
     if turn.state.phase is not Phase.STOPPING:
         return
-    for account in event.accounts:
-        if account.rank in turn.state.workers:
-            turn.set_worker(account.rank, account=account)
+    turn.set_accounts(event.accounts)
     note_best_step(turn)
-    for exit_ in event.exits:
-        worker = turn.state.workers.get(exit_.rank)
-        if worker is not None and worker.exit is None:
-            turn.set_worker(exit_.rank, exit=exit_)
-            _add_exits(turn, (exit_,))
+    _note_exits(turn, event.exits)
     mine = {worker.rank for worker in turn.workers_of(event.node)}
     # It may also hold what was kept of a lost node; the newer snapshots of those ranks are where they run now.
     held = {item.rank: item for item in event.held if item.rank in mine}
-    others = {rank: told for rank, told in turn.state.held.items() if rank not in mine}
-    turn.set(held={**others, **held}, copies={**turn.state.copies, event.node: event.backups})
+    turn.set(
+        held=turn.state.held.without(*mine).updated(held), copies=turn.state.copies.updated({event.node: event.backups})
+    )
     _confirm_stopped(turn, event.node)
 
 
 def open_incident(turn: Turn, facts: FaultFacts) -> None:
-    """A fault begins an incident, unless it belongs to the one whose ranks are not even restarted yet."""
+    """A fault begins an incident, unless it belongs to the one whose ranks are not even restarted yet.
+
+    Which rank is on which node, and what nodes have noticed, is added here.
+    """
     current = turn.state.incident
     if current is not None and not current.restarted:
         return
@@ -135,7 +137,7 @@ def open_incident(turn: Turn, facts: FaultFacts) -> None:
         id=f"i{number}",
         opened_at=turn.at,
         generation=turn.state.generation,
-        facts=msgspec.structs.replace(facts, alerts=turn.state.alerts),
+        facts=msgspec.structs.replace(facts, alerts=turn.state.alerts, nodes=_nodes_of_ranks(turn)),
         drill=drills.claim(turn, facts),
     )
     turn.set(incident=incident, num_incidents=number)
@@ -146,21 +148,21 @@ def stop_generation(turn: Turn) -> None:
     """Conclude from what is known, and end the generation's workers everywhere."""
     plan = _conclude(turn)
     nodes = turn.state.active_nodes
-    turn.set(phase=Phase.STOPPING, waiting=nodes)
-    evicting = tuple(node for node in plan.evict if node in nodes)
-    for node in nodes:
-        if node not in evicting:
-            turn.do(_stop_workers(turn, node))
+    turn.set(phase=Phase.STOPPING, waiting=Names(nodes))
+    evicting = tuple(node for node in plan.evict if turn.state.is_active(node))
+    for stop in _stop_workers(turn, [node for node in nodes if node not in evicting]):
+        turn.do(stop)
     if evicting:
         _evict(turn, evicting, plan.decision.why, evicting)
     if not nodes:
         _after_stop(turn)
 
 
-def _stop_workers(turn: Turn, node: str) -> StopWorkers:
+def _stop_workers(turn: Turn, nodes: Iterable[str]) -> list[StopWorkers]:
+    generation = turn.state.generation
     grace_s, save_s = stop_grace_s(turn.state, turn.policy), stop_save_s(turn.state, turn.policy)
     why = f"{turn.incident.id}: all ranks of a generation start and end together"
-    return StopWorkers(node=node, generation=turn.state.generation, grace_s=grace_s, save_s=save_s, why=why)
+    return [StopWorkers(node=n, generation=generation, grace_s=grace_s, save_s=save_s, why=why) for n in nodes]
 
 
 def _evict(turn: Turn, evicting: tuple[str, ...], why: str, new: tuple[str, ...]) -> None:
@@ -180,9 +182,9 @@ def _on_evict_overdue(turn: Turn) -> None:
     gone = tuple(node for node in turn.incident.evicting if node not in left)
     turn.set_incident(evicting=gone, not_evicted=left)
     turn.set(evictions=turn.state.evictions[: -len(left)])
-    for node in left:
+    for node, stop in zip(left, _stop_workers(turn, left), strict=True):
         turn.do(Refused(what=f"evict {node}", why="the engine has not ended it in time", incident=turn.incident.id))
-        turn.do(_stop_workers(turn, node))
+        turn.do(stop)
 
 
 def stop_grace_s(state: State, policy: Policy) -> float:
@@ -206,13 +208,13 @@ def restart(turn: Turn) -> None:
     """Into gathering; forms at once when nothing is missing."""
     window = turn.at - turn.policy.budget_window_s
     recent = tuple(at for at in turn.state.restarts if at > window)
-    node_timers = {key: due for key, due in turn.state.timers.items() if key.startswith(("node:", "standby:"))}
-    turn.set(phase=Phase.GATHERING, restarts=(*recent, turn.at), timers=node_timers, waiting=(), pending_drills={})
+    node_timers = FrozenMap((k, due) for k, due in turn.state.timers.items() if k.startswith(("node:", "standby:")))
+    turn.set(phase=Phase.GATHERING, restarts=(*recent, turn.at), timers=node_timers, waiting=Names(), pending_drills={})
     form_if_possible(turn)
 
 
 def _confirm_stopped(turn: Turn, node: str) -> None:
-    waiting = tuple(other for other in turn.state.waiting if other != node)
+    waiting = turn.state.waiting.without(node)
     turn.set(waiting=waiting)
     if not waiting:
         _after_stop(turn)
@@ -227,9 +229,9 @@ def _after_stop(turn: Turn) -> None:
         ending.finish(turn, turn.state.ending)
         return
     plan = _conclude(turn)
-    late = tuple(node for node in plan.evict if node in turn.state.active_nodes)
+    late = tuple(node for node in plan.evict if turn.state.is_active(node))
     if late:  # what blames the machine came after the ranks had ended
-        turn.set(waiting=late)
+        turn.set(waiting=Names(late))
         _evict(turn, (*turn.incident.evicting, *late), plan.decision.why, late)
         return
     _remember_failure(turn, turn.incident.verdict)
@@ -279,10 +281,9 @@ def next_failure(turn: Turn, place: str) -> Failure:
 
 
 def _on_success(turn: Turn) -> None:
-    workers = turn.state.workers.values()
-    if all(worker.exit is not None and worker.exit.succeeded for worker in workers):
+    if not turn.state.tally.unsuccessful:
         ending.succeed(turn)
-    elif turn.state.phase is Phase.SETTLING and not _some_alive(turn):
+    elif turn.state.phase is Phase.SETTLING and not turn.state.tally.alive:
         stop_generation(turn)
 
 
@@ -315,11 +316,23 @@ def _check_rendezvous(turn: Turn) -> None:
 
 
 def _overdue(turn: Turn, code: str, ranks: tuple[int, ...], says: str) -> None:
-    open_incident(turn, FaultFacts(at=turn.at, nodes=nodes_of_ranks(turn)))
+    open_incident(turn, FaultFacts(at=turn.at))
     facts = turn.incident.facts
     overdue = Overdue(code=code, at=turn.at, ranks=ranks, says=says)
     turn.set_incident(facts=msgspec.structs.replace(facts, overdue=(*facts.overdue, overdue)))
     stop_generation(turn)
+
+
+def _note_exits(turn: Turn, exits: Iterable[Exit]) -> None:
+    """The first of each rank; how a rank ended that had ended before is known."""
+    workers = turn.state.workers
+    new = {exit_.rank: exit_ for exit_ in reversed(tuple(exits)) if _is_running(workers.get(exit_.rank))}
+    turn.set_workers(*(msgspec.structs.replace(workers[rank], exit=exit_) for rank, exit_ in new.items()))
+    _add_exits(turn, tuple(reversed(new.values())))
+
+
+def _is_running(worker: Worker | None) -> bool:
+    return worker is not None and worker.exit is None
 
 
 def _add_exits(turn: Turn, exits: tuple[Exit, ...]) -> None:
@@ -329,9 +342,5 @@ def _add_exits(turn: Turn, exits: tuple[Exit, ...]) -> None:
     turn.set_incident(facts=msgspec.structs.replace(facts, exits=(*facts.exits, *exits)))
 
 
-def nodes_of_ranks(turn: Turn) -> dict[int, str]:
+def _nodes_of_ranks(turn: Turn) -> dict[int, str]:
     return {worker.rank: worker.node for worker in turn.state.workers.values()}
-
-
-def _some_alive(turn: Turn) -> bool:
-    return any(worker.exit is None for worker in turn.state.workers.values())

@@ -7,7 +7,8 @@ node that does not answer, or a shell that does not judge, only costs the name o
 import msgspec
 
 from everstep.analyzer.exits import FaultFacts, Hang, judge
-from everstep.core.faults import nodes_of_ranks, open_incident, stop_generation
+from everstep.core.faults import open_incident, stop_generation
+from everstep.core.frozenmap import Names
 from everstep.core.state import Phase
 from everstep.core.turn import Turn
 from everstep.model.actions import CollectEvidence, Concluded, Diagnose, IncidentClosed, Refused
@@ -22,10 +23,10 @@ def on_hang_suspected(turn: Turn, event: HangSuspected) -> None:
     if turn.state.phase is not Phase.RUNNING:
         return
     hang = Hang(at=event.since, ranks=event.ranks, says=event.why)
-    open_incident(turn, FaultFacts(at=turn.at, nodes=nodes_of_ranks(turn), hang=hang))
+    open_incident(turn, FaultFacts(at=turn.at, hang=hang))
     nodes, incident = turn.state.active_nodes, turn.incident.id
     limit_s = turn.policy.evidence_timeout_s
-    turn.set_incident(asked=nodes)
+    turn.set_incident(asked=Names(nodes))
     turn.set(phase=Phase.SETTLING)
     for action in collect_actions(turn):
         turn.do(action)
@@ -52,7 +53,7 @@ def collect_actions(turn: Turn) -> list[CollectEvidence]:
 def on_evidence_collected(turn: Turn, event: EvidenceCollected) -> None:
     if not _is_awaited(turn, event.incident) or event.node not in turn.incident.asked:
         return
-    turn.set_incident(asked=tuple(node for node in turn.incident.asked if node != event.node))
+    turn.set_incident(asked=turn.incident.asked.without(event.node))
     if not turn.incident.asked:
         _ask_for_diagnosis(turn)
 
@@ -63,7 +64,7 @@ def on_evidence_timer(turn: Turn, event: TimerFired) -> None:
     if not _is_awaited(turn, incident):
         return
     if kind == "evidence" and turn.incident.asked:
-        turn.set_incident(asked=())
+        turn.set_incident(asked=Names())
         _ask_for_diagnosis(turn)
     elif kind == "diagnosis":
         _act(turn)

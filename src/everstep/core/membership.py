@@ -27,9 +27,8 @@ def on_node_joined(turn: Turn, event: NodeJoined) -> None:
         turn.set(requests=turn.state.requests[1:], failed_joins=0)
         _admit(turn, event)
     member = msgspec.structs.replace(turn.state.members[event.node], endpoint=event.endpoint)
-    turn.set(
-        members={**turn.state.members, event.node: member}, copies={**turn.state.copies, event.node: event.backups}
-    )
+    turn.set_members(member)
+    turn.set(copies=turn.state.copies.updated({event.node: event.backups}))
     if member.slot is not None and turn.state.phase not in (Phase.FORMING, Phase.RUNNING):
         _note_held(turn, event, member.slot)
     form_if_possible(turn)
@@ -59,7 +58,7 @@ def on_node_lost(turn: Turn, event: NodeLost) -> None:
 
 
 def on_node_refused(turn: Turn, event: NodeRefused) -> None:
-    if None in turn.state.slots:
+    if turn.state.vacant:
         give_up(turn, f"no node to be had for a slot: {event.why}")
     else:
         turn.set(requests=turn.state.requests[1:])
@@ -77,9 +76,7 @@ def on_standby_timer(turn: Turn) -> None:
 
 def fill_slots(turn: Turn) -> None:
     """Give every empty slot a standby; ask the engine for what is missing."""
-    for slot, node in enumerate(turn.state.slots):
-        if node is not None:
-            continue
+    for slot in turn.state.vacant:
         members = turn.state.members.values()
         standby = next((m for m in members if m.role is Role.STANDBY and not m.suspected), None)
         if standby is not None:
@@ -90,30 +87,28 @@ def fill_slots(turn: Turn) -> None:
 
 
 def _admit(turn: Turn, event: NodeJoined) -> None:
-    empty = next((slot for slot, node in enumerate(turn.state.slots) if node is None), None)
     member = Member(node=event.node, host=event.host, pid=event.pid, role=Role.STANDBY)
-    turn.set(members={**turn.state.members, event.node: member})
-    if empty is not None:
-        _give_slot(turn, member, empty)
+    turn.set_members(member)
+    if turn.state.vacant:
+        _give_slot(turn, member, turn.state.vacant[0])
 
 
 def _give_slot(turn: Turn, member: Member, slot: int) -> None:
-    active = msgspec.structs.replace(member, role=Role.ACTIVE, slot=slot)
-    slots = tuple(member.node if index == slot else node for index, node in enumerate(turn.state.slots))
-    turn.set(members={**turn.state.members, member.node: active}, slots=slots)
+    turn.set_members(msgspec.structs.replace(member, role=Role.ACTIVE, slot=slot))
+    turn.give_slot(slot, member.node)
 
 
 def _put_out(turn: Turn, member: Member) -> None:
-    out = msgspec.structs.replace(member, role=Role.OUT, slot=None)
-    slots = tuple(None if node == member.node else node for node in turn.state.slots)
-    copies = {node: held for node, held in turn.state.copies.items() if node != member.node}
-    turn.set(members={**turn.state.members, member.node: out}, slots=slots, copies=copies)
+    turn.set_members(msgspec.structs.replace(member, role=Role.OUT, slot=None))
+    turn.set(copies=turn.state.copies.without(member.node))
+    if member.slot is not None:
+        turn.give_slot(member.slot, None)
 
 
 def _note_held(turn: Turn, event: NodeJoined, slot: int) -> None:
     ranks = ranks_of_slot(turn, slot)
     held = {item.rank: item for item in event.held if item.rank in ranks}
-    turn.set(held={**turn.state.held, **held})
+    turn.set(held=turn.state.held.updated(held))
 
 
 def _fence(turn: Turn, event: NodeJoined) -> None:

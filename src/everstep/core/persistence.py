@@ -12,6 +12,7 @@ import math
 import msgspec
 
 from everstep.core import trust
+from everstep.core.frozenmap import Names
 from everstep.core.holdings import newest_checkpoint
 from everstep.core.state import Ending, Persisting, Phase, State
 from everstep.core.turn import Turn
@@ -65,7 +66,7 @@ def on_timer(turn: Turn, event: TimerFired) -> None:
         turn.set(persist_at=turn.at + (min(RETRY_S, every_s) if is_too_early else every_s))
         start_clock(turn)
     elif turn.state.persisting is not None:
-        missing = turn.state.persisting.missing or (turn.state.persisting.committer,)
+        missing = tuple(turn.state.persisting.missing) or (turn.state.persisting.committer,)
         limit_s = turn.state.persisting.limit_s
         _fail(turn, f"no answer of {', '.join(missing[:4])} within {limit_s:.0f} s")
 
@@ -77,7 +78,7 @@ def on_snapshot_persisted(turn: Turn, event: SnapshotPersisted) -> None:
     if event.why:
         _fail(turn, f"{event.node}: {event.why}")
         return
-    missing = tuple(node for node in now.missing if node != event.node)
+    missing = now.missing.without(event.node)
     written, total = now.written_bytes + event.written_bytes, now.total_bytes + event.total_bytes
     is_trusted = turn.state.trusted_step is not None and now.step <= turn.state.trusted_step
     turn.set(
@@ -167,7 +168,7 @@ def save_first(turn: Turn, end: Ending) -> bool:
             why = "no time is left of the notice (policy notice_s)"
             turn.do(Refused(what=f"write step {step} to the persistent tier", why=why))
             return False
-    turn.set(phase=Phase.SAVING, ending=end, waiting=())
+    turn.set(phase=Phase.SAVING, ending=end, waiting=Names())
     _begin(turn, step, limit_s, f"the last step before the end: {end.why}")
     return True
 
@@ -265,7 +266,7 @@ def _begin(turn: Turn, step: int, limit_s: float, why: str, *, only_mark: bool =
             generation=turn.state.generation,
             begun_at=turn.at,
             limit_s=limit_s,
-            missing=() if only_mark else nodes,
+            missing=Names(() if only_mark else nodes),
             committer=nodes[0],
             is_trusted=only_mark,
         )
@@ -310,20 +311,19 @@ def _note_uncommitted(turn: Turn) -> None:
 
 
 def _end(turn: Turn) -> None:
-    timers = {key: due for key, due in turn.state.timers.items() if key != LIMIT_TIMER}
-    turn.set(persisting=None, timers=timers)
+    turn.set(persisting=None)
+    turn.drop_timer(LIMIT_TIMER)
 
 
 def _last_step(turn: Turn) -> tuple[int | None, str]:
     """The newest step that all nodes still hold in memory, and why it is not to be written."""
     state = turn.state
-    if None in state.slots:
+    if state.vacant:
         return None, "a node is lost, and with it the memory of its ranks"
     if trust.is_corrupted(state.incident):
         return None, "replicas differed, and what memory holds may be wrong"
-    workers = state.workers.values()
-    if all(worker.exit is not None and worker.exit.succeeded for worker in workers):
-        published = [worker.account.published_step if worker.account else None for worker in workers]
+    if not state.tally.unsuccessful:
+        published = [w.account.published_step if w.account else None for w in state.workers.values()]
         known = [step for step in published if step is not None]
         return (min(known), "") if known and len(known) == len(published) else (None, "")
     damaged = {(struck.rank, struck.step) for struck in state.struck if not struck.path}

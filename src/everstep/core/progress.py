@@ -1,32 +1,36 @@
 """Good news: ranks start, reach marks, make steps. Decides when a generation runs and when an incident is over."""
 
+import msgspec
+
 from everstep.core import backups, persistence
 from everstep.core.state import Phase
 from everstep.core.turn import Turn
 from everstep.model.actions import IncidentClosed
 from everstep.model.events import MarksReported, ProgressReported, WorkersStarted
-from everstep.model.facts import RankAccount
 from everstep.model.spec import Launch
 
 
 def on_workers_started(turn: Turn, event: WorkersStarted) -> None:
-    for started in event.started:
-        if started.rank in turn.state.workers:
-            turn.set_worker(started.rank, started=True, node=event.node)
+    workers = turn.state.workers
+    ranks = dict.fromkeys(started.rank for started in event.started if started.rank in workers)
+    turn.set_workers(*(msgspec.structs.replace(workers[rank], started=True, node=event.node) for rank in ranks))
     is_command = turn.spec.launch is Launch.COMMAND  # no runtime of ours inside: being started is all we will hear
-    if is_command and all(worker.started for worker in turn.state.workers.values()):
+    if is_command and not turn.state.tally.unstarted:
         _on_through(turn, turn.at)
 
 
 def on_accounts(turn: Turn, event: MarksReported | ProgressReported) -> None:
-    for account in event.accounts:
-        if account.rank in turn.state.workers:
-            turn.set_worker(account.rank, account=account)
+    turn.set_accounts(event.accounts)
     _watch_rendezvous(turn)
     note_best_step(turn)
-    through_at = _through_at(turn)
-    if through_at is not None:
-        _on_through(turn, through_at)
+    if _matters(turn) and turn.state.tally.is_through(has_stepped=turn.state.has_stepped):
+        _on_through(turn, _through_at(turn))
+
+
+def _matters(turn: Turn) -> bool:
+    """Whether somebody waits for every rank to be through."""
+    is_closing = turn.state.incident is not None and turn.incident.restarted
+    return turn.state.phase is Phase.FORMING or (turn.state.phase is Phase.RUNNING and is_closing)
 
 
 def _on_through(turn: Turn, through_at: float) -> None:
@@ -39,26 +43,11 @@ def _on_through(turn: Turn, through_at: float) -> None:
         _close_recovered(turn, through_at)
 
 
-def _through_at(turn: Turn) -> float | None:
-    """When the slowest rank was through; None while some rank is not.
-
-    A job that reported steps before is through at its first new step. One that never did is through when it has
-    entered the program and left rendezvous: nothing more can be seen of it.
-    """
-    latest = 0.0
-    for worker in turn.state.workers.values():
-        account = worker.account
-        if worker.exit is not None and worker.exit.succeeded:
-            continue
-        if account is None or account.entered_at is None:
-            return None
-        if account.first_step_at is not None:
-            latest = max(latest, account.first_step_at)
-        elif turn.state.has_stepped or (account.rendezvous_begun_at and account.rendezvous_done_at is None):
-            return None
-        else:
-            latest = max(latest, account.rendezvous_done_at or account.entered_at)
-    return latest
+def _through_at(turn: Turn) -> float:
+    """When the slowest rank was through, now that all are."""
+    workers = turn.state.workers.values()
+    accounts = [w.account for w in workers if w.account is not None and not (w.exit is not None and w.exit.succeeded)]
+    return max((a.first_step_at or a.rendezvous_done_at or a.entered_at or 0.0 for a in accounts), default=0.0)
 
 
 def _close_recovered(turn: Turn, recovered_at: float) -> None:
@@ -91,24 +80,11 @@ def _resumed_step(turn: Turn) -> int | None:
 
 def completed_step(turn: Turn) -> int | None:
     """Newest step that every rank of this generation has completed; None while some rank has completed none."""
-    completed = [_completed(worker.account) for worker in turn.state.workers.values()]
-    return None if None in completed else min((step for step in completed if step is not None), default=None)
-
-
-def _completed(account: RankAccount | None) -> int | None:
-    """A step is completed when its snapshot is, where snapshots are taken after each step; else when it is done.
-
-    A rank whose snapshots stopped (memory refused) is more than one step ahead of its newest one.
-    """
-    if account is None or account.last_step is None:
-        return None
-    published = account.published_step
-    return published if published is not None and published == account.last_step - 1 else account.last_step
+    return turn.state.tally.completed_step
 
 
 def note_best_step(turn: Turn) -> None:
-    accounts = [worker.account for worker in turn.state.workers.values()]
-    if not turn.state.has_stepped and any(a is not None and a.last_step is not None for a in accounts):
+    if not turn.state.has_stepped and turn.state.tally.stepped:
         turn.set(has_stepped=True)
     completed = completed_step(turn)
     if completed is not None and (turn.state.best_step is None or completed > turn.state.best_step):
@@ -119,6 +95,5 @@ def _watch_rendezvous(turn: Turn) -> None:
     key = f"rendezvous:{turn.state.generation}"
     if key in turn.state.timers or turn.state.phase not in (Phase.FORMING, Phase.RUNNING):
         return
-    accounts = [worker.account for worker in turn.state.workers.values()]
-    if any(a and a.rendezvous_begun_at is not None and a.rendezvous_done_at is None for a in accounts):
+    if turn.state.tally.in_rendezvous:
         turn.start_timer(key, turn.policy.rendezvous_timeout_s, "every rank must be out of init_process_group by then")

@@ -6,7 +6,10 @@ import msgspec
 
 from everstep.analyzer.alerts import SeenAlert
 from everstep.analyzer.exits import FaultFacts
-from everstep.model.facts import Checkpoint, Exit, Fetch, Held, RankAccount, RankGroup
+from everstep.core.frozenmap import FrozenMap, Names
+from everstep.core.tally import Tally
+from everstep.core.worker import Worker
+from everstep.model.facts import Checkpoint, Fetch, Held, RankGroup
 from everstep.model.spec import RunSpec
 from everstep.model.verdict import Decision, Verdict
 
@@ -37,16 +40,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     slot: int | None = None  # set exactly when role is ACTIVE
     suspected: bool = False  # a standby that is being ended, because it noticed a fault of its own
     endpoint: str = ""  # "host:port" of its snapshot server; empty: nobody can fetch from it
-
-
-class Worker(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank of the current generation."""
-
-    rank: int
-    node: str
-    started: bool = False  # the agent confirmed the process
-    account: RankAccount | None = None
-    exit: Exit | None = None
 
 
 class Formation(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +92,7 @@ class Persisting(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     begun_at: float
     limit_s: float
-    missing: tuple[str, ...]  # nodes whose part is not there; empty: it is being committed
+    missing: Names  # nodes whose part is not there; empty: it is being committed
     committer: str  # node that commits
     is_trusted: bool = False  # as it was committed
     written_bytes: int = 0
@@ -118,7 +111,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     decision: Decision | None = None
     facts: FaultFacts
     drill: str | None = None
-    asked: tuple[str, ...] = ()  # nodes whose evidence of a hang has not come
+    asked: Names = Names()  # nodes whose evidence of a hang has not come
     evicting: tuple[str, ...] = ()  # nodes that are ended because they are suspected; also when they are gone
     not_evicted: tuple[str, ...] = ()  # the engine did not end them
     restarted: bool = False  # a new generation was started because of it
@@ -153,24 +146,29 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase = Phase.NEW
     attempt: int = 1
     generation: int = -1  # invariant: never decreases
-    members: dict[str, Member] = {}
+    members: FrozenMap[str, Member] = FrozenMap()
     slots: tuple[str | None, ...] = ()  # node of each slot
+    vacant: tuple[int, ...] = ()  # slots without a node, lowest first
     requests: tuple[str, ...] = ()  # AcquireNode not answered yet
     num_requests: int = 0
     failed_joins: int = 0  # agents in a row that ended before they joined
     stores: dict[int, tuple[str, int]] = {}  # generation -> host, port; only the current one and the next
     store_asked: int = -1  # newest generation for which OpenStore was issued
     formation: Formation | None = None
-    workers: dict[int, Worker] = {}
-    held: dict[int, Held] = {}  # rank -> snapshots that whoever has its slot finds in memory, as last told
-    copies: dict[str, tuple[Held, ...]] = {}  # node -> snapshots of other nodes' ranks in its memory, as last told
+    workers: FrozenMap[int, Worker] = FrozenMap()
+    tally: Tally = Tally()  # of the workers
+    held: FrozenMap[int, Held] = (
+        FrozenMap()
+    )  # rank -> snapshots that whoever has its slot finds in memory, as last told
+    # node -> snapshots of other nodes' ranks in its memory, as last told
+    copies: FrozenMap[str, tuple[Held, ...]] = FrozenMap()
     checkpoints: tuple[Checkpoint, ...] = ()  # whole ones in the persistent tier
     resumes: dict[int, int | None] = {}  # generation -> step that it went on from; None: from the beginning
     trusted_step: int | None = None  # newest step of this history after which all replicas held the same
     struck: tuple[Struck, ...] = ()
     unread: Unread | None = None
     corruptions: tuple[Corruption, ...] = ()  # within the budget's window
-    waiting: tuple[str, ...] = ()  # STOPPING: nodes that have not confirmed
+    waiting: Names = Names()  # STOPPING: nodes that have not confirmed
     ending: Ending | None = None  # STOPPING: how it ends instead of restarting; OVER: how it ended
     incident: Incident | None = None
     num_incidents: int = 0
@@ -192,7 +190,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     marked_step: int = -1  # newest checkpoint that was asked to be marked as trusted after it was committed
     persist_refused: str = ""  # why none is written, as told last
     pending_drills: dict[str, str] = {}  # id -> kind: asked for in this generation; incidents can be their doing
-    timers: dict[str, float] = {}
+    timers: FrozenMap[str, float] = FrozenMap()
     stale: int = 0  # messages of older generations dropped
 
     @classmethod
@@ -202,6 +200,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def active_nodes(self) -> tuple[str, ...]:
         return tuple(node for node in self.slots if node is not None)
+
+    def is_active(self, node: str | None) -> bool:
+        """Whether it holds a slot; of one node, this is much cheaper to ask than `active_nodes`."""
+        member = self.members.get(node) if node is not None else None
+        return member is not None and member.role is Role.ACTIVE
 
     @property
     def is_over(self) -> bool:

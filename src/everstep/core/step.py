@@ -34,7 +34,7 @@ def _on_timer_fired(turn: Turn, event: events.TimerFired) -> None:
     """Timers are facts about time; whether they still matter is decided by whoever set them."""
     if event.key not in turn.state.timers:
         return
-    turn.set(timers={key: due for key, due in turn.state.timers.items() if key != event.key})
+    turn.drop_timer(event.key)
     if event.key.startswith(("evidence:", "diagnosis:")):
         hangs.on_evidence_timer(turn, event)
     elif event.key == membership.STANDBY_TIMER:
@@ -114,4 +114,4 @@ def _is_stale(state: State, event: Event) -> bool:
     node = getattr(event, "node", None)
     if isinstance(event, events.NodeLost | events.NodeAlerted | events.DrillRequested) or node is None:
         return False
-    return node not in state.active_nodes
+    return not state.is_active(node)

@@ -1,12 +1,21 @@
-"""One turn of the brain: a draft of the next state and the actions decided so far. Lives inside one `step` only."""
+"""One turn of the brain: a draft of the next state and the actions decided so far. Lives inside one `step` only.
 
+What is derived from something else in the state (the tally of workers, the vacant slots) changes here, and with it.
+"""
+
+import bisect
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from everstep.core.frozenmap import FrozenMap
 from everstep.core.policy import Policy
-from everstep.core.state import Incident, State, Worker
+from everstep.core.state import Incident, Member, State
+from everstep.core.tally import Tally
+from everstep.core.worker import Worker
 from everstep.model.actions import Action, SetTimer
+from everstep.model.facts import RankAccount
 from everstep.model.spec import RunSpec
 
 
@@ -33,21 +42,61 @@ class Turn:
     def set_incident(self, **changes: Any) -> None:  # noqa: ANN401
         self.set(incident=msgspec.structs.replace(self.incident, **changes))
 
+    def set_members(self, *members: Member) -> None:
+        self.set(members=self.state.members.updated({member.node: member for member in members}))
+
     def set_worker(self, rank: int, **changes: Any) -> None:  # noqa: ANN401
-        worker = msgspec.structs.replace(self.state.workers[rank], **changes)
-        self.set(workers={**self.state.workers, rank: worker})
+        self.set_workers(msgspec.structs.replace(self.state.workers[rank], **changes))
+
+    def set_workers(self, *workers: Worker) -> None:
+        """Instead of those with the same ranks."""
+        before = self.state.workers
+        self.set(
+            workers=before.updated({worker.rank: worker for worker in workers}),
+            tally=self.state.tally.changed((before[worker.rank], worker) for worker in workers),
+        )
+
+    def set_accounts(self, accounts: Iterable[RankAccount]) -> None:
+        """Of ranks of this generation; others are left out."""
+        known = self.state.workers
+        newest = {account.rank: account for account in accounts if account.rank in known}
+        self.set_workers(
+            *(msgspec.structs.replace(known[rank], account=account) for rank, account in newest.items()),
+        )
+
+    def begin_workers(self, workers: Iterable[Worker]) -> None:
+        """Those of a new generation; of none, when the processes of the last one are gone."""
+        made = FrozenMap({worker.rank: worker for worker in workers})
+        self.set(workers=made, tally=Tally.of(made.values()))
+
+    def give_slot(self, slot: int, node: str | None) -> None:
+        slots, vacant = self.state.slots, self.state.vacant
+        at = bisect.bisect_left(vacant, slot)
+        was_vacant = vacant[at : at + 1] == (slot,)
+        vacant = vacant[:at] + ((slot,) if node is None else ()) + vacant[at + was_vacant :]
+        self.set(slots=(*slots[:slot], node, *slots[slot + 1 :]), vacant=vacant)
 
     def do(self, action: Action) -> None:
         self.actions.append(action)
 
     def start_timer(self, key: str, after_s: float, why: str) -> None:
         due_at = self.at + after_s
-        self.set(timers={**self.state.timers, key: due_at})
+        self.set(timers=self.state.timers.updated({key: due_at}))
         self.do(SetTimer(key=key, due_at=due_at, why=why))
 
+    def drop_timer(self, key: str) -> None:
+        """Forget it; if it is still set in the shell, it fires into nothing."""
+        self.set(timers=self.state.timers.without(key))
+
     def drop_timers(self) -> None:
-        """Forget all timers; those still set in the shell fire into nothing."""
-        self.set(timers={})
+        self.set(timers=FrozenMap())
 
     def workers_of(self, node: str) -> list[Worker]:
-        return [worker for worker in self.state.workers.values() if worker.node == node]
+        """Of a node that holds a slot, what runs there of this generation; of any other node nothing."""
+        member = self.state.members.get(node)
+        if member is None or member.slot is None:
+            return []
+        first = self.spec.first_rank(member.slot)
+        ranks = range(first, first + self.spec.nproc_per_node)
+        found = [self.state.workers.get(rank) for rank in ranks]
+        return [worker for worker in found if worker is not None and worker.node == node]
