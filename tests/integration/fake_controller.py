@@ -14,17 +14,20 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from aiohttp import WSMsgType, web
 
 from everstep.model import events
 from everstep.model.actions import Action, StartWorkers, StopWorkers
 from everstep.model.spec import Launch, RunSpec
 from everstep.wire.codec import decode_from_peer, encode
-from everstep.wire.messages import PROTOCOL, Ack, Command, Hello, Reject, Report, Welcome
+from everstep.wire.credentials import CREDENTIALS_NAME, RunSecret, parse_knock
+from everstep.wire.messages import PROTOCOL, Ack, Beat, Challenge, Command, Hello, Reject, Report, Welcome
 
 E = TypeVar("E")
 DEADLINE_S = 60.0  # importing torch on a busy machine; only failures wait so long
-TOKEN = "secret-of-this-run"
+RUN = "run"
+SECRET = "secret-of-this-run-that-is-long-enough"
 
 
 class FakeController:
@@ -33,7 +36,6 @@ class FakeController:
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
         self.hellos: list[Hello] = []
-        self.tokens: list[str] = []
         self.events: list[Any] = []
         self.arrived: list[float] = []
         self.last_seq: dict[str, int] = {}
@@ -102,7 +104,10 @@ class FakeController:
     async def _serve(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(heartbeat=5.0)
         await socket.prepare(request)
-        self.tokens.append(request.headers.get("Authorization", ""))
+        claim = parse_knock(request.headers.get("Authorization", ""))
+        assert claim is not None
+        peer = RunSecret(SECRET, RUN).credentials(*claim)
+        await socket.send_bytes(encode(Challenge(challenge="of a test")))
         first = await socket.receive()
         if first.type is not WSMsgType.BINARY:
             return socket
@@ -114,7 +119,9 @@ class FakeController:
             await socket.close()
             return socket
         last = self.last_seq.setdefault(hello.name, 0)
-        await socket.send_bytes(encode(Welcome(protocol=PROTOCOL, spec=self.spec, last_source_seq=last)))
+        assert hello.proof == peer.proof("hello", "of a test", hello.nonce)
+        proof = peer.proof("welcome", hello.challenge, hello.nonce)
+        await socket.send_bytes(encode(Welcome(protocol=PROTOCOL, spec=self.spec, last_source_seq=last, proof=proof)))
         self._sockets.add(socket)
         self._by_name[hello.name] = socket
         try:
@@ -126,6 +133,8 @@ class FakeController:
         return socket
 
     async def _take(self, socket: web.WebSocketResponse, name: str, report: object) -> None:
+        if isinstance(report, Beat):
+            return
         assert isinstance(report, Report)
         if not self.ack:
             return
@@ -158,7 +167,10 @@ class Bench:
 
     def start_agent(self, node: str = "n0") -> subprocess.Popen[bytes]:
         self.run_dir.mkdir(exist_ok=True)
-        (self.run_dir / "token").write_text(TOKEN + "\n")
+        folder = self.run_dir / "nodes" / node
+        folder.mkdir(parents=True, exist_ok=True)
+        credentials = RunSecret(SECRET, RUN).credentials("agent", node)
+        (folder / CREDENTIALS_NAME).write_bytes(msgspec.json.encode(credentials))
         command = [sys.executable, "-m", "everstep.agent", "--run-dir", str(self.run_dir), "--node", node]
         command += ["--controller", f"ws://127.0.0.1:{self.controller.port}/link", "--nproc", str(self.nproc)]
         pass_fds: tuple[int, ...] = ()

@@ -25,12 +25,14 @@ from everstep.model.actions import AcquireNode, OpenStore, StartWorkers
 from everstep.model.events import ControllerStarted, MarksReported, NodeJoined, NodeLost, StoreOpened
 from everstep.model.facts import RankAccount
 from everstep.model.spec import RunSpec
-from everstep.version import __version__
-from everstep.wire.codec import decode_from_controller, encode
-from everstep.wire.messages import PROTOCOL, Ack, Command, Hello, Reject, Report, Welcome
+from everstep.wire.codec import MAX_FROM_PEER_BYTES, decode_from_controller, encode
+from everstep.wire.credentials import RunSecret
+from everstep.wire.greeting import answer, connect
+from everstep.wire.messages import PROTOCOL, Ack, Challenge, Command, Hello, Reject, Report, Welcome
 
 WANTED = SpecFile(run="r1", spec=RunSpec(program="train.py", nproc_per_node=1), policy=Policy(node_silent_s=0.3))
 TIMEOUT_S = 20.0
+SECRET = "secret of a test, and long enough"
 
 
 class Process:
@@ -38,8 +40,9 @@ class Process:
 
     def __init__(self, run_dir: Path, wanted: SpecFile = WANTED) -> None:
         self.run_dir = run_dir
-        self.token = "secret"
-        (run_dir / "token").write_text(self.token)
+        self.secret = RunSecret(SECRET, wanted.run)
+        self.token = self.secret.api_token("act")
+        (run_dir / "secret").write_text(SECRET)
         save_json(run_dir / "spec.json", wanted)
         self.sock = socket.create_server(("127.0.0.1", 0))
         self.port = self.sock.getsockname()[1]
@@ -107,10 +110,8 @@ class FakePeer:
 
     async def __aenter__(self):
         self.session = aiohttp.ClientSession()
-        self.socket = await self.session.ws_connect(
-            f"http://127.0.0.1:{self.controller.port}/link",
-            headers={"Authorization": f"Bearer {self.controller.token}"},
-        )
+        self.credentials = self.controller.secret.credentials(self.role, self.name)
+        self.socket = await connect(self.session, f"http://127.0.0.1:{self.controller.port}/link", self.credentials)
         return self
 
     async def __aexit__(self, *_):
@@ -126,8 +127,9 @@ class FakePeer:
         return decode_from_controller(message.data)
 
     async def hello(self, **changes):
-        hello = Hello(protocol=PROTOCOL, everstep_version=__version__, run="r1", role=self.role, name=self.name)
-        await self.send(msgspec.structs.replace(hello, **changes))
+        challenge = await self.receive()
+        assert isinstance(challenge, Challenge)
+        await self.send(msgspec.structs.replace(answer(self.credentials, challenge, "nonce"), **changes))
         return await self.receive()
 
     async def report(self, event, seq: int | None = None) -> None:
@@ -188,8 +190,10 @@ def test_from_hello_to_start_workers(controller):
     [
         ({"protocol": PROTOCOL + 1}, "install the same everstep"),
         ({"run": "other"}, "belongs to run 'other'"),
-        ({"role": "spy"}, "must be agent or launcher"),
-        ({"name": ""}, "must be agent or launcher"),
+        ({"role": "launcher"}, "agent n0 says that it is 'launcher' 'n0'"),
+        ({"name": "n1"}, "agent n0 says that it is 'agent' 'n1'"),
+        ({"challenge": "0" * 64}, "answers the challenge of another connection"),
+        ({"proof": "0" * 64}, "does not have the key of n0"),
     ],
 )
 def test_a_peer_that_does_not_fit_is_told_why(controller, changes, why):
@@ -224,7 +228,7 @@ def test_an_oversized_frame_closes_only_its_own_link(controller):
         async with FakePeer(controller) as agent:
             await agent.hello()
             with contextlib.suppress(ConnectionError):
-                await agent.send(bytes(17 << 20))
+                await agent.send(bytes(MAX_FROM_PEER_BYTES + 1))
             message = await agent.socket.receive(timeout=TIMEOUT_S)
             assert message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
         async with FakePeer(controller) as agent:

@@ -80,7 +80,7 @@ def test_a_controller_that_cannot_begin_ends_the_launcher_with_its_error(story):
     async def main(folder):
         children, codes = Children(), []
         children.start_reaping(asyncio.get_running_loop())
-        keeper = Governor(children=children, run_dir=Path(folder), listen_fd=SOCKET.fileno(),
+        keeper = Governor(children=children, run_dir=Path(folder), listen_fds=(SOCKET.fileno(),),
             has_worked=lambda: False, on_hopeless=codes.append, say=print)
         keeper.start()
         await until(lambda: codes)
@@ -95,7 +95,7 @@ def test_a_controller_that_dies_again_and_again_is_said_loudly_and_tried_for_eve
         governor.MAX_DEATHS, governor.UNMANAGED_RETRY_S = 2, 0.05
         children, said = Children(), []
         children.start_reaping(asyncio.get_running_loop())
-        keeper = Governor(children=children, run_dir=Path(folder), listen_fd=SOCKET.fileno(),
+        keeper = Governor(children=children, run_dir=Path(folder), listen_fds=(SOCKET.fileno(),),
             has_worked=lambda: True, on_hopeless=lambda code: print("hopeless"), say=said.append)
         keeper.start()
         await until(lambda: len(said) == 4)

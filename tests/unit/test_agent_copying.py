@@ -119,9 +119,8 @@ def test_memory_that_cannot_be_prepared_is_told(tmp_path, caplog):
         closed = filled(4, 5)
         os.close(closed)
         memory._arenas[0] = [closed]  # as a descriptor that went bad
-        (tmp_path / "token").write_text("token")
         home = Home(run="r", run_dir=tmp_path, nproc=1, max_restarts=0, base_env={})
-        copies = Copies("n0", home, memory, Reaper(), report=lambda _: None, host="127.0.0.1")
+        copies = Copies("n0", home, memory, Reaper(), report=lambda _: None, host="127.0.0.1", key="key")
         copies.begin(started())
         with contextlib.closing(copies._backups):
             return await copies.prepare(started())

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from everstep.controller import ledger as ledgers
+from everstep.controller.gate import Gate
 from everstep.controller.ledger import Ledger
 from everstep.controller.loop import Controller, PoisonedError
 from everstep.controller.peers import Input
@@ -13,8 +14,10 @@ from everstep.core.policy import Policy
 from everstep.model.events import DrillRequested, NodeAlerted, NodeJoined, ProgressReported
 from everstep.model.facts import Alert
 from everstep.model.spec import RunSpec
+from everstep.wire.credentials import RunSecret
 
 WANTED = SpecFile(run="r1", spec=RunSpec(program="train.py"), policy=Policy())
+GATE = Gate(RunSecret("secret of a test, and long enough", "r1"), run="r1")
 POISON = Input(event=NodeJoined(at=1.0, node="bad", host="h", pid=1), source="bad", seq=1)
 GOOD = Input(event=NodeJoined(at=2.0, node="n0", host="h", pid=1), source="n0", seq=1)
 
@@ -22,7 +25,7 @@ GOOD = Input(event=NodeJoined(at=2.0, node="n0", host="h", pid=1), source="n0", 
 async def one_life(tmp_path, *inputs, until=lambda controller: True) -> Controller:
     """A controller that handles these inputs, then ends in order. Raises PoisonedError as a process would end."""
     ledger = Ledger.open(tmp_path, WANTED, pid=1, at=0.0)
-    controller = Controller(tmp_path, WANTED, ledger)
+    controller = Controller(tmp_path, WANTED, ledger, GATE)
     try:
         for item in inputs:
             controller.queue.put_nowait(item)
@@ -100,7 +103,7 @@ def test_a_node_that_only_warns_puts_nobodys_progress_on_record(tmp_path, severi
     held = ProgressReported(at=3.0, node="n1", generation=0, accounts=())
     ledger = Ledger.open(tmp_path, WANTED, pid=1, at=0.0)
     try:
-        controller = Controller(tmp_path, WANTED, ledger)
+        controller = Controller(tmp_path, WANTED, ledger, GATE)
         ledger.thinning.held["n1"] = held
         assert [item.event for item in controller._due(alerted)] == [held] * is_flushed + [alerted.event]
         assert bool(ledger.thinning.held) != is_flushed

@@ -28,7 +28,13 @@ class Processes:
 
 def engine_of(tmp_path, processes) -> LocalEngine:
     return LocalEngine(
-        children=processes, keeper=Keeper(), run_dir=tmp_path, url="ws://localhost:1/link", nproc=1, grace_s=1.0
+        children=processes,
+        keeper=Keeper(),
+        run_dir=tmp_path,
+        url="ws://localhost:1/link",
+        nproc=1,
+        grace_s=1.0,
+        equip=lambda node, folder: None,
     )
 
 

@@ -45,7 +45,7 @@ def test_a_damaged_message_is_decoded_or_refused(data: st.DataObject) -> None:
 
 def test_oversized_is_refused_before_decoding() -> None:
     with pytest.raises(WireError, match="at most"):
-        codec.decode_from_peer(b"\x00" * (codec.MAX_MESSAGE_BYTES + 1))
+        codec.decode_from_peer(b"\x00" * (codec.MAX_FROM_PEER_BYTES + 1))
 
 
 def test_a_command_cannot_come_from_a_peer() -> None:

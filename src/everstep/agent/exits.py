@@ -13,6 +13,9 @@ from everstep.worker.modules import is_library_file, library_roots
 
 MAX_OUTPUT_BYTES = 2048
 _MAX_REPORT_BYTES = 4 << 20
+_MAX_TEXT_CHARS = 32 << 10
+"""Of a message or a traceback: the ends of all ranks of a node go in one report, and a report has a limit."""
+
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _KIND = re.compile(r"^[A-Za-z_][\w.]*$")
 
@@ -80,7 +83,13 @@ def last_output(path: Path) -> str:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    """Its beginning and its end, if it is long: what matters is hardly ever in the middle."""
+    if not isinstance(value, str):
+        return ""
+    if len(value) <= _MAX_TEXT_CHARS:
+        return value
+    half = _MAX_TEXT_CHARS // 2
+    return f"{value[:half]}\n... {len(value) - 2 * half} characters left out ...\n{value[-half:]}"
 
 
 def _seconds(value: object) -> float | None:

@@ -4,7 +4,9 @@ The port comes from `controller.json` and the token from `token` in the run dire
 the directory can ask.
 """
 
+import hashlib
 import http.client
+import ssl
 import time
 from typing import Any
 
@@ -58,16 +60,33 @@ def _post_once(run_dir: RunDir, path: str, body: dict[str, Any]) -> Answer:
         token = run_dir.token.read_text().strip()
     except msgspec.MsgspecError as error:
         raise OSError(f"{run_dir.controller} is damaged: {error}") from error
-    connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=_TIMEOUT_S)
+    connection = _connection(address)
     try:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         connection.connect()
+        _check_certificate(connection, address)
         answer = _ask(connection, path, msgspec.json.encode(body), headers)
     except (http.client.HTTPException, msgspec.MsgspecError) as error:
         raise OSError(f"no proper answer: {error}") from error
     finally:
         connection.close()
     return answer
+
+
+def _connection(address: Address) -> http.client.HTTPConnection:
+    if not address.fingerprint:
+        return http.client.HTTPConnection(address.host, address.port, timeout=_TIMEOUT_S)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is known by its fingerprint
+    return http.client.HTTPSConnection(address.host, address.port, timeout=_TIMEOUT_S, context=context)
+
+
+def _check_certificate(connection: http.client.HTTPConnection, address: Address) -> None:
+    """Before anything is sent. Raises OSError."""
+    if address.fingerprint:
+        certificate = connection.sock.getpeercert(binary_form=True)
+        if hashlib.sha256(certificate or b"").hexdigest() != address.fingerprint:
+            raise OSError("who answers there does not have this run's certificate")
 
 
 def _ask(connection: http.client.HTTPConnection, path: str, body: bytes, headers: dict[str, str]) -> Answer:

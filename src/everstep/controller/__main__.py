@@ -15,12 +15,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from everstep.controller.api import Api, serve
+from everstep.controller.api import Api
+from everstep.controller.gate import Gate
 from everstep.controller.ledger import Ledger
+from everstep.controller.listening import Certificate, Place, check, serve
 from everstep.controller.loop import Controller, PoisonedError
 from everstep.controller.parent import end_with_parent
-from everstep.controller.spec_file import ADDRESS_NAME, TOKEN_NAME, Address, SpecFile, load_spec, save_json
+from everstep.controller.spec_file import ADDRESS_NAME, SECRET_NAME, Address, load_spec, save_json
 from everstep.errors import ConfigError, EverstepError, JournalError
+from everstep.wire.credentials import RunSecret
 
 EXIT_FAULT = 70
 
@@ -30,7 +33,8 @@ log = logging.getLogger("everstep.controller")
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="everstep.controller")
     parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument("--listen-fd", type=int, required=True)
+    parser.add_argument("--listen-fd", type=int, action="append", default=[], help="a socket on loopback")
+    parser.add_argument("--tls-fd", type=int, action="append", default=[], help="a socket to listen on with TLS")
     parser.add_argument("--parent", type=int, default=0, help="process without which it must not run")
     given = parser.parse_args(argv)
     if given.parent and not end_with_parent(given.parent):
@@ -38,8 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     run_dir: Path = given.run_dir
     _set_up_logging(run_dir / "controller.log")
     try:
-        with socket.socket(fileno=given.listen_fd) as sock:
-            return _run(run_dir, sock)
+        with contextlib.ExitStack() as opened:
+            fds = [(fd, False) for fd in given.listen_fd] + [(fd, True) for fd in given.tls_fd]
+            return _run(run_dir, [Place(opened.enter_context(socket.socket(fileno=fd)), tls) for fd, tls in fds])
     except EverstepError as error:
         log.error("%s", error)  # noqa: TRY400
         return error.exit_code
@@ -50,29 +55,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAULT
 
 
-def _run(run_dir: Path, sock: socket.socket) -> int:
+def _run(run_dir: Path, places: list[Place]) -> int:
     wanted = load_spec(run_dir)
-    token = _read_token(run_dir)
+    certificate = Certificate.of_run(run_dir)
+    check(places, certificate)
+    secret = RunSecret(_read(run_dir / SECRET_NAME), wanted.run)
+    gate = Gate(secret, run=wanted.run, fingerprint=certificate.fingerprint if certificate is not None else "")
     ledger = Ledger.open(run_dir, wanted, pid=os.getpid(), at=time.time())
     try:
-        asyncio.run(_serve(run_dir, wanted, ledger, token, sock))
+        asyncio.run(_serve(Controller(run_dir, wanted, ledger, gate), run_dir, places, certificate))
     finally:
         ledger.close()
     return 0
 
 
-async def _serve(run_dir: Path, wanted: SpecFile, ledger: Ledger, token: str, sock: socket.socket) -> None:
+async def _serve(controller: Controller, run_dir: Path, places: list[Place], certificate: Certificate | None) -> None:
     """Until SIGTERM or SIGINT. Raises PoisonedError."""
-    controller = Controller(run_dir, wanted, ledger)
-    api = Api(controller, token)
+    api = Api(controller)
     loop_task = asyncio.create_task(controller.run())
     aside = [asyncio.create_task(api.measure_lag()), asyncio.create_task(controller.keep_live())]
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, loop_task.cancel)
-    runner = await serve(api, sock)
+    rejections = controller.gate.rejections
+    runner = await serve(api.app(), places, certificate, num_peers=lambda: len(controller.peers), rejections=rejections)
     try:
-        _announce(run_dir, sock)
-        log.info("listening, journal at record %d", ledger.journal.seq)
+        _announce(run_dir, places[0], certificate)
+        log.info("listening, journal at record %d", controller.ledger.journal.seq)
         with contextlib.suppress(asyncio.CancelledError):
             await loop_task
     finally:
@@ -82,21 +90,23 @@ async def _serve(run_dir: Path, wanted: SpecFile, ledger: Ledger, token: str, so
         await runner.cleanup()
 
 
-def _announce(run_dir: Path, sock: socket.socket) -> None:
+def _announce(run_dir: Path, place: Place, certificate: Certificate | None) -> None:
+    host, port = place.sock.getsockname()[:2]
+    fingerprint = certificate.fingerprint if place.is_encrypted and certificate is not None else ""
     try:
-        save_json(run_dir / ADDRESS_NAME, Address(pid=os.getpid(), port=sock.getsockname()[1]))
+        save_json(run_dir / ADDRESS_NAME, Address(pid=os.getpid(), port=port, host=host, fingerprint=fingerprint))
     except JournalError as error:
         log.warning("%s; `everstep drill` and `approve` will not find this controller", error)
 
 
-def _read_token(run_dir: Path) -> str:
+def _read(path: Path) -> str:
     try:
-        token = (run_dir / TOKEN_NAME).read_text().strip()
+        secret = path.read_text().strip()
     except OSError as error:
-        raise ConfigError(f"{run_dir / TOKEN_NAME} cannot be read: {error.strerror}") from error
-    if not token:
-        raise ConfigError(f"{run_dir / TOKEN_NAME} is empty")
-    return token
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    if not secret:
+        raise ConfigError(f"{path} is empty")
+    return secret
 
 
 def _set_up_logging(path: Path) -> None:

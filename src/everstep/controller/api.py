@@ -1,12 +1,11 @@
 """The controller's HTTP side: status, health, journal, metrics, the page, and the three things one may ask for.
 
-Reading needs no token (loopback only); POST and /link do. A request becomes an event on the same queue as all
-others: nothing here changes the state. Documented in docs/api.md.
+Reading needs no token on loopback; POST does, and so does everything that comes from elsewhere. A request becomes an
+event on the same queue as all others: nothing here changes the state. Documented in docs/api.md.
 """
 
 import asyncio
 import contextlib
-import hmac
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -40,6 +39,8 @@ RECORD_TIMEOUT_S = 10.0
 
 LAG_PERIOD_S = 1.0
 
+_HEADER = "'Authorization: Bearer <content of RUN_DIR/{}>'"
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -61,9 +62,8 @@ class StopBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Api:
-    def __init__(self, controller: Controller, token: str) -> None:
+    def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._token = token
         self._lag_seconds: float | None = None
         self._num_drills = 0  # asked for, not yet on record
 
@@ -90,10 +90,16 @@ class Api:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        needs_token = request.method != "GET" or request.path == "/link"
-        given = request.headers.get("Authorization", "")
-        if needs_token and not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
-            return _error(401, "needs the run's token: 'Authorization: Bearer <content of RUN_DIR/token>'")
+        gate = self._controller.gate
+        if request.path == "/link":
+            return await handler(request)  # peers prove more than a token
+        if request.method in ("GET", "HEAD"):
+            if not gate.may_read(request):
+                await gate.note_stranger(f"{request.remote} asked for {request.path[:60]!r}")
+                return _error(401, f"needs a token: {_HEADER.format('token-read')}")
+        elif not gate.may_act(request):
+            await gate.note_stranger(f"{request.remote} sent {request.method[:10]!r} {request.path[:60]!r}")
+            return _error(401, f"needs the run's token: {_HEADER.format('token')}")
         return await handler(request)
 
     async def _page(self, _: web.Request) -> web.Response:
@@ -205,15 +211,7 @@ class Api:
         return goodput_of(history_of(self._controller.ledger.fold.view, at))
 
     def _dropped(self) -> dict[str, int]:
-        return dict(self._controller.dropped + self._controller.peers.refused)
-
-
-async def serve(api: Api, sock: Any) -> web.AppRunner:  # noqa: ANN401  (socket.socket; aiohttp's own is untyped here)
-    """Start answering on the inherited socket."""
-    runner = web.AppRunner(api.app(), access_log=None, handle_signals=False, shutdown_timeout=0.5)
-    await runner.setup()
-    await web.SockSite(runner, sock, backlog=2048).start()
-    return runner
+        return dict(self._controller.dropped + self._controller.gate.rejections.counts)
 
 
 async def _body(request: web.Request, kind: type[Any]) -> Any:  # noqa: ANN401

@@ -17,10 +17,12 @@ from typing import Any
 
 from everstep.analyzer.alerts import is_cause
 from everstep.controller.diagnosing import diagnose_folder
+from everstep.controller.gate import Gate
 from everstep.controller.ledger import Drafted, Ledger
 from everstep.controller.peers import Input, Peer, Peers
 from everstep.controller.poison import Poison
 from everstep.controller.remembering import Remembering
+from everstep.controller.silence import Silence
 from everstep.controller.spec_file import SpecFile
 from everstep.controller.thinning import MIN_INTERVAL_S
 from everstep.controller.watches.together import Watches
@@ -36,6 +38,7 @@ from everstep.model.events import (
     NodeAlerted,
     NodeJoined,
     NodeLost,
+    NodeSilent,
     ProgressReported,
     TimerFired,
 )
@@ -53,7 +56,7 @@ RETRY_S = 1.0
 """Between attempts to write a journal that cannot be written."""
 
 
-ENGINE_DRILLS = ("lose-node",)
+ENGINE_DRILLS = ("lose-node", "cut-node", "freeze-node")
 """Of those that concern a node: caused by whoever gives nodes, because the node itself is to be gone."""
 
 
@@ -62,16 +65,17 @@ class PoisonedError(Exception):
 
 
 class Controller:
-    def __init__(self, run_dir: Path, wanted: SpecFile, ledger: Ledger) -> None:
+    def __init__(self, run_dir: Path, wanted: SpecFile, ledger: Ledger, gate: Gate) -> None:
         self.ledger = ledger
+        self.gate = gate
         self.queue: asyncio.Queue[Input] = asyncio.Queue(QUEUE_SIZE)
         self.peers = Peers(
-            run=wanted.run,
             spec=wanted.spec,
+            gate=gate,
             put=self.queue,
             last_seq=lambda source: ledger.last_seqs.get(source, 0),
             on_connected=self._on_connected,
-            on_gone=self._on_gone,
+            on_heard=lambda name: self._silence.heard(name),
         )
         self.dropped: Counter[str] = Counter()  # reports by kind that were not recorded
         self.unwritable_since: float | None = None
@@ -82,7 +86,12 @@ class Controller:
         self._remembering = Remembering(wanted.run)
         self._remembering.resume(ledger.state.incident)
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._silence: dict[str, asyncio.TimerHandle] = {}
+        self._silence = Silence(
+            ledger.policy.node_silent_s,
+            is_behind=self.queue.full,
+            on_silent=self._on_silent,
+            on_lost=self._on_never_ended,
+        )
         self._pending: set[asyncio.Task[None]] = set()
         self._num_reissued = 0
         self._joined = set(ledger.state.members)  # nodes for which NodeJoined means "again"
@@ -91,7 +100,8 @@ class Controller:
         """Until cancelled. Raises PoisonedError when an input cannot be handled."""
         for node, member in self.ledger.state.members.items():
             if member.role is not Role.OUT:
-                self._expect(node)
+                self._silence.expect(node)
+        self._in_background(self._silence.watch())
         for key, due_at in self.ledger.state.timers.items():
             self._set_timer(key, due_at)
         self._in_background(self._remembering.work())
@@ -131,6 +141,7 @@ class Controller:
             self._settle(item, recorded=True)
             self._execute_all(drafted.record)
             self._remembering.note(drafted.record, self.ledger.state)
+            self._mind_silence(item.event)
             if isinstance(item.event, NodeJoined):
                 self._welcome_back(item.event.node)
 
@@ -205,12 +216,16 @@ class Controller:
 
     def _execute(self, action: act.Action, command_id: str) -> None:
         match action:
-            case act.OpenStore() | act.AcquireNode() | act.ReleaseNode() | act.EvictNode():
+            case act.OpenStore() | act.AcquireNode() | act.EvictNode():
                 self._command(self.peers.launcher(), command_id, action)
+            case act.ReleaseNode():
+                self._command(self.peers.launcher(), command_id, action)
+                self.peers.turn_out(action.node, action.why)
             case (
                 act.StartWorkers()
                 | act.StopWorkers()
                 | act.CollectEvidence()
+                | act.ExamineNode()
                 | act.PlaceBackups()
                 | act.TrustStep()
                 | act.PersistSnapshot()
@@ -283,14 +298,15 @@ class Controller:
         log.info("%s connected", peer.name)
         if peer.role == "launcher":
             self._reissue_to(peer)
-        else:
-            self._relax(peer.name)
 
-    def _on_gone(self, peer: Peer) -> None:
-        log.info("%s disconnected", peer.name)
-        member = self.ledger.state.members.get(peer.name)
-        if member is not None and member.role is not Role.OUT:
-            self._expect(peer.name)
+    def _mind_silence(self, event: object) -> None:
+        """Who is missed when it says nothing: nodes that joined, until they are lost."""
+        if isinstance(event, NodeLost):
+            self._silence.forget(event.node)
+        elif isinstance(event, NodeJoined):
+            member = self.ledger.state.members.get(event.node)
+            if member is not None and member.role is not Role.OUT:
+                self._silence.expect(event.node)
 
     def _welcome_back(self, node: str) -> None:
         if node in self._joined:
@@ -309,23 +325,12 @@ class Controller:
             if is_for_all or is_for_agent or (is_for_launcher and peer.role == "launcher"):
                 self.peers.send(peer, f"{self.ledger.journal.seq}.again{self._num_reissued}.{index}", action)
 
-    def _expect(self, node: str) -> None:
-        """Its link is down: it has `node_silent_s` to come back."""
-        self._relax(node)
-        limit_s = self.ledger.policy.node_silent_s
-        self._silence[node] = asyncio.get_running_loop().call_later(limit_s, self._declare_lost, node, limit_s)
+    def _on_silent(self, node: str, silent_s: float) -> None:
+        self.put_soon(Input(event=NodeSilent(at=time.time(), node=node, silent_s=silent_s)))
 
-    def _relax(self, node: str) -> None:
-        handle = self._silence.pop(node, None)
-        if handle is not None:
-            handle.cancel()
-
-    def _declare_lost(self, node: str, limit_s: float) -> None:
-        self._silence.pop(node, None)
-        member = self.ledger.state.members.get(node)
-        if member is None or member.role is Role.OUT:
-            return  # somebody else said so before
-        reason = f"its link was gone for {limit_s:.0f} s"
+    def _on_never_ended(self, node: str, silent_s: float) -> None:
+        """Nobody could end it, so it has ended itself: its lease is shorter than this."""
+        reason = f"it has said nothing for {silent_s:.1f} s, and the engine did not tell of its end"
         self.put_soon(Input(event=NodeLost(at=time.time(), node=node, reason=reason)))
 
     def _drop(self, item: Input, kind: str) -> None:

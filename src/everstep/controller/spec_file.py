@@ -15,7 +15,9 @@ from everstep.model.spec import RunSpec
 
 SPEC_NAME = "spec.json"
 JOURNAL_NAME = "journal.jsonl"
+SECRET_NAME = "secret"
 TOKEN_NAME = "token"
+READ_TOKEN_NAME = "token-read"
 ADDRESS_NAME = "controller.json"
 
 
@@ -31,6 +33,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int
     port: int
+    host: str = "127.0.0.1"
+    fingerprint: str = ""  # SHA-256 of the certificate; empty: plain HTTP
 
 
 def load_spec(run_dir: Path) -> SpecFile:

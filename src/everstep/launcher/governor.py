@@ -36,14 +36,16 @@ class Governor:
         *,
         children: Children,
         run_dir: Path,
-        listen_fd: int,
+        listen_fds: tuple[int, ...],
+        tls_fds: tuple[int, ...] = (),
         has_worked: Callable[[], bool],
         on_hopeless: Callable[[int], None],
         say: Callable[[str], None],
     ) -> None:
         self._children = children
         self._run_dir = run_dir
-        self._listen_fd = listen_fd
+        self._listen_fds = listen_fds
+        self._tls_fds = tls_fds
         self._has_worked = has_worked
         self._on_hopeless = on_hopeless
         self._say = say
@@ -57,9 +59,12 @@ class Governor:
         if self._is_ending:
             return
         argv = [sys.executable, "-m", "everstep.controller", "--run-dir", str(self._run_dir)]
-        argv += ["--listen-fd", str(self._listen_fd), "--parent", str(os.getpid())]
+        argv += ["--parent", str(os.getpid())]
+        argv += [word for fd in self._listen_fds for word in ("--listen-fd", str(fd))]
+        argv += [word for fd in self._tls_fds for word in ("--tls-fd", str(fd))]
+        fds = (*self._listen_fds, *self._tls_fds)
         try:
-            self.child = self._children.spawn("controller", argv, on_end=self._on_end, pass_fds=(self._listen_fd,))
+            self.child = self._children.spawn("controller", argv, on_end=self._on_end, pass_fds=fds)
         except OSError as error:
             self._say(f"the controller cannot be started: {error}; training goes on without it")
             self._start_after(UNMANAGED_RETRY_S)

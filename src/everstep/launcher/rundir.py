@@ -5,7 +5,6 @@ Called by `launcher.run`. The journal in it is only read here; writing it is the
 
 import fcntl
 import os
-import secrets
 from pathlib import Path
 
 import msgspec
@@ -16,6 +15,7 @@ from everstep.errors import ConfigError, JournalError, RunLockedError
 from everstep.journal.reader import Reading, read_journal
 from everstep.journal.runs import RunDir, make_run_dir, new_run_id, register
 from everstep.launcher.checks import check_run_dir
+from everstep.launcher.keys import Keys
 from everstep.launcher.settings import Settings
 from everstep.model.actions import Finish
 from everstep.model.events import CheckpointsFound, RunReopened, RunStarted
@@ -28,8 +28,9 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
     path: Path
     file: SpecFile
-    token: str
+    keys: Keys
     lock_fd: int
+    is_encrypted: bool = False  # also on loopback
     notes: tuple[str, ...] = ()
     found: CheckpointsFound | None = None  # what the persistent tier holds; None: there is none
 
@@ -58,15 +59,14 @@ def prepare(settings: Settings, spec: RunSpec) -> Prepared:
         if file.spec.log_dir:
             log_dir = str(Path(file.spec.log_dir).resolve() / file.run)
             file = msgspec.structs.replace(file, spec=msgspec.structs.replace(file.spec, log_dir=log_dir))
-        token = secrets.token_hex(16)
-        _write_token(run_dir.token, token)
+        keys = Keys(run_dir.path, file.run)
         save_json(run_dir.spec, file)
         problem = register(file.run, run_dir)
     except BaseException:
         os.close(lock_fd)
         raise
     notes = (*notes, problem) if problem else notes
-    return Prepared(path=run_dir.path, file=file, token=token, lock_fd=lock_fd, notes=notes)
+    return Prepared(path=run_dir.path, file=file, keys=keys, lock_fd=lock_fd, notes=notes)
 
 
 def _lock(run_dir: RunDir) -> int:
@@ -151,13 +151,3 @@ def _reopen(file: SpecFile, earlier: _Earlier, settings: Settings, path: Path) -
 
 def _shape(spec: RunSpec) -> str:
     return f"{spec.world_size} ({spec.num_slots} nodes x {spec.nproc_per_node})"
-
-
-def _write_token(path: Path, token: str) -> None:
-    try:
-        path.unlink(missing_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(token + "\n")
-    except OSError as error:
-        raise JournalError(f"cannot write {path}: {error.strerror}") from error

@@ -8,31 +8,31 @@ by the launcher; it decides nothing.
 import asyncio
 import collections
 import logging
+import time
 from collections.abc import Callable
-from pathlib import Path
 
 import aiohttp
 
 from everstep.errors import WireError
-from everstep.model.events import Event
+from everstep.model.events import Event, RuntimeFaulted
 from everstep.model.spec import RunSpec
-from everstep.version import __version__
-from everstep.wire.codec import MAX_MESSAGE_BYTES, decode_from_controller, encode
-from everstep.wire.messages import PROTOCOL, Ack, Command, Hello, Reject, Report, Welcome
+from everstep.wire.codec import MAX_FROM_PEER_BYTES, encode
+from everstep.wire.contact import Contact
+from everstep.wire.credentials import Credentials
+from everstep.wire.greeting import RejectedError, Socket, connect, introduce, receive
+from everstep.wire.messages import Ack, Beat, Command, FromController, Report, Welcome
 
 BACKOFF_MIN_S = 0.02
 BACKOFF_MAX_S = 1.0
-_HEARTBEAT_S = 5.0
-"""WebSocket pings: a controller whose machine vanished is noticed within two of them."""
 _HANDSHAKE_TIMEOUT_S = 30.0
 _MAX_OUTBOX = 100_000
 """Reports while the controller is away. Periodic ones are not made then, so only a fault of ours gets here."""
 
+_FLOWING = 64
+"""Unacknowledged reports with which a link still flows. With more, the controller is behind (its disk is full, say):
+what it does not read must not fill the connection, whose acknowledgements are what an agent's lease lives on."""
+
 _log = logging.getLogger(__name__)
-
-
-class RejectedError(WireError):
-    """The controller does not want this peer: another version, or another run. Trying again would not help."""
 
 
 class Link:
@@ -42,25 +42,24 @@ class Link:
         self,
         *,
         url: str,
-        token: Path,
-        run: str,
-        role: str,
-        name: str,
+        credentials: Credentials,
         on_command: Callable[[Command], None],
         on_welcome: Callable[[RunSpec], None] = lambda spec: None,
     ) -> None:
         self._url = url
-        self._token = token
-        self._hello = Hello(protocol=PROTOCOL, everstep_version=__version__, run=run, role=role, name=name)
+        self._credentials = credentials
         self._on_welcome = on_welcome
         self._on_command = on_command
         self._outbox: collections.deque[Report] = collections.deque()
         self._next_seq = 1
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._socket: Socket | None = None
         self._wake = asyncio.Event()
         self._num_sent = 0  # of the outbox, on this connection
         self._backoff_s = BACKOFF_MIN_S
         self.was_welcome = False
+        self._contact = Contact()
+        self._is_beat_due = False
+        self._said_at = time.monotonic()  # the last message was sent
 
     def report(self, event: Event) -> None:
         """Put a report into the outbox; it is sent in the order of calls."""
@@ -76,13 +75,32 @@ class Link:
         return self._socket is not None
 
     @property
+    def is_flowing(self) -> bool:
+        """Connected, and what was said is acknowledged: otherwise what is of no use later need not be said."""
+        return self._socket is not None and len(self._outbox) < _FLOWING
+
+    def beat(self, beat_s: float) -> None:
+        """Say something, if nothing was said for so long."""
+        if self._socket is not None and time.monotonic() - self._said_at >= beat_s:
+            self._is_beat_due = True
+            self._wake.set()
+
+    def heard_at(self) -> float | None:
+        """When something was said, monotonic, that has arrived where the controller is; None: that is not known now.
+        While the controller is away and its machine answers, that is now: the next one hears of us when it begins."""
+        if self._socket is None:
+            return time.monotonic() if self._contact.is_fresh() else None
+        return None if self._contact.acknowledged_at() is None else self._said_at
+
+    @property
     def num_unacknowledged(self) -> int:
         return len(self._outbox)
 
     async def run(self) -> None:
         """Be connected, for ever. Raises RejectedError."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        connector = aiohttp.TCPConnector(socket_factory=self._contact.make_socket)
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
             while True:
                 try:
                     await self._converse(session)
@@ -101,21 +119,15 @@ class Link:
             await asyncio.sleep(0.01)
 
     async def _converse(self, session: aiohttp.ClientSession) -> None:
-        headers = {"Authorization": f"Bearer {self._token.read_text().strip()}"}
-        async with session.ws_connect(
-            self._url, headers=headers, heartbeat=_HEARTBEAT_S, max_msg_size=MAX_MESSAGE_BYTES
-        ) as socket:
-            await socket.send_bytes(encode(self._hello))
+        async with connect(session, self._url, self._credentials) as socket:
             async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
-                welcome = await self._receive(socket)
-            if not isinstance(welcome, Welcome):
-                raise WireError(f"expected Welcome, got {type(welcome).__name__}")
+                welcome = await introduce(socket, self._credentials)
             self._start_over(welcome)
             self._socket, self._backoff_s, self.was_welcome = socket, BACKOFF_MIN_S, True
             sender = asyncio.create_task(self._send_all(socket))
             try:
                 while True:
-                    self._take(await self._receive(socket))
+                    self._take(await receive(socket))
             finally:
                 self._socket = None
                 sender.cancel()
@@ -135,16 +147,7 @@ class Link:
         self._on_welcome(welcome.spec)
         self._wake.set()
 
-    async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> Welcome | Ack | Command:
-        message = await socket.receive()
-        if message.type is not aiohttp.WSMsgType.BINARY:
-            raise WireError(f"connection ended: {message.type.name} {socket.close_code or ''}")
-        decoded = decode_from_controller(message.data)
-        if isinstance(decoded, Reject):
-            raise RejectedError(decoded.why)
-        return decoded
-
-    def _take(self, message: Welcome | Ack | Command) -> None:
+    def _take(self, message: FromController) -> None:
         if isinstance(message, Ack):
             self._forget(message.source_seq)
         elif isinstance(message, Command):
@@ -155,15 +158,35 @@ class Link:
             self._outbox.popleft()
             self._num_sent = max(0, self._num_sent - 1)
 
-    async def _send_all(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    async def _send_all(self, socket: Socket) -> None:
         try:
             while True:
                 self._wake.clear()
                 while self._num_sent < len(self._outbox):
                     report = self._outbox[self._num_sent]
                     self._num_sent += 1
-                    await socket.send_bytes(encode(report))
+                    await self._say(socket, self._encoded(report))
+                if self._is_beat_due:
+                    await self._say(socket, encode(Beat()))
                 await self._wake.wait()
         except (aiohttp.ClientError, OSError) as error:
             _log.info("sending to the controller: %s", error)
             await socket.close()
+
+    async def _say(self, socket: Socket, data: bytes) -> None:
+        self._said_at, self._is_beat_due = time.monotonic(), False  # it counts as said before it was, never after
+        await socket.send_bytes(data)
+
+    def _encoded(self, report: Report) -> bytes:
+        """What the controller would refuse for its length is said in its place: sent again and again it would keep
+        everything after it from getting through."""
+        data = encode(report)
+        if len(data) <= MAX_FROM_PEER_BYTES:
+            return data
+        kind, event = type(report.event).__name__, report.event
+        why = f"{kind} of {len(data)} bytes was left out: a report has at most {MAX_FROM_PEER_BYTES}"
+        _log.error("%s", why)
+        generation = int(getattr(event, "generation", -1))
+        node = self._credentials.name
+        told = RuntimeFaulted(at=time.time(), node=node, rank=-1, generation=generation, where="link", why=why)
+        return encode(Report(source_seq=report.source_seq, event=told))

@@ -1,8 +1,9 @@
 """The messages between the controller and its peers (agents, the launcher): one WebSocket, msgpack, tagged.
 
-A peer opens with Hello and gets Welcome or Reject. Afterwards it sends Reports, which the controller acknowledges
-once they are in the journal, and gets Commands. A report that was not acknowledged is sent again after a reconnect
-and recognised by its number.
+The controller opens with a Challenge, the peer answers with Hello and gets Welcome or Reject (`wire/credentials.py`
+says what they prove to each other). Afterwards it sends Reports, which the controller acknowledges
+once they are in the journal, or a Beat when it has nothing to say, and gets Commands. A report that was not
+acknowledged is sent again after a reconnect and recognised by its number.
 """
 
 from typing import TypeAlias
@@ -13,7 +14,7 @@ from everstep.model.actions import Action
 from everstep.model.events import Event
 from everstep.model.spec import RunSpec
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Grows when an older peer could misunderstand; the two sides must have the same."""
 
 
@@ -21,18 +22,26 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag=Tru
     pass
 
 
+class Challenge(_Message, frozen=True, kw_only=True):
+    challenge: str  # hex, new for each connection
+
+
 class Hello(_Message, frozen=True, kw_only=True):
     protocol: int
     everstep_version: str
     run: str
     role: str  # "agent" | "launcher"
-    name: str  # node id, or "launcher"
+    name: str  # node id, or "launcher-1"
+    challenge: str = ""  # the one that it answers
+    nonce: str = ""  # hex, what the controller is to prove itself with
+    proof: str = ""
 
 
 class Welcome(_Message, frozen=True, kw_only=True):
     protocol: int
     spec: RunSpec
     last_source_seq: int  # newest report of this peer that is in the journal; send the ones after it again
+    proof: str = ""
 
 
 class Reject(_Message, frozen=True, kw_only=True):
@@ -44,6 +53,10 @@ class Report(_Message, frozen=True, kw_only=True):
     event: Event
 
 
+class Beat(_Message, frozen=True, kw_only=True):
+    """Peer: nothing to say, and alive. Sent when no report was for a while; not answered, not on record."""
+
+
 class Ack(_Message, frozen=True, kw_only=True):
     source_seq: int
 
@@ -53,5 +66,5 @@ class Command(_Message, frozen=True, kw_only=True):
     action: Action
 
 
-FromPeer: TypeAlias = Hello | Report
-FromController: TypeAlias = Welcome | Reject | Ack | Command
+FromPeer: TypeAlias = Hello | Report | Beat
+FromController: TypeAlias = Challenge | Welcome | Reject | Ack | Command

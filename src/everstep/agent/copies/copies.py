@@ -13,7 +13,6 @@ start, a stop or the training: a copy that cannot be made is missing, and that i
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from everstep.agent import memory
 from everstep.agent.copies.anchors import Anchors
@@ -48,10 +47,19 @@ _log = logging.getLogger(__name__)
 
 class Copies:
     def __init__(
-        self, node: str, home: Home, own: Memory, reaper: Reaper, *, report: Callable[[Event], None], host: str
+        self,
+        node: str,
+        home: Home,
+        own: Memory,
+        reaper: Reaper,
+        *,
+        report: Callable[[Event], None],
+        host: str,
+        key: str,
     ) -> None:
+        """`key`: what agents of this run prove to each other."""
         self._node = node
-        token, policy = _token(home.run_dir / "token"), home.policy
+        policy = home.policy
         self._memory = own
         self._world_size = 1
         self._anchors = Anchors(policy)
@@ -61,10 +69,10 @@ class Copies:
             num_buffers=_NUM_BUFFERS,
             is_candidate=self._anchors.includes,
         )
-        self._token, self._run, self._host = token, home.run, host
+        self._key, self._run, self._host = key, home.run, host
         self._server: Server | None = None
-        self._backing_up = BackingUp(own, policy, self._anchors, token, home.run)
-        self._fetching = Fetching(node, own, policy, token, home.run)
+        self._backing_up = BackingUp(own, policy, self._anchors, key, home.run)
+        self._fetching = Fetching(node, own, policy, key, home.run)
         env = {**home.base_env, "EVERSTEP_RUN_ID": home.run}  # two runs in one folder do not mix their parts
         writer = Writer(reaper, env, home.run_dir / "nodes" / node / "persist.log")
         self._persisting = Persisting(node, own, writer, report)
@@ -74,7 +82,7 @@ class Copies:
         """Listen. Without, other nodes can neither give nor take, and everything else works."""
         try:
             own = self._memory.own
-            self._server = Server(self._token, self._backups, own, run=self._run, host=self._host)
+            self._server = Server(self._key, self._backups, own, run=self._run, host=self._host, beyond_loopback=True)
             self.endpoint = await self._server.start()
         except Exception:
             _log.exception("no snapshot server: this node's snapshots cannot be fetched, nor can it hold backups")
@@ -151,10 +159,3 @@ class Copies:
         if self._server is not None:
             await self._server.close()
         self._backups.close()
-
-
-def _token(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""  # the link says so, and the agent ends

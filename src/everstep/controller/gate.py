@@ -1,0 +1,148 @@
+"""Who may connect, and who may ask for what. It turns away and counts; it decides nothing about the run.
+
+A connection that cannot knock never becomes a WebSocket. One that knocks has ten seconds and one small message to prove
+who it is. See `wire/credentials.py` for what is proven, and docs/security.md.
+"""
+
+import asyncio
+import ipaddress
+import secrets
+from collections import Counter
+
+from aiohttp import WSMsgType, web
+
+from everstep.controller.rejections import Rejections
+from everstep.errors import WireError
+from everstep.version import __version__
+from everstep.wire.codec import OversizedError, decode_from_peer, encode
+from everstep.wire.credentials import RANDOM_BYTES, Credentials, RunSecret, is_same, parse_knock
+from everstep.wire.messages import PROTOCOL, Challenge, Hello
+
+HELLO_TIMEOUT_S = 10.0
+"""From the connection to Hello. Too short: a stopped machine's agent is turned away. Too long: idle sockets pile up."""
+
+MAX_GREETINGS = 4
+"""Of one peer at a time. More is not that peer."""
+
+MAX_HELLO_BYTES = 4096
+
+REFUSAL_DELAY_S = 0.2
+MAX_DELAYED = 64
+"""Whoever guesses is answered slowly; when so many wait already, at once."""
+
+
+class TurnedAwayError(Exception):
+    """`kind` is what it is counted under, the text what the peer is told."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind
+
+
+class Gate:
+    def __init__(self, secret: RunSecret, *, run: str, fingerprint: str = "") -> None:
+        self.rejections = Rejections()
+        self._secret = secret
+        self._run = run
+        self._fingerprint = fingerprint  # of the certificate with which encrypted connections are made
+        self._act = f"Bearer {secret.api_token('act')}"
+        self._read = f"Bearer {secret.api_token('read')}"
+        self._greetings: Counter[str] = Counter()
+        self._num_delayed = 0
+
+    def may_read(self, request: web.Request) -> bool:
+        """On loopback everybody on this machine; from elsewhere only with a token."""
+        given = request.headers.get("Authorization", "")
+        return _is_local(request) or is_same(given, self._read) or is_same(given, self._act)
+
+    def may_act(self, request: web.Request) -> bool:
+        return is_same(request.headers.get("Authorization", ""), self._act)
+
+    async def note_stranger(self, why: str) -> None:
+        """Somebody without a token. Returns when the refusal may be sent."""
+        self.rejections.note("unauthenticated", why)
+        if self._num_delayed >= MAX_DELAYED:
+            return
+        self._num_delayed += 1
+        try:
+            await asyncio.sleep(REFUSAL_DELAY_S)
+        finally:
+            self._num_delayed -= 1
+
+    def knocked(self, request: web.Request) -> Credentials | None:
+        """Who knocks with the right knock; None: a stranger."""
+        header = request.headers.get("Authorization", "")
+        claim = parse_knock(header)
+        if claim is None:
+            return None
+        fingerprint = self._fingerprint if request.secure else ""
+        credentials = self._secret.credentials(*claim, fingerprint)
+        return credentials if is_same(header, credentials.knock) else None
+
+    async def greet(self, socket: web.WebSocketResponse, peer: Credentials) -> Hello:
+        """Its Hello, proven. Raises TurnedAwayError, ConnectionError."""
+        if self._greetings[peer.name] >= MAX_GREETINGS:
+            raise TurnedAwayError("crowd", f"{MAX_GREETINGS} others call themselves {peer.name} at this moment")
+        self._greetings[peer.name] += 1
+        try:
+            challenge = secrets.token_hex(RANDOM_BYTES)
+            await socket.send_bytes(encode(Challenge(challenge=challenge)))
+            hello = await _hear(socket)
+        finally:
+            self._greetings[peer.name] -= 1
+            if not self._greetings[peer.name]:
+                del self._greetings[peer.name]
+        self._check(hello, peer, challenge)
+        return hello
+
+    def _check(self, hello: Hello, peer: Credentials, challenge: str) -> None:
+        if hello.protocol != PROTOCOL:
+            raise TurnedAwayError(
+                "protocol",
+                f"{peer.name} speaks protocol {hello.protocol} (everstep {hello.everstep_version[:40]}), this "
+                f"controller {PROTOCOL} (everstep {__version__}): install the same everstep on both sides",
+            )
+        if hello.run != self._run:
+            raise TurnedAwayError("wrong-run", f"{peer.name} belongs to run {hello.run!r}, this is {self._run!r}")
+        if (hello.role, hello.name) != (peer.role, peer.name):
+            why = f"{peer.role} {peer.name} says that it is {hello.role!r} {hello.name!r}"
+            raise TurnedAwayError("wrong-role", why)
+        if hello.challenge != challenge:
+            raise TurnedAwayError("replayed", f"{peer.name} answers the challenge of another connection")
+        if not is_same(hello.proof, peer.proof("hello", challenge, hello.nonce)):
+            raise TurnedAwayError("unauthenticated", f"{peer.name} does not have the key of {peer.name}")
+
+
+async def _hear(socket: web.WebSocketResponse) -> Hello:
+    try:
+        async with asyncio.timeout(HELLO_TIMEOUT_S):
+            message = await socket.receive()
+    except TimeoutError:
+        raise TurnedAwayError("silence", f"no Hello within {HELLO_TIMEOUT_S:g} s") from None
+    if message.type is not WSMsgType.BINARY:
+        raise TurnedAwayError("garbage", "the first message must be Hello, in binary")
+    if len(message.data) > MAX_HELLO_BYTES:
+        raise TurnedAwayError("oversized", f"a Hello of {len(message.data)} bytes; at most {MAX_HELLO_BYTES}")
+    try:
+        hello = decode_from_peer(message.data)
+    except WireError as error:
+        kind = "oversized" if isinstance(error, OversizedError) else "garbage"
+        raise TurnedAwayError(kind, str(error)) from error
+    if not isinstance(hello, Hello):
+        raise TurnedAwayError("garbage", f"the first message must be Hello, not {type(hello).__name__}")
+    return hello
+
+
+def is_loopback(address: object) -> bool:
+    """Of a socket's own name, as (host, port, ...)."""
+    if not isinstance(address, tuple) or not address:
+        return False
+    try:
+        return ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_local(request: web.Request) -> bool:
+    transport = request.transport
+    return transport is not None and is_loopback(transport.get_extra_info("sockname"))

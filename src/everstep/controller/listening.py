@@ -1,0 +1,131 @@
+"""Where the controller listens: sockets that it inherits, plain on loopback only, encrypted everywhere else.
+
+Connections that have not become anything yet cannot pile up: each has seconds, and their number has a limit.
+"""
+
+import asyncio
+import resource
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from everstep.controller.gate import is_loopback
+from everstep.controller.rejections import Rejections
+from everstep.errors import ConfigError
+from everstep.wire.credentials import fingerprint_of
+
+CERTIFICATE_NAME = "tls-cert.pem"
+KEY_NAME = "tls-key.pem"
+
+IDLE_S = 15.0
+"""A connection that asks for nothing, or not to the end of its question, is closed."""
+
+TLS_HANDSHAKE_S = 10.0
+MAX_CONNECTIONS = 4096
+"""Besides the peers'. Fewer where the process may not open so many files."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """One inherited socket. It must be encrypted, or it may be plain."""
+
+    sock: socket.socket
+    is_encrypted: bool
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """The run's own, made by the launcher. Peers know it by its fingerprint."""
+
+    path: Path
+    key: Path
+    fingerprint: str
+
+    @classmethod
+    def of_run(cls, run_dir: Path) -> "Certificate | None":
+        """None when the run has none. Raises ConfigError when it cannot be used."""
+        path = run_dir / CERTIFICATE_NAME
+        try:
+            return cls(path, run_dir / KEY_NAME, fingerprint_of(path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+
+    def context(self) -> ssl.SSLContext:
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        made.minimum_version = ssl.TLSVersion.TLSv1_3
+        try:
+            made.load_cert_chain(self.path, self.key)
+        except OSError as error:
+            raise ConfigError(f"{self.path} with {self.key.name} cannot be used: {error}") from error
+        return made
+
+
+def check(places: Sequence[Place], certificate: Certificate | None) -> None:
+    """Raises ConfigError rather than let anything be served beyond this machine without encryption."""
+    for place in places:
+        host = place.sock.getsockname()[0]
+        if not place.is_encrypted and not is_loopback(place.sock.getsockname()):
+            raise ConfigError(f"the controller would listen on {host} without TLS; it may only on loopback")
+        if place.is_encrypted and certificate is None:
+            raise ConfigError(f"the controller has no {CERTIFICATE_NAME} to listen on {host} with")
+
+
+async def serve(
+    app: web.Application,
+    places: Sequence[Place],
+    certificate: Certificate | None,
+    *,
+    num_peers: Callable[[], int],
+    rejections: Rejections,
+) -> web.AppRunner:
+    """Start answering on the inherited sockets."""
+    check(places, certificate)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5, keepalive_timeout=IDLE_S)
+    await runner.setup()
+    for place in places:
+        context = certificate.context() if place.is_encrypted and certificate is not None else None
+        await _Site(runner, place.sock, context, num_peers, rejections).start()
+    return runner
+
+
+class _Site(web.SockSite):
+    """aiohttp's, with a limit on connections and on the time of a TLS handshake."""
+
+    def __init__(
+        self,
+        runner: web.AppRunner,
+        sock: socket.socket,
+        tls: ssl.SSLContext | None,
+        num_peers: Callable[[], int],
+        rejections: Rejections,
+    ) -> None:
+        super().__init__(runner, sock, ssl_context=tls, backlog=2048)
+        self._tls = tls
+        self._num_peers = num_peers
+        self._rejections = rejections
+        self._most = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+
+    async def start(self) -> None:
+        await web.BaseSite.start(self)
+        limit_s = TLS_HANDSHAKE_S if self._tls is not None else None
+        self._server = await asyncio.get_running_loop().create_server(
+            self._protocol, sock=self._sock, ssl=self._tls, backlog=self._backlog, ssl_handshake_timeout=limit_s
+        )
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        assert server is not None
+        if len(server._connections) - self._num_peers() < self._most:
+            return server()
+        self._rejections.note("crowd", f"{self._most} connections are open that are no peer's")
+        return _Refused()
+
+
+class _Refused(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()

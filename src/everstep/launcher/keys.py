@@ -1,0 +1,97 @@
+"""What protects a run: its secret, what is derived from it, and its certificate. Made anew by each `everstep run`.
+
+    RUN_DIR/secret        the root of everything else; the launcher and the controller read it
+    RUN_DIR/token         for the HTTP API: may act (stop, approve, drill), and read
+    RUN_DIR/token-read    for the HTTP API: may only read
+    RUN_DIR/tls-cert.pem, tls-key.pem       only when something is encrypted
+    RUN_DIR/nodes/<node>/credentials.json   all that this node's agent needs, and no more
+
+All of them 0600. The certificate is made by the program `openssl`: it is wanted only beyond loopback, takes some ten
+milliseconds, and the library that could do it instead would be the largest dependency (docs/adr/0015).
+"""
+
+import contextlib
+import os
+import secrets
+import subprocess
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from everstep.controller.listening import CERTIFICATE_NAME, KEY_NAME
+from everstep.controller.spec_file import READ_TOKEN_NAME, SECRET_NAME, TOKEN_NAME
+from everstep.errors import ConfigError, JournalError
+from everstep.wire.credentials import CREDENTIALS_NAME, RANDOM_BYTES, Credentials, RunSecret, fingerprint_of
+
+_LIMIT_S = 30.0
+_REQUEST = """[req]
+distinguished_name = name
+x509_extensions = extensions
+prompt = no
+[name]
+CN = everstep
+[extensions]
+basicConstraints = critical, CA:false
+"""
+
+
+class Keys:
+    """Of one attempt of a run. `fingerprint` is empty as long as there is no certificate."""
+
+    def __init__(self, run_dir: Path, run: str) -> None:
+        """Raises JournalError when they cannot be written."""
+        self._run_dir = run_dir
+        root = secrets.token_hex(RANDOM_BYTES)
+        self._secret = RunSecret(root, run)
+        self.fingerprint = ""
+        for name in (CERTIFICATE_NAME, KEY_NAME):
+            with contextlib.suppress(OSError):
+                (run_dir / name).unlink()  # of an earlier attempt
+        _write(run_dir / SECRET_NAME, root)
+        _write(run_dir / TOKEN_NAME, self._secret.api_token("act"))
+        _write(run_dir / READ_TOKEN_NAME, self._secret.api_token("read"))
+
+    def certify(self) -> None:
+        """Make the run's certificate. Raises ConfigError when this machine cannot."""
+        certificate, key = self._run_dir / CERTIFICATE_NAME, self._run_dir / KEY_NAME
+        _write(key, "")  # before openssl writes into it: it is private from its first byte
+        _write(certificate, "")
+        with tempfile.NamedTemporaryFile("w", suffix=".cnf") as request:
+            request.write(_REQUEST)
+            request.flush()
+            command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+            command += ["-days", "3650", "-config", request.name, "-keyout", str(key), "-out", str(certificate)]
+            try:
+                subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True, stdin=subprocess.DEVNULL)
+            except FileNotFoundError:
+                raise ConfigError(
+                    "what listens beyond this machine's loopback is encrypted, and the certificate for that is made by "
+                    "the program openssl, which is not installed here. Install it, or stay on loopback"
+                ) from None
+            except (OSError, subprocess.SubprocessError) as error:
+                said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
+                raise ConfigError(f"openssl could not make a certificate: {said or error}") from error
+        self.fingerprint = fingerprint_of(certificate.read_text())
+
+    def of_launcher(self, name: str, *, is_encrypted: bool) -> Credentials:
+        return self._secret.credentials("launcher", name, self.fingerprint if is_encrypted else "")
+
+    def equip(self, node: str, folder: Path, *, is_encrypted: bool) -> None:
+        """Put a node's credentials into its folder, for its agent. Raises OSError."""
+        credentials = self._secret.credentials("agent", node, self.fingerprint if is_encrypted else "")
+        try:
+            _write(folder / CREDENTIALS_NAME, msgspec.json.encode(credentials).decode())
+        except JournalError as error:
+            raise OSError(str(error)) from error
+
+
+def _write(path: Path, text: str) -> None:
+    """Raises JournalError."""
+    try:
+        path.unlink(missing_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(text + "\n" if text else "")
+    except OSError as error:
+        raise JournalError(f"cannot write {path}: {error.strerror}") from error

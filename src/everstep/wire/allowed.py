@@ -1,0 +1,74 @@
+"""Which peer may say what: least privilege of the link. An event that is in no list is the controller's own.
+
+Whoever adds an event that comes over the link adds it here; a test holds that none is forgotten.
+"""
+
+from everstep.model import events
+from everstep.model.events import Event
+
+OF_AGENTS: frozenset[type[Event]] = frozenset(
+    {
+        events.CheckpointCommitted,
+        events.DigestsReported,
+        events.DrillFailed,
+        events.EvidenceCollected,
+        events.MarksReported,
+        events.NodeAlerted,
+        events.NodeExamined,
+        events.NodeJoined,
+        events.NumbersReported,
+        events.ProgressReported,
+        events.RestoreFailed,
+        events.RoundReported,
+        events.RuntimeFaulted,
+        events.SignalsReported,
+        events.SnapshotPersisted,
+        events.SnapshotsRefused,
+        events.TemplateReported,
+        events.UpdateValidated,
+        events.WorkerExited,
+        events.WorkersFailedToStart,
+        events.WorkersStarted,
+        events.WorkersStopped,
+    }
+)
+OF_LAUNCHER: frozenset[type[Event]] = frozenset(
+    {
+        events.CheckpointsFound,
+        events.DrillFailed,
+        events.NodeLost,
+        events.NodeRefused,
+        events.StopRequested,
+        events.StoreOpened,
+    }
+)
+OF_CONTROLLER: frozenset[type[Event]] = frozenset(
+    {
+        events.AnomalyFound,
+        events.ControllerStarted,
+        events.Diagnosed,
+        events.DrillRequested,
+        events.EvidenceRequested,
+        events.GroupsLearned,
+        events.HangSuspected,
+        events.NodeSilent,
+        events.ProposalApproved,
+        events.ReplicasAgreed,
+        events.RunReopened,
+        events.RunStarted,
+        events.TimerFired,
+        events.UpdateRequested,
+    }
+)
+"""Never over the link, whoever says it."""
+
+
+def objection(role: str, name: str, event: Event) -> str:
+    """Why this peer may not say this; "" if it may. Called for every report, so it is two look-ups."""
+    if role == "launcher":
+        return "" if type(event) in OF_LAUNCHER else f"a launcher may not say {type(event).__name__}"
+    if type(event) not in OF_AGENTS:
+        return f"an agent may not say {type(event).__name__}"
+    if getattr(event, "node", name) != name:
+        return f"{name} speaks for another node in {type(event).__name__}"
+    return ""
