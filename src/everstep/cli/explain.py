@@ -1,6 +1,7 @@
 """Why a decision was taken and why not another, or what a verdict code means.
 
 everstep explain i3 [RUN]      the decision of an incident ("last" works too)
+everstep explain v1 [RUN]      what became of an update
 everstep explain ES-P09        the page of a code
 """
 
@@ -9,11 +10,14 @@ import dataclasses
 
 from everstep.cli.reading import add_run_arguments, find_incident, open_run, show, show_json, style
 from everstep.errors import ConfigError
+from everstep.journal.view import RunView, UpdateView
 from everstep.report.codes import CODES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subject", metavar="ID|CODE", help="an incident (i3, last) or a verdict code (ES-P09)")
+    parser.add_argument(
+        "subject", metavar="ID|CODE", help="an incident (i3, last), an update (v1) or a verdict code (ES-P09)"
+    )
     add_run_arguments(parser)
 
 
@@ -21,6 +25,9 @@ def run(given: argparse.Namespace) -> int:
     if given.subject.upper().startswith("ES-"):
         return _explain_code(given.subject.upper(), given.json)
     opened = open_run(given.run, given.run_dir)
+    update = opened.view.updates.get(given.subject)
+    if update is not None:
+        return _explain_update(opened.view, update, given.json)
     incident = find_incident(opened.view, given.subject)
     if given.json:
         from everstep.report.asjson import explanation_json
@@ -30,6 +37,16 @@ def run(given: argparse.Namespace) -> int:
     from everstep.report.explain import render_explanation
 
     show(render_explanation(opened.view, incident, style()))
+    return 0
+
+
+def _explain_update(view: RunView, update: UpdateView, as_json: bool) -> int:
+    from everstep.report.updates import render_update, updates_json
+
+    if as_json:
+        show_json(next(each for each in updates_json(view) if each["id"] == update.version.id))
+    else:
+        show(render_update(view, update, style()))
     return 0
 
 

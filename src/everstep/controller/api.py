@@ -24,7 +24,14 @@ from everstep.errors import JournalError
 from everstep.goodput.figures import Goodput, goodput_of
 from everstep.journal.history import history_of
 from everstep.journal.reader import Cursor
-from everstep.model.events import DrillRequested, Event, EvidenceRequested, ProposalApproved, StopRequested
+from everstep.model.events import (
+    DrillRequested,
+    Event,
+    EvidenceRequested,
+    ProposalApproved,
+    StopRequested,
+    UpdateRequested,
+)
 from everstep.report.asjson import status_json
 from everstep.report.asked import Asked
 from everstep.version import __version__
@@ -56,6 +63,17 @@ class ApproveBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     by: str = ""
 
 
+class UpdateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    source: str = ""
+    code: str = ""
+    root: str = ""
+    args: tuple[str, ...] | None = None
+    env: dict[str, str] = {}
+    is_urgent: bool = False
+    by: str = ""
+    why: str = ""
+
+
 class StopBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     why: str = "stopped through the API"
     signal: int = 15
@@ -66,6 +84,7 @@ class Api:
         self._controller = controller
         self._lag_seconds: float | None = None
         self._num_drills = 0  # asked for, not yet on record
+        self._num_updates = 0  # the same
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
@@ -78,6 +97,7 @@ class Api:
         app.router.add_post("/api/drill", self._drill)
         app.router.add_post("/api/doctor", self._doctor)
         app.router.add_post("/api/approve", self._approve)
+        app.router.add_post("/api/update", self._update)
         app.router.add_post("/api/stop", self._stop)
         return app
 
@@ -180,6 +200,22 @@ class Api:
             return _error(409, f"incident {body.incident} is not open; open: {incident.id if incident else 'none'}")
         event = ProposalApproved(at=time.time(), incident=body.incident, by=body.by)
         return await self._take(event, {"incident": body.incident})
+
+    async def _update(self, request: web.Request) -> web.Response:
+        body = await _body(request, UpdateBody)
+        if isinstance(body, web.Response):
+            return body
+        if body.code and not self._controller.holds_code(body.code):
+            return _error(
+                400, f"{body.code} is not below the run's directory of code: `everstep update` copies it there"
+            )
+        self._num_updates += 1
+        try:
+            version = f"v{len(self._controller.ledger.fold.view.updates) + self._num_updates}"
+            event = UpdateRequested(at=time.time(), version=version, **msgspec.structs.asdict(body))
+            return await self._take(event, {"version": version})
+        finally:
+            self._num_updates -= 1
 
     async def _stop(self, request: web.Request) -> web.Response:
         body = await _body(request, StopBody)

@@ -231,6 +231,7 @@ class Controller:
                 | act.PersistSnapshot()
                 | act.CommitCheckpoint()
                 | act.StrikeCheckpoint()
+                | act.ValidateUpdate()
             ):
                 self._command(self.peers.get(action.node), command_id, action)
             case act.Finish():
@@ -243,7 +244,7 @@ class Controller:
                 self._inject(action, command_id)
             case act.SetTimer():
                 self._set_timer(action.key, action.due_at)
-            case act.IncidentOpened() | act.Concluded() | act.Refused() | act.IncidentClosed():
+            case act.IncidentOpened() | act.Concluded() | act.Refused() | act.IncidentClosed() | act.UpdateConcluded():
                 pass  # on record, and that is all they are for
 
     def _command(self, peer: Peer | None, command_id: str, action: act.Action) -> None:
@@ -261,6 +262,10 @@ class Controller:
             self.put_soon(Input(event=DrillFailed(at=time.time(), drill=action.drill, why=why)))
             return
         self._command(peer, command_id, action)
+
+    def holds_code(self, folder: str) -> bool:
+        """Whether this is a copy of code that belongs to the run."""
+        return Path(folder).parent == self._run_dir / "code" and Path(folder).is_dir()
 
     def put_soon(self, item: Input) -> None:
         """From a callback: into the queue, waiting for room if there is none."""

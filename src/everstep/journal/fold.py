@@ -18,10 +18,13 @@ from everstep.journal.view import (
     NodeView,
     RefusedView,
     RunView,
+    Staged,
+    UpdateView,
 )
 from everstep.model import actions, events
 from everstep.model.facts import RankAccount
 from everstep.model.record import Header, Record
+from everstep.model.versions import FIRST, Stage, Version
 
 MAX_STEP_TIMES = 2000
 """Enough for an hour of reports every two seconds; older ones do not describe the job as it is."""
@@ -233,6 +236,8 @@ def _start_workers(view: RunView, record: Record, action: actions.StartWorkers) 
         generation = GenerationView(
             number=action.generation, begun_at=record.at, seq=record.seq, resume_step=action.resume_step, why=action.why
         )
+        generation.version = FIRST.id if action.version is None else action.version.id
+        _note_first_run(view, generation)
         view.generations.append(generation)
         incident = view.incident
         if incident is not None:
@@ -245,6 +250,42 @@ def _start_workers(view: RunView, record: Record, action: actions.StartWorkers) 
             node.slot = action.slot
         elif node.slot == action.slot:
             node.slot = None
+
+
+def _update_requested(view: RunView, record: Record, event: events.UpdateRequested) -> None:
+    version = Version(
+        id=event.version,
+        source=event.source,
+        code=event.code,
+        root=event.root,
+        args=event.args,
+        env=event.env,
+        is_urgent=event.is_urgent,
+        by=event.by,
+        why=event.why,
+        at=event.at,
+    )
+    view.updates.setdefault(event.version, UpdateView(version=version, asked_at=event.at))
+
+
+def _update_concluded(view: RunView, record: Record, action: actions.UpdateConcluded) -> None:
+    update = view.updates.get(action.version)
+    if update is None:
+        return
+    update.history.append(Staged(at=record.at, seq=record.seq, stage=action.stage, why=action.why))
+    update.stage, update.back_to = action.stage, action.back_to or update.back_to
+    generation, incident = view.generation, view.incident
+    if action.stage is Stage.RUNNING and generation is not None:
+        update.incident = None if incident is None or incident.next_generation is not None else incident.id
+        fault_at = incident.fault_at if incident is not None and update.incident is not None else None
+        update.interrupted_at = generation.stop_asked_at if fault_at is None else fault_at
+        update.best_step = generation.last_step if generation.counts_own_steps else None
+
+
+def _note_first_run(view: RunView, generation: GenerationView) -> None:
+    update = view.updates.get(generation.version)
+    if update is not None and update.generation is None:
+        update.generation = generation.number
 
 
 def _stop_workers(view: RunView, record: Record, action: actions.StopWorkers) -> None:
@@ -322,11 +363,13 @@ _EVENTS: dict[type, _Handler] = {
     events.DrillRequested: _drill_requested,
     events.DrillFailed: _drill_failed,
     events.ProposalApproved: _approved,
+    events.UpdateRequested: _update_requested,
 }
 
 _ACTIONS: dict[type, _Handler] = {
     actions.StartWorkers: _start_workers,
     actions.StopWorkers: _stop_workers,
+    actions.UpdateConcluded: _update_concluded,
     actions.IncidentOpened: _incident_opened,
     actions.Concluded: _concluded,
     actions.Refused: _refused,

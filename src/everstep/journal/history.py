@@ -63,7 +63,8 @@ def _ending(view: RunView, index: int) -> Ending | None:
     if gap is not None:
         return _plain(EndKind.CUT, gap.begin)
     if generation.stop_asked_at is not None:
-        return _plain(EndKind.STOPPED, generation.stop_asked_at)
+        is_update = following is not None or (not view.is_over and view.stop_requested is None)
+        return _plain(EndKind.UPDATED if is_update else EndKind.STOPPED, generation.stop_asked_at)
     if following is not None:
         return _plain(EndKind.CUT, following)
     if view.finished_at is not None:

@@ -15,6 +15,7 @@ from everstep.model.facts import Exit, RankAccount, Started
 from everstep.model.record import Record
 from everstep.model.spec import RunSpec
 from everstep.model.verdict import Decision, Verdict
+from everstep.model.versions import FIRST, Stage, Version
 
 
 class RunStatus(enum.StrEnum):
@@ -41,6 +42,7 @@ class GenerationView(msgspec.Struct, kw_only=True):
     started: dict[int, Started] = {}
     accounts: dict[int, RankAccount] = {}
     exits: dict[int, Exit] = {}
+    version: str = FIRST.id  # of the program
     incident: str | None = None  # the one that ended it
     stop_asked_at: float | None = None
     stopped_at: float | None = None  # last node confirmed
@@ -125,6 +127,27 @@ class DrillView(msgspec.Struct, kw_only=True):
     failed: str | None = None
 
 
+class Staged(msgspec.Struct, frozen=True, kw_only=True):
+    at: float
+    seq: int
+    stage: Stage
+    why: str
+
+
+class UpdateView(msgspec.Struct, kw_only=True):
+    """A change of the program, from the request on."""
+
+    version: Version
+    asked_at: float
+    stage: Stage = Stage.CHECKING
+    history: list[Staged] = []
+    back_to: str = ""  # rolled back: what runs instead
+    generation: int | None = None  # the first that ran it
+    interrupted_at: float | None = None  # the generation before ended, or was asked to
+    incident: str | None = None  # the one whose restart it was merged into
+    best_step: int | None = None  # newest step that every rank had told before
+
+
 class ControllerStart(msgspec.Struct, kw_only=True):
     at: float
     pid: int
@@ -153,6 +176,7 @@ class RunView(msgspec.Struct, kw_only=True):
     nodes: dict[str, NodeView] = {}
     incidents: dict[str, IncidentView] = {}
     drills: dict[str, DrillView] = {}
+    updates: dict[str, UpdateView] = {}  # in the order of the requests
     refused: list[RefusedView] = []
     snapshots_refused: list[SnapshotsRefused] = []
     runtime_faults: list[RuntimeFaulted] = []

@@ -14,13 +14,15 @@ from everstep.core.policy import Policy
 from everstep.errors import ConfigError, JournalError, RunLockedError
 from everstep.journal.reader import Reading, read_journal
 from everstep.journal.runs import RunDir, make_run_dir, new_run_id, register
+from everstep.launcher import versions
 from everstep.launcher.checks import check_run_dir
 from everstep.launcher.keys import Keys
 from everstep.launcher.settings import Settings
-from everstep.model.actions import Finish
+from everstep.model.actions import Finish, StartWorkers
 from everstep.model.events import CheckpointsFound, RunReopened, RunStarted
 from everstep.model.record import Record
 from everstep.model.spec import RunSpec
+from everstep.model.versions import Version
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +44,7 @@ class _Earlier(msgspec.Struct, frozen=True, kw_only=True):
     spec: RunSpec
     policy: Policy
     num_attempts: int
+    version: Version | None = None  # of the program, that its last ranks were started with
 
 
 def prepare(settings: Settings, spec: RunSpec) -> Prepared:
@@ -56,6 +59,8 @@ def prepare(settings: Settings, spec: RunSpec) -> Prepared:
         notes: tuple[str, ...] = ()
         if earlier is not None:
             file, notes = _reopen(file, earlier, settings, run_dir.path)
+        else:
+            file = msgspec.structs.replace(file, spec=versions.copy_of_start(file.spec, run_dir.path))
         if file.spec.log_dir:
             log_dir = str(Path(file.spec.log_dir).resolve() / file.run)
             file = msgspec.structs.replace(file, spec=msgspec.structs.replace(file.spec, log_dir=log_dir))
@@ -102,8 +107,15 @@ def _read_earlier(path: Path) -> _Earlier | None:
                     f"run {started.run} in {path.parent} is over ({action.outcome}). Nothing was changed. Choose "
                     "another --run-dir or --rdzv-id for a new run"
                 )
+    starts = [action for record in records for action in record.actions if isinstance(action, StartWorkers)]
     num_attempts = 1 + sum(isinstance(record.event, RunReopened) for record in records)
-    return _Earlier(run=started.run, spec=started.spec, policy=_policy(reading), num_attempts=num_attempts)
+    return _Earlier(
+        run=started.run,
+        spec=started.spec,
+        policy=_policy(reading),
+        num_attempts=num_attempts,
+        version=starts[-1].version if starts else None,
+    )
 
 
 def _policy(reading: Reading) -> Policy:
@@ -144,7 +156,13 @@ def _reopen(file: SpecFile, earlier: _Earlier, settings: Settings, path: Path) -
         checkpoint_every_s=was.checkpoint_every_s,
         checkpoint_keep=was.checkpoint_keep,
         init_from=was.init_from,
+        code_copy=was.code_copy,
+        code_root=was.code_root,
+        code_why=was.code_why,
     )
+    if earlier.version is not None:
+        what = f"{earlier.version.id} ({earlier.version.source or 'changed settings'})"
+        notes.append(f"the program stays {what}, which the run had; `everstep update` changes it")
     attempt = earlier.num_attempts + 1
     return SpecFile(run=earlier.run, spec=spec, policy=earlier.policy, attempt=attempt), tuple(notes)
 

@@ -16,6 +16,7 @@ from everstep.report.codes import CODES
 from everstep.report.evidence import evidence_seq
 from everstep.report.phases import times_of
 from everstep.report.status import at_risk, notes, step_s
+from everstep.report.updates import updates_json
 
 Json = dict[str, Any]
 
@@ -48,6 +49,8 @@ def status_json(view: RunView, goodput: Goodput, asked: Asked) -> Json:
         "snapshot_step": held,
         "steps_at_risk": lost,
         "checkpoints": checkpoints_json(view),
+        "version": None if generation is None else generation.version,
+        "updates": updates_json(view),
         "ettr": goodput.ettr,
         "restarts_used": view.restarts_used(as_of),
         "restarts_allowed": view.policy.get("max_restarts"),

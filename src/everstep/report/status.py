@@ -14,6 +14,7 @@ from everstep.report.asked import Asked
 from everstep.report.layout import field, text_of
 from everstep.report.phases import times_of
 from everstep.report.units import NOT_MEASURED, ago, clock, count, duration, percent, plural, stamp
+from everstep.report.updates import running_text
 
 _PAINTS = {
     RunStatus.RECOVERING: Paint.ORANGE,
@@ -29,6 +30,8 @@ def render_status(view: RunView, goodput: Goodput, asked: Asked, style: Style = 
     lines += _trouble(view, asked) if view.incident is not None else _ended(view)
     lines += field("goodput", _goodput(view, goodput, asked.as_of(view)))
     lines += field("nodes", _nodes(view))
+    if version := running_text(view):
+        lines += field("version", version)
     if not view.is_over:
         lines += field("memory", memory_text(view))
         for name, text in checkpoints.lines(view, asked.as_of(view)):

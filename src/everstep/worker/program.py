@@ -16,6 +16,8 @@ import types
 from collections.abc import Callable
 from typing import NoReturn
 
+from everstep.worker import relocation
+
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
 
@@ -67,7 +69,7 @@ def _run_module(program: str, args: tuple[str, ...]) -> None:
     sys.orig_argv = [sys.executable, "-u", "-m", program, *args]
     sys.argv = [program, *args]
     if not sys.flags.safe_path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.insert(0, relocation.of(os.getcwd()))
     _new_main()
     runpy._run_module_as_main(program)  # type: ignore[attr-defined]
 

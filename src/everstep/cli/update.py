@@ -1,0 +1,157 @@
+"""Change a running job's program. The change is recorded, looked at, and taken back if it does worse.
+
+everstep update [RUN]                        the versions of the program, and what became of each
+everstep update [RUN] --code DIR|GIT_REV     other code: a folder, or a revision of the program's repository
+everstep update [RUN] --args "--lr 0.1"      other arguments, all of them
+everstep update [RUN] --env NAME=VALUE       another environment variable; may be repeated
+... --urgent                                 now, in place; else at the next interruption, after a day at the latest
+"""
+
+import argparse
+import getpass
+import shlex
+import time
+
+from everstep.cli.ask import post
+from everstep.cli.reading import open_run, show, show_json, style
+from everstep.errors import ConfigError
+from everstep.journal.fold import Fold
+from everstep.journal.format import Entry
+from everstep.journal.reader import Cursor
+from everstep.journal.runs import RunDir
+from everstep.journal.view import RunView, UpdateView
+from everstep.model.versions import Stage
+from everstep.report.updates import cost_of, render_updates, update_line, updates_json
+
+EXIT_FAIL = 1
+_POLL_S = 0.02
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="id or directory; default: the latest run")
+    parser.add_argument("--code", metavar="DIR|GIT_REV", help="a folder, or a git revision")
+    parser.add_argument("--args", metavar="TEXT", help="the program's arguments, as in a shell; replaces all of them")
+    parser.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="may be repeated")
+    parser.add_argument("--urgent", action="store_true", help="apply it now")
+    parser.add_argument("--why", metavar="TEXT", default="", help="for the record")
+    parser.add_argument("--run-dir", metavar="DIR", help="the run's directory, as given to everstep run")
+    parser.add_argument(
+        "--timeout", type=float, default=180.0, metavar="S", help="how long to wait for what comes of it"
+    )
+    parser.add_argument("--json", action="store_true", help="for programs; keys in docs/updates.md")
+
+
+def run(given: argparse.Namespace) -> int:
+    """0: it waits, or it trains; 1: refused, rolled back, or nothing came of it in time."""
+    opened = open_run(given.run, given.run_dir)
+    if given.code is None and given.args is None and not given.env:
+        if given.urgent or given.why:
+            raise ConfigError(
+                "what is to be changed? everstep update --code DIR|GIT_REV, --args TEXT, --env NAME=VALUE"
+            )
+        return _list(opened.view, as_json=given.json)
+    if opened.view.is_over or opened.view.spec is None:
+        raise ConfigError(f"run {opened.view.run} is over: start another one with `everstep run`")
+    follower = _Follower(opened.run_dir)
+    version = _ask(opened.run_dir, opened.view, given)
+    return _tell(follower, version, given)
+
+
+def _ask(run_dir: RunDir, view: RunView, given: argparse.Namespace) -> str:
+    """Copy the code, ask for the update; its id. Raises ConfigError, UnreachableError."""
+    assert view.spec is not None
+    body: dict[str, object] = {"is_urgent": given.urgent, "by": _who(), "why": given.why}
+    if given.code is not None:
+        from everstep.launcher.versions import copy_for_update
+
+        copied = copy_for_update(given.code, view.spec, run_dir.path)
+        body |= {"source": copied.source, "code": copied.code, "root": copied.root}
+    if given.args is not None:
+        body["args"] = _split(given.args)
+    body["env"] = dict(_pair(word) for word in given.env)
+    return str(post(run_dir, "/api/update", body)["version"])
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"--args {text!r}: {error}") from error
+
+
+def _pair(word: str) -> tuple[str, str]:
+    name, equals, value = word.partition("=")
+    if not name or not equals or "\0" in word:
+        raise ConfigError(f"--env {word!r}: it is NAME=VALUE")
+    return name, value
+
+
+class _Follower:
+    """The run's view, as its journal grows."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._cursor = Cursor(run_dir.journal)
+        entries = self._cursor.read()
+        if self._cursor.header is None:
+            raise ConfigError(f"{run_dir.journal} holds nothing yet: the run has not begun")
+        self._fold = Fold(self._cursor.header)
+        self._take(entries)
+
+    @property
+    def view(self) -> RunView:
+        return self._fold.view
+
+    def look(self) -> None:
+        self._take(self._cursor.read())
+
+    def _take(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self._fold.add(entry)
+
+
+def _tell(follower: _Follower, version: str, given: argparse.Namespace) -> int:
+    """Wait until it is clear what comes of it, and say so."""
+    deadline = time.monotonic() + given.timeout
+    update = None
+    while update is None or not _is_settled(follower.view, update):
+        if time.monotonic() > deadline or (follower.view.is_over and update is not None):
+            break
+        time.sleep(_POLL_S)
+        follower.look()
+        update = follower.view.updates.get(version)
+    if update is None:
+        raise ConfigError(f"{version} is not on record after {given.timeout:g} s: everstep update")
+    if given.json:
+        show_json(next(each for each in updates_json(follower.view) if each["id"] == version))
+    else:
+        print(update_line(follower.view, update))
+    return 0 if _is_well(follower.view, update) else EXIT_FAIL
+
+
+def _is_settled(view: RunView, update: UpdateView) -> bool:
+    if update.stage is Stage.WAITING:
+        return not update.version.is_urgent
+    if update.stage is Stage.RUNNING:
+        return cost_of(view, update).stepped_at is not None
+    return update.stage is not Stage.CHECKING
+
+
+def _is_well(view: RunView, update: UpdateView) -> bool:
+    is_bad = update.stage in (Stage.REFUSED, Stage.ROLLED_BACK, Stage.SUPERSEDED)
+    return _is_settled(view, update) and not is_bad
+
+
+def _list(view: RunView, *, as_json: bool) -> int:
+    if as_json:
+        version = None if view.generation is None else view.generation.version
+        show_json({"run": view.run, "version": version, "versions": updates_json(view)})
+    else:
+        show(render_updates(view, style()))
+    return 0
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return ""
