@@ -7,7 +7,8 @@ EverstepError                 1
 ├── RunLockedError            5   another controller owns the run directory
 ├── PortInUseError            6
 ├── SnapshotError             7   a snapshot cannot be used: world size changed, damaged
-└── WireError                 8   a peer speaks another protocol, or garbage
+├── WireError                 8   a peer speaks another protocol, or garbage
+└── LeaseOverError            9   an agent: nobody can know that this node lives, so it ended its ranks
 
 Exit codes of a run itself (docs/exit-codes.md): 0 succeeded, 10 gave up, 11 failed in mode observe or advise,
 128 + signal stopped by that signal.
@@ -46,6 +47,10 @@ class SnapshotError(EverstepError):
 
 class WireError(EverstepError):
     exit_code = 8
+
+
+class LeaseOverError(EverstepError):
+    exit_code = 9
 
 
 EXIT_GAVE_UP = 10

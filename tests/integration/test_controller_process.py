@@ -22,7 +22,7 @@ from everstep.controller.spec_file import SpecFile, save_json
 from everstep.core.policy import Policy
 from everstep.journal.reader import read_journal
 from everstep.model.actions import AcquireNode, OpenStore, StartWorkers
-from everstep.model.events import ControllerStarted, MarksReported, NodeJoined, NodeLost, StoreOpened
+from everstep.model.events import ControllerStarted, MarksReported, NodeJoined, NodeLost, NodeSilent, StoreOpened
 from everstep.model.facts import RankAccount
 from everstep.model.spec import RunSpec
 from everstep.wire.codec import MAX_FROM_PEER_BYTES, decode_from_controller, encode
@@ -294,8 +294,25 @@ def test_a_node_that_stays_silent_is_lost(controller):
         await until(lambda: any(isinstance(event, NodeLost) for event in controller.events()))
 
     asyncio.run(story())
+    (silent,) = [event for event in controller.events() if isinstance(event, NodeSilent)]
     (lost,) = [event for event in controller.events() if isinstance(event, NodeLost)]
-    assert "its link was gone" in lost.reason
+    assert "it has said nothing for" in lost.reason, "no engine told of its end"
+    assert lost.at - silent.at >= 0.9, "the engine gets its time to end the node"
+
+
+def test_a_connected_node_that_stays_silent_is_lost_too(controller):
+    """Frozen, or cut off: the connection looks as it always did."""
+
+    async def story():
+        async with FakePeer(controller) as agent:
+            await agent.hello()
+            await agent.report(joined())
+            await until(lambda: any(isinstance(event, NodeLost) for event in controller.events()))
+            while not isinstance(answer := await agent.receive(), Reject):
+                assert isinstance(answer, Command)
+            assert "n0 is lost" in answer.why
+
+    asyncio.run(story())
 
 
 def test_a_node_that_comes_back_in_time_is_not_lost(tmp_path):

@@ -10,20 +10,27 @@ _PRIVATE = ("EVERSTEP_LINK_FD", "EVERSTEP_TEMPLATE_FD", "EVERSTEP_AGENT_PID")
 WARD_VARIABLE = "EVERSTEP_WARD"
 """Marks every process below one agent; see agent/warden.py."""
 
+_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
 FLIGHT_RECORD_ENTRIES = "512"
 """Size of torch's flight recorder's ring; without the variable it is off where NCCL is not used. Reading it holds the
 interpreter lock for some ten microseconds per entry: torch's own 2,000 entries would stop a rank for 20 ms."""
 
 
-def base_environment(environ: Mapping[str, str], nproc: int, ward: str, *, watches: bool = False) -> dict[str, str]:
+def base_environment(
+    environ: Mapping[str, str], nproc: int, ward: str, *, watches: bool = False, interface: str = ""
+) -> dict[str, str]:
     """What all ranks of this node share. torchrun's rule for threads: one each, if the user did not say otherwise and
-    there are several ranks on the node."""
+    there are several ranks on the node. `interface`: the one that other nodes are reached through, where the host's
+    name does not tell; collectives use it if the user did not name another."""
     base = {name: value for name, value in environ.items() if name not in _PRIVATE}
     if nproc > 1:
         base.setdefault("OMP_NUM_THREADS", "1")
     base.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if watches:
         base.setdefault("TORCH_FR_BUFFER_SIZE", FLIGHT_RECORD_ENTRIES)
+    for name in _INTERFACE_VARIABLES if interface else ():
+        base.setdefault(name, interface)
     base[WARD_VARIABLE] = ward
     return base
 

@@ -25,6 +25,8 @@ from everstep.agent.classifying import warm_up
 from everstep.agent.copies.copies import Copies
 from everstep.agent.environment import base_environment
 from everstep.agent.keeper import Keeper
+from everstep.agent.lease import LOOK_S as LEASE_LOOK_S
+from everstep.agent.lease import Lease
 from everstep.agent.memory import Memory
 from everstep.agent.node import END_GRACE_S, PROGRESS_S, Node
 from everstep.agent.reaping import Reaper
@@ -36,9 +38,13 @@ from everstep.agent.warden import Warden
 from everstep.agent.watching import observing
 from everstep.agent.watching.monitor import LOOK_S
 from everstep.core.policy import Policy
-from everstep.errors import ConfigError, EverstepError
+from everstep.engines.network.namespaces import INTERFACE, enter
+from everstep.errors import ConfigError, EverstepError, LeaseOverError
 from everstep.model import events
-from everstep.wire.link import Link, RejectedError
+from everstep.model.spec import RunSpec
+from everstep.wire.credentials import CREDENTIALS_NAME, Credentials
+from everstep.wire.greeting import RejectedError
+from everstep.wire.link import Link
 from everstep.wire.messages import Command
 from everstep.worker.life import die_with_parent
 
@@ -46,9 +52,6 @@ _FLUSH_S = 1.0
 _PROBES_AGAIN_S = 60.0
 _WARM_UP_S = 3.0
 _INSPECT_AFTER_S = 5.0
-_OWN_ADDRESS = "127.0.0.1"
-"""Where other nodes get this one's snapshots: all nodes of the local engine are one machine."""
-
 _ORPHAN_GRACE_S = 0.5
 """For the workers' own clean-up when the launcher was killed: nobody is left who could end a stubborn one by hand."""
 
@@ -63,6 +66,8 @@ class _Options(argparse.Namespace):
     run: str
     max_restarts: int
     keeper_fd: int | None
+    address: str
+    namespace_fd: int | None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(sys.argv[1:] if argv is None else argv)
     if not die_with_parent(os.getppid(), signal.SIGTERM):
         return 0  # the launcher is gone
+    if options.namespace_fd is not None:
+        _move_to(options.namespace_fd)
     folder = options.run_dir / "nodes" / options.node
     folder.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(
@@ -89,6 +96,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _move_to(namespace_fd: int) -> None:
+    """Before there is a socket or another process: all that come live there, and so does the namespace."""
+    enter(namespace_fd)
+    os.close(namespace_fd)
+
+
 class _Agent:
     """The parts of one agent, from the start of its event loop to its end."""
 
@@ -96,13 +109,21 @@ class _Agent:
         self._options = options
         self._warden = warden
         self._policy = _policy_of(options.run_dir)
+        self._credentials = Credentials.load(options.run_dir / "nodes" / options.node / CREDENTIALS_NAME)
+        self._lease = Lease(self._policy.lease_s, time.monotonic)
         self._home = Home(
             run=options.run,
             run_dir=options.run_dir,
             nproc=options.nproc,
             max_restarts=options.max_restarts,
             policy=self._policy,
-            base_env=base_environment(os.environ, options.nproc, ward, watches=self._policy.needs_watch_thread),
+            base_env=base_environment(
+                os.environ,
+                options.nproc,
+                ward,
+                watches=self._policy.needs_watch_thread,
+                interface=INTERFACE if options.namespace_fd is not None else "",
+            ),
         )
 
     async def run(self) -> None:
@@ -120,6 +141,7 @@ class _Agent:
         node, link, copies = self._make(keeper, memory, reaper, over)
         await copies.start()
         works: list[Coroutine[Any, Any, Any]] = [link.run(), _beat(node, link), over.wait()]
+        works.append(_keep_lease(self._lease, node, link))
         if self._policy.needs_watch_thread:
             works.append(_watch(node, link))
         if self._policy.watch_slowness and self._policy.slow_round_s > 0:
@@ -132,8 +154,9 @@ class _Agent:
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            await node.close(_ORPHAN_GRACE_S if await _is_gone(launcher) else END_GRACE_S)
-            await link.drain(_FLUSH_S)
+            is_over = self._lease.is_over()
+            await node.close(0.0 if is_over else _ORPHAN_GRACE_S if await _is_gone(launcher) else END_GRACE_S)
+            await link.drain(0.0 if is_over else _FLUSH_S)
         finally:
             keeper.close()
             failures = await _cancel(*tasks)
@@ -153,7 +176,8 @@ class _Agent:
             memory,
             reaper,
             report=lambda event: link.report(event),
-            host=_OWN_ADDRESS,
+            host=options.address,
+            key=self._credentials.snapshots_key,
         )
         node = Node(
             options.node,
@@ -167,16 +191,20 @@ class _Agent:
         )
 
         def on_command(command: Command) -> None:
+            if self._lease.is_over():  # its slot may be somebody else's by now
+                node.end_ranks()
+                return
             keeper.catch_up()
             node.on_command(command)
 
+        def on_welcome(spec: RunSpec) -> None:
+            self._lease.begin()
+            node.on_welcome(spec)
+
         link = Link(
             url=options.controller,
-            token=options.run_dir / "token",
-            run=options.run,
-            role="agent",
-            name=options.node,
-            on_welcome=node.on_welcome,
+            credentials=self._credentials,
+            on_welcome=on_welcome,
             on_command=on_command,
         )
         return node, link, copies
@@ -195,11 +223,21 @@ async def _is_gone(launcher: int) -> bool:
 async def _beat(node: Node, link: Link) -> None:
     while True:
         await asyncio.sleep(PROGRESS_S)
-        if link.is_connected:  # accounts are cumulative: nothing is lost by not queueing them
+        if link.is_flowing:  # accounts are cumulative: nothing is lost by not queueing them
             try:
                 node.report_progress()
             except Exception:
                 _log.exception("progress cannot be told")  # the ranks go on, and the next beat may tell it
+
+
+async def _keep_lease(lease: Lease, node: Node, link: Link) -> None:
+    """Let it be known that this node is alive; when nobody can know, end the ranks at once. Raises LeaseOverError."""
+    while not lease.is_over():
+        link.beat(lease.beat_s)
+        lease.renew(link.heard_at())
+        await asyncio.sleep(LEASE_LOOK_S)
+    node.end_ranks()
+    raise LeaseOverError(lease.why_over)
 
 
 async def _warm_up(over: asyncio.Event) -> None:
@@ -225,7 +263,7 @@ async def _watch(node: Node, link: Link) -> None:
     again_s = LOOK_S
     while True:
         await asyncio.sleep(again_s)
-        if link.is_connected:  # old signals are of no use: not queued
+        if link.is_flowing:  # old signals are of no use: not queued
             try:
                 again_s = node.report_signals()
             except Exception:
@@ -237,7 +275,7 @@ async def _observe(node: Node, link: Link) -> None:
     """As above, for numbers."""
     while True:
         await asyncio.sleep(observing.LOOK_S)
-        if link.is_connected:
+        if link.is_flowing:
             try:
                 node.report_numbers()
             except Exception:
@@ -253,7 +291,7 @@ async def _rounds(node: Node, link: Link, round_s: float) -> None:
         following = int(now // round_s) + 1
         number = following + (following == number)  # a sleep may end a moment early
         await asyncio.sleep(number * round_s - now)
-        if link.is_connected:
+        if link.is_flowing:
             try:
                 await node.report_round(number)
             except Exception:
@@ -267,7 +305,7 @@ async def _cancel(*tasks: "asyncio.Task[Any]") -> list[BaseException]:
     results = await asyncio.gather(*tasks, return_exceptions=True)
     failures = [r for r in results if isinstance(r, Exception)]
     for failure in failures:
-        if not isinstance(failure, RejectedError):
+        if not isinstance(failure, RejectedError | LeaseOverError):
             _log.error("the agent failed", exc_info=failure)
     return list(failures)
 
@@ -299,6 +337,8 @@ def _parse(argv: Sequence[str]) -> _Options:
     parser.add_argument("--nproc", type=int, required=True, help="ranks on this node")
     parser.add_argument("--run", default="", help="run id; default: EVERSTEP_RUN_ID, then the run directory's name")
     parser.add_argument("--max-restarts", type=int, default=None, help="only told to the ranks")
+    parser.add_argument("--address", default="127.0.0.1", help="where other nodes get this one's snapshots")
+    parser.add_argument("--namespace-fd", type=int, default=None, help="network namespace to live in")
     parser.add_argument("--keeper-fd", type=int, default=None, help="socket to the launcher's keeper")
     options = parser.parse_args(argv, namespace=_Options())
     options.run_dir = options.run_dir.absolute()

@@ -169,6 +169,13 @@ class Group:
         self.end_leftovers()
         return [worker.exit or worker.conclude() for worker in mine]
 
+    def kill(self) -> None:
+        """Every worker, now. Their ends are told by nobody: they are the doing of this node, which is over."""
+        self.is_stopping, now = True, time.time()
+        for worker in self.workers.values():
+            worker.stopped_at, worker.was_killed = worker.stopped_at or now, True
+            worker.send_signal(signal.SIGKILL)
+
     def end_leftovers(self) -> None:
         """Kill what ended workers left running: their process groups, and their descendants that came to us."""
         for worker in self.workers.values():

@@ -1,17 +1,22 @@
 """Nodes on this machine: each is one agent process. Used by `everstep run` when no other engine is asked for."""
 
 import asyncio
+import contextlib
 import logging
+import os
 import re
 import signal
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
+from everstep.engines import freezing
 from everstep.engines.children import Child, Children, Ended, wait_ended
 from everstep.engines.keeper import Keeper
+from everstep.engines.network import Loopback, Network, NetworkError
 from everstep.engines.protocol import Loss, NoNodeError, OnLoss
+from everstep.errors import LeaseOverError
 from everstep.model.facts import Held
 
 log = logging.getLogger("everstep.launcher")
@@ -26,14 +31,27 @@ class LocalEngine:
     """An `Engine`. Lives in the launcher's event loop."""
 
     def __init__(
-        self, *, children: Children, keeper: Keeper, run_dir: Path, url: str, nproc: int, grace_s: float
+        self,
+        *,
+        children: Children,
+        keeper: Keeper,
+        run_dir: Path,
+        url: str,
+        nproc: int,
+        grace_s: float,
+        equip: Callable[[str, Path], None],
+        network: Network | None = None,
     ) -> None:
+        """`equip(node, folder)` puts there what the node's agent proves itself with; it may raise OSError."""
         self._children = children
         self._keeper = keeper
         self._run_dir = run_dir
         self._url = url
         self._nproc = nproc
         self._grace_s = grace_s
+        self._equip = equip
+        self._network = network or Loopback()
+        self._disturbed: dict[str, asyncio.TimerHandle] = {}  # node that is cut or frozen -> when it is not any more
         self._agents: dict[str, Child] = {}
         self._requests: set[str] = set()
         self._released: set[str] = set()
@@ -72,11 +90,30 @@ class LocalEngine:
             agent.send(signal.SIGKILL)  # what is told of its end is a loss, like any other
 
     def lose(self, node: str) -> None:
-        agent = self._agents.get(node)
-        if agent is None or node in self._released:
-            raise NoNodeError(f"there is no node {node}; there are: {', '.join(self._agents) or 'none'}")
+        agent = self._child(node)
         self._vanished.add(node)
         agent.send(signal.SIGKILL)
+
+    def cut(self, node: str, seconds: float) -> None:
+        self._child(node)
+        try:
+            self._network.cut(node, is_cut=True)
+        except NetworkError as error:
+            raise NoNodeError(str(error)) from error
+        self._disturb(node, seconds, lambda: self._network.cut(node, is_cut=False))
+
+    def freeze(self, node: str, seconds: float) -> None:
+        agent = self._child(node)
+        log.info("%d processes of %s are stopped", freezing.freeze(agent.pid), node)
+        self._disturb(node, seconds, lambda: freezing.thaw(agent.pid))
+
+    def slow(self, node: str, seconds: float, bytes_s: int) -> None:
+        self._child(node)
+        try:
+            self._network.slow(node, bytes_s)
+        except NetworkError as error:
+            raise NoNodeError(str(error)) from error
+        asyncio.get_running_loop().call_later(seconds, self._unless_gone, node, lambda: self._network.slow(node, 0))
 
     def fence(self, node: str) -> None:
         agent = self._agents.get(node)
@@ -101,6 +138,35 @@ class LocalEngine:
     def pids(self) -> dict[str, int]:
         return {node: agent.pid for node, agent in self._agents.items()}
 
+    def _child(self, node: str) -> Child:
+        agent = self._agents.get(node)
+        if agent is None or node in self._released:
+            raise NoNodeError(f"there is no node {node}; there are: {', '.join(self._agents) or 'none'}")
+        return agent
+
+    def _disturb(self, node: str, seconds: float, end: Callable[[], None]) -> None:
+        """Who cannot reach a node cannot have its memory either: what it keeps is gone if it is lost meanwhile."""
+        self._vanished.add(node)
+        loop = asyncio.get_running_loop()
+        earlier = self._disturbed.get(node)
+        if earlier is not None:
+            earlier.cancel()
+        self._disturbed[node] = loop.call_later(seconds, self._end_disturbance, node, end)
+
+    def _end_disturbance(self, node: str, end: Callable[[], None]) -> None:
+        self._disturbed.pop(node, None)
+        self._vanished.discard(node)
+        self._unless_gone(node, end)
+
+    def _unless_gone(self, node: str, do: Callable[[], None]) -> None:
+        agent = self._agents.get(node)
+        if agent is None or agent.ended is not None:
+            return
+        try:
+            do()
+        except NetworkError as error:
+            log.warning("%s", error)
+
     async def _start_later(self, node: str, request: str, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         if not self._is_ending:
@@ -115,13 +181,18 @@ class LocalEngine:
         inherited = tuple(self._lost)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with self._keeper.open_line(node, inherited) as line:
+            self._equip(node, folder)
+            plug = self._network.plug(node)
+            with _closing(plug.namespace_fd), self._keeper.open_line(node, inherited) as line:
                 argv = [sys.executable, "-m", "everstep.agent", "--run-dir", str(self._run_dir), "--node", node]
                 argv += ["--controller", self._url, "--nproc", str(self._nproc), "--keeper-fd", str(line.fileno())]
-                agent = self._children.spawn(
-                    node, argv, on_end=self._on_end, log=folder / "agent.log", pass_fds=(line.fileno(),)
-                )
-        except OSError as error:
+                argv += ["--address", plug.address]
+                fds: tuple[int, ...] = (line.fileno(),)
+                if plug.namespace_fd is not None:
+                    argv += ["--namespace-fd", str(plug.namespace_fd)]
+                    fds = (*fds, plug.namespace_fd)
+                agent = self._children.spawn(node, argv, on_end=self._on_end, log=folder / "agent.log", pass_fds=fds)
+        except (OSError, NetworkError) as error:
             self._keeper.close_line(node)
             self._requests.discard(request)
             raise NoNodeError(f"{node} cannot be started: {error}") from error
@@ -137,15 +208,25 @@ class LocalEngine:
         await self._children.end_orphans()
         self._keeper.close_line(node)
         self._agents.pop(node, None)
+        self._unplug(node)
         lived_s = ended.at - agent.started_at
         self._num_early_ends = self._num_early_ends + 1 if lived_s < EARLY_END_S else 0
         if self._is_ending:
             return
         kept = self._pass_on_memory(node)
         if node not in self._released:
-            reason = f"its agent ended ({ended}) after {lived_s:.1f} s; see nodes/{node}/agent.log"
+            reason = _why_lost(ended) or f"its agent ended ({ended}) after {lived_s:.1f} s; see nodes/{node}/agent.log"
             loss = Loss(node=node, at=ended.at, reason=reason, exit_code=ended.code, signal=ended.signal, kept=kept)
             self._on_loss(loss)
+
+    def _unplug(self, node: str) -> None:
+        disturbed = self._disturbed.pop(node, None)
+        if disturbed is not None:
+            disturbed.cancel()
+        try:
+            self._network.unplug(node)
+        except NetworkError as error:
+            log.warning("%s", error)
 
     def _pass_on_memory(self, lost: str) -> tuple[Held, ...]:
         """To every other agent of this machine: a standby may take the slot. To new ones when they start. A machine
@@ -169,6 +250,22 @@ class LocalEngine:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _why_lost(ended: Ended) -> str:
+    """For an end that is not a fault of the agent's."""
+    if ended.code == LeaseOverError.exit_code:
+        return "it ended itself: nothing that it said had arrived for as long as others may be started in its place"
+    return ""
+
+
+@contextlib.contextmanager
+def _closing(fd: int | None) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if fd is not None:
+            os.close(fd)
 
 
 def _first_free_number(folder: Path) -> int:

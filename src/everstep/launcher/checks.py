@@ -50,17 +50,17 @@ def check_run_dir(run_dir: Path) -> None:
         )
 
 
-def bind(port: int, flag: str) -> socket.socket:
-    """A listening socket on loopback. Raises PortInUseError."""
+def bind(port: int, flag: str, host: str = "127.0.0.1") -> socket.socket:
+    """A listening socket, on loopback unless it is for nodes that are elsewhere. Raises PortInUseError."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or a port stays taken for a minute after a run
     try:
-        sock.bind(("127.0.0.1", port))
+        sock.bind((host, port))
         sock.listen(2048)
     except OSError as error:
         sock.close()
         raise PortInUseError(
-            f"port {port} on 127.0.0.1 cannot be used: {error.strerror}. Choose another with {flag}"
+            f"port {port} on {host} cannot be used: {error.strerror}. Choose another with {flag}"
         ) from error
     return sock
 

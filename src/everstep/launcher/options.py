@@ -15,6 +15,8 @@ OUR_FLAGS = (
     "--mode",
     "--run-dir",
     "--ui-port",
+    "--network",
+    "--tls",
     "--config",
     "--checkpoint-dir",
     "--checkpoint-every",
@@ -65,6 +67,11 @@ def parser() -> argparse.ArgumentParser:
     ours.add_argument("--mode", help="observe (explain only), advise (propose and wait), act")
     ours.add_argument("--run-dir", "--run_dir", help="where the run's journal and logs go")
     ours.add_argument("--ui-port", "--ui_port", type=int, help="port of the status page on 127.0.0.1; 0: any free one")
+    ours.add_argument(
+        "--network",
+        help="between nodes: loopback (default); namespaces: each node has its own, which can be cut (root); auto",
+    )
+    ours.add_argument("--tls", help="auto: encrypt what listens beyond loopback (default); always: loopback too")
     ours.add_argument("--config", help="TOML file with defaults for these flags, a [policy] and a [checkpoint] table")
     ours.add_argument("--checkpoint-dir", "--checkpoint_dir", help="folder or URL for checkpoints; resumes from there")
     ours.add_argument("--checkpoint-every", "--checkpoint_every", help="time between two, as 30s, 10m (default)")

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from everstep import health
+from everstep.engines.network import Network, is_of_its_own, open_network
 from everstep.errors import ConfigError
 from everstep.launcher import checkpoints, checks, options
 from everstep.launcher.narration import Narration
@@ -41,12 +42,22 @@ def launch(argv: Sequence[str]) -> int:
     checkpoints.check(settings.checkpoints)
     prepared = prepare(settings, _spec(settings))
     try:
+        network, said = open_network(settings.network)
+        if settings.tls == "always" or is_of_its_own(network):
+            prepared.keys.certify()
+        is_encrypted = settings.tls == "always"
+        prepared = msgspec.structs.replace(prepared, is_encrypted=is_encrypted, notes=(*prepared.notes, *said))
         prepared = msgspec.structs.replace(prepared, found=checkpoints.find(prepared.file.spec))
         with checks.bind(settings.ui_port, "--ui-port") as listener, _logging(prepared.path / "launcher.log"):
-            store_socket = checks.bind(settings.store_port, "--master-port") if settings.store_port else None
-            return _supervise(settings, prepared, listener, store_socket, signals, streams)
+            store_socket = _store_socket(settings.store_port, network)
+            return _supervise(settings, prepared, listener, store_socket, network, signals, streams)
     finally:
         os.close(prepared.lock_fd)
+
+
+def _store_socket(port: int, network: Network) -> socket.socket | None:
+    """--master-port, where the nodes are. Raises PortInUseError."""
+    return network.call(lambda: checks.bind(port, "--master-port", network.host)) if port else None
 
 
 @contextlib.contextmanager
@@ -80,6 +91,7 @@ def _supervise(
     prepared: Prepared,
     listener: socket.socket,
     store_socket: socket.socket | None,
+    network: Network,
     signals: tuple[int, ...],
     streams: dict[int, int],
 ) -> int:
@@ -107,7 +119,12 @@ def _supervise(
 
     async def supervise() -> End:
         supervisor = Supervisor(
-            prepared, listener=listener, store_socket=store_socket, signals=signals, terminal=terminal
+            prepared,
+            listener=listener,
+            store_socket=store_socket,
+            network=network,
+            signals=signals,
+            terminal=terminal,
         )
         return await supervisor.run()
 
@@ -121,6 +138,7 @@ def _supervise(
 def header(prepared: Prepared, port: int) -> list[str]:
     """The first lines on the terminal: what runs, under which rules, and where to look."""
     spec, policy = prepared.file.spec, prepared.file.policy
+    scheme = "https" if prepared.is_encrypted else "http"
     nodes = f"{spec.num_slots} node{'s' if spec.num_slots > 1 else ''}"
     ranks = f"{spec.world_size} rank{'s' if spec.world_size > 1 else ''}"
     attempt = f"  attempt {prepared.file.attempt}" if prepared.file.attempt > 1 else ""
@@ -128,7 +146,7 @@ def header(prepared: Prepared, port: int) -> list[str]:
     what = f"everstep {__version__}  run {prepared.file.run}{attempt}  policy {policy.name}  mode {spec.mode}"
     lines = [
         f"{what}      journal {prepared.path / 'journal.jsonl'}",
-        f"  {nodes} x {spec.nproc_per_node} = {ranks}{standby}          ui http://127.0.0.1:{port}/",
+        f"  {nodes} x {spec.nproc_per_node} = {ranks}{standby}          ui {scheme}://127.0.0.1:{port}/",
         checkpoints.header_line(spec, prepared.found),
     ]
     return [line for line in lines if line]

@@ -18,7 +18,7 @@ from everstep.launcher.checkpoints import Wanted, resolve_checkpoints, useless
 from everstep.model.spec import Launch, Mode
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
-_KEYS = ("standby", "mode", "run_dir", "ui_port", "policy")
+_KEYS = ("standby", "mode", "run_dir", "ui_port", "network", "tls", "policy")
 _TABLES = ("policy", "checkpoint")
 _SIGNAL_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
@@ -38,6 +38,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""  # empty: make one
     run_dir: str = ""  # empty: below EVERSTEP_HOME
     ui_port: int = 0  # 0: any free one
+    network: str = "loopback"  # between nodes: or "namespaces", or "auto": those where it is allowed
+    tls: str = "auto"  # what listens beyond loopback is encrypted; "always": everything
     checkpoints: Wanted = Wanted()
     log_dir: str = ""
     redirects: str = "0"
@@ -70,6 +72,8 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str], notes: tuple[
         run_id=run_id,
         run_dir=str(chosen["run_dir"] or ""),
         ui_port=_port("ui-port", chosen["ui_port"]),
+        network=_network(chosen["network"]),
+        tls=_tls(chosen["tls"]),
         checkpoints=wanted,
         log_dir=given.log_dir or "",
         redirects=given.redirects,
@@ -82,7 +86,15 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str], notes: tuple[
 
 
 def _choose(given: argparse.Namespace, environ: Mapping[str, str], file: Mapping[str, Any]) -> dict[str, Any]:
-    chosen: dict[str, Any] = {"standby": 0, "mode": Mode.ACT, "run_dir": "", "ui_port": 0, "policy": None}
+    chosen: dict[str, Any] = {
+        "standby": 0,
+        "mode": Mode.ACT,
+        "run_dir": "",
+        "ui_port": 0,
+        "network": "loopback",
+        "tls": "auto",
+        "policy": None,
+    }
     for key in _KEYS:
         if key in file:
             chosen[key] = file[key]
@@ -188,6 +200,18 @@ def _mode(value: object) -> Mode:
         return Mode(str(value))
     except ValueError:
         raise ConfigError(f"no mode {str(value)!r}; there are: {', '.join(Mode)}") from None
+
+
+def _network(value: object) -> str:
+    if value not in ("loopback", "namespaces", "auto"):
+        raise ConfigError(f"network {str(value)!r}: must be loopback, namespaces or auto")
+    return str(value)
+
+
+def _tls(value: object) -> str:
+    if value not in ("auto", "always"):
+        raise ConfigError(f"tls {str(value)!r}: must be auto or always")
+    return str(value)
 
 
 def _whole(name: str, value: object, least: int) -> int:

@@ -11,21 +11,23 @@ import signal
 import socket
 import time
 from collections.abc import Coroutine
+from functools import partial
 
 import msgspec
 
 from everstep.engines.children import Children, wait_ended
 from everstep.engines.keeper import Keeper
 from everstep.engines.local import LocalEngine
+from everstep.engines.network import Network, is_of_its_own
 from everstep.engines.protocol import Engine, Loss, NoNodeError
-from everstep.journal.runs import RunDir
 from everstep.launcher.governor import Governor
 from everstep.launcher.rundir import Prepared
 from everstep.launcher.stores import Stores
 from everstep.launcher.terminal import Terminal
 from everstep.model import actions as act
 from everstep.model.events import DrillFailed, NodeLost, NodeRefused, StopRequested, StoreOpened
-from everstep.wire.link import Link, RejectedError
+from everstep.wire.greeting import RejectedError
+from everstep.wire.link import Link
 
 log = logging.getLogger("everstep.launcher")
 
@@ -35,6 +37,9 @@ STOP_SLACK_S = 3.0
 CONTROLLER_GRACE_S = 2.0
 
 RELINK_S = 1.0
+
+AWAY_S = 20.0
+"""How long the drills cut-node and freeze-node last when nobody says."""
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,9 +57,11 @@ class Supervisor:
         *,
         listener: socket.socket,
         store_socket: socket.socket | None,
+        network: Network,
         signals: tuple[int, ...],
         terminal: Terminal,
     ) -> None:
+        """`listener`: for people and for this launcher; for nodes too, unless they have a network of their own."""
         self._prepared = prepared
         self._policy = prepared.file.policy
         self._signals = signals
@@ -65,28 +72,38 @@ class Supervisor:
         self._signal: int | None = None
         self._children = Children()
         self._keeper = Keeper()
-        self._stores = Stores(store_socket)
+        self._network = network
+        self._stores = Stores(store_socket, network)
+        self._for_nodes = network.listen() if is_of_its_own(network) else listener
         port = listener.getsockname()[1]
+        keys, is_encrypted = prepared.keys, prepared.is_encrypted
+        nodes_host, nodes_port = self._for_nodes.getsockname()
+        is_encrypted_for_nodes = is_encrypted or self._for_nodes is not listener
         self._engine = LocalEngine(
             children=self._children,
             keeper=self._keeper,
             run_dir=prepared.path,
-            url=f"ws://127.0.0.1:{port}/link",
+            url=f"ws://{nodes_host}:{nodes_port}/link",
             nproc=prepared.file.spec.nproc_per_node,
             grace_s=self._policy.stop_grace_s + STOP_SLACK_S,
+            equip=partial(keys.equip, is_encrypted=is_encrypted_for_nodes),
+            network=network,
         )
         self._link = Link(
             url=f"ws://127.0.0.1:{port}/link",
-            token=RunDir(prepared.path).token,
-            run=prepared.file.run,
-            role="launcher",
-            name=f"launcher-{prepared.file.attempt}",
+            credentials=keys.of_launcher(f"launcher-{prepared.file.attempt}", is_encrypted=is_encrypted),
             on_command=lambda command: self._do(command.action),
         )
         self._governor = Governor(
             children=self._children,
             run_dir=prepared.path,
-            listen_fd=listener.fileno(),
+            listen_fds=() if is_encrypted else (listener.fileno(),),
+            tls_fds=tuple(
+                {
+                    *((listener.fileno(),) if is_encrypted else ()),
+                    *((self._for_nodes.fileno(),) if is_encrypted_for_nodes else ()),
+                }
+            ),
             has_worked=lambda: self._link.was_welcome,
             on_hopeless=self._on_hopeless,
             say=terminal.say,
@@ -120,7 +137,7 @@ class Supervisor:
                 except NoNodeError as error:
                     self._link.report(NodeRefused(at=time.time(), why=str(error)))
             case act.ReleaseNode(node=node):
-                self._engine.release(node)
+                self._engine.fence(node)  # it is out: nothing of it may go on, not even to clean up
             case act.EvictNode(node=node):
                 self._engine.evict(node)
             case act.Inject():
@@ -133,9 +150,16 @@ class Supervisor:
     def _inject(self, action: act.Inject) -> None:
         """A drill of a whole machine: the only ones that are sent here."""
         try:
-            if action.kind != "lose-node":
-                raise NoNodeError(f"drill {action.kind!r} is none of the launcher's")
-            self._engine.lose(action.node or "")
+            node, seconds = action.node or "", float(action.options.get("seconds", AWAY_S))
+            match action.kind:
+                case "lose-node":
+                    self._engine.lose(node)
+                case "cut-node":
+                    self._engine.cut(node, seconds)
+                case "freeze-node":
+                    self._engine.freeze(node, seconds)
+                case _:
+                    raise NoNodeError(f"drill {action.kind!r} is none of the launcher's")
         except NoNodeError as error:
             self._link.report(DrillFailed(at=time.time(), drill=action.drill, why=str(error)))
 
@@ -205,6 +229,8 @@ class Supervisor:
         await self._children.end_orphans()
         self._stores.close()
         self._keeper.close()
+        self._for_nodes.close()
+        self._network.close()
 
     def _kill_all(self) -> None:
         self._governor.stop()  # or it would start another controller

@@ -32,6 +32,11 @@ class Contact:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sock: socket.socket | None = None
+        self._answered_at: float | None = None
+
+    def note_refusal(self) -> None:
+        """Nobody listens there now, and the machine says so."""
+        self._answered_at = self._clock()
 
     def make_socket(self, address: tuple[Any, ...]) -> socket.socket:
         """For aiohttp's connector: (family, type, protocol, ...) to a socket that is looked at from then on."""
@@ -59,5 +64,5 @@ class Contact:
 
     def is_fresh(self) -> bool:
         """The other side's kernel answers, whoever listens there or not."""
-        at = self.acknowledged_at()
-        return at is not None and self._clock() - at <= FRESH_S
+        told = [at for at in (self.acknowledged_at(), self._answered_at) if at is not None]
+        return bool(told) and self._clock() - max(told) <= FRESH_S

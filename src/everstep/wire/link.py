@@ -7,6 +7,7 @@ by the launcher; it decides nothing.
 
 import asyncio
 import collections
+import errno
 import logging
 import time
 from collections.abc import Callable
@@ -107,6 +108,8 @@ class Link:
                 except RejectedError:
                     raise
                 except (aiohttp.ClientError, OSError, WireError, TimeoutError) as error:
+                    if isinstance(error, OSError) and error.errno == errno.ECONNREFUSED:
+                        self._contact.note_refusal()
                     _log.info("link to the controller: %s: %s", type(error).__name__, error)
                 self._socket = None
                 await asyncio.sleep(self._backoff_s)

@@ -1,0 +1,88 @@
+"""Which nodes are missed: those that say nothing while this controller listens, and only those."""
+
+import pytest
+
+from everstep.controller.silence import FENCE_S, LOOK_S, Silence
+
+LIMIT_S = 3.5
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.now = 50.0
+        self.is_behind = False
+        self.silent: list[str] = []
+        self.lost: list[str] = []
+        self.silence = Silence(
+            LIMIT_S,
+            is_behind=lambda: self.is_behind,
+            on_silent=lambda node, _: self.silent.append(node),
+            on_lost=lambda node, _: self.lost.append(node),
+            clock=lambda: self.now,
+        )
+
+    def listen(self, seconds: float, *talking: str) -> None:
+        """As the loop does when it is in time."""
+        for _ in range(round(seconds / LOOK_S)):
+            self.now += LOOK_S
+            for node in talking:
+                self.silence.heard(node)
+            self.silence.look()
+
+
+@pytest.fixture
+def watched() -> Watched:
+    made = Watched()
+    for node in ("n0", "n1"):
+        made.silence.expect(node)
+    return made
+
+
+def test_only_who_says_nothing_is_missed_and_told_once(watched):
+    watched.listen(LIMIT_S - 2 * LOOK_S, "n0")
+    assert watched.silent == []
+    watched.listen(3 * LOOK_S, "n0")
+    assert (watched.silent, watched.lost) == (["n1"], [])
+    watched.listen(FENCE_S + 2 * LOOK_S, "n0")
+    assert (watched.silent, watched.lost) == (["n1"], ["n1"])
+    watched.listen(60.0, "n0")
+    assert (watched.silent, watched.lost) == (["n1"], ["n1"])
+
+
+def test_the_whole_decision_takes_less_than_five_seconds():
+    assert LIMIT_S + FENCE_S + 2 * LOOK_S < 5.0
+
+
+def test_who_ended_in_time_is_not_lost_twice(watched):
+    watched.listen(LIMIT_S + LOOK_S * 2, "n0")
+    watched.silence.forget("n1")
+    watched.listen(60.0, "n0")
+    assert watched.lost == []
+
+
+def test_what_it_says_after_that_does_not_spare_it(watched):
+    watched.listen(LIMIT_S + LOOK_S * 2, "n0")
+    watched.listen(FENCE_S + LOOK_S * 2, "n0", "n1")
+    assert watched.lost == ["n1"]
+
+
+def test_a_controller_that_was_stopped_blames_nobody(watched):
+    for _ in range(5):
+        watched.now += 60.0  # stopped, or starved
+        watched.silence.look()
+    assert watched.silent == []
+
+
+def test_a_controller_that_cannot_read_any_more_blames_nobody(watched):
+    watched.is_behind = True
+    watched.listen(60.0)
+    assert watched.silent == []
+    watched.is_behind = False
+    watched.listen(LIMIT_S - 2 * LOOK_S)
+    assert watched.silent == []
+
+
+def test_strangers_are_not_missed(watched):
+    watched.silence.heard("n9")
+    watched.listen(60.0, "n0", "n1")
+    assert watched.silent == []
