@@ -8,11 +8,15 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from everstep.agent.workers import Answers, Worker
-from everstep.core.drills import ANOMALY_KINDS, HANG_KINDS
+from everstep.agent.ailments import Ailments
+from everstep.agent.workers import Answers, Group, Worker
+from everstep.core.drills import ANOMALY_KINDS, HANG_KINDS, MACHINE_KINDS
 from everstep.model.actions import Inject
+from everstep.model.events import DrillFailed
 from everstep.probes.oom import memory_cgroup
 from everstep.wire import local
 from everstep.worker.drills import PATIENCE_S
@@ -35,8 +39,33 @@ class DrillRefused(Exception):  # noqa: N818 - an answer
     """The message says why the drill cannot be done."""
 
 
-async def inject(action: Inject, worker: Worker | None) -> None:
-    """Cause the fault. Raises DrillRefused."""
+async def carry_out(action: Inject, group: Group | None, fence: int, ailments: Ailments) -> DrillFailed | None:
+    """Cause the fault. An answer only if that could not be."""
+    worker = group.workers.get(action.rank) if group is not None and action.rank is not None else None
+    try:
+        if action.generation not in (-1, fence):
+            raise DrillRefused(f"generation {action.generation} is over")
+        if action.kind in MACHINE_KINDS:
+            await _fall_ill(action, group, ailments)
+        else:
+            await _inject(action, worker)
+    except DrillRefused as refused:
+        return DrillFailed(at=time.time(), drill=action.drill, why=str(refused))
+    return None
+
+
+async def _fall_ill(action: Inject, group: Group | None, ailments: Ailments) -> None:
+    """The machine has it from now on: the processes that run, and all that are still to come. Raises DrillRefused."""
+    ailments.add(action)
+    for worker in list(group.workers.values()) if group is not None else []:
+        if worker.is_alive:
+            for request in ailments.of_process(worker.local_rank):
+                if request["kind"] == action.kind:
+                    await _ask(action, worker, request["options"])
+
+
+async def _inject(action: Inject, worker: Worker | None) -> None:
+    """Raises DrillRefused."""
     kind = action.kind
     if kind == "kill-agent":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -66,18 +95,18 @@ def on_answer(worker: Worker, frame: local.Frame) -> None:
         answers.put_nowait((str(frame.get("why", "")), bool(frame.get("is_armed"))))
 
 
-async def _ask(action: Inject, worker: Worker) -> None:
+async def _ask(action: Inject, worker: Worker, options: Mapping[str, object] | None = None) -> None:
     """Put the request on the link, ring, and see that it is heard: the rank answers, ends or hangs."""
     deadline = asyncio.get_running_loop().time() + REACTION_S
     await _until_entered(worker, deadline)
-    frame = {"do": "drill", "kind": action.kind, "id": action.drill, "options": action.options}
+    frame = {"do": "drill", "kind": action.kind, "id": action.drill, "options": action.options if options is None else options}
     answers: Answers = asyncio.Queue()
     worker.drills[action.drill] = answers
     try:
         if worker.channel is None or not worker.channel.send(frame):
             raise DrillRefused("the rank's link is closed: there is no runtime of ours in this program")
         worker.send_signal(DRILL_SIGNAL)
-        if action.kind in (*HANG_KINDS, *ANOMALY_KINDS):
+        if action.kind in (*HANG_KINDS, *ANOMALY_KINDS, *MACHINE_KINDS):
             if action.kind not in _UNANSWERED:
                 await _done(worker, answers, deadline)
         else:

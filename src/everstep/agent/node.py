@@ -15,9 +15,11 @@ from typing import Any
 import msgspec
 
 from everstep.agent import drills, imports, workers
+from everstep.agent.ailments import Ailments
 from everstep.agent.board import Board
 from everstep.agent.copies import saving
 from everstep.agent.copies.copies import Copies
+from everstep.agent.examining import Examiner
 from everstep.agent.hearing import Hearing
 from everstep.agent.memory import Memory
 from everstep.agent.reaping import Reaper
@@ -75,6 +77,8 @@ class Node:
         self._observing = Observing(node, report)
         self._hearing = self._listen()
         self._copies = copies
+        self._ailments = Ailments()
+        self._examiner = Examiner(node, home, reaper=reaper, warden=warden, ailments=self._ailments, report=report)
         self._spec: RunSpec | None = None
         self._template: Template | None = None
         self._starter: Starter | None = None
@@ -149,6 +153,11 @@ class Node:
                 self._copies.do(action, self._lives, is_current=is_current, is_stopping=self._is_stopping)
             case act.CollectEvidence():
                 self._spawn(self._collect(action))
+            case act.ExamineNode() if action.generation < self._fence:
+                self._drop(action.generation, "ExamineNode")
+            case act.ExamineNode():
+                why_not = "ranks of the job run on this node" if self._lives() else ""
+                self._examiner.take(action, self._template, why_not)
             case act.Inject():
                 self._spawn(self._inject(action))
             case act.Finish():
@@ -204,6 +213,7 @@ class Node:
             self._park_timer.cancel()
         if self._group is not None:
             await self._group.stop(grace_s)
+        await self._examiner.end("the run is over")
         await self._copies.close()
         if self._template is not None:
             self._template.close()
@@ -215,7 +225,7 @@ class Node:
     # -- start and stop ----------------------------------------------------------------------------------------------
 
     def _set_up(self, spec: RunSpec) -> None:
-        self._starter = Starter(self._home, spec, self._board, self._memory, None)
+        self._starter = Starter(self._home, spec, self._board, self._memory, None, self._ailments)
         why = self._starter.why_fresh()
         if why:
             self._on_template_news(TemplateNews(usable=False, why=why))
@@ -227,7 +237,7 @@ class Node:
             reaper=self._reaper,
             on_news=self._on_template_news,
         )
-        self._starter = Starter(self._home, spec, self._board, self._memory, self._template)
+        self._starter = Starter(self._home, spec, self._board, self._memory, self._template, self._ailments)
         self._template.start()
         self._template.park(self._home.nproc)
 
@@ -257,6 +267,7 @@ class Node:
 
     async def _start(self, action: act.StartWorkers) -> None:
         assert self._starter is not None
+        await self._examiner.end(f"generation {action.generation} starts")
         if self._group is not None and self._group.is_alive:
             await self._group.stop(0.0)  # the controller has given it up
         self._cancel_parking()
@@ -298,6 +309,7 @@ class Node:
     async def _stop(self, action: act.StopWorkers) -> None:
         self._cancel_parking()
         self._copies.end_generation()
+        await self._examiner.end(f"generation {action.generation} stops")
         group = self._group
         if group is not None and group.generation == action.generation:
             await saving.save(group, self._board, action.save_s)
@@ -340,13 +352,9 @@ class Node:
         )
 
     async def _inject(self, action: act.Inject) -> None:
-        worker = self._group.workers.get(action.rank) if self._group and action.rank is not None else None
-        try:
-            if action.generation not in (-1, self._fence):
-                raise drills.DrillRefused(f"generation {action.generation} is over")
-            await drills.inject(action, worker)
-        except drills.DrillRefused as refused:
-            self._report(events.DrillFailed(at=time.time(), drill=action.drill, why=str(refused)))
+        failed = await drills.carry_out(action, self._group, self._fence, self._ailments)
+        if failed is not None:
+            self._report(failed)
 
     def _on_template_news(self, news: TemplateNews) -> None:
         _log.info("template: %s", news)

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.agent import environment, spawn
+from everstep.agent.ailments import Ailments
 from everstep.agent.board import Board
 from everstep.agent.channel import Channel
 from everstep.agent.memory import Memory
@@ -46,12 +47,21 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
 class Starter:
     """Knows how to make workers on this node."""
 
-    def __init__(self, home: Home, spec: RunSpec, board: Board, memory: Memory, template: Template | None) -> None:
+    def __init__(
+        self,
+        home: Home,
+        spec: RunSpec,
+        board: Board,
+        memory: Memory,
+        template: Template | None,
+        ailments: Ailments | None = None,
+    ) -> None:
         self._home = home
         self._spec = spec
         self._board = board
         self._memory = memory
         self._template = template
+        self._ailments = ailments or Ailments()
         self._log = KernelLog()
 
     async def prepare(self, num_ranks: int) -> str:
@@ -122,6 +132,7 @@ class Starter:
             "snapshot_buffers": self._home.policy.snapshot_buffers,
             "restore_path": action.restore_path,
             "init_from": self._spec.init_from,
+            "drills": self._ailments.of_process(worker.local_rank),
             "watch": self._home.policy.needs_watch_thread,  # the last descriptor is the watch thread's socket
         }
         fds = (self._board.fd, *self._memory.for_rank(worker.rank))

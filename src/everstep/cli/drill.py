@@ -12,7 +12,16 @@ import msgspec
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.words import ranks_text
 from everstep.cli.ask import AnswerLostError, post
-from everstep.core.drills import ANOMALY_KINDS, NODE_KINDS, PATTERNS, RANK_KINDS, RUN_KINDS, why_bad_options
+from everstep.core.drills import (
+    ANOMALY_KINDS,
+    MACHINE_KINDS,
+    NODE_KINDS,
+    PATTERNS,
+    RANK_KINDS,
+    RESULTS,
+    RUN_KINDS,
+    why_bad_options,
+)
 from everstep.errors import ConfigError
 from everstep.journal.format import Entry
 from everstep.journal.reader import Cursor
@@ -23,6 +32,7 @@ from everstep.model.record import Record
 
 KINDS = (*RANK_KINDS, *NODE_KINDS, *RUN_KINDS)
 EXIT_FAIL = 1
+_SEEN_LATER = (*ANOMALY_KINDS, *MACHINE_KINDS)
 _POLL_S = 0.02
 
 
@@ -74,6 +84,11 @@ EXPECTED = {
     "nan": Expected("the loss is reported to be no number any more", ("ES-N01",), _LEFT),
     "kill-agent": Expected("node replaced, all ranks restarted, run recovered"),
     "lose-node": Expected("node replaced, its ranks restored from copies or from disk, run recovered"),
+    "miscompute": Expected(
+        "the wrong numbers are seen, and where the job stops for it the machine is found and replaced",
+        ("ES-N01", "ES-N02", "ES-N03", "ES-N04", "ES-N05"),
+        _LEFT,
+    ),
     "kill-controller": Expected("another controller takes over, no incident"),
 }
 
@@ -99,13 +114,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         nargs="?",
         metavar="TARGET",
-        help="the rank; for kill-agent and lose-node the node, or one of its ranks",
+        help="the rank; for kill-agent, lose-node and miscompute the node, or one of its ranks",
     )
     parser.add_argument("--percent", type=float, metavar="N", help="slow: how much longer its steps take (30)")
     parser.add_argument("--pattern", choices=PATTERNS, help="slow: at once, from nothing to N, or in bursts (steady)")
     parser.add_argument(
         "--seconds", type=float, metavar="S", help="slow: how long it grows (60), or how long it lasts (for ever)"
     )
+    parser.add_argument("--chance", type=float, metavar="P", help="miscompute: of a step to come out wrong (1)")
+    parser.add_argument("--seed", type=int, metavar="N", help="miscompute: which steps those are (0)")
+    parser.add_argument("--result", choices=RESULTS, help="miscompute: what comes out, one other bit or NaN (bit)")
     parser.add_argument("--run", metavar="RUN", help="id or directory; default: the latest run")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="how long to wait for the outcome")
     parser.add_argument("--json", action="store_true", help="for programs")
@@ -138,7 +156,7 @@ def _ask_for(run_dir: RunDir, body: dict[str, object]) -> str:
 
 
 def _options(given: argparse.Namespace) -> dict[str, float | str]:
-    named = {name: getattr(given, name) for name in ("percent", "pattern", "seconds")}
+    named = {name: getattr(given, name) for name in ("percent", "pattern", "seconds", "chance", "seed", "result")}
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -155,8 +173,8 @@ def _body(kind: str, target: str | None, options: dict[str, float | str]) -> dic
     if kind == "kill-controller" and target is not None:
         raise ConfigError("drill kill-controller takes no target: there is one controller")
     if target is not None and target.isdigit():
-        return {"kind": kind, "rank": int(target)}  # the node of this rank
-    return {"kind": kind, "node": target}
+        return {"kind": kind, "rank": int(target), "options": options}  # the node of this rank
+    return {"kind": kind, "node": target, "options": options}
 
 
 class _Watch:
@@ -190,7 +208,7 @@ class _Watch:
                 result.incident, self._opened_at = action.incident, record.event.at
             case act.Concluded() if action.incident == result.incident:
                 result.code, result.ranks = action.verdict.code, action.verdict.ranks
-                since = self._asked_at if result.kind in ANOMALY_KINDS else action.verdict.at
+                since = self._asked_at if result.kind in _SEEN_LATER else action.verdict.at
                 result.detect_s = None if since is None else max(0.0, self._opened_at - since)
             case act.IncidentClosed() if action.incident == result.incident:
                 self._close(action)
@@ -206,7 +224,7 @@ class _Watch:
             result.recover_s = action.recovered_at - self._opened_at
         named = f" of {ranks_text(result.ranks)}" if result.ranks else ""
         got = f"{result.code or 'no verdict'}{named}, {action.outcome}"
-        if self._is_expected() or result.kind not in ANOMALY_KINDS:
+        if self._is_expected() or result.kind not in _SEEN_LATER:
             self._conclude(self._is_expected(), got)
         else:
             self.result.got = got  # a slow rank first makes the job slow; what is expected may still come

@@ -22,19 +22,26 @@ HANG_KINDS = (
 )
 ANOMALY_KINDS = ("slow", "flip-bit", "nan")
 RANK_KINDS = (*LOUD_KINDS, *HANG_KINDS, *ANOMALY_KINDS)
-NODE_KINDS = ("kill-agent", "lose-node")
+MACHINE_KINDS = ("miscompute",)
+"""A machine has them until it is given back: every process on it, also those of examinations."""
+
+NODE_KINDS = ("kill-agent", "lose-node", *MACHINE_KINDS)
 RUN_KINDS = ("kill-controller",)
 
-_SEEN_AS = {"slow": ("ES-S",), "flip-bit": ("ES-N04", "ES-N05"), "nan": ("ES-N",)}
+_SEEN_AS = {"slow": ("ES-S",), "flip-bit": ("ES-N04", "ES-N05"), "nan": ("ES-N",), "miscompute": ("ES-N",)}
 """With what the codes begin that a drill leads to."""
 
 PATTERNS = ("steady", "growing", "intermittent")
+RESULTS = ("bit", "nan")
+MAX_SEED = 2**31
 MAX_PERCENT = 1000.0
 MAX_SECONDS = 86400.0
 
 
 def why_bad_options(kind: str, options: Mapping[str, float | str]) -> str:
     """Why these options cannot be those of this drill; empty when they can."""
+    if kind == "miscompute":
+        return _why_bad_miscompute(options)
     if kind != "slow":
         return f"drill {kind} takes no options, got {', '.join(options)}" if options else ""
     unknown = sorted(set(options) - {"percent", "seconds", "pattern"})
@@ -49,6 +56,20 @@ def why_bad_options(kind: str, options: Mapping[str, float | str]) -> str:
     return ""
 
 
+def _why_bad_miscompute(options: Mapping[str, float | str]) -> str:
+    unknown = sorted(set(options) - {"chance", "seed", "result"})
+    chance, seed = options.get("chance", 1.0), options.get("seed", 0)
+    if unknown:
+        return f"no option {', '.join(unknown)} of drill miscompute; there are: chance, seed, result"
+    if isinstance(chance, str) or not 0 < chance <= 1:
+        return f"chance {chance!r} of drill miscompute: of a step, above 0 and at most 1"
+    if isinstance(seed, str) or not 0 <= seed < MAX_SEED or seed != int(seed):
+        return f"seed {seed!r} of drill miscompute: a whole number from 0"
+    if options.get("result", RESULTS[0]) not in RESULTS:
+        return f"result {options['result']!r} of drill miscompute; there are: {', '.join(RESULTS)}"
+    return ""
+
+
 def why_unwatched(kind: str, policy: Policy) -> str:
     """Why nobody would see this fault in this run; empty when somebody looks."""
     if kind in HANG_KINDS and not policy.watch_hangs:
@@ -57,6 +78,8 @@ def why_unwatched(kind: str, policy: Policy) -> str:
         return "this run does not look for slow ranks (policy watch_slowness)"
     if kind == "flip-bit" and not policy.digest_every:
         return "this run takes no digests of the parameters, so nothing would see it (policy digest_every)"
+    if kind == "miscompute" and not policy.digest_every and not policy.watch_numbers:
+        return "this run looks neither at parameters nor at losses (policy digest_every, watch_numbers)"
     if kind == "nan" and not policy.watch_numbers:
         return "this run does not look at losses (policy watch_numbers)"
     return ""
@@ -85,7 +108,8 @@ def claim(turn: Turn, facts: FaultFacts) -> str | None:
     pending = turn.state.pending_drills
     if facts.anomaly is not None:
         return next((drill for drill in reversed(pending) if _leads_to(pending[drill], facts.anomaly.code)), None)
-    claimed = next((drill for drill, kind in pending.items() if kind not in ANOMALY_KINDS), None)
+    lasting = (*ANOMALY_KINDS, *MACHINE_KINDS)
+    claimed = next((drill for drill, kind in pending.items() if kind not in lasting), None)
     if claimed is not None:
         _forget(turn, claimed)
     return claimed
@@ -125,15 +149,19 @@ def _inject_rank(turn: Turn, event: DrillRequested) -> None:
 
 
 def _inject_node(turn: Turn, event: DrillRequested) -> None:
-    """`kill-agent`: its memory outlives it. `lose-node`: the machine is gone, with its memory; the engine does that."""
+    """`kill-agent`: its memory outlives it. `lose-node`: the machine is gone, with its memory; the engine does that.
+    Those of the machine stay with it."""
     worker = turn.state.workers.get(event.rank) if event.rank is not None else None
     if event.rank is not None and worker is None:
         _refuse(turn, event, f"there is no rank {event.rank}; ranks are 0 to {turn.spec.world_size - 1}")
         return
     asked = event.node or (worker.node if worker is not None else None)
     node = asked or next(iter(turn.state.active_nodes), None)
+    why = why_bad_options(event.kind, event.options) or why_unwatched(event.kind, turn.policy)
     if not turn.state.is_active(node):
         _refuse(turn, event, f"no node {node!r} holds a slot; those that do: {list(turn.state.active_nodes)}")
+    elif why:
+        _refuse(turn, event, why)
     else:
         _expect(turn, event)
         turn.do(_inject(turn, event, node=node))

@@ -15,7 +15,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from everstep.worker.drills import DrillRefusal, collectives, loader, parameters, slow
+from everstep.worker.drills import DrillRefusal, collectives, loader, miscompute, parameters, slow
 from everstep.worker.runtime import DRILL_SIGNAL, Runtime, current
 
 EXIT_CODE = 42
@@ -29,6 +29,7 @@ _SILENT = {
     "slow": slow.arm,
     "flip-bit": parameters.arm,
     "nan": parameters.arm,
+    "miscompute": miscompute.arm,
 }
 _TRY_AGAIN_S = 0.003
 _MAX_TRIES = 1000
@@ -41,9 +42,12 @@ class DrillError(Exception):
     """Raised in the user's program because somebody asked for it: `everstep drill raise`."""
 
 
-def install() -> None:
+def install(runtime: Runtime) -> None:
+    """Be ready to be told; what the machine has already begins with the program."""
     signal.signal(DRILL_SIGNAL, _on_signal)
     loader.install()
+    for request in runtime.born_with:
+        _do(runtime, str(request.get("kind")), request)
 
 
 def _on_signal(_signum: int, frame: FrameType | None) -> None:

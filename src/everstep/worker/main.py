@@ -91,7 +91,7 @@ def _become_command(job: Assignment, runtime: Runtime) -> None:
 def _run_program(job: Assignment, runtime: Runtime) -> None:
     if not faulthandler.is_enabled():
         faulthandler.enable()  # a crash in native code leaves Python's stacks on stderr
-    drill.install()
+    drill.install(runtime)
     hooks.install(runtime)
     runtime.mark("entered")
     try:

@@ -72,6 +72,8 @@ class Runtime:
         self.snapshot_buffers = int(assignment.get("snapshot_buffers") or 2)
         self.restore_path = str(assignment.get("restore_path") or "")
         self.init_from = str(assignment.get("init_from") or "")
+        self.born_with: list[dict[str, Any]] = list(assignment.get("drills") or ())
+        """Requests of drills that this machine has had before the process began."""
         self.board = board
         self.known_modules: frozenset[str] = frozenset()
         self.watch_link: socket.socket | None = None

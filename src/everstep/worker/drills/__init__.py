@@ -32,8 +32,13 @@ class Happened:
         self._request = request
 
     def __call__(self, what: str) -> None:
-        print(f"everstep: drill in rank {self._runtime.rank}: {what}", file=sys.stderr, flush=True)  # noqa: T201
+        note(self._runtime, what)
         self._runtime.answer_drill(self._request, "")
+
+
+def note(runtime: Runtime, what: str) -> None:
+    """In the rank's own output."""
+    print(f"everstep: drill in rank {runtime.rank}: {what}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def loaded(module: str) -> Any:  # noqa: ANN401 - a module of torch's

@@ -35,6 +35,12 @@ def arm(runtime: Runtime, request: Mapping[str, Any]) -> None:
     runtime.step_hooks.append(between_steps)
 
 
+def spoil(how: str) -> str:
+    """Change a parameter now, to another "bit" or to "nan". What was done; empty where there is no parameter."""
+    found = list(_parameters())
+    return {"bit": _flip_bit, "nan": _set_nan}[how](found) if found else ""
+
+
 Named = tuple[str, Any, bool]
 """Name, this rank's part of the tensor, and whether each forward uses all of it."""
 

@@ -1,0 +1,146 @@
+"""The processes of one examination on this node: forked from the template where there is one, fresh interpreters
+otherwise. They are workers whose program is ours, so they end with the agent like any worker, and what a drill does to
+the machine happens to them too.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from everstep.agent import reaping, spawn
+from everstep.agent.ailments import Ailments
+from everstep.agent.board import Board
+from everstep.agent.channel import Channel
+from everstep.agent.reaping import Ended, Reaper
+from everstep.agent.starting import TEMPLATE_WAIT_S, Home
+from everstep.agent.template import Template
+from everstep.agent.warden import Warden
+from everstep.errors import EverstepError
+from everstep.preflight.stoptime.request import Request, Said
+from everstep.wire import local
+
+PROGRAM = "everstep.preflight.stoptime"
+_KILLED_S = 5.0
+"""For what was killed to be gone: a process in uninterruptible sleep may never be."""
+
+_log = logging.getLogger(__name__)
+
+
+class Examinee:
+    """One process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.channel: Channel | None = None
+        self.said: Said | None = None
+        self.ended: Ended | None = None
+
+
+class Examinees:
+    """Made for one examination, and used once."""
+
+    def __init__(self, home: Home, reaper: Reaper, warden: Warden, ailments: Ailments, folder: Path) -> None:
+        self._home, self._reaper, self._warden, self._ailments = home, reaper, warden, ailments
+        self._folder = folder
+        self._board: Board | None = None
+        self._ended = asyncio.Event()
+        self.all: list[Examinee] = []
+
+    async def start(self, requests: Sequence[Request], template: Template | None) -> None:
+        """All of them. Raises EverstepError, OSError; what was started by then is there for `end`."""
+        if template is not None:
+            why = await template.wait_parked(len(requests), TEMPLATE_WAIT_S)
+            if why:
+                _log.info("examined in fresh interpreters: %s", why)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._board = Board(len(requests))
+        for request in requests:
+            self._start(request, template)
+        if template is not None:
+            template.park(self._home.nproc)  # the next ranks must not wait for what was taken here
+
+    async def wait(self) -> None:
+        """Until all have ended."""
+        while any(each.ended is None for each in self.all):
+            self._ended.clear()
+            await self._ended.wait()
+
+    async def end(self) -> None:
+        """Nothing of them runs when this returns."""
+        for each in self.all:
+            if each.ended is None:
+                reaping.kill_group(each.pid, signal.SIGKILL)
+        try:
+            async with asyncio.timeout(_KILLED_S):
+                await self.wait()
+        except TimeoutError:
+            _log.warning("processes of an examination do not end on SIGKILL: %s", [each.pid for each in self.all])
+        for each in self.all:
+            self._warden.forget_session(each.pid)
+            if each.channel is not None:
+                each.channel.close()
+        if self._board is not None:
+            self._board.close()
+
+    def _start(self, request: Request, template: Template | None) -> None:
+        assert self._board is not None
+        parked = template.take() if template is not None else None
+        # Our own program needs our own interpreter, whatever PYTHON_EXEC says of the user's.
+        if parked is not None:
+            pid, link = parked.pid, parked.link
+        else:
+            pid, link = spawn.spawn_worker(self._home.base_env, sys.executable)
+        examinee = Examinee(pid)
+        self.all.append(examinee)
+        self._warden.tell_session(pid)
+        self._reaper.watch(pid, partial(self._on_end, examinee))
+        examinee.channel = Channel(link, partial(_on_frame, examinee), lambda _why: None)
+        self._board.reset(request.local_rank, rank=request.rank, generation=-1)
+        if not examinee.channel.send(self._assignment(request), (self._board.fd,)):
+            raise EverstepError(f"the process {pid} of an examination does not listen")
+
+    def _assignment(self, request: Request) -> local.Frame:
+        name = str(request.local_rank)
+        return {
+            "do": "assign",
+            "rank": request.rank,
+            "local_rank": request.local_rank,
+            "generation": -1,
+            "world_size": request.world_size,
+            "env": dict(self._home.base_env),
+            "program": PROGRAM,
+            "args": [msgspec.json.encode(request).decode()],
+            "launch": "module",
+            "cwd": str(self._folder),
+            "stdout": str(self._folder / f"{name}.stdout.log"),
+            "stderr": str(self._folder / f"{name}.stderr.log"),
+            "error_file": str(self._folder / f"{name}.error.json"),
+            "resume_step": None,
+            "drills": self._ailments.of_process(request.local_rank),
+        }
+
+    def _on_end(self, examinee: Examinee, ended: Ended) -> None:
+        if examinee.channel is not None:
+            examinee.channel.read_now()  # its last word may still lie there
+            examinee.channel.close()
+        examinee.ended = ended
+        reaping.kill_group(examinee.pid, signal.SIGKILL)  # what it left in its session
+        self._ended.set()
+
+
+def _on_frame(examinee: Examinee, frame: dict[str, Any], fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+    if "examined" in frame:
+        try:
+            examinee.said = msgspec.convert(frame["examined"], Said)
+        except msgspec.ValidationError as error:
+            examinee.said = Said(passed=None, why=f"our own examination said what nobody understands: {error}")
