@@ -27,6 +27,14 @@ def ranks_text(ranks: Iterable[int]) -> str:
     return f"rank {listed[0]}" if len(listed) == 1 else f"ranks {fold(listed)}"
 
 
+def names_text(names: Iterable[str], most: int = 8) -> str:
+    """`n0`, `n0 and n3`, `n0, n1, n2 and 9 more`."""
+    listed = list(names)
+    if len(listed) > most:
+        return f"{', '.join(listed[: most - 1])} and {len(listed) - most + 1} more"
+    return " and ".join(part for part in (", ".join(listed[:-1]), *listed[-1:]) if part)
+
+
 def verb(ranks: Iterable[int], one: str, many: str) -> str:
     return one if len(set(ranks)) == 1 else many
 

@@ -57,7 +57,7 @@ def take(turn: Turn, found: Verdict, *, is_declared: bool = True) -> None:
 def _goes_back(turn: Turn, plan: recovery.Plan) -> bool:
     """Replicas differ, and there is something to go back to."""
     may = turn.spec.mode is Mode.ACT and trust.is_corrupted(turn.incident)
-    return may and not trust.why_not_back(turn.state) and plan.kind == "restart"
+    return may and not trust.why_not_back(turn.state) and plan.kind in ("restart", "examine")
 
 
 def _left_alone(turn: Turn, nodes: tuple[str, ...], plan: recovery.Plan) -> tuple[str, tuple[Refusal, ...]]:

@@ -4,7 +4,7 @@ from everstep.core.check_restore import broken_promises
 from everstep.core.state import Phase, Role, State
 from everstep.core.tally import Tally
 
-_WITH_GENERATION = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING, Phase.STOPPING, Phase.PROPOSING)
+_WITH_GENERATION = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING, Phase.STOPPING, Phase.EXAMINING, Phase.PROPOSING)
 
 
 class InvariantError(AssertionError):
@@ -64,7 +64,13 @@ def _phases(state: State) -> None:
         _require(state.incident is not None, f"{state.phase} without an incident")
     if state.phase is Phase.STOPPING:
         _require(bool(state.waiting), "stopping, and nobody is waited for")
-        _require(state.incident is not None or state.ending is not None, "stopping for no reason")
+        _require(
+            state.incident is not None or state.ending is not None or bool(state.updating), "stopping for no reason"
+        )
+    if state.phase is Phase.EXAMINING:
+        examination = state.incident.examination if state.incident is not None else None
+        is_awaited = examination is not None and not examination.is_over and bool(examination.waiting)
+        _require(is_awaited, "examining, and nobody is waited for")
     if state.phase is Phase.SAVING:
         _require(state.persisting is not None and state.ending is not None, "saving, and nothing is on its way")
     _require(state.is_over <= (state.ending is not None), "over without an ending")

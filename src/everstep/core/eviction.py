@@ -17,6 +17,9 @@ DRAIN = ("RESET_GPU", "DRAIN_AND_RESTART_NODE", "REBOOT_NODE")
 
 def suspects(turn: Turn, verdict: Verdict) -> tuple[str, ...]:
     """Nodes that another machine in their place would cure; empty when the fault is not a machine's."""
+    examined = failed_examination(turn)
+    if examined:
+        return examined
     if verdict.code in SLOW_MACHINE:
         workers = [turn.state.workers[rank] for rank in verdict.ranks if rank in turn.state.workers]
         return tuple(dict.fromkeys(worker.node for worker in workers))
@@ -24,8 +27,20 @@ def suspects(turn: Turn, verdict: Verdict) -> tuple[str, ...]:
     return (verdict.node,) if verdict.node and is_machine and turn.state.is_active(verdict.node) else ()
 
 
+def failed_examination(turn: Turn) -> tuple[str, ...]:
+    """Nodes that failed the examination of this incident."""
+    examination = turn.state.incident.examination if turn.state.incident is not None else None
+    if examination is None or not examination.is_over:
+        return ()
+    return tuple(node for node in examination.failed if turn.state.is_active(node))
+
+
 def miscomputing(turn: Turn, verdict: Verdict) -> tuple[str, ...]:
-    """The node whose rank alone holds something else than all other replicas; empty when it is not named exactly."""
+    """The node whose rank alone holds something else than all other replicas, or that failed its examination; empty
+    when it is not named exactly."""
+    examined = failed_examination(turn)
+    if examined:
+        return examined
     is_named = verdict.code == "ES-N04" and turn.state.is_active(verdict.node)
     return (verdict.node,) if is_named and verdict.node is not None else ()
 

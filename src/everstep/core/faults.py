@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge, looks_like_consequence
-from everstep.core import drills, ending, eviction
+from everstep.core import backoff, drills, ending, eviction, examining, flow, updates
 from everstep.core.forming import form_if_possible, ranks_of_slot, start_limit_s
 from everstep.core.frozenmap import FrozenMap, Names
 from everstep.core.policy import Policy
@@ -17,6 +17,7 @@ from everstep.core.turn import Turn
 from everstep.core.worker import Worker
 from everstep.model.actions import Concluded, EvictNode, IncidentClosed, IncidentOpened, Refused, StopWorkers
 from everstep.model.events import (
+    NodeExamined,
     NodeLost,
     ProposalApproved,
     TimerFired,
@@ -94,12 +95,20 @@ def on_timer_fired(turn: Turn, event: TimerFired) -> None:
     elif kind == "evict" and turn.state.phase is Phase.STOPPING and turn.state.incident is not None:
         if subject == turn.incident.id:
             _on_evict_overdue(turn)
+    elif event.key.startswith(examining.TIMER):
+        if examining.on_timer(turn, event):
+            _after_examination(turn)
+    elif event.key.startswith(backoff.TIMER) and turn.state.is_backing_off:
+        turn.set(is_backing_off=False)
+        form_if_possible(turn)
     elif kind == "approval" and turn.state.phase is Phase.PROPOSING and subject == turn.incident.id:
         ending.finish_unallowed(turn, f"the proposal was not approved within {turn.policy.approval_timeout_s:g} s")
 
 
 def on_proposal_approved(turn: Turn, event: ProposalApproved) -> None:
     if turn.state.phase is Phase.PROPOSING and turn.incident.id == event.incident:
+        if turn.state.proposed_version:
+            updates.roll_back(turn, turn.state.proposed_version, f"{event.incident} was approved")
         restart(turn)
         return
     what = f"approve {event.incident}"
@@ -205,11 +214,21 @@ def stop_save_s(state: State, policy: Policy) -> float:
 
 
 def restart(turn: Turn) -> None:
-    """Into gathering; forms at once when nothing is missing."""
+    """Because of a fault: counted."""
     window = turn.at - turn.policy.budget_window_s
     recent = tuple(at for at in turn.state.restarts if at > window)
-    node_timers = FrozenMap((k, due) for k, due in turn.state.timers.items() if k.startswith(("node:", "standby:")))
-    turn.set(phase=Phase.GATHERING, restarts=(*recent, turn.at), timers=node_timers, waiting=Names(), pending_drills={})
+    turn.set(restarts=(*recent, turn.at))
+    decision = turn.incident.decision if turn.state.incident is not None else None
+    _gather(turn, backoff.wait_s(turn) if decision is not None and decision.rule in backoff.RULES else 0.0)
+
+
+def _gather(turn: Turn, after_s: float = 0.0) -> None:
+    """Into gathering; forms at once when nothing is missing and it need not wait."""
+    lasting = ("node:", "standby:", updates.TIMER)
+    timers = FrozenMap((key, due) for key, due in turn.state.timers.items() if key.startswith(lasting))
+    turn.set(phase=Phase.GATHERING, timers=timers, waiting=Names(), pending_drills={}, updating="")
+    if after_s > 0:
+        backoff.begin(turn, after_s)
     form_if_possible(turn)
 
 
@@ -221,6 +240,9 @@ def _confirm_stopped(turn: Turn, node: str) -> None:
 
 
 def _after_stop(turn: Turn) -> None:
+    if turn.state.updating and turn.state.ending is None:
+        _gather(turn)
+        return
     if turn.state.incident is not None:
         resumed = turn.state.formation.resume_step if turn.state.formation is not None else None
         completed = completed_step(turn)
@@ -229,23 +251,46 @@ def _after_stop(turn: Turn) -> None:
         ending.finish(turn, turn.state.ending)
         return
     plan = _conclude(turn)
+    flow.note(turn, plan.stage)
     late = tuple(node for node in plan.evict if turn.state.is_active(node))
     if late:  # what blames the machine came after the ranks had ended
         turn.set(waiting=Names(late))
         _evict(turn, (*turn.incident.evicting, *late), plan.decision.why, late)
         return
+    if plan.kind == "examine" and plan.stage is not None:
+        if examining.begin(turn, plan.stage):
+            _after_examination(turn)
+        return
     _remember_failure(turn, turn.incident.verdict)
     _forget_judged(turn)
     if plan.kind in ("restart", "leave"):
+        if plan.back_to:
+            updates.roll_back(turn, plan.back_to, plan.decision.why)
         restart(turn)
     elif plan.kind == "propose":
-        turn.set(phase=Phase.PROPOSING)
+        turn.set(phase=Phase.PROPOSING, proposed_version=plan.back_to)
         turn.do(Refused(what=plan.decision.chosen, why=plan.decision.why, incident=turn.incident.id))
         turn.start_timer(f"approval:{turn.incident.id}", turn.policy.approval_timeout_s, plan.decision.why)
     elif plan.kind == "unallowed":
         ending.finish_unallowed(turn, plan.decision.why)
     else:
         ending.finish(turn, ending.gave_up(plan.decision.why))
+
+
+def on_node_examined(turn: Turn, event: NodeExamined) -> None:
+    if examining.on_answer(turn, event):
+        _after_examination(turn)
+
+
+def on_examined_lost(turn: Turn, node: str, reason: str) -> None:
+    if examining.on_lost(turn, node, reason):
+        _after_examination(turn)
+
+
+def _after_examination(turn: Turn) -> None:
+    """As when the ranks had just ended, with more known."""
+    turn.set(phase=Phase.STOPPING, waiting=Names())
+    _after_stop(turn)
 
 
 def _forget_judged(turn: Turn) -> None:
@@ -257,7 +302,7 @@ def _forget_judged(turn: Turn) -> None:
 
 
 def _conclude(turn: Turn) -> Plan:
-    verdict = judge(turn.incident.facts)
+    verdict = examining.named(turn, judge(turn.incident.facts))
     plan = decide(turn, verdict)
     turn.set_incident(verdict=verdict, decision=plan.decision)
     turn.do(Concluded(incident=turn.incident.id, verdict=verdict, decision=plan.decision, why=plan.decision.why))

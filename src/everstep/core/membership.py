@@ -7,8 +7,8 @@ from everstep.core.ending import finish_if_saved, give_up
 from everstep.core.forming import acquire, form_if_possible, ranks_of_slot
 from everstep.core.state import Member, Phase, Role
 from everstep.core.turn import Turn
-from everstep.model.actions import Refused, ReleaseNode
-from everstep.model.events import NodeJoined, NodeLost, NodeRefused
+from everstep.model.actions import EvictNode, Refused, ReleaseNode
+from everstep.model.events import NodeJoined, NodeLost, NodeRefused, NodeSilent
 
 STANDBY_TIMER = "standby:again"
 STANDBY_AGAIN_S = 60.0
@@ -42,6 +42,8 @@ def on_node_lost(turn: Turn, event: NodeLost) -> None:
         return
     if member.role is Role.OUT:
         return
+    if member.silent:
+        event = msgspec.structs.replace(event, reason=member.silent, exit_code=None, signal=None)
     _put_out(turn, member)
     turn.do(ReleaseNode(node=event.node, why=f"{event.node} is lost: {event.reason}"))
     persistence.on_node_lost(turn, event.node)
@@ -50,11 +52,24 @@ def on_node_lost(turn: Turn, event: NodeLost) -> None:
     if member.slot is None:
         if turn.state.ending is None:
             acquire(turn, f"standby {event.node} is lost: {event.reason}")
+        faults.on_examined_lost(turn, event.node, event.reason)
         return
     faults.on_slot_lost(turn, event, member)
+    faults.on_examined_lost(turn, event.node, event.reason)
     if not turn.state.is_over and turn.state.ending is None:
         fill_slots(turn)
         form_if_possible(turn)
+
+
+def on_node_silent(turn: Turn, event: NodeSilent) -> None:
+    """Cut off, frozen, or only very late: it is ended before anybody takes its place. Its loss is what counts."""
+    member = turn.state.members.get(event.node)
+    if member is None or member.role is Role.OUT or member.silent:
+        return
+    why = f"nothing was heard of it for {event.silent_s:.1f} s; policy node_silent_s = {turn.policy.node_silent_s:g}"
+    silent = msgspec.structs.replace(member, suspected=True, silent=why)
+    turn.set(members=turn.state.members.updated({event.node: silent}))
+    turn.do(EvictNode(node=event.node, why=f"{event.node}: {why}"))
 
 
 def on_node_refused(turn: Turn, event: NodeRefused) -> None:

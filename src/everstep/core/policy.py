@@ -100,12 +100,46 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     hang_grace_s: float = 0.5
     """Between SIGTERM and SIGKILL of a job that hangs: ranks that do not move cannot clean up either."""
 
+    blind_restarts: int = 1
+    """Restarts in place after faults without a culprit in a row, before machines are examined or evicted. 0: check
+    first, as ByteRobust does. More: a machine that is broken costs more restarts until it is found."""
+
+    course_s: float = 1800.0
+    """How long a job has to train after a fault without a culprit until the next one counts as the first. Shorter: a
+    machine that fails every hour is never examined. Longer: two strokes of bad luck on a day look like one cause."""
+
+    examine: bool = True
+    """Whether all machines are examined when faults without a culprit keep coming. The job stands still meanwhile."""
+
+    exam_limit_s: float = 20.0
+    """How long each examination may take; the checks are up to six. Shorter: a slow machine is not known. Longer: one
+    that does not answer holds the job."""
+
+    replay: bool = True
+    """Whether the job's layout is replayed on groups of machines when faults come again after all else."""
+
+    replay_limit_s: float = 300.0
+    """How long each of the rounds of a replay may take: two, and those that confirm."""
+
+    replay_detection: float = 0.3
+    """Of all replays, the share in which the flakiest machine that has to be found computes wrongly."""
+
+    replay_confidence: float = 0.95
+    """With which probability such a machine is found: with the former, how often a replay is repeated (12 times)."""
+
+    group_cooldown_s: float = 900.0
+    """Between two evictions of whole groups. Shorter: hangs that no machine is behind use up the standbys."""
+
+    backoff_s: float = 1.0
+    """How long the third restart in a row without a new step waits; each after it twice as long, up to a minute. 0: no
+    wait. Longer: whatever is wrong outside has time to pass, and the job stands still."""
+
     node_timeout_s: float = 60.0
     """How long the engine may take to give a node before the run gives up for lack of capacity."""
 
     node_silent_s: float = 3.5
-    """A node of which nothing was heard for so long is ended and lost, with its ranks. An agent says something every half
-    second. Shorter: a machine that swaps for a moment loses its node. Longer: a cut or frozen node holds up all
+    """A node of which nothing was heard for so long is ended and lost, with its ranks. An agent says something every
+    half second. Shorter: a machine that swaps for a moment loses its node. Longer: a cut or frozen node holds up all
     others for so long; decided within 5 s means at most 4."""
 
     approval_timeout_s: float = 900.0
@@ -140,6 +174,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             if not value >= 0:
                 raise ConfigError(f"policy {field.name} = {value!r}: must not be negative")
+        if not 0 < self.replay_detection <= 1 or not 0 < self.replay_confidence < 1:
+            shares = f"replay_detection = {self.replay_detection!r}, replay_confidence = {self.replay_confidence!r}"
+            raise ConfigError(f"policy {shares}: probabilities above 0, and the confidence below 1")
         if self.max_same_failure < 1:
             raise ConfigError(f"policy max_same_failure = {self.max_same_failure!r}: must be at least 1")
 

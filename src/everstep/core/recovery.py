@@ -8,18 +8,21 @@ from typing import Literal
 
 import msgspec
 
-from everstep.core import eviction, rereading, trust
+from everstep.core import eviction, flow, rereading, trust, updates
+from everstep.core.course import FlowStage
 from everstep.core.turn import Turn
 from everstep.model.spec import Mode
-from everstep.model.verdict import Decision, Refusal, Verdict
+from everstep.model.verdict import Blame, Decision, Refusal, Verdict
 
-Kind = Literal["restart", "give-up", "propose", "unallowed", "leave"]
+Kind = Literal["restart", "examine", "give-up", "propose", "unallowed", "leave"]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     decision: Decision
     evict: tuple[str, ...] = ()  # nodes to be taken out
+    back_to: str = ""  # the version of the program that the restart goes back to
+    stage: FlowStage | None = None  # of the flow, for a fault without a culprit
 
 
 Rule = Callable[[Turn, Verdict], Plan | None]
@@ -32,6 +35,34 @@ def decide(turn: Turn, verdict: Verdict) -> Plan:
         if plan is not None:
             return plan
     raise AssertionError("the last rule always applies")
+
+
+def merge_update(turn: Turn, verdict: Verdict) -> Plan | None:
+    """The program failed, and a human has changed it meanwhile: that is tried before anything is concluded of it."""
+    waiting = updates.waiting_version(turn.state)
+    if waiting is None or verdict.blame is not Blame.USER or turn.spec.mode is not Mode.ACT:
+        return None
+    chosen = f"{_restart_text(turn)} with {waiting.id}, which was waiting for an interruption"
+    return _plan("restart", chosen, "merge-update", verdict.sentence, ())
+
+
+def roll_back(turn: Turn, verdict: Verdict) -> Plan | None:
+    """A change of the program that does worse than what was there before is taken back."""
+    blamed = updates.why_to_blame(turn, verdict)
+    if not blamed or updates.why_not_roll_back(turn) or turn.spec.mode is Mode.OBSERVE:
+        return None
+    bad, good = turn.state.version, updates.back_to(turn.state)
+    chosen = f"roll back to {good}: {_restart_text(turn)}"
+    why = f"{blamed}; {good} is the last version that trained: {verdict.sentence}"
+    refused = (
+        Refusal(what=f"try {bad} again", why="a human changed the program, and it failed where it had not before"),
+    )
+    if turn.spec.mode is Mode.ADVISE:
+        limit = f"waits {turn.policy.approval_timeout_s:g} s for `everstep approve {turn.incident.id}`"
+        plan = _plan("propose", chosen, "mode-advise", f"mode advise: {limit}: {why}", refused)
+    else:
+        plan = _plan("restart", chosen, "roll-back", why, refused)
+    return msgspec.structs.replace(plan, back_to=good)
 
 
 def cannot_run(turn: Turn, verdict: Verdict) -> Plan | None:
@@ -73,6 +104,8 @@ def corrupted_again(turn: Turn, verdict: Verdict) -> Plan | None:
     program means it. A job that trains is not ended for that."""
     if verdict.code not in trust.CORRUPTIONS or trust.why_not_back(turn.state):
         return None
+    if turn.incident.examination is not None or flow.is_examined_next(turn, verdict):
+        return None  # who computes wrongly may be found
     count = trust.times_before(turn, verdict.ranks) + 1
     if count < turn.policy.max_same_failure:
         return None
@@ -111,6 +144,8 @@ def propose(turn: Turn, verdict: Verdict) -> Plan | None:
 
 def evict(turn: Turn, verdict: Verdict) -> Plan | None:
     """A machine that is to blame is taken out, and a standby takes its place."""
+    if flow.eviction_is_under_way(turn):
+        return None
     gone = turn.incident.evicting
     more = tuple(n for n in eviction.suspects(turn, verdict) if n not in (*gone, *turn.incident.not_evicted))
     if more and eviction.why_not(turn, more):
@@ -137,12 +172,79 @@ def go_back(turn: Turn, verdict: Verdict) -> Plan | None:
     back = f"go back to step {trust.newest_trusted(turn.state)} or before"
     chosen = f"{back}: {_restart_text(turn)}"
     refused = (Refusal(what=f"evict {', '.join(named)}", why=why_not),) if why_not else ()
+    choice = flow.choose(turn, verdict) if not named and not evict else None
+    if choice is not None and flow.is_examined_next(turn, verdict):
+        return _examine(turn, verdict, choice)
     if evict:
         chosen = f"evict {', '.join(evict)}; {back}: {_restart_text(turn)} on a standby"
-    return msgspec.structs.replace(_plan("restart", chosen, "go-back", why, refused), evict=evict)
+    plan = msgspec.structs.replace(_plan("restart", chosen, "go-back", why, refused), evict=evict)
+    return plan if choice is None else _staged(plan, choice)
 
 
-def restart_in_place(turn: Turn, verdict: Verdict) -> Plan | None:
+def unexplained(turn: Turn, verdict: Verdict) -> Plan | None:
+    """A fault without a culprit goes through the flow, a stage further each time that it comes again."""
+    choice = flow.choose(turn, verdict)
+    if choice is None:
+        return None
+    if choice.stage in flow.EXAMINATIONS:
+        return _examine(turn, verdict, choice)
+    if choice.stage is FlowStage.EVICT_GROUP:
+        return _evict_group(turn, verdict, choice)
+    if choice.stage is FlowStage.ROLL_BACK:
+        good = updates.back_to(turn.state)
+        why = f"{_so_often(choice)}: {verdict.sentence}"
+        plan = _plan("restart", f"roll back to {good}: {_restart_text(turn)}", "roll-back", why, choice.skipped)
+        return _staged(msgspec.structs.replace(plan, back_to=good), choice)
+    if choice.stage is FlowStage.GIVE_UP:
+        why = f"{_so_often(choice)}, without a new step since the last stage: {verdict.sentence}"
+        return _staged(_plan("give-up", "give up", "flow-exhausted", why, choice.skipped), choice)
+    in_place = restart_in_place(turn, verdict)
+    decision = msgspec.structs.replace(in_place.decision, refused=(*in_place.decision.refused, *choice.skipped))
+    return _staged(msgspec.structs.replace(in_place, decision=decision), choice)
+
+
+def _examine(turn: Turn, verdict: Verdict, choice: flow.Choice) -> Plan:
+    """The examination that is due; when it has named nobody, the restart after it."""
+    examination = turn.incident.examination
+    if examination is not None and examination.is_over:
+        refused = (*_no_eviction(turn, verdict), *examination.unclear) if examination.failed else examination.unclear
+        outcome = "" if examination.failed or examination.unclear else ": taken for transient"
+        why = f"{examination.says}{outcome}; {verdict.sentence}"
+        return _staged(_plan("restart", _restart_text(turn), "reattempt", why, refused), choice)
+    num = len(turn.state.active_nodes)
+    machines = {1: "the machine", 2: "both machines"}.get(num, f"all {num} machines")
+    why = f"{_so_often(choice)}: {verdict.sentence}"
+    if choice.stage is FlowStage.REPLAY:
+        replay = f"replay the job on {machines}; {_restart_text(turn)}"
+        return _staged(_plan("examine", replay, "replay", why, choice.skipped), choice)
+    chosen = f"examine {machines}; {_restart_text(turn)}"
+    return _staged(_plan("examine", chosen, "examine", why, choice.skipped), choice)
+
+
+def _evict_group(turn: Turn, verdict: Verdict, choice: flow.Choice) -> Plan:
+    """One of them is at fault, and nobody knows which: isolation goes before localisation."""
+    gone = turn.incident.evicting
+    nodes = gone or flow.group_nodes(turn, verdict)
+    whose = f"the machines of {verdict.group}" if verdict.group and len(nodes) > 1 else "the suspect's machine"
+    why = f"{_so_often(choice)}; {whose} {'are' if len(nodes) > 1 else 'is'} replaced: {verdict.sentence}"
+    chosen = f"evict {', '.join(nodes)}; {_restart_text(turn)} on standbys"
+    plan = _plan("restart", chosen, "evict-group", why, choice.skipped)
+    return _staged(msgspec.structs.replace(plan, evict=nodes), choice)
+
+
+def _staged(plan: Plan, choice: flow.Choice) -> Plan:
+    return msgspec.structs.replace(
+        plan, stage=choice.stage, decision=msgspec.structs.replace(plan.decision, then=choice.then)
+    )
+
+
+def _so_often(choice: flow.Choice) -> str:
+    if choice.count == 1:
+        return "nothing says who is at fault"
+    return f"{choice.count} faults that nothing explains, one after the other"
+
+
+def restart_in_place(turn: Turn, verdict: Verdict) -> Plan:
     used = sum(at > turn.at - turn.policy.budget_window_s for at in turn.state.restarts)
     why = f"{verdict.sentence}; restart {used + 1} of {turn.policy.max_restarts} in {turn.policy.budget_window_s:g} s"
     if verdict.code == "ES-P06":
@@ -172,6 +274,8 @@ def _no_eviction(turn: Turn, verdict: Verdict) -> tuple[Refusal, ...]:
 
 
 RULES: tuple[Rule, ...] = (
+    merge_update,
+    roll_back,
     cannot_run,
     cannot_begin,
     same_place,
@@ -181,6 +285,7 @@ RULES: tuple[Rule, ...] = (
     propose,
     go_back,
     evict,
+    unexplained,
     restart_in_place,
 )
 

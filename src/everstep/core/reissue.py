@@ -4,6 +4,7 @@ Level-triggered, so it can be called at any time: every action in it is idempote
 """
 
 from everstep.core.backups import place_actions
+from everstep.core.examining import pending_actions as exams_to_answer
 from everstep.core.faults import stop_grace_s, stop_save_s
 from everstep.core.forming import start_actions
 from everstep.core.hangs import collect_actions
@@ -12,6 +13,7 @@ from everstep.core.policy import Policy
 from everstep.core.state import Phase, State
 from everstep.core.trust import strike_actions, trust_actions
 from everstep.core.turn import Turn
+from everstep.core.updates import pending_checks
 from everstep.model.actions import AcquireNode, Action, EvictNode, Finish, OpenStore, ReleaseNode, SetTimer, StopWorkers
 
 _WHY = "issued again: it was not confirmed before the connection or the controller was lost"
@@ -31,6 +33,7 @@ def reissue(state: State, policy: Policy) -> list[Action]:
     actions += [
         EvictNode(node=m.node, why=_WHY) for m in state.members.values() if m.suspected and m.role.value != "out"
     ]
+    actions += pending_checks(state, _WHY)
     if state.phase in (Phase.FORMING, Phase.RUNNING, Phase.SETTLING):
         actions += _unconfirmed_starts(state, policy)
         actions += trust_actions(Turn(state, policy, 0.0))
@@ -40,6 +43,8 @@ def reissue(state: State, policy: Policy) -> list[Action]:
         actions += pending_actions(state, _WHY)
     if state.phase is Phase.SETTLING and state.incident is not None:
         actions += collect_actions(Turn(state, policy, 0.0))
+    if state.phase is Phase.EXAMINING:
+        actions += exams_to_answer(Turn(state, policy, 0.0), _WHY)
     if state.phase is Phase.STOPPING:
         grace_s, save_s = stop_grace_s(state, policy), stop_save_s(state, policy)
         evicting = state.incident.evicting if state.incident is not None else ()

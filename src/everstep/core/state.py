@@ -6,12 +6,14 @@ import msgspec
 
 from everstep.analyzer.alerts import SeenAlert
 from everstep.analyzer.exits import FaultFacts
+from everstep.core.course import Course, Examination, FruitlessRestarts
 from everstep.core.frozenmap import FrozenMap, Names
 from everstep.core.tally import Tally
 from everstep.core.worker import Worker
 from everstep.model.facts import Checkpoint, Fetch, Held, RankGroup
 from everstep.model.spec import RunSpec
 from everstep.model.verdict import Decision, Verdict
+from everstep.model.versions import FIRST, Stage, Version
 
 
 class Phase(enum.StrEnum):
@@ -21,6 +23,7 @@ class Phase(enum.StrEnum):
     RUNNING = "running"  # every rank of this generation is through rendezvous, or has stepped
     SETTLING = "settling"  # a fault is known and its culprit is not: a later exit, or the evidence of a hang, will tell
     STOPPING = "stopping"  # waiting for nodes to end the generation's workers
+    EXAMINING = "examining"  # workers have ended and no machine is to blame: all are examined before the restart
     PROPOSING = "proposing"  # mode advise: waiting for approval
     SAVING = "saving"  # workers have ended, and so will the run: the last step goes to the persistent tier first
     OVER = "over"  # terminal
@@ -38,7 +41,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     role: Role
     slot: int | None = None  # set exactly when role is ACTIVE
-    suspected: bool = False  # a standby that is being ended, because it noticed a fault of its own
+    suspected: bool = False  # it is being ended: a standby that noticed a fault of its own, or a node that says nothing
+    silent: str = ""  # why it counts as lost, although it is its end that will be told
     endpoint: str = ""  # "host:port" of its snapshot server; empty: nobody can fetch from it
 
 
@@ -52,6 +56,7 @@ class Formation(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     fetch: tuple[Fetch, ...] = ()  # of all nodes: snapshots that lie elsewhere than where they are needed
     restore_path: str = ""  # the checkpoint from which all ranks are restored; empty: from memory
+    version: Version | None = None  # None: what the run was started with, where the user has it
 
 
 class Struck(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +119,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     asked: Names = Names()  # nodes whose evidence of a hang has not come
     evicting: tuple[str, ...] = ()  # nodes that are ended because they are suspected; also when they are gone
     not_evicted: tuple[str, ...] = ()  # the engine did not end them
+    examination: Examination | None = None  # under way in phase EXAMINING; over: what it found
     restarted: bool = False  # a new generation was started because of it
 
 
@@ -138,6 +144,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     count: int
     best_step: int | None
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of the user's program and where it is on its way."""
+
+    version: Version
+    stage: Stage
+    checked_on: str = ""  # node that looks whether it can start, while it does
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,6 +192,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     evictions: tuple[float, ...] = ()  # times of evictions within the budget's window
     restarts: tuple[float, ...] = ()  # times of restarts within the budget's window
     failure: Failure | None = None
+    course: Course | None = None  # how far the flow has gone against faults without a culprit
+    group_evicted_at: float | None = None
+    fruitless: FruitlessRestarts | None = None
+    is_backing_off: bool = False  # GATHERING: the next generation waits for its timer
     best_step: int | None = None  # newest step that every rank has completed, over the run
     has_stepped: bool = False  # some generation reported steps, so recovery is over at the first new step
     groups: tuple[RankGroup, ...] = ()  # the job's parallel groups, as far as its ranks declared them
@@ -190,6 +208,13 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     marked_step: int = -1  # newest checkpoint that was asked to be marked as trusted after it was committed
     persist_refused: str = ""  # why none is written, as told last
     pending_drills: dict[str, str] = {}  # id -> kind: asked for in this generation; incidents can be their doing
+    candidates: tuple[Candidate, ...] = (Candidate(version=FIRST, stage=Stage.RUNNING),)  # in the order of their ids
+    version: str = FIRST.id  # what runs, or is started next
+    version_generation: int = 0  # the first that ran it
+    version_since: int | None = None  # newest step that was complete when it was started first
+    has_returned: bool = False  # a version was rolled back to: its code is taken from the copy, also v0's
+    updating: str = ""  # STOPPING: for this version, and not because of a fault
+    proposed_version: str = ""  # PROPOSING: the version that is gone back to, if that is approved
     timers: FrozenMap[str, float] = FrozenMap()
     stale: int = 0  # messages of older generations dropped
 

@@ -16,6 +16,7 @@ from everstep.core import (
     membership,
     persistence,
     progress,
+    updates,
 )
 from everstep.core.policy import Policy
 from everstep.core.reissue import reissue
@@ -41,6 +42,8 @@ def _on_timer_fired(turn: Turn, event: events.TimerFired) -> None:
         membership.on_standby_timer(turn)
     elif event.key in (persistence.NEXT_TIMER, persistence.LIMIT_TIMER):
         ending.on_persist_timer(turn, event)
+    elif event.key.startswith(updates.TIMER):
+        updates.on_update_timer(turn, event)
     else:
         faults.on_timer_fired(turn, event)
 
@@ -50,6 +53,7 @@ HANDLERS: dict[type, Handler] = {
     events.RunReopened: forming.on_run_reopened,
     events.NodeJoined: membership.on_node_joined,
     events.NodeLost: membership.on_node_lost,
+    events.NodeSilent: membership.on_node_silent,
     events.NodeRefused: membership.on_node_refused,
     events.StoreOpened: forming.on_store_opened,
     events.WorkersStarted: progress.on_workers_started,
@@ -68,6 +72,7 @@ HANDLERS: dict[type, Handler] = {
     events.SnapshotPersisted: ending.on_snapshot_persisted,
     events.CheckpointCommitted: ending.on_checkpoint_committed,
     events.CheckpointsFound: forming.on_checkpoints_found,
+    events.NodeExamined: faults.on_node_examined,
     events.WorkerExited: faults.on_worker_exited,
     events.WorkersStopped: faults.on_workers_stopped,
     events.TimerFired: _on_timer_fired,
@@ -75,6 +80,8 @@ HANDLERS: dict[type, Handler] = {
     events.DrillRequested: drills.on_drill_requested,
     events.DrillFailed: drills.on_drill_failed,
     events.ProposalApproved: faults.on_proposal_approved,
+    events.UpdateRequested: updates.on_update_requested,
+    events.UpdateValidated: updates.on_update_validated,
 }
 
 ONLY_ON_RECORD = (
@@ -85,6 +92,17 @@ ONLY_ON_RECORD = (
     events.RuntimeFaulted,
 )
 """Facts that the folds of the journal show and that change no decision."""
+
+
+_FROM_ANY_NODE = (
+    events.NodeLost,
+    events.NodeSilent,
+    events.NodeAlerted,
+    events.NodeExamined,
+    events.DrillRequested,
+    events.UpdateValidated,
+)
+"""Told by, or of, nodes that hold no slot as well."""
 
 
 def step(state: State, event: Event, policy: Policy) -> tuple[State, list[Action]]:
@@ -101,6 +119,7 @@ def step(state: State, event: Event, policy: Policy) -> tuple[State, list[Action
         return turn.state, []
     HANDLERS[type(event)](turn, event)
     alerts.judge_waiting(turn)
+    updates.look(turn)
     return turn.state, turn.actions
 
 
@@ -112,6 +131,6 @@ def _is_stale(state: State, event: Event) -> bool:
     if generation is not None and generation != state.generation:
         return True
     node = getattr(event, "node", None)
-    if isinstance(event, events.NodeLost | events.NodeAlerted | events.DrillRequested) or node is None:
+    if isinstance(event, _FROM_ANY_NODE) or node is None:
         return False
     return not state.is_active(node)

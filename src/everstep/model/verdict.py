@@ -62,3 +62,4 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     rule: str  # stable name of the rule: "restart-in-place"
     why: str
     refused: tuple[Refusal, ...] = ()
+    then: str = ""  # what is done next if this does not help; empty: nothing that is known already

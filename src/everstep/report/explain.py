@@ -8,6 +8,7 @@ from everstep.journal.view import GenerationView, IncidentView, RefusedView, Run
 from everstep.model.code import Code
 from everstep.report.ansi import PLAIN, Paint, Style, printable
 from everstep.report.evidence import evidence_groups
+from everstep.report.examined import examined_lines
 from everstep.report.incident import code_text, outcome_text
 from everstep.report.layout import fields, text_of
 from everstep.report.units import clock, count, stamp
@@ -15,6 +16,9 @@ from everstep.report.units import clock, count, stamp
 _WIDTH = 11
 
 KNOBS = {
+    "roll-back": "policy trained_steps = {trained_steps}: new steps after which a version counts as one that trains; "
+    "--mode advise: it would have been proposed",
+    "merge-update": "everstep update: the version would have waited for another interruption",
     "program-cannot-run": "nothing: the program cannot run as it is, whatever the policy",
     "cannot-begin": "--init-from: another checkpoint, or none",
     "same-place-again": "policy max_same_failure = {max_same_failure}: a higher one tries again at the same place",
@@ -32,6 +36,13 @@ KNOBS = {
     "restore-another": "nothing: what is damaged is not tried again",
     "read-again": "nothing: what cannot be read may be whole, and an older step would cost more",
     "evict": "no standby, or policy max_evicted_share = {max_evicted_share} used up: restarted where it was",
+    "examine": "policy blind_restarts = {blind_restarts}: more restarts in place before machines are examined; "
+    "examine = false: never",
+    "replay": "policy replay = false: it would have been given up, or restarted within the budget",
+    "reattempt": "policy blind_restarts = {blind_restarts} and course_s = {course_s} s: when machines are examined",
+    "evict-group": "no standbys, policy max_evicted_share = {max_evicted_share} or group_cooldown_s = "
+    "{group_cooldown_s} s: the next stage instead",
+    "flow-exhausted": "a new step in between: it would have gone on within policy max_restarts = {max_restarts}",
     "explain-only": "--standby N, if a machine is to blame: it would have been evicted",
     "replace-lost-node": "--standby N: another node would be ready at once; policy node_silent_s = {node_silent_s} s "
     "is how long a silent agent is waited for",
@@ -54,6 +65,8 @@ def render_explanation(view: RunView, incident: IncidentView, style: Style = PLA
     lines += _field("because", _because(incident))
     lines += _field("so", [printable(decision.why)])
     lines += _field("refused", [f"{printable(r.what)}: {printable(r.why)}" for r in decision.refused])
+    lines += _field("examined", examined_lines(incident))
+    lines += _field("again", [f"if it comes again: {printable(decision.then)}"] if decision.then else [])
     lines += _field(
         "also", [f"{printable(r.what)}: {printable(r.why)}   (seq {r.seq})" for r in _other_refusals(incident)]
     )

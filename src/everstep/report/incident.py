@@ -9,6 +9,7 @@ from everstep.report.ansi import PLAIN, Paint, Style, printable
 from everstep.report.asked import Asked
 from everstep.report.codes import CODES
 from everstep.report.evidence import evidence_groups
+from everstep.report.examined import examined_lines
 from everstep.report.layout import fields, table, text_of
 from everstep.report.phases import IncidentTimes, times_of
 from everstep.report.sentences import action_sentences, event_sentence
@@ -35,6 +36,9 @@ def render_incidents(view: RunView, asked: Asked, style: Style = PLAIN) -> str:
 def render_incident(view: RunView, incident: IncidentView, style: Style = PLAIN) -> str:
     times = times_of(view, incident)
     lines = [*_verdict(incident, style), *_numbers(incident, times), "", *_timeline(incident, style)]
+    examined = examined_lines(incident)
+    if examined:
+        lines += ["", style("examined", Paint.DIM), *(f"  {line}" for line in examined)]
     lines += ["", *_evidence(incident, style), "", *_decision(incident, style), "", *_do_now(incident, style)]
     return text_of(lines)
 
@@ -135,6 +139,8 @@ def _decision(incident: IncidentView, style: Style) -> list[str]:
     lines += fields("chosen", [f"{printable(decision.chosen)}   (rule {decision.rule})"])
     lines += fields("why", [printable(decision.why)])
     lines += fields("refused", [printable(f"{refusal.what}: {refusal.why}") for refusal in decision.refused])
+    if decision.then:
+        lines += fields("again", [f"if it comes again: {printable(decision.then)}"])
     if incident.outcome is not None:
         lines += fields("outcome", [f"{outcome_text(incident)}: {printable(incident.close_why)}"])
     return lines

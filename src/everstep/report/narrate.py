@@ -17,6 +17,7 @@ from everstep.report.units import clock, count, duration, plural, stamp
 _TOLD_AS_IT_IS = (
     events.RunReopened,
     events.NodeLost,
+    events.NodeSilent,
     events.NodeRefused,
     events.SnapshotsRefused,
     events.RuntimeFaulted,
@@ -25,6 +26,7 @@ _TOLD_AS_IT_IS = (
     events.DrillFailed,
     events.HangSuspected,
     events.ProposalApproved,
+    events.UpdateRequested,
     events.WorkersFailedToStart,
 )
 
@@ -38,6 +40,7 @@ class Narrator:
         self._refused_ranks: set[int] = set()
         self._last_steps: set[int] = set()  # written before the end
         self._told_steps: set[int] = set()  # committed
+        self._exams: set[str] = set()
         self._told: dict[str, tuple[str, ...]] = {}  # incident -> what was said of it last
 
     @property
@@ -70,6 +73,8 @@ class Narrator:
             return [f"{event_sentence(event)}; training went on"] if event.took_over else []
         if isinstance(event, events.TemplateReported):
             return [] if event.usable else [f"{printable(event_sentence(event))}; ranks start as fresh interpreters"]
+        if isinstance(event, events.NodeExamined):
+            return [] if event.passed else [printable(event_sentence(event))]
         return [printable(event_sentence(event))] if isinstance(event, _TOLD_AS_IT_IS) else []
 
     def _committed(self, event: events.CheckpointCommitted) -> list[str]:
@@ -101,8 +106,14 @@ class Narrator:
                 return self._concluded(self.view.incidents[action.incident], action)
             case actions.IncidentClosed():
                 return self._closed(self.view.incidents[action.incident])
+            case actions.UpdateConcluded():
+                back = f", back to {action.back_to}" if action.back_to else ""
+                return [printable(f"{action.version} {action.stage}{back}: {action.why}")]
             case actions.Refused() if action.incident is None:
                 return [printable(f"not done: {action.what}: {action.why}")]
+            case actions.ExamineNode() if action.exam not in self._exams:
+                self._exams.add(action.exam)
+                return [f"examining machines: {action.kind} ({action.exam})"]
             case actions.PersistSnapshot(is_last=True) if action.step not in self._last_steps:
                 self._last_steps.add(action.step)
                 return [f"writing step {count(action.step)} to {action.root} before the end"]

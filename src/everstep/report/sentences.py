@@ -98,12 +98,25 @@ def _collected(event: events.EvidenceCollected) -> str:
     )
 
 
+def _examined(event: events.NodeExamined) -> str:
+    result = {True: "passed", False: "failed", None: "could not be examined in"}[event.passed]
+    return f"{event.node} {result} {event.exam}: {event.why} ({event.took_s:.1f}s)"
+
+
+def _changed(event: events.UpdateRequested) -> str:
+    words = [event.source] if event.source else []
+    words += [f"arguments {' '.join(event.args) or 'none'}"] if event.args is not None else []
+    words += [f"{name}={value}" for name, value in event.env.items()]
+    return ", ".join([*words, *(["urgent"] if event.is_urgent else []), *([event.why] if event.why else [])])
+
+
 _EVENTS: dict[type, Callable[[Any], str]] = {
     events.RunStarted: lambda e: f"run {e.run} started (everstep {e.everstep_version}, policy {e.policy})",
     events.RunReopened: lambda e: f"the run was started again, attempt {e.attempt}",
     events.ControllerStarted: _controller,
     events.NodeJoined: _joined,
     events.NodeLost: lambda e: f"node {e.node} is lost: {e.reason}",
+    events.NodeSilent: lambda e: f"nothing was heard of node {e.node} for {e.silent_s:.1f}s: it is ended",
     events.NodeRefused: lambda e: f"no node to be had: {e.why}",
     events.TemplateReported: lambda e: f"{e.node}: template {'ready' if e.usable else f'cannot be used: {e.why}'}",
     events.WorkersStarted: _started,
@@ -114,6 +127,7 @@ _EVENTS: dict[type, Callable[[Any], str]] = {
     events.EvidenceRequested: lambda e: f"asked what all ranks are doing ({e.request})",
     events.EvidenceCollected: _collected,
     events.Diagnosed: lambda e: f"the evidence says {e.verdict.code}: {e.verdict.sentence}",
+    events.NodeExamined: _examined,
     events.ReplicasAgreed: lambda e: f"all replicas held the same after step {e.step}",
     events.RestoreFailed: _unrestored,
     events.SnapshotsRefused: lambda e: f"rank {e.rank} on {e.node} trains without snapshots: {e.why}",
@@ -126,6 +140,8 @@ _EVENTS: dict[type, Callable[[Any], str]] = {
     events.StopRequested: lambda e: f"asked to stop: {e.why}",
     events.DrillRequested: _drill,
     events.DrillFailed: lambda e: f"drill {e.drill} could not be done: {e.why}",
+    events.UpdateRequested: lambda e: f"{e.version} asked for{f' by {e.by}' if e.by else ''}: {_changed(e)}",
+    events.UpdateValidated: lambda e: f"{e.node}: {e.version} {'can' if e.is_good else 'cannot'} start: {e.why}",
     events.ProposalApproved: lambda e: f"{e.incident} approved{f' by {e.by}' if e.by else ''}",
 }
 
@@ -136,6 +152,8 @@ _ACTIONS: dict[type, Callable[[Any], str]] = {
     actions.PlaceBackups: lambda _: "copying snapshots to other nodes from now on",
     actions.PersistSnapshot: lambda a: f"step {a.step} goes to {a.root}: {a.why}",
     actions.CollectEvidence: lambda _: "asking for stacks, process states and flight records of all ranks",
+    actions.ExamineNode: lambda a: f"examination {a.exam} of machines: {a.kind}",
+    actions.UpdateConcluded: lambda a: f"{a.version} {a.stage}{f', back to {a.back_to}' if a.back_to else ''}: {a.why}",
     actions.StopWorkers: lambda a: f"ending the workers of generation {a.generation}",
     actions.AcquireNode: lambda a: f"asking for a node: {a.why}",
     actions.IncidentClosed: lambda a: f"{a.incident} {a.outcome}: {a.why}",

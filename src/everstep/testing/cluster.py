@@ -9,6 +9,7 @@ from collections import deque
 
 import msgspec
 
+from everstep.analyzer.codes import CODES
 from everstep.core.check import check_step
 from everstep.core.policy import Policy
 from everstep.core.reissue import reissue
@@ -22,6 +23,7 @@ from everstep.model.record import Record
 from everstep.model.spec import RunSpec
 from everstep.model.verdict import Blame, Confidence, Refusal, Verdict
 from everstep.testing.clock import FakeClock
+from everstep.testing.exams import FakeExams
 from everstep.testing.memory import FakeMemory
 from everstep.testing.tier import FakeTier
 
@@ -44,9 +46,11 @@ class Cluster:
         self.snapshots = snapshots
         self.memory = FakeMemory(copies_lag=copies_lag)
         self.tier = FakeTier()
+        self.exams = FakeExams()
         self.chosen: list[tuple[int | None, int | None]] = []  # of each generation: step gone on from, best possible
         self.diagnosis = _diagnosis(None, "", 0.0)
         self.moved_on = False
+        self.broken: dict[str, str] = {}  # versions of the program that cannot start, and why
         self._spec = spec
         self._queue: deque[Event] = deque()
         self._num_nodes = 0
@@ -98,9 +102,16 @@ class Cluster:
         exit_ = Exit(rank=rank, at=self.clock.now, **how)  # type: ignore[arg-type]
         return self.feed(self._exited(exit_))
 
-    def hang(self, culprit: int | None, code: str = "ES-H02", moved_on: bool = False) -> list[Action]:
-        """The hang rule suspects; the evidence will say `code` of this rank. None: it shows no fault."""
-        self.diagnosis = _diagnosis(culprit, code, self.clock.now)
+    def hang(
+        self, culprit: int | None, code: str = "ES-H02", moved_on: bool = False, group: tuple[int, ...] = ()
+    ) -> list[Action]:
+        """The hang rule suspects; the evidence will say `code` of this rank, in a pipeline with the ranks of `group`.
+        None: it shows no fault."""
+        found = _diagnosis(culprit, code, self.clock.now)
+        self.diagnosis = found
+        if group:
+            pipeline = {"group": "mesh_pp", "group_ranks": group, "confidence": Confidence.MEDIUM}
+            self.diagnosis = msgspec.structs.replace(found, **pipeline)
         self.moved_on = moved_on
         suspected = events.HangSuspected(
             at=self.clock.now,
@@ -163,6 +174,10 @@ class Cluster:
         """With its memory."""
         self.memory.lose(node, keep=False)
         return self.feed(events.NodeLost(at=self.clock.now, node=node, reason=reason, signal=9))
+
+    def silence(self, node: str, silent_s: float = 3.6) -> list[Action]:
+        """Nothing is heard of it any more; the engine can still end it."""
+        return self.feed(events.NodeSilent(at=self.clock.now, node=node, silent_s=silent_s))
 
     def agree(self, step: int | None = None) -> list[Action]:
         """All replicas held the same after this step; without one, after the newest."""
@@ -235,6 +250,8 @@ class Cluster:
                         took_s=0.0,
                     )
                 )
+            case actions.ExamineNode():
+                self._queue.append(self.exams.answer(action, self.clock.now))
             case actions.Diagnose():
                 self._queue.append(
                     events.Diagnosed(
@@ -250,6 +267,17 @@ class Cluster:
 
     def _keep_copies(self, action: Action) -> None:
         match action:
+            case actions.ValidateUpdate():
+                why = self.broken.get(action.version.id, "")
+                self._queue.append(
+                    events.UpdateValidated(
+                        at=self.clock.now,
+                        node=action.node,
+                        version=action.version.id,
+                        is_good=not why,
+                        why=why or "1 file compiles",
+                    )
+                )
             case actions.PlaceBackups():
                 self.memory.backups.update({backup.rank: backup.node for backup in action.backups})
             case actions.PersistSnapshot():
@@ -365,7 +393,7 @@ class Cluster:
 
 
 def _diagnosis(culprit: int | None, code: str, at: float) -> Verdict:
-    blame, sure = Blame.UNKNOWN, Confidence.HIGH
+    blame, sure = Blame(CODES[code].blame) if code in CODES else Blame.UNKNOWN, Confidence.HIGH
     if culprit is None:
         return Verdict(code="ES-H00", sentence="no fault found.", blame=blame, confidence=sure, at=at)
     sentence = f"rank {culprit} never entered all_reduce #7; the others wait there."

@@ -155,11 +155,31 @@ def _answer(player: _Player, args: list[str]) -> list[Action]:
 
 
 def _hang(player: _Player, args: list[str]) -> list[Action]:
-    """hang RANK [CODE] | hang none | hang moved-on: what the hang rule suspects, and what the evidence then says."""
+    """hang RANK [CODE] [group=0,1] | hang none | hang moved-on: what the hang rule suspects, and what the evidence then
+    says."""
     if args[0] in ("none", "moved-on"):
         culprit = None if args[0] == "none" else 0
         return player.cluster.hang(culprit, moved_on=args[0] == "moved-on")
-    return player.cluster.hang(int(args[0]), args[1] if args[1:] else "ES-H02")
+    group = next((arg.removeprefix("group=").split(",") for arg in args if arg.startswith("group=")), ())
+    codes = [arg for arg in args[1:] if "=" not in arg]
+    return player.cluster.hang(int(args[0]), codes[0] if codes else "ES-H02", group=tuple(map(int, group)))
+
+
+def _break(player: _Player, args: list[str]) -> list[Action]:
+    """break NODE KIND,KIND [CHANCE] | break NODE mute: what the machine fails at when it is examined."""
+    if args[1] == "mute":
+        player.cluster.exams.mute.add(args[0])
+    else:
+        player.cluster.exams.break_at(args[0], args[1], float(args[2]) if args[2:] else 1.0)
+    return []
+
+
+def _examined(player: _Player, args: list[str]) -> list[Action]:
+    """examined NODE EXAM: the node says now that it passed."""
+    cluster = player.cluster
+    at, generation = cluster.clock.now, cluster.state.generation
+    said = events.NodeExamined(at=at, node=args[0], generation=generation, exam=args[1], passed=True, why="late")
+    return cluster.feed(said)
 
 
 def _anomaly(player: _Player, args: list[str]) -> list[Action]:
@@ -207,6 +227,24 @@ def _restore_failed(player: _Player, args: list[str]) -> list[Action]:
     return cluster.feed(failed)
 
 
+def _update(player: _Player, args: list[str]) -> list[Action]:
+    """update VERSION [urgent] [by=WHO] [cannot start, because ...]: somebody changed the code."""
+    version, *rest = args
+    words = [word for word in rest if word != "urgent" and not word.startswith("by=")]
+    if words:
+        player.cluster.broken[version] = " ".join(words)
+    requested = events.UpdateRequested(
+        at=player.cluster.clock.now,
+        version=version,
+        source=f"git {version}",
+        code=f"/run/code/{version}",
+        root="/home/anna/job",
+        is_urgent="urgent" in rest,
+        by=next((word[3:] for word in rest if word.startswith("by=")), ""),
+    )
+    return player.cluster.feed(requested)
+
+
 def _doctor(player: _Player, args: list[str]) -> list[Action]:
     return player.cluster.feed(events.EvidenceRequested(at=player.cluster.clock.now, request="e1"))
 
@@ -217,6 +255,8 @@ COMMANDS: dict[str, Callable[[_Player, list[str]], list[Action]]] = {
     "wait": lambda player, args: player.cluster.wait(float(args[0].removesuffix("s"))),
     "kill": lambda player, args: player.cluster.kill(int(args[0])),
     "hang": _hang,
+    "break": _break,
+    "examined": _examined,
     "alert": lambda player, args: player.cluster.alert(*args),
     "anomaly": _anomaly,
     "doctor": _doctor,
@@ -233,7 +273,9 @@ COMMANDS: dict[str, Callable[[_Player, list[str]], list[Action]]] = {
     "raise": lambda player, args: player.cluster.raise_in(int(args[0]), *args[1:]),
     "lose-peer": lambda player, args: player.cluster.lose_peer(int(args[0])),
     "lose-node": _node_event,
+    "silent": lambda player, args: player.cluster.silence(args[0]),
     "succeed": lambda player, args: player.cluster.succeed(),
+    "update": _update,
     "restart-controller": lambda player, args: player.cluster.restart_controller(),
     "drill": _drill,
     "stop": _stop,

@@ -10,7 +10,7 @@ def describe_actions(decided: list[Action]) -> list[str]:
     lines: list[str] = []
     said: set[tuple[str, ...]] = set()
     for action in decided:
-        text = tuple(_lines(action))
+        text = tuple(_examination(action, decided) if isinstance(action, actions.ExamineNode) else _lines(action))
         folds = isinstance(
             action, actions.StartWorkers | actions.StopWorkers | actions.Concluded | actions.PersistSnapshot
         )
@@ -19,6 +19,18 @@ def describe_actions(decided: list[Action]) -> list[str]:
         said.add(text)
         lines += text
     return lines
+
+
+_WITH_WHY = ("examine", "replay", "reattempt", "evict-group", "flow-exhausted")
+
+
+def _examination(action: actions.ExamineNode, decided: list[Action]) -> list[str]:
+    """One line for all groups that are examined together, at the first of its actions."""
+    same = [a for a in decided if isinstance(a, actions.ExamineNode) and a.exam == action.exam]
+    if action is not same[0]:
+        return []
+    groups = dict.fromkeys("+".join(a.group) for a in same)
+    return [f"examine {action.exam} {action.kind}: {', '.join(groups)}"]
 
 
 def _asking(action: actions.CollectEvidence | actions.Diagnose) -> str:
@@ -39,7 +51,8 @@ def _lines(action: Action) -> list[str]:
     match action:
         case actions.StartWorkers():
             resume = "from the start" if action.resume_step is None else f"after step {action.resume_step}"
-            return [f"start generation {action.generation} {resume}", f"    why: {action.why}"]
+            code = f" with {action.version.id}" if action.version is not None else ""
+            return [f"start generation {action.generation} {resume}{code}", f"    why: {action.why}"]
         case actions.StopWorkers():
             return [f"stop generation {action.generation}"]
         case actions.IncidentOpened():
@@ -48,6 +61,8 @@ def _lines(action: Action) -> list[str]:
             verdict, decision = action.verdict, action.decision
             lines = [f"{action.incident} {verdict.code} {verdict.sentence} [{verdict.confidence}]"]
             lines.append(f"    {decision.rule}: {decision.chosen}")
+            lines += [f"    because: {decision.why}"] if decision.rule in _WITH_WHY else []
+            lines += [f"    then: {decision.then}"] if decision.then else []
             return lines + [f"    not: {refused.what}, because {refused.why}" for refused in decision.refused]
         case actions.Refused():
             return [f"refuse: {action.what}", f"    why: {action.why}"]
@@ -78,6 +93,12 @@ def _copying(action: Action) -> list[str]:
             return [f"persist step {action.step} in {action.root}{last}", f"    why: {action.why}"]
         case actions.CommitCheckpoint():
             return [f"commit step {action.step}" + (", trusted" if action.is_trusted else "")]
+        case actions.ValidateUpdate():
+            how = "start it if it can" if action.can_start else "read it"
+            return [f"check {action.version.id} on {action.node}: {how}"]
+        case actions.UpdateConcluded():
+            back = f", back to {action.back_to}" if action.back_to else ""
+            return [f"{action.version}: {action.stage}{back}", f"    why: {action.why}"]
         case actions.StrikeCheckpoint():
             return [f"strike the checkpoint of step {action.step}", f"    why: {action.why}"]
         case _:
