@@ -25,6 +25,7 @@ from everstep.agent.memory import Memory
 from everstep.agent.reaping import Reaper
 from everstep.agent.starting import Home, Starter
 from everstep.agent.template import Template, TemplateNews, everstep_home
+from everstep.agent.versions.trial import Trials
 from everstep.agent.warden import Warden
 from everstep.agent.watching import collecting
 from everstep.agent.watching.monitor import Monitor
@@ -79,6 +80,7 @@ class Node:
         self._copies = copies
         self._ailments = Ailments()
         self._examiner = Examiner(node, home, reaper=reaper, warden=warden, ailments=self._ailments, report=report)
+        self._trials = Trials(node, home.run_dir / "nodes" / node, home.base_env, reaper, report)
         self._spec: RunSpec | None = None
         self._template: Template | None = None
         self._starter: Starter | None = None
@@ -151,6 +153,8 @@ class Node:
             ):
                 is_current = getattr(action, "generation", self._fence) == self._fence
                 self._copies.do(action, self._lives, is_current=is_current, is_stopping=self._is_stopping)
+            case act.ValidateUpdate() if self._spec is not None:
+                self._spawn(self._trials.look(action, self._spec))
             case act.CollectEvidence():
                 self._spawn(self._collect(action))
             case act.ExamineNode() if action.generation < self._fence:
@@ -202,6 +206,11 @@ class Node:
         event = await self._slow_rounds.look(group, number, self._spec.world_size, time.time())
         if event.ranks and group is self._group and not group.is_stopping:
             self._report(event)
+
+    def end_ranks(self) -> None:
+        """At once, without a word to them: they must not do another step. What they leave is ended by `close`."""
+        if self._group is not None:
+            self._group.kill()
 
     async def close(self, grace_s: float = END_GRACE_S) -> None:
         """End everything on this node."""
@@ -280,7 +289,9 @@ class Node:
         )
         self._group = group
         self._hearing.begin(group, action.world_size)
-        why, failed = await asyncio.gather(self._starter.prepare(action.num_ranks), self._copies.prepare(action))
+        why, failed = await asyncio.gather(
+            self._starter.prepare(action.num_ranks, action.version), self._copies.prepare(action)
+        )
         self._started = failed or await self._start_ranks(action, group, why)
         self._report(self._started)
         if not isinstance(self._started, events.WorkersStarted):

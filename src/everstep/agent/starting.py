@@ -19,6 +19,7 @@ from everstep.agent.board import Board
 from everstep.agent.channel import Channel
 from everstep.agent.memory import Memory
 from everstep.agent.template import Template
+from everstep.agent.versions import placing
 from everstep.agent.watching.watch_link import WatchLink
 from everstep.agent.workers import Group, Paths, Worker
 from everstep.core.policy import Policy
@@ -26,6 +27,7 @@ from everstep.errors import EverstepError
 from everstep.model.actions import StartWorkers
 from everstep.model.facts import Started
 from everstep.model.spec import Launch, RunSpec
+from everstep.model.versions import Version
 from everstep.probes.oom import KernelLog
 
 TEMPLATE_WAIT_S = 60.0
@@ -64,14 +66,14 @@ class Starter:
         self._ailments = ailments or Ailments()
         self._log = KernelLog()
 
-    async def prepare(self, num_ranks: int) -> str:
+    async def prepare(self, num_ranks: int, version: Version | None = None) -> str:
         """Wait for parked workers. Empty, or why there are none."""
-        why = self.why_fresh()
+        why = self.why_fresh(version)
         if why or self._template is None:
             return why
         return await self._template.wait_parked(num_ranks, TEMPLATE_WAIT_S)
 
-    def why_fresh(self) -> str:
+    def why_fresh(self, version: Version | None = None) -> str:
         """Why the template is out of the question for this program; empty if it is not."""
         if self._spec.launch is Launch.COMMAND:
             return "the program is not run by our interpreter (--no-python)"
@@ -79,33 +81,34 @@ class Starter:
             return f"EVERSTEP_TEMPLATE={self._home.base_env['EVERSTEP_TEMPLATE']}"
         if self._python() != sys.executable:
             return f"PYTHON_EXEC={self._python()}"
-        return ""
+        return placing.why_fresh(version)
 
     def start(self, action: StartWorkers, local_rank: int, group: Group, why: str) -> Started:
         """Make one rank's process and give it its assignment. Raises EverstepError, OSError."""
         rank = action.first_rank + local_rank
+        placed = placing.place(self._spec, action.version, self._home.base_env)
         logs = Path(self._spec.log_dir) if self._spec.log_dir else self._home.run_dir / "logs"
         paths = Paths.prepare(logs=logs, errors=self._home.run_dir / "errors", generation=action.generation, rank=rank)
         spawned_at = time.time()
         self._board.reset(local_rank, rank=rank, generation=action.generation, spawned_at=spawned_at)
-        parked = self._template.take() if self._template is not None and not self.why_fresh() else None
+        parked = self._template.take() if self._template is not None and not self.why_fresh(action.version) else None
         if parked is not None:
             pid, link, how, why = parked.pid, parked.link, "template", ""
         else:
-            pid, link = spawn.spawn_worker(self._home.base_env, self._python())
+            pid, link = spawn.spawn_worker(placed.env, self._python())
             how = "command" if self._spec.launch is Launch.COMMAND else "fresh"
             why = why or "no parked worker was left"
         worker = Worker(rank=rank, local_rank=local_rank, pid=pid, paths=paths, log=self._log)
         group.add(worker, _channel_of(link))
-        self._assign(action, worker)
+        self._assign(action, worker, placed)
         return Started(rank=rank, pid=pid, how=how, why=why, at=spawned_at)
 
     def close(self) -> None:
         self._log.close()
 
-    def _assign(self, action: StartWorkers, worker: Worker) -> None:
+    def _assign(self, action: StartWorkers, worker: Worker, placed: placing.Placed) -> None:
         env = environment.rank_environment(
-            self._home.base_env,
+            placed.env,
             self._spec,
             action,
             local_rank=worker.local_rank,
@@ -120,8 +123,9 @@ class Starter:
             "generation": action.generation,
             "world_size": action.world_size,
             "env": env,
-            "program": self._spec.program,
-            "args": self._spec.args,
+            "program": placed.program,
+            "args": placed.args,
+            "moved": placed.moved,
             "launch": str(self._spec.launch),
             "cwd": self._spec.cwd or os.getcwd(),  # noqa: PTH109
             "stdout": str(worker.paths.stdout),

@@ -12,7 +12,7 @@ import sys
 
 from everstep.wire import local
 from everstep.worker import assignment as assignments
-from everstep.worker import drill, errors, hooks, life, program
+from everstep.worker import drill, errors, hooks, life, program, relocation
 from everstep.worker.assignment import Assignment
 from everstep.worker.board import BoardLine, Phase
 from everstep.worker.runtime import Runtime, install
@@ -39,6 +39,7 @@ def serve(link: socket.socket, template_modules: frozenset[str] = frozenset()) -
     try:
         job = assignments.parse(frame)
         _take_place(job)
+        relocation.set_up(frame.get("moved"))
         runtime = _make_runtime(link, frame, job, fds, template_modules)
     except (assignments.AssignmentError, OSError, IndexError) as error:
         print(f"everstep: this rank cannot start: {error}", file=sys.stderr)  # noqa: T201
