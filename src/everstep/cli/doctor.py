@@ -37,7 +37,8 @@ def run(given: argparse.Namespace) -> int:
     run_dir = find_run(given.named or given.run)
     cursor = Cursor(run_dir.journal)
     cursor.read()  # what was before is not ours
-    request = str(post(run_dir, "/api/doctor", {})["request"])
+    answer = post(run_dir, "/api/doctor", {})
+    request, turned_away = str(answer["request"]), dict(answer.get("turned_away", {}))
     missing = _await(cursor, request, given.timeout)
     place = run_dir.path / "evidence" / request
     folder = read_folder(place, time.time())
@@ -45,14 +46,22 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         collected = {"folder": str(place), "missing_nodes": missing}
         found = {**to_object(diagnosis, folder), "per_rank": _per_rank(folder.case), "collected": collected}
+        found["turned_away"] = turned_away
         print(encode(found))
         return 0
     print(render(diagnosis, folder))
     print(printable("\n".join(["", *render_ranks(folder.case, diagnosis.clusters), ""])))
     for node in missing:
         print(f"node {node} did not answer within {given.timeout:g} s")
+    if turned_away:
+        print(turned_away_text(turned_away))
     print(f"everstep analyze {place}   reads it again")
     return 0
+
+
+def turned_away_text(counts: dict[str, int]) -> str:
+    kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(counts.items()))
+    return f"turned away by the controller since it began: {kinds}   see docs/security.md"
 
 
 def _per_rank(case: Case) -> list[dict[str, Any]]:

@@ -189,7 +189,8 @@ class Api:
 
     async def _doctor(self, request: web.Request) -> web.Response:
         name = f"e{self._controller.ledger.journal.seq + 1}"
-        return await self._take(EvidenceRequested(at=time.time(), request=name), {"request": name})
+        answer = {"request": name, "turned_away": dict(self._controller.gate.rejections.counts)}
+        return await self._take(EvidenceRequested(at=time.time(), request=name), answer)
 
     async def _approve(self, request: web.Request) -> web.Response:
         body = await _body(request, ApproveBody)

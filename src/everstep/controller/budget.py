@@ -1,11 +1,11 @@
 """How much one peer may say: a bucket of units that fills again with time. Who says more is read more slowly.
 
 Nothing is dropped: the peer keeps what is not acknowledged, its connection fills, and it waits. So a peer that floods
-takes its own share of the controller and nobody else's. An agent says some ten reports a second.
+takes its own share of the controller and nobody else's. An agent makes some ten reports a second.
 """
 
-UNITS_PER_S = 200.0
-MAX_UNITS = 5_000.0
+UNITS_PER_S = 100.0
+MAX_UNITS = 1_000.0
 """A link that comes back brings what happened meanwhile at once."""
 
 UNIT_BYTES = 4096

@@ -87,7 +87,7 @@ class FrameReader:
         end = self._frame_bytes()
         try:
             frame = json.loads(self._data[_LENGTH.size : end])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # or a rank that nests deeply would end its agent
             raise FrameError(f"not JSON: {error}") from error
         if not isinstance(frame, dict):
             raise FrameError(f"expected an object, got {type(frame).__name__}")
