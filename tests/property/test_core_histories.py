@@ -96,6 +96,11 @@ ANY_EVENT = st.one_of(
     st.builds(events.WorkersFailedToStart, why=st.just("fork"), **COMMON),
     st.builds(events.MarksReported, accounts=st.lists(ACCOUNTS, max_size=4).map(tuple), **COMMON),
     st.builds(events.WorkerExited, exit=EXITS, **COMMON),
+    st.builds(
+        events.NodeExamined, exam=st.sampled_from(["i1/1", "i2/1", "i2/2"]),
+        passed=st.sampled_from([None, True, False]), why=st.just("it was examined"),
+        digest=st.sampled_from(["", "a", "b"]), **COMMON,
+    ),
     st.builds(events.WorkersStopped, exits=st.lists(EXITS, max_size=3).map(tuple), held=HELD, backups=HELD, **COMMON),
     st.builds(events.ReplicasAgreed, at=TIMES, generation=GENERATIONS, step=st.integers(0, 9)),
     st.builds(
@@ -109,8 +114,11 @@ ANY_EVENT = st.one_of(
         at=TIMES,
         key=st.builds(
             "{}:{}".format,
-            st.sampled_from(["settle", "start", "rendezvous", "node", "approval", "evidence", "diagnosis", "evict"]),
-            st.sampled_from(["0", "1", "r1", "r2", "i1"]),
+            st.sampled_from(
+                ["settle", "start", "rendezvous", "node", "approval", "evidence", "diagnosis", "evict", "exam",
+                 "backoff"]
+            ),
+            st.sampled_from(["0", "1", "r1", "r2", "i1", "i1/1", "i2/1"]),
         ),
     ),
     st.builds(events.EvidenceRequested, at=TIMES, request=st.sampled_from(["e1", "i1"])),
@@ -187,8 +195,10 @@ def test_a_cluster_that_answers_always_gets_somewhere(data: st.DataObject, spec:
         if cluster.state.is_over:
             break
         _one_thing(cluster, data)
-        assert cluster.state.phase not in (Phase.STOPPING, Phase.GATHERING, Phase.NEW)
+        assert cluster.state.phase not in (Phase.STOPPING, Phase.EXAMINING, Phase.NEW)
+        assert cluster.state.phase is not Phase.GATHERING or cluster.state.is_backing_off
     cluster.wait(2000)
+    assert cluster.state.phase is not Phase.GATHERING
     if cluster.state.phase is Phase.PROPOSING:
         raise AssertionError("a proposal outlived its timer")
     started = [a for record in cluster.records for a in record.actions if isinstance(a, actions.StartWorkers)]
