@@ -55,7 +55,8 @@ def update_line(view: RunView, update: UpdateView) -> str:
     if update.generation is None:
         doing = "is being looked at" if update.stage is Stage.CHECKING else f"{update.stage}: {why}"
         return f"{title} {doing}"
-    line = f"{title} {_applied_text(cost_of(view, update))}"
+    is_over = update.stage in (Stage.ROLLED_BACK, Stage.SUPERSEDED)
+    line = f"{title} {_applied_text(cost_of(view, update), is_over=is_over)}"
     if update.incident is not None:
         line += f", merged into the restart of {update.incident}"
     if update.stage is Stage.ROLLED_BACK:
@@ -101,7 +102,7 @@ def render_update(view: RunView, update: UpdateView, style: Style = PLAIN) -> st
     for name, value in update.version.env.items():
         lines += field("env", f"{name}={value}")
     for staged in update.history:
-        lines += field(str(staged.stage), f"{clock(staged.at)}  {printable(staged.why)}   (seq {staged.seq})")
+        lines += field("then", f"{clock(staged.at)}  {staged.stage}: {printable(staged.why)}   (seq {staged.seq})")
     if update.generation is not None:
         cost = cost_of(view, update)
         lines += field(
@@ -133,9 +134,9 @@ def updates_json(view: RunView) -> list[dict[str, Any]]:
     return found
 
 
-def _applied_text(cost: Cost) -> str:
+def _applied_text(cost: Cost, *, is_over: bool) -> str:
     if cost.stepped_at is None:
-        return "is being started"
+        return "did no step" if is_over else "is being started"
     at = "" if cost.at_step is None else f" at step {count(cost.at_step)}"
     lost = f"{NOT_MEASURED} steps" if cost.lost_steps is None else plural(cost.lost_steps, "step")
     return f"applied{at}: {duration(cost.took_s)}, {lost} lost"

@@ -1,0 +1,133 @@
+"""Copies of code: what is in them, what stands for what, and which folders are none of code."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from everstep.errors import ConfigError
+from everstep.launcher import versions
+from everstep.launcher.versions import copy_folder, copy_for_update, copy_of_start
+from everstep.model.spec import Launch, RunSpec
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    folder = tmp_path / "job"
+    (folder / "pkg").mkdir(parents=True)
+    (folder / "train.py").write_text("import pkg.model\n")
+    (folder / "pkg" / "model.py").write_text("WIDTH = 4\n")
+    return folder
+
+
+def spec_of(folder: Path, program: str = "train.py", launch: Launch = Launch.SCRIPT) -> RunSpec:
+    return RunSpec(program=program, cwd=str(folder), launch=launch)
+
+
+def files_in(folder: str) -> set[str]:
+    return {str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def test_a_copy_does_not_change_with_the_original(job: Path, tmp_path: Path):
+    copied = copy_folder(job, job, tmp_path / "run")
+    (job / "pkg" / "model.py").write_text("WIDTH = 5\n")
+    assert (Path(copied.code) / "pkg" / "model.py").read_text() == "WIDTH = 4\n"
+    other = copy_folder(job, job, tmp_path / "run")
+    assert other.code != copied.code
+
+
+def test_the_same_content_is_one_folder_wherever_it_came_from(job: Path, tmp_path: Path):
+    twin = tmp_path / "twin"
+    subprocess.run(["cp", "-r", job, twin], check=True)
+    first, second = copy_folder(job, job, tmp_path / "run"), copy_folder(twin, job, tmp_path / "run")
+    assert first.code == second.code
+    assert [path.name for path in (tmp_path / "run" / "code").iterdir()] == [Path(first.code).name]
+
+
+def test_caches_environments_repositories_and_runs_are_left_out(job: Path, tmp_path: Path):
+    for name in (".git", "__pycache__", "env", "old-run"):
+        (job / name).mkdir()
+        (job / name / "file.py").write_text("")
+    (job / "env" / "pyvenv.cfg").write_text("")
+    (job / "old-run" / "journal.jsonl").write_text("")
+    run_dir = job / "run"  # within the code itself: the copy must not hold itself
+    copied = copy_folder(job, job, run_dir)
+    assert files_in(copied.code) == {"train.py", "pkg/model.py"}
+
+
+def test_large_files_are_linked(job: Path, tmp_path: Path):
+    (job / "weights.bin").write_bytes(b"\0" * (versions.LARGE_BYTES + 1))
+    copied = copy_folder(job, job, tmp_path / "run")
+    link = Path(copied.code) / "weights.bin"
+    assert link.is_symlink()
+    assert link.resolve() == (job / "weights.bin").resolve()
+    assert copied.num_files == 2
+
+
+def test_a_folder_that_is_none_of_code_is_refused_and_leaves_nothing(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(versions, "MAX_BYTES", 20)
+    with pytest.raises(ConfigError, match="is not a folder of code"):
+        copy_folder(job, job, tmp_path / "run")
+    assert list((tmp_path / "run" / "code").iterdir()) == []
+
+
+def test_what_a_run_is_started_with_is_copied_with_its_repository(job: Path, tmp_path: Path):
+    (job / ".git").mkdir()
+    spec = copy_of_start(spec_of(job, "pkg/model.py"), tmp_path / "run")
+    assert spec.code_root == str(job)
+    assert files_in(spec.code_copy) == {"train.py", "pkg/model.py"}
+
+
+def test_a_repository_that_is_too_large_leaves_the_folder_of_the_program(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (job / ".git").mkdir()
+    monkeypatch.setattr(versions, "START_FILES", 1)
+    spec = copy_of_start(spec_of(job, "pkg/model.py"), tmp_path / "run")
+    assert spec.code_root == str(job / "pkg")
+    monkeypatch.setattr(versions, "START_FILES", 0)
+    spec = copy_of_start(spec_of(job, "pkg/model.py"), tmp_path / "run")
+    assert spec.code_copy == ""
+    assert "is not a folder of code" in spec.code_why
+
+
+def test_commands_are_not_copied(job: Path, tmp_path: Path):
+    spec = spec_of(job, "sh", Launch.COMMAND)
+    assert copy_of_start(spec, tmp_path / "run") == spec
+
+
+@pytest.mark.parametrize(
+    ("cwd", "program", "launch", "root"),
+    [
+        ("", "train.py", Launch.SCRIPT, ""),
+        ("", "pkg/model.py", Launch.SCRIPT, ""),
+        ("", "pkg.model", Launch.MODULE, ""),
+        ("pkg", "../train.py", Launch.SCRIPT, ""),
+    ],
+)
+def test_a_folder_stands_for_the_one_in_which_the_program_has_the_same_place(
+    job: Path, tmp_path: Path, cwd: str, program: str, launch: Launch, root: str
+):
+    twin = tmp_path / "twin"
+    subprocess.run(["cp", "-r", job, twin], check=True)
+    copied = copy_for_update(str(twin), spec_of(job / cwd, program, launch), tmp_path / "run")
+    assert copied.root == str(job / root).rstrip("/")
+
+
+def test_a_folder_of_scripts_stands_for_the_folder_of_the_script(job: Path, tmp_path: Path):
+    twin = tmp_path / "twin"
+    twin.mkdir()
+    (twin / "model.py").write_text("")
+    copied = copy_for_update(str(twin), spec_of(job, "pkg/model.py"), tmp_path / "run")
+    assert copied.root == str(job / "pkg")
+
+
+def test_what_is_neither_folder_nor_revision_is_refused(job: Path, tmp_path: Path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ConfigError, match=r"looked for train\.py in it"):
+        copy_for_update(str(empty), spec_of(job), tmp_path / "run")
+    with pytest.raises(ConfigError, match="is no folder"):
+        copy_for_update("main", spec_of(job), tmp_path / "run")
