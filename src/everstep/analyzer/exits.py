@@ -22,6 +22,9 @@ _CONSEQUENCE = re.compile(
 )
 """What gloo, NCCL and the store say when somebody else is gone (wordings of torch 2.6 to 2.13)."""
 
+MAX_EVIDENCE = 64
+"""Exits that a verdict shows one by one. A fault ends every rank of the job, and a hundred thousand say the same."""
+
 _CANNOT_RUN = frozenset({"SyntaxError", "IndentationError", "TabError", "ModuleNotFoundError", "ProgramNotFound"})
 
 
@@ -165,7 +168,7 @@ def _exit_verdict(facts: FaultFacts, cause: Exit, causes: list[Exit]) -> Verdict
         at=fault_time(cause),
         place=place,
         action=named.action if (named := _named(cause)) is not None else "",
-        evidence=tuple(_evidence(facts, e) for e in _strongest_first(facts, cause)),
+        evidence=_evidences(facts, _strongest_first(facts, cause)),
     )
 
 
@@ -210,7 +213,7 @@ def _lost_verdict(facts: FaultFacts) -> Verdict:
         ranks=first.ranks,
         node=first.node,
         at=first.at,
-        evidence=(*evidence, *(_evidence(facts, e) for e in facts.exits if not e.succeeded)),
+        evidence=(*evidence, *_evidences(facts, [e for e in facts.exits if not e.succeeded])),
     )
 
 
@@ -231,7 +234,7 @@ def _unrestored_verdict(facts: FaultFacts) -> Verdict:
         ranks=tuple(dict.fromkeys(failed.rank for failed in facts.unrestored)),
         node=None if is_disk else first.node,
         at=first.at,
-        evidence=(*evidence, *(_evidence(facts, e) for e in facts.exits if not e.succeeded)),
+        evidence=(*evidence, *_evidences(facts, [e for e in facts.exits if not e.succeeded])),
     )
 
 
@@ -329,13 +332,23 @@ def _contact_verdict(facts: FaultFacts, failures: list[Exit]) -> Verdict:
         confidence=Confidence.LOW,
         ranks=ranks,
         at=at,
-        evidence=tuple(_evidence(facts, e) for e in failures),
+        evidence=_evidences(facts, failures),
     )
 
 
 def _strongest_first(facts: FaultFacts, cause: Exit) -> list[Exit]:
     rest = [e for e in facts.exits if e.rank != cause.rank and not e.succeeded]
     return [cause, *sorted(rest, key=lambda e: (looks_like_consequence(e), fault_time(e)))]
+
+
+def _evidences(facts: FaultFacts, exits: list[Exit]) -> tuple[Evidence, ...]:
+    """Of the first ones, and how many more there are."""
+    shown = [_evidence(facts, exit_) for exit_ in exits[:MAX_EVIDENCE]]
+    more = len(exits) - len(shown)
+    if more > 0:
+        says = f"{more} more ranks ended; all of them are in the records of this incident"
+        shown.append(Evidence(at=fault_time(exits[-1]), source="exit status", says=says))
+    return tuple(shown)
 
 
 def _evidence(facts: FaultFacts, exit_: Exit) -> Evidence:

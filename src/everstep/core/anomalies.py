@@ -36,7 +36,7 @@ def take(turn: Turn, found: Verdict, *, is_declared: bool = True) -> None:
     """Nothing has failed yet. A machine that is to blame is evicted if it may be; else only said. `is_declared`: ranks
     that differ are replicas by somebody's word."""
     open_incident(turn, FaultFacts(at=turn.at, anomaly=found))
-    verdict = judge(turn.incident.facts)
+    verdict = judge(turn.incident.known)
     nodes = eviction.suspects(turn, verdict)
     plan = recovery.decide(turn, verdict)
     if is_declared and (plan.evict or _goes_back(turn, plan)):

@@ -40,14 +40,17 @@ def _slots(state: State) -> None:
     spec = state.spec
     _require(spec is not None and len(state.slots) == spec.num_slots, "the number of slots changed")
     taken = [node for node in state.slots if node is not None]
-    empty = tuple(slot for slot, node in enumerate(state.slots) if node is None)
-    _require(state.vacant == empty, f"vacant slots {state.vacant}, slots {state.slots}")
+    empty = [slot for slot, node in enumerate(state.slots) if node is None]
+    told = (state.num_vacant, state.first_vacant)
+    _require(told == (len(empty), min(empty, default=None)), f"vacant slots {told}, and in truth {empty}")
     holders = set(taken)
     _require(len(taken) == len(holders), f"a node holds two slots: {state.slots}")
     for member in state.members.values():
         holds = member.role is Role.ACTIVE
         _require(holds == (member.slot is not None), f"{member.node}: role {member.role}, slot {member.slot}")
-        _require(holds == (member.node in holders), f"{member.node}: role {member.role}, slots {state.slots}")
+        _require(
+            holds == (member.node in holders), f"{member.node}: role {member.role}, in a slot: {member.node in holders}"
+        )
 
 
 def _workers(state: State) -> None:

@@ -89,7 +89,7 @@ def on_timer_fired(turn: Turn, event: TimerFired) -> None:
         _check_start(turn)
     elif kind == "rendezvous" and current and turn.state.phase in _ALIVE:
         _check_rendezvous(turn)
-    elif kind == "node" and subject in turn.state.requests and turn.state.vacant:
+    elif kind == "node" and subject in turn.state.requests and turn.state.num_vacant:
         why = f"no node came within {turn.policy.node_timeout_s:g} s for an empty slot (policy node_timeout_s)"
         ending.give_up(turn, why)
     elif kind == "evict" and turn.state.phase is Phase.STOPPING and turn.state.incident is not None:
@@ -302,7 +302,7 @@ def _forget_judged(turn: Turn) -> None:
 
 
 def _conclude(turn: Turn) -> Plan:
-    verdict = examining.named(turn, judge(turn.incident.facts))
+    verdict = examining.named(turn, judge(turn.incident.known))
     plan = decide(turn, verdict)
     turn.set_incident(verdict=verdict, decision=plan.decision)
     turn.do(Concluded(incident=turn.incident.id, verdict=verdict, decision=plan.decision, why=plan.decision.why))
@@ -371,9 +371,12 @@ def _overdue(turn: Turn, code: str, ranks: tuple[int, ...], says: str) -> None:
 def _note_exits(turn: Turn, exits: Iterable[Exit]) -> None:
     """The first of each rank; how a rank ended that had ended before is known."""
     workers = turn.state.workers
-    new = {exit_.rank: exit_ for exit_ in reversed(tuple(exits)) if _is_running(workers.get(exit_.rank))}
+    new: dict[int, Exit] = {}
+    for exit_ in exits:
+        if _is_running(workers.get(exit_.rank)):
+            new.setdefault(exit_.rank, exit_)
     turn.set_workers(*(msgspec.structs.replace(workers[rank], exit=exit_) for rank, exit_ in new.items()))
-    _add_exits(turn, tuple(reversed(new.values())))
+    _add_exits(turn, tuple(new.values()))
 
 
 def _is_running(worker: Worker | None) -> bool:
@@ -383,8 +386,7 @@ def _is_running(worker: Worker | None) -> bool:
 def _add_exits(turn: Turn, exits: tuple[Exit, ...]) -> None:
     if turn.state.incident is None:
         return
-    facts = turn.incident.facts
-    turn.set_incident(facts=msgspec.structs.replace(facts, exits=(*facts.exits, *exits)))
+    turn.set_incident(exits=turn.incident.exits.updated({exit_.rank: exit_ for exit_ in exits}))
 
 
 def _nodes_of_ranks(turn: Turn) -> dict[int, str]:

@@ -240,7 +240,7 @@ def _is_evictable(verdict: Verdict) -> bool:
 
 
 def _signals(turn: Turn, verdict: Verdict) -> set[int]:
-    exits = turn.incident.facts.exits
+    exits = turn.incident.exits.values()
     return {e.signal for e in exits if e.rank in verdict.ranks and e.signal is not None and not e.stopped_by_us}
 
 

@@ -14,13 +14,8 @@ from everstep.model.spec import Launch
 
 def on_run_started(turn: Turn, event: RunStarted) -> None:
     spec = event.spec
-    turn.set(
-        run=event.run,
-        spec=spec,
-        phase=Phase.GATHERING,
-        slots=(None,) * spec.num_slots,
-        vacant=tuple(range(spec.num_slots)),
-    )
+    turn.set(run=event.run, spec=spec, phase=Phase.GATHERING)
+    turn.empty_slots()
     ask_for_store(turn, 0)
     for slot in range(spec.num_slots):
         acquire(turn, f"slot {slot} of {spec.num_slots} has no node yet")
@@ -40,12 +35,11 @@ def on_run_reopened(turn: Turn, event: RunReopened) -> None:
         )
     turn.drop_timers()
     turn.begin_workers(())
+    turn.empty_slots()
     turn.set(
         phase=Phase.GATHERING,
         attempt=event.attempt,
         members=FrozenMap(),
-        slots=(None,) * turn.spec.num_slots,
-        vacant=tuple(range(turn.spec.num_slots)),
         requests=(),
         stores={},
         store_asked=turn.state.generation,
@@ -114,7 +108,7 @@ def form_if_possible(turn: Turn) -> None:
     """Start the next generation when every slot has a node and its store is open; otherwise wait."""
     state = turn.state
     coming = state.generation + 1
-    if state.is_backing_off or state.phase is not Phase.GATHERING or state.vacant or coming not in state.stores:
+    if state.is_backing_off or state.phase is not Phase.GATHERING or state.num_vacant or coming not in state.stores:
         return
     if turn.spec.checkpoint_dir and not state.checkpoints_known:
         return

@@ -18,7 +18,9 @@ K = TypeVar("K", bound=int | str)
 V = TypeVar("V")
 W = TypeVar("W")
 
-_WIDTH = 64
+_BITS = 6
+_WIDTH = 1 << _BITS
+_MASK = _WIDTH - 1
 """Of both levels, so 4,096 leaves. 100,000 entries: 24 per leaf; a million still work, a little slower."""
 
 _TOGETHER = 4
@@ -44,7 +46,8 @@ class FrozenMap(Mapping[K, V]):
         self._take(dict(items))
 
     def __getitem__(self, key: K) -> V:
-        found: V = _leaf_of(self._root, key)[key][1]
+        number = key >> _TOGETHER if isinstance(key, int) else _hash(key)
+        found: V = self._root[number >> _BITS & _MASK][number & _MASK][key][1]
         return found
 
     @overload
@@ -52,7 +55,8 @@ class FrozenMap(Mapping[K, V]):
     @overload
     def get(self, key: K, /, default: V | W) -> V | W: ...
     def get(self, key: K, /, default: V | W | None = None) -> V | W | None:
-        found = _leaf_of(self._root, key).get(key)
+        number = key >> _TOGETHER if isinstance(key, int) else _hash(key)
+        found = self._root[number >> _BITS & _MASK][number & _MASK].get(key)
         return default if found is None else found[1]
 
     def __contains__(self, key: object) -> bool:
@@ -166,8 +170,12 @@ def _came(entry: tuple[int, Any, Any]) -> int:
 
 def _place(key: int | str) -> int:
     """Number of the leaf; the same in every process."""
-    number = zlib.crc32(key.encode("utf-8", "surrogatepass")) if isinstance(key, str) else key >> _TOGETHER
+    number = key >> _TOGETHER if isinstance(key, int) else _hash(key)
     return number % (_WIDTH * _WIDTH)
+
+
+def _hash(key: str) -> int:
+    return zlib.crc32(key.encode("utf-8", "surrogatepass"))
 
 
 def _leaf_of(root: tuple[_Branch, ...], key: int | str) -> _Leaf:

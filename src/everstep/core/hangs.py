@@ -103,7 +103,7 @@ def _act(turn: Turn) -> None:
     if turn.spec.mode is Mode.ACT:
         stop_generation(turn)
         return
-    verdict = judge(turn.incident.facts)
+    verdict = judge(turn.incident.known)
     why = f"mode {turn.spec.mode}: a job that hangs is explained and left alone; its own time-out may end it"
     restart = Refusal(what=f"restart all {turn.spec.world_size} ranks", why=f"mode is {turn.spec.mode}")
     decision = Decision(chosen="leave the job as it is", rule="explain-only", why=why, refused=(restart,))
@@ -113,7 +113,7 @@ def _act(turn: Turn) -> None:
 
 
 def _let_run(turn: Turn, outcome: str, why: str) -> None:
-    if any(not exit_.succeeded for exit_ in turn.incident.facts.exits):
+    if any(not exit_.succeeded for exit_ in turn.incident.exits.values()):
         stop_generation(turn)  # a rank ended meanwhile: whatever the evidence says, this generation is over
         return
     turn.do(IncidentClosed(incident=turn.incident.id, outcome=outcome, why=why))

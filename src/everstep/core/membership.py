@@ -73,7 +73,7 @@ def on_node_silent(turn: Turn, event: NodeSilent) -> None:
 
 
 def on_node_refused(turn: Turn, event: NodeRefused) -> None:
-    if turn.state.vacant:
+    if turn.state.num_vacant:
         give_up(turn, f"no node to be had for a slot: {event.why}")
     else:
         turn.set(requests=turn.state.requests[1:])
@@ -91,7 +91,9 @@ def on_standby_timer(turn: Turn) -> None:
 
 def fill_slots(turn: Turn) -> None:
     """Give every empty slot a standby; ask the engine for what is missing."""
-    for slot in turn.state.vacant:
+    if not turn.state.num_vacant:
+        return
+    for slot in [slot for slot, node in enumerate(turn.state.slots) if node is None]:
         members = turn.state.members.values()
         standby = next((m for m in members if m.role is Role.STANDBY and not m.suspected), None)
         if standby is not None:
@@ -104,8 +106,8 @@ def fill_slots(turn: Turn) -> None:
 def _admit(turn: Turn, event: NodeJoined) -> None:
     member = Member(node=event.node, host=event.host, pid=event.pid, role=Role.STANDBY)
     turn.set_members(member)
-    if turn.state.vacant:
-        _give_slot(turn, member, turn.state.vacant[0])
+    if turn.state.first_vacant is not None:
+        _give_slot(turn, member, turn.state.first_vacant)
 
 
 def _give_slot(turn: Turn, member: Member, slot: int) -> None:

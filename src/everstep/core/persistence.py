@@ -318,7 +318,7 @@ def _end(turn: Turn) -> None:
 def _last_step(turn: Turn) -> tuple[int | None, str]:
     """The newest step that all nodes still hold in memory, and why it is not to be written."""
     state = turn.state
-    if state.vacant:
+    if state.num_vacant:
         return None, "a node is lost, and with it the memory of its ranks"
     if trust.is_corrupted(state.incident):
         return None, "replicas differed, and what memory holds may be wrong"

@@ -10,7 +10,7 @@ from everstep.core.course import Course, Examination, FruitlessRestarts
 from everstep.core.frozenmap import FrozenMap, Names
 from everstep.core.tally import Tally
 from everstep.core.worker import Worker
-from everstep.model.facts import Checkpoint, Fetch, Held, RankGroup
+from everstep.model.facts import Checkpoint, Exit, Fetch, Held, RankGroup
 from everstep.model.spec import RunSpec
 from everstep.model.verdict import Decision, Verdict
 from everstep.model.versions import FIRST, Stage, Version
@@ -114,13 +114,19 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     best_step: int | None = None  # newest step that every rank had completed when the generation ended
     verdict: Verdict | None = None
     decision: Decision | None = None
-    facts: FaultFacts
+    facts: FaultFacts  # but for the exits
+    exits: FrozenMap[int, Exit] = FrozenMap()  # rank -> how it ended, in the order in which it was told
     drill: str | None = None
     asked: Names = Names()  # nodes whose evidence of a hang has not come
     evicting: tuple[str, ...] = ()  # nodes that are ended because they are suspected; also when they are gone
     not_evicted: tuple[str, ...] = ()  # the engine did not end them
     examination: Examination | None = None  # under way in phase EXAMINING; over: what it found
     restarted: bool = False  # a new generation was started because of it
+
+    @property
+    def known(self) -> FaultFacts:
+        """All of the facts, to be judged."""
+        return msgspec.structs.replace(self.facts, exits=tuple(self.exits.values()))
 
 
 class Deferred(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +168,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = -1  # invariant: never decreases
     members: FrozenMap[str, Member] = FrozenMap()
     slots: tuple[str | None, ...] = ()  # node of each slot
-    vacant: tuple[int, ...] = ()  # slots without a node, lowest first
+    num_vacant: int = 0  # slots without a node
+    first_vacant: int | None = None  # the lowest of them
     requests: tuple[str, ...] = ()  # AcquireNode not answered yet
     num_requests: int = 0
     failed_joins: int = 0  # agents in a row that ended before they joined

@@ -3,7 +3,6 @@
 What is derived from something else in the state (the tally of workers, the vacant slots) changes here, and with it.
 """
 
-import bisect
 from collections.abc import Iterable
 from typing import Any
 
@@ -64,17 +63,25 @@ class Turn:
             *(msgspec.structs.replace(known[rank], account=account) for rank, account in newest.items()),
         )
 
+    def empty_slots(self) -> None:
+        """All of them."""
+        num_slots = self.spec.num_slots
+        self.set(slots=(None,) * num_slots, num_vacant=num_slots, first_vacant=0 if num_slots else None)
+
     def begin_workers(self, workers: Iterable[Worker]) -> None:
         """Those of a new generation; of none, when the processes of the last one are gone."""
         made = FrozenMap({worker.rank: worker for worker in workers})
         self.set(workers=made, tally=Tally.of(made.values()))
 
     def give_slot(self, slot: int, node: str | None) -> None:
-        slots, vacant = self.state.slots, self.state.vacant
-        at = bisect.bisect_left(vacant, slot)
-        was_vacant = vacant[at : at + 1] == (slot,)
-        vacant = vacant[:at] + ((slot,) if node is None else ()) + vacant[at + was_vacant :]
-        self.set(slots=(*slots[:slot], node, *slots[slot + 1 :]), vacant=vacant)
+        slots, num_vacant, first = list(self.state.slots), self.state.num_vacant, self.state.first_vacant
+        num_vacant += (node is None) - (slots[slot] is None)
+        slots[slot] = node
+        if node is None:
+            first = slot if first is None else min(first, slot)
+        elif first == slot:
+            first = slots.index(None, slot) if num_vacant else None
+        self.set(slots=tuple(slots), num_vacant=num_vacant, first_vacant=first)
 
     def do(self, action: Action) -> None:
         self.actions.append(action)
