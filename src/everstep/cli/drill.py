@@ -14,6 +14,7 @@ from everstep.analyzer.words import ranks_text
 from everstep.cli.ask import AnswerLostError, post
 from everstep.core.drills import (
     ANOMALY_KINDS,
+    AWAY_KINDS,
     MACHINE_KINDS,
     NODE_KINDS,
     PATTERNS,
@@ -84,6 +85,10 @@ EXPECTED = {
     "nan": Expected("the loss is reported to be no number any more", ("ES-N01",), _LEFT),
     "kill-agent": Expected("node replaced, all ranks restarted, run recovered"),
     "lose-node": Expected("node replaced, its ranks restored from copies or from disk, run recovered"),
+    "cut-node": Expected(
+        "declared lost within 5 s, replaced, and nothing that it does afterwards counts; run recovered"
+    ),
+    "freeze-node": Expected("declared lost within 5 s, replaced, and it never runs again; run recovered"),
     "miscompute": Expected(
         "the wrong numbers are seen, and where the job stops for it the machine is found and replaced",
         ("ES-N01", "ES-N02", "ES-N03", "ES-N04", "ES-N05"),
@@ -114,12 +119,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         nargs="?",
         metavar="TARGET",
-        help="the rank; for kill-agent, lose-node and miscompute the node, or one of its ranks",
+        help="the rank; for drills of a node (kill-agent, lose-node, cut-node, ...) the node, or one of its ranks",
     )
     parser.add_argument("--percent", type=float, metavar="N", help="slow: how much longer its steps take (30)")
     parser.add_argument("--pattern", choices=PATTERNS, help="slow: at once, from nothing to N, or in bursts (steady)")
     parser.add_argument(
-        "--seconds", type=float, metavar="S", help="slow: how long it grows (60), or how long it lasts (for ever)"
+        "--seconds",
+        type=float,
+        metavar="S",
+        help="slow: how long it grows (60), or how long it lasts (for ever); cut-node, freeze-node: how long (20)",
     )
     parser.add_argument("--chance", type=float, metavar="P", help="miscompute: of a step to come out wrong (1)")
     parser.add_argument("--seed", type=int, metavar="N", help="miscompute: which steps those are (0)")
@@ -208,7 +216,7 @@ class _Watch:
                 result.incident, self._opened_at = action.incident, record.event.at
             case act.Concluded() if action.incident == result.incident:
                 result.code, result.ranks = action.verdict.code, action.verdict.ranks
-                since = self._asked_at if result.kind in _SEEN_LATER else action.verdict.at
+                since = self._asked_at if result.kind in (*_SEEN_LATER, *AWAY_KINDS) else action.verdict.at
                 result.detect_s = None if since is None else max(0.0, self._opened_at - since)
             case act.IncidentClosed() if action.incident == result.incident:
                 self._close(action)

@@ -25,7 +25,10 @@ RANK_KINDS = (*LOUD_KINDS, *HANG_KINDS, *ANOMALY_KINDS)
 MACHINE_KINDS = ("miscompute",)
 """A machine has them until it is given back: every process on it, also those of examinations."""
 
-NODE_KINDS = ("kill-agent", "lose-node", *MACHINE_KINDS)
+AWAY_KINDS = ("cut-node", "freeze-node")
+"""The node lives, and nobody hears of it for a while."""
+
+NODE_KINDS = ("kill-agent", "lose-node", *AWAY_KINDS, *MACHINE_KINDS)
 RUN_KINDS = ("kill-controller",)
 
 _SEEN_AS = {"slow": ("ES-S",), "flip-bit": ("ES-N04", "ES-N05"), "nan": ("ES-N",), "miscompute": ("ES-N",)}
@@ -42,6 +45,8 @@ def why_bad_options(kind: str, options: Mapping[str, float | str]) -> str:
     """Why these options cannot be those of this drill; empty when they can."""
     if kind == "miscompute":
         return _why_bad_miscompute(options)
+    if kind in AWAY_KINDS:
+        return _why_bad_away(kind, options)
     if kind != "slow":
         return f"drill {kind} takes no options, got {', '.join(options)}" if options else ""
     unknown = sorted(set(options) - {"percent", "seconds", "pattern"})
@@ -53,6 +58,15 @@ def why_bad_options(kind: str, options: Mapping[str, float | str]) -> str:
         value = options.get(name, 1.0)
         if isinstance(value, str) or not 0 < value <= most:
             return f"{name} {value!r} of drill slow: a number above 0, at most {most:g}"
+    return ""
+
+
+def _why_bad_away(kind: str, options: Mapping[str, float | str]) -> str:
+    seconds = options.get("seconds", 1.0)
+    if set(options) - {"seconds"}:
+        return f"drill {kind} takes seconds and nothing else, got {', '.join(options)}"
+    if isinstance(seconds, str) or not 0 < seconds <= MAX_SECONDS:
+        return f"seconds {seconds!r} of drill {kind}: a number above 0, at most {MAX_SECONDS:g}"
     return ""
 
 

@@ -89,11 +89,11 @@ def on_checkpoints_found(turn: Turn, event: CheckpointsFound) -> None:
     form_if_possible(turn)
 
 
-def acquire(turn: Turn, why: str) -> None:
+def acquire(turn: Turn, why: str, *, is_urgent: bool = True) -> None:
     number = turn.state.num_requests + 1
     request = f"r{number}"
     turn.set(num_requests=number, requests=(*turn.state.requests, request))
-    turn.do(AcquireNode(request=request, why=why))
+    turn.do(AcquireNode(request=request, is_urgent=is_urgent, why=why))
     turn.start_timer(f"node:{request}", turn.policy.node_timeout_s, f"the engine has not given {request} in time")
 
 

@@ -51,7 +51,7 @@ def on_node_lost(turn: Turn, event: NodeLost) -> None:
         return
     if member.slot is None:
         if turn.state.ending is None:
-            acquire(turn, f"standby {event.node} is lost: {event.reason}")
+            acquire(turn, f"standby {event.node} is lost: {event.reason}", is_urgent=False)
         faults.on_examined_lost(turn, event.node, event.reason)
         return
     faults.on_slot_lost(turn, event, member)
@@ -98,7 +98,7 @@ def fill_slots(turn: Turn) -> None:
         standby = next((m for m in members if m.role is Role.STANDBY and not m.suspected), None)
         if standby is not None:
             _give_slot(turn, standby, slot)
-            acquire(turn, f"standby {standby.node} took slot {slot}")
+            acquire(turn, f"standby {standby.node} took slot {slot}", is_urgent=False)
         else:
             acquire(turn, f"slot {slot} lost its node and no standby is left")
 

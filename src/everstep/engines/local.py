@@ -24,6 +24,9 @@ log = logging.getLogger("everstep.launcher")
 EARLY_END_S = 5.0
 """An agent that lived shorter ended early; the next one waits, or a broken one would be started in a busy loop."""
 
+RECOVERY_S = 5.0
+"""A standby for the next fault waits so long: its imports would take the processors of the ranks that are recovering."""
+
 _BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -66,13 +69,15 @@ class LocalEngine:
     def watch(self, on_loss: OnLoss) -> None:
         self._on_loss = on_loss
 
-    def acquire(self, request: str) -> None:
+    def acquire(self, request: str, *, is_urgent: bool = True) -> None:
         if request in self._requests or self._is_ending:
             return
         self._requests.add(request)
         node = f"n{self._next_number}"
         self._next_number += 1
         delay_s = _BACK_OFF_S[min(self._num_early_ends, len(_BACK_OFF_S) - 1)]
+        if not is_urgent:
+            delay_s = max(delay_s, RECOVERY_S)
         if delay_s:
             self._later(self._start_later(node, request, delay_s))
         else:

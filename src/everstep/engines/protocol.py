@@ -32,7 +32,7 @@ OnLoss = Callable[[Loss], None]
 
 
 class Engine(Protocol):
-    def acquire(self, request: str) -> None:
+    def acquire(self, request: str, *, is_urgent: bool = True) -> None:
         """Give one more node; it answers by joining. The same request again changes nothing. Raises NoNodeError."""
 
     def release(self, node: str) -> None:

@@ -131,9 +131,9 @@ class Supervisor:
         match action:
             case act.OpenStore(generation=generation):
                 self._open_store(generation)
-            case act.AcquireNode(request=request):
+            case act.AcquireNode(request=request, is_urgent=is_urgent):
                 try:
-                    self._engine.acquire(request)
+                    self._engine.acquire(request, is_urgent=is_urgent)
                 except NoNodeError as error:
                     self._link.report(NodeRefused(at=time.time(), why=str(error)))
             case act.ReleaseNode(node=node):

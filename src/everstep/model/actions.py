@@ -27,6 +27,7 @@ class AcquireNode(_Action, frozen=True, kw_only=True):
     """Engine: give one more node. It answers by joining, or with NodeRefused. Idempotent under `request`."""
 
     request: str
+    is_urgent: bool = True  # False: a standby for the next fault; on a shared machine its start must not slow this one
 
 
 class ReleaseNode(_Action, frozen=True, kw_only=True):
