@@ -25,7 +25,7 @@ EARLY_END_S = 5.0
 """An agent that lived shorter ended early; the next one waits, or a broken one would be started in a busy loop."""
 
 RECOVERY_S = 5.0
-"""A standby for the next fault waits so long: its imports would take the processors of the ranks that are recovering."""
+"""A standby for the next fault waits so long: its imports would take the processors that the ranks recover with."""
 
 _BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 

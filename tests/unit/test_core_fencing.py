@@ -1,0 +1,70 @@
+"""What a node that counts as lost can still change: nothing, whatever it says, of its own generation or a later one."""
+
+import msgspec
+import pytest
+
+from everstep.core.state import Role
+from everstep.model import actions, events
+from everstep.model.facts import Exit, RankAccount, Started
+from everstep.model.spec import RunSpec
+from everstep.testing.cluster import Cluster
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """n1 was cut off at generation 0, and its slot belongs to the standby of generation 1."""
+    spec = RunSpec(program="train.py", num_slots=2, nproc_per_node=1, num_standby=1, checkpoint_dir="/disk")
+    made = Cluster(spec)
+    made.start()
+    made.train(5)
+    made.silence("n1")
+    made.train(1)
+    assert made.state.members["n1"].role is Role.OUT
+    assert made.state.generation == 1
+    return made
+
+
+def said_by_the_lost(at: float, generation: int) -> list[events.Event]:
+    account = RankAccount(rank=1, spawned_at=at, last_step=10_000, published_step=10_000)
+    told = {"at": at, "node": "n1", "generation": generation}
+    return [
+        events.ProgressReported(**told, accounts=(account,)),
+        events.MarksReported(**told, accounts=(account,)),
+        events.WorkersStarted(**told, started=(Started(rank=1, pid=1, how="fresh", at=at),)),
+        events.WorkersFailedToStart(**told, why="cut off"),
+        events.WorkerExited(**told, exit=Exit(rank=1, at=at, code=1)),
+        events.WorkersStopped(**told, accounts=(account,)),
+        events.SnapshotPersisted(**told, step=10_000),
+        events.RestoreFailed(**told, rank=1, step=3, source="memory", where="n1", why="cut off"),
+        events.EvidenceCollected(**told, incident="i1", gathered=(), took_s=0.1),
+    ]
+
+
+@pytest.mark.parametrize("generation", [0, 1])
+@pytest.mark.parametrize("number", range(len(said_by_the_lost(0.0, 0))))
+def test_nothing_that_it_reports_counts(cluster: Cluster, generation: int, number: int):
+    before = cluster.state
+    done = cluster.feed(said_by_the_lost(cluster.clock.now, generation)[number])
+    assert done == []
+    assert msgspec.structs.replace(cluster.state, stale=0) == msgspec.structs.replace(before, stale=0)
+    assert cluster.state.stale == before.stale + 1
+
+
+def test_it_is_told_that_it_is_out_when_it_comes_back(cluster: Cluster):
+    slots = cluster.state.slots
+    done = cluster.feed(
+        events.NodeJoined(at=cluster.clock.now, node="n1", host="h", pid=1, generation=0, stopped=False)
+    )
+    assert [type(action) for action in done] == [actions.Refused, actions.ReleaseNode]
+    assert cluster.state.slots == slots
+
+
+def test_its_loss_is_not_told_twice(cluster: Cluster):
+    before = cluster.state
+    cluster.feed(events.NodeLost(at=cluster.clock.now, node="n1", reason="its agent ended"))
+    assert cluster.state == before
+
+
+def test_only_whoever_took_its_slot_is_replaced_in_a_hurry(cluster: Cluster):
+    asked = [action for action in cluster.silence("n0") if isinstance(action, actions.AcquireNode)]
+    assert [action.is_urgent for action in asked] == [False], "a standby is there for the slot"
