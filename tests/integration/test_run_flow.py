@@ -44,9 +44,9 @@ def crash(run: Run, rank: int, generation: int, world_size: int) -> None:
     until_trained(run, generation + 1, world_size)
 
 
-def break_machine(run: Run, node: str) -> None:
+def break_machine(run: Run, node: str, *options: str) -> None:
     """It computes wrongly from now on. Nobody waits for what the job makes of it."""
-    words = ("drill", "miscompute", node, "--timeout", "0.5", "--run", str(run.run_dir))
+    words = ("drill", "miscompute", node, *options, "--timeout", "0.5", "--run", str(run.run_dir))
     subprocess.run(
         [sys.executable, "-m", "everstep.cli.main", *words], capture_output=True, timeout=LIMIT_S, check=False
     )
@@ -68,6 +68,26 @@ def test_the_second_crash_has_all_machines_examined_and_the_bad_one_replaced(lau
     assert [action.node for action in run.actions(EvictNode)] == [bad], run.story()
     assert rules(run) == ["restart-in-place", "examine", "evict"]
     assert len({event.node for event in run.events(NodeExamined)}) == 3
+    run.process.send_signal(signal.SIGINT)
+    run.wait(LIMIT_S)
+    run.assert_nothing_left(30.0)
+
+
+@pytest.mark.soak
+def test_a_machine_that_computes_wrongly_now_and_then_is_found_by_replays(launcher: Launcher) -> None:
+    """Straight to the replay: the checks before it would find this machine as well, sooner or later."""
+    config = launcher.folder / "everstep.toml"
+    config.write_text(f"{CONFIG}blind_restarts = 0\nexamine = false\nreplay_limit_s = 200\n")
+    run = launcher.start("--config", config, "--nnodes", 6, "--standby", 1, launcher.script(), 1_000_000)
+    until_trained(run, 0, 6)
+    bad = next(start.node for start in run.actions(StartWorkers) if start.slot == 4)
+    break_machine(run, bad, "--chance", "0.3")
+    crash(run, 0, 0, 6)
+    assert {action.kind for action in run.actions(ExamineNode)} == {ExamKind.REPLAY}
+    groups = [{action.group for action in run.actions(ExamineNode) if action.exam == f"i1/{n}"} for n in (1, 2, 3)]
+    assert [len(each) for each in groups] == [3, 3, 1], "m = 2, n = 3, and one candidate to confirm"
+    assert [action.node for action in run.actions(EvictNode)] == [bad], run.story()
+    assert rules(run) == ["replay", "evict"]
     run.process.send_signal(signal.SIGINT)
     run.wait(LIMIT_S)
     run.assert_nothing_left(30.0)
