@@ -61,6 +61,7 @@ def prepare(settings: Settings, spec: RunSpec) -> Prepared:
             file, notes = _reopen(file, earlier, settings, run_dir.path)
         else:
             file = msgspec.structs.replace(file, spec=versions.copy_of_start(file.spec, run_dir.path))
+            notes = _copy_notes(file.spec)
         if file.spec.log_dir:
             log_dir = str(Path(file.spec.log_dir).resolve() / file.run)
             file = msgspec.structs.replace(file, spec=msgspec.structs.replace(file.spec, log_dir=log_dir))
@@ -165,6 +166,12 @@ def _reopen(file: SpecFile, earlier: _Earlier, settings: Settings, path: Path) -
         notes.append(f"the program stays {what}, which the run had; `everstep update` changes it")
     attempt = earlier.num_attempts + 1
     return SpecFile(run=earlier.run, spec=spec, policy=earlier.policy, attempt=attempt), tuple(notes)
+
+
+def _copy_notes(spec: RunSpec) -> tuple[str, ...]:
+    if not spec.code_why:
+        return ()
+    return (f"no copy of the code is kept ({spec.code_why}): a way back to it would run what is in the folder then",)
 
 
 def _shape(spec: RunSpec) -> str:

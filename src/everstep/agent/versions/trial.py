@@ -1,5 +1,5 @@
-"""Whether a version of the program can start, asked of a process of its own: at low priority, within a limit, and
-ended with everything that it started. Used by `agent.node`; answers ValidateUpdate.
+"""Whether a version of the program can start, asked of a process of its own: within a limit, at low priority
+unless somebody waits for it, and ended with everything that it started. Used by `agent.node`; answers ValidateUpdate.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Trials:
         can_start = action.can_start and is_ours  # of another interpreter only the code can be read
         read_fd, write_fd = os.pipe()
         try:
-            pid = self._spawn(placed, spec, write_fd, can_start=can_start)
+            pid = self._spawn(placed, spec, write_fd, can_start=can_start, is_urgent=action.version.is_urgent)
         finally:
             os.close(write_fd)
         try:
@@ -87,7 +87,7 @@ class Trials:
     def _log_path(self) -> Path:
         return self._folder / "trial.log"
 
-    def _spawn(self, placed: Placed, spec: RunSpec, answer: int, *, can_start: bool) -> int:
+    def _spawn(self, placed: Placed, spec: RunSpec, answer: int, *, can_start: bool, is_urgent: bool) -> int:
         last = spec.world_size - 1
         ranks = {
             "RANK": last,
@@ -109,6 +109,7 @@ class Trials:
             "cwd": spec.cwd or os.getcwd(),  # noqa: PTH109
             "moved": placed.moved,
             "can_start": can_start,
+            "is_urgent": is_urgent,
             "answer_fd": _ANSWER_FD,
         }
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC

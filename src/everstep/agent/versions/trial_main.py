@@ -16,14 +16,16 @@ from everstep.worker import errors, program, relocation
 from everstep.worker.life import die_with_parent
 
 NICENESS = 10
+"""Nobody waits for an update that is in no hurry."""
 
 
 def main() -> None:
     """Never returns but by the end of the process."""
     if not die_with_parent(int(os.environ["EVERSTEP_AGENT_PID"])):
         sys.exit("the agent is gone")
-    os.nice(NICENESS)
     job = json.loads(sys.argv[1])
+    if not job.get("is_urgent"):
+        os.nice(NICENESS)
     out = int(job["answer_fd"])
     os.set_inheritable(out, False)
     os.chdir(job["cwd"])
