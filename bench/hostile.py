@@ -26,16 +26,18 @@ import aiohttp
 import msgspec
 
 from everstep.controller.spec_file import Address
+from everstep.errors import WireError
 from everstep.model.events import SignalsReported
 from everstep.wire.codec import MAX_FROM_PEER_BYTES, encode
 from everstep.wire.credentials import RunSecret
-from everstep.wire.greeting import RejectedError, connect, introduce, receive
+from everstep.wire.greeting import RejectedError, Socket, connect, introduce, receive
 from everstep.wire.messages import Ack, Report
 from figures import quantile, table
 from hostile_messages import hostile_messages
 
 NUM_FUZZERS = 20
 PROBE_EVERY_S = 0.05
+LAST_SEQ = 1 << 62
 TRAIN = """
 import sys, time
 import torch, torch.distributed as dist
@@ -87,21 +89,26 @@ async def fuzz(target: Target, name: str, num_messages: int, seed: int) -> int:
                 credentials = target.secret.credentials("agent", name)
                 async with connect(session, target.url, credentials) as socket:
                     await introduce(socket, credentials)
-                    reader = asyncio.create_task(_read_all(socket))
+                    reader = asyncio.create_task(_read_to_the_end(socket))
                     while sent < num_messages and not socket.closed:
                         await socket.send_bytes(next(source))
                         sent += 1
+                    event = SignalsReported(at=time.time(), node=name, generation=0, signals=())
+                    await socket.send_bytes(encode(Report(source_seq=LAST_SEQ, event=event)))
+                    await reader
                     if seed % 4 == 0:
                         await socket.send_bytes(bytes(MAX_FROM_PEER_BYTES + 1))
-                    await asyncio.sleep(0.2)
-                    reader.cancel()
+                        await _read_to_the_end(socket)
     return sent
 
 
-async def _read_all(socket: "aiohttp.ClientWebSocketResponse[bool]") -> None:
-    with contextlib.suppress(Exception):
+async def _read_to_the_end(socket: Socket) -> None:
+    """Until the last report is acknowledged, so everything before it was read; or the connection is gone."""
+    with contextlib.suppress(aiohttp.ClientError, OSError, WireError):
         while True:
-            await socket.receive_bytes()
+            answer = await receive(socket)
+            if isinstance(answer, Ack) and answer.source_seq >= LAST_SEQ:
+                return
 
 
 async def strangers(target: Target, until: float) -> None:

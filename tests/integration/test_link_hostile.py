@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 import ssl
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -329,3 +331,17 @@ def own_address() -> str | None:
         sock.connect(("192.0.2.1", 9))
         return sock.getsockname()[0]
     return None
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_hundred_thousand_hostile_messages_and_the_run_does_not_notice():
+    bench = Path(__file__).parents[2] / "bench" / "hostile.py"
+    answer = subprocess.run([sys.executable, bench, "--json"], capture_output=True, text=True, timeout=800, check=False)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    found = json.loads(answer.stdout)
+    assert (found["sent"], found["generations"], found["controllers"]) == (100_000, 1, 1)
+    assert {"garbage", "oversized", "replayed", "unauthenticated", "wrong-role"} <= set(found["dropped"])
+    assert found["during"]["steps_per_s"] > 0.5 * found["before"]["steps_per_s"]
+    assert found["after"]["rss_mib"] < found["before"]["rss_mib"] + 50
+    assert found["log_lines"] < 100

@@ -178,6 +178,7 @@ class _Agent:
             report=lambda event: link.report(event),
             host=options.address,
             key=self._credentials.snapshots_key,
+            is_private=options.namespace_fd is not None,
         )
         node = Node(
             options.node,

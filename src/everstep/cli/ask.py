@@ -84,7 +84,9 @@ def _connection(address: Address) -> http.client.HTTPConnection:
 def _check_certificate(connection: http.client.HTTPConnection, address: Address) -> None:
     """Before anything is sent. Raises OSError."""
     if address.fingerprint:
-        certificate = connection.sock.getpeercert(binary_form=True)
+        certificate = (
+            connection.sock.getpeercert(binary_form=True) if isinstance(connection.sock, ssl.SSLSocket) else b""
+        )
         if hashlib.sha256(certificate or b"").hexdigest() != address.fingerprint:
             raise OSError("who answers there does not have this run's certificate")
 

@@ -56,8 +56,10 @@ class Copies:
         report: Callable[[Event], None],
         host: str,
         key: str,
+        is_private: bool = False,
     ) -> None:
-        """`key`: what agents of this run prove to each other."""
+        """`key`: what agents of this run prove to each other. `is_private`: `host` is on a network that only the nodes
+        of this run are on; snapshots are not encrypted, so nothing is served beyond loopback otherwise."""
         self._node = node
         policy = home.policy
         self._memory = own
@@ -70,6 +72,7 @@ class Copies:
             is_candidate=self._anchors.includes,
         )
         self._key, self._run, self._host = key, home.run, host
+        self._is_private = is_private
         self._server: Server | None = None
         self._backing_up = BackingUp(own, policy, self._anchors, key, home.run)
         self._fetching = Fetching(node, own, policy, key, home.run)
@@ -82,7 +85,9 @@ class Copies:
         """Listen. Without, other nodes can neither give nor take, and everything else works."""
         try:
             own = self._memory.own
-            self._server = Server(self._key, self._backups, own, run=self._run, host=self._host, beyond_loopback=True)
+            self._server = Server(
+                self._key, self._backups, own, run=self._run, host=self._host, beyond_loopback=self._is_private
+            )
             self.endpoint = await self._server.start()
         except Exception:
             _log.exception("no snapshot server: this node's snapshots cannot be fetched, nor can it hold backups")
