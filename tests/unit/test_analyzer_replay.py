@@ -78,3 +78,5 @@ def test_digests_need_a_majority() -> None:
     assert replay.odd_digests(["a", "a", "b", "b"]) == (None,) * 4
     assert replay.odd_digests(["a", "", ""]) == (None,) * 3
     assert replay.odd_digests([]) == ()
+    mixed = ["k:a", "k:a", "k:b", "l:c", "l:c", "l:c", "m:d"]  # three kinds of processors, one of them alone
+    assert replay.odd_digests(mixed) == (False, False, True, False, False, False, None)

@@ -10,6 +10,7 @@ candidate is replayed once more among machines that never failed, and what canno
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Literal
 
@@ -116,13 +117,23 @@ def confirmations(
 
 
 def odd_digests(digests: Sequence[str]) -> tuple[Outcome, ...]:
-    """Which of computations that should be the same differ from the majority; "" is no answer. Without a strict
-    majority of those that answered, and at least two alike, nobody is right and nobody wrong."""
-    known = [digest for digest in digests if digest]
+    """Which of computations that should be the same differ from the majority of their kind; "" is no answer. Without a
+    strict majority of those that answered, and at least two alike, nobody is right and nobody wrong."""
+    kinds = {kind_of(digest) for digest in digests}
+    usual = {kind: _usual([digest for digest in digests if digest and kind_of(digest) == kind]) for kind in kinds}
+    return tuple(digest != most if digest and (most := usual[kind_of(digest)]) else None for digest in digests)
+
+
+def kind_of(digest: str) -> str:
+    """What was computed, and on what: it stands before the digest's colon. Processors of two kinds, or libraries of
+    two versions, round differently, and both are right: only digests of one kind are compared."""
+    return digest.rpartition(":")[0]
+
+
+def _usual(known: Sequence[str]) -> str:
+    """What the strict majority has, of two at least; empty if there is none."""
     most = max(known, key=known.count, default="")
-    if known.count(most) < 2 or 2 * known.count(most) <= len(known):
-        return (None,) * len(digests)
-    return tuple(None if not digest else digest != most for digest in digests)
+    return most if known.count(most) >= 2 and 2 * known.count(most) > len(known) else ""
 
 
 def rounds_for(detection: float, confidence: float, num_phases: int = 3) -> int:

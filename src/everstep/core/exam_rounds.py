@@ -123,8 +123,8 @@ def _judge_check(kind: ExamKind, rounds: tuple[ExamRound, ...]) -> Judged:
         if outcome:
             others = f"{num_same} others, which are equal bit by bit"
             failed.setdefault(node, f"{kind}: it computed something else than {others}")
-    differ = len({_digest(answers.get(node)) for node in nodes} - {""}) > 1
-    if differ and not failed:
+    different = {_digest(answers.get(node)) for node in nodes} - {""}
+    if len(different) > len({replay.kind_of(digest) for digest in different}) and not failed:
         no_vote = Refusal(what="name a machine that computes wrongly", why=f"{kind}: {NO_VOTE}")
         return Judged(unclear=(no_vote,))
     return Judged(failed=failed)
@@ -184,7 +184,7 @@ def _unconfirmed(examination: Examination, found: replay.Found, why: str, silent
 
 
 def _confirmed(examination: Examination, found: replay.Found, silent: tuple[Refusal, ...]) -> Judged:
-    usual = _usual_digest(examination)
+    usual = _usual_digests(examination)
     candidates = iter(found.candidates)
     failed: dict[str, str] = {}
     cleared: list[str] = []
@@ -202,7 +202,7 @@ def _confirmed(examination: Examination, found: replay.Found, silent: tuple[Refu
 
 
 def _solve(examination: Examination, groups: Layout) -> replay.Found:
-    usual = _usual_digest(examination)
+    usual = _usual_digests(examination)
     outcomes = [[_replayed(group, round_, usual) for group in round_.groups] for round_ in examination.rounds[:2]]
     return replay.solve(groups, outcomes[0], outcomes[1])
 
@@ -213,17 +213,17 @@ def _layout(examination: Examination) -> Layout:
     return groups
 
 
-def _usual_digest(examination: Examination) -> str:
-    """What the majority of all groups computed in the first two rounds; empty if there is none."""
+def _usual_digests(examination: Examination) -> dict[str, str]:
+    """What the majority of all groups computed in the first two rounds, by its kind; kinds without one are left out."""
     digests = [_group_digest(group, round_) for round_ in examination.rounds[:2] for group in round_.groups]
     odd = replay.odd_digests(digests)
-    return next((digest for digest, outcome in zip(digests, odd, strict=True) if outcome is False), "")
+    return {replay.kind_of(digest): digest for digest, outcome in zip(digests, odd, strict=True) if outcome is False}
 
 
-def _replayed(group: Sequence[str], round_: ExamRound, usual: str) -> Outcome:
+def _replayed(group: Sequence[str], round_: ExamRound, usual: dict[str, str]) -> Outcome:
     """Whether a group's replay differed: from itself, as its nodes say, or from what the other groups computed."""
     outcome, digest = _outcome(group, round_), _group_digest(group, round_)
-    if outcome or (digest and usual and digest != usual):
+    if outcome or (digest and digest != usual.get(replay.kind_of(digest), digest)):
         return True
     return outcome
 

@@ -13,6 +13,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 Trace = tuple[str, ...]
+Role = tuple[int, int]
+"""Stage of the pipeline and shard of it: what is computed."""
+
 COMPUTED, RECEIVED = "c", "r"
 """With what an entry begins."""
 
@@ -27,11 +30,11 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     culprits: tuple[int, ...]  # ranks
 
 
-def compare(traces: Mapping[tuple[int, int], Trace], roles: Mapping[int, tuple[int, int]]) -> Compared:
-    """`traces`: (rank, round) -> trace."""
-    of_role: dict[tuple[int, int], list[tuple[int, Trace]]] = {}
-    for (rank, _), trace in sorted(traces.items()):
-        of_role.setdefault(roles[rank], []).append((rank, trace))
+def compare(traces: Mapping[tuple[int, int, Role], Trace]) -> Compared:
+    """`traces`: (rank, round, role) -> trace."""
+    of_role: dict[Role, list[tuple[int, Trace]]] = {}
+    for (rank, _, role), trace in sorted(traces.items(), key=lambda each: (each[0][2], each[0])):
+        of_role.setdefault(role, []).append((rank, trace))
     different, compared, culprits = 0, 0, set[int]()
     for found in of_role.values():
         each = Counter(trace for _, trace in found)

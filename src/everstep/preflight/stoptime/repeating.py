@@ -34,12 +34,16 @@ def examine(request: Request, meeting: Meeting, device: torch.device) -> Said:
     traces = [step.run() for _ in range(request.num_rounds)]
     meeting.tell({"kind": arithmetic_kind(device), "traces": traces})
     words = meeting.hear()
-    every = {
-        (rank, number): tuple(trace) for rank, word in words.items() for number, trace in enumerate(word["traces"])
-    }
-    compared = compare(every, {rank: layout.role(rank) for rank in range(request.world_size)})
+    compared = compare(
+        {
+            (rank, number, (int(stage), layout.shard(rank))): tuple(trace)
+            for rank, word in words.items()
+            for number, traces in enumerate(word["traces"])
+            for stage, trace in traces.items()
+        }
+    )
     kinds = {str(word["kind"]) for word in words.values()}
-    digest = f"{_short(''.join(sorted(kinds)))}-{compared.digest}"
+    digest = f"{_did(layout, kinds)}:{compared.digest}"
     return _judged(request, layout, compared, digest, is_of_one_kind=len(kinds) == 1)
 
 
@@ -63,6 +67,11 @@ def _judged(request: Request, layout: Layout, compared: Compared, digest: str, *
     whose = f"first on {', '.join(blames)}" if blames else "and nobody can say on which of them first"
     differ = f"{compared.num_different} of {compared.num_compared} times other bits than the others"
     return Said(passed=False, why=f"{what}: {differ}, {whose}; digest {digest}", blames=blames, digest=digest)
+
+
+def _did(layout: Layout, kinds: set[str]) -> str:
+    """What was computed, and on what: digests that begin with something else cannot be compared."""
+    return _short(" ".join((*sorted(kinds), str(layout.num_stages), str(layout.size("tp")))))
 
 
 def _short(text: str) -> str:
