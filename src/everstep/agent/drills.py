@@ -99,7 +99,12 @@ async def _ask(action: Inject, worker: Worker, options: Mapping[str, object] | N
     """Put the request on the link, ring, and see that it is heard: the rank answers, ends or hangs."""
     deadline = asyncio.get_running_loop().time() + REACTION_S
     await _until_entered(worker, deadline)
-    frame = {"do": "drill", "kind": action.kind, "id": action.drill, "options": action.options if options is None else options}
+    frame = {
+        "do": "drill",
+        "kind": action.kind,
+        "id": action.drill,
+        "options": action.options if options is None else options,
+    }
     answers: Answers = asyncio.Queue()
     worker.drills[action.drill] = answers
     try:
