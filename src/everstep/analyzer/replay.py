@@ -119,8 +119,11 @@ def confirmations(
 def odd_digests(digests: Sequence[str]) -> tuple[Outcome, ...]:
     """Which of computations that should be the same differ from the majority of their kind; "" is no answer. Without a
     strict majority of those that answered, and at least two alike, nobody is right and nobody wrong."""
-    kinds = {kind_of(digest) for digest in digests}
-    usual = {kind: _usual([digest for digest in digests if digest and kind_of(digest) == kind]) for kind in kinds}
+    of_kind: dict[str, Counter[str]] = {}
+    for digest in digests:
+        if digest:
+            of_kind.setdefault(kind_of(digest), Counter())[digest] += 1
+    usual = {kind: _usual(counted) for kind, counted in of_kind.items()}
     return tuple(digest != most if digest and (most := usual[kind_of(digest)]) else None for digest in digests)
 
 
@@ -130,10 +133,10 @@ def kind_of(digest: str) -> str:
     return digest.rpartition(":")[0]
 
 
-def _usual(known: Sequence[str]) -> str:
+def _usual(counted: Counter[str]) -> str:
     """What the strict majority has, of two at least; empty if there is none."""
-    most = max(known, key=known.count, default="")
-    return most if known.count(most) >= 2 and 2 * known.count(most) > len(known) else ""
+    most, count = counted.most_common(1)[0]
+    return most if count >= 2 and 2 * count > counted.total() else ""
 
 
 def rounds_for(detection: float, confidence: float, num_phases: int = 3) -> int:
