@@ -315,6 +315,41 @@ def test_a_connected_node_that_stays_silent_is_lost_too(controller):
     asyncio.run(story())
 
 
+@pytest.fixture
+def patient(tmp_path):
+    """A controller that misses nobody during a test."""
+    made = Process(tmp_path, msgspec.structs.replace(WANTED, policy=Policy(node_silent_s=600.0)))
+    made.start()
+    yield made
+    made.stop()
+    made.sock.close()
+
+
+@pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
+def test_a_node_whose_clock_is_wrong_is_told_in_our_time(patient, ahead_s):
+    """Timers are set by the times of events: an hour ahead, nothing would be decided for an hour."""
+
+    async def story():
+        async with FakePeer(patient, "launcher-1", "launcher") as launcher, FakePeer(patient) as agent:
+            await launcher.hello()
+            await agent.hello(clock=time.time() + ahead_s)
+            await agent.report(msgspec.structs.replace(joined(), at=time.time() + ahead_s))
+            await launcher.report(opened())
+            start = await agent.command(StartWorkers)
+            at = time.time() + ahead_s
+            accounts = (RankAccount(rank=0, spawned_at=at, entered_at=at),)
+            await agent.report(MarksReported(at=at, node="n0", generation=start.generation, accounts=accounts))
+
+    asyncio.run(story())
+    now = time.time()
+    (met,) = [event for event in patient.events() if isinstance(event, NodeJoined)]
+    (marked,) = [event for event in patient.events() if isinstance(event, MarksReported)]
+    (account,) = marked.accounts
+    for at in (met.at, marked.at, account.spawned_at, account.entered_at):
+        assert abs(at - now) < TIMEOUT_S
+    assert account.first_step_at is None, "what is unknown stays so"
+
+
 def test_a_node_that_comes_back_in_time_is_not_lost(tmp_path):
     controller = Process(tmp_path, msgspec.structs.replace(WANTED, policy=Policy(node_silent_s=30.0)))
     controller.start()

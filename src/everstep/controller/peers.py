@@ -6,6 +6,7 @@ raises for what a peer sends. A peer that cannot be understood is told so in one
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from everstep.errors import WireError
 from everstep.model.actions import Action
 from everstep.model.events import Event
 from everstep.model.spec import RunSpec
-from everstep.wire import allowed
+from everstep.wire import allowed, clocks
 from everstep.wire.codec import MAX_FROM_PEER_BYTES, decode_from_peer, encode
 from everstep.wire.credentials import Credentials
 from everstep.wire.messages import PROTOCOL, Ack, Beat, Command, FromController, Hello, Reject, Report, Welcome
@@ -34,6 +35,8 @@ NO_KNOCK = (
     "everstep on both sides"
 )
 
+log = logging.getLogger("everstep.controller")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
@@ -42,6 +45,7 @@ class Input:
     event: Event
     source: str = ""  # peer that reported it; empty: the controller's own
     seq: int = 0
+    arrived: float = 0.0  # monotonic; 0: it did not come from a peer
     settled: Callable[[bool], None] | None = None  # told whether it went on record (HTTP requests wait for it)
 
     @property
@@ -57,6 +61,7 @@ class Peer:
         self.name = name
         self.role = role
         self.socket = socket
+        self.ahead_s = 0.0  # its clock, of ours
         self._cut = cut
         self._outbox: asyncio.Queue[FromController] = asyncio.Queue(MAX_UNREAD)
 
@@ -145,6 +150,11 @@ class Peers:
         transport = request.transport
         assert transport is not None  # Hello came over it
         peer = Peer(known.name, known.role, socket, transport.abort)
+        peer.ahead_s = clocks.ahead_s(hello.clock, time.time())
+        if peer.ahead_s:
+            log.warning(
+                "the clock of %s is %+.1f s ahead of ours, what it tells is moved by that", peer.name, peer.ahead_s
+            )
         sender = asyncio.create_task(peer.drain())
         try:
             self._admit(peer, known.proof("welcome", hello.challenge, hello.nonce))
@@ -162,7 +172,6 @@ class Peers:
             self._rejections.note("replaced-link", f"{peer.name} connected again")
             earlier.send(Reject(why="the same peer connected again"))
         self._connected[peer.name] = peer
-        self._on_heard(peer.name)
         last_seq = self._last_seq(peer.name)
         peer.send(Welcome(protocol=PROTOCOL, spec=self._spec, last_source_seq=last_seq, proof=proof))
         self._on_connected(peer)
@@ -192,8 +201,14 @@ class Peers:
             await self._slow_down(peer.name, 1 + len(message.data) / UNIT_BYTES)
             report = self._believed(peer, message)
             if report is not None:
+                item = Input(
+                    event=clocks.moved(report.event, -peer.ahead_s),
+                    source=peer.name,
+                    seq=report.source_seq,
+                    arrived=time.monotonic(),
+                )
                 # A full queue makes this wait, and so the peer: it keeps its reports until they are acknowledged.
-                await self._queue.put(Input(event=report.event, source=peer.name, seq=report.source_seq))
+                await self._queue.put(item)
 
     async def _slow_down(self, name: str, units: float) -> None:
         """One that says more than it may is read more slowly, and slows down nobody else."""

@@ -1,6 +1,7 @@
 """The peer's side of a connection's beginning: knock, prove who one is, and see that the controller does too."""
 
 import secrets
+import time
 from contextlib import AbstractAsyncContextManager
 from typing import TypeAlias
 
@@ -63,6 +64,7 @@ def answer(credentials: Credentials, challenge: Challenge, nonce: str) -> Hello:
         challenge=challenge.challenge,
         nonce=nonce,
         proof=credentials.proof("hello", challenge.challenge, nonce),
+        clock=time.time(),
     )
 
 

@@ -35,6 +35,7 @@ class Hello(_Message, frozen=True, kw_only=True):
     challenge: str = ""  # the one that it answers
     nonce: str = ""  # hex, what the controller is to prove itself with
     proof: str = ""
+    clock: float | None = None  # seconds since the epoch, on the peer's clock, when it said this
 
 
 class Welcome(_Message, frozen=True, kw_only=True):

@@ -1,0 +1,44 @@
+"""Reports of a node whose clock is wrong, told in the controller's time. Pure.
+
+Times in an event are on the clock of whoever saw it. The brain compares them with those of other nodes, and sets timers
+by them: an end that is told an hour ahead would be looked at an hour later. So the controller asks every peer for
+its clock when they meet, and moves everything that it tells by the difference. Small differences stay: they are within
+what a greeting takes on a busy machine, and moving times by that would make them worse.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+SMALL_S = 2.0
+
+_T = TypeVar("_T")
+
+
+def ahead_s(theirs: float | None, ours: float) -> float:
+    """How far a clock is ahead of ours; 0 when that is unknown, or too little to say."""
+    difference = 0.0 if theirs is None else theirs - ours
+    return difference if abs(difference) > SMALL_S else 0.0
+
+
+def moved(event: _T, by_s: float) -> _T:
+    """The same with every time in it (`at`, `since`, `..._at`) moved, however deep it lies. Where a time is unknown it
+    stays so."""
+    return _moved(event, by_s) if by_s else event
+
+
+def _moved(value: Any, by_s: float) -> Any:  # noqa: ANN401 - events have fields of all kinds
+    if isinstance(value, tuple):
+        return tuple(_moved(each, by_s) for each in value)
+    if isinstance(value, dict):
+        return {key: _moved(each, by_s) for key, each in value.items()}
+    if not isinstance(value, msgspec.Struct):
+        return value
+    changes = {}
+    for name in value.__struct_fields__:
+        found = getattr(value, name)
+        if isinstance(found, float) and (name in ("at", "since") or name.endswith("_at")):
+            changes[name] = found + by_s
+        elif isinstance(found, tuple | dict | msgspec.Struct):
+            changes[name] = _moved(found, by_s)
+    return msgspec.structs.replace(value, **changes) if changes else value
