@@ -173,9 +173,10 @@ def test_back_to_what_the_run_was_started_with_though_its_files_were_edited(laun
     taken = job.update("--code", ".", "--urgent")
     assert taken.returncode == 1
     assert "rolled back to v0" in taken.stdout + job.update().stdout
-    job.until_said("first", 2)
-    os.kill(job.run.rank_pid(0, 2), signal.SIGKILL)  # and it stays so
-    job.until_said("first", 3)
+    began = job.generation
+    job.until_said("first", began)
+    os.kill(job.run.rank_pid(0, began), signal.SIGKILL)  # and it stays so
+    job.until_said("first", began + 1)
     job.stop()
 
 

@@ -12,7 +12,7 @@ import getpass
 import shlex
 import time
 
-from everstep.cli.ask import post
+from everstep.cli.ask import AnswerLostError, post
 from everstep.cli.reading import open_run, show, show_json, style
 from everstep.errors import ConfigError
 from everstep.journal.fold import Fold
@@ -25,6 +25,7 @@ from everstep.report.updates import cost_of, render_updates, update_line, update
 
 EXIT_FAIL = 1
 _POLL_S = 0.02
+_LOST_S = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +54,10 @@ def run(given: argparse.Namespace) -> int:
     if opened.view.is_over or opened.view.spec is None:
         raise ConfigError(f"run {opened.view.run} is over: start another one with `everstep run`")
     follower = _Follower(opened.run_dir)
-    version = _ask(opened.run_dir, opened.view, given)
+    try:
+        version = _ask(opened.run_dir, opened.view, given)
+    except AnswerLostError as lost:
+        version = _on_record(follower, lost)
     return _tell(follower, version, given)
 
 
@@ -70,6 +74,20 @@ def _ask(run_dir: RunDir, view: RunView, given: argparse.Namespace) -> str:
         body["args"] = _split(given.args)
     body["env"] = dict(_pair(word) for word in given.env)
     return str(post(run_dir, "/api/update", body)["version"])
+
+
+def _on_record(follower: "_Follower", lost: AnswerLostError) -> str:
+    """The controller was gone before it answered: the journal knows whether it took the request. Raises `lost`."""
+    known = set(follower.view.updates)
+    deadline = time.monotonic() + _LOST_S
+    while time.monotonic() < deadline:
+        follower.look()
+        mine = [u.version for name, u in follower.view.updates.items() if name not in known]
+        found = next((version.id for version in mine if version.by == _who()), "")
+        if found:
+            return found
+        time.sleep(_POLL_S)
+    raise lost
 
 
 def _split(text: str) -> list[str]:
