@@ -14,7 +14,8 @@ import msgspec
 from everstep.core.policy import Policy
 from everstep.simulate.costs import BYTEROBUST, MEASURED, Costs, with_changes
 from everstep.simulate.faults import LLAMA3
-from everstep.simulate.outcome import Outcome, simulate_once
+from everstep.simulate.outcome import Outcome
+from everstep.simulate.run import simulate_once
 from everstep.simulate.setup import Setup
 
 STARTS_S = (0.25, 10.0, 30.0, 60.0, 120.0, 240.0)

@@ -13,8 +13,9 @@ from everstep.errors import ConfigError
 from everstep.simulate.costs import BYTEROBUST, MEASURED, Costs, scaled, with_changes
 from everstep.simulate.daly import expected_ettr, young_interval_s
 from everstep.simulate.faults import LLAMA3, Cause, Mix, Sign, Stays
-from everstep.simulate.outcome import simulate_once, summarise
+from everstep.simulate.outcome import summarise
 from everstep.simulate.pace import Cadence, Pace
+from everstep.simulate.run import simulate_once
 from everstep.simulate.setup import DAY_S, Lemons, Setup
 from everstep.simulate.striking import draw_strikes
 from everstep.simulate.trace import read_trace, strikes_of

@@ -23,7 +23,8 @@ from everstep.errors import ConfigError
 from everstep.report.simulate import simulate_page
 from everstep.simulate.costs import COSTS, with_changes
 from everstep.simulate.faults import MIXES, Mix
-from everstep.simulate.outcome import Outcome, simulate_once, summarise
+from everstep.simulate.outcome import Outcome, summarise
+from everstep.simulate.run import simulate_once
 from everstep.simulate.setup import DAY_S, GPUS_PER_NODE, MAX_CELLS, Lemons, Setup, Strike
 from everstep.simulate.standby import size_by_rate
 from everstep.simulate.trace import NUM_NODES, read_trace, strikes_of

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 import msgspec
 
 from everstep.goodput.buckets import Bucket
-from everstep.simulate.setup import Setup
-from everstep.simulate.world import World
 
 STEPS = {
     "evict": "real-time eviction",
@@ -99,38 +97,6 @@ STOPPING, EXAMINING, WAITING, RESUBMITTING = (
 )
 
 
-def simulate_once(setup: Setup, seed: int) -> Outcome:
-    world = World(setup, seed)
-    world.run()
-    goodput = world.ledger.goodput(world.now)
-    seconds, parts = goodput.seconds, world.ledger.parts
-    waited_s = seconds[Bucket.SCHEDULE]
-    told = {PRODUCTIVE: seconds[Bucket.PRODUCTIVE]}
-    told |= {part: seconds[bucket] for part, bucket in PARTS.items()}
-    told |= {
-        STOPPING: max(0.0, waited_s - parts.exam_s - parts.node_s - parts.resubmit_s),
-        EXAMINING: parts.exam_s,
-        WAITING: parts.node_s,
-        RESUBMITTING: min(waited_s, parts.resubmit_s),
-    }
-    counts = Counter(fault.cause.name for fault in world.trouble.faults)
-    costs = {name: math.fsum(buckets.values()) for name, buckets in goodput.incidents.items()}
-    return Outcome(
-        seed=seed,
-        wall_s=goodput.wall_s,
-        ettr=goodput.ettr or 0.0,
-        seconds=told,
-        num_faults=len(world.trouble.faults),
-        num_incidents=world.num_incidents,
-        num_starts=world.ledger.num_generations,
-        num_evictions=world.num_evictions,
-        num_resubmits=world.num_resubmits,
-        num_events=world.num_events,
-        solved_by=dict(Counter(_solved_by(fault.rules, fault.is_solved_by_person) for fault in world.trouble.faults)),
-        by_cause={name: (number, costs.get(name, 0.0)) for name, number in counts.items()},
-    )
-
-
 def summarise(outcomes: Sequence[Outcome], target: float) -> Summary:
     """Raises ValueError without any."""
     if not outcomes:
@@ -194,12 +160,3 @@ def _by_cause(outcomes: Sequence[Outcome], wall_s: float) -> dict[str, tuple[flo
             costs[name] += cost_s  # type: ignore[assignment]  # seconds
     order = sorted(numbers, key=lambda name: -costs[name])
     return {name: (numbers[name] / len(outcomes), costs[name] / wall_s) for name in order}
-
-
-def _solved_by(rules: Sequence[str], by_person: bool) -> str:
-    """The last thing that was done because of it: after that it did not come again."""
-    if by_person:
-        return "people"
-    if not rules:
-        return "not over"
-    return STEPS.get(rules[-1], rules[-1])
