@@ -47,6 +47,14 @@ def test_the_incident_shows_who_was_examined_and_why_it_was_evicted() -> None:
     assert "evict n2; restart all 4 ranks as generation 1 on a standby   (rule evict)" in text
 
 
+def test_who_computed_something_else_did_not_just_pass() -> None:
+    _, view = examined("alignment")
+    assert examined_lines(view.incidents["i1"])[-2:] == [
+        "i1/4 alignment       differs   n2: one step was computed",
+        "i1/4 alignment       passed    n0, n1 and n3   (0.1 s)",
+    ]
+
+
 def test_the_explanation_says_what_comes_next_and_what_is_not_known() -> None:
     _, view = examined("", mute="n1")
     text = render_explanation(view, view.incidents["i1"])
