@@ -27,7 +27,7 @@ CODES: dict[str, Code] = {
             blame="unknown",
             means="A rank was ended by a signal other than SIGKILL: SIGSEGV and SIGABRT come from native code, "
             "SIGTERM from somebody outside.",
-            everstep_does=_RESTART,
+            everstep_does=f"{_RESTART} When native code crashes again soon, all machines are examined: docs/flow.md.",
             confirm="everstep logs --rank R; dmesg | grep segfault; python -X faulthandler prints the Python stack.",
             you_do="Again on the same machine: suspect the machine. On others too: suspect a native extension.",
             drill="kill -SEGV the rank's pid (everstep status --json lists pids)",
