@@ -156,3 +156,11 @@ def test_our_flags_are_frozen():
 def test_a_signal_that_cannot_be_handled_is_refused(name):
     with pytest.raises(ConfigError, match=name):
         signal_numbers([name])
+
+
+def test_the_network_between_nodes_is_loopback_unless_asked_for():
+    assert settings().network == "loopback"
+    assert settings("--network", "namespaces").network == "namespaces"
+    assert settings(environ={"EVERSTEP_NETWORK": "auto"}).network == "auto"
+    with pytest.raises(ConfigError, match="must be loopback, namespaces or auto"):
+        settings("--network", "bridge")

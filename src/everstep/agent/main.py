@@ -170,12 +170,17 @@ class _Agent:
     def _make(self, keeper: Keeper, memory: Memory, reaper: Reaper, over: asyncio.Event) -> tuple[Node, Link, Copies]:
         """They know each other."""
         options = self._options
+
+        def report(event: events.Event) -> None:
+            if not self._lease.is_over():  # after a freeze, this may come before anybody has looked
+                link.report(event)
+
         copies = Copies(
             options.node,
             self._home,
             memory,
             reaper,
-            report=lambda event: link.report(event),
+            report=report,
             host=options.address,
             key=self._credentials.snapshots_key,
             is_private=options.namespace_fd is not None,
@@ -187,7 +192,7 @@ class _Agent:
             warden=self._warden,
             snapshots=memory,
             copies=copies,
-            report=lambda event: link.report(event),
+            report=report,
             on_finish=over.set,
         )
 
