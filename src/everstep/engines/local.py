@@ -112,14 +112,6 @@ class LocalEngine:
         log.info("%d processes of %s are stopped", freezing.freeze(agent.pid), node)
         self._disturb(node, seconds, lambda: freezing.thaw(agent.pid))
 
-    def slow(self, node: str, seconds: float, bytes_s: int) -> None:
-        self._child(node)
-        try:
-            self._network.slow(node, bytes_s)
-        except NetworkError as error:
-            raise NoNodeError(str(error)) from error
-        asyncio.get_running_loop().call_later(seconds, self._unless_gone, node, lambda: self._network.slow(node, 0))
-
     def fence(self, node: str) -> None:
         agent = self._agents.get(node)
         if agent is not None:

@@ -51,9 +51,6 @@ class Engine(Protocol):
     def freeze(self, node: str, seconds: float) -> None:
         """A drill: all of its processes stand still for so long. Raises NoNodeError."""
 
-    def slow(self, node: str, seconds: float, bytes_s: int) -> None:
-        """A drill: its link carries no more than that for so long. Raises NoNodeError."""
-
     def fence(self, node: str) -> None:
         """Make sure, now and by force, that nothing of the node runs on."""
 

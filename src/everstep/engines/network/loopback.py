@@ -31,8 +31,5 @@ class Loopback:
     def cut(self, node: str, *, is_cut: bool) -> None:
         raise NetworkError(_WHY_NOT)
 
-    def slow(self, node: str, bytes_s: int) -> None:
-        raise NetworkError(_WHY_NOT)
-
     def close(self) -> None:
         pass

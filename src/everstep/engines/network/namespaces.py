@@ -83,12 +83,6 @@ class Namespaces:
     def cut(self, node: str, *, is_cut: bool) -> None:
         self._on_link(node, lambda link: self._netlink.set_up(link, up=not is_cut))
 
-    def slow(self, node: str, bytes_s: int) -> None:
-        """Towards the node only: the other end is the node's own."""
-        self._on_link(
-            node, lambda link: self._netlink.limit_rate(self.call(lambda: socket.if_nametoindex(link)), bytes_s)
-        )
-
     def close(self) -> None:
         self._netlink.close()
         self._inside.shutdown(wait=False)

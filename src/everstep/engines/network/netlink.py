@@ -1,6 +1,6 @@
 """The few requests to the kernel's routing socket that a switch and its cables need. Linux only, needs CAP_NET_ADMIN.
 
-A socket speaks for the network namespace in which it was made, whichever thread uses it later. No program (`ip`, `tc`)
+A socket speaks for the network namespace in which it was made, whichever thread uses it later. No program (`ip`)
 is run, because the launcher waits for all children of its process. Numbers from linux/{netlink,rtnetlink,if_link}.h.
 """
 
@@ -10,16 +10,13 @@ import os
 import socket
 import struct
 
-_NEWLINK, _DELLINK, _NEWADDR, _NEWQDISC, _DELQDISC = 16, 17, 20, 36, 37
-_REQUEST, _ACK, _REPLACE, _EXCLUSIVE, _CREATE = 0x1, 0x4, 0x100, 0x200, 0x400
+_NEWLINK, _DELLINK, _NEWADDR = 16, 17, 20
+_REQUEST, _ACK, _EXCLUSIVE, _CREATE = 0x1, 0x4, 0x200, 0x400
 _ERROR = 2
 _IFNAME, _MASTER, _LINKINFO, _NET_NS_FD = 3, 10, 18, 28
 _INFO_KIND, _INFO_DATA, _VETH_PEER = 1, 2, 1
 _LOCAL, _ADDRESS = 2, 1
 _UP = 1
-_ROOT = 0xFFFFFFFF
-_TCA_KIND, _TCA_OPTIONS, _TBF_PARMS, _TBF_BURST = 1, 2, 1, 6
-_ETHERNET = 1  # with it the kernel needs no table of rates
 _TIMEOUT_S = 5.0
 
 
@@ -58,20 +55,6 @@ class Netlink:
         head = struct.pack("=BBBBI", socket.AF_INET, prefix, 0, 0, index)
         self._ask(_NEWADDR, _CREATE | _EXCLUSIVE, head + _attribute(_LOCAL, packed) + _attribute(_ADDRESS, packed))
 
-    def limit_rate(self, index: int, bytes_s: int) -> None:
-        """What leaves through this link, by a token bucket; what waits longer than 0.4 s is dropped. 0: no limit."""
-        if not bytes_s:
-            self._ask(_DELQDISC, 0, _queue(index))
-            return
-        burst = max(16 << 10, bytes_s // 100)
-        rate = struct.pack("=BBHhHI", 0, _ETHERNET, 0, 0, 0, bytes_s)
-        no_peak = bytes(len(rate))
-        options = _attribute(_TBF_PARMS, rate + no_peak + struct.pack("=III", burst + bytes_s * 2 // 5, burst, 0))
-        options += _attribute(_TBF_BURST, struct.pack("=I", burst))
-        self._ask(
-            _NEWQDISC, _CREATE | _REPLACE, _queue(index) + _text(_TCA_KIND, "tbf") + _attribute(_TCA_OPTIONS, options)
-        )
-
     def _ask(self, kind: int, flags: int, body: bytes) -> None:
         number = next(self._numbers)
         header = struct.pack("=IHHII", 16 + len(body), kind, flags | _REQUEST | _ACK, number, 0)
@@ -86,21 +69,12 @@ class Netlink:
                 return
 
 
-def index_of(name: str) -> int:
-    """Of a link in the calling thread's namespace. Raises OSError."""
-    return socket.if_nametoindex(name)
-
-
 def is_gone(error: OSError) -> bool:
     return error.errno in (errno.ENODEV, errno.ENOENT)
 
 
 def _link(*, flags: int = 0, change: int = 0) -> bytes:
     return struct.pack("=BBHiII", socket.AF_UNSPEC, 0, 0, 0, flags, change)
-
-
-def _queue(index: int) -> bytes:
-    return struct.pack("=BBHiIII", socket.AF_UNSPEC, 0, 0, index, 0, _ROOT, 0)
 
 
 def _kind(name: str, data: bytes = b"") -> bytes:

@@ -42,7 +42,4 @@ class Network(Protocol):
     def cut(self, node: str, *, is_cut: bool) -> None:
         """Nothing goes to the node or comes from it any more, or again. Raises NetworkError."""
 
-    def slow(self, node: str, bytes_s: int) -> None:
-        """What goes to and from the node, each way; 0: no limit. Raises NetworkError."""
-
     def close(self) -> None: ...
