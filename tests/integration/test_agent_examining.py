@@ -192,6 +192,7 @@ def _has_connected(pid: int) -> bool:
     return False
 
 
+@pytest.mark.soak
 def test_what_ends_an_examination_and_what_is_answered_then(tmp_path):
     """A newer one, StartWorkers, StopWorkers: nothing of it runs on; it is answered, and again when asked again."""
 
