@@ -16,6 +16,7 @@ from typing import Any
 from everstep.cli.ask import post
 from everstep.errors import EverstepError
 from everstep.journal.runs import find_run
+from killplan import POLICY
 from launched import Launched
 
 START_TIMEOUT_S = 120.0
@@ -66,7 +67,7 @@ class Training:
         self.journal = Journal(self.run_dir / "journal.jsonl")
         self.steps = folder / "steps"
         config = folder / "everstep.toml"
-        config.write_text(f"[policy]\n{policy}")
+        config.write_text(f"[policy]\n{POLICY}{policy}")
         self.env = {
             **os.environ,
             "EVERSTEP_HOME": str(folder),

@@ -5,6 +5,9 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+POLICY = "blind_restarts = 1000000\n"
+"""What kills from outside have in common is us: no machine is to be examined for it."""
+
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT)
 TARGETS = ("rank", "agent", "controller")
 _MIX = (6, 2, 2)  # weights of TARGETS: mostly what dies mostly

@@ -17,7 +17,7 @@ from rich.console import Console
 from display import progress
 from figures import NEVER
 from hurt_run import answer
-from killplan import TARGETS, Kill, plan, steps_needed
+from killplan import POLICY, TARGETS, Kill, plan, steps_needed
 from killreport import Verdict, document, report
 from launched import launched, left_behind
 from losslog import LossLog, compare
@@ -38,7 +38,9 @@ class Training:
         self.final = folder / "final"
         self.journal = folder / "run" / "journal.jsonl"
         self.env = {**os.environ, "EVERSTEP_HOME": str(folder), "TMPDIR": str(folder)}
-        ranks = ["--nproc-per-node", str(args.nproc), "--max-restarts", str(10 * args.kills)]
+        config = folder / "everstep.toml"
+        config.write_text(f"[policy]\n{POLICY}")
+        ranks = ["--nproc-per-node", str(args.nproc), "--max-restarts", str(10 * args.kills), "--config", str(config)]
         script = [str(SCRIPT), "--steps", str(steps), "--loss-log", str(self.losses), "--final", str(self.final)]
         everstep = str(Path(sys.executable).with_name("everstep"))
         self.command = [everstep, "run", *ranks, "--run-dir", str(folder / "run"), *script]

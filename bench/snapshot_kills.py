@@ -22,6 +22,7 @@ from display import progress
 from everstep.journal.runs import RunDir
 from figures import NEVER, seconds
 from hurt_run import answer
+from killplan import POLICY
 from launched import Launched, launched, left_behind
 from losslog import LossLog, compare
 from snapshot_kills_plan import TARGETS, Kill, group_plan, plan, steps_needed
@@ -51,7 +52,7 @@ class Training:
         line += ["--nnodes", str(args.nodes), "--nproc-per-node", str(ranks // args.nodes)]
         line += ["--standby", str(args.standby)] if hurt else []
         config = folder / "everstep.toml"
-        config.write_text(f"[policy]\nslow_round_s = {_ROUND_S}\n")
+        config.write_text(f"[policy]\n{POLICY}slow_round_s = {_ROUND_S}\n")
         line += ["--config", str(config)]
         if self.checkpoints is not None:
             line += ["--checkpoint-dir", str(self.checkpoints), "--checkpoint-every", str(args.checkpoint_every)]
