@@ -80,7 +80,7 @@ def _setup(given: argparse.Namespace) -> Setup:
     every_step = given.checkpoint == "every-step"
     return Setup(
         num_nodes=num_nodes,
-        num_cells=min(num_nodes, given.cells),
+        num_cells=math.ceil(num_nodes / math.ceil(num_nodes / given.cells)),
         days=given.days,
         mix=mix,
         costs=costs,
