@@ -1,5 +1,6 @@
 """Old generations are recorded less often, and nothing that matters is missing."""
 
+import asyncio
 from pathlib import Path
 
 from everstep.controller.thinning import MAX_INTERVAL_S, Thinning
@@ -51,7 +52,7 @@ def test_the_reading_verbs_find_it_on_disk_and_garbage_is_nothing(tmp_path: Path
     thinning = Thinning(path)
     assert recorded(thinning, progress(0.0))
     assert not recorded(thinning, progress(0.5, last_step=7))
-    thinning.save()
+    asyncio.run(thinning.save())
     assert load_live(path).events[0].accounts[0].last_step == 7
     path.write_bytes(b"{cut")
     assert load_live(path).events == ()

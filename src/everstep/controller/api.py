@@ -143,6 +143,7 @@ class Api:
             "replay_mismatches": controller.ledger.num_mismatches,
             "unknown_records": len(controller.ledger.journal.unknown),
             "loop_lag_s": self._lag_seconds,
+            "handling": controller.handling.figures(),
         }
         return _json(health, status=200 if controller.unwritable_since is None else 503)
 

@@ -87,11 +87,18 @@ class Ledger:
     def commit(self, drafts: list[Drafted]) -> None:
         """Append them, all or none; only then is the state theirs. Raises JournalError, and ValueError for an
         event that cannot be written."""
-        if not drafts:
-            return
-        self.journal.append(*(draft.record for draft in drafts))
-        self.state = drafts[-1].state
+        self.write(drafts)
+        self.take(drafts)
+
+    def write(self, drafts: list[Drafted]) -> None:
+        """The part of `commit` that waits for the disk; it may run in a thread, nothing else may write meanwhile."""
+        if drafts:
+            self.journal.append(*(draft.record for draft in drafts))
+
+    def take(self, drafts: list[Drafted]) -> None:
+        """They are on record: the state is theirs."""
         for draft in drafts:
+            self.state = draft.state
             self._note(draft.record)
 
     def record(self, event: Event, *, at: float) -> tuple[Action, ...]:

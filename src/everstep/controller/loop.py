@@ -18,13 +18,13 @@ from typing import Any
 from everstep.analyzer.alerts import is_cause
 from everstep.controller.diagnosing import diagnose_folder
 from everstep.controller.gate import Gate
+from everstep.controller.handling import Handling
 from everstep.controller.ledger import Drafted, Ledger
 from everstep.controller.peers import Input, Peer, Peers
 from everstep.controller.poison import Poison
 from everstep.controller.remembering import Remembering
 from everstep.controller.silence import Silence
 from everstep.controller.spec_file import SpecFile
-from everstep.controller.thinning import MIN_INTERVAL_S
 from everstep.controller.watches.together import Watches
 from everstep.core.state import Role
 from everstep.core.step import reissue
@@ -49,8 +49,11 @@ log = logging.getLogger("everstep.controller")
 QUEUE_SIZE = 1024
 """Inputs waiting. Full: connections are read no further, peers keep what is not acknowledged."""
 
-BATCH_SIZE = 64
-"""Records per disk sync when many inputs wait. More would delay the first one's acknowledgement."""
+BATCH_SIZE = 256
+"""Inputs per disk sync when many wait. More would delay the first one's acknowledgement."""
+
+BREATH = 16
+"""Inputs after which the loop looks after its connections and timers: some milliseconds."""
 
 RETRY_S = 1.0
 """Between attempts to write a journal that cannot be written."""
@@ -77,6 +80,7 @@ class Controller:
             on_connected=self._on_connected,
             on_heard=lambda name: self._silence.heard(name),
         )
+        self.handling = Handling()
         self.dropped: Counter[str] = Counter()  # reports by kind that were not recorded
         self.unwritable_since: float | None = None
         self.append_seconds: float | None = None  # the last one
@@ -110,15 +114,18 @@ class Controller:
             while len(batch) < BATCH_SIZE and not self.queue.empty():
                 batch.append(self.queue.get_nowait())
             await self._handle(batch)
+            for _ in batch:
+                self.queue.task_done()
 
     async def keep_live(self) -> None:
         """Leave unrecorded progress on disk for the reading verbs; runs until cancelled."""
         while True:
-            await asyncio.sleep(MIN_INTERVAL_S)
-            self.ledger.thinning.save()
+            await asyncio.sleep(self.ledger.thinning.save_every_s)
+            await self.ledger.thinning.save()
 
     async def _handle(self, batch: list[Input]) -> None:
         taken: list[tuple[Input, Drafted]] = []
+        drafts: list[Drafted] = []
         unrecorded: list[Input] = []
         seen: dict[str, int] = {}  # newest report per peer within this batch
         for item in batch:
@@ -129,9 +136,12 @@ class Controller:
             if not any(each is item for each in due):
                 unrecorded.append(item)
             for each in due:
-                drafted = self._draft(each, [draft for _, draft in taken])
+                drafted = self._draft(each, drafts)
                 if drafted is not None:
                     taken.append((each, drafted))
+                    drafts.append(drafted)
+                    if len(drafts) % BREATH == 0:
+                        await asyncio.sleep(0)
             seen[item.source] = item.seq
         taken = await self._append(taken)
         for item in unrecorded:  # now: an acknowledgement covers all earlier reports of that peer
@@ -142,8 +152,7 @@ class Controller:
             self._execute_all(drafted.record)
             self._remembering.note(drafted.record, self.ledger.state)
             self._mind_silence(item.event)
-            if isinstance(item.event, NodeJoined):
-                self._welcome_back(item.event.node)
+        self._welcome_back([item.event.node for item, _ in taken if isinstance(item.event, NodeJoined)])
 
     def _due(self, item: Input) -> list[Input]:
         """What has to be recorded now. Nothing for signals and progress that can wait; held progress first."""
@@ -183,7 +192,8 @@ class Controller:
         while True:
             begun = time.perf_counter()
             try:
-                self.ledger.commit([drafted for _, drafted in taken])
+                if taken:
+                    await self._write([drafted for _, drafted in taken])
                 break
             except ValueError as error:
                 return await self._append_singly(taken, error)
@@ -196,7 +206,21 @@ class Controller:
         if self.unwritable_since is not None:
             log.warning("the journal is written again, after %.0f s", time.time() - self.unwritable_since)
             self.unwritable_since = None
+        for number, (_, drafted) in enumerate(taken):
+            self.ledger.take([drafted])
+            if number % BREATH == BREATH - 1:
+                await asyncio.sleep(0)
         return taken
+
+    async def _write(self, drafts: list[Drafted]) -> None:
+        """In a thread: a disk takes milliseconds, and connections and timers must not wait for it. Who ends this loop
+        waits until the write is over."""
+        writing = asyncio.create_task(asyncio.to_thread(self.ledger.write, drafts))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait([writing])
+            raise
 
     async def _append_singly(
         self, taken: list[tuple[Input, Drafted]], error: ValueError
@@ -302,7 +326,7 @@ class Controller:
     def _on_connected(self, peer: Peer) -> None:
         log.info("%s connected", peer.name)
         if peer.role == "launcher":
-            self._reissue_to(peer)
+            self._reissue_to([peer])
 
     def _mind_silence(self, event: object) -> None:
         """Who is missed when it says nothing: nodes that joined, until they are lost."""
@@ -313,21 +337,27 @@ class Controller:
             if member is not None and member.role is not Role.OUT:
                 self._silence.expect(event.node)
 
-    def _welcome_back(self, node: str) -> None:
-        if node in self._joined:
-            self._reissue_to(self.peers.get(node))
-        self._joined.add(node)
+    def _welcome_back(self, nodes: list[str]) -> None:
+        """Of thousands that come back at once, what is still to be done is read off the state once for all."""
+        again = [node for node in nodes if node in self._joined]
+        self._joined.update(nodes)
+        self._reissue_to([peer for node in again if (peer := self.peers.get(node)) is not None])
 
-    def _reissue_to(self, peer: Peer | None) -> None:
-        """What this peer was told, or should have been, and has not answered. Repeating is harmless."""
-        if peer is None:
+    def _reissue_to(self, peers: list[Peer]) -> None:
+        """What these were told, or should have been, and have not answered. Repeating is harmless."""
+        if not peers:
             return
         self._num_reissued += 1
+        agents = {peer.name: [peer] for peer in peers if peer.role == "agent"}
+        launchers = [peer for peer in peers if peer.role == "launcher"]
         for index, action in enumerate(reissue(self.ledger.state, self.ledger.policy)):
-            is_for_launcher = isinstance(action, act.OpenStore | act.AcquireNode | act.ReleaseNode | act.EvictNode)
-            is_for_agent = getattr(action, "node", None) == peer.name and not is_for_launcher
-            is_for_all = isinstance(action, act.Finish)
-            if is_for_all or is_for_agent or (is_for_launcher and peer.role == "launcher"):
+            if isinstance(action, act.Finish):
+                receivers = peers
+            elif isinstance(action, act.OpenStore | act.AcquireNode | act.ReleaseNode | act.EvictNode):
+                receivers = launchers
+            else:
+                receivers = agents.get(getattr(action, "node", ""), [])
+            for peer in receivers:
                 self.peers.send(peer, f"{self.ledger.journal.seq}.again{self._num_reissued}.{index}", action)
 
     def _on_silent(self, node: str, silent_s: float) -> None:
@@ -349,6 +379,7 @@ class Controller:
     def _settle(self, item: Input, *, recorded: bool) -> None:
         if item.source:
             self.peers.ack(item.source, item.seq)
+            self.handling.note(time.monotonic() - item.arrived)
         if item.settled is not None:
             item.settled(recorded)
 

@@ -5,7 +5,7 @@ import msgspec
 from everstep.model.facts import Exit, RankAccount
 
 
-class Worker(msgspec.Struct, frozen=True, kw_only=True):
+class Worker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rank: int
     node: str
     started: bool = False  # the agent confirmed the process

@@ -4,6 +4,7 @@ Written by the controller, whole or not at all; folded by the reading verbs afte
 """
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,10 +16,15 @@ class LiveProgress(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[ProgressReported, ...] = ()
 
 
-def save_live(path: Path, live: LiveProgress) -> None:
+def encode_live(events: Sequence[ProgressReported]) -> bytes:
+    """Part of the file; a hundred thousand ranks take long, so it is made of several."""
+    return b",".join(msgspec.json.encode(event) for event in events)
+
+
+def save_live(path: Path, parts: Sequence[bytes]) -> None:
     draft = path.with_name(path.name + ".new")
     with contextlib.suppress(OSError):
-        draft.write_bytes(msgspec.json.encode(live))
+        draft.write_bytes(b'{"events":[' + b",".join(part for part in parts if part) + b"]}")
         draft.replace(path)
 
 

@@ -54,7 +54,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
         return self.code == 0
 
 
-class RankAccount(msgspec.Struct, frozen=True, kw_only=True):
+class RankAccount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One rank's life in one generation, cumulative. Marks that were not reached are None.
 
     Order in time: spawned <= entered <= rendezvous_begun <= rendezvous_done <= loop_at <= last_step_at <= ended_at.
@@ -84,7 +84,7 @@ class RankAccount(msgspec.Struct, frozen=True, kw_only=True):
         return self.last_step - self.first_step + 1
 
 
-class Started(msgspec.Struct, frozen=True, kw_only=True):
+class Started(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker process exists."""
 
     rank: int
@@ -94,7 +94,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-class Signals(msgspec.Struct, frozen=True, kw_only=True):
+class Signals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One look at one live rank, for the hang rule. Ages in seconds at the time of the report; None is unknown."""
 
     rank: int
@@ -195,7 +195,7 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     unavailable: tuple[str, ...] = ()
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class Held(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Complete snapshots that a node holds in memory for one rank."""
 
     rank: int

@@ -234,7 +234,7 @@ class HangWatch:
         seen = {
             each.rank: each
             for node, event in self._newest.items()
-            if node in state.active_nodes and at - event.at <= FRESH_S
+            if state.is_active(node) and at - event.at <= FRESH_S
             for each in event.signals
         }
         alive = [rank for rank, worker in state.workers.items() if worker.exit is None]

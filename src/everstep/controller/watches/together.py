@@ -57,7 +57,7 @@ class Watches:
 
     def take(self, event: Observation, state: State) -> list[Found]:
         """What the watches conclude from one report of the current generation."""
-        if event.generation != state.generation or event.node not in state.active_nodes:
+        if event.generation != state.generation or not state.is_active(event.node):
             return []
         found: list[Found] = []
         for watch in self._all:
