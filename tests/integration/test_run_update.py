@@ -185,8 +185,8 @@ def test_a_standby_really_starts_it_first(launcher: Launcher):
     job = Job(launcher, "--standby", 1, num_ranks=2)
     job.until_said("step 8 first")
     wrong = job.update("--urgent", "--args", "many")
-    assert wrong.returncode == 0  # State is where the trial ends, and the arguments are read after it
-    job.run.until("taken back", lambda: ("v1", Stage.ROLLED_BACK) in job.stages())
+    assert wrong.returncode == 1  # State is where the trial ends, and the arguments are read after it
+    assert "rolled back to v0" in wrong.stdout
     job.write("import missing_module\n")
     assert "refused: helper.py:1: there is no module 'missing_module'" in job.update("--urgent", "--code", ".").stdout
     job.write(GOOD.format(name="second") + "open('/nowhere/data.bin')\n")
@@ -207,13 +207,13 @@ def test_a_revision_of_git(launcher: Launcher):
         command = ["git", "-C", str(job.folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
+    job.until_said("step 8 first")
     git("init", "-q")
     job.write(GOOD.format(name="committed"))
     git("add", ".")
     git("commit", "-q", "-m", "one")
     short = git("rev-parse", "--short", "HEAD")
     job.write(GOOD.format(name="edited since"))
-    job.until_said("step 8 first")
     applied = job.update("--urgent", "--code", "HEAD")
     assert applied.returncode == 0, applied.stdout + applied.stderr
     assert f"v1 (git {short}, urgent" in applied.stdout

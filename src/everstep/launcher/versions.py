@@ -188,7 +188,10 @@ def _copy_revision(revision: str, spec: RunSpec, run_dir: Path) -> Copy:
         raise ConfigError(
             f"{revision!r} is no folder, and {at}, where the run's program is, belongs to no git repository"
         ) from None
-    short = _git(root, "rev-parse", "--short", "--verify", f"{revision}^{{commit}}")
+    try:
+        short = _git(root, "rev-parse", "--short", "--verify", f"{revision}^{{commit}}")
+    except ConfigError as error:
+        raise ConfigError(f"{revision!r} is no folder, and no revision of the repository {root} ({error})") from error
     with tempfile.TemporaryDirectory(prefix="everstep-") as folder:
         archive = Path(folder) / "code.tar"
         _git(root, "archive", "--format=tar", f"--output={archive}", short)
