@@ -117,12 +117,13 @@ def _nvidia(folder: Path, args: argparse.Namespace) -> Iterator[Replaced]:
     env = {**os.environ, "EVERSTEP_BENCH_DIR": str(folder / "steps"), "TMPDIR": str(folder)}
     command = [contender.command[0], "--ignore-missing-fault-tol-cfg", "--nproc-per-node", "1"]
     command += ["--nnodes", str(NUM_NODES), "--max-restarts", str(MAX_RESTARTS), "--rdzv-id", "bench"]
-    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{_free_port()}", str(SCRIPT)]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{_free_port()}"]
     rng = random.Random(args.seed)
     with contextlib.ExitStack() as all_nodes:
 
         def start(number: int) -> Launched:
-            return all_nodes.enter_context(launched(command, env=env, output=folder / f"node-{number}.log"))
+            line = [*command, "--rdzv-conf", f"is_host={int(number == 0)}", str(SCRIPT)]
+            return all_nodes.enter_context(launched(line, env=env, output=folder / f"node-{number}.log"))
 
         nodes = {number: start(number) for number in range(NUM_NODES + NUM_WAITING)}
         logs = StepLogs(folder / "steps")
