@@ -67,16 +67,9 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        lines = (
-            "GET /link HTTP/1.1",
-            f"Host: 127.0.0.1:{self._port}",
-            "Upgrade: websocket",
-            "Connection: Upgrade",
-            "Sec-WebSocket-Version: 13",
-            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-            f"Authorization: {self._credentials.knock}",
-        )
-        transport.write("\r\n".join((*lines, "", "")).encode())
+        head = f"GET /link HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nAuthorization: {self._credentials.knock}\r\n"
+        upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        transport.write(f"{head}{upgrade}Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode())
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_lost = True
@@ -251,10 +244,11 @@ async def tick_all(agents: list[Agent], stop: Flag) -> None:
         wait_s = due - time.perf_counter()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
-        for agent in agents[number % len(agents) :][:20]:
+        together = agents[number % len(agents) :][:20]
+        for agent in together:
             if agent.welcome.done() and not agent.is_lost:
                 agent.tick()
-        number += len(agents[number % len(agents) :][:20])
+        number += len(together)
 
 
 def send(numbers: range, secret_text: str, port: int, ready: Connection, stop: Flag, cores: set[int]) -> None:
@@ -363,7 +357,6 @@ async def watch(seen: Watched, seconds: float, pipes: "list[Connection[Any, Any]
         "lag_worst_ms": 1e3 * max(lags),
         "cpu_share": (seen.cpu_s() - cpu_s) / took_s,
         "rss_mb": max(rss),
-        "rss_growth_mb": rss[-1] - rss[0],
         "journal_mb_per_min": 60 * (seen.journal_mb() - journal_mb) / took_s,
     }
 
@@ -378,7 +371,6 @@ COLUMNS = {
     "lag_worst_ms": ("worst", "{:.0f} ms"),
     "cpu_share": ("core", "{:.0%}"),
     "rss_mb": ("memory", "{:,.0f} MB"),
-    "rss_growth_mb": ("growth", "{:+.1f} MB"),
     "journal_mb_per_min": ("journal", "{:.1f} MB/min"),
     "forming_s": ("to run", "{:.0f} s"),
 }
