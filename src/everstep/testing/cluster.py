@@ -107,11 +107,10 @@ class Cluster:
     ) -> list[Action]:
         """The hang rule suspects; the evidence will say `code` of this rank, in a pipeline with the ranks of `group`.
         None: it shows no fault."""
-        found = _diagnosis(culprit, code, self.clock.now)
-        self.diagnosis = found
+        self.diagnosis = _diagnosis(culprit, code, self.clock.now)
         if group:
             pipeline = {"group": "mesh_pp", "group_ranks": group, "confidence": Confidence.MEDIUM}
-            self.diagnosis = msgspec.structs.replace(found, **pipeline)
+            self.diagnosis = msgspec.structs.replace(self.diagnosis, **pipeline)
         self.moved_on = moved_on
         suspected = events.HangSuspected(
             at=self.clock.now,
