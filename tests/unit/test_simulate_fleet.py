@@ -95,8 +95,8 @@ def test_every_second_is_in_one_part_and_a_seed_is_a_run():
 
 @pytest.mark.soak
 def test_a_cell_of_machines_behaves_as_the_machines_do():
-    alone = fleet(per_day=2.0, num_nodes=64, num_cells=64, days=6.0)
-    cells = msgspec.structs.replace(alone, num_cells=8)
+    alone = fleet(per_day=0.5, num_nodes=64, num_cells=64, days=3.0)
+    cells = msgspec.structs.replace(alone, num_cells=32)
     ettrs = [sum(simulate_once(setup, seed).ettr for seed in (1, 2)) / 2 for setup in (alone, cells)]
     assert ettrs[0] == pytest.approx(ettrs[1], abs=0.002)
 
