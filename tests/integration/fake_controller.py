@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import WSMsgType, web
+from torch.distributed import TCPStore  # here: importing it takes seconds, in which a link would get no answer
 
 from everstep.model import events
 from everstep.model.actions import Action, StartWorkers, StopWorkers
@@ -102,7 +103,7 @@ class FakeController:
         return self.arrived[self.events.index(event)]
 
     async def _serve(self, request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse(heartbeat=5.0)
+        socket = web.WebSocketResponse()  # no heartbeat: the test itself may be busy for seconds
         await socket.prepare(request)
         claim = parse_knock(request.headers.get("Authorization", ""))
         assert claim is not None
@@ -184,8 +185,6 @@ class Bench:
         return self.agent
 
     def store(self) -> int:
-        from torch.distributed import TCPStore
-
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.stores.append(store)
         return int(store.port)
