@@ -38,6 +38,10 @@ def check(step):
 """
 
 
+START_LIMIT_S = 180.0
+"""A first import of torch on a machine that has much else to do takes more than a minute."""
+
+
 class Job:
     """A program in two files, of which `helper.py` is changed; and the run of it."""
 
@@ -69,7 +73,7 @@ class Job:
                 steps.append(max((int(line.split()[1]) for line in lines if what in line), default=-1))
             return None if min(steps) < 0 else min(steps)
 
-        return self.run.until(f"{what!r} in generation {generation}", find)
+        return self.run.until(f"{what!r} in generation {generation}", find, limit_s=START_LIMIT_S)
 
     def until_trained(self, version: str) -> None:
         self.run.until(f"{version} trained", lambda: (version, Stage.TRAINED) in self.stages())
