@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from fake_controller import TOKEN, bench, is_alive, kill, wait_gone
+from fake_controller import bench, is_alive, kill, wait_gone
 
 from everstep.model import events
 from everstep.model.actions import Finish
@@ -41,7 +41,6 @@ def test_hello_and_joined_come_first(tmp_path):
         async with bench(tmp_path, write(tmp_path, "pass"), env=FRESH) as made:
             hello = made.controller.hellos[0]
             assert (hello.role, hello.name) == ("agent", "n0")
-            assert made.controller.tokens == [f"Bearer {TOKEN}"]
             first, second = made.controller.events[0], await made.controller.wait(events.TemplateReported)
             assert isinstance(first, events.NodeJoined)
             assert (first.generation, first.stopped, first.held) == (-1, True, ())

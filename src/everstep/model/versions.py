@@ -6,7 +6,7 @@ import msgspec
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """One state of the user's program: its code, its arguments, its environment. v0 is what the run was started with."""
+    """One state of the user's program: its code, arguments and environment. v0 is what the run was started with."""
 
     id: str = "v0"
     source: str = ""  # "git 3f2c1a9", "folder /home/anna/job"; empty: the code is that of the version before
