@@ -16,7 +16,7 @@ import pytest
 GOLDEN = Path(__file__).parents[1] / "golden" / "journal.jsonl"
 VERBS = (["status"], ["incident"], ["incident", "show", "i2"], ["explain", "i2"], ["goodput"])
 STATUS_LIMIT_S = 0.150
-BARE_S = 0.015  # of a Python that does nothing, on a machine that is quiet
+MOST_DECODERS = 4  # about 2.5 where it is measured
 
 
 @pytest.fixture
@@ -87,18 +87,18 @@ def test_no_reading_verb_imports_torch_or_rich(env: dict[str, str]) -> None:
 
 
 def test_status_answers_at_once(env: dict[str, str]) -> None:
-    """The best of several; on a machine that is busy with other things, as much longer as a bare interpreter takes."""
-    status, bare = [], []
+    """The best of several; on a slow or busy machine, compared with what an interpreter takes to decode anything."""
+    status, decoder = [], []
     for _ in range(12):
         begun = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=30)
+        subprocess.run([sys.executable, "-c", "import msgspec"], check=True, timeout=30)
         between = time.perf_counter()
         assert everstep("status", env=env).returncode == 0
         status.append(time.perf_counter() - between)
-        bare.append(between - begun)
+        decoder.append(between - begun)
         if min(status) < STATUS_LIMIT_S and len(status) >= 3:
             break
-    assert min(status) < STATUS_LIMIT_S * max(1.0, min(bare) / BARE_S)
+    assert min(status) < max(STATUS_LIMIT_S, MOST_DECODERS * min(decoder))
 
 
 def test_a_live_run_is_told_from_one_whose_controller_is_gone(env: dict[str, str]) -> None:

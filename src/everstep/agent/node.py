@@ -33,10 +33,9 @@ from everstep.agent.watching.observing import Observing
 from everstep.agent.watching.slow_rounds import SlowRounds
 from everstep.agent.watching.stacks import Stacks
 from everstep.agent.workers import Group, Worker
-from everstep.errors import EverstepError
 from everstep.model import actions as act
 from everstep.model import events
-from everstep.model.facts import RankAccount, Started
+from everstep.model.facts import RankAccount
 from everstep.model.spec import RunSpec
 from everstep.wire.messages import Command
 
@@ -292,30 +291,14 @@ class Node:
         why, failed = await asyncio.gather(
             self._starter.prepare(action.num_ranks, action.version), self._copies.prepare(action)
         )
-        self._started = failed or await self._start_ranks(action, group, why)
+        self._started = failed or await self._starter.start_all(
+            self.node, action, group, why, self._warden.tell_session
+        )
         self._report(self._started)
         if not isinstance(self._started, events.WorkersStarted):
             return
         loop = asyncio.get_running_loop()
         self._park_timer = loop.call_later(LATEST_PARK_S, self._feed_template)
-
-    async def _start_ranks(self, action: act.StartWorkers, group: Group, why: str) -> events.Event:
-        """All of them, or none."""
-        assert self._starter is not None
-        started: list[Started] = []
-        try:
-            for local_rank in range(action.num_ranks):
-                started.append(self._starter.start(action, local_rank, group, why))
-                self._warden.tell_session(started[-1].pid)
-        except (EverstepError, OSError) as error:
-            _log.exception("starting generation %d", action.generation)
-            await group.stop(0.0)
-            return events.WorkersFailedToStart(
-                at=time.time(), node=self.node, generation=action.generation, why=str(error)
-            )
-        return events.WorkersStarted(
-            at=time.time(), node=self.node, generation=action.generation, started=tuple(started)
-        )
 
     async def _stop(self, action: act.StopWorkers) -> None:
         self._cancel_parking()

@@ -4,6 +4,7 @@ Used by `agent/node.py` for every rank of a StartWorkers. From the assignment on
 """
 
 import contextlib
+import logging
 import os
 import socket
 import sys
@@ -25,6 +26,7 @@ from everstep.agent.workers import Group, Paths, Worker
 from everstep.core.policy import Policy
 from everstep.errors import EverstepError
 from everstep.model.actions import StartWorkers
+from everstep.model.events import WorkersFailedToStart, WorkersStarted
 from everstep.model.facts import Started
 from everstep.model.spec import Launch, RunSpec
 from everstep.model.versions import Version
@@ -33,6 +35,8 @@ from everstep.probes.oom import KernelLog
 TEMPLATE_WAIT_S = 60.0
 """How long ranks wait for a template that is still importing. Fresh interpreters would import the same modules once
 per rank, on the same disk, so waiting is the quicker way unless the template hangs."""
+
+_log = logging.getLogger(__name__)
 
 
 class Home(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +86,21 @@ class Starter:
         if self._python() != sys.executable:
             return f"PYTHON_EXEC={self._python()}"
         return placing.why_fresh(version)
+
+    async def start_all(
+        self, node: str, action: StartWorkers, group: Group, why: str, on_process: Callable[[int], None]
+    ) -> WorkersStarted | WorkersFailedToStart:
+        """All of them, or none. `why`: they are not forked from the template because of this."""
+        started: list[Started] = []
+        try:
+            for local_rank in range(action.num_ranks):
+                started.append(self.start(action, local_rank, group, why))
+                on_process(started[-1].pid)
+        except (EverstepError, OSError) as error:
+            _log.exception("starting generation %d", action.generation)
+            await group.stop(0.0)
+            return WorkersFailedToStart(at=time.time(), node=node, generation=action.generation, why=str(error))
+        return WorkersStarted(at=time.time(), node=node, generation=action.generation, started=tuple(started))
 
     def start(self, action: StartWorkers, local_rank: int, group: Group, why: str) -> Started:
         """Make one rank's process and give it its assignment. Raises EverstepError, OSError."""
