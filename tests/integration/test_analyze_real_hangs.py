@@ -175,15 +175,16 @@ class Ranks:
         wait_for(lambda: time.time() - reached > AGE_S, "the hang to be old enough")
         (out / "GO").touch()
         silent = {culprit} if kind in ("stop", "native") else set()
+        wait_for(
+            lambda: all(rank in silent or has_record(out, rank) or is_dead(pid) for rank, pid in enumerate(pids)),
+            f"{kind}: flight records",
+        )
+        # Only now: a thread that writes a record takes the interpreter lock from one that computes.
         for rank, pid in enumerate(pids):
             shutil.copy(f"/proc/{pid}/status", out / f"status-rank-{rank}.txt")
             if with_stacks:
                 for process in (pid, *children_of(pid)):
                     dump_stack(process, out / f"stack-rank-{rank}-pid-{process}.json")
-        wait_for(
-            lambda: all(rank in silent or has_record(out, rank) or is_dead(pid) for rank, pid in enumerate(pids)),
-            f"{kind}: flight records",
-        )
 
     def close(self) -> None:
         self.template.communicate()

@@ -156,7 +156,7 @@ def test_a_beat_that_fails_is_followed_by_others(monkeypatch):
 
     async def play():
         node = SimpleNamespace(report_progress=report_progress)
-        task = asyncio.create_task(main._beat(node, SimpleNamespace(is_connected=True)))
+        task = asyncio.create_task(main._beat(node, SimpleNamespace(is_flowing=True)))
         await asyncio.sleep(0.1)
         assert not task.done()
         task.cancel()
