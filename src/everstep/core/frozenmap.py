@@ -11,7 +11,6 @@ whole fleet anyway.
 
 import zlib
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
-from itertools import chain
 from typing import Any, TypeVar, overload
 
 K = TypeVar("K", bound=int | str)
@@ -143,7 +142,8 @@ class FrozenMap(Mapping[K, V]):
         self._root = tuple(root)
 
     def _in_order(self) -> list[tuple[int, K, V]]:
-        leaves = chain.from_iterable(branch for branch in self._root if branch is not _NO_BRANCH)
+        branches = (branch for branch in self._root if branch is not _NO_BRANCH)
+        leaves = (leaf for branch in branches for leaf in branch if leaf)
         found = [(came, key, value) for leaf in leaves for key, (came, value) in leaf.items()]
         found.sort(key=_came)
         return found
