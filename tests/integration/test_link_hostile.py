@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
-from test_controller_process import TIMEOUT_S, FakePeer, Process, joined
+from real_controller import TIMEOUT_S, FakePeer, Process, joined
 
 from everstep.controller import listening
 from everstep.errors import WireError
