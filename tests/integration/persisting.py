@@ -61,9 +61,9 @@ def commit_args(root: object, step: int, world_size: int = 1, keep: int = 3, *mo
     return ["commit", *(str(word) for pair in words.items() for word in pair), *more]
 
 
-def ask(arguments: Sequence[str], fds: Sequence[int] = (), **more: Any) -> dict[str, Any]:
+def ask(arguments: Sequence[str], fds: Sequence[int] = (), *, limit_s: float = 60.0, **more: Any) -> dict[str, Any]:
     """What the process answers."""
-    done = subprocess.run([*MAIN, *arguments], pass_fds=fds, capture_output=True, text=True, timeout=60, **more)
+    done = subprocess.run([*MAIN, *arguments], pass_fds=fds, capture_output=True, text=True, timeout=limit_s, **more)
     assert done.stdout.count("\n") == 1, (done.stdout, done.stderr)
     answer: dict[str, Any] = json.loads(done.stdout)
     assert (done.returncode == 0) == (answer["why"] == ""), (answer, done.stderr)

@@ -21,7 +21,7 @@ from everstep.checkpoint.persist.scanning import Scanned, scan_all
 from everstep.cli.reading import Opened, add_run_arguments, open_run, show, show_json, style
 from everstep.errors import ConfigError
 from everstep.report.ansi import Paint, Style, printable
-from everstep.report.checkpoints import Copies, loss_text, view
+from everstep.report.checkpoints import Copies, loss_text, racks_text, view
 from everstep.report.layout import field, fields, table, text_of
 from everstep.report.units import NOT_MEASURED, ago, count, plural, size
 
@@ -89,6 +89,8 @@ def _ls(root: str, opened: Opened | None, *, as_json: bool) -> int:
     if copies is not None and opened is not None and not opened.view.is_over and copies.last_step is not None:
         lines += ["", f"if a node dies now: {loss_text(copies.if_node_dies)}"]
         lines += [f"if a rack dies: {loss_text(copies.if_rack_dies)}"]
+        if copies.racks:
+            lines += field("racks", racks_text(copies))
     show(text_of(lines))
     return 0
 

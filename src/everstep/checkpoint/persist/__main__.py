@@ -3,7 +3,7 @@ of its own.
 
     write  --root R --step K --generation G --world-size W --ranks 0,1 --fds 7,8
            prints {"written_bytes", "total_bytes", "why"}
-    commit --root R --step K --world-size W --keep N [--trusted]
+    commit --root R --step K --world-size W --keep N [--trusted] [--generation G --resumed 1:35,2:40]
            prints {"path", "size_bytes", "dropped", "at", "why", "notes"}
     strike --root R --step K --why TEXT
            prints {"path", "was_struck", "why"}
@@ -72,12 +72,20 @@ def _parser() -> argparse.ArgumentParser:
     write.add_argument("--fds", type=_numbers, required=True, metavar="7,8", help="the ranks' arenas, in their order")
     commit.add_argument("--keep", type=int, required=True)
     commit.add_argument("--trusted", action="store_true")
+    commit.add_argument("--generation", type=int, default=None, help="the one that commits; those before it are over")
+    commit.add_argument(
+        "--resumed", type=_pairs, default=(), metavar="1:35,2:40", help="generations that went on, where"
+    )
     strike.add_argument("--why", required=True, metavar="TEXT", help="what whoever looks at it later is told")
     return parser
 
 
 def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
+
+
+def _pairs(text: str) -> list[tuple[int, int]]:
+    return [(int(first), int(second)) for first, _, second in (part.partition(":") for part in text.split(",") if part)]
 
 
 def _write(given: argparse.Namespace) -> msgspec.Struct:
@@ -105,6 +113,8 @@ def _commit(given: argparse.Namespace) -> msgspec.Struct:
         keep=given.keep,
         is_trusted=given.trusted,
         run=given.run,
+        generation=given.generation,
+        resumed=given.resumed,
     )
 
 

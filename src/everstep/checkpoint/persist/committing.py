@@ -6,10 +6,11 @@ node; may be called again for the same step, and then says the same.
 """
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 
-from everstep.checkpoint.persist import form, metadata
+from everstep.checkpoint.persist import fencing, form, metadata
 from everstep.checkpoint.persist.retention import collect, committing, retain
 from everstep.checkpoint.persist.scanning import Found, find_steps
 from everstep.checkpoint.persist.storage import Storage, open_storage, sentence
@@ -28,16 +29,31 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # nothing that is wrong with this checkpoint
 
 
-def commit(root: str, *, step: int, world_size: int, keep: int, is_trusted: bool = False, run: str = "") -> Committed:
-    """Raises OSError, SnapshotError: the step is not there then, or as it was."""
+def commit(
+    root: str,
+    *,
+    step: int,
+    world_size: int,
+    keep: int,
+    is_trusted: bool = False,
+    run: str = "",
+    generation: int | None = None,
+    resumed: Sequence[tuple[int, int]] = (),
+) -> Committed:
+    """`generation`: the controller's word for which one this is; those before it are fenced off, and only its parts are
+    taken. None: the newest parts there are. `resumed`: the history that it belongs to, as in the manifest. Raises
+    OSError, SnapshotError: the step is not there then, or as it was."""
     storage = open_storage(root)
+    if generation is not None:
+        fencing.fence(storage, run, generation)
     found = find_steps(storage)
     there = next((one for one in found if one.step == step), None)
-    draft = _whole_draft(storage, step, world_size, run)
+    draft = _whole_draft(storage, step, world_size, run, generation)
     if draft is not None:
         order = 1 + max((one.order for one in found), default=0)
         with committing(storage):
-            manifest = _publish(storage, draft, step, world_size, order=order, is_trusted=is_trusted)
+            wanted = _Wanted(step=step, order=order, is_trusted=is_trusted, resumed=tuple(resumed))
+            manifest = _publish(storage, draft, world_size, wanted)
     elif there is not None and there.manifest is not None:
         manifest = _again(storage, there, is_trusted=is_trusted)
     else:
@@ -52,6 +68,15 @@ def commit(root: str, *, step: int, world_size: int, keep: int, is_trusted: bool
     )
 
 
+class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What the manifest is to say that no part knows."""
+
+    step: int
+    order: int
+    is_trusted: bool
+    resumed: tuple[tuple[int, int], ...]
+
+
 def _drafts(storage: Storage, step: int, run: str) -> list[str]:
     """This run's drafts of this step, newest generation first."""
     found = [form.draft_of(name) for name in storage.names(form.WRITING)]
@@ -59,9 +84,12 @@ def _drafts(storage: Storage, step: int, run: str) -> list[str]:
     return [form.draft_name(step, generation, run) for generation in sorted(mine, reverse=True)]
 
 
-def _whole_draft(storage: Storage, step: int, world_size: int, run: str) -> str | None:
-    """The one of the newest generation in which no rank is missing."""
+def _whole_draft(storage: Storage, step: int, world_size: int, run: str, generation: int | None) -> str | None:
+    """The one of this generation, or of the newest, in which no rank is missing."""
+    mine = None if generation is None else form.draft_name(step, generation, run)
     for draft in _drafts(storage, step, run):
+        if mine not in (None, draft):
+            continue
         names = set(storage.names(draft))
         if all(form.rank_name(rank) in names for rank in range(world_size)):
             return draft
@@ -77,10 +105,8 @@ def _missing(storage: Storage, step: int, world_size: int, run: str) -> str:
     return f"step {step} in {storage.root} lacks the parts of ranks {missing}"
 
 
-def _publish(
-    storage: Storage, draft: str, step: int, world_size: int, *, order: int, is_trusted: bool
-) -> form.Manifest:
-    folder = form.step_name(step)
+def _publish(storage: Storage, draft: str, world_size: int, wanted: _Wanted) -> form.Manifest:
+    step, folder = wanted.step, form.step_name(wanted.step)
     parts, sums = _read_parts(storage, draft, step, world_size)
     size_bytes = _check_objects(storage, parts)
     merged = metadata.merge(parts, lambda name: storage.seen_from(folder, form.object_name(name)))
@@ -90,12 +116,13 @@ def _publish(
         generation=parts[0].generation,
         world_size=world_size,
         at=time.time(),
-        order=order,
+        order=wanted.order,
         size_bytes=size_bytes,
         parts=tuple(sums),
         metadata=form.checksum(pickled),
-        is_trusted=is_trusted,
+        is_trusted=wanted.is_trusted,
         unequal=tuple(sorted(merged.unequal)),
+        resumed=wanted.resumed,
         run=parts[0].run,
         everstep=__version__,
         torch=parts[0].torch,
@@ -105,7 +132,11 @@ def _publish(
             storage.remove(f"{draft}/{name}")  # markers; what an earlier commit left
     storage.write(f"{draft}/{form.METADATA}", [pickled])
     storage.write(f"{draft}/{form.MANIFEST}", [form.seal(manifest)])
-    storage.move_folder(draft, folder, form.MANIFEST)
+    fencing.refuse_if_overtaken(manifest, find_steps(storage))
+    try:
+        storage.move_folder(draft, folder, form.MANIFEST)
+    except FileNotFoundError as error:
+        raise SnapshotError(f"step {step} of generation {manifest.generation}: {fencing.FENCED_OFF}") from error
     return manifest
 
 

@@ -137,6 +137,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     metadata: str  # checksum of .metadata
     is_trusted: bool = False
     unequal: tuple[str, ...] = ()  # names that ranks hold unshared and unequal: no other number of ranks can have them
+    resumed: tuple[tuple[int, int], ...] = ()  # generations up to this one, and the steps after which they went on
     run: str = ""
     everstep: str = ""
     torch: str = ""

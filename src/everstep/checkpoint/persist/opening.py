@@ -14,16 +14,18 @@ from typing import Any
 
 import torch
 
-from everstep.checkpoint.packing import _DTYPES, DamagedError, Stored
+from everstep.checkpoint.packing import _DTYPES, DamagedError
 from everstep.checkpoint.persist.form import PathItem, name_of
+from everstep.checkpoint.stored import Stored
 
 _KNOWN = ("torch", "numpy", "collections", "builtins", "copyreg", "array", "datetime", "everstep", "_codecs", "random")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tensor in the buffer: raw bytes, dense."""
+    """A tensor in some rank's buffer: raw bytes, dense."""
 
+    memory: memoryview
     at: int
     num_bytes: int
     dtype: torch.dtype
@@ -85,11 +87,11 @@ class Unknown:
     def __setitem__(self, _: object, __: object) -> None: ...
 
 
-def open_stored(memory: memoryview, stored: Stored) -> Opened:
-    """Everything in it that has a name. `memory` must stay as long as what is returned."""
-    found = Opened([_entry(entry) for entry in stored._entries])
+def open_stored(stored: Stored) -> Opened:
+    """Everything in it that has a name. Its memory must stay as long as what is returned. Raises DamagedError."""
+    found = Opened([_entry(*stored.place(number)) for number in range(len(stored._entries))])
     for name, pickled in stored._parts.items():
-        unpickler = _Viewing(pickled, memory, found.entries)
+        unpickler = _Viewing(pickled, found.entries)
         try:
             tree = unpickler.load()
         except DamagedError:
@@ -102,9 +104,9 @@ def open_stored(memory: memoryview, stored: Stored) -> Opened:
     return found
 
 
-def _entry(entry: tuple[int, int, str, tuple[int, ...], tuple[int, ...], str]) -> Entry:
+def _entry(stored: Stored, entry: tuple[int, int, str, tuple[int, ...], tuple[int, ...], str]) -> Entry:
     at, num_bytes, dtype, sizes, strides, _ = entry
-    return Entry(at, num_bytes, _DTYPES[dtype], tuple(sizes), tuple(strides))
+    return Entry(stored.memory, at, num_bytes, _DTYPES[dtype], tuple(sizes), tuple(strides))
 
 
 def _take(found: Opened, path: tuple[PathItem, ...], leaf: object, index_of: dict[int, int]) -> None:
@@ -155,9 +157,8 @@ def _is_terminal(value: object) -> bool:
 class _Viewing(pickle.Unpickler):
     """Makes of each stored tensor a view of the snapshot's memory with a storage of its own."""
 
-    def __init__(self, pickled: bytes, memory: memoryview, entries: list[Entry]) -> None:
+    def __init__(self, pickled: bytes, entries: list[Entry]) -> None:
         super().__init__(io.BytesIO(pickled))
-        self._memory = memory
         self._entries = entries
         self._made: dict[int, torch.Tensor] = {}
         self.index_of: dict[int, int] = {}  # by the id of a view or parameter, which `_kept` keeps alive
@@ -177,7 +178,7 @@ class _Viewing(pickle.Unpickler):
     def _tensor(self, index: int, is_parameter: bool, requires_grad: bool) -> torch.Tensor:
         tensor = self._made.get(index)
         if tensor is None:
-            tensor = self._made[index] = view(self._memory, self._entries[index])
+            tensor = self._made[index] = view(self._entries[index])
         if is_parameter:
             tensor = torch.nn.Parameter(tensor, requires_grad=requires_grad)
         elif requires_grad:
@@ -199,9 +200,9 @@ def _shard_of(local: torch.Tensor, spec: Any) -> _Shard | Unknown:  # noqa: ANN4
     return _Shard(local, tuple(spec.tensor_meta.shape), tuple(offsets))
 
 
-def view(memory: memoryview, entry: Entry) -> torch.Tensor:
+def view(entry: Entry) -> torch.Tensor:
     """The tensor without a copy; what is saved of it is only its own bytes."""
     if entry.num_bytes == 0:
         return torch.empty(entry.sizes, dtype=entry.dtype)
-    flat = torch.frombuffer(memory, dtype=torch.uint8, count=entry.num_bytes, offset=entry.at)
+    flat = torch.frombuffer(entry.memory, dtype=torch.uint8, count=entry.num_bytes, offset=entry.at)
     return flat.view(entry.dtype).as_strided(entry.sizes, entry.strides)

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 import torch
 
-from everstep.checkpoint.packing import DamagedError, Stored
+from everstep.checkpoint.packing import DamagedError
 from everstep.checkpoint.persist import form
 from everstep.checkpoint.persist.files import locate, put_aside, read_manifest, read_object, read_part
 from everstep.checkpoint.persist.storage import Storage, sentence
+from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
 
 RANDOM = "everstep.random"

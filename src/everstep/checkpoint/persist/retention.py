@@ -16,10 +16,10 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from everstep.checkpoint.persist import form
+from everstep.checkpoint.persist import fencing, form
 from everstep.checkpoint.persist.claims import Claim, is_claimed
 from everstep.checkpoint.persist.scanning import NO_FOLDER, NO_MANIFEST, Found, find_steps
-from everstep.checkpoint.persist.storage import REPLACED, FolderStorage, Storage
+from everstep.checkpoint.persist.storage import FENCED, REPLACED, FolderStorage, Storage
 
 _COLLECTING = "collecting"
 _COMMITTING = "committing"
@@ -79,19 +79,27 @@ def retain(storage: Storage, keep: int) -> tuple[tuple[int, ...], tuple[str, ...
     to be said. One that has lost a rank's part is not counted, and stays until it is older than all that are."""
     found = [one for one in find_steps(storage) if one.manifest is not None]
     found.sort(key=lambda one: one.order)
-    damage = {one.step: why for one in found if (why := one.why or _damage(storage, one))}
+    damage = {
+        one.step: why for one in found if (why := one.why or fencing.left_behind(one, found) or _damage(storage, one))
+    }
     sound = [one for one in found if one.step not in damage]
     stay = {one.step for one in sound[-max(keep, 1) :]}
     trusted = [one.step for one in sound if one.manifest is not None and one.manifest.is_trusted]
     stay.update(trusted[-1:])
     first = min((one.order for one in sound[-max(keep, 1) :]), default=0) if len(sound) >= max(keep, 1) else 0
     dropped = [one.step for one in found if one.step not in stay and not (one.step in damage and one.order >= first)]
-    for step in dropped:
-        folder = form.step_name(step)
-        storage.remove(f"{folder}/{form.MANIFEST}")  # from here on it is no checkpoint
-        storage.remove(folder)
+    for one in found:
+        if one.step in dropped and _is_still(storage, one):
+            storage.remove(f"{one.folder}/{form.MANIFEST}")  # from here on it is no checkpoint
+            storage.remove(one.folder)
     notes = (f"step {step} is {why}; it is not counted among those that are kept" for step, why in damage.items())
     return tuple(sorted(dropped)), tuple(notes)
+
+
+def _is_still(storage: Storage, one: Found) -> bool:
+    """Not another checkpoint of the same step, made while this process stood still."""
+    now = next((other for other in find_steps(storage) if other.step == one.step), None)
+    return now is not None and now.manifest == one.manifest
 
 
 def _damage(storage: Storage, one: Found) -> str:
@@ -161,7 +169,7 @@ def _drop_leftover(storage: Storage, name: str) -> None:
         storage.rename(path, form.step_name(draft.step))  # who replaced it was killed before the other was there
         return
     is_claim = name.startswith((_COLLECTING, _COMMITTING))
-    if name.endswith(REPLACED) or (is_claim and not is_claimed(storage, path)):
+    if name.endswith((REPLACED, FENCED)) or (is_claim and not is_claimed(storage, path)):
         storage.remove(path)
 
 

@@ -6,7 +6,7 @@ Answers: which checkpoints can be restored from here, and why are the others non
 
 import msgspec
 
-from everstep.checkpoint.persist import form
+from everstep.checkpoint.persist import fencing, form
 from everstep.checkpoint.persist.storage import Storage, open_storage, sentence
 from everstep.checkpoint.persist.striking import STRUCK, reason
 from everstep.errors import SnapshotError
@@ -60,7 +60,7 @@ def scan_all(root: str) -> Scanned:
         ) from error
     checkpoints, refused = [], []
     for one in found:
-        path, why = storage.path(one.folder), one.why or _overtaken(one, found)
+        path, why = storage.path(one.folder), one.why or fencing.left_behind(one, found) or _overtaken(one, found)
         if one.manifest is None or why:
             refused.append(Refused(step=one.step, path=path, why=why))
         else:

@@ -4,18 +4,21 @@ Called by `writing`. Hashes everything once, at the speed of memory; serialises 
 pinned by whoever started this process; whether it still is the same one is looked at again at the end (`is_intact`).
 """
 
+import contextlib
 import mmap
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from everstep.checkpoint import arena as arenas
-from everstep.checkpoint.packing import DamagedError, Stored
+from everstep.checkpoint.packing import DamagedError
 from everstep.checkpoint.persist import form
 from everstep.checkpoint.persist.opening import Entry, Opened, open_stored
 from everstep.checkpoint.persist.splitting import split
 from everstep.checkpoint.persist.streams import Data, Layouts, Packer, piece_key, piece_view, stream_of
+from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
 from everstep.version import __version__
 
@@ -29,7 +32,6 @@ class Source:
     world_size: int
     snapshot: arenas.Snapshot
     memory: memoryview
-    skeleton: bytes
 
     def is_intact(self) -> bool:
         """Whether the arena still holds the snapshot that was opened."""
@@ -58,23 +60,50 @@ def open_source(fd: int, step: int, rank: int, world_size: int) -> Source:
     start = arenas.offset_of(contents, snapshot.buffer)
     mapped = mmap.mmap(fd, start + contents.capacity_bytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     memory = memoryview(mapped)[start : start + snapshot.length]
-    return Source(fd, rank, world_size, snapshot, memory, bytes(memory[snapshot.length - snapshot.skeleton_bytes :]))
+    return Source(fd, rank, world_size, snapshot, memory)
+
+
+def open_all(sources: Sequence[Source]) -> dict[int, Stored]:
+    """The snapshots of a node's ranks, which may hold parts of one another, by rank. Raises SnapshotError."""
+    opened: dict[int, Stored] = {}
+    for source in sources:
+        with _told_as_damaged(source):
+            snapshot = source.snapshot
+            opened[source.rank] = Stored(source.memory, snapshot.length, snapshot.skeleton_bytes, snapshot.skeleton_crc)
+    for source in sources:
+        with _told_as_damaged(source):
+            missing = [rank for rank in opened[source.rank].partners if rank not in opened]
+            if missing:
+                raise DamagedError(f"a part of it is with ranks {missing}, which are not written with it")
+            opened[source.rank].complete(opened)
+    return opened
+
+
+@contextlib.contextmanager
+def _told_as_damaged(source: Source) -> Iterator[None]:
+    try:
+        yield
+    except DamagedError as error:
+        raise SnapshotError(
+            f"the snapshot of step {source.snapshot.step} on rank {source.rank} is damaged in memory: {error}"
+        ) from error
 
 
 def plan_part(
-    source: Source, packer: Packer, layouts: Layouts, generation: int, run: str, go_on: Callable[[], None]
+    source: Source,
+    stored: Stored,
+    packer: Packer,
+    layouts: Layouts,
+    generation: int,
+    run: str,
+    go_on: Callable[[], None],
 ) -> form.RankPart:
     """The part without its objects' bytes, which `packer` now knows how to make. `go_on` is called for every piece.
     Raises SnapshotError."""
-    snapshot, skeleton = source.snapshot, source.skeleton
-    try:
-        stored = Stored(source.memory, snapshot.length, snapshot.skeleton_bytes, snapshot.skeleton_crc)
-        opened = open_stored(source.memory, stored)
-    except DamagedError as error:
-        raise SnapshotError(
-            f"the snapshot of step {snapshot.step} on rank {source.rank} is damaged in memory: {error}"
-        ) from error
-    part = _Part(source.memory, packer, layouts, go_on)
+    with _told_as_damaged(source):
+        opened = open_stored(stored)
+    begins, end, skeleton = stored.whole()
+    part = _Part(begins, packer, layouts, go_on)
     # Apart from each other: values and the skeleton change with every step, and differ between ranks.
     part.add_tensors(opened)
     packer.flush()
@@ -83,12 +112,12 @@ def plan_part(
     part.add_skeleton(skeleton)
     packer.flush()
     return form.RankPart(
-        step=snapshot.step,
+        step=source.snapshot.step,
         generation=generation,
         rank=source.rank,
         world_size=source.world_size,
-        length=snapshot.length,
-        skeleton=form.Skeleton(snapshot.skeleton_bytes, snapshot.skeleton_crc, *part.skeleton),
+        length=end + len(skeleton),
+        skeleton=form.Skeleton(len(skeleton), zlib.crc32(skeleton), *part.skeleton),
         tensors=tuple(part.tensor(entry, index) for index, entry in enumerate(opened.entries)),
         named=tuple(form.Named(t.path, t.entry, t.sizes, t.offsets, t.is_shard) for t in opened.tensors),
         values=tuple(form.Value(path, *part.values[path]) for path in part.values),
@@ -103,9 +132,10 @@ def plan_part(
 class _Part:
     """Collects where the packer puts what."""
 
-    def __init__(self, memory: memoryview, packer: Packer, layouts: Layouts, go_on: Callable[[], None]) -> None:
+    def __init__(self, begins: list[int], packer: Packer, layouts: Layouts, go_on: Callable[[], None]) -> None:
+        """`begins`: where each tensor is in the rank's snapshot, as it will be put together again."""
         self._go_on = go_on
-        self._memory = memory
+        self._begins = begins
         self._packer = packer
         self._layouts = layouts
         self.used: set[str] = set()
@@ -127,19 +157,27 @@ class _Part:
     def _add_piece(
         self, index: int, entry: Entry, at: int, num_bytes: int, offsets: tuple[int, ...], sizes: tuple[int, ...]
     ) -> None:
-        total = form.checksum(self._memory[entry.at + at : entry.at + at + num_bytes])
-        layout = self._layouts.of(piece_view(self._memory, entry, at, num_bytes, sizes))
+        total = form.checksum(entry.memory[entry.at + at : entry.at + at + num_bytes])
+        layout = self._layouts.of(piece_view(entry, at, num_bytes, sizes))
 
         def place(name: str, stream_at: int) -> None:
             self.used.add(name)
             data_at = stream_at + layout.data_at
             piece = form.Piece(
-                entry.at + at, num_bytes, total, name, stream_at, layout.stream_bytes, data_at, offsets, sizes
+                self._begins[index] + at,
+                num_bytes,
+                total,
+                name,
+                stream_at,
+                layout.stream_bytes,
+                data_at,
+                offsets,
+                sizes,
             )
             self._pieces[index].append(piece)
 
         def make() -> Data:
-            return stream_of(piece_view(self._memory, entry, at, num_bytes, sizes))
+            return stream_of(piece_view(entry, at, num_bytes, sizes))
 
         self._packer.add(piece_key(entry, total, sizes, layout), layout.stream_bytes, make, place, size=num_bytes)
 

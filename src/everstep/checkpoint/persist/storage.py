@@ -22,6 +22,9 @@ _TEMPORARY = ".tmp-"
 REPLACED = ".replaced"
 """Of a folder that is being put in the place of another, the other one."""
 
+FENCED = ".fenced"
+"""Of a folder that is being removed, so that nobody can do anything with it meanwhile."""
+
 _TEMPORARY_STALE_S = 3600.0
 """A file under a temporary name is written within one attempt; older ones were left by a process that was killed."""
 
@@ -55,6 +58,10 @@ class Storage(Protocol):
 
     def move_folder(self, name: str, to: str, last: str) -> None:
         """Put a folder in the place of `to`; where that is not one act, the file `last` goes first and comes last."""
+
+    def discard_folder(self, name: str) -> None:
+        """Remove it; in one act nobody finds it under its name any more, where there is such an act. Nothing happens if
+        it is not there."""
 
     def path(self, name: str) -> str:
         """As a person or another library writes it."""
@@ -142,9 +149,21 @@ class FolderStorage:
         if target.exists():
             self.remove(name + REPLACED)
             target.rename(self._base / (name + REPLACED))
-        (self._base / name).rename(target)
+        try:
+            (self._base / name).rename(target)
+        except FileNotFoundError:  # somebody has discarded it
+            with suppress(FileNotFoundError):
+                (self._base / (name + REPLACED)).rename(target)
+            raise
         _sync_folder(target.parent)
         self.remove(name + REPLACED)
+
+    def discard_folder(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            (self._base / name).rename(self._base / f"{name}-{os.urandom(4).hex()}{FENCED}")
+        for left in self.names(str(Path(name).parent)):
+            if left.startswith(Path(name).name) and left.endswith(FENCED):
+                self.remove(f"{Path(name).parent}/{left}")
 
     def path(self, name: str) -> str:
         return str(self._base / name)
@@ -168,7 +187,8 @@ class UrlStorage:
 
         self.root = root.rstrip("/")
         with _as_os_errors(self.root):
-            filesystem, base = fsspec.core.url_to_fs(self.root)
+            # A listing that is remembered hides what other nodes wrote since.
+            filesystem, base = fsspec.core.url_to_fs(self.root, use_listings_cache=False)
         self._fs: Any = filesystem
         self._base = str(base).rstrip("/")
 
@@ -215,9 +235,25 @@ class UrlStorage:
             self._fs.mv(self._at(name), self._at(to))
 
     def move_folder(self, name: str, to: str, last: str) -> None:
-        self.remove(f"{to}/{last}")
-        for file in sorted(self.names(name), key=lambda file: file == last):
-            self.write(f"{to}/{file}", [self.read(f"{name}/{file}")])
+        """Each file is copied whole, `last` as the last. What is there already and the same stays untouched: two that
+        move the same folder at once must not take away what the other has made. All is read before anything is
+        removed."""
+        files = {file: self.read(f"{name}/{file}") for file in self.names(name)}
+        if last not in files:
+            raise FileNotFoundError(errno.ENOENT, "it was taken away", self.path(f"{name}/{last}"))
+        there = set(self.names(to))
+        changed = [file for file in files if file != last and not self._holds(f"{to}/{file}", files[file], there)]
+        if changed and last in there:
+            self.remove(f"{to}/{last}")  # no reader must see it with other files than its own
+        for file in (*changed, last):
+            self.write(f"{to}/{file}", [files[file]])
+        with suppress(OSError):  # it is done; what is left goes with the next collection
+            self.remove(name)
+
+    def _holds(self, name: str, data: bytes, there: set[str]) -> bool:
+        return name.rsplit("/", 1)[-1] in there and self.read(name) == data
+
+    def discard_folder(self, name: str) -> None:
         self.remove(name)
 
     def path(self, name: str) -> str:
@@ -238,10 +274,13 @@ class UrlStorage:
 def sentence(error: OSError, root: str) -> str:
     """What happened, to what, and what to do."""
     what = error.strerror or str(error) or type(error).__name__
-    to_do = _TO_DO.get(error.errno or 0, "see whether it can be reached and written")
+    is_known = error.errno != errno.EIO or not is_url(root)  # of a URL, EIO is whatever its library says
+    to_do = _TO_DO.get(error.errno or 0, _OTHERWISE) if is_known else _OTHERWISE
     where = error.filename if isinstance(error.filename, str) else root
     return f"{where}: {what}; {to_do}"
 
+
+_OTHERWISE = "see whether it can be reached and written"
 
 _TO_DO = {
     errno.ENOSPC: "free space there, lower --checkpoint-keep, or take another --checkpoint-dir",

@@ -135,9 +135,9 @@ class Packer:
         self.objects.setdefault(name, plan)
 
 
-def piece_view(memory: memoryview, entry: Entry, at: int, num_bytes: int, sizes: tuple[int, ...]) -> torch.Tensor:
+def piece_view(entry: Entry, at: int, num_bytes: int, sizes: tuple[int, ...]) -> torch.Tensor:
     """A block of a tensor, as `splitting.split` describes it."""
-    return view(memory, Entry(entry.at + at, num_bytes, entry.dtype, sizes, entry.strides))
+    return view(Entry(entry.memory, entry.at + at, num_bytes, entry.dtype, sizes, entry.strides))
 
 
 def piece_key(entry: Entry, total: str, sizes: tuple[int, ...], layout: Layout) -> str:

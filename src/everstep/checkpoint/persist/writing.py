@@ -17,7 +17,7 @@ import msgspec
 from everstep.checkpoint.persist import form
 from everstep.checkpoint.persist.claims import RENEW_S, STALE_S, Claim
 from everstep.checkpoint.persist.retention import await_collector, claim_name, collect
-from everstep.checkpoint.persist.sources import Source, open_source, plan_part
+from everstep.checkpoint.persist.sources import Source, open_all, open_source, plan_part
 from everstep.checkpoint.persist.storage import Storage, open_storage
 from everstep.checkpoint.persist.streams import Layouts, ObjectPlan, Packer
 from everstep.errors import SnapshotError
@@ -77,7 +77,10 @@ class _Writer:
 
     def write(self, sources: list[Source], draft: str, generation: int, run: str) -> Written:
         packer, layouts = Packer(), Layouts()
-        parts = [plan_part(source, packer, layouts, generation, run, self._go_on) for source in sources]
+        stored = open_all(sources)
+        parts = [
+            plan_part(source, stored[source.rank], packer, layouts, generation, run, self._go_on) for source in sources
+        ]
         self._write_objects(list(packer.objects.values()), sources[0].rank / sources[0].world_size)
         for source in sources:
             if not source.is_intact():
