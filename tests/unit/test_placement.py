@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.core.placement import Placement, place
+from everstep.core.placement import MOST_LOAD, Placement, place
 from everstep.model.facts import RankGroup
 
 MAX_RANKS = 512
@@ -67,7 +67,9 @@ def layouts(sizes: Iterable[int]) -> Iterator[tuple[int, int, int, int]]:
 class Checker:
     """What is evicted together, as bit masks of nodes."""
 
-    def __init__(self, nodes: Mapping[str, Sequence[int]], groups: Sequence[RankGroup]) -> None:
+    def __init__(
+        self, nodes: Mapping[str, Sequence[int]], groups: Sequence[RankGroup], racks: Mapping[str, str] | None = None
+    ) -> None:
         self.index = {node: number for number, node in enumerate(nodes)}
         self.home = {rank: self.index[node] for node, ranks in nodes.items() for rank in ranks}
         self.all = (1 << len(nodes)) - 1
@@ -81,8 +83,12 @@ class Checker:
             for rank in group.ranks:
                 self.of_rank[rank].add(mask)
         self.units = masks - {self.all}  # who evicts the whole job evicts every copy
+        of_rack: dict[str, int] = {}
+        for node, rack in (racks or {}).items():
+            of_rack[rack] = of_rack.get(rack, 0) | 1 << self.index[node]
+        self.racks = {mask for mask in of_rack.values() if mask.bit_count() > 1} - {self.all}
         self.reach = [1 << node for node in range(len(nodes))]  # everything that goes together with a node
-        for mask in self.units:
+        for mask in self.units | self.racks:
             for node in range(len(nodes)):
                 if mask >> node & 1:
                     self.reach[node] |= mask
@@ -96,11 +102,16 @@ class Checker:
             assert there != home, f"rank {rank}: the copy is on the same machine"
             is_possible = self.reach[home] != self.all
             is_safe = not self.reach[home] >> there & 1
-            assert is_safe == is_possible, f"rank {rank} on node {home}: copy on {there}"
+            if rank not in placement.crowded:
+                assert is_safe == is_possible, f"rank {rank} on node {home}: copy on {there}"
             if not is_safe:
                 assert "both copies would be lost with" in placement.weaker[rank]
         per_node = max(Counter(self.home.values()).values())
-        if is_even and max(load.values()) > per_node:
+        assert placement.crowded <= placement.weaker.keys()
+        if placement.crowded:
+            assert max(load.values()) <= MOST_LOAD * per_node
+            assert not self.has_even(MOST_LOAD * per_node), "there was room in other racks"
+        elif is_even and max(load.values()) > per_node:
             assert not self.has_even(per_node), f"not even, though it could be: {load}"
 
     def allowed(self, rank: int) -> int:
@@ -111,10 +122,11 @@ class Checker:
         num_nodes = len(self.reach)
         weights = []
         for node in range(num_nodes):
+            together = sum(num_nodes - rack.bit_count() for rack in self.racks if rack >> home & 1 and rack >> node & 1)
             shared = [unit for unit in self.units if unit >> home & 1 and unit >> node & 1]
             mine = sum(num_nodes - unit.bit_count() for unit in shared if unit in self.of_rank[rank])
             theirs = sum(num_nodes - unit.bit_count() for unit in shared if unit not in self.of_rank[rank])
-            weights.append((mine, theirs) if node != home else (num_nodes**3, 0))
+            weights.append((together, mine, theirs) if node != home else (num_nodes**3, 0, 0))
         return sum(1 << node for node, weight in enumerate(weights) if weight == min(weights))
 
     def has_even(self, per_node: int) -> bool:
@@ -160,6 +172,58 @@ def test_every_regular_layout_of_up_to_96_ranks_and_of_the_usual_sizes_up_to_512
 @pytest.mark.timeout(3600)
 def test_every_regular_layout_up_to_512_ranks():
     assert prove(range(1, MAX_RANKS + 1)) > 20_000
+
+
+def racks_of(num_nodes: int) -> Iterator[list[int]]:
+    """Rack of each node: neighbours together, dealt in turn, one much larger than the others, one node alone."""
+    for size in (2, 4, 8, 16):
+        if size < num_nodes:
+            yield [node // size for node in range(num_nodes)]
+    for number in (2, 3, 8):
+        if number < num_nodes:
+            yield [node % number for node in range(num_nodes)]
+    if num_nodes > 2:
+        yield [0 if node < num_nodes * 3 // 5 else node for node in range(num_nodes)]
+        yield [int(node == num_nodes - 1) for node in range(num_nodes)]
+
+
+def prove_racks(sizes: Iterable[int]) -> Counter[str]:
+    """How many layouts, of how many a copy had to stay in its rack for lack of room, or for lack of another."""
+    found: Counter[str] = Counter()
+    for tp, pp, dp, per_node in layouts(sizes):
+        nodes = nodes_of(tp * pp * dp, per_node)
+        groups = megatron(tp, pp, dp)
+        for numbers in racks_of(len(nodes)):
+            racks = {node: f"rack{number}" for node, number in zip(nodes, numbers, strict=True)}
+            placement = place(nodes, groups, racks)
+            Checker(nodes, groups, racks).check(placement)
+            found["all"] += 1
+            found["crowded"] += bool(placement.crowded)
+            found["weaker"] += bool(placement.weaker)
+    return found
+
+
+def test_no_rack_holds_both_copies_where_that_is_possible_and_no_node_is_overloaded():
+    """Of every layout of these sizes, on several ways to deal nodes to racks."""
+    found = prove_racks([4, 6, 8, 12, 16, 18, 24, 32])
+    assert found["all"] > 500
+    assert 0 < found["crowded"] < found["weaker"] < found["all"]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_no_rack_holds_both_copies_up_to_512_ranks():
+    assert prove_racks(range(1, MAX_RANKS + 1))["all"] > 100_000
+
+
+def test_most_nodes_in_one_rack_do_not_crowd_those_outside():
+    nodes = nodes_of(20, 2)
+    placement = place(nodes, [], {node: "b" if node == "n9" else "a" for node in nodes})
+    assert max(Counter(placement.backups.values()).values()) == 4
+    assert Counter(placement.backups.values())["n9"] == 4
+    assert len(placement.crowded) == 14
+    assert placement.weaker.keys() == placement.crowded
+    assert set(placement.weaker.values()) == {"both copies would be lost with rack a"}
 
 
 def test_the_other_order_of_megatron_is_the_same_by_another_name():

@@ -1,15 +1,22 @@
-"""When the snapshots of ranks are copied to other nodes, and to which: once all ranks run, and again when their
-groups are known better. `placement` says where; the agents copy. No recovery waits for any of it.
+"""When the snapshots of ranks are copied to other nodes, and to which: once all ranks run, after a restart from memory
+or disk as soon as their processes are there, and again when their groups are known better. `placement` says where; the
+agents copy. No recovery waits for any of it.
+
+A lost machine takes the copies along that it held: until those are made again, the next loss would cost steps. Ranks
+whose copy is still where it belongs only say so.
 """
 
 import functools
 
+from everstep.core import racks
 from everstep.core.placement import Placement, place
 from everstep.core.state import Phase, State
 from everstep.core.turn import Turn
 from everstep.model.actions import PlaceBackups, Refused
 from everstep.model.events import GroupsLearned
 from everstep.model.facts import Backup, RankGroup
+
+NO_OTHER = "no other node shares less"
 
 MAX_WHYS = 4
 """Different reasons that are told of one placement; each stands for many ranks."""
@@ -19,12 +26,12 @@ def on_groups_learned(turn: Turn, event: GroupsLearned) -> None:
     if event.groups == turn.state.groups:
         return
     turn.set(groups=event.groups)
-    if turn.state.phase is Phase.RUNNING and turn.state.backups_generation == turn.state.generation:
+    if turn.state.phase in (Phase.FORMING, Phase.RUNNING) and turn.state.backups_generation == turn.state.generation:
         _place(turn)
 
 
 def place_once(turn: Turn) -> None:
-    """Every rank of the generation is through: its snapshots are worth a copy from now on."""
+    """There are snapshots that are worth a copy, or will be soon. Once in a generation."""
     if turn.state.backups_generation != turn.state.generation:
         _place(turn)
 
@@ -34,13 +41,18 @@ def placement_of(state: State) -> Placement:
     ranks_of_node: dict[str, list[int]] = {}
     for rank, worker in sorted(state.workers.items()):
         ranks_of_node.setdefault(worker.node, []).append(rank)
-    return _placed(tuple((node, tuple(ranks)) for node, ranks in ranks_of_node.items()), state.groups)
+    known = tuple(sorted(racks.of_nodes(state, ranks_of_node).items()))
+    return _placed(tuple((node, tuple(ranks)) for node, ranks in ranks_of_node.items()), state.groups, known)
 
 
 @functools.lru_cache(maxsize=4)
-def _placed(ranks_of_node: tuple[tuple[str, tuple[int, ...]], ...], groups: tuple[RankGroup, ...]) -> Placement:
+def _placed(
+    ranks_of_node: tuple[tuple[str, tuple[int, ...]], ...],
+    groups: tuple[RankGroup, ...],
+    racks_of_nodes: tuple[tuple[str, str], ...],
+) -> Placement:
     """Restarts in place ask the same again, and so does a controller that folds a long journal."""
-    return place(dict(ranks_of_node), groups)
+    return place(dict(ranks_of_node), groups, dict(racks_of_nodes))
 
 
 def place_actions(state: State, why: str) -> list[PlaceBackups]:
@@ -73,24 +85,30 @@ def _place(turn: Turn) -> None:
     turn.set(backups=placement.backups)
     if again:
         why = "the job's parallel groups are known now: no copy where the same eviction would take it"
+    elif state.phase is Phase.FORMING:
+        why = f"what generation {state.generation} goes on from must outlive the next loss as well, from now on"
     else:
         why = f"every rank of generation {state.generation} is through; a lost machine must not cost its snapshots"
     for action in place_actions(turn.state, why) if placement.backups != state.backups or not again else ():
         turn.do(action)
-    for what, reason in _weaker(placement) if again else ():  # once, when the groups are new
-        turn.do(Refused(what=what, why=reason))
+    unprotected = _weaker(placement, "group and rack" if racks.known(state) else "group")
+    for what, reason in unprotected:
+        if (what, reason) not in state.unprotected:  # once, and not with every restart
+            turn.do(Refused(what=what, why=reason))
+    turn.set(unprotected=unprotected)
 
 
-def _weaker(placement: Placement) -> list[tuple[str, str]]:
+def _weaker(placement: Placement, unit: str) -> tuple[tuple[str, str], ...]:
     """What the placement cannot protect from; the same reason of many ranks once."""
     ranks_by_why: dict[str, list[int]] = {}
     for rank, why in placement.weaker.items():
-        ranks_by_why.setdefault(why, []).append(rank)
+        limit = "nodes of other racks have no room for more copies" if rank in placement.crowded else NO_OTHER
+        ranks_by_why.setdefault(f"{why}; {limit}", []).append(rank)
     told = [
-        (f"a copy of {_ranks(ranks)} that outlives every group", f"{why}; no other node shares less")
+        (f"a copy of {_ranks(ranks)} that outlives every {unit}", why)
         for why, ranks in sorted(ranks_by_why.items(), key=lambda item: -len(item[1]))
     ]
-    return told[:MAX_WHYS]
+    return tuple(told[:MAX_WHYS])
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -70,7 +70,7 @@ class _Shelf:
 
     def __init__(self, state: State, *, even_struck: bool) -> None:
         self._state = state
-        self._floors = _floors(state)
+        self._floors = floors(state)
         self._struck = () if even_struck else state.struck
         self._world = range(state.spec.world_size if state.spec is not None else 0)
         self.node_of = {rank: node for node, rank in _placed(state)}
@@ -123,16 +123,16 @@ class _Shelf:
         return any(later > generation and step > floor for later, floor in self._floors)
 
 
-def _floors(state: State) -> list[tuple[int, int]]:
+def floors(state: State) -> list[tuple[int, int]]:
     """(generation, step that it went on from), oldest first, without those that a later one undercuts."""
-    floors: list[tuple[int, int]] = []
+    found: list[tuple[int, int]] = []
     for generation in sorted(state.resumes):
         step = state.resumes[generation]
         floor = -1 if step is None else step
-        while floors and floors[-1][1] >= floor:
-            floors.pop()
-        floors.append((generation, floor))
-    return floors
+        while found and found[-1][1] >= floor:
+            found.pop()
+        found.append((generation, floor))
+    return found
 
 
 def _placed(state: State) -> Iterator[tuple[str, int]]:

@@ -5,7 +5,8 @@ node that shares no unit with the rank's own, so that whatever is taken out, one
 any rank of the machine counts, not only the rank's own: who is evicted is the machine. Copies are spread evenly.
 
 Where no such node exists, a copy on the node with which the least is shared is the best there is, and `weaker` says
-what would lose both. Called by `core.backups`.
+what would lose both. Racks are as large as they are: where most nodes are in one, those outside take at most MOST_LOAD
+times the even share, and the rest is placed as if racks were not known. Called by `core.backups`.
 """
 
 import math
@@ -25,10 +26,15 @@ likely it goes as one. A rack most, a group of a rank on the same machine least.
 
 MAX_NAMED = 3
 
+MOST_LOAD = 2
+"""Copies take memory. A node that refuses one for lack of it leaves a rank without any, which is worse than two copies
+in one rack."""
+
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
     backups: dict[int, str]  # rank -> node; empty with fewer than two nodes
     weaker: dict[int, str]  # rank -> which unit would take both copies; a rank that is not in it is as safe as can be
+    crowded: frozenset[int] = frozenset()  # of these: nodes of other racks would share less, and have no room left
 
 
 class _Unit(msgspec.Struct, frozen=True):
@@ -54,10 +60,11 @@ def place(
         return Placement(backups={}, weaker={})
     names = sorted(ranks_of_node, key=lambda node: min(ranks_of_node[node], default=math.inf))
     layout = _Layout([tuple(ranks_of_node[name]) for name in names], groups, [(racks or {}).get(n, "") for n in names])
-    chosen = _Matching(layout).solve()
+    matching = _Matching(layout, _Layout(layout.ranks, groups, [""] * len(names)) if racks else None)
+    chosen = matching.solve()
     backups = {rank: names[node] for rank, node in sorted(chosen.items())}
     weaker = {rank: why for rank, node in sorted(chosen.items()) if (why := layout.shared_text(rank, node, names))}
-    return Placement(backups=backups, weaker=weaker)
+    return Placement(backups=backups, weaker=weaker, crowded=matching.crowded & weaker.keys())
 
 
 class _Layout:
@@ -93,6 +100,14 @@ class _Layout:
         if source.allowed is not None:
             return node in source.allowed
         return node != source.node and self.units_of[node].isdisjoint(self.units_of[source.node])
+
+    def places_of(self, rank: int) -> frozenset[int]:
+        """Nodes for its copy."""
+        node = self.node_of[rank]
+        if not self._has_free(node):
+            return self._best(node, self._own(rank, node))
+        mine = self.units_of[node]
+        return frozenset(n for n, units in enumerate(self.units_of) if n != node and units.isdisjoint(mine))
 
     def shared_text(self, rank: int, node: int, names: Sequence[str]) -> str:
         shared = self.units_of[self.node_of[rank]] & self.units_of[node] | self._spanning
@@ -141,8 +156,10 @@ class _Layout:
 class _Matching:
     """Ranks of equal number move together; each node takes the same number of them, or as near as can be."""
 
-    def __init__(self, layout: _Layout) -> None:
+    def __init__(self, layout: _Layout, without_racks: _Layout | None = None) -> None:
         self._layout = layout
+        self._without_racks = without_racks
+        self.crowded: frozenset[int] = frozenset()
         sources = layout.sources()
         self._size = math.gcd(*(len(source.ranks) for source in sources))
         self._items = [
@@ -152,6 +169,7 @@ class _Matching:
         ]
         self._num_nodes = len(layout.ranks)
         self._room = math.ceil(len(self._items) / self._num_nodes)
+        self._most = MOST_LOAD * self._room
         self._at: list[int] = [-1] * len(self._items)  # item -> node
         self._held: list[list[int]] = [[] for _ in layout.ranks]  # node -> items
 
@@ -159,8 +177,20 @@ class _Matching:
         left = self._by_shifts(range(len(self._items)))
         while left:
             left = [item for item in left if not self._augment(item)]
-            self._room += bool(left)
+            if left and self._room >= self._most and self._without_racks is not None:
+                self._forget_racks(left if not self.crowded else range(len(self._items)), self._without_racks)
+            else:
+                self._room += bool(left)
         return {rank: self._at[item] for item, (_, ranks) in enumerate(self._items) for rank in ranks}
+
+    def _forget_racks(self, items: Sequence[int], layout: _Layout) -> None:
+        """First of those who found no place, then of all: the others move only if one of those needs their place."""
+        if len(items) == len(self._items):
+            self._without_racks = None
+        for item in items:
+            source, ranks = self._items[item]
+            self._items[item] = (_Source(source.node, source.ranks, layout.places_of(ranks[0])), ranks)
+            self.crowded |= set(ranks)
 
     def _by_shifts(self, items: Iterable[int]) -> list[int]:
         """Most find their place as far from their own node as the one before did; the distances that worked are tried
