@@ -6,6 +6,7 @@
 Trains once without everstep and without a fault, then again with a Runtime and SIGKILLs at random moments, and prints
 what both did as one JSON object. Each generation resumes at the newest step that all arenas hold, as the controller
 decides it. With `unhurried` also a small state is copied while the next step runs; with
+`divided` what all ranks hold alike is kept once; with
 `slow_copies` those of rank 0 take long, so that not every step is kept.
 """
 
@@ -31,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 import everstep
 from everstep.checkpoint import arena
 from everstep.wire import local
-from everstep.worker import board, cadence, copying, keeper, runtime
+from everstep.worker import board, cadence, copying, dividing, keeper, runtime
 
 DEADLINE_S = 100
 
@@ -80,7 +81,8 @@ def train(job: dict, rank: int, store: str, log: Path) -> None:
     digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in body.parameters())).hexdigest()
     log.with_suffix(".final").write_text(digest)
     if state._keeper is not None:
-        log.with_suffix(".every").write_text(str(state._keeper._cadence.every))
+        pace = state._keeper._cadence  # None: killed after the last step's snapshot, so none was left to do
+        log.with_suffix(".every").write_text("0" if pace is None else str(pace.every))
     os._exit(0)  # FileStore's destructor waits for its file, which the other rank's has removed
 
 
@@ -132,7 +134,12 @@ class Ranks:
                 if self.job.get("slow_copies"):
                     adapt_quickly(is_slow=rank == 0)
                 line = board.BoardLine(self.board, rank)
-                runtime.install(runtime.Runtime(link, assignment, line, self.arenas[rank]))
+                now = runtime.Runtime(link, assignment, line, self.arenas[rank])
+                if self.job.get("divided"):
+                    dividing.LEAST_STATE_BYTES = 0
+                    now.siblings = {other: fds for other, fds in enumerate(self.arenas) if other != rank}
+                    now.divides = True
+                runtime.install(now)
             name = f"{'run' if with_runtime else 'plain'}-{rank}.log"
             store = self.folder / f"store-{with_runtime}-{self.generation}"
             train(self.job, rank, str(store), self.folder / name)
@@ -184,6 +191,10 @@ class Ranks:
         return max(common) if common else None
 
 
+def newest_bytes(fd: int) -> int:
+    return max(arena.inspect(fd).snapshots, key=lambda snapshot: snapshot.step).length
+
+
 def main() -> None:
     job = json.loads(sys.argv[1])
     dice = random.Random(job["seed"])
@@ -223,6 +234,7 @@ def main() -> None:
                 "plain": [(folder / f"plain-{rank}.log").read_text().splitlines() for rank in everyone],
                 "run": [(folder / f"run-{rank}.log").read_text().splitlines() for rank in everyone],
                 "plain_final": [(folder / f"plain-{rank}.final").read_text() for rank in everyone],
+                "num_bytes": [newest_bytes(fds[-1]) for fds in ranks.arenas],
                 "every": [int((folder / f"run-{rank}.every").read_text()) for rank in everyone],
                 "run_final": [(folder / f"run-{rank}.final").read_text() for rank in everyone],
             }

@@ -37,6 +37,24 @@ def test_killed_equals_never_killed(tmp_path: Path, num_ranks: int, wrap: str, s
     assert result["run_final"] == result["plain_final"]
 
 
+@pytest.mark.parametrize(
+    ("num_ranks", "wrap", "seed"), [pytest.param(4, "bare", 7, marks=pytest.mark.soak), (2, "before", 8)]
+)
+def test_a_state_that_is_divided_among_the_ranks_of_a_node(
+    tmp_path: Path, num_ranks: int, wrap: str, seed: int
+) -> None:
+    result = run_nursery(tmp_path, num_ranks=num_ranks, wrap=wrap, seed=seed, unhurried=True, divided=True)
+    assert max(-1 if step is None else step for step in result["resumed"]) > 0
+    whole_bytes = 3 * 4 * (33 * 70 + 70 + 70 * 33 + 33 + 33 + 33)
+    assert max(result["num_bytes"]) < whole_bytes / num_ranks + whole_bytes / 4 + 20_000
+    for plain, killed in zip(result["plain"], result["run"], strict=True):
+        truth = dict(line.split() for line in plain)
+        lines = [line.split() for line in killed]
+        assert {step for step, _ in lines} == set(truth)
+        assert [(step, loss) for step, loss in lines if truth[step] != loss] == []
+    assert result["run_final"] == result["plain_final"]
+
+
 def test_not_every_step_kept_and_all_ranks_keep_the_same(tmp_path: Path) -> None:
     """Copies of one rank take longer than its forward and backward: all ranks come to keep every fourth step only."""
     job = {"num_ranks": 2, "wrap": "bare", "seed": 5, "unhurried": True, "slow_copies": True}

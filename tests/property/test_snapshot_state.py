@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.checkpoint.packing import DamagedError, Packer, Stored, Target
+from everstep.checkpoint.packing import DamagedError, Packer, Target
+from everstep.checkpoint.stored import Stored
 
 DTYPES = (
     torch.float32,

@@ -10,7 +10,8 @@ from test_state import Agent
 
 import everstep
 from everstep.checkpoint import arena
-from everstep.checkpoint.packing import Packer, Stored, Target
+from everstep.checkpoint.packing import Packer, Target
+from everstep.checkpoint.stored import Stored
 from everstep.worker import keeper, runtime
 
 

@@ -1,10 +1,12 @@
 """Which snapshot is sealed next."""
 
 import os
+import time
 
 import pytest
 
 from everstep.checkpoint import arena
+from everstep.worker import copying
 from everstep.worker.sealing import Sealing
 
 
@@ -54,3 +56,34 @@ def test_what_stays_for_long_comes_first(memory: arena.Arena) -> None:
     begun.table += bytes(8)
     arena.pin(memory.fd, arena.PIN_PERSIST, 1)
     assert sealing.next().snapshot.step == 1
+
+
+def test_sealing_waits_for_a_program_that_needs_the_processor(
+    memory: arena.Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "HELD_S", 3600.0)
+    copier = copying.Copier(lambda _: None, lambda _: None)
+    copier.hold_sealing()
+    assert memory.begin(0, 0) is not None
+    copier.seal(memory, memory.publish(100, 10, 7))
+    copier._thread.join(0.2)
+    assert not memory.snapshots()[0].sealed
+    copier.let_seal()
+    wait_for(lambda: memory.snapshots()[0].sealed)
+    copier.end()
+
+
+def test_sealing_that_was_held_goes_on_by_itself(memory: arena.Arena) -> None:
+    copier = copying.Copier(lambda _: None, lambda _: None)
+    copier.hold_sealing()
+    assert memory.begin(0, 0) is not None
+    copier.seal(memory, memory.publish(100, 10, 7))
+    wait_for(lambda: memory.snapshots()[0].sealed)
+    copier.end()
+
+
+def wait_for(is_true) -> None:
+    until = time.monotonic() + 20
+    while not is_true():
+        assert time.monotonic() < until
+        time.sleep(0.005)

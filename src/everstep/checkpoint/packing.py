@@ -7,7 +7,8 @@ the skeleton. It must not decide when or where to write (that is `worker.keeper`
 not come from an arena: this is memory that the same run wrote, and its checksum is compared first.
 
 As long as the tensors of a state have the same shapes as in the step before, offsets and views of the
-destination are reused, and writing is one `_foreach_copy_`.
+destination are reused, writing is one `_foreach_copy_`, and what a walk meets is guessed and checked
+(`checkpoint.expecting`).
 """
 
 import copyreg
@@ -16,12 +17,16 @@ import io
 import pickle
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
+from everstep.checkpoint.dividing import Division
+from everstep.checkpoint.expecting import Expected, Reduced
+
 _ALIGN_BYTES = 64
+ELSEWHERE = -1  # in place of an offset: another rank of the node keeps this tensor
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)  # exact: an unknown subclass pickles itself
 _DTYPES = {
     str(dtype): dtype
@@ -33,6 +38,9 @@ _DTYPES = {
     and not str(dtype).endswith(("int1", "int2", "int3", "int4", "int5", "int6", "int7", "x2"))  # less than a byte
 }
 _RAW_DTYPES = frozenset(_DTYPES.values())
+
+Divide = Callable[[object, list[torch.Tensor], list[int]], Division | None]
+"""Given the plan (to be compared by identity), the tensors and their addresses."""
 
 Signature = tuple[Any, ...]  # (shape, stride, dtype, device) of one tensor
 
@@ -58,6 +66,8 @@ class _Plan:
     table: bytes  # the entries, pickled
     data_bytes: int
     other_devices: tuple[torch.device, ...]  # than the CPU
+    division: Division | None = None
+    kept: list[int] | None = None  # numbers of the tensors that lie here; None: all of them
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +75,7 @@ class Packed:
     """A state that is ready to be written: what to copy, and the skeleton."""
 
     plan: _Plan
-    tensors: list[torch.Tensor]
+    tensors: list[torch.Tensor]  # those that lie here
     owners: list[torch.Tensor]  # of each tensor: itself, or the DTensor that it is the shard of
     addresses: list[int]  # of each tensor
     skeleton: bytes
@@ -89,15 +99,35 @@ class _Tensors:
         self.signatures: list[Signature] = []
         self.addresses: list[int] = []
         self._index: dict[int, int] = {}  # address: first tensor there
+        self._met: list[torch.Tensor] = []  # one for each call of `reduce`
+        self._reduced: list[Reduced] = []
+        self._is_plain = True
+
+    def expected(self) -> Expected | None:
+        """What the next walk will most likely meet; None: there are tensors of which that cannot be said."""
+        return Expected(self._met, self._reduced) if self._is_plain else None
+
+    def reducers(self) -> dict[type, Callable[[Any], Any]]:
+        found: dict[type, Callable[[Any], Any]] = dict.fromkeys(_PLAIN_TYPES, self.reduce)
+        distributed: Any = sys.modules.get("torch.distributed.tensor")
+        if distributed is not None:
+            found[distributed.DTensor] = self.reduce_shard
+        return found
 
     def reduce(self, tensor: torch.Tensor) -> str | tuple[Any, ...]:
         """`__reduce__` of a tensor while its part is pickled."""
         if not _is_raw(tensor):
-            reduced: str | tuple[Any, ...] = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-            return reduced
-        return _stored_tensor, (self._number(tensor, tensor), type(tensor) is torch.nn.Parameter, tensor.requires_grad)
+            self._is_plain = False
+            as_it_likes: str | tuple[Any, ...] = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+            return as_it_likes
+        number = self._number(tensor, tensor)
+        reduced = _stored_tensor, (number, type(tensor) is torch.nn.Parameter, tensor.requires_grad)
+        self._met.append(tensor)
+        self._reduced.append(reduced)
+        return reduced
 
     def reduce_shard(self, tensor: Any) -> str | tuple[Any, ...]:  # noqa: ANN401 - a DTensor
+        self._is_plain = False
         local = tensor._local_tensor
         if type(local) not in _PLAIN_TYPES or not _is_raw(local) or tensor.__dict__:
             reduced: str | tuple[Any, ...] = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
@@ -134,30 +164,78 @@ def _stored_shard(index: int, spec: object, is_parameter: bool, requires_grad: b
 
 
 class Packer:
-    """Packs one state again and again; remembers the plan."""
+    """Packs one state again and again; remembers the plan, and what the last walk met."""
 
     def __init__(self) -> None:
         self._plan: _Plan | None = None
+        self._mine: _Plan | None = None  # of a divided state
+        self._expected: Expected | None = None
 
-    def pack(self, parts: Mapping[str, Any]) -> Packed:
-        """Raises PartError naming the part that cannot be pickled. Nothing is copied yet."""
+    def pack(self, parts: Mapping[str, Any], divide: Divide | None = None) -> Packed:
+        """Raises PartError naming the part that cannot be pickled. Nothing is copied yet. What `divide` gives to others
+        is left out."""
+        return self._pack_as_expected(parts, divide) or self._pack(parts, divide)
+
+    def _pack_as_expected(self, parts: Mapping[str, Any], divide: Divide | None) -> Packed | None:
+        expected, plan = self._expected, self._plan
+        if expected is None or plan is None:
+            return None
+        walk = expected.walk()
+        pickled = _pickle_parts(parts, dict.fromkeys(_PLAIN_TYPES, walk.reduce))
+        found = expected.stored(walk)
+        if found is None:
+            self._expected = None
+            return None
+        tensors, addresses = found
+        return self._packed(plan, tensors, tensors, addresses, pickled, divide)
+
+    def _pack(self, parts: Mapping[str, Any], divide: Divide | None) -> Packed:
         tensors = _Tensors()
-        pickled = {name: _pickle_part(name, value, tensors) for name, value in parts.items()}
+        pickled = _pickle_parts(parts, tensors.reducers())
         plan = self._plan
         if plan is None or plan.signatures != tensors.signatures:
             plan = self._plan = _make_plan(tensors.signatures, tensors.found)
-        skeleton = pickle.dumps((plan.table, pickled), pickle.HIGHEST_PROTOCOL)
-        return Packed(plan, tensors.found, tensors.owners, tensors.addresses, skeleton)
+        else:
+            self._expected = tensors.expected()  # for the second time: a state that grows would disappoint every time
+        return self._packed(plan, tensors.found, tensors.owners, tensors.addresses, pickled, divide)
+
+    def _packed(
+        self,
+        plan: _Plan,
+        tensors: list[torch.Tensor],
+        owners: list[torch.Tensor],
+        addresses: list[int],
+        pickled: Mapping[str, bytes],
+        divide: Divide | None,
+    ) -> Packed:
+        division = divide(plan, tensors, addresses) if divide is not None else None
+        if division is None:
+            skeleton = pickle.dumps((plan.table, pickled), pickle.HIGHEST_PROTOCOL)
+            return Packed(plan, tensors, owners, addresses, skeleton)
+        mine = self._mine
+        if mine is None or mine.division is not division or mine.signatures is not plan.signatures:
+            mine = self._mine = _make_plan(plan.signatures, tensors, division)
+        kept = mine.kept or []
+        skeleton = pickle.dumps((mine.table, pickled, _told(division)), pickle.HIGHEST_PROTOCOL)
+        picked = [tensors[number] for number in kept], [owners[number] for number in kept]
+        return Packed(mine, *picked, [addresses[number] for number in kept], skeleton)
 
 
-def _pickle_part(name: str, value: object, tensors: _Tensors) -> bytes:
+def _told(division: Division) -> tuple[int, tuple[int, ...], dict[int, tuple[str, int]]]:
+    """A division as it is in a skeleton: nothing that another version of this package could not read."""
+    return division.rank, division.ranks, division.owners
+
+
+def _pickle_parts(parts: Mapping[str, Any], reducers: dict[type, Callable[[Any], Any]]) -> dict[str, bytes]:
+    table = {**copyreg.dispatch_table, **reducers}
+    return {name: _pickle_part(name, value, table) for name, value in parts.items()}
+
+
+def _pickle_part(name: str, value: object, table: dict[type, Callable[[Any], Any]]) -> bytes:
     file = io.BytesIO()
     pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
     # Asked only for objects that pickle does not know itself: cheaper than persistent_id, which sees every key.
-    pickler.dispatch_table = {**copyreg.dispatch_table, **dict.fromkeys(_PLAIN_TYPES, tensors.reduce)}
-    distributed: Any = sys.modules.get("torch.distributed.tensor")
-    if distributed is not None:
-        pickler.dispatch_table[distributed.DTensor] = tensors.reduce_shard
+    pickler.dispatch_table = table
     try:
         pickler.dump(value)
     except Exception as error:
@@ -165,18 +243,28 @@ def _pickle_part(name: str, value: object, tensors: _Tensors) -> bytes:
     return file.getvalue()
 
 
-def _make_plan(signatures: list[Signature], tensors: Iterable[torch.Tensor]) -> _Plan:
+def _make_plan(signatures: list[Signature], tensors: Iterable[torch.Tensor], division: Division | None = None) -> _Plan:
     entries = []
+    kept = []
     offset = 0
-    for (shape, stride, dtype, device), tensor in zip(signatures, tensors, strict=True):
+    for number, ((shape, stride, dtype, device), tensor) in enumerate(zip(signatures, tensors, strict=True)):
         num_bytes = tensor.numel() * tensor.element_size()
         if not _is_dense(shape, stride):
             stride = torch.empty(shape, device="meta").stride()
-        entries.append((offset, num_bytes, str(dtype), tuple(shape), tuple(stride), str(device)))
-        offset += -(-num_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
+        is_kept = division is None or division.is_kept(number)
+        at = offset if is_kept else ELSEWHERE
+        entries.append((at, num_bytes, str(dtype), tuple(shape), tuple(stride), str(device)))
+        if is_kept:
+            kept.append(number)
+            offset += padded(num_bytes)
     table = pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
     devices = {signature[3] for signature in signatures if signature[3].type != "cpu"}
-    return _Plan(signatures, entries, table, offset, tuple(devices))
+    return _Plan(signatures, entries, table, offset, tuple(devices), division, kept if division is not None else None)
+
+
+def padded(num_bytes: int) -> int:
+    """Where the next tensor begins."""
+    return -(-num_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
 
 
 def _is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
@@ -191,7 +279,7 @@ def _is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     return True
 
 
-def _view(flat: torch.Tensor, entry: tuple[int, int, str, tuple[int, ...], tuple[int, ...], str]) -> torch.Tensor:
+def view_of(flat: torch.Tensor, entry: tuple[int, int, str, tuple[int, ...], tuple[int, ...], str]) -> torch.Tensor:
     offset, num_bytes, dtype, shape, stride, _ = entry
     if num_bytes == 0:
         return torch.empty(shape, dtype=_DTYPES[dtype])
@@ -222,7 +310,8 @@ class Target:
     def places(self, packed: Packed) -> list[torch.Tensor]:
         """Where each tensor goes. The same list for as long as the plan stays."""
         if self._plan is not packed.plan:
-            self._views = [_view(self._flat, entry) for entry in packed.plan.entries]
+            entries = [entry for entry in packed.plan.entries if entry[0] != ELSEWHERE]
+            self._views = [view_of(self._flat, entry) for entry in entries]
             self._plan = packed.plan
         return self._views
 
@@ -243,64 +332,3 @@ def wait_for(devices: Iterable[torch.device]) -> None:
     """Until everything that was begun there is done."""
     for device in devices:
         torch.get_device_module(device).synchronize(device)
-
-
-class Stored:
-    """A snapshot in memory, opened for reading. Raises DamagedError if its skeleton is not what was written."""
-
-    def __init__(
-        self, memory: memoryview, length: int, skeleton_bytes: int, skeleton_crc: int, *, is_sealed: bool = True
-    ) -> None:
-        self.is_sealed = is_sealed  # or else nobody could compare its tensors with what was written
-        skeleton = bytes(memory[length - skeleton_bytes : length])
-        if zlib.crc32(skeleton) != skeleton_crc:
-            raise DamagedError("the checksum of its skeleton does not match")
-        table, self._parts = pickle.loads(skeleton)
-        self._entries = pickle.loads(table)
-        self._flat = torch.frombuffer(memory, dtype=torch.uint8)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._parts)
-
-    def load(self, name: str) -> Any:  # noqa: ANN401 - whatever the state_dict was
-        """A fresh copy of one part; nothing in it points into the snapshot."""
-        return _Unpickler(io.BytesIO(self._parts[name]), self._flat, self._entries).load()
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, flat: torch.Tensor, entries: list[Any]) -> None:
-        super().__init__(file)
-        self._flat = flat
-        self._entries = entries
-        self._made: dict[int, torch.Tensor] = {}
-
-    def find_class(self, module: str, name: str) -> object:
-        if name == _stored_tensor.__name__ and module == __name__:
-            return self._tensor
-        if name == _stored_shard.__name__ and module == __name__:
-            return self._shard
-        return super().find_class(module, name)
-
-    def _tensor(self, index: int, is_parameter: bool, requires_grad: bool) -> torch.Tensor:
-        """Shared memory becomes shared again: the same number gives the same tensor."""
-        tensor = self._made.get(index)
-        if tensor is None:
-            entry = self._entries[index]
-            tensor = self._made[index] = _own_copy(_view(self._flat, entry), entry[5])
-        if is_parameter:
-            return torch.nn.Parameter(tensor, requires_grad=requires_grad)
-        return tensor.detach().requires_grad_() if requires_grad else tensor
-
-    def _shard(self, index: int, spec: Any, is_parameter: bool, requires_grad: bool) -> torch.Tensor:  # noqa: ANN401
-        from torch.distributed.tensor import DTensor
-
-        tensor: torch.Tensor = DTensor(self._tensor(index, False, False), spec, requires_grad=requires_grad)
-        return torch.nn.Parameter(tensor, requires_grad=requires_grad) if is_parameter else tensor
-
-
-def _own_copy(view: torch.Tensor, device: str) -> torch.Tensor:
-    """On the device it came from; never the snapshot's memory, as optimizers keep the tensors they are given."""
-    if device == "cpu":
-        return view.clone(memory_format=torch.preserve_format)
-    return view.to(device)

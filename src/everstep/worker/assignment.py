@@ -58,3 +58,11 @@ def parse(frame: dict[str, Any]) -> Assignment:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise AssignmentError(f"not an assignment: {type(error).__name__}: {error}") from error
+
+
+def siblings(frame: dict[str, Any]) -> list[tuple[int, int]]:
+    """The node's other ranks, and how many descriptors of their memory came along. Raises AssignmentError."""
+    try:
+        return [(int(rank), int(count)) for rank, count in frame.get("siblings") or ()]
+    except (TypeError, ValueError) as error:
+        raise AssignmentError(f"not an assignment: {type(error).__name__}: {error}") from error

@@ -22,6 +22,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -37,8 +38,14 @@ computes in Python, so small pieces would be slow there."""
 END_LIMIT_S = 30.0
 """How long the end of a program waits for a copy that runs. Above what the largest state of a rank takes."""
 
+HELD_S = 0.05
+"""How long sealing waits for a program that is about to complete a step: what a GPU's optimizer takes to be queued.
+One that computes on this processor for longer leaves time for it."""
+
 _LOST_S = 1.0
 """How often a waiting thread looks whether the copying one is still there."""
+
+_version = attrgetter("_version")
 
 
 class Stage(enum.IntEnum):
@@ -73,7 +80,7 @@ class Job:
     copied: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)  # ... and that of the copy's
 
     def __post_init__(self) -> None:
-        self.versions = [owner._version for owner in self.owners]
+        self.versions = list(map(_version, self.owners))
         for device in self.devices:
             module = torch.get_device_module(device)
             event = module.Event()
@@ -82,7 +89,7 @@ class Job:
 
     @property
     def is_torn(self) -> bool:
-        return any(owner._version != version for owner, version in zip(self.owners, self.versions, strict=True))
+        return list(map(_version, self.owners)) != self.versions
 
     @property
     def is_withheld(self) -> bool:
@@ -110,6 +117,7 @@ class Copier:
         self._changed = threading.Condition()
         self._job: Job | None = None
         self._sealing = Sealing(is_candidate)
+        self._held_until = 0.0  # no sealing before (time.monotonic)
         self._is_ending = False
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
@@ -188,6 +196,17 @@ class Copier:
             self._be_there()
             self._changed.notify_all()
 
+    def hold_sealing(self) -> None:
+        """The program needs the processor and the interpreter now: sums are gone on with in a while, or once
+        `let_seal` is called. From the program's thread, without waiting for anything."""
+        self._held_until = time.monotonic() + HELD_S
+
+    def let_seal(self) -> None:
+        if self._held_until:
+            with self._changed:
+                self._held_until = 0.0
+                self._changed.notify_all()
+
     def end(self) -> None:
         """The program ends: let the last copy come to its end, also one that was only ready."""
         thread = self._thread
@@ -245,8 +264,9 @@ class Copier:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._is_ending or self._is_asked() or self._sealing.is_waiting):
-                    self._changed.wait()
+                while not (self._is_ending or self._is_asked() or self._may_seal()):
+                    held_s = self._held_until - time.monotonic()
+                    self._changed.wait(held_s if self._sealing.is_waiting and held_s > 0 else None)
                 job = self._job if self._is_asked() else None
                 if job is None and self._is_ending:
                     return
@@ -258,6 +278,9 @@ class Copier:
 
     def _is_asked(self) -> bool:
         return self._job is not None and self._job.stage is Stage.RUNNING
+
+    def _may_seal(self) -> bool:
+        return self._sealing.is_waiting and time.monotonic() >= self._held_until
 
     def _carry_out(self, job: Job) -> None:
         why = ""
@@ -317,7 +340,7 @@ class Copier:
 
         def is_wanted() -> bool:
             nonlocal is_broken_off
-            is_broken_off = self._is_asked() or self._is_ending
+            is_broken_off = self._is_asked() or self._is_ending or not self._may_seal()
             return not is_broken_off
 
         # An unsealed snapshot is restored all the same.

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -22,9 +22,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from everstep.checkpoint import arena as arenas
 from everstep.checkpoint.packing import Packed, Packer, PartError, Target, copy
-from everstep.worker import cadence
+from everstep.worker import cadence, ddp_order, replicas
 from everstep.worker.capturing import is_capturing
 from everstep.worker.copying import TORN, Copier, Job
+from everstep.worker.dividing import Dividing
 from everstep.worker.runtime import ArenaRefused
 from everstep.worker.signals import came_from_signal
 from everstep.worker.space import Space
@@ -58,6 +59,8 @@ class Runtime(Protocol):
     rank: int
     world_size: int
     generation: int
+    siblings: dict[int, list[int]]
+    divides: bool
     arenas: list[int]
     snapshot_buffers: int
     digest_every: int
@@ -79,6 +82,7 @@ class Keeper:
         self._arena: arenas.Arena | None = None
         self._targets: list[Target] = []
         self._optimizers = Optimizers()
+        self._dividing = Dividing(runtime, self._optimizers)
         self._copier = Copier(self._published, self._failed, self._is_candidate)
         self._cadence: cadence.Cadence | None = None
         self._is_off = False  # refused memory: not asked for again in this process
@@ -95,12 +99,18 @@ class Keeper:
         runtime.save_now = self.save_now
         _watch_optimizers(self)
 
+    def begin(self, objects: Iterable[object]) -> None:
+        """A loop begins. `objects`: what is kept, in which the replicas are declared."""
+        if self._dividing.is_possible:
+            self._dividing.begin(replicas.of_state(objects, ddp_order.find(objects)))
+
     def take(self, step: int, parts: Callable[[], Mapping[str, Any]]) -> bool:
         """Snapshot what `parts` returns as the state after `step`; False if it could not be done. Of a large state the
         copy may still run when this returns."""
         if self._is_off or os.getpid() != self._pid:
             return False
         began = time.perf_counter()
+        self._copier.hold_sealing()
         try:
             with self._taking:
                 self._step, self._job = step, None
@@ -123,6 +133,7 @@ class Keeper:
                 raise
             self._tell("snapshot", f"no snapshot of step {step}: {type(error).__name__}: {error}; training goes on")
         finally:
+            self._copier.let_seal()
             self._runtime.board.add_stall_s(time.perf_counter() - began)
         return False
 
@@ -159,7 +170,7 @@ class Keeper:
 
     def _take(self, step: int, parts: Mapping[str, Any]) -> bool:
         has_stepped = self._optimizers.take_seen()
-        packed = self._packer.pack(parts)
+        packed = self._packer.pack(parts, self._dividing.of)
         # What waits for a device would hold up the program, however small it is.
         is_small = packed.plan.data_bytes <= SMALL_BYTES and not packed.devices
         wanted = self._runtime.snapshot_buffers
@@ -265,6 +276,7 @@ class Keeper:
             if is_capturing():
                 self._is_hurried = True  # when the graph is replayed nobody will tell
                 return
+            self._copier.hold_sealing()
             self._optimizers.saw(optimizer)
             job = self._copier.job
             if job is not None and not job.is_released:

@@ -73,7 +73,12 @@ def _make_runtime(
     os.close(fds[0])
     board.set_pid(os.getpid())
     watch_link = socket.socket(fileno=fds.pop()) if frame.get("watch") else None
+    siblings = {}
+    for rank, count in reversed(assignments.siblings(frame)):  # they come last, in this order
+        siblings[rank] = fds[len(fds) - count :]
+        del fds[len(fds) - count :]
     runtime = Runtime(link, frame, board, fds[1:])
+    runtime.siblings = siblings
     runtime.watch_link = watch_link
     life.allow_look_of(os.getppid())
     runtime.known_modules = known

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from everstep.checkpoint import arena as arenas
-from everstep.checkpoint.packing import DamagedError, Stored
+from everstep.checkpoint.packing import DamagedError
+from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
 from everstep.worker.signals import came_from_signal
 
@@ -25,6 +26,7 @@ class Runtime(Protocol):
     world_size: int
     resume_step: int | None
     arenas: list[int]
+    siblings: dict[int, list[int]]
     restore_path: str
     init_from: str
 
@@ -57,22 +59,46 @@ def from_memory(runtime: Runtime) -> Stored | None:
     if step is None or runtime.restore_path:
         return None
     fd, snapshot = _find(runtime, step)
+    rank = runtime.rank
     try:
-        damage = arenas.verify(fd, snapshot)
-        if damage:
-            raise DamagedError(damage)
-        memory = arenas.Arena(fd).buffer(snapshot.buffer)
-        parts = snapshot.length, snapshot.skeleton_bytes, snapshot.skeleton_crc
-        return Stored(memory, *parts, is_sealed=snapshot.sealed)
+        stored = _open(fd, snapshot)
+        partners = {}
+        for rank in stored.partners:
+            partners[rank] = _open(*_find_partner(runtime, rank, step))
+        rank = runtime.rank
+        stored.complete(partners)
+        return stored
     except Exception as error:
         if came_from_signal(error):
             raise
         is_damaged = not isinstance(error, OSError)
-        tell(runtime, "memory", "", str(error), is_damaged=is_damaged)
+        tell(runtime, "memory", "", str(error), is_damaged=is_damaged, rank=rank)
         what = "is damaged" if is_damaged else "cannot be read"
-        raise SnapshotError(
-            f"the snapshot of step {step} on rank {runtime.rank} {what}: {error}; {BEGIN_ANEW}"
-        ) from error
+        raise SnapshotError(f"the snapshot of step {step} on rank {rank} {what}: {error}; {BEGIN_ANEW}") from error
+
+
+def confirm(runtime: Runtime, stored: Stored) -> None:
+    """Everything was read: was it there until now? Ranks that share a state go on at about the same time, and one that
+    is ahead by several steps may have overwritten what this one was still reading. Raises SnapshotError."""
+    if not stored.is_intact():
+        why = "another rank of the node has overwritten its part while it was being read"
+        tell(runtime, "memory", "", why, is_damaged=True)
+        raise SnapshotError(f"the snapshot of step {runtime.resume_step} on rank {runtime.rank}: {why}; {BEGIN_ANEW}")
+
+
+def _open(fd: int, snapshot: arenas.Snapshot) -> Stored:
+    """Raises DamagedError, OSError."""
+    damage = arenas.verify(fd, snapshot)
+    if damage:
+        raise DamagedError(damage)
+    memory = arenas.Arena(fd).buffer(snapshot.buffer)
+    place = snapshot.buffer, snapshot.step, snapshot.generation
+
+    def is_there() -> bool:
+        return any((s.buffer, s.step, s.generation) == place for s in arenas.inspect(fd).snapshots)
+
+    parts = snapshot.length, snapshot.skeleton_bytes, snapshot.skeleton_crc
+    return Stored(memory, *parts, is_sealed=snapshot.sealed, is_there=is_there)
 
 
 def from_disk(runtime: Runtime, objects: Mapping[str, Any]) -> Loaded | None:
@@ -112,10 +138,18 @@ def _say(loaded: Loaded) -> None:
         print(f"everstep: {note}", file=sys.stderr, flush=True)  # noqa: T201 - for people
 
 
-def tell(runtime: Runtime, source: str, where: str, why: str, *, is_damaged: bool) -> None:
+def tell(runtime: Runtime, source: str, where: str, why: str, *, is_damaged: bool, rank: int | None = None) -> None:
     """What this rank was to begin with cannot be used. `is_damaged`: nor can anybody else use it, ever; otherwise it
-    could not be read from here and now, which says nothing about the bytes."""
-    told = {"step": runtime.resume_step, "source": source, "where": where, "why": why[:1000], "is_damaged": is_damaged}
+    could not be read from here and now, which says nothing about the bytes. `rank`: whose it is, if not this one's."""
+    told: dict[str, Any] = {
+        "step": runtime.resume_step,
+        "source": source,
+        "where": where,
+        "why": why[:1000],
+        "is_damaged": is_damaged,
+    }
+    if rank is not None and rank != runtime.rank:
+        told["rank"] = rank
     runtime.tell({"restore_failed": told})
 
 
@@ -142,3 +176,16 @@ def _find(runtime: Runtime, step: int) -> tuple[int, arenas.Snapshot]:
             f"{'; '.join(seen) or 'it was given none'}; {BEGIN_ANEW}"
         )
     return best
+
+
+def _find_partner(runtime: Runtime, rank: int, step: int) -> tuple[int, arenas.Snapshot]:
+    """The same of another rank of this node. Raises DamagedError."""
+    found = [
+        (fd, snapshot)
+        for fd in runtime.siblings.get(rank, ())
+        for snapshot in arenas.inspect(fd).snapshots
+        if snapshot.step == step
+    ]
+    if not found:
+        raise DamagedError(f"rank {rank} of this node, which keeps a part of it, does not hold that step")
+    return max(found, key=lambda each: each[1].generation)

@@ -69,6 +69,10 @@ class Runtime:
         self.generation = int(assignment["generation"])
         self.resume_step = assignment.get("resume_step")
         self.arenas = arenas
+        self.siblings: dict[int, list[int]] = {}
+        """The same of the node's other ranks, oldest first, for reading only."""
+        self.divides = bool(assignment.get("divides"))
+        """What all ranks of the node hold alike is kept by one of them."""
         self.snapshot_buffers = int(assignment.get("snapshot_buffers") or 2)
         self.restore_path = str(assignment.get("restore_path") or "")
         self.init_from = str(assignment.get("init_from") or "")
@@ -184,6 +188,12 @@ class Runtime:
                 self._ring({"fault": {"where": where, "why": why[:2000]}})
         except Exception:
             return
+
+    def let_siblings_go(self) -> None:
+        """What this rank begins with is read: memory that the agent gives up must not stay for its sake."""
+        for fds in self.siblings.values():
+            while fds:
+                os.close(fds.pop())
 
     def start_watch(self) -> None:
         """There are process groups: follow them from a thread of ours, once. Never raises."""

@@ -16,7 +16,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from everstep.checkpoint.packing import PartError, Stored
+from everstep.checkpoint.packing import PartError
+from everstep.checkpoint.stored import Stored
 from everstep.errors import EverstepError, SnapshotError
 from everstep.worker import ddp_order, random_state, restoring
 from everstep.worker.adapting import adapted
@@ -69,6 +70,7 @@ class State:
         if self._runtime is not None and self._keeper is not None:
             began = time.perf_counter()
             self._restore(self._runtime)
+            self._runtime.let_siblings_go()
             self._runtime.board.add_restore_s(time.perf_counter() - began)
 
     @property
@@ -163,6 +165,7 @@ class State:
             _load(name, thing, stored)
         self._random = stored.load(_RANDOM)
         self._pinned = stored.load(_DDP_ORDER)
+        restoring.confirm(runtime, stored)
         self._step = -1 if runtime.resume_step is None else runtime.resume_step
         self._resumed = True
 
@@ -175,6 +178,7 @@ class State:
         began = time.perf_counter()
         if self._order is None:
             self._pin_order(keeper)
+        self._guarded(keeper, "dividing", lambda: keeper.begin(self._objects.values()))
         if self._digests is None and runtime.digest_every > 0 and runtime.world_size > 1:
             self._guarded(keeper, "digest", lambda: self._begin_digests(runtime))
         if self._random is not None:

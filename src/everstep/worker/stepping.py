@@ -34,6 +34,8 @@ class Optimizers:
     def __init__(self) -> None:
         self._known: dict[int, weakref.ref[Any]] = {}
         self._seen = False
+        self.version = 0
+        """Another number whenever another optimizer was seen to."""
         self._plan: object = None  # what `_theirs` was found out for
         self._addresses: list[int] = []
         self._theirs = Theirs([], [])
@@ -45,6 +47,7 @@ class Optimizers:
         known = self._known.get(key)
         if known is None or known() is not optimizer:
             self._known[key] = weakref.ref(optimizer)
+            self.version += 1
             self._plan = None  # what is whose is to be found out anew
 
     def take_seen(self) -> bool:
@@ -56,7 +59,7 @@ class Optimizers:
         """Which tensors only optimizers change, and which others do. The same object for as long as it is the same."""
         if self._plan is not packed.plan or self._have_moved(packed.addresses):
             owned = {place for place in self._owned() if place[1]}
-            found = [_place(tensor) in owned for tensor in packed.tensors]
+            found = [place_of(tensor) in owned for tensor in packed.tensors]
             self._theirs = Theirs(
                 [index for index, is_theirs in enumerate(found) if is_theirs],
                 [index for index, is_theirs in enumerate(found) if not is_theirs],
@@ -72,13 +75,18 @@ class Optimizers:
         return any(addresses[index] != self._addresses[index] for index in self._theirs.later)
 
     def _owned(self) -> Iterator[Place]:
+        for optimizer in self.alive():
+            for tensor in _tensors_of(optimizer):
+                yield place_of(getattr(tensor, "_local_tensor", tensor))
+
+    def alive(self) -> Iterator[Any]:
+        """In the order in which they were first seen."""
         for key, reference in list(self._known.items()):
             optimizer = reference()
-            if optimizer is None:
+            if optimizer is not None:
+                yield optimizer
+            else:
                 del self._known[key]
-                continue
-            for tensor in _tensors_of(optimizer):
-                yield _place(getattr(tensor, "_local_tensor", tensor))
 
 
 def _tensors_of(optimizer: Any) -> Iterable[torch.Tensor]:  # noqa: ANN401 - whatever calls torch's hook
@@ -89,7 +97,8 @@ def _tensors_of(optimizer: Any) -> Iterable[torch.Tensor]:  # noqa: ANN401 - wha
             yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
 
-def _place(tensor: torch.Tensor) -> Place:
+def place_of(tensor: torch.Tensor) -> Place:
+    """(0, 0): it has none of its own that could be watched."""
     if tensor.layout is not torch.strided or tensor.is_inference():  # an inference tensor does not count its changes
         return (0, 0)
     return (tensor.data_ptr(), tensor.nbytes)
