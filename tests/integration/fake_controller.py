@@ -19,7 +19,7 @@ from aiohttp import WSMsgType, web
 from torch.distributed import TCPStore  # here: importing it takes seconds, in which a link would get no answer
 
 from everstep.model import events
-from everstep.model.actions import Action, StartWorkers, StopWorkers
+from everstep.model.actions import Action, SettleDoubt, StartWorkers, StopWorkers
 from everstep.model.spec import Launch, RunSpec
 from everstep.wire.codec import decode_from_peer, encode
 from everstep.wire.credentials import CREDENTIALS_NAME, RunSecret, parse_knock
@@ -43,6 +43,7 @@ class FakeController:
         self.num_duplicates = 0
         self.ack = True
         self.reject = ""
+        self.counts_on: bool | None = True  # what is said to a node in doubt; None: nothing
         self.port = 0
         self._sockets: set[web.WebSocketResponse] = set()
         self._by_name: dict[str, web.WebSocketResponse] = {}
@@ -77,6 +78,9 @@ class FakeController:
     async def send_to(self, node: str, action: Action) -> None:
         self._num_commands += 1
         await self._by_name[node].send_bytes(encode(Command(id=f"{self._num_commands}.0", action=action)))
+
+    async def settle(self, doubt: events.NodeInDoubt, *, may_go_on: bool) -> None:
+        await self.send(SettleDoubt(why="test", node=doubt.node, number=doubt.number, may_go_on=may_go_on))
 
     async def send_raw(self, data: bytes) -> None:
         for socket in list(self._sockets):
@@ -148,6 +152,8 @@ class FakeController:
             self.arrived.append(time.time())
             async with self._changed:
                 self._changed.notify_all()
+            if isinstance(report.event, events.NodeInDoubt) and self.counts_on is not None:
+                await self.settle(report.event, may_go_on=self.counts_on)
         await socket.send_bytes(encode(Ack(source_seq=report.source_seq)))
 
 

@@ -58,6 +58,29 @@ def test_what_is_over_stays_over():
     assert lease.is_over()
 
 
+def test_only_the_controllers_word_takes_it_back_and_counts_from_when_it_was_asked():
+    lease, clock = held()
+    clock.now += 8.0
+    assert lease.is_over()
+    assert lease.silent_s == 8.0
+    asked_at = clock.now
+    clock.now += 0.5
+    lease.assure(asked_at)
+    assert not lease.is_over()
+    clock.now = asked_at + ENDS_S + 0.1
+    assert lease.is_over()
+
+
+def test_an_answer_that_came_too_late_is_none():
+    lease, clock = held()
+    clock.now += 8.0
+    assert lease.is_over()
+    asked_at = clock.now
+    clock.now += ENDS_S + 0.1  # it did not run again meanwhile
+    lease.assure(asked_at)
+    assert lease.is_over()
+
+
 def test_an_older_answer_takes_nothing_back():
     lease, clock = held()
     clock.now += 2.0

@@ -26,6 +26,15 @@ def test_two_network_alerts_within_five_minutes():
     assert severities(pure.take(299.0, [LINK])) == ["error"]
 
 
+def test_the_second_one_of_a_card_goes_with_its_machine():
+    pure = Debounce()
+    (first,) = pure.take(0.0, [LINK])
+    (second,) = pure.take(10.0, [LINK])
+    assert (first.action, second.action) == ("CHECK_NETWORK", "DRAIN_AND_RESTART_NODE")
+    table = msgspec.structs.replace(LINK, component="network", device="")
+    assert [one.action for at in (20.0, 30.0) for one in pure.take(at, [table])] == ["CHECK_NETWORK"] * 2
+
+
 def test_two_network_alerts_further_apart():
     pure = Debounce()
     assert severities(pure.take(0.0, [LINK])) == ["warning"]

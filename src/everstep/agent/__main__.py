@@ -12,4 +12,8 @@ if sys.path[:1] == [os.getcwd()] and not sys.flags.safe_path:  # noqa: PTH109 - 
 
 from everstep.agent.main import main
 
-sys.exit(main())
+code = main()
+for stream in (sys.stdout, sys.stderr):
+    stream.flush()
+# Threads of the senses may be in C++ at this moment, which the interpreter's own end would turn into an abort.
+os._exit(code)

@@ -116,11 +116,14 @@ class Hearing:
         source, step = str(raw["source"]), int(raw["step"])
         if source not in ("memory", "disk") or not 0 <= step < 2**63:
             raise ValueError(f"source {source!r}, step {step}")
+        rank = int(raw.get("rank", worker.rank))  # ranks of a node may keep parts of one another's state
+        if rank not in group.workers:
+            raise ValueError(f"rank {rank} is not on this node")
         event = events.RestoreFailed(
             at=time.time(),
             node=self._node,
             generation=group.generation,
-            rank=worker.rank,
+            rank=rank,
             step=step,
             source=source,
             where=str(raw.get("where", ""))[:MAX_TEXT],

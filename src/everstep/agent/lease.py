@@ -1,10 +1,10 @@
 """How long this node may go on without anybody hearing of it. Pure arithmetic on a clock that is passed in.
 
 The controller gives a node's slot away when it has heard nothing of it for `node_silent_s`; the node's own ranks must
-have ended by then, also where nobody can reach it to end them. So the agent counts from the last thing it said that
-arrived, and ends its ranks a little earlier than the controller may decide. Both clocks are monotonic and count only
-differences. Called by the agent several times a second, and before every command: after a freeze that is the first
-thing that happens.
+not go on then, also where nobody can reach it to end them. So the agent counts from the last thing it said that
+arrived, and stops its ranks a little earlier than the controller may decide (`doubt`). Both clocks are monotonic and
+count only differences. Called by the agent several times a second, and before every command: after a freeze that is the
+first thing that happens.
 
 A controller that is away costs nothing: the machine where it will begin again still acknowledges (`wire/contact.py`),
 and whoever begins there waits for `node_silent_s` before it misses anybody.
@@ -27,7 +27,8 @@ class Lease:
         self.beat_s = ends_s / BEATS_PER_LEASE
         self._clock = clock
         self._heard_at: float | None = None  # None: this node has never been welcome, and runs nothing
-        self.why_over = ""
+        self.why_over = ""  # not empty: it is over
+        self.silent_s = 0.0  # ... when it was found to be
 
     def begin(self) -> None:
         """Welcome: the controller knows of this node now."""
@@ -35,15 +36,20 @@ class Lease:
 
     def renew(self, heard_at: float | None) -> None:
         """`heard_at`: when something was said, on this clock, that has arrived. None: nothing new. What is over stays
-        over: the slot may have been given to somebody else in between."""
+        over, because the slot may have been given to somebody else in between; only `assure` takes that back."""
         if not self.is_over() and heard_at is not None:
             self._heard_at = max(heard_at, self._heard_at or heard_at)
 
+    def assure(self, asked_at: float) -> None:
+        """The controller was asked then, on this clock, and has said that it counts on this node."""
+        self.why_over, self._heard_at = "", max(asked_at, self._heard_at or asked_at)
+
     def is_over(self) -> bool:
-        """Then nothing may be started, written or told in this node's name any more."""
+        """Then nothing may be started, written or told in this node's name, unless the controller says otherwise."""
         if not self.why_over and self._heard_at is not None:
             silent_s = self._clock() - self._heard_at
             if silent_s > self.ends_s:
+                self.silent_s = silent_s
                 self.why_over = (
                     f"nothing of this node has reached the controller's machine for {silent_s:.1f} s (it is cut off, "
                     f"or was stopped); after {self.ends_s:.1f} s others may be started in its place"

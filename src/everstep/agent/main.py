@@ -23,6 +23,7 @@ import msgspec
 
 from everstep.agent.classifying import warm_up
 from everstep.agent.copies.copies import Copies
+from everstep.agent.doubt import Doubt
 from everstep.agent.environment import base_environment
 from everstep.agent.keeper import Keeper
 from everstep.agent.lease import LOOK_S as LEASE_LOOK_S
@@ -38,6 +39,7 @@ from everstep.agent.warden import Warden
 from everstep.agent.watching import observing
 from everstep.agent.watching.monitor import LOOK_S
 from everstep.core.policy import Policy
+from everstep.core.racks import why_no_rack
 from everstep.engines.network.namespaces import INTERFACE, enter
 from everstep.errors import ConfigError, EverstepError, LeaseOverError
 from everstep.model import events
@@ -68,6 +70,7 @@ class _Options(argparse.Namespace):
     keeper_fd: int | None
     address: str
     namespace_fd: int | None
+    rack: str
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,6 +120,7 @@ class _Agent:
             nproc=options.nproc,
             max_restarts=options.max_restarts,
             policy=self._policy,
+            rack=_rack_of(options.rack or os.environ.get("EVERSTEP_RACK", "")),
             base_env=base_environment(
                 os.environ,
                 options.nproc,
@@ -138,10 +142,10 @@ class _Agent:
         keeper = Keeper(self._options.keeper_fd, lambda: node.report_joined())
         memory = Memory(keeper.keep, keeper.tell_ranks)
         await keeper.receive(memory)
-        node, link, copies = self._make(keeper, memory, reaper, over)
+        node, link, copies, doubt = self._make(keeper, memory, reaper, over)
         await copies.start()
         works: list[Coroutine[Any, Any, Any]] = [link.run(), _beat(node, link), over.wait()]
-        works.append(_keep_lease(self._lease, node, link))
+        works.append(_keep_lease(self._lease, doubt, link))
         if self._policy.needs_watch_thread:
             works.append(_watch(node, link))
         if self._policy.watch_slowness and self._policy.slow_round_s > 0:
@@ -155,6 +159,8 @@ class _Agent:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             is_over = self._lease.is_over()
+            if is_over:
+                doubt.end_ranks()
             await node.close(0.0 if is_over else _ORPHAN_GRACE_S if await _is_gone(launcher) else END_GRACE_S)
             await link.drain(0.0 if is_over else _FLUSH_S)
         finally:
@@ -167,13 +173,14 @@ class _Agent:
         options = self._options
         await sense(options.node, link.report, run_dir=options.run_dir, home=everstep_home(), rank_of=node.rank_of)
 
-    def _make(self, keeper: Keeper, memory: Memory, reaper: Reaper, over: asyncio.Event) -> tuple[Node, Link, Copies]:
+    def _make(
+        self, keeper: Keeper, memory: Memory, reaper: Reaper, over: asyncio.Event
+    ) -> tuple[Node, Link, Copies, Doubt]:
         """They know each other."""
         options = self._options
 
         def report(event: events.Event) -> None:
-            if not self._lease.is_over():  # after a freeze, this may come before anybody has looked
-                link.report(event)
+            doubt.report(event)
 
         copies = Copies(
             options.node,
@@ -196,10 +203,7 @@ class _Agent:
             on_finish=over.set,
         )
 
-        def on_command(command: Command) -> None:
-            if self._lease.is_over():  # its slot may be somebody else's by now
-                node.end_ranks()
-                return
+        def carry_out(command: Command) -> None:
             keeper.catch_up()
             node.on_command(command)
 
@@ -211,9 +215,10 @@ class _Agent:
             url=options.controller,
             credentials=self._credentials,
             on_welcome=on_welcome,
-            on_command=on_command,
+            on_command=lambda command: doubt.command(command),
         )
-        return node, link, copies
+        doubt = Doubt(options.node, self._lease, link, ranks=node.ranks, carry_out=carry_out)
+        return node, link, copies, doubt
 
 
 async def _is_gone(launcher: int) -> bool:
@@ -236,14 +241,18 @@ async def _beat(node: Node, link: Link) -> None:
                 _log.exception("progress cannot be told")  # the ranks go on, and the next beat may tell it
 
 
-async def _keep_lease(lease: Lease, node: Node, link: Link) -> None:
-    """Let it be known that this node is alive; when nobody can know, end the ranks at once. Raises LeaseOverError."""
-    while not lease.is_over():
+async def _keep_lease(lease: Lease, doubt: Doubt, link: Link) -> None:
+    """Let it be known that this node is alive; when nobody can know, stop the ranks and ask. Raises LeaseOverError."""
+    while True:
         link.beat(lease.beat_s)
         lease.renew(link.heard_at())
+        if lease.is_over():
+            try:
+                await doubt.settle()
+            except LeaseOverError:
+                doubt.end_ranks()
+                raise
         await asyncio.sleep(LEASE_LOOK_S)
-    node.end_ranks()
-    raise LeaseOverError(lease.why_over)
 
 
 async def _warm_up(over: asyncio.Event) -> None:
@@ -316,6 +325,14 @@ async def _cancel(*tasks: "asyncio.Task[Any]") -> list[BaseException]:
     return list(failures)
 
 
+def _rack_of(name: str) -> str:
+    """Without a usable name the node is one of which nobody knows; it runs all the same."""
+    why = why_no_rack(name) if name else ""
+    if why:
+        _log.warning("this node tells no rack: %s", why)
+    return "" if why else name
+
+
 def _spec_of(run_dir: Path) -> tuple[str, int]:
     """Run id and --max-restarts as spec.json has them; what ranks are told when there is none."""
     try:
@@ -344,6 +361,7 @@ def _parse(argv: Sequence[str]) -> _Options:
     parser.add_argument("--run", default="", help="run id; default: EVERSTEP_RUN_ID, then the run directory's name")
     parser.add_argument("--max-restarts", type=int, default=None, help="only told to the ranks")
     parser.add_argument("--address", default="127.0.0.1", help="where other nodes get this one's snapshots")
+    parser.add_argument("--rack", default="", help="rack or switch of this node; default: EVERSTEP_RACK")
     parser.add_argument("--namespace-fd", type=int, default=None, help="network namespace to live in")
     parser.add_argument("--keeper-fd", type=int, default=None, help="socket to the launcher's keeper")
     options = parser.parse_args(argv, namespace=_Options())

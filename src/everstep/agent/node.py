@@ -127,6 +127,7 @@ class Node:
                 held=self._memory.held(),
                 backups=self._copies.held(),
                 endpoint=self._copies.endpoint,
+                rack=self._home.rack,
             )
         )
 
@@ -206,10 +207,9 @@ class Node:
         if event.ranks and group is self._group and not group.is_stopping:
             self._report(event)
 
-    def end_ranks(self) -> None:
-        """At once, without a word to them: they must not do another step. What they leave is ended by `close`."""
-        if self._group is not None:
-            self._group.kill()
+    def ranks(self) -> Group | None:
+        """Of the newest generation here. What they leave behind is ended by `close`."""
+        return self._group
 
     async def close(self, grace_s: float = END_GRACE_S) -> None:
         """End everything on this node."""
@@ -295,10 +295,8 @@ class Node:
             self.node, action, group, why, self._warden.tell_session
         )
         self._report(self._started)
-        if not isinstance(self._started, events.WorkersStarted):
-            return
-        loop = asyncio.get_running_loop()
-        self._park_timer = loop.call_later(LATEST_PARK_S, self._feed_template)
+        if isinstance(self._started, events.WorkersStarted):
+            self._park_timer = asyncio.get_running_loop().call_later(LATEST_PARK_S, self._feed_template)
 
     async def _stop(self, action: act.StopWorkers) -> None:
         self._cancel_parking()

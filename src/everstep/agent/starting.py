@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.agent import environment, spawn
+from everstep.agent import environment, memory, spawn
 from everstep.agent.ailments import Ailments
 from everstep.agent.board import Board
 from everstep.agent.channel import Channel
@@ -31,6 +31,7 @@ from everstep.model.facts import Started
 from everstep.model.spec import Launch, RunSpec
 from everstep.model.versions import Version
 from everstep.probes.oom import KernelLog
+from everstep.wire import local
 
 TEMPLATE_WAIT_S = 60.0
 """How long ranks wait for a template that is still importing. Fresh interpreters would import the same modules once
@@ -48,6 +49,7 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     max_restarts: int
     policy: Policy = Policy()
     base_env: Mapping[str, str]
+    rack: str = ""  # that this node is in; empty: not known
 
 
 class Starter:
@@ -152,13 +154,16 @@ class Starter:
             "error_file": str(worker.paths.error_file),
             "resume_step": action.resume_step,
             "digest_every": self._home.policy.digest_every,
+            "divides": self._home.policy.divide_replicas,
             "snapshot_buffers": self._home.policy.snapshot_buffers,
             "restore_path": action.restore_path,
             "init_from": self._spec.init_from,
             "drills": self._ailments.of_process(worker.local_rank),
             "watch": self._home.policy.needs_watch_thread,  # the last descriptor is the watch thread's socket
         }
-        fds = (self._board.fd, *self._memory.for_rank(worker.rank))
+        shared = self._memory_of_others(action, worker)
+        frame["siblings"] = [[rank, len(fds)] for rank, fds in shared.items()]
+        fds = (self._board.fd, *self._memory.for_rank(worker.rank), *(fd for each in shared.values() for fd in each))
         with contextlib.ExitStack() as cleanup:
             if self._home.policy.needs_watch_thread:
                 ours, theirs = socket.socketpair()
@@ -167,6 +172,13 @@ class Starter:
             is_sent = worker.channel is not None and worker.channel.send(frame, fds)
         if not is_sent:
             raise EverstepError(f"rank {worker.rank}: the new process {worker.pid} does not listen")
+
+    def _memory_of_others(self, action: StartWorkers, worker: Worker) -> dict[int, list[int]]:
+        """Of the node's other ranks: they may keep parts of this one's state. None where a frame cannot take them all;
+        then nothing is divided either."""
+        ranks = [r for r in range(action.first_rank, action.first_rank + action.num_ranks) if r != worker.rank]
+        found = {rank: self._memory.for_rank(rank) for rank in ranks}
+        return found if memory.MAX_ARENAS * action.num_ranks + 2 <= local.MAX_FDS else {}
 
     def _python(self) -> str:
         return self._home.base_env.get("PYTHON_EXEC") or sys.executable

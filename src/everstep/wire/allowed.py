@@ -15,6 +15,7 @@ OF_AGENTS: frozenset[type[Event]] = frozenset(
         events.MarksReported,
         events.NodeAlerted,
         events.NodeExamined,
+        events.NodeInDoubt,
         events.NodeJoined,
         events.NumbersReported,
         events.ProgressReported,

@@ -2,8 +2,8 @@
 
 Times in an event are on the clock of whoever saw it. The brain compares them with those of other nodes, and sets timers
 by them: an end that is told an hour ahead would be looked at an hour later. So the controller asks every peer for
-its clock when they meet, and moves everything that it tells by the difference. Small differences stay: they are within
-what a greeting takes on a busy machine, and moving times by that would make them worse.
+its clock when they meet, and moves everything that it tells by the difference. Small differences stay: moving times by
+what is hardly known would make them worse.
 """
 
 from typing import Any, TypeVar
@@ -15,9 +15,16 @@ SMALL_S = 2.0
 _T = TypeVar("_T")
 
 
-def ahead_s(theirs: float | None, ours: float) -> float:
-    """How far a clock is ahead of ours; 0 when that is unknown, or too little to say."""
-    difference = 0.0 if theirs is None else theirs - ours
+def ahead_s(theirs: float | None, asked: float, answered: float) -> float:
+    """How far a clock is ahead of ours, for certain; 0 when that is unknown, or too little to say.
+
+    `asked`, `answered`: our clock when the other was asked for its own, and when its answer was read. It told `theirs`
+    at some moment between the two. So a controller that is late by ten seconds, with thousands that come back at once,
+    finds no clock wrong for that: its own lateness is between the two.
+    """
+    if theirs is None or answered < asked:
+        return 0.0
+    difference = max(0.0, theirs - answered) + min(0.0, theirs - asked)
     return difference if abs(difference) > SMALL_S else 0.0
 
 

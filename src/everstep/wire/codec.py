@@ -29,7 +29,7 @@ def encode(message: FromPeer | FromController) -> bytes:
     return _encoder.encode(message)
 
 
-def decode_from_peer(data: bytes) -> FromPeer:
+def decode_from_peer(data: bytes | bytearray) -> FromPeer:
     """Raises WireError."""
     return _decode(_from_peer, data, MAX_FROM_PEER_BYTES)
 
@@ -39,7 +39,7 @@ def decode_from_controller(data: bytes) -> FromController:
     return _decode(_from_controller, data, MAX_FROM_CONTROLLER_BYTES)
 
 
-def _decode(decoder: "msgspec.msgpack.Decoder[_T]", data: bytes, most: int) -> _T:
+def _decode(decoder: "msgspec.msgpack.Decoder[_T]", data: bytes | bytearray, most: int) -> _T:
     if len(data) > most:
         raise OversizedError(f"message of {len(data)} bytes refused; at most {most}")
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 _LENGTH = struct.Struct("<I")
 MAX_FRAME_BYTES = 64 << 20  # an assignment carries an environment; far above any real one
-MAX_FDS = 8
+MAX_FDS = 250
 
 Frame = dict[str, Any]
 

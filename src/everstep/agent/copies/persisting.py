@@ -163,7 +163,10 @@ class Persisting:
             _log.info("step %d in %s is struck: %s", action.step, action.root, action.why)
 
     async def _commit(self, action: CommitCheckpoint, lives: bool) -> None:
-        options = [*_options(action), "--keep", str(action.keep), *(("--trusted",) if action.is_trusted else ())]
+        options = [*_options(action, keep=action.keep), *(("--trusted",) if action.is_trusted else ())]
+        if action.generation is not None:
+            resumed = ",".join(f"{generation}:{step}" for generation, step in action.resumed)
+            options += ["--generation", str(action.generation), f"--resumed={resumed}"]
         answer = await self._writer.run("commit", options, (), COMMIT_LIMIT_S, in_hurry=not lives)
         why, path = str(answer.get("why", ""))[:_MAX_WHY], str(answer.get("path", ""))
         for note in _sentences(answer.get("notes")):

@@ -19,6 +19,7 @@ from everstep.probes.node.kernel_log import LazyKernelLog
 from everstep.probes.node.memory import Memory, Pressure
 from everstep.probes.node.memory_errors import MemoryErrors
 from everstep.probes.node.nvml import Nvml, NvmlXids
+from everstep.probes.node.own_network import own_sys
 from everstep.probes.node.processes import Processes
 from everstep.probes.node.sense import Sense
 
@@ -37,7 +38,7 @@ def standard_senses(
         NvmlXids(LazyKernelLog().take),
         Accelerators(Nvml()),
         Infiniband(sys),
-        Interfaces(sys),
+        Interfaces(own_sys(sys)),
         MemoryErrors(sys, proc),
         Memory(proc),
         Pressure(proc),

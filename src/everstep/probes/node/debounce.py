@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from everstep.knowledge.signature import Action
 from everstep.model.facts import Alert
 from everstep.model.verdict import Blame
 from everstep.probes.node.sense import alert
@@ -67,7 +68,7 @@ class Debounce:
         self._network[key] = times[-NETWORK_ALERTS:]
         _bound(self._network)
         if len(times) >= NETWORK_ALERTS:
-            return one
+            return _as_machines(one)
         sentence = f"{one.sentence} (the first in five minutes; a second one counts as {one.severity})"
         return msgspec.structs.replace(one, severity="warning", sentence=sentence)
 
@@ -116,6 +117,12 @@ class Debounce:
         self._num_told += 1
         sentence = f"{number} more alerts were left out: at most {MAX_PER_MINUTE} are passed on in a minute"
         return [alert("ES-M00", sentence, at=now, source="everstep", count=number)]
+
+
+def _as_machines(one: Alert) -> Alert:
+    """A card or port of this node that goes bad again within minutes goes with its machine: ByteRobust evicts then."""
+    is_own = one.component == "nic" and one.device and one.action == Action.CHECK_NETWORK
+    return msgspec.structs.replace(one, action=str(Action.DRAIN_AND_RESTART_NODE)) if is_own else one
 
 
 def _key(one: Alert) -> _Key:

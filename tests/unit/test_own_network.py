@@ -1,0 +1,45 @@
+"""A node in a network namespace of its own sees its own interfaces, not the machine's."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from everstep.engines.network import Namespaces, NetworkError
+from everstep.engines.network.namespaces import enter
+from everstep.probes.node.interfaces import read_interfaces
+from everstep.probes.node.own_network import own_sys
+
+
+def test_whoever_lives_where_sys_was_mounted_reads_that():
+    assert own_sys(Path("/sys")) == Path("/sys")
+    assert own_sys(Path("/elsewhere/sys")) == Path("/elsewhere/sys"), "somebody has said where"
+
+
+def test_a_flap_of_its_own_link_is_seen_inside_of_the_namespace():
+    try:
+        network = Namespaces()
+    except NetworkError as error:
+        pytest.skip(str(error))
+    seen: list[tuple[bool | None, int | None]] = []
+
+    def look() -> None:
+        enter(plug.namespace_fd)
+        folder = own_sys(Path("/sys")) / "class" / "net"
+        for is_cut in (None, True, False):
+            if is_cut is not None:
+                network.cut("n0", is_cut=is_cut)
+            (link,) = [one for one in read_interfaces(folder) if one.name == "eth0"]
+            seen.append((link.is_up, link.carrier_changes))
+
+    plug = network.plug("n0")
+    try:
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join(30.0)
+        (_, before), (is_up, _), (_, after) = seen
+        assert is_up is False
+        assert after == before + 2
+    finally:
+        network.unplug("n0")
+        network.close()
