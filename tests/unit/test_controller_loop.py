@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from everstep.controller import ledger as ledgers
+from everstep.controller.drafting import PoisonedError
 from everstep.controller.gate import Gate
 from everstep.controller.ledger import Ledger
-from everstep.controller.loop import Controller, PoisonedError
+from everstep.controller.loop import Controller
 from everstep.controller.peers import Input
 from everstep.controller.spec_file import SpecFile
 from everstep.core.policy import Policy

@@ -36,6 +36,14 @@ class Job:
             event = NumbersReported(at=self.at, node="n0", generation=generation, numbers=numbers)
             self.found += self.watch.take(event, self.state)
 
+    def say_at_once(self, *losses: float) -> None:
+        points = tuple(NumberPoint(step=self.step + ahead, loss=loss) for ahead, loss in enumerate(losses))
+        self.at += 1.0
+        self.step += len(losses)
+        numbers = (RankNumbers(rank=0, source="step", points=points),)
+        event = NumbersReported(at=self.at, node="n0", generation=0, numbers=numbers)
+        self.found += self.watch.take(event, self.state)
+
     @property
     def codes(self) -> list[str]:
         return [found.verdict.code for found in self.found]
@@ -44,10 +52,29 @@ class Job:
 def test_a_nan_is_one_incident_however_long_it_lasts():
     job = Job()
     job.say(*[1.0] * 5, *[NAN] * 200)
+    assert job.codes == ["ES-N01", "ES-N07"], "seen at once, and again when it stays"
+    for found in job.found:
+        assert "step 5" in found.verdict.sentence
+        assert (found.verdict.ranks, found.verdict.blame) == ((), "unknown")
+
+
+def test_a_nan_that_comes_in_one_report_is_the_lasting_one():
+    job = Job()
+    job.say(*[1.0] * 5)
+    job.say_at_once(*[NAN] * 3)
+    assert job.codes == ["ES-N07"]
+
+
+def test_losses_that_recover_and_skipped_steps_do_not_last():
+    job = Job()
+    job.say(*[1.0, NAN, NAN, 1.0] * 5)
     assert job.codes == ["ES-N01"]
-    verdict = job.found[0].verdict
-    assert "step 5" in verdict.sentence
-    assert (verdict.ranks, verdict.blame) == ((), "unknown")
+
+
+def test_undoing_can_be_switched_off():
+    job = Job(undo_nan=False)
+    job.say(*[1.0] * 5, *[NAN] * 20)
+    assert job.codes == ["ES-N01"]
 
 
 def test_the_same_again_after_it_was_fine_is_another():
@@ -70,7 +97,7 @@ def test_what_stays_wrong_while_the_brain_is_busy_is_found_afterwards():
     assert job.codes == []
     job.state = STATE
     job.say(NAN)
-    assert job.codes == ["ES-N01"]
+    assert job.codes == ["ES-N07"]
 
 
 def test_who_sees_it_is_evidence():

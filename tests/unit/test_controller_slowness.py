@@ -14,6 +14,7 @@ from everstep.controller.watches.slowness import FINE_S, SlownessWatch
 from everstep.controller.watches.together import Watches
 from everstep.core.policy import Policy
 from everstep.core.state import Incident, Member, Phase, Role, State, Worker
+from everstep.core.tally import Tally
 from everstep.model.events import RoundReported, SignalsReported
 from everstep.model.facts import RankRound, Signals
 from everstep.model.verdict import Confidence
@@ -25,6 +26,7 @@ STEPS = 60
 
 def state_of(hosts=("h0", "h0"), **changes) -> State:
     nodes = [f"n{i}" for i in range(len(hosts))]
+    workers = {rank: Worker(rank=rank, node=nodes[rank // 2]) for rank in range(2 * len(nodes))}
     state = State(
         phase=Phase.RUNNING,
         generation=0,
@@ -33,7 +35,8 @@ def state_of(hosts=("h0", "h0"), **changes) -> State:
             node: Member(node=node, host=host, pid=1, role=Role.ACTIVE, slot=i)
             for i, (node, host) in enumerate(zip(nodes, hosts, strict=True))
         },
-        workers={rank: Worker(rank=rank, node=nodes[rank // 2]) for rank in range(2 * len(nodes))},
+        workers=workers,
+        tally=Tally.of(workers.values()),
     )
     return msgspec.structs.replace(state, **changes)
 

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from everstep.controller.thinning import MAX_INTERVAL_S, Thinning
+from everstep.controller.thinning import MAX_INTERVAL_S, RECORDS_PER_S, Thinning
 from everstep.journal.live import load_live
 from everstep.model.events import ProgressReported, TimerFired
 from everstep.model.facts import RankAccount
@@ -57,3 +57,25 @@ def test_the_reading_verbs_find_it_on_disk_and_garbage_is_nothing(tmp_path: Path
     path.write_bytes(b"{cut")
     assert load_live(path).events == ()
     assert load_live(tmp_path / "absent").events == ()
+
+
+def test_what_a_node_says_while_its_report_is_on_the_way_to_the_disk_is_held(tmp_path: Path) -> None:
+    """All that comes in one breath is looked at before the first of it is on record."""
+    thinning = Thinning(tmp_path / "progress.json")
+    assert recorded(thinning, progress(0.0))
+    found = [thinning.holds_back(progress(10.0, last_step=step), 10.0) for step in range(1, 9)]
+    assert found == [False] + [True] * 7
+    assert [event.accounts[0].last_step for event in thinning.take()] == [8]
+
+
+def test_a_large_fleet_that_started_together_is_not_recorded_all_at_once(tmp_path: Path) -> None:
+    thinning = Thinning(tmp_path / "progress.json")
+    nodes = [f"n{number}" for number in range(1_000)]
+    for node in nodes:
+        assert recorded(thinning, progress(0.0, node=node))
+    counts = [
+        sum(recorded(thinning, progress(second + number / 1_000, node=node)) for number, node in enumerate(nodes))
+        for second in range(1, 60)
+    ]
+    assert max(counts) <= 2 * RECORDS_PER_S
+    assert 4 * len(nodes) <= sum(counts) <= 6 * len(nodes)  # each every ten seconds

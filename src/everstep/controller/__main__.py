@@ -16,11 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from everstep.controller.api import Api
+from everstep.controller.drafting import PoisonedError
 from everstep.controller.gate import Gate
 from everstep.controller.ledger import Ledger
 from everstep.controller.listening import Certificate, Place, check, serve
-from everstep.controller.loop import Controller, PoisonedError
+from everstep.controller.loop import Controller
 from everstep.controller.parent import end_with_parent
+from everstep.controller.readiness import allow_files, new_loop, spare_collector
 from everstep.controller.spec_file import ADDRESS_NAME, SECRET_NAME, Address, load_spec, save_json
 from everstep.errors import ConfigError, EverstepError, JournalError
 from everstep.wire.credentials import RunSecret
@@ -63,7 +65,10 @@ def _run(run_dir: Path, places: list[Place]) -> int:
     gate = Gate(secret, run=wanted.run, fingerprint=certificate.fingerprint if certificate is not None else "")
     ledger = Ledger.open(run_dir, wanted, pid=os.getpid(), at=time.time())
     try:
-        asyncio.run(_serve(Controller(run_dir, wanted, ledger, gate), run_dir, places, certificate))
+        allow_files(wanted.spec.num_slots + wanted.spec.num_standby)
+        spare_collector()
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(_serve(Controller(run_dir, wanted, ledger, gate), run_dir, places, certificate))
     finally:
         ledger.close()
     return 0
@@ -76,8 +81,7 @@ async def _serve(controller: Controller, run_dir: Path, places: list[Place], cer
     aside = [asyncio.create_task(api.measure_lag()), asyncio.create_task(controller.keep_live())]
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, loop_task.cancel)
-    rejections = controller.gate.rejections
-    runner = await serve(api.app(), places, certificate, num_peers=lambda: len(controller.peers), rejections=rejections)
+    runner = await serve(api.app(), places, certificate, gate=controller.gate, peers=controller.peers)
     try:
         _announce(run_dir, places[0], certificate)
         log.info("listening, journal at record %d", controller.ledger.journal.seq)

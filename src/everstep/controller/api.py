@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from everstep.controller.handling import Handling
 from everstep.controller.loop import Controller
 from everstep.controller.metrics import Ourselves, render_metrics
 from everstep.controller.page import PAGE
 from everstep.controller.peers import Input
-from everstep.core.drills import NODE_KINDS, RANK_KINDS, RUN_KINDS
+from everstep.core.drills import KINDS as DRILL_KINDS
 from everstep.core.state import Role
 from everstep.errors import JournalError
 from everstep.goodput.figures import Goodput, goodput_of
@@ -36,7 +37,6 @@ from everstep.report.asjson import status_json
 from everstep.report.asked import Asked
 from everstep.version import __version__
 
-DRILL_KINDS = (*RANK_KINDS, *NODE_KINDS, *RUN_KINDS)
 MAX_BODY_BYTES = 64 << 10
 MAX_RECORDS = 10_000
 """Per answer of /api/journal; the caller asks again after the last one."""
@@ -44,7 +44,9 @@ MAX_RECORDS = 10_000
 RECORD_TIMEOUT_S = 10.0
 """How long a POST waits for its event to be on record; longer means that the journal cannot be written."""
 
-LAG_PERIOD_S = 1.0
+LAG_PERIOD_S = 0.1
+LAGS_KEPT = 600
+"""A minute."""
 
 _HEADER = "'Authorization: Bearer <content of RUN_DIR/{}>'"
 
@@ -83,13 +85,13 @@ class Api:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._lag_seconds: float | None = None
+        self._lags = Handling(LAGS_KEPT)
         self._num_drills = 0  # asked for, not yet on record
         self._num_updates = 0  # the same
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
         app.router.add_get("/", self._page)
-        app.router.add_get("/link", self._controller.peers.serve)
         app.router.add_get("/api/status", self._status)
         app.router.add_get("/api/health", self._health)
         app.router.add_get("/api/journal", self._journal)
@@ -107,12 +109,11 @@ class Api:
             begun = time.monotonic()
             await asyncio.sleep(LAG_PERIOD_S)
             self._lag_seconds = max(0.0, time.monotonic() - begun - LAG_PERIOD_S)
+            self._lags.note(self._lag_seconds)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         gate = self._controller.gate
-        if request.path == "/link":
-            return await handler(request)  # peers prove more than a token
         if request.method in ("GET", "HEAD"):
             if not gate.may_read(request):
                 await gate.note_stranger(f"{request.remote} asked for {request.path[:60]!r}")
@@ -143,7 +144,8 @@ class Api:
             "replay_mismatches": controller.ledger.num_mismatches,
             "unknown_records": len(controller.ledger.journal.unknown),
             "loop_lag_s": self._lag_seconds,
-            "handling": controller.handling.figures(),
+            "loop_lags": self._lags.figures(),
+            "handling": controller.peers.handling.figures(),
         }
         return _json(health, status=200 if controller.unwritable_since is None else 503)
 

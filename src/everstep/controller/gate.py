@@ -9,12 +9,12 @@ import ipaddress
 import secrets
 from collections import Counter
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
 from everstep.controller.rejections import Rejections
 from everstep.errors import WireError
 from everstep.version import __version__
-from everstep.wire.codec import OversizedError, decode_from_peer, encode
+from everstep.wire.codec import decode_from_peer
 from everstep.wire.credentials import RANDOM_BYTES, Credentials, RunSecret, is_same, parse_knock
 from everstep.wire.messages import PROTOCOL, Challenge, Hello
 
@@ -69,33 +69,28 @@ class Gate:
         finally:
             self._num_delayed -= 1
 
-    def knocked(self, request: web.Request) -> Credentials | None:
-        """Who knocks with the right knock; None: a stranger."""
-        header = request.headers.get("Authorization", "")
+    def knocked(self, header: str, *, is_encrypted: bool) -> Credentials | None:
+        """Who knocks with the right knock, in the Authorization header; None: a stranger."""
         claim = parse_knock(header)
         if claim is None:
             return None
-        fingerprint = self._fingerprint if request.secure else ""
-        credentials = self._secret.credentials(*claim, fingerprint)
+        credentials = self._secret.credentials(*claim, self._fingerprint if is_encrypted else "")
         return credentials if is_same(header, credentials.knock) else None
 
-    async def greet(self, socket: web.WebSocketResponse, peer: Credentials) -> Hello:
-        """Its Hello, proven. Raises TurnedAwayError, ConnectionError."""
+    def begin_greeting(self, peer: Credentials) -> Challenge:
+        """What it has to answer; `end_greeting` follows, whatever comes of it. Raises TurnedAwayError."""
         if self._greetings[peer.name] >= MAX_GREETINGS:
             raise TurnedAwayError("crowd", f"{MAX_GREETINGS} others call themselves {peer.name} at this moment")
         self._greetings[peer.name] += 1
-        try:
-            challenge = secrets.token_hex(RANDOM_BYTES)
-            await socket.send_bytes(encode(Challenge(challenge=challenge)))
-            hello = await _hear(socket)
-        finally:
-            self._greetings[peer.name] -= 1
-            if not self._greetings[peer.name]:
-                del self._greetings[peer.name]
-        self._check(hello, peer, challenge)
-        return hello
+        return Challenge(challenge=secrets.token_hex(RANDOM_BYTES))
 
-    def _check(self, hello: Hello, peer: Credentials, challenge: str) -> None:
+    def end_greeting(self, peer: Credentials) -> None:
+        self._greetings[peer.name] -= 1
+        if not self._greetings[peer.name]:
+            del self._greetings[peer.name]
+
+    def check(self, hello: Hello, peer: Credentials, challenge: str) -> None:
+        """Raises TurnedAwayError for one that is not who it says."""
         if hello.protocol != PROTOCOL:
             raise TurnedAwayError(
                 "protocol",
@@ -113,21 +108,16 @@ class Gate:
             raise TurnedAwayError("unauthenticated", f"{peer.name} does not have the key of {peer.name}")
 
 
-async def _hear(socket: web.WebSocketResponse) -> Hello:
-    try:
-        async with asyncio.timeout(HELLO_TIMEOUT_S):
-            message = await socket.receive()
-    except TimeoutError:
-        raise TurnedAwayError("silence", f"no Hello within {HELLO_TIMEOUT_S:g} s") from None
-    if message.type is not WSMsgType.BINARY:
+def parse_hello(data: bytes | bytearray, *, is_binary: bool) -> Hello:
+    """A peer's first message. Raises TurnedAwayError."""
+    if not is_binary:
         raise TurnedAwayError("garbage", "the first message must be Hello, in binary")
-    if len(message.data) > MAX_HELLO_BYTES:
-        raise TurnedAwayError("oversized", f"a Hello of {len(message.data)} bytes; at most {MAX_HELLO_BYTES}")
+    if len(data) > MAX_HELLO_BYTES:
+        raise TurnedAwayError("oversized", f"a Hello of {len(data)} bytes; at most {MAX_HELLO_BYTES}")
     try:
-        hello = decode_from_peer(message.data)
+        hello = decode_from_peer(data)
     except WireError as error:
-        kind = "oversized" if isinstance(error, OversizedError) else "garbage"
-        raise TurnedAwayError(kind, str(error)) from error
+        raise TurnedAwayError("garbage", str(error)) from error
     if not isinstance(hello, Hello):
         raise TurnedAwayError("garbage", f"the first message must be Hello, not {type(hello).__name__}")
     return hello

@@ -14,12 +14,13 @@ class Handled(msgspec.Struct, frozen=True, kw_only=True):
 
     median_s: float | None
     p99_s: float | None
-    num: int  # reports that these figures are of
+    worst_s: float | None = None
+    num: int  # that these figures are of
 
 
 class Handling:
-    def __init__(self) -> None:
-        self._newest: deque[float] = deque(maxlen=NUM_KEPT)
+    def __init__(self, num_kept: int = NUM_KEPT) -> None:
+        self._newest: deque[float] = deque(maxlen=num_kept)
 
     def note(self, took_s: float) -> None:
         self._newest.append(took_s)
@@ -29,4 +30,4 @@ class Handling:
         if not took:
             return Handled(median_s=None, p99_s=None, num=0)
         p99 = took[math.ceil(0.99 * len(took)) - 1]
-        return Handled(median_s=took[len(took) // 2], p99_s=p99, num=len(took))
+        return Handled(median_s=took[len(took) // 2], p99_s=p99, worst_s=took[-1], num=len(took))

@@ -6,6 +6,8 @@ it when there is one), asks `core.step`, and appends. It executes nothing and kn
 """
 
 import logging
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from everstep.controller.thinning import Thinning
 from everstep.core.policy import Policy
 from everstep.core.state import Phase, State
 from everstep.core.step import step
+from everstep.core.stride import stride
 from everstep.errors import JournalError
 from everstep.journal.fold import Fold
 from everstep.journal.runs import LIVE_NAME
@@ -42,7 +45,9 @@ class Ledger:
         self.journal = journal
         self.policy = policy
         self.state = State.initial()
-        self.fold = Fold(journal.header)  # the same view as the reading verbs have
+        self._fold = Fold(journal.header)
+        self._unfolded: deque[Record] = deque()  # on record, and not in the view yet
+        self._unseen: dict[str, ProgressReported] = {}  # held, and not in the view yet
         self.last_seqs: dict[str, int] = {}  # newest report per peer that is on record or was put aside
         self.thinning = Thinning(journal.path.with_name(LIVE_NAME))
         self.num_mismatches = 0  # records whose actions this version would not have decided
@@ -83,6 +88,19 @@ class Ledger:
             source_seq=seq,
         )
         return Drafted(record=record, state=decided, is_stale=decided.stale > state.stale)
+
+    def draft_together(
+        self, reports: Sequence[ProgressReported], *, at: float, after: "list[Drafted]"
+    ) -> list[Drafted]:
+        """The same for the first of these reports, all those that need no turn of their own: `core.stride`. Possibly
+        none. Each has the state after all of them."""
+        state = after[-1].state if after else self.state
+        decided, number = stride(state, reports)
+        first = self.journal.seq + len(after) + 1
+        return [
+            Drafted(record=Record(seq=seq, at=at, gen=state.generation, event=report), state=decided, is_stale=False)
+            for seq, report in enumerate(reports[:number], first)
+        ]
 
     def commit(self, drafts: list[Drafted]) -> None:
         """Append them, all or none; only then is the state theirs. Raises JournalError, and ValueError for an
@@ -152,19 +170,38 @@ class Ledger:
             raise JournalError(f"{self.journal.path}: record {record.seq} comes before the run was started")
         self.state = state
         self._note(record)
+        self.fold_one()
 
     def hold_back(self, event: Event, at: float) -> bool:
         """Whether this report is progress that need not be on record now; the view has it all the same."""
         if not self.thinning.holds_back(event, at):
             return False
         assert isinstance(event, ProgressReported)
-        self.fold.add_live(event)
+        self._unseen[event.node] = event
+        return True
+
+    @property
+    def fold(self) -> Fold:
+        """The same view as the reading verbs have. Brought up to date when somebody looks: of what thousands report
+        every second, most is not looked at before the next report."""
+        while self.fold_one():
+            pass
+        for event in self._unseen.values():
+            self._fold.add_live(event)
+        self._unseen.clear()
+        return self._fold
+
+    def fold_one(self) -> bool:
+        """One more record into the view; whether there was one. What is decided does not wait for the view."""
+        if not self._unfolded:
+            return False
+        self._fold.add(self._unfolded.popleft())
         return True
 
     def _note(self, record: Record) -> None:
         self.put_aside(record.source, record.source_seq)
         self.thinning.note(record)
-        self.fold.add(record)
+        self._unfolded.append(record)
 
 
 def _run_started(wanted: SpecFile, at: float) -> RunStarted:

@@ -7,14 +7,15 @@ import asyncio
 import resource
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
 
-from everstep.controller.gate import is_loopback
-from everstep.controller.rejections import Rejections
+from everstep.controller.door import Doors
+from everstep.controller.gate import Gate, is_loopback
+from everstep.controller.peers import Peers
 from everstep.errors import ConfigError
 from everstep.wire.credentials import fingerprint_of
 
@@ -25,6 +26,12 @@ IDLE_S = 15.0
 """A connection that asks for nothing, or not to the end of its question, is closed."""
 
 TLS_HANDSHAKE_S = 10.0
+BACKLOG = 4096
+"""Connections that wait in the kernel: a fleet comes back at once."""
+
+AT_ONCE = 32
+"""Connections that are taken before the loop looks after others: some milliseconds."""
+
 MAX_CONNECTIONS = 4096
 """Besides the peers'. Fewer where the process may not open so many files."""
 
@@ -75,57 +82,34 @@ def check(places: Sequence[Place], certificate: Certificate | None) -> None:
 
 
 async def serve(
-    app: web.Application,
-    places: Sequence[Place],
-    certificate: Certificate | None,
-    *,
-    num_peers: Callable[[], int],
-    rejections: Rejections,
+    app: web.Application, places: Sequence[Place], certificate: Certificate | None, *, gate: Gate, peers: Peers
 ) -> web.AppRunner:
     """Start answering on the inherited sockets."""
     check(places, certificate)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5, keepalive_timeout=IDLE_S)
     await runner.setup()
+    http = runner.server
+    assert http is not None, "the runner is set up"
+    most = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    doors = Doors(gate, peers, make_http=http, num_http=lambda: len(http.connections), most=most, idle_s=IDLE_S)
     for place in places:
         context = certificate.context() if place.is_encrypted and certificate is not None else None
-        await _Site(runner, place.sock, context, num_peers, rejections).start()
+        await _Site(runner, place.sock, context, doors).start()
     return runner
 
 
 class _Site(web.SockSite):
-    """aiohttp's, with a limit on connections and on the time of a TLS handshake."""
+    """aiohttp's, behind doors, and with a limit on the time of a TLS handshake."""
 
-    def __init__(
-        self,
-        runner: web.AppRunner,
-        sock: socket.socket,
-        tls: ssl.SSLContext | None,
-        num_peers: Callable[[], int],
-        rejections: Rejections,
-    ) -> None:
-        super().__init__(runner, sock, ssl_context=tls, backlog=2048)
+    def __init__(self, runner: web.AppRunner, sock: socket.socket, tls: ssl.SSLContext | None, doors: Doors) -> None:
+        super().__init__(runner, sock, ssl_context=tls, backlog=AT_ONCE)
         self._tls = tls
-        self._num_peers = num_peers
-        self._rejections = rejections
-        self._most = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._doors = doors
 
     async def start(self) -> None:
         await web.BaseSite.start(self)
         limit_s = TLS_HANDSHAKE_S if self._tls is not None else None
         self._server = await asyncio.get_running_loop().create_server(
-            self._protocol, sock=self._sock, ssl=self._tls, backlog=self._backlog, ssl_handshake_timeout=limit_s
+            self._doors, sock=self._sock, ssl=self._tls, backlog=AT_ONCE, ssl_handshake_timeout=limit_s
         )
-
-    def _protocol(self) -> asyncio.BaseProtocol:
-        server = self._runner.server
-        assert server is not None
-        if len(server._connections) - self._num_peers() < self._most:
-            return server()
-        self._rejections.note("crowd", f"{self._most} connections are open that are no peer's")
-        return _Refused()
-
-
-class _Refused(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()
+        self._sock.listen(BACKLOG)

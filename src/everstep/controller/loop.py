@@ -10,15 +10,14 @@ import logging
 import os
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from everstep.analyzer.alerts import is_cause
 from everstep.controller.diagnosing import diagnose_folder
+from everstep.controller.drafting import Drafting, needs_no_progress
 from everstep.controller.gate import Gate
-from everstep.controller.handling import Handling
 from everstep.controller.ledger import Drafted, Ledger
 from everstep.controller.peers import Input, Peer, Peers
 from everstep.controller.poison import Poison
@@ -34,12 +33,10 @@ from everstep.model.events import (
     UNRECORDED,
     Diagnosed,
     DrillFailed,
-    MarksReported,
-    NodeAlerted,
+    Event,
     NodeJoined,
     NodeLost,
     NodeSilent,
-    ProgressReported,
     TimerFired,
 )
 from everstep.model.record import Record
@@ -59,12 +56,8 @@ RETRY_S = 1.0
 """Between attempts to write a journal that cannot be written."""
 
 
-ENGINE_DRILLS = ("lose-node", "cut-node", "freeze-node")
+ENGINE_DRILLS = ("lose-node", "cut-node", "freeze-node", "flap-link")
 """Of those that concern a node: caused by whoever gives nodes, because the node itself is to be gone."""
-
-
-class PoisonedError(Exception):
-    """An input made the controller fail; it was noted, and the process should be started again."""
 
 
 class Controller:
@@ -79,12 +72,12 @@ class Controller:
             last_seq=lambda source: ledger.last_seqs.get(source, 0),
             on_connected=self._on_connected,
             on_heard=lambda name: self._silence.heard(name),
+            on_report=self._take_at_once,
         )
-        self.handling = Handling()
         self.dropped: Counter[str] = Counter()  # reports by kind that were not recorded
         self.unwritable_since: float | None = None
         self.append_seconds: float | None = None  # the last one
-        self._poison = Poison(run_dir)
+        self._drafting = Drafting(ledger, Poison(run_dir), self._put_aside)
         self._run_dir = run_dir
         self._watches = Watches(ledger.policy)
         self._remembering = Remembering(wanted.run)
@@ -109,13 +102,23 @@ class Controller:
         for key, due_at in self.ledger.state.timers.items():
             self._set_timer(key, due_at)
         self._in_background(self._remembering.work())
+        self._in_background(self.peers.acknowledge())
         while True:
             batch = [await self.queue.get()]
             while len(batch) < BATCH_SIZE and not self.queue.empty():
                 batch.append(self.queue.get_nowait())
+            self.peers.make_room()
             await self._handle(batch)
+            await self._bring_view_up_to_date()
             for _ in batch:
                 self.queue.task_done()
+
+    async def _bring_view_up_to_date(self) -> None:
+        number = 0
+        while self.ledger.fold_one():
+            number += 1
+            if number % BREATH == 0:
+                await asyncio.sleep(0)
 
     async def keep_live(self) -> None:
         """Leave unrecorded progress on disk for the reading verbs; runs until cancelled."""
@@ -127,6 +130,7 @@ class Controller:
         taken: list[tuple[Input, Drafted]] = []
         drafts: list[Drafted] = []
         unrecorded: list[Input] = []
+        breathed = 0
         seen: dict[str, int] = {}  # newest report per peer within this batch
         for item in batch:
             if self.ledger.is_known(item.source, item.seq) or (item.source and item.seq <= seen.get(item.source, 0)):
@@ -135,57 +139,52 @@ class Controller:
             due = self._due(item)
             if not any(each is item for each in due):
                 unrecorded.append(item)
-            for each in due:
-                drafted = self._draft(each, drafts)
-                if drafted is not None:
-                    taken.append((each, drafted))
-                    drafts.append(drafted)
-                    if len(drafts) % BREATH == 0:
-                        await asyncio.sleep(0)
+            while due:
+                made = self._drafting.some(due, drafts)
+                taken += made
+                drafts += [drafted for _, drafted in made]
+                if len(drafts) >= breathed + BREATH:
+                    breathed = len(drafts)
+                    await asyncio.sleep(0)
             seen[item.source] = item.seq
         taken = await self._append(taken)
         for item in unrecorded:  # now: an acknowledgement covers all earlier reports of that peer
             self.ledger.put_aside(item.source, item.seq)
             self._settle(item, recorded=False)
-        for item, drafted in taken:
+        for number, (item, drafted) in enumerate(taken, 1):
             self._settle(item, recorded=True)
             self._execute_all(drafted.record)
             self._remembering.note(drafted.record, self.ledger.state)
             self._mind_silence(item.event)
+            if number % BATCH_SIZE == 0:
+                await asyncio.sleep(0)
         self._welcome_back([item.event.node for item, _ in taken if isinstance(item.event, NodeJoined)])
 
-    def _due(self, item: Input) -> list[Input]:
+    def _take_at_once(self, name: str, seq: int, event: Event) -> bool:
+        """A report of which nothing has to be on record, settled without waiting for those that have: nearly all. What
+        is still in the queue of the same peer comes first; what a watch concludes from it goes there."""
+        if self.ledger.is_known(name, seq):
+            self.dropped["duplicate"] += 1
+            return True
+        if isinstance(event, UNRECORDED):
+            for found in self._watches.take(event, self.ledger.state):
+                self.put_soon(Input(event=found))
+        elif not self.ledger.hold_back(event, time.time()):
+            return False
+        self.ledger.put_aside(name, seq)
+        return True
+
+    def _due(self, item: Input) -> deque[Input]:
         """What has to be recorded now. Nothing for signals and progress that can wait; held progress first."""
         if isinstance(item.event, UNRECORDED):
             found = self._watches.take(item.event, self.ledger.state)
-            return [*self._held(), *(Input(event=event) for event in found)] if found else []
+            return deque([*self._held(), *(Input(event=event) for event in found)] if found else [])
         if self.ledger.hold_back(item.event, time.time()):
-            return []
-        return [item] if _decides_nothing(item.event) else [*self._held(), item]
+            return deque()
+        return deque([item] if needs_no_progress(item.event) else [*self._held(), item])
 
     def _held(self) -> list[Input]:
         return [Input(event=event) for event in self.ledger.thinning.take()]
-
-    def _draft(self, item: Input, after: list[Drafted]) -> Drafted | None:
-        """What it leads to; None when it is put aside. Raises PoisonedError."""
-        if self._poison.is_poison(item.key):
-            log.error("skipped, it ended the controller before: %r: %s", item.event, self._poison.why)
-            self._put_aside(item, "poison")
-            return None
-        state = after[-1].state if after else self.ledger.state
-        if state.is_over:
-            self._put_aside(item, "after-end")  # the journal ends with the end of the run
-            return None
-        try:
-            drafted = self.ledger.draft(item.event, at=time.time(), after=after, source=item.source, seq=item.seq)
-        except Exception as error:
-            log.exception("failed on %r", item.event)
-            self._poison.crashed(item.key, repr(error))
-            raise PoisonedError(repr(error)) from error
-        if drafted.is_stale:
-            self._put_aside(item, "stale-generation")
-            return None
-        return drafted
 
     async def _append(self, taken: list[tuple[Input, Drafted]]) -> list[tuple[Input, Drafted]]:
         """Put them on record, however long it takes; returns those that are. Nothing is decided meanwhile."""
@@ -246,7 +245,8 @@ class Controller:
                 self._command(self.peers.launcher(), command_id, action)
                 self.peers.turn_out(action.node, action.why)
             case (
-                act.StartWorkers()
+                act.SettleDoubt()
+                | act.StartWorkers()
                 | act.StopWorkers()
                 | act.CollectEvidence()
                 | act.ExamineNode()
@@ -378,15 +378,6 @@ class Controller:
 
     def _settle(self, item: Input, *, recorded: bool) -> None:
         if item.source:
-            self.peers.ack(item.source, item.seq)
-            self.handling.note(time.monotonic() - item.arrived)
+            self.peers.settle(item, recorded=recorded)
         if item.settled is not None:
             item.settled(recorded)
-
-
-def _decides_nothing(event: object) -> bool:
-    """Nothing follows from it, so what is held need not be on record before it: a node that warns every minute would
-    otherwise put the progress of all nodes on record each time."""
-    if isinstance(event, NodeAlerted):
-        return not any(map(is_cause, event.alerts))
-    return isinstance(event, ProgressReported | MarksReported)

@@ -1,39 +1,42 @@
-"""The peers' end of the link: agents and the launcher connect, introduce themselves, report, and get commands.
+"""The peers' end of the link: who is connected, what they report, what they are told.
 
-It turns frames into `Input`s on the controller's queue and counts whatever is not one; it decides nothing and never
-raises for what a peer sends. A peer that cannot be understood is told so in one sentence and let go.
+It turns messages into `Input`s on the controller's queue and counts whatever is not one; it decides nothing and never
+raises for what a peer sends. Of thousands that report every second, nearly all say what need not be on record: that is
+taken at once (`on_report`), and its acknowledgement waits for others of the same peer.
 """
 
 import asyncio
-import contextlib
 import logging
+import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
-
-from everstep.controller.budget import GREETING_UNITS, UNIT_BYTES, Budget
-from everstep.controller.gate import Gate, TurnedAwayError
+from everstep.controller.budget import Budget
+from everstep.controller.gate import Gate
+from everstep.controller.handling import Handling
 from everstep.errors import WireError
 from everstep.model.actions import Action
 from everstep.model.events import Event
 from everstep.model.spec import RunSpec
 from everstep.wire import allowed, clocks
-from everstep.wire.codec import MAX_FROM_PEER_BYTES, decode_from_peer, encode
-from everstep.wire.credentials import Credentials
-from everstep.wire.messages import PROTOCOL, Ack, Beat, Command, FromController, Hello, Reject, Report, Welcome
+from everstep.wire.codec import decode_from_peer
+from everstep.wire.messages import PROTOCOL, Ack, Beat, Command, FromController, Reject, Report, Welcome
 
 MAX_SEQ = 1 << 62
 """A number that is none would make everything after it a duplicate."""
 
-MAX_UNREAD = 10_000
-"""Messages that wait for one peer."""
+ACKNOWLEDGE_S = 0.1
+"""Between two rounds of acknowledging what is not on record."""
 
-NO_KNOCK = (
-    "needs the run's credentials of a peer: this is another run's, or another version of everstep; install the same "
-    "everstep on both sides"
-)
+ROUNDS = 40
+"""After so many a report is acknowledged at the latest, however many peers there are: four seconds."""
+
+MIN_PER_ROUND = 50
+MAX_OWED = 16
+"""Reports of one peer: a link counts as behind when 64 are not acknowledged."""
 
 log = logging.getLogger("everstep.controller")
 
@@ -54,32 +57,34 @@ class Input:
         return f"{self.source}:{self.seq}" if self.source else f"own:{self.event!r}"
 
 
-class Peer:
-    """One connection. Sending never blocks: a peer that does not read must not hold up the decisions for others."""
+class Line(Protocol):
+    """What a peer is connected by."""
 
-    def __init__(self, name: str, role: str, socket: web.WebSocketResponse, cut: Callable[[], None]) -> None:
+    def send(self, message: FromController) -> None: ...
+
+    def end(self, why: str) -> None: ...
+
+    def go_on(self) -> None: ...
+
+
+class Peer:
+    """One connection of somebody who proved who it is."""
+
+    __slots__ = ("ahead_s", "line", "name", "num_owed", "role", "send", "settled")
+
+    def __init__(self, name: str, role: str, line: Line, ahead_s: float = 0.0) -> None:
         self.name = name
         self.role = role
-        self.socket = socket
-        self.ahead_s = 0.0  # its clock, of ours
-        self._cut = cut
-        self._outbox: asyncio.Queue[FromController] = asyncio.Queue(MAX_UNREAD)
-
-    def send(self, message: FromController) -> None:
-        """One that does not read is cut off; when it comes back, what it was told is told again."""
-        try:
-            self._outbox.put_nowait(message)
-        except asyncio.QueueFull:
-            self._cut()
-
-    async def drain(self) -> None:
-        """Sends what `send` queued, until cancelled or the connection is gone."""
-        with contextlib.suppress(ConnectionError):
-            while True:
-                await self.socket.send_bytes(encode(await self._outbox.get()))
+        self.line = line
+        self.send = line.send
+        self.ahead_s = ahead_s  # its clock, of ours
+        self.settled = 0  # newest report of this connection that is settled
+        self.num_owed = 0  # ... and how many were not acknowledged
 
 
 class Peers:
+    """`on_report(name, seq, event)`: whether a report is settled at once; if not, it goes into the queue `put`."""
+
     def __init__(
         self,
         *,
@@ -89,16 +94,23 @@ class Peers:
         last_seq: Callable[[str], int],
         on_connected: Callable[[Peer], None],
         on_heard: Callable[[str], None],
+        on_report: Callable[[str, int, Event], bool] = lambda name, seq, event: False,
     ) -> None:
         self._spec = spec
         self._queue = put
         self._last_seq = last_seq
         self._on_connected = on_connected
         self._on_heard = on_heard
+        self._on_report = on_report
         self._connected: dict[str, Peer] = {}
-        self._gate = gate
+        self._launchers: dict[str, Peer] = {}
         self._rejections = gate.rejections
         self._budgets: dict[str, Budget] = {}  # as many as there are peers with a key
+        self._queued: dict[str, int] = {}  # peer -> its reports in the queue
+        self._stuck: deque[tuple[Peer, Input]] = deque()  # the queue is full: nothing more is read of these
+        self._turn_at = 0.0
+        self.handling = Handling()
+        self._owed: dict[str, Peer] = {}  # in the order in which they are acknowledged
 
     def get(self, name: str) -> Peer | None:
         return self._connected.get(name)
@@ -111,7 +123,7 @@ class Peers:
         return sorted(self._connected)
 
     def launcher(self) -> Peer | None:
-        return next((peer for peer in self._connected.values() if peer.role == "launcher"), None)
+        return next(iter(self._launchers.values()), None)
 
     def agents(self) -> list[Peer]:
         return [peer for peer in self._connected.values() if peer.role == "agent"]
@@ -119,113 +131,127 @@ class Peers:
     def send(self, peer: Peer, command_id: str, action: Action) -> None:
         peer.send(Command(id=command_id, action=action))
 
-    def ack(self, source: str, seq: int) -> None:
-        peer = self._connected.get(source)
-        if peer is not None:
-            peer.send(Ack(source_seq=seq))
-
     def turn_out(self, name: str, why: str) -> None:
         """It does not belong to the run any more: told so, it ends itself."""
         peer = self._connected.get(name)
         if peer is not None:
             peer.send(Reject(why=why))
 
-    async def serve(self, request: web.Request) -> web.StreamResponse:
-        """The handler of /link: one peer, from its knock until it goes."""
-        known = self._gate.knocked(request)
-        if known is None:
-            await self._gate.note_stranger(
-                f"{request.remote} knocked with {request.headers.get('Authorization')!r:.60}"
-            )
-            return web.json_response({"error": NO_KNOCK}, status=401)
-        socket = web.WebSocketResponse(max_msg_size=MAX_FROM_PEER_BYTES, compress=False)
-        try:
-            await socket.prepare(request)
-        except ConnectionError:  # it waited in the backlog while no controller was there, and gave up
-            return socket
-        await self._slow_down(known.name, GREETING_UNITS)
-        hello = await self._greet(socket, known)
-        if hello is None:
-            return socket
-        transport = request.transport
-        assert transport is not None  # Hello came over it
-        peer = Peer(known.name, known.role, socket, transport.abort)
-        peer.ahead_s = clocks.ahead_s(hello.clock, time.time())
+    def admit(self, peer: Peer, proof: str) -> None:
+        """It has proven who it is."""
         if peer.ahead_s:
             log.warning(
-                "the clock of %s is %+.1f s ahead of ours, what it tells is moved by that", peer.name, peer.ahead_s
+                "the clock of %s is %+.1f s ahead of ours: its times are moved by that", peer.name, peer.ahead_s
             )
-        sender = asyncio.create_task(peer.drain())
-        try:
-            self._admit(peer, known.proof("welcome", hello.challenge, hello.nonce))
-            await self._receive(peer)
-        finally:
-            sender.cancel()
-            await asyncio.gather(sender, return_exceptions=True)
-            if self._connected.get(peer.name) is peer:
-                del self._connected[peer.name]
-        return socket
-
-    def _admit(self, peer: Peer, proof: str) -> None:
-        earlier = self._connected.pop(peer.name, None)
+        earlier = self._connected.get(peer.name)
         if earlier is not None:  # the newer connection is the one whose other end still lives
             self._rejections.note("replaced-link", f"{peer.name} connected again")
-            earlier.send(Reject(why="the same peer connected again"))
+            self.leave(earlier)
+            earlier.line.end("the same peer connected again")
         self._connected[peer.name] = peer
+        if peer.role == "launcher":
+            self._launchers[peer.name] = peer
         last_seq = self._last_seq(peer.name)
         peer.send(Welcome(protocol=PROTOCOL, spec=self._spec, last_source_seq=last_seq, proof=proof))
         self._on_connected(peer)
         self._on_heard(peer.name)
 
-    async def _greet(self, socket: web.WebSocketResponse, known: Credentials) -> Hello | None:
-        """Its Hello, or None after telling it why not."""
-        try:
-            return await self._gate.greet(socket, known)
-        except TurnedAwayError as error:
-            self._rejections.note(error.kind, str(error))
-            with contextlib.suppress(ConnectionError):
-                await socket.send_bytes(encode(Reject(why=str(error))))
-            await socket.close()
-        except ConnectionError:
-            self._rejections.note("silence", f"{known.name} left before it said who it is")
-        return None
+    def leave(self, peer: Peer) -> None:
+        """Its connection is gone, or another one took its place."""
+        if self._connected.get(peer.name) is peer:
+            del self._connected[peer.name]
+            self._launchers.pop(peer.name, None)
+            self._owed.pop(peer.name, None)
 
-    async def _receive(self, peer: Peer) -> None:
-        async for message in peer.socket:
-            if self._connected.get(peer.name) is not peer:
-                return
-            if message.type is WSMsgType.ERROR:
-                self._note_broken(peer, message.data)
-                return
-            self._on_heard(peer.name)
-            await self._slow_down(peer.name, 1 + len(message.data) / UNIT_BYTES)
-            report = self._believed(peer, message)
-            if report is not None:
-                item = Input(
-                    event=clocks.moved(report.event, -peer.ahead_s),
-                    source=peer.name,
-                    seq=report.source_seq,
-                    arrived=time.monotonic(),
-                )
-                # A full queue makes this wait, and so the peer: it keeps its reports until they are acknowledged.
-                await self._queue.put(item)
-
-    async def _slow_down(self, name: str, units: float) -> None:
-        """One that says more than it may is read more slowly, and slows down nobody else."""
+    def spend(self, name: str, units: float) -> float:
+        """Seconds for which this peer is not to be read: one that says more than it may slows down nobody else."""
         now = time.monotonic()
         budget = self._budgets.get(name)
         if budget is None:
             budget = self._budgets[name] = Budget(now)
-        wait_s = budget.spend(units, now)
-        if wait_s > 0:
-            await asyncio.sleep(wait_s)
+        return budget.spend(units, now)
 
-    def _believed(self, peer: Peer, message: WSMessage) -> Report | None:
+    def hear(self, peer: Peer, data: bytearray, *, is_binary: bool) -> bool:
+        """One message. False: there is no room for its report, and `go_on` is called when there is."""
+        name = peer.name
+        if self._connected.get(name) is not peer:
+            return True
+        self._on_heard(name)
+        report = self._believed(peer, data, is_binary=is_binary)
+        if report is None:
+            return True
+        event = clocks.moved(report.event, -peer.ahead_s) if peer.ahead_s else report.event
+        arrived = self._turn_began_at()
+        if name not in self._queued and self._on_report(name, report.source_seq, event):
+            self._owe(peer, report.source_seq)
+            self.handling.note(time.monotonic() - arrived)
+            return True
+        item = Input(event=event, source=name, seq=report.source_seq, arrived=arrived)
+        self._queued[name] = self._queued.get(name, 0) + 1
+        if self._queue.full():  # it keeps its reports until they are acknowledged
+            self._stuck.append((peer, item))
+            return False
+        self._queue.put_nowait(item)
+        return True
+
+    def make_room(self) -> None:
+        """Something was taken out of the queue."""
+        while self._stuck and not self._queue.full():
+            peer, item = self._stuck.popleft()
+            self._queue.put_nowait(item)
+            peer.line.go_on()
+
+    def settle(self, item: Input, *, recorded: bool) -> None:
+        """A report that was in the queue is on record, or will never be."""
+        source, seq = item.source, item.seq
+        self.handling.note(time.monotonic() - item.arrived)
+        left = self._queued.get(source, 0) - 1
+        if left > 0:
+            self._queued[source] = left
+        else:
+            self._queued.pop(source, None)
+        peer = self._connected.get(source)
+        if peer is not None:
+            self._owe(peer, seq)
+            if recorded:
+                self._acknowledge(peer)
+
+    async def acknowledge(self) -> None:
+        """What is owed, a part of the peers at a time; until cancelled."""
+        while True:
+            await asyncio.sleep(ACKNOWLEDGE_S)
+            for name in list(self._owed)[: max(MIN_PER_ROUND, math.ceil(len(self._owed) / ROUNDS))]:
+                self._acknowledge(self._owed[name])
+
+    def _turn_began_at(self) -> float:
+        """When the loop began to read what had arrived: a report also waits for those that are read before it."""
+        if not self._turn_at:
+            self._turn_at = time.monotonic()
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        return self._turn_at
+
+    def _end_turn(self) -> None:
+        self._turn_at = 0.0
+
+    def _owe(self, peer: Peer, seq: int) -> None:
+        peer.settled = max(peer.settled, seq)
+        peer.num_owed += 1
+        if peer.num_owed >= MAX_OWED:
+            self._acknowledge(peer)
+        elif peer.name not in self._owed:
+            self._owed[peer.name] = peer
+
+    def _acknowledge(self, peer: Peer) -> None:
+        self._owed.pop(peer.name, None)
+        peer.num_owed = 0
+        peer.send(Ack(source_seq=peer.settled))
+
+    def _believed(self, peer: Peer, data: bytearray, *, is_binary: bool) -> Report | None:
         """None, counted, for whatever is no report that this peer may make."""
         try:
-            if message.type is not WSMsgType.BINARY:
+            if not is_binary:
                 raise WireError("a text frame")
-            report = decode_from_peer(message.data)
+            report = decode_from_peer(data)
             if isinstance(report, Beat):
                 return None
             if not isinstance(report, Report) or not 1 <= report.source_seq <= MAX_SEQ:
@@ -238,10 +264,3 @@ class Peers:
             self._rejections.note("wrong-role", objection)
             return None
         return report
-
-    def _note_broken(self, peer: Peer, error: object) -> None:
-        """aiohttp has closed the connection already."""
-        is_oversized = getattr(error, "code", None) == WSCloseCode.MESSAGE_TOO_BIG
-        self._rejections.note(
-            "oversized" if is_oversized else "garbage", f"the link of {peer.name} was closed: {error}"
-        )

@@ -30,6 +30,11 @@ class Poison:
     def why(self) -> str:
         return self._note.why
 
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is: what a report is recognised by takes longer to make than the report to handle."""
+        return self._note.num_crashes >= MAX_CRASHES
+
     def is_poison(self, key: str) -> bool:
         return self._note.key == key and self._note.num_crashes >= MAX_CRASHES
 

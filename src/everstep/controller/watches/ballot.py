@@ -6,7 +6,7 @@ steps are long, several rounds of the agents make one of the vote. Used by the s
 
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -53,19 +53,20 @@ class Ballot:
         self._pending.clear()
         self.groups = ()
 
-    def take(self, event: RoundReported, state: State, ahead_s: Mapping[int, float]) -> bool:
+    def take(self, event: RoundReported, state: State, ahead_s: Callable[[], Mapping[int, float]]) -> bool:
         """Whether this report completed a round."""
         closed = False
         if event.round < self._number - MAX_BACK:
             self._number, self._open = -1, {}  # somebody set the clocks back
         if event.round > self._number and self._open:
-            closed = self._close(state, ahead_s)
+            closed = self._close(state, ahead_s())
         self._number = max(self._number, event.round)
         if event.round == self._number:
             self._open |= {each.rank: each for each in event.ranks}
-        alive = {rank for rank, worker in state.workers.items() if worker.exit is None}
-        if alive and alive <= set(self._open):
-            closed = self._close(state, ahead_s) or closed
+        if 0 < state.tally.alive <= len(self._open):  # else some are missing, and thousands need not be looked at
+            alive = {rank for rank, worker in state.workers.items() if worker.exit is None}
+            if alive <= set(self._open):
+                closed = self._close(state, ahead_s()) or closed
         return closed
 
     def first_rounds(self, state: State) -> list[list[RankTiming]]:

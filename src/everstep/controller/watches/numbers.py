@@ -1,8 +1,8 @@
 """Losses and gradient norms of a running job: feeds what ranks said, or logged, to `analyzer.numbers`.
 
-Nothing is ever stopped because of a number. A finding is reported once, and again only after the job was fine for a
-while: a loss that stays NaN is one incident. Who said it is evidence, not a suspect, because ranks usually log the mean
-of all.
+A finding is reported once, and again only after the job was fine for a while: a loss that is NaN is one incident, and
+one that stays NaN (ES-N07) another, for which the job goes back. Nothing else is ever stopped because of a number. Who
+said it is evidence, not a suspect, because ranks usually log the mean of all.
 """
 
 import math
@@ -17,6 +17,7 @@ from everstep.analyzer.numbers import NumberSeries
 from everstep.analyzer.words import ranks_text
 from everstep.core.policy import Policy
 from everstep.core.state import Phase, State
+from everstep.core.trust import LASTING_NAN
 from everstep.model.events import AnomalyFound, NumbersReported
 from everstep.model.facts import NumberPoint, RankNumbers
 from everstep.model.verdict import Blame, Evidence, Verdict
@@ -39,6 +40,7 @@ class _Rank:
 class NumberWatch:
     def __init__(self, policy: Policy) -> None:
         self._is_on = policy.watch_numbers
+        self._undoes = policy.undo_nan
         self._generation = -1
         self._ranks: dict[tuple[int, str], _Rank] = {}  # by rank and source
         self._bad_at: dict[str, float] = {}  # code -> when it was found last, reported or not
@@ -56,9 +58,12 @@ class NumberWatch:
         found: dict[str, Finding] = {}
         for numbers in (each for each in event.numbers if each.points):
             for finding in self._judge(numbers, event.at):
-                found.setdefault(finding.code, finding)
-        if "ES-N01" in found:
+                if finding.code != LASTING_NAN or self._undoes:
+                    found.setdefault(finding.code, finding)
+        if "ES-N01" in found or LASTING_NAN in found:
             self._lost_at = event.at
+        if LASTING_NAN in found:
+            found = {LASTING_NAN: found[LASTING_NAN]}  # the rest is its beginning, or its consequence
         new = [finding for code, finding in found.items() if self._is_news(code, event.at, state)]
         # One incident at a time: a NaN explains a jump beside it.
         new.sort(key=lambda finding: finding.code)
@@ -107,7 +112,7 @@ class NumberWatch:
                 first.append((rank, source))
         shown = list(dict.fromkeys([*first[:MAX_EVIDENCE], *sorted(self._ranks)[:MAX_EVIDENCE]]))[:MAX_EVIDENCE]
         said = [_said(rank, source, self._ranks[rank, source].recent, at) for rank, source in shown]
-        summary = [] if finding.code != "ES-N01" or not bad else [_summary(bad, fine, at)]
+        summary = [] if finding.code not in ("ES-N01", LASTING_NAN) or not bad else [_summary(bad, fine, at)]
         return [*summary, *said]
 
 

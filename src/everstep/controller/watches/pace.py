@@ -51,7 +51,7 @@ class Pace:
 
     def take(self, event: SignalsReported, state: State) -> None:
         """Steps of one rank are enough: all wait for each other."""
-        rank = min((r for r, worker in state.workers.items() if worker.exit is None), default=-1)
+        rank = _first_alive(state)
         if rank != self._rank:
             self._rank, self._last = rank, None
         mine = next((each for each in event.signals if each.rank == rank), None)
@@ -96,3 +96,12 @@ class Pace:
         self._values = deque((v for v in self._values if v.step >= since), maxlen=NUM_VALUES)
         levels = [statistics.median(part) for part in (before, [v.step_s for v in self._values]) if part]
         self._highest_s = max(self._highest_s, *levels)
+
+
+def _first_alive(state: State) -> int:
+    """-1: none. Ranks are numbered from 0, so the first one is looked at first: this is asked with every report."""
+    for rank in range(len(state.workers)):
+        worker = state.workers.get(rank)
+        if worker is not None and worker.exit is None:
+            return rank
+    return -1

@@ -69,7 +69,7 @@ class SlownessWatch:
         self._refused.clear()
 
     def _vote(self, event: RoundReported, state: State) -> AnomalyFound | None:
-        if not self._ballot.take(event, state, self._clocks.ahead_s(state)):
+        if not self._ballot.take(event, state, lambda: self._clocks.ahead_s(state)):
             return None
         verdict = judge(tuple(self._ballot.rounds), self._ballot.groups, self._ballot.first_rounds(state))
         self._say(verdict)

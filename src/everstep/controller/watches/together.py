@@ -16,7 +16,7 @@ from everstep.controller.watches.numbers import NumberWatch
 from everstep.controller.watches.slowness import SlownessWatch
 from everstep.core.policy import Policy
 from everstep.core.state import State
-from everstep.core.trust import CORRUPTIONS
+from everstep.core.trust import DIFFERENT
 from everstep.model.events import (
     AnomalyFound,
     DigestsReported,
@@ -68,5 +68,5 @@ class Watches:
         return found
 
     def _dated(self, found: Found, state: State) -> Found:
-        is_corruption = isinstance(found, AnomalyFound) and found.verdict.code in CORRUPTIONS
-        return self._agreement.date(found, state) if is_corruption and isinstance(found, AnomalyFound) else found
+        differs = isinstance(found, AnomalyFound) and found.verdict.code in DIFFERENT
+        return self._agreement.date(found, state) if differs and isinstance(found, AnomalyFound) else found

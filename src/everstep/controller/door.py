@@ -1,0 +1,138 @@
+"""A connection before anybody knows what it is for: a peer's link, or a request for the HTTP API.
+
+A link is asked for by `GET /link` and a knock (`wire/credentials.py`); without it there is no WebSocket, and it costs
+next to nothing. Everything else is handed to aiohttp as it came. What has not become either within seconds is closed.
+"""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from everstep.controller.connection import Connection
+from everstep.controller.gate import Gate
+from everstep.controller.peers import Peers
+from everstep.errors import WireError
+from everstep.wire import websocket
+
+NO_KNOCK = (
+    "needs the run's credentials of a peer: this is another run's, or another version of everstep; install the same "
+    "everstep on both sides"
+)
+MAX_REQUEST_BYTES = 8192
+_LINK = b"GET /link"
+_END = b"\r\n\r\n"
+
+
+class Doors:
+    """Makes a door for each connection. `make_http()`: a protocol for whatever is no link, `num_http()`: how many
+    of those are open; `most`: connections that are no peer's; `idle_s`: in which one must have become something."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        peers: Peers,
+        *,
+        make_http: Callable[[], asyncio.Protocol],
+        num_http: Callable[[], int],
+        most: int,
+        idle_s: float,
+    ) -> None:
+        self.gate = gate
+        self.peers = peers
+        self.make_http = make_http
+        self.open: set[Door] = set()
+        self.refusing: set[asyncio.Task[None]] = set()
+        self._num_http = num_http
+        self._most = most
+        self.idle_s = idle_s
+
+    def __call__(self) -> asyncio.Protocol:
+        if len(self.open) + self._num_http() < self._most:
+            return Door(self)
+        self.gate.rejections.note("crowd", f"{self._most} connections are open that are no peer's")
+        return _Refused()
+
+
+class Door(asyncio.Protocol):
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+        self._head = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._doors.open.add(self)
+        self._timer = asyncio.get_running_loop().call_later(self._doors.idle_s, transport.abort)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._leave()
+
+    def data_received(self, data: bytes) -> None:
+        self._head += data
+        head = self._head
+        if not (_LINK.startswith(head) or (head.startswith(_LINK) and head[len(_LINK) : len(_LINK) + 1] in b" ?")):
+            self._leave()
+            http = self._doors.make_http()
+            self._transport.set_protocol(http)
+            http.connection_made(self._transport)
+            http.data_received(bytes(head))
+            return
+        request, end, rest = head.partition(_END)
+        if end:
+            self._timer.cancel()
+            self._open(bytes(request), bytes(rest))
+        elif len(head) > MAX_REQUEST_BYTES:
+            self._refuse(431, "a request of too many bytes")
+
+    def _open(self, request: bytes, rest: bytes) -> None:
+        """The link, for whoever knocks."""
+        transport, gate = self._transport, self._doors.gate
+        try:
+            _, headers = websocket.parse_request(request)
+            header = headers.get("authorization", "")
+            known = gate.knocked(header, is_encrypted=transport.get_extra_info("sslcontext") is not None)
+            if known is None:
+                transport.pause_reading()
+                self._later(self._refuse_stranger(header))
+                return
+            answer = websocket.switching(headers)
+        except WireError as error:
+            self._refuse(400, str(error))
+            return
+        transport.write(answer)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        Connection(transport, known, gate, self._doors.peers, self._leave).begin(rest)
+
+    async def _refuse_stranger(self, header: str) -> None:
+        host = (self._transport.get_extra_info("peername") or ("somebody",))[0]
+        await self._doors.gate.note_stranger(f"{host} knocked with {header!r:.60}")
+        self._refuse(401, NO_KNOCK)
+
+    def _refuse(self, status: int, why: str) -> None:
+        body = json.dumps({"error": why}).encode()
+        title = {400: "Bad Request", 401: "Unauthorized", 431: "Request Header Fields Too Large"}[status]
+        head = (
+            f"HTTP/1.1 {status} {title}\r\nContent-Type: application/json; charset=utf-8\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        if not self._transport.is_closing():
+            self._transport.write(head.encode() + body)
+            self._transport.close()
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._doors.refusing.add(task)
+        task.add_done_callback(self._doors.refusing.discard)
+
+    def _leave(self) -> None:
+        self._timer.cancel()
+        self._doors.open.discard(self)
+
+
+class _Refused(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()
