@@ -86,22 +86,24 @@ def verdicts(run: Run) -> dict[str, Verdict]:
 def test_a_flipped_bit_a_jump_and_a_nan_are_found_while_training_goes_on(launcher: Launcher) -> None:
     run = train(launcher, TOLD, 4)
     found = verdicts(run)
-    assert set(found) == {"ES-N04", "ES-N02", "ES-N01"}, run.story()
+    assert set(found) - {"ES-N01"} == {"ES-N04", "ES-N02", "ES-N07"}, run.story()
     flipped = found["ES-N04"]
     assert (flipped.ranks, flipped.group_ranks) == ((2,), (0, 1, 2, 3))
     assert "at step 29" in flipped.sentence  # the next digest after step 23
     assert "0.weight" in flipped.sentence
     assert "at step 50" in found["ES-N02"].sentence
     assert found["ES-N02"].ranks == ()  # whoever said it is no suspect
-    nan = found["ES-N01"]
-    assert "at step 70" in nan.sentence
-    assert nan.evidence[0].rank == 1
-    assert nan.evidence[0].source == "everstep.step"
+    lasting = found["ES-N07"]
+    assert "since step 70" in lasting.sentence
+    assert lasting.evidence[0].rank == 1
+    assert lasting.evidence[0].source == "everstep.step"
+    if "ES-N01" in found:  # told of before two more steps were over, which is usual
+        assert "at step 70" in found["ES-N01"].sentence
 
 
 def test_a_nan_in_a_log_and_replicas_that_nobody_declared(launcher: Launcher) -> None:
     found = verdicts(train(launcher, LOGGED, 2))
-    assert set(found) == {"ES-N01", "ES-N05"}
-    assert "at step 60" in found["ES-N01"].sentence
-    assert found["ES-N01"].evidence[0].source == "log"
+    assert set(found) - {"ES-N01"} == {"ES-N05", "ES-N07"}
+    assert "since step 60" in found["ES-N07"].sentence
+    assert found["ES-N07"].evidence[0].source == "log"
     assert "step 39" in found["ES-N05"].sentence  # two replicas: that they differ, not which is right

@@ -17,6 +17,13 @@ from everstep.model.spec import Mode, RunSpec
 from everstep.testing import Cluster
 
 FAULTS = ("crash", "kill", "raise", "exit", "hang", "hang-group", "lose-node", "alert", "corrupt", "peer")
+WORDS = (
+    "bad",
+    "CUDA error: an illegal memory access was encountered",
+    "loss is nan at step 3",
+    "HDFS connection failed",
+    "CUDA error: uncorrectable ECC error encountered",
+)
 OTHER = ("train", "train", "train-long", "break", "mend", "mute", "hold", "answer", "takeover", "agree")
 
 
@@ -69,7 +76,7 @@ class Player:
             case "kill":
                 cluster.kill(rank)
             case "raise":
-                cluster.raise_in(rank)
+                self.say(rank, node)
             case "exit":
                 cluster.end(rank, code=3)
             case "peer":
@@ -88,10 +95,16 @@ class Player:
                 self.suspect.add(alerted)
                 cluster.alert(alerted, "ES-G79", "fault", "REPLACE_NODE")
             case "corrupt":
-                code = self.draw(st.sampled_from(["ES-N04", "ES-N05"]))
+                code = self.draw(st.sampled_from(["ES-N04", "ES-N05", "ES-N07"]))
                 if code == "ES-N04":
                     self.suspect.add(node)
                 cluster.anomaly(code, rank)
+
+    def say(self, rank: int, node: str) -> None:
+        words = self.draw(st.sampled_from(WORDS))
+        if "ECC" in words:  # the machine's own
+            self.suspect.add(node)
+        self.cluster.say(rank, words)
 
     def other(self, what: str) -> None:
         cluster, exams = self.cluster, self.cluster.exams

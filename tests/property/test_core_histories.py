@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from everstep.core.check import check_step
 from everstep.core.policy import Policy
 from everstep.core.reissue import reissue
-from everstep.core.state import Phase, State
+from everstep.core.state import Phase, Role, State
 from everstep.core.step import step
 from everstep.model import actions, events
 from everstep.model.facts import Alert, Checkpoint, ErrorReport, Exit, Held, RankAccount, Started
@@ -84,6 +84,8 @@ ANY_EVENT = st.one_of(
         endpoint=st.sampled_from(["", "h:1"]), **COMMON,
     ),
     st.builds(events.NodeLost, at=TIMES, node=st.sampled_from(NODES), reason=st.just("gone"), kept=HELD),
+    st.builds(events.NodeSilent, at=TIMES, node=st.sampled_from(NODES), silent_s=st.just(4.0)),
+    st.builds(events.NodeInDoubt, at=TIMES, node=st.sampled_from(NODES), number=st.just(1), silent_s=st.just(4.0)),
     st.builds(events.NodeRefused, at=TIMES, why=st.just("none")),
     st.builds(events.StoreOpened, at=TIMES, generation=GENERATIONS, host=st.just("h"), port=st.just(1)),
     st.builds(
@@ -179,6 +181,9 @@ def test_no_order_of_events_breaks_the_rules(spec: RunSpec, history: list[events
         assert (state, decided) == step(before, event, policy), "same inputs, same outputs"
         for action in decided:
             assert action.why, f"no reason: {action}"
+            if isinstance(action, actions.SettleDoubt) and action.node in state.members:
+                member = state.members[action.node]
+                assert action.may_go_on <= (member.role is not Role.OUT and not member.suspected), member
         if before.is_over:
             assert not decided
         reissue(state, policy)

@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from everstep.cli import drill as cli
-from everstep.core.drills import NODE_KINDS, RANK_KINDS, RUN_KINDS
+from everstep.core.drills import KINDS
 from everstep.errors import ConfigError
 from everstep.model import actions as act
 from everstep.model.events import DrillRequested, TimerFired
@@ -34,7 +34,7 @@ def incident(made: cli._Watch, code: str, *ranks: int, outcome: str, name: str =
 
 
 def test_every_drill_says_what_it_expects():
-    assert set(cli.EXPECTED) == {*RANK_KINDS, *NODE_KINDS, *RUN_KINDS}
+    assert set(cli.EXPECTED) == set(KINDS)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,24 @@ def test_what_comes_before_the_expected_is_waited_through():
     assert not made.is_over
     result = incident(made, "ES-S01", 2, outcome="observed", name="i2")
     assert (made.is_over, result.passed, result.incident, result.detect_s) == (True, True, "i2", 3.0)
+
+
+def test_a_machine_that_computes_wrongly_has_to_be_found():
+    made = watch("miscompute")
+    inject = act.Inject(drill="d1", kind="miscompute", node="n2", rank=None, generation=0, options={}, why="x")
+    made.add(Record(seq=2, at=10.0, gen=0, event=TimerFired(at=10.0, key="x"), actions=(inject,)))
+    incident(made, "ES-N05", 1, 2, outcome="recovered")
+    assert not made.is_over, "it went back, and the machine is still there"
+    evict = (act.EvictNode(node="n2", why="x"),)
+    made.add(Record(seq=3, at=13.0, gen=0, event=TimerFired(at=13.0, key="x"), actions=evict))
+    result = incident(made, "ES-N05", 1, 2, outcome="recovered", name="i2")
+    assert (result.passed, result.incident) == (True, "i2")
+    assert "n2 was found and replaced" in result.got
+
+
+def test_a_job_that_does_not_stop_for_it_finds_nobody():
+    assert incident(watch("miscompute"), "ES-N05", 1, 2, outcome="observed").passed
+    assert not incident(watch("miscompute"), "ES-N02", 1, 2, outcome="observed").passed, "a jump alone says nothing yet"
 
 
 def test_a_hang_is_timed_from_the_fault_and_not_from_the_drill():

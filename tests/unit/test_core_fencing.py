@@ -59,6 +59,39 @@ def test_it_is_told_that_it_is_out_when_it_comes_back(cluster: Cluster):
     assert cluster.state.slots == slots
 
 
+def doubt(cluster: Cluster, node: str) -> events.NodeInDoubt:
+    return events.NodeInDoubt(at=cluster.clock.now, node=node, number=7, silent_s=8.1)
+
+
+def test_one_that_asks_too_late_is_told_that_it_is_out(cluster: Cluster):
+    before = cluster.state
+    done = cluster.feed(doubt(cluster, "n1"))
+    assert [type(action) for action in done] == [actions.Refused, actions.ReleaseNode]
+    assert cluster.state == before
+
+
+def test_one_whose_end_is_decided_may_not_go_on_although_its_slot_is_still_its_own():
+    spec = RunSpec(program="train.py", num_slots=2, nproc_per_node=1, num_standby=1)
+    cluster = Cluster(spec)
+    cluster.held_back |= {"EvictNode"}  # the engine does not reach it
+    cluster.start()
+    cluster.train(2)
+    cluster.silence("n1")
+    (answer,) = cluster.feed(doubt(cluster, "n1"))
+    assert isinstance(answer, actions.SettleDoubt)
+    assert not answer.may_go_on
+    assert "nothing was heard of it for 3.6 s" in answer.why
+
+
+@pytest.mark.parametrize("node", ["n0", "n2", "unknown"])
+def test_one_that_nobody_missed_may_go_on(cluster: Cluster, node: str):
+    before = cluster.state
+    (answer,) = cluster.feed(doubt(cluster, node))
+    assert isinstance(answer, actions.SettleDoubt)
+    assert (answer.node, answer.number, answer.may_go_on) == (node, 7, True)
+    assert cluster.state == before, "an answer decides nothing"
+
+
 def test_its_loss_is_not_told_twice(cluster: Cluster):
     before = cluster.state
     cluster.feed(events.NodeLost(at=cluster.clock.now, node="n1", reason="its agent ended"))

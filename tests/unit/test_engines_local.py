@@ -17,16 +17,18 @@ class Processes:
     def __init__(self) -> None:
         self.num_refused = 0
         self.started: list[str] = []
+        self.argv: list[list[str]] = []
 
     def spawn(self, name, argv, **options):
         if self.num_refused:
             self.num_refused -= 1
             raise OSError(11, "Resource temporarily unavailable")
         self.started.append(name)
+        self.argv.append(argv)
         return SimpleNamespace(name=name, pid=1)
 
 
-def engine_of(tmp_path, processes) -> LocalEngine:
+def engine_of(tmp_path, processes, racks=()) -> LocalEngine:
     return LocalEngine(
         children=processes,
         keeper=Keeper(),
@@ -35,6 +37,7 @@ def engine_of(tmp_path, processes) -> LocalEngine:
         nproc=1,
         grace_s=1.0,
         equip=lambda node, folder: None,
+        racks=racks,
     )
 
 
@@ -69,4 +72,19 @@ def test_a_request_that_waited_and_was_refused_may_be_made_again(tmp_path, monke
         assert processes.started == ["n1"]
 
     monkeypatch.setattr(local, "_BACK_OFF_S", (0.0, 0.01))
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("racks", "dealt"), [(("a", "a", "b"), ["a", "a", "b", "a"]), ((), [None] * 4)])
+def test_racks_are_dealt_in_turn_also_in_a_later_attempt(tmp_path, racks, dealt):
+    async def play():
+        (tmp_path / "nodes" / "n6").mkdir(parents=True)
+        processes = Processes()
+        engine = engine_of(tmp_path, processes, racks)
+        for request in ("r1", "r2", "r3", "r4"):
+            engine.acquire(request)
+        assert processes.started == ["n7", "n8", "n9", "n10"]
+        told = [argv[argv.index("--rack") + 1] if "--rack" in argv else None for argv in processes.argv]
+        assert told == dealt
+
     asyncio.run(play())

@@ -98,7 +98,10 @@ def test_a_flag_names_the_preset_and_the_file_still_overrides_its_values(file):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("standbys = 1", "unknown key 'standbys'; allowed: standby, mode, run_dir, ui_port, network, tls, policy"),
+        (
+            "standbys = 1",
+            "unknown key 'standbys'; allowed: standby, mode, run_dir, ui_port, network, racks, tls, policy",
+        ),
         ("[policy]\nmax_restart = 1", "unknown key 'max_restart'; allowed: name, max_restarts"),
         ('[policy]\nmax_restarts = "many"', "must be a whole number"),
         ("[policy]\nsettle_s = true", "must be a number"),
@@ -156,6 +159,15 @@ def test_our_flags_are_frozen():
 def test_a_signal_that_cannot_be_handled_is_refused(name):
     with pytest.raises(ConfigError, match=name):
         signal_numbers([name])
+
+
+def test_racks_are_names_in_turn():
+    assert settings().racks == ()
+    assert settings("--racks", "a,a,b").racks == ("a", "a", "b")
+    assert settings(environ={"EVERSTEP_RACKS": "row1/leaf3"}).racks == ("row1/leaf3",)
+    for bad in ("a,,b", "a b", "-a", "x" * 65):
+        with pytest.raises(ConfigError, match="is no name of a rack"):
+            settings(f"--racks={bad}")
 
 
 def test_the_network_between_nodes_is_loopback_unless_asked_for():

@@ -20,7 +20,7 @@ def header(job: Cluster) -> Header:
     return Header(run="r1", everstep_version="test", policy=policy)
 
 
-def cluster(nodes: int = 2, disk: str = "", standby: int = 0, **policy: object) -> Cluster:
+def cluster(nodes: int = 2, disk: str = "", standby: int = 0, racks: tuple[str, ...] = (), **policy: object) -> Cluster:
     spec = RunSpec(
         program="train.py",
         num_slots=nodes,
@@ -29,7 +29,7 @@ def cluster(nodes: int = 2, disk: str = "", standby: int = 0, **policy: object) 
         checkpoint_dir=disk,
         checkpoint_every_s=10.0,
     )
-    made = Cluster(spec, Policy(**policy))  # type: ignore[arg-type]
+    made = Cluster(spec, Policy(**policy), racks=racks)  # type: ignore[arg-type]
     made.start()
     return made
 
@@ -184,3 +184,34 @@ def test_every_record_of_it_has_a_sentence_where_it_matters():
     decided = [sentence for record in job.records for sentence in action_sentences(record)]
     assert "copying snapshots to other nodes from now on" in decided
     assert any(sentence.startswith("step 10 goes to /ckpt") for sentence in decided)
+
+
+def test_what_the_worst_rack_would_cost():
+    job = cluster(nodes=4, racks=("a", "a", "b", "b"))
+    job.train(20)
+    text = texts(folded(job, {0: 19, 1: 18, 2: 19, 3: 19}), job.clock.now)
+    assert "if a rack dies: 1 step\n" in text
+    assert "racks: a: n0, n1; b: n2, n3" in text
+
+
+def test_a_rack_that_holds_both_copies_costs_all_since_disk():
+    job = cluster(nodes=4, racks=("a", "a", "a", "b"), disk="/ckpt")
+    job.train(15)
+    everywhere = dict.fromkeys(range(4), 14)
+    text = texts(folded(job, everywhere), job.clock.now)
+    assert "if a node dies now: 0 steps" in text
+    assert "if a rack dies: 4 steps, from the checkpoint of step 10; both copies of rank 2 are in rack a" in text
+
+
+def test_a_rack_that_holds_the_whole_job():
+    job = cluster(racks=("a",))
+    job.train(5)
+    text = texts(folded(job, dict.fromkeys(range(4), 4)), job.clock.now)
+    assert "if a rack dies: all 5 steps; the whole job is in rack a" in text
+
+
+def test_one_node_without_a_rack_and_nobody_knows():
+    job = cluster(nodes=4, racks=("a", "a", "b", ""))
+    job.train(5)
+    text = texts(folded(job, dict.fromkeys(range(4), 4)), job.clock.now)
+    assert "if a rack dies: not known (n3 did not tell the rack)" in text

@@ -323,6 +323,16 @@ _NUMBERS = (
         "Compare the parameters of two ranks right after they were made.",
         "Make all replicas from the same seed or broadcast them; leave parameters that differ on purpose out of DDP.",
     ),
+    Code(
+        "ES-N07",
+        "stays-not-a-number",
+        "unknown",
+        "The loss was NaN or infinite three times in a row: the parameters are, so every further step is for nothing.",
+        _GO_BACK + " When it comes again, all machines are examined. A run is never ended for it.",
+        "everstep incident says which ranks said it. At the same step again: data or code. At another one: a machine.",
+        "The same step again: look at its batch and at the learning rate. Without a trusted step nothing is undone.",
+        "everstep drill nan R",
+    ),
 )
 
 CODES: dict[str, Code] = {entry.code: entry for entry in (*_HANGS, *_SLOWNESS, *_NUMBERS)}

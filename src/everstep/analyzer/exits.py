@@ -10,7 +10,7 @@ import signal as signals
 import msgspec
 
 from everstep.analyzer.alerts import SeenAlert, blame_of, cause_among, is_cause, verdict_on
-from everstep.model.facts import Alert, Exit
+from everstep.model.facts import Alert, ErrorReport, Exit
 from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
 
 _CONSEQUENCE = re.compile(
@@ -33,6 +33,7 @@ class LostNode(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     reason: str
     ranks: tuple[int, ...]
+    rack: str = ""  # empty: not known
 
 
 class Overdue(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,10 +85,18 @@ def looks_like_consequence(exit_: Exit) -> bool:
     if exit_.stopped_by_us:
         return True
     if exit_.error is not None:
+        if _is_own_cause(exit_, exit_.error):
+            return False
         return _CONSEQUENCE.search(exit_.error.message) is not None or _is_cascade(exit_)
     if exit_.signal is not None and exit_.signal != signals.SIGABRT:
         return False
     return _CONSEQUENCE.search(exit_.last_output) is not None
+
+
+def _is_own_cause(exit_: Exit, error: ErrorReport) -> bool:
+    """What it raised is known for a cause: the connection that was refused is that to a storage, and no peer's."""
+    found, first = exit_.finding, error.message.strip().split("\n", 1)[0]
+    return found is not None and found.role == "root" and is_cause(found) and bool(first) and first[:80] in found.line
 
 
 def _is_cascade(exit_: Exit) -> bool:
@@ -207,13 +216,26 @@ def _lost_verdict(facts: FaultFacts) -> Verdict:
     ]
     return Verdict(
         code="ES-P06",
-        sentence=f"the agent of {first.node} is lost ({first.reason}), and ranks {_ranks(first.ranks)} with it",
+        sentence=_lost_text(facts, first),
         blame=Blame.MACHINE,
         confidence=Confidence.HIGH,
         ranks=first.ranks,
         node=first.node,
         at=first.at,
         evidence=(*evidence, *_evidences(facts, [e for e in facts.exits if not e.succeeded])),
+    )
+
+
+def _lost_text(facts: FaultFacts, first: LostNode) -> str:
+    """Machines of one rack that go together are one fault, of what they share."""
+    racks = {lost.rack for lost in facts.lost}
+    if len(facts.lost) < 2 or len(racks) > 1 or not first.rack:
+        return f"the agent of {first.node} is lost ({first.reason}), and ranks {_ranks(first.ranks)} with it"
+    nodes = ", ".join(dict.fromkeys(lost.node for lost in facts.lost))
+    ranks = tuple(sorted(rank for lost in facts.lost for rank in lost.ranks))
+    return (
+        f"{len(facts.lost)} agents of rack {first.rack} are lost ({nodes}; the first: {first.reason}), and ranks "
+        f"{_ranks(ranks)} with them"
     )
 
 

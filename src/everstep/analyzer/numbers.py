@@ -19,7 +19,8 @@ BASELINE_STEPS = 64
 MIN_BASELINE = 8
 """Fewer steps are no level: the first losses of a training fall fast."""
 ROW = 3
-"""Gradient norms that must be infinite in a row. With loss scaling single ones are usual: the step is skipped."""
+"""Losses or gradient norms that must be not finite in a row. With loss scaling single ones are usual: the step is
+skipped. A loss that is NaN three times comes from parameters that are NaN, and no later step makes them numbers."""
 PEAK = 1.5
 """A running job's jump must exceed the highest value of its baseline so far as well: losses that swing around zero
 (reinforcement learning) are five times their own median now and then."""
@@ -81,6 +82,8 @@ class NumberSeries:
     def __init__(self) -> None:
         self._levels = {"loss": _Level(1), "grad_norm": _Level(SPIKES)}
         self._num_infinite = 0
+        self._num_lost = 0  # losses in a row that are not finite
+        self._lost_at: int | None = None  # step of the first of them
 
     def take(self, point: Point, at: float, rank: int | None = None) -> Finding | None:
         """What is wrong with this point, given those before."""
@@ -98,7 +101,27 @@ class NumberSeries:
     def _not_finite(self, point: Point, at: float, rank: int | None) -> Finding | None:
         is_bad = point.grad_norm is not None and not math.isfinite(point.grad_norm) and not point.skipped
         self._num_infinite = self._num_infinite + 1 if is_bad else 0
-        return _loss_not_finite(point, at, rank) or _norms_not_finite(min(self._num_infinite, ROW), point, at, rank)
+        return (
+            self._lasting(point, at, rank)
+            or _loss_not_finite(point, at, rank)
+            or _norms_not_finite(min(self._num_infinite, ROW), point, at, rank)
+        )
+
+    def _lasting(self, point: Point, at: float, rank: int | None) -> Finding | None:
+        """A loss that was left out says nothing; one whose step was skipped is fine."""
+        if point.loss is None:
+            return None
+        if math.isfinite(point.loss) or point.skipped:
+            self._num_lost = 0
+            return None
+        self._lost_at = point.step if self._num_lost == 0 else self._lost_at
+        self._num_lost += 1
+        if self._num_lost < ROW:
+            return None
+        since = f" since step {self._lost_at}" if self._lost_at is not None else ""
+        row = f"the loss is {point.loss} for {self._num_lost} steps in a row{since}"
+        text = f"{row}: the parameters have most likely become NaN."
+        return _finding("ES-N07", text, Confidence.HIGH, at, rank)
 
 
 def judge_numbers(points: Sequence[Point], at: float, rank: int | None = None) -> Finding | None:

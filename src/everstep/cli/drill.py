@@ -15,12 +15,13 @@ from everstep.cli.ask import AnswerLostError, post
 from everstep.core.drills import (
     ANOMALY_KINDS,
     AWAY_KINDS,
+    KINDS,
+    LINK_KINDS,
     MACHINE_KINDS,
-    NODE_KINDS,
     PATTERNS,
+    RACK_KINDS,
     RANK_KINDS,
     RESULTS,
-    RUN_KINDS,
     why_bad_options,
 )
 from everstep.errors import ConfigError
@@ -31,9 +32,8 @@ from everstep.model import actions as act
 from everstep.model.events import ControllerStarted, DrillRequested
 from everstep.model.record import Record
 
-KINDS = (*RANK_KINDS, *NODE_KINDS, *RUN_KINDS)
 EXIT_FAIL = 1
-_SEEN_LATER = (*ANOMALY_KINDS, *MACHINE_KINDS)
+_SEEN_LATER = (*ANOMALY_KINDS, *LINK_KINDS, *MACHINE_KINDS)
 _POLL_S = 0.02
 
 
@@ -85,14 +85,20 @@ EXPECTED = {
     "nan": Expected("the loss is reported to be no number any more", ("ES-N01",), _LEFT),
     "kill-agent": Expected("node replaced, all ranks restarted, run recovered"),
     "lose-node": Expected("node replaced, its ranks restored from copies or from disk, run recovered"),
+    "lose-rack": Expected("all its nodes replaced, their ranks restored from copies or from disk, run recovered"),
     "cut-node": Expected(
         "declared lost within 5 s, replaced, and nothing that it does afterwards counts; run recovered"
+    ),
+    "flap-link": Expected(
+        "the second flap is the machine's: it is replaced where there is a standby, else left alone",
+        ("ES-M13", "ES-M14"),
+        _LEFT,
     ),
     "freeze-node": Expected("declared lost within 5 s, replaced, and it never runs again; run recovered"),
     "miscompute": Expected(
         "the wrong numbers are seen, and where the job stops for it the machine is found and replaced",
-        ("ES-N01", "ES-N02", "ES-N03", "ES-N04", "ES-N05"),
-        _LEFT,
+        ("ES-N04", "ES-N05", "ES-N07"),
+        ("observed",),  # else it is over when the machine has been found: `_look_for_machine`
     ),
     "kill-controller": Expected("another controller takes over, no incident"),
 }
@@ -119,7 +125,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         nargs="?",
         metavar="TARGET",
-        help="the rank; for drills of a node (kill-agent, lose-node, cut-node, ...) the node, or one of its ranks",
+        help="the rank; for drills of a node (kill-agent, lose-node, cut-node, ...) the node, or one of its ranks; "
+        "lose-rack: the rack",
     )
     parser.add_argument("--percent", type=float, metavar="N", help="slow: how much longer its steps take (30)")
     parser.add_argument("--pattern", choices=PATTERNS, help="slow: at once, from nothing to N, or in bursts (steady)")
@@ -172,8 +179,14 @@ def _body(kind: str, target: str | None, options: dict[str, float | str]) -> dic
     """Raises ConfigError."""
     if kind not in KINDS:
         raise ConfigError(f"no drill {kind!r}; there are: {', '.join(KINDS)}")
+    if kind in RACK_KINDS:
+        if target is None:
+            raise ConfigError(f"drill {kind} needs a rack, as `everstep status` names them: everstep drill {kind} a")
+        options = {**options, "rack": target}
     if why := why_bad_options(kind, options):
         raise ConfigError(why)
+    if kind in RACK_KINDS:
+        return {"kind": kind, "options": options}
     if kind in RANK_KINDS:
         if target is None or not target.isdigit():
             raise ConfigError(f"drill {kind} needs a rank: everstep drill {kind} 0")
@@ -195,6 +208,8 @@ class _Watch:
         self._asked_at: float | None = None
         self._opened_at = 0.0
         self._is_ours = False
+        self._machine: str | None = None  # of a drill of a machine: which one
+        self._found = ""  # ... and what was made of it once it was named
 
     def add(self, record: Record) -> None:
         result = self.result
@@ -212,12 +227,17 @@ class _Watch:
         match action:
             case act.Refused() if f"{action.what} ".startswith(f"drill {result.drill} "):
                 self._conclude(False, f"refused: {action.why}")
-            case act.IncidentOpened(drill=drill) if drill == result.drill:
+            case act.Inject(drill=drill) if drill == result.drill:
+                self._machine = action.node
+            case act.IncidentOpened(drill=drill) if drill == result.drill or self._goes_on():
                 result.incident, self._opened_at = action.incident, record.event.at
+            case act.EvictNode(node=node) if node == self._machine and self._goes_on():
+                self._found = f"{node} was found and replaced"
             case act.Concluded() if action.incident == result.incident:
                 result.code, result.ranks = action.verdict.code, action.verdict.ranks
                 since = self._asked_at if result.kind in (*_SEEN_LATER, *AWAY_KINDS) else action.verdict.at
                 result.detect_s = None if since is None else max(0.0, self._opened_at - since)
+                self._look_for_machine(action)
             case act.IncidentClosed() if action.incident == result.incident:
                 self._close(action)
             case act.Finish() if not self.is_over:
@@ -232,10 +252,22 @@ class _Watch:
             result.recover_s = action.recovered_at - self._opened_at
         named = f" of {ranks_text(result.ranks)}" if result.ranks else ""
         got = f"{result.code or 'no verdict'}{named}, {action.outcome}"
-        if self._is_expected() or result.kind not in _SEEN_LATER:
+        if self._found and action.outcome == "recovered":
+            self._conclude(True, f"{got}, {self._found}")
+        elif self._is_expected() or result.kind not in _SEEN_LATER:
             self._conclude(self._is_expected(), got)
         else:
             self.result.got = got  # a slow rank first makes the job slow; what is expected may still come
+
+    def _goes_on(self) -> bool:
+        """A bad machine leads to one incident after the other until it is found; only the first is marked."""
+        return self.result.kind in MACHINE_KINDS and self.result.incident is not None
+
+    def _look_for_machine(self, action: act.Concluded) -> None:
+        """Named, and left where it was."""
+        named = [each for each in action.decision.refused if each.what == f"evict {self._machine}"]
+        if self._goes_on() and action.verdict.node == self._machine and named:
+            self._found = f"{self._machine} was found and not replaced: {named[0].why}"
 
     def _is_expected(self) -> bool:
         result, expected = self.result, EXPECTED[self.result.kind]

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 
+import msgspec
+
 from everstep.analyzer.exits import FaultFacts
+from everstep.core import racks
 from everstep.core.policy import Policy
 from everstep.core.state import Phase
 from everstep.core.turn import Turn
@@ -28,10 +31,18 @@ MACHINE_KINDS = ("miscompute",)
 AWAY_KINDS = ("cut-node", "freeze-node")
 """The node lives, and nobody hears of it for a while."""
 
-NODE_KINDS = ("kill-agent", "lose-node", *AWAY_KINDS, *MACHINE_KINDS)
+LINK_KINDS = ("flap-link",)
+"""The node's own link goes down and comes back, twice; it is never away for long."""
+
+NODE_KINDS = ("kill-agent", "lose-node", *AWAY_KINDS, *LINK_KINDS, *MACHINE_KINDS)
+RACK_KINDS = ("lose-rack",)
+"""All nodes of a rack at once, standbys as well."""
+
 RUN_KINDS = ("kill-controller",)
+KINDS = (*RANK_KINDS, *NODE_KINDS, *RACK_KINDS, *RUN_KINDS)
 
 _SEEN_AS = {"slow": ("ES-S",), "flip-bit": ("ES-N04", "ES-N05"), "nan": ("ES-N",), "miscompute": ("ES-N",)}
+_SEEN_AS |= {"flap-link": ("ES-M13", "ES-M14")}
 """With what the codes begin that a drill leads to."""
 
 PATTERNS = ("steady", "growing", "intermittent")
@@ -47,6 +58,9 @@ def why_bad_options(kind: str, options: Mapping[str, float | str]) -> str:
         return _why_bad_miscompute(options)
     if kind in AWAY_KINDS:
         return _why_bad_away(kind, options)
+    if kind in RACK_KINDS:
+        is_named = set(options) == {"rack"} and isinstance(options["rack"], str)
+        return "" if is_named else f"drill {kind} needs a rack and nothing else, got {', '.join(options) or 'nothing'}"
     if kind != "slow":
         return f"drill {kind} takes no options, got {', '.join(options)}" if options else ""
     unknown = sorted(set(options) - {"percent", "seconds", "pattern"})
@@ -104,11 +118,12 @@ def on_drill_requested(turn: Turn, event: DrillRequested) -> None:
         _inject_rank(turn, event)
     elif event.kind in NODE_KINDS:
         _inject_node(turn, event)
+    elif event.kind in RACK_KINDS:
+        _inject_rack(turn, event)
     elif event.kind in RUN_KINDS:
         turn.do(_inject(turn, event))
     else:
-        known = ", ".join((*RANK_KINDS, *NODE_KINDS, *RUN_KINDS))
-        _refuse(turn, event, f"there is no such drill; there are: {known}")
+        _refuse(turn, event, f"there is no such drill; there are: {', '.join(KINDS)}")
 
 
 def on_drill_failed(turn: Turn, event: DrillFailed) -> None:
@@ -122,7 +137,7 @@ def claim(turn: Turn, facts: FaultFacts) -> str | None:
     pending = turn.state.pending_drills
     if facts.anomaly is not None:
         return next((drill for drill in reversed(pending) if _leads_to(pending[drill], facts.anomaly.code)), None)
-    lasting = (*ANOMALY_KINDS, *MACHINE_KINDS)
+    lasting = (*ANOMALY_KINDS, *LINK_KINDS, *MACHINE_KINDS)
     claimed = next((drill for drill, kind in pending.items() if kind not in lasting), None)
     if claimed is not None:
         _forget(turn, claimed)
@@ -179,6 +194,26 @@ def _inject_node(turn: Turn, event: DrillRequested) -> None:
     else:
         _expect(turn, event)
         turn.do(_inject(turn, event, node=node))
+
+
+def _inject_rack(turn: Turn, event: DrillRequested) -> None:
+    """To the engine it is the loss of several nodes, one right after the other."""
+    rack, known = str(event.options.get("rack", "")), racks.known(turn.state)
+    mine = racks.members_of(turn.state, rack)
+    if why := why_bad_options(event.kind, event.options):
+        _refuse(turn, event, why)
+    elif not known:
+        how = "everstep run --racks a,a,b,b, or EVERSTEP_RACK on each machine"
+        _refuse(turn, event, f"no node has told its rack: {how}")
+    elif not mine:
+        _refuse(turn, event, f"no node is in rack {rack!r}; racks of this run: {', '.join(known)}")
+    elif not racks.active_nodes(turn.state, rack):
+        _refuse(turn, event, f"no node of rack {rack} holds a slot, so nothing would be seen of it")
+    else:
+        _expect(turn, event)
+        lost = msgspec.structs.replace(event, kind="lose-node", rank=None, options={})
+        for member in mine:
+            turn.do(_inject(turn, lost, node=member.node))
 
 
 def _inject(turn: Turn, event: DrillRequested, node: str | None = None) -> Inject:

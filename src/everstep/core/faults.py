@@ -70,7 +70,7 @@ def on_slot_lost(turn: Turn, event: NodeLost, member: Member) -> None:
     if turn.state.phase in _ALIVE:
         open_incident(turn, FaultFacts(at=turn.at))
     if turn.state.incident is not None and event.node not in turn.incident.evicting:
-        lost = LostNode(node=event.node, at=event.at, reason=event.reason, ranks=ranks)
+        lost = LostNode(node=event.node, at=event.at, reason=event.reason, ranks=ranks, rack=member.rack)
         facts = turn.incident.facts
         turn.set_incident(facts=msgspec.structs.replace(facts, lost=(*facts.lost, lost)))
     if turn.state.phase in _ALIVE:

@@ -2,13 +2,13 @@
 
 import msgspec
 
-from everstep.core import faults, persistence
+from everstep.core import faults, persistence, racks
 from everstep.core.ending import finish_if_saved, give_up
 from everstep.core.forming import acquire, form_if_possible, ranks_of_slot
 from everstep.core.state import Member, Phase, Role
 from everstep.core.turn import Turn
-from everstep.model.actions import EvictNode, Refused, ReleaseNode
-from everstep.model.events import NodeJoined, NodeLost, NodeRefused, NodeSilent
+from everstep.model.actions import EvictNode, Refused, ReleaseNode, SettleDoubt
+from everstep.model.events import NodeInDoubt, NodeJoined, NodeLost, NodeRefused, NodeSilent
 
 STANDBY_TIMER = "standby:again"
 STANDBY_AGAIN_S = 60.0
@@ -26,7 +26,7 @@ def on_node_joined(turn: Turn, event: NodeJoined) -> None:
     if known is None:
         turn.set(requests=turn.state.requests[1:], failed_joins=0)
         _admit(turn, event)
-    member = msgspec.structs.replace(turn.state.members[event.node], endpoint=event.endpoint)
+    member = msgspec.structs.replace(turn.state.members[event.node], endpoint=event.endpoint, rack=event.rack)
     turn.set_members(member)
     turn.set(copies=turn.state.copies.updated({event.node: event.backups}))
     if member.slot is not None and turn.state.phase not in (Phase.FORMING, Phase.RUNNING):
@@ -72,6 +72,20 @@ def on_node_silent(turn: Turn, event: NodeSilent) -> None:
     turn.do(EvictNode(node=event.node, why=f"{event.node}: {why}"))
 
 
+def on_node_in_doubt(turn: Turn, event: NodeInDoubt) -> None:
+    """It stood still, or was cut off, and can talk again. What is decided before this is over for it; what is decided
+    after this reaches it."""
+    member = turn.state.members.get(event.node)
+    if member is not None and member.role is Role.OUT:
+        _fence(turn, event)
+        return
+    evicting = turn.state.incident.evicting if turn.state.incident is not None else ()
+    is_ending = member is not None and (member.suspected or event.node in evicting)
+    why_not = ((member.silent if member is not None else "") or "it is being evicted") if is_ending else ""
+    why = why_not or f"nothing of it arrived for {event.silent_s:.1f} s, and nobody was started in its place"
+    turn.do(SettleDoubt(node=event.node, number=event.number, may_go_on=not why_not, why=why))
+
+
 def on_node_refused(turn: Turn, event: NodeRefused) -> None:
     if turn.state.num_vacant:
         give_up(turn, f"no node to be had for a slot: {event.why}")
@@ -94,8 +108,7 @@ def fill_slots(turn: Turn) -> None:
     if not turn.state.num_vacant:
         return
     for slot in [slot for slot, node in enumerate(turn.state.slots) if node is None]:
-        members = turn.state.members.values()
-        standby = next((m for m in members if m.role is Role.STANDBY and not m.suspected), None)
+        standby = racks.best_standby(turn.state)
         if standby is not None:
             _give_slot(turn, standby, slot)
             acquire(turn, f"standby {standby.node} took slot {slot}", is_urgent=False)
@@ -104,7 +117,7 @@ def fill_slots(turn: Turn) -> None:
 
 
 def _admit(turn: Turn, event: NodeJoined) -> None:
-    member = Member(node=event.node, host=event.host, pid=event.pid, role=Role.STANDBY)
+    member = Member(node=event.node, host=event.host, pid=event.pid, role=Role.STANDBY, rack=event.rack)
     turn.set_members(member)
     if turn.state.first_vacant is not None:
         _give_slot(turn, member, turn.state.first_vacant)
@@ -128,7 +141,7 @@ def _note_held(turn: Turn, event: NodeJoined, slot: int) -> None:
     turn.set(held=turn.state.held.updated(held))
 
 
-def _fence(turn: Turn, event: NodeJoined) -> None:
+def _fence(turn: Turn, event: NodeJoined | NodeInDoubt) -> None:
     why = f"{event.node} was declared lost in this run; its slot may be taken, and ids never come back"
     turn.do(Refused(what=f"readmit {event.node}", why=why))
     turn.do(ReleaseNode(node=event.node, why=why))

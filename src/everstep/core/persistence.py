@@ -13,7 +13,7 @@ import msgspec
 
 from everstep.core import trust
 from everstep.core.frozenmap import Names
-from everstep.core.holdings import newest_checkpoint
+from everstep.core.holdings import floors, newest_checkpoint
 from everstep.core.state import Ending, Persisting, Phase, State
 from everstep.core.turn import Turn
 from everstep.model.actions import Action, CommitCheckpoint, PersistSnapshot, Refused
@@ -187,6 +187,8 @@ def pending_actions(state: State, why: str) -> list[Action]:
                 root=spec.checkpoint_dir,
                 keep=spec.checkpoint_keep,
                 is_trusted=now.is_trusted,
+                generation=now.generation,
+                resumed=tuple(floors(state)),
                 why=why,
             )
         ]

@@ -55,7 +55,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     busy minute is taken for a slow machine."""
 
     watch_numbers: bool = True
-    """Whether losses and gradient norms are looked at. Nothing is ever stopped because of them."""
+    """Whether losses and gradient norms are looked at."""
+
+    undo_nan: bool = True
+    """Whether a job whose loss is no number three times in a row goes back to a trusted step (ES-N07): it would
+    otherwise compute for nothing until somebody looks. Off: only said, as everything else about numbers."""
 
     digest_every: int = 50
     """Steps between two digests of the parameters. 0: none. Fewer: a flipped bit is found earlier, and a digest reads
@@ -64,6 +68,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_buffers: int = 5
     """Copies of its state that a rank's memory has room for: one is written, and the newest, the newest that waits for
     its digest, the newest trusted one and the one that is copied to a peer stay. 2: only the first two; no trust."""
+
+    divide_replicas: bool = False
+    """Whether the ranks of a node keep what all of them hold alike (parameters and optimizer state under
+    DistributedDataParallel) once, each a part of it. A restart of one of them then reads the others' parts."""
 
     save_s: float = 2.0
     """How long ranks that live may take to complete the snapshot of their last step before they are stopped. Nothing

@@ -14,6 +14,9 @@ def on_workers_started(turn: Turn, event: WorkersStarted) -> None:
     workers = turn.state.workers
     ranks = dict.fromkeys(started.rank for started in event.started if started.rank in workers)
     turn.set_workers(*(msgspec.structs.replace(workers[rank], started=True, node=event.node) for rank in ranks))
+    is_restored = turn.state.formation is not None and turn.state.formation.resume_step is not None
+    if is_restored and turn.state.phase is Phase.FORMING and not turn.state.tally.unstarted:
+        backups.place_once(turn)  # what was to be fetched is there; until ranks step, a second loss must not cost more
     is_command = turn.spec.launch is Launch.COMMAND  # no runtime of ours inside: being started is all we will hear
     if is_command and not turn.state.tally.unstarted:
         _on_through(turn, turn.at)

@@ -85,8 +85,8 @@ def cannot_begin(turn: Turn, verdict: Verdict) -> Plan | None:
 
 def same_place(turn: Turn, verdict: Verdict) -> Plan | None:
     """The same line of the user's code again and again, without a new step in between, is not bad luck."""
-    if not verdict.place:
-        return None
+    if not verdict.place or verdict.blame not in (Blame.USER, Blame.UNKNOWN) or flow.has_more(turn, verdict):
+        return None  # what is outside may come back: those restarts wait longer and longer, within the budget
     before = turn.state.failure
     again = before is not None and before.place == verdict.place and before.best_step == turn.state.best_step
     count = before.count + 1 if again and before is not None else 1
@@ -102,10 +102,11 @@ def same_place(turn: Turn, verdict: Verdict) -> Plan | None:
 def corrupted_again(turn: Turn, verdict: Verdict) -> Plan | None:
     """The same ranks differ again and again, from the same trusted step: going back does not cure it, and perhaps the
     program means it. A job that trains is not ended for that."""
-    if verdict.code not in trust.CORRUPTIONS or trust.why_not_back(turn.state):
-        return None
-    if turn.incident.examination is not None or flow.is_examined_next(turn, verdict):
-        return None  # who computes wrongly may be found
+    if verdict.code not in trust.CORRUPTIONS or trust.why_not_back(turn.state) or turn.incident.facts.anomaly is None:
+        return None  # a job that ended because of it is not left alone
+    choice = flow.choose(turn, verdict)
+    if turn.incident.examination is not None or (choice is not None and choice.stage in flow.REMEDIES):
+        return None  # who computes wrongly may be found, or the code that does
     count = trust.times_before(turn, verdict.ranks) + 1
     if count < turn.policy.max_same_failure:
         return None
@@ -135,11 +136,30 @@ def observe_only(turn: Turn, verdict: Verdict) -> Plan | None:
 
 
 def propose(turn: Turn, verdict: Verdict) -> Plan | None:
+    """A restart, which somebody has to approve. What mode act would do besides is said and left to people: machines are
+    neither examined nor replaced."""
     if turn.spec.mode is not Mode.ADVISE:
         return None
     incident = turn.incident.id
     why = f"mode advise: waits {turn.policy.approval_timeout_s:g} s for `everstep approve {incident}`"
-    return _plan("propose", _restart_text(turn), "mode-advise", why, ())
+    refused = _no_eviction(turn, verdict) if eviction.suspects(turn, verdict) else ()
+    choice = flow.choose(turn, verdict)
+    if choice is None:
+        return _plan("propose", _restart_text(turn), "mode-advise", why, refused)
+    why = f"{why}: {_so_often(choice)}" if choice.count > 1 else why
+    refused = (*refused, *choice.skipped)
+    by_hand = "mode is advise; `everstep check` on each machine is the part of it that can be done by hand"
+    if choice.stage in flow.EXAMINATIONS:
+        refused = (Refusal(what=_examination_text(turn, choice), why=by_hand), *refused)
+    elif choice.stage is FlowStage.GIVE_UP:
+        refused = (Refusal(what="give up", why="mode is advise"), *refused)
+    plan = _staged(_plan("propose", _restart_text(turn), "mode-advise", why, refused), choice)
+    if choice.stage is FlowStage.ROLL_BACK:
+        good = updates.back_to(turn.state)
+        chosen = f"roll back to {good}: {_restart_text(turn)}"
+        decision = msgspec.structs.replace(plan.decision, chosen=chosen)
+        return msgspec.structs.replace(plan, back_to=good, decision=decision)
+    return plan
 
 
 def evict(turn: Turn, verdict: Verdict) -> Plan | None:
@@ -169,12 +189,16 @@ def go_back(turn: Turn, verdict: Verdict) -> Plan | None:
     why_not = why_not or (eviction.why_not(turn, more) if more else "")
     evict = (*gone, *(() if why_not else more))
     why = f"{verdict.sentence}; {trust.last_trusted(turn.state)}, so nothing newer is trusted"
+    if turn.incident.examination is not None and not evict:
+        why = f"{turn.incident.examination.says}; {why}"
     back = f"go back to step {trust.newest_trusted(turn.state)} or before"
     chosen = f"{back}: {_restart_text(turn)}"
     refused = (Refusal(what=f"evict {', '.join(named)}", why=why_not),) if why_not else ()
     choice = flow.choose(turn, verdict) if not named and not evict else None
     if choice is not None and flow.is_examined_next(turn, verdict):
         return _examine(turn, verdict, choice)
+    if choice is not None and choice.stage in (FlowStage.ROLL_BACK, FlowStage.GIVE_UP):
+        return None  # what is restored is a trusted step all the same
     if evict:
         chosen = f"evict {', '.join(evict)}; {back}: {_restart_text(turn)} on a standby"
     plan = msgspec.structs.replace(_plan("restart", chosen, "go-back", why, refused), evict=evict)
@@ -211,21 +235,26 @@ def _examine(turn: Turn, verdict: Verdict, choice: flow.Choice) -> Plan:
         outcome = "" if examination.failed or examination.unclear else ": taken for transient"
         why = f"{examination.says}{outcome}; {verdict.sentence}"
         return _staged(_plan("restart", _restart_text(turn), "reattempt", why, refused), choice)
+    why = f"{_so_often(choice)}: {verdict.sentence}"
+    chosen = f"{_examination_text(turn, choice)}; {_restart_text(turn)}"
+    if choice.stage is FlowStage.REPLAY:
+        return _staged(_plan("examine", chosen, "replay", why, choice.skipped), choice)
+    return _staged(_plan("examine", chosen, "examine", why, choice.skipped), choice)
+
+
+def _examination_text(turn: Turn, choice: flow.Choice) -> str:
     num = len(turn.state.active_nodes)
     machines = {1: "the machine", 2: "both machines"}.get(num, f"all {num} machines")
-    why = f"{_so_often(choice)}: {verdict.sentence}"
-    if choice.stage is FlowStage.REPLAY:
-        replay = f"replay the job on {machines}; {_restart_text(turn)}"
-        return _staged(_plan("examine", replay, "replay", why, choice.skipped), choice)
-    chosen = f"examine {machines}; {_restart_text(turn)}"
-    return _staged(_plan("examine", chosen, "examine", why, choice.skipped), choice)
+    return f"replay the job on {machines}" if choice.stage is FlowStage.REPLAY else f"examine {machines}"
 
 
 def _evict_group(turn: Turn, verdict: Verdict, choice: flow.Choice) -> Plan:
     """One of them is at fault, and nobody knows which: isolation goes before localisation."""
     gone = turn.incident.evicting
     nodes = gone or flow.group_nodes(turn, verdict)
-    whose = f"the machines of {verdict.group}" if verdict.group and len(nodes) > 1 else "the suspect's machine"
+    rack = flow.shared_rack(turn, verdict, nodes)
+    shared = f"rack {rack}, where all suspects are," if rack else verdict.group
+    whose = f"the machines of {shared}" if shared and len(nodes) > 1 else "the suspect's machine"
     why = f"{_so_often(choice)}; {whose} {'are' if len(nodes) > 1 else 'is'} replaced: {verdict.sentence}"
     chosen = f"evict {', '.join(nodes)}; {_restart_text(turn)} on standbys"
     plan = _plan("restart", chosen, "evict-group", why, choice.skipped)

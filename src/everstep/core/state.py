@@ -44,6 +44,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     suspected: bool = False  # it is being ended: a standby that noticed a fault of its own, or a node that says nothing
     silent: str = ""  # why it counts as lost, although it is its end that will be told
     endpoint: str = ""  # "host:port" of its snapshot server; empty: nobody can fetch from it
+    rack: str = ""  # rack or switch; empty: not known
 
 
 class Formation(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,6 +209,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[RankGroup, ...] = ()  # the job's parallel groups, as far as its ranks declared them
     backups: dict[int, str] = {}  # rank -> node that its snapshots are copied to, in `backups_generation`
     backups_generation: int = -1
+    unprotected: tuple[tuple[str, str], ...] = ()  # what the placement cannot protect from, and why, as told last
     checkpoints_known: bool = False  # what the persistent tier holds has been told in this attempt
     persisting: Persisting | None = None
     uncommitted: dict[int, float] = {}  # step -> since when it was under way; nobody waits for its commit any more

@@ -12,8 +12,17 @@ from everstep.model.actions import StrikeCheckpoint, TrustStep
 from everstep.model.events import AnomalyFound, ReplicasAgreed
 from everstep.model.facts import Checkpoint, RankAccount
 
-CORRUPTIONS = ("ES-N04", "ES-N05")
+DIFFERENT = ("ES-N04", "ES-N05")
 """Replicas that were equal hold different parameters."""
+
+LASTING_NAN = "ES-N07"
+"""Losses stay not a number, so the parameters are none: every further step is for nothing."""
+
+NOT_NUMBERS = (LASTING_NAN, "ES-TR01", "ES-TR02")
+"""... or the program itself ended because of it."""
+
+CORRUPTIONS = (*DIFFERENT, *NOT_NUMBERS)
+"""What is held now is wrong, and a restart from it would be as wrong."""
 
 _COMPARING = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING, Phase.STOPPING)
 
@@ -48,9 +57,11 @@ def trust_actions(turn: Turn) -> list[TrustStep]:
 
 
 def is_corrupted(incident: Incident | None) -> bool:
-    """What was completed since the newest trusted step may be wrong."""
-    anomaly = incident.facts.anomaly if incident is not None else None
-    return anomaly is not None and anomaly.code in CORRUPTIONS
+    """What was completed since the newest trusted step may be wrong: replicas differ, or the numbers are none."""
+    if incident is None:
+        return False
+    anomaly, verdict = incident.facts.anomaly, incident.verdict
+    return any(found is not None and found.code in CORRUPTIONS for found in (anomaly, verdict))
 
 
 def why_not_back(state: State) -> str:
@@ -83,10 +94,12 @@ def last_trusted(state: State) -> str:
 
 
 def times_before(turn: Turn, ranks: tuple[int, ...]) -> int:
-    """How often some of these ranks have computed wrongly lately, without a newer trusted step since."""
+    """How often some of these ranks, or nobody in particular, have computed wrongly lately, without a newer trusted
+    step since."""
     now = -1 if turn.state.trusted_step is None else turn.state.trusted_step
     return sum(
-        bool(set(ranks) & set(each.ranks)) and (-1 if each.trusted_step is None else each.trusted_step) >= now
+        (bool(set(ranks) & set(each.ranks)) or not (ranks or each.ranks))
+        and (-1 if each.trusted_step is None else each.trusted_step) >= now
         for each in _recent(turn)
     )
 
@@ -101,8 +114,12 @@ def strike_untrusted(turn: Turn) -> None:
     """Checkpoints that were written between the trusted step and now: no later fault may bring them back."""
     state = turn.state
     trusted = state.trusted_step
+    code = state.incident.verdict.code if state.incident is not None and state.incident.verdict is not None else ""
+    if code in NOT_NUMBERS and trusted is None:
+        return  # without replicas nothing is ever trusted, and most checkpoints are from before it happened
     bad = [c for c in state.checkpoints if not c.is_trusted and (trusted is None or c.step > trusted)]
-    why = f"replicas differed, and {last_trusted(state)}"
+    what = "numbers were not finite" if code in NOT_NUMBERS else "replicas differed"
+    why = f"{what}, and {last_trusted(state)}"
     for checkpoint in bad:
         _strike(turn, checkpoint, why)
 

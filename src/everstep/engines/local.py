@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 
 from everstep.engines import freezing
@@ -23,6 +23,9 @@ log = logging.getLogger("everstep.launcher")
 
 EARLY_END_S = 5.0
 """An agent that lived shorter ended early; the next one waits, or a broken one would be started in a busy loop."""
+
+FLAPS, FLAP_S = 2, 0.4
+"""A flapping link: down and up so often, each for so long. TCP gets over it, and nobody takes the node for lost."""
 
 RECOVERY_S = 5.0
 """A standby for the next fault waits so long: its imports would take the processors that the ranks recover with."""
@@ -44,8 +47,10 @@ class LocalEngine:
         grace_s: float,
         equip: Callable[[str, Path], None],
         network: Network | None = None,
+        racks: Sequence[str] = (),
     ) -> None:
-        """`equip(node, folder)` puts there what the node's agent proves itself with; it may raise OSError."""
+        """`equip(node, folder)` puts there what the node's agent proves itself with; it may raise OSError. `racks`: of
+        the nodes in the order in which they are given, over and over; none: agents tell what EVERSTEP_RACK says."""
         self._children = children
         self._keeper = keeper
         self._run_dir = run_dir
@@ -54,6 +59,7 @@ class LocalEngine:
         self._grace_s = grace_s
         self._equip = equip
         self._network = network or Loopback()
+        self._racks = tuple(racks)
         self._disturbed: dict[str, asyncio.TimerHandle] = {}  # node that is cut or frozen -> when it is not any more
         self._agents: dict[str, Child] = {}
         self._requests: set[str] = set()
@@ -61,7 +67,7 @@ class LocalEngine:
         self._vanished: set[str] = set()  # lost on request, with their memory
         self._lost: list[str] = []  # nodes whose kept memory has no new holder yet
         self._num_early_ends = 0
-        self._next_number = _first_free_number(run_dir / "nodes")
+        self._next_number = self._first_number = _first_free_number(run_dir / "nodes")
         self._on_loss: OnLoss = lambda loss: None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_ending = False
@@ -101,11 +107,29 @@ class LocalEngine:
 
     def cut(self, node: str, seconds: float) -> None:
         self._child(node)
+        self._set_link(node, is_up=False)
+        self._disturb(node, seconds, lambda: self._network.cut(node, is_cut=False))
+
+    def flap(self, node: str) -> None:
+        self._child(node)
+        self._set_link(node, is_up=False)
+        self._later(self._bounce(node))
+
+    async def _bounce(self, node: str) -> None:
+        """From a link that is down."""
+        for _ in range(FLAPS - 1):
+            await asyncio.sleep(FLAP_S)
+            self._unless_gone(node, lambda: self._network.cut(node, is_cut=False))
+            await asyncio.sleep(FLAP_S)
+            self._unless_gone(node, lambda: self._network.cut(node, is_cut=True))
+        await asyncio.sleep(FLAP_S)
+        self._unless_gone(node, lambda: self._network.cut(node, is_cut=False))
+
+    def _set_link(self, node: str, *, is_up: bool) -> None:
         try:
-            self._network.cut(node, is_cut=True)
+            self._network.cut(node, is_cut=not is_up)
         except NetworkError as error:
             raise NoNodeError(str(error)) from error
-        self._disturb(node, seconds, lambda: self._network.cut(node, is_cut=False))
 
     def freeze(self, node: str, seconds: float) -> None:
         agent = self._child(node)
@@ -183,7 +207,7 @@ class LocalEngine:
             with _closing(plug.namespace_fd), self._keeper.open_line(node, inherited) as line:
                 argv = [sys.executable, "-m", "everstep.agent", "--run-dir", str(self._run_dir), "--node", node]
                 argv += ["--controller", self._url, "--nproc", str(self._nproc), "--keeper-fd", str(line.fileno())]
-                argv += ["--address", plug.address]
+                argv += ["--address", plug.address, *self._rack(node)]
                 fds: tuple[int, ...] = (line.fileno(),)
                 if plug.namespace_fd is not None:
                     argv += ["--namespace-fd", str(plug.namespace_fd)]
@@ -195,6 +219,11 @@ class LocalEngine:
             raise NoNodeError(f"{node} cannot be started: {error}") from error
         self._agents[node] = agent
         log.info("%s started as process %d", node, agent.pid)
+
+    def _rack(self, node: str) -> list[str]:
+        if not self._racks:
+            return []
+        return ["--rack", self._racks[(int(node[1:]) - self._first_number) % len(self._racks)]]
 
     def _on_end(self, agent: Child, ended: Ended) -> None:
         self._later(self._after_end(agent, ended))

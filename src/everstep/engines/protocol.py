@@ -48,6 +48,9 @@ class Engine(Protocol):
     def cut(self, node: str, seconds: float) -> None:
         """A drill: its link is down for so long. Raises NoNodeError when there is no such node, or no link to cut."""
 
+    def flap(self, node: str) -> None:
+        """A drill: its link goes down and comes back, twice within seconds. Raises NoNodeError as `cut` does."""
+
     def freeze(self, node: str, seconds: float) -> None:
         """A drill: all of its processes stand still for so long. Raises NoNodeError."""
 

@@ -48,8 +48,8 @@ class Fold:
         view, generation = self.view, _generation(self.view, event.generation)
         if view.is_over or generation is None or generation is not view.generation:
             return
-        if event.at > (view.last_at or 0.0):
-            view.last_at = event.at
+        if event.at > generation.reported_at.get(event.node, 0.0):
+            view.last_at = max(event.at, view.last_at or 0.0)
             _take_accounts(view, generation, event.node, event.accounts, event.at)
 
     def add(self, entry: Entry) -> None:
@@ -119,7 +119,9 @@ def _controller_started(view: RunView, record: Record, event: events.ControllerS
 def _node_joined(view: RunView, record: Record, event: events.NodeJoined) -> None:
     known = view.nodes.get(event.node)
     if known is None:
-        view.nodes[event.node] = NodeView(node=event.node, host=event.host, pid=event.pid, joined_at=event.at)
+        known = NodeView(node=event.node, host=event.host, pid=event.pid, joined_at=event.at)
+        view.nodes[event.node] = known
+    known.rack = event.rack
 
 
 def _node_lost(view: RunView, record: Record, event: events.NodeLost) -> None:
@@ -245,11 +247,12 @@ def _start_workers(view: RunView, record: Record, action: actions.StartWorkers) 
             view.restarts.append(record.at)
     for rank in range(action.first_rank, action.first_rank + action.num_ranks):
         generation.node_of[rank] = action.node
-    for node in view.nodes.values():
-        if node.node == action.node:
-            node.slot = action.slot
-        elif node.slot == action.slot:
-            node.slot = None
+    before = view.nodes.get(view.holders.get(action.slot, ""))
+    if before is not None and before.slot == action.slot:
+        before.slot = None
+    if action.node in view.nodes:
+        view.nodes[action.node].slot = action.slot
+        view.holders[action.slot] = action.node
 
 
 def _update_requested(view: RunView, record: Record, event: events.UpdateRequested) -> None:

@@ -75,6 +75,7 @@ class NodeView(msgspec.Struct, kw_only=True):
     host: str
     pid: int
     joined_at: float
+    rack: str = ""  # empty: not known
     slot: int | None = None
     lost: NodeLost | None = None
     template: TemplateReported | None = None  # what was told last
@@ -174,6 +175,7 @@ class RunView(msgspec.Struct, kw_only=True):
     attempt: int = 1
     generations: list[GenerationView] = []
     nodes: dict[str, NodeView] = {}
+    holders: dict[int, str] = {}  # slot -> node that got it last
     incidents: dict[str, IncidentView] = {}
     drills: dict[str, DrillView] = {}
     updates: dict[str, UpdateView] = {}  # in the order of the requests

@@ -16,6 +16,7 @@ OUR_FLAGS = (
     "--run-dir",
     "--ui-port",
     "--network",
+    "--racks",
     "--tls",
     "--config",
     "--checkpoint-dir",
@@ -71,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
         "--network",
         help="between nodes: loopback (default); namespaces: each node has its own, which can be cut (root); auto",
     )
+    ours.add_argument("--racks", help="racks of the nodes, in turn, as a,a,b,b; default: what EVERSTEP_RACK says")
     ours.add_argument("--tls", help="auto: encrypt what listens beyond loopback (default); always: loopback too")
     ours.add_argument("--config", help="TOML file with defaults for these flags, a [policy] and a [checkpoint] table")
     ours.add_argument("--checkpoint-dir", "--checkpoint_dir", help="folder or URL for checkpoints; resumes from there")

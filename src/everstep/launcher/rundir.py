@@ -32,6 +32,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     file: SpecFile
     keys: Keys
     lock_fd: int
+    racks: tuple[str, ...] = ()  # of this machine's nodes, in turn
     is_encrypted: bool = False  # also on loopback
     notes: tuple[str, ...] = ()
     found: CheckpointsFound | None = None  # what the persistent tier holds; None: there is none
@@ -72,7 +73,7 @@ def prepare(settings: Settings, spec: RunSpec) -> Prepared:
         os.close(lock_fd)
         raise
     notes = (*notes, problem) if problem else notes
-    return Prepared(path=run_dir.path, file=file, keys=keys, lock_fd=lock_fd, notes=notes)
+    return Prepared(path=run_dir.path, file=file, keys=keys, lock_fd=lock_fd, racks=settings.racks, notes=notes)
 
 
 def _lock(run_dir: RunDir) -> int:

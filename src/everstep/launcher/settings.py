@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 
 from everstep.core.policy import Policy, preset
+from everstep.core.racks import why_no_rack
 from everstep.errors import ConfigError
 from everstep.launcher.checkpoints import Wanted, resolve_checkpoints, useless
 from everstep.model.spec import Launch, Mode
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
-_KEYS = ("standby", "mode", "run_dir", "ui_port", "network", "tls", "policy")
+_KEYS = ("standby", "mode", "run_dir", "ui_port", "network", "racks", "tls", "policy")
 _TABLES = ("policy", "checkpoint")
 _SIGNAL_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
@@ -39,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: str = ""  # empty: below EVERSTEP_HOME
     ui_port: int = 0  # 0: any free one
     network: str = "loopback"  # between nodes: or "namespaces", or "auto": those where it is allowed
+    racks: tuple[str, ...] = ()  # of the nodes in turn; none: what EVERSTEP_RACK says
     tls: str = "auto"  # what listens beyond loopback is encrypted; "always": everything
     checkpoints: Wanted = Wanted()
     log_dir: str = ""
@@ -73,6 +75,7 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str], notes: tuple[
         run_dir=str(chosen["run_dir"] or ""),
         ui_port=_port("ui-port", chosen["ui_port"]),
         network=_network(chosen["network"]),
+        racks=_racks(chosen["racks"]),
         tls=_tls(chosen["tls"]),
         checkpoints=wanted,
         log_dir=given.log_dir or "",
@@ -92,6 +95,7 @@ def _choose(given: argparse.Namespace, environ: Mapping[str, str], file: Mapping
         "run_dir": "",
         "ui_port": 0,
         "network": "loopback",
+        "racks": "",
         "tls": "auto",
         "policy": None,
     }
@@ -206,6 +210,17 @@ def _network(value: object) -> str:
     if value not in ("loopback", "namespaces", "auto"):
         raise ConfigError(f"network {str(value)!r}: must be loopback, namespaces or auto")
     return str(value)
+
+
+def _racks(value: object) -> tuple[str, ...]:
+    """Of a list, as in the file, or a text with commas."""
+    names = [str(name).strip() for name in (value if isinstance(value, list) else str(value or "").split(","))]
+    if names == [""]:
+        return ()
+    for name in names:
+        if why := why_no_rack(name):
+            raise ConfigError(f"racks {value!r}: {why}")
+    return tuple(names)
 
 
 def _tls(value: object) -> str:

@@ -88,6 +88,7 @@ class Supervisor:
             grace_s=self._policy.stop_grace_s + STOP_SLACK_S,
             equip=partial(keys.equip, is_encrypted=is_encrypted_for_nodes),
             network=network,
+            racks=prepared.racks,
         )
         self._link = Link(
             url=f"ws://127.0.0.1:{port}/link",
@@ -156,6 +157,8 @@ class Supervisor:
                     self._engine.lose(node)
                 case "cut-node":
                     self._engine.cut(node, seconds)
+                case "flap-link":
+                    self._engine.flap(node)
                 case "freeze-node":
                     self._engine.freeze(node, seconds)
                 case _:

@@ -43,6 +43,14 @@ class EvictNode(_Action, frozen=True, kw_only=True):
     node: str
 
 
+class SettleDoubt(_Action, frozen=True, kw_only=True):
+    """Agent: whether its ranks may go on; if not, it ends. Answers the NodeInDoubt of that number."""
+
+    node: str
+    number: int
+    may_go_on: bool
+
+
 class StartWorkers(_Action, frozen=True, kw_only=True):
     """Agent: start this generation's ranks. Answered by WorkersStarted; idempotent under `generation`."""
 
@@ -111,6 +119,8 @@ class CommitCheckpoint(_Action, frozen=True, kw_only=True):
     root: str
     keep: int  # newest steps that stay; the newest trusted one stays besides
     is_trusted: bool
+    generation: int | None = None  # that commits: those before it make no checkpoint any more; None: not told
+    resumed: tuple[tuple[int, int], ...] = ()  # generations up to it, and the steps after which they went on
 
 
 class StrikeCheckpoint(_Action, frozen=True, kw_only=True):
@@ -243,6 +253,7 @@ Action: TypeAlias = (
     | AcquireNode
     | ReleaseNode
     | EvictNode
+    | SettleDoubt
     | StartWorkers
     | StopWorkers
     | PlaceBackups

@@ -62,6 +62,7 @@ class NodeJoined(_Event, frozen=True, kw_only=True):
     held: tuple[Held, ...] = ()
     backups: tuple[Held, ...] = ()  # copies of other nodes' ranks
     endpoint: str = ""  # "host:port" of its snapshot server; empty: it has none
+    rack: str = ""  # rack or switch that it shares with others; empty: not known
 
 
 class NodeLost(_Event, frozen=True, kw_only=True):
@@ -79,6 +80,15 @@ class NodeSilent(_Event, frozen=True, kw_only=True):
     """Nothing was heard of a node for too long. What ends it answers with its loss."""
 
     node: str
+    silent_s: float
+
+
+class NodeInDoubt(_Event, frozen=True, kw_only=True):
+    """Nothing of this node arrived for longer than it may go on by itself: it did not run, or was cut off. Now it asks
+    whether it is still counted on; its ranks stand still meanwhile. Answered by SettleDoubt, or its release."""
+
+    node: str
+    number: int  # of the question
     silent_s: float
 
 
@@ -397,6 +407,7 @@ Event: TypeAlias = (
     | NodeJoined
     | NodeLost
     | NodeSilent
+    | NodeInDoubt
     | NodeRefused
     | StoreOpened
     | TemplateReported

@@ -76,6 +76,7 @@ def checkpoints_json(view: RunView) -> Json:
         "trusted_step": copies.trusted_step,
         "if_node_dies": msgspec.to_builtins(copies.if_node_dies),
         "if_rack_dies": msgspec.to_builtins(copies.if_rack_dies),
+        "racks": msgspec.to_builtins(copies.racks),
         "nodes": [msgspec.to_builtins(node) for node in copies.nodes],
         "dir": None if view.spec is None else view.spec.checkpoint_dir or None,
         "on_disk": [msgspec.to_builtins(checkpoint) for checkpoint in copies.checkpoints],
@@ -152,6 +153,7 @@ def _node(view: RunView, name: str) -> Json:
     return {
         "node": node.node,
         "host": node.host,
+        "rack": node.rack or None,
         "pid": node.pid,
         "slot": node.slot,
         "role": "out" if node.lost is not None else "active" if node.slot is not None else "standby",

@@ -11,6 +11,9 @@ from everstep.journal.view import GenerationView, RunView
 from everstep.model.facts import Checkpoint
 from everstep.report.units import NOT_MEASURED, ago, count, duration, plural, written_text
 
+MAX_RACKS = 8
+"""That are named on a screen."""
+
 _SPARE_BUFFERS = 3
 """Of the buffers of a rank: the one that is written, the trusted one, the one that waits for its digest. The others
 hold the newest steps; a copy that is older than those may have no counterpart on the ranks that live."""
@@ -42,6 +45,7 @@ class Copies(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Checkpoint | None  # the newest
     checkpoints: tuple[Checkpoint, ...]
     writing: Written | None  # to the persistent tier, now
+    racks: dict[str, tuple[str, ...]]  # rack -> its nodes, as far as it is known
     if_node_dies: Loss
     if_rack_dies: Loss
 
@@ -61,7 +65,6 @@ def view(run: RunView) -> Copies:
         last = generation.resume_step
     checkpoint = run.kept.checkpoints[-1] if run.kept.checkpoints else None
     written = run.kept.written
-    unknown = Loss(steps=None, why="nothing says which nodes share a rack")
     return Copies(
         last_step=last,
         nodes=nodes,
@@ -69,8 +72,9 @@ def view(run: RunView) -> Copies:
         checkpoint=checkpoint,
         checkpoints=tuple(run.kept.checkpoints),
         writing=written if written is not None and written.is_under_way else None,
+        racks=_racks(run),
         if_node_dies=_worst(run, nodes, last, checkpoint),
-        if_rack_dies=unknown,
+        if_rack_dies=_worst_rack(run, nodes, last, checkpoint),
     )
 
 
@@ -88,7 +92,15 @@ def lines(run: RunView, now: float) -> list[tuple[str, str]]:
     if copies.last_step is not None and (backup or disk):
         found.append(("at risk", f"if a node dies now: {loss_text(copies.if_node_dies)}"))
         found.append(("", f"if a rack dies: {loss_text(copies.if_rack_dies)}"))
+    if copies.racks:
+        found.append(("racks", racks_text(copies)))
     return found
+
+
+def racks_text(copies: Copies) -> str:
+    named = [f"{rack}: {fold_names(mine)}" for rack, mine in copies.racks.items()]
+    more = f"; and {len(named) - MAX_RACKS} more" if len(named) > MAX_RACKS else ""
+    return "; ".join(named[:MAX_RACKS]) + more
 
 
 def backup_text(run: RunView, copies: Copies) -> str:
@@ -184,6 +196,50 @@ def _worst(run: RunView, nodes: tuple[NodeCopies, ...], last: int | None, checkp
     if last is None or not nodes:
         return Loss(steps=None, why="no step is known of every rank")
     losses = [_loss(run, node, nodes, last, checkpoint) for node in nodes]
+    return max(losses, key=lambda loss: loss.steps if loss.steps is not None else -1)
+
+
+def _racks(run: RunView) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for node in run.nodes.values():
+        if node.rack and node.lost is None:
+            found.setdefault(node.rack, []).append(node.node)
+    return {rack: tuple(nodes) for rack, nodes in sorted(found.items())}
+
+
+def _worst_rack(run: RunView, nodes: tuple[NodeCopies, ...], last: int | None, checkpoint: Checkpoint | None) -> Loss:
+    """Of all racks, the one whose loss costs most. One node of which it is not known may be in any."""
+    racks = _racks(run)
+    if not racks:
+        return Loss(steps=None, why="nothing says which nodes share a rack")
+    if last is None or not nodes:
+        return Loss(steps=None, why="no step is known of every rank")
+    told = {node for mine in racks.values() for node in mine}
+    untold = tuple(node.node for node in nodes if node.node not in told)
+    if untold:
+        return Loss(steps=None, why=f"{fold_names(untold)} did not tell the rack")
+    homes = {rack: [n for n in nodes if n.node in mine] for rack, mine in racks.items()}
+    losses = [_rack_loss(run, rack, mine, nodes, last, checkpoint) for rack, mine in homes.items() if mine]
+    return max(losses, key=lambda loss: loss.steps if loss.steps is not None else -1)
+
+
+def _rack_loss(
+    run: RunView,
+    rack: str,
+    lost: list[NodeCopies],
+    nodes: tuple[NodeCopies, ...],
+    last: int,
+    checkpoint: Checkpoint | None,
+) -> Loss:
+    others = tuple(node for node in nodes if node not in lost)
+    if not others:
+        return _from_disk(last, checkpoint, f"the whole job is in rack {rack}")
+    gone = set(_racks(run)[rack])
+    together = [r for n in lost for r in n.ranks if run.kept.backups.get(r) in gone]
+    if together:
+        what = f"rank {together[0]}" if len(together) == 1 else f"ranks {fold(together)}"
+        return _from_disk(last, checkpoint, f"both copies of {what} are in rack {rack}")
+    losses = [_loss(run, node, (node, *others), last, checkpoint) for node in lost]
     return max(losses, key=lambda loss: loss.steps if loss.steps is not None else -1)
 
 

@@ -18,6 +18,7 @@ _TOLD_AS_IT_IS = (
     events.RunReopened,
     events.NodeLost,
     events.NodeSilent,
+    events.NodeInDoubt,
     events.NodeRefused,
     events.SnapshotsRefused,
     events.RuntimeFaulted,

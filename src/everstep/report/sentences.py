@@ -48,7 +48,8 @@ def _started(event: events.WorkersStarted) -> str:
 
 
 def _joined(event: events.NodeJoined) -> str:
-    return f"node {event.node} joined ({event.host}, pid {event.pid})"
+    rack = f", rack {event.rack}" if event.rack else ""
+    return f"node {event.node} joined ({event.host}, pid {event.pid}{rack})"
 
 
 def _controller(event: events.ControllerStarted) -> str:
@@ -116,6 +117,7 @@ _EVENTS: dict[type, Callable[[Any], str]] = {
     events.ControllerStarted: _controller,
     events.NodeJoined: _joined,
     events.NodeLost: lambda e: f"node {e.node} is lost: {e.reason}",
+    events.NodeInDoubt: lambda e: f"node {e.node} was not heard for {e.silent_s:.1f}s, and asks whether it may go on",
     events.NodeSilent: lambda e: f"nothing was heard of node {e.node} for {e.silent_s:.1f}s: it is ended",
     events.NodeRefused: lambda e: f"no node to be had: {e.why}",
     events.TemplateReported: lambda e: f"{e.node}: template {'ready' if e.usable else f'cannot be used: {e.why}'}",

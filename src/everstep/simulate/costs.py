@@ -57,7 +57,7 @@ MEASURED = Costs(
     "not in it, and nobody has measured it at this size",
     detect_s={
         Sign.ALERT: 1.0,  # a line of the kernel log
-        Sign.LOST: 15.0,  # of a machine that is cut off; by now within 5 s (docs/run.md), so this is cautious
+        Sign.LOST: 3.6,  # a machine that is cut off or frozen (docs/run.md)
         Sign.EXIT: 0.01,
         Sign.MEMORY: 0.01,
         Sign.RAISE: 0.01,

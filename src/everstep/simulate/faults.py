@@ -8,6 +8,8 @@ import enum
 
 import msgspec
 
+from everstep.core.trust import LASTING_NAN
+
 
 class Sign(enum.StrEnum):
     """How a fault shows first, which decides how soon it is seen and what the brain is told."""
@@ -39,7 +41,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     sign: Sign
     stays: Stays = Stays.NOWHERE
     stays_share: float = 1.0  # of these faults, how many stay; the others are transient
-    code: str = ""  # of the alert, as the machine's own senses would say it (docs/sensing.md)
+    code: str = ""  # of the alert, as the machine's own senses would say it (docs/sensing.md); or what the rank says
     action: str = ""  # what that code suggests
     on: str = ""  # name under which costs know it, if not its own
 
@@ -98,7 +100,14 @@ BYTEROBUST = Mix(
     per_node_day=419 / 54 / 2048,
     causes=(
         Cause(name="CUDA error, machine", count=19968 * 21 / 62, sign=Sign.EXIT, stays=Stays.MACHINE, on="CUDA error"),
-        Cause(name="CUDA error, user code", count=19968 * 41 / 62, sign=Sign.RAISE, stays=Stays.CODE, on="CUDA error"),
+        Cause(
+            name="CUDA error, user code",
+            count=19968 * 41 / 62,
+            sign=Sign.RAISE,
+            stays=Stays.CODE,
+            code="ES-CU04",
+            on="CUDA error",
+        ),
         Cause(name="CPU overload", count=6095, sign=Sign.SLOW, on="CPU overload"),
         Cause(name="CPU out of memory", count=5567, sign=Sign.MEMORY),
         Cause(name="disk full", count=2755, sign=Sign.RAISE, on="disk full"),
@@ -113,10 +122,13 @@ BYTEROBUST = Mix(
         _machine("disk", 47, "ES-M22", "DRAIN_AND_RESTART_NODE", "GPU unavailable"),
         Cause(name="hang", count=5506, sign=Sign.HANG, stays=Stays.MACHINE, stays_share=21 / 26),
         Cause(name="MFU decline", count=442, sign=Sign.SLOW, stays=Stays.MACHINE),
-        Cause(name="NaN", count=148, sign=Sign.WRONG, stays=Stays.MACHINE, stays_share=3 / 4, on="NaN"),
+        Cause(
+            name="NaN", count=148, sign=Sign.WRONG, stays=Stays.MACHINE, stays_share=3 / 4, code=LASTING_NAN, on="NaN"
+        ),
         Cause(name="code or data adjustment", count=9582, sign=Sign.CHANGE),
     ),
 )
-"""Machine or code is split as in its Table 2 (illegal memory access 21 to 41, hang 21 to 5, NaN 3 to 1)."""
+"""Machine or code is split as in its Table 2 (illegal memory access 21 to 41, hang 21 to 5, NaN 3 to 1). Of neither an
+illegal access nor a NaN can anybody say at first whose it is, so both go through the flow."""
 
 MIXES = {mix.name: mix for mix in (LLAMA3, BYTEROBUST)}

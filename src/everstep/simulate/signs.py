@@ -1,5 +1,6 @@
 """How a fault looks to the brain: the event that an agent, a watch or the engine would tell. Pure."""
 
+from everstep.core.trust import LASTING_NAN
 from everstep.model import events
 from everstep.model.events import Event
 from everstep.model.facts import Alert, ErrorReport, Exit, OomEvidence
@@ -27,6 +28,15 @@ def first_event(
         case Sign.SLOW:
             verdict = _verdict(fault, "ES-S01", rank, at, f"rank {rank} makes the others wait")
             return events.AnomalyFound(at=at, generation=generation, verdict=verdict)
+        case Sign.WRONG if fault.cause.code == LASTING_NAN:
+            verdict = Verdict(
+                code=LASTING_NAN,
+                sentence="the loss stays no number (simulated)",
+                blame=Blame.UNKNOWN,
+                confidence=Confidence.HIGH,
+                at=at,
+            )
+            return events.AnomalyFound(at=at, generation=generation, verdict=verdict, agreed_step=done)
         case Sign.WRONG:
             verdict = _verdict(fault, "ES-N04", rank, at, f"rank {rank} holds other parameters than all its replicas")
             return events.AnomalyFound(at=at, generation=generation, verdict=verdict, agreed_step=done)
@@ -45,7 +55,8 @@ def exit_event(fault: Fault, *, at: float, generation: int, node: str, rank: int
         exit_ = Exit(rank=rank, at=at, signal=SIGKILL, oom=OomEvidence(source="simulated"))
     elif fault.cause.sign is Sign.RAISE:
         place = "train.py:100" if fault.stays else f"data.py:{100 + id_of(fault)}"
-        exit_ = Exit(rank=rank, at=at, code=1, error=ErrorReport(kind="RuntimeError", message="simulated", place=place))
+        error = ErrorReport(kind="RuntimeError", message="simulated", place=place)
+        exit_ = Exit(rank=rank, at=at, code=1, error=error, finding=_said(fault, at) if fault.cause.code else None)
     else:
         exit_ = Exit(rank=rank, at=at, signal=SIGABRT)
     return events.WorkerExited(at=at, node=node, generation=generation, exit=exit_)
@@ -71,6 +82,20 @@ def _verdict(fault: Fault, code: str, rank: int, at: float, sentence: str) -> Ve
         confidence=Confidence.HIGH,
         ranks=(rank,),
         at=at,
+    )
+
+
+def _said(fault: Fault, at: float) -> Alert:
+    """What the rank's own words mean: the program's fault, or a machine's."""
+    return Alert(
+        at=at,
+        code=fault.cause.code,
+        sentence=f"simulated: {fault.cause.name}",
+        component="cuda",
+        blame="user",
+        severity="error",
+        action="CHECK_USER_CODE",
+        role="either",
     )
 
 

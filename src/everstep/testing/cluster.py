@@ -13,8 +13,9 @@ from everstep.analyzer.codes import CODES
 from everstep.core.check import check_step
 from everstep.core.policy import Policy
 from everstep.core.reissue import reissue
-from everstep.core.state import State
+from everstep.core.state import Role, State
 from everstep.core.step import step
+from everstep.knowledge.ending import end_of_rank
 from everstep.model import actions, events
 from everstep.model.actions import Action
 from everstep.model.events import Event
@@ -34,9 +35,16 @@ class Cluster:
     """`records` is the journal that a controller would have written; `actions` what came out of the last call."""
 
     def __init__(
-        self, spec: RunSpec, policy: Policy | None = None, *, snapshots: bool = True, copies_lag: int | None = None
+        self,
+        spec: RunSpec,
+        policy: Policy | None = None,
+        *,
+        snapshots: bool = True,
+        copies_lag: int | None = None,
+        racks: tuple[str, ...] = (),
     ) -> None:
-        """`copies_lag`: nodes copy their snapshots to others when they are told to, so many steps behind."""
+        """`copies_lag`: nodes copy their snapshots to others when they are told to, so many steps behind. `racks`: of
+        the nodes in turn; "" tells none."""
         self.policy = policy or Policy()
         self.clock = FakeClock()
         self.state = State.initial()
@@ -54,6 +62,7 @@ class Cluster:
         self._spec = spec
         self._queue: deque[Event] = deque()
         self._num_nodes = 0
+        self._racks = racks or ("",)
         self._done: dict[int, int] = {}  # rank -> newest step completed and held
 
     def start(self) -> None:
@@ -103,11 +112,18 @@ class Cluster:
         return self.feed(self._exited(exit_))
 
     def hang(
-        self, culprit: int | None, code: str = "ES-H02", moved_on: bool = False, group: tuple[int, ...] = ()
+        self,
+        culprit: int | None,
+        code: str = "ES-H02",
+        moved_on: bool = False,
+        group: tuple[int, ...] = (),
+        others: tuple[int, ...] = (),
     ) -> list[Action]:
-        """The hang rule suspects; the evidence will say `code` of this rank, in a pipeline with the ranks of `group`.
-        None: it shows no fault."""
+        """The hang rule suspects; the evidence will say `code` of this rank, in a pipeline with the ranks of `group`,
+        and that `others` differ as well. None: it shows no fault."""
         self.diagnosis = _diagnosis(culprit, code, self.clock.now)
+        if others:
+            self.diagnosis = msgspec.structs.replace(self.diagnosis, ranks=(*self.diagnosis.ranks, *others))
         if group:
             pipeline = {"group": "mesh_pp", "group_ranks": group, "confidence": Confidence.MEDIUM}
             self.diagnosis = msgspec.structs.replace(self.diagnosis, **pipeline)
@@ -159,6 +175,12 @@ class Cluster:
         error = ErrorReport(kind=kind, message="bad", place=place, at=self.clock.now)
         return self.end(rank, code=1, error=error)
 
+    def say(self, rank: int, message: str, place: str = "train.py:10") -> list[Action]:
+        """The rank raises with these words, which are understood by the real knowledge base."""
+        error = ErrorReport(kind="RuntimeError", message=message, place=place, at=self.clock.now)
+        finding = end_of_rank("", error, rank=rank, at=self.clock.now)
+        return self.end(rank, code=1, error=error, finding=finding)
+
     def lose_peer(self, rank: int) -> list[Action]:
         """The rank ends because another one is gone."""
         return self.end(rank, code=1, error=CONSEQUENCE)
@@ -173,6 +195,14 @@ class Cluster:
         """With its memory."""
         self.memory.lose(node, keep=False)
         return self.feed(events.NodeLost(at=self.clock.now, node=node, reason=reason, signal=9))
+
+    def lose_rack(self, rack: str) -> list[Action]:
+        """All of its nodes, before anybody has done anything about the first."""
+        nodes = [m.node for m in self.state.members.values() if m.rack == rack and m.role is not Role.OUT]
+        for node in nodes:
+            self.memory.lose(node, keep=False)
+        why = "its process was killed by SIGKILL"
+        return self.feed(*(events.NodeLost(at=self.clock.now, node=node, reason=why, signal=9) for node in nodes))
 
     def silence(self, node: str, silent_s: float = 3.6) -> list[Action]:
         """Nothing is heard of it any more; the engine can still end it."""
@@ -304,7 +334,10 @@ class Cluster:
     def _join(self) -> None:
         node, endpoint = f"n{self._num_nodes}", f"host-n{self._num_nodes}:7000"
         self._num_nodes += 1
-        joined = events.NodeJoined(at=self.clock.now, node=node, host=f"host-{node}", pid=100, endpoint=endpoint)
+        rack = self._racks[(self._num_nodes - 1) % len(self._racks)]
+        joined = events.NodeJoined(
+            at=self.clock.now, node=node, host=f"host-{node}", pid=100, endpoint=endpoint, rack=rack
+        )
         self._queue.append(joined)
 
     def _start_workers(self, action: actions.StartWorkers) -> None:

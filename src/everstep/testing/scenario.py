@@ -71,8 +71,8 @@ class _Player:
         return describe_actions(actions)
 
     def run(self, args: list[str]) -> list[Action]:
-        """run ranks=4 nodes=2 standby=1 mode=act policy=default snapshots=yes copies_lag=1 disk=/ckpt every=600
-        max_restarts=3 ..."""
+        """run ranks=4 nodes=2 racks=a,b standby=1 mode=act policy=default snapshots=yes copies_lag=1 disk=/ckpt
+        every=600 max_restarts=3 ..."""
         options = dict(arg.split("=", 1) for arg in args)
         nodes = int(options.pop("nodes", "1"))
         spec = RunSpec(
@@ -85,6 +85,7 @@ class _Player:
             checkpoint_dir=options.pop("disk", ""),
             checkpoint_every_s=float(options.pop("every", "600")),
         )
+        racks = tuple(options.pop("racks", "").split(","))
         snapshots = options.pop("snapshots", "yes") == "yes"
         copies_lag = int(options.pop("copies_lag")) if "copies_lag" in options else None
         preset = PRESETS[options.pop("policy", "default")]
@@ -94,7 +95,7 @@ class _Player:
         if unknown:
             raise ScenarioError(f"unknown options {sorted(unknown)}")
         policy = Policy(**{**fields, **{k: type(fields[k])(v) for k, v in values.items()}})
-        self._cluster = Cluster(spec, policy, snapshots=snapshots, copies_lag=copies_lag)
+        self._cluster = Cluster(spec, policy, snapshots=snapshots, copies_lag=copies_lag, racks=racks)
         self._cluster.start()
         return self._cluster.actions
 
@@ -155,14 +156,15 @@ def _answer(player: _Player, args: list[str]) -> list[Action]:
 
 
 def _hang(player: _Player, args: list[str]) -> list[Action]:
-    """hang RANK [CODE] [group=0,1] | hang none | hang moved-on: what the hang rule suspects, and what the evidence then
-    says."""
+    """hang RANK [CODE] [group=0,1] [others=2,3] | hang none | hang moved-on: what the hang rule suspects, and what the
+    evidence then says."""
     if args[0] in ("none", "moved-on"):
         culprit = None if args[0] == "none" else 0
         return player.cluster.hang(culprit, moved_on=args[0] == "moved-on")
-    group = next((arg.removeprefix("group=").split(",") for arg in args if arg.startswith("group=")), ())
+    given = dict(arg.split("=", 1) for arg in args if "=" in arg)
+    group, others = (tuple(map(int, given[k].split(","))) if k in given else () for k in ("group", "others"))
     codes = [arg for arg in args[1:] if "=" not in arg]
-    return player.cluster.hang(int(args[0]), codes[0] if codes else "ES-H02", group=tuple(map(int, group)))
+    return player.cluster.hang(int(args[0]), codes[0] if codes else "ES-H02", group=group, others=others)
 
 
 def _break(player: _Player, args: list[str]) -> list[Action]:
@@ -271,8 +273,10 @@ COMMANDS: dict[str, Callable[[_Player, list[str]], list[Action]]] = {
     "signal": lambda player, args: player.cluster.end(int(args[0]), signal=int(args[1])),
     "exit": lambda player, args: player.cluster.end(int(args[0]), code=int(args[1])),
     "raise": lambda player, args: player.cluster.raise_in(int(args[0]), *args[1:]),
+    "say": lambda player, args: player.cluster.say(int(args[0]), " ".join(args[1:])),
     "lose-peer": lambda player, args: player.cluster.lose_peer(int(args[0])),
     "lose-node": _node_event,
+    "lose-rack": lambda player, args: player.cluster.lose_rack(args[0]),
     "silent": lambda player, args: player.cluster.silence(args[0]),
     "succeed": lambda player, args: player.cluster.succeed(),
     "update": _update,
