@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test soak search lint types imports pytest bench clean
+.PHONY: install demo test soak search lint types imports pytest pytest-pure pytest-real bench clean
 
 install: $(STAMP)
 
@@ -29,8 +29,16 @@ types: install
 imports: install
 	$(BIN)/lint-imports
 
+# Beside each other: the tests with processes mostly wait, and leave a core to those that only compute.
 pytest: install
-	$(BIN)/pytest
+	@$(MAKE) --no-print-directory -j2 pytest-pure pytest-real
+
+pytest-pure: install
+	@nice $(BIN)/pytest --ignore=tests/integration > .pytest-pure.log 2>&1; \
+	code=$$?; cat .pytest-pure.log; rm -f .pytest-pure.log; exit $$code
+
+pytest-real: install
+	$(BIN)/pytest tests/integration
 
 soak: install
 	$(BIN)/pytest -m soak

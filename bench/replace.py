@@ -1,4 +1,5 @@
-"""How long a training is away when a whole node is killed: everstep with standbys, and NVIDIA's ft_launcher.
+"""How long a training is away when a whole node is killed: everstep with standbys, NVIDIA's ft_launcher with spare
+nodes, and torchrun with as many launchers.
 
 SIGKILL of one node's agent and of everything below it, to the first new step of the slowest rank. Four nodes of one
 rank and two that wait; the next node is killed when the one that came in, and whoever waits after it, are ready. Every
@@ -26,14 +27,21 @@ from pathlib import Path
 
 from figures import seconds, spread, table
 from launched import Launched, adopt_orphans, descendants, end_on_sigterm, launched
-from peers import MAX_RESTARTS, ft_launcher
+from peers import MAX_RESTARTS, Contender, torchrun
+from spares import ft_launcher_with_spares
 from steplog import StepLogs, first_step_of_slowest, latest_by_rank, steps_of_attempt
 
 SCRIPT = Path(__file__).with_name("replace_script.py")
 NUM_NODES, NUM_WAITING = 4, 2
 MIN_STEPS = 20
-START_S, RECOVERY_S = 180.0, 90.0
-CONTENDERS = ("everstep", "ft_launcher")
+START_S, RECOVERY_S = 600.0, 300.0
+"""Only a launcher that never trains, or never comes back, waits so long."""
+
+SETTLE_S = 15.0
+"""From the first steps to the kill, for launchers that do not tell when their spare nodes wait. Generous: a launcher's
+own imports take some seconds, and up to this on a busy machine."""
+
+CONTENDERS = ("everstep", "ft_launcher", "torchrun")
 _POLL_S = 0.02
 
 
@@ -62,9 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in args.only:
             folder = Path(scratch) / name
             (folder / "steps").mkdir(parents=True)
-            contest = _everstep if name == "everstep" else _nvidia
             try:
-                found += contest(folder, args)
+                found += _everstep(folder, args) if name == "everstep" else _launchers(name, folder, args)
             except NeverTrainedError as failure:
                 print(f"{name}: {failure}", file=sys.stderr)
     print(report(found, args))
@@ -84,7 +91,8 @@ def report(found: list[Replaced], args: argparse.Namespace) -> str:
             spans = (seconds(figures.median), seconds(figures.least), seconds(figures.most))
             rows.append((name, str(figures.num), str(figures.num - figures.num_never), *spans, told))
     how = "and its memory" if args.lose else "agent and rank"
-    head = f"SIGKILL of one of {NUM_NODES} nodes ({how}), {NUM_WAITING} waiting, network {args.network},"
+    load = " ".join(f"{each:.1f}" for each in os.getloadavg())
+    head = f"SIGKILL of one of {NUM_NODES} nodes ({how}), {NUM_WAITING} waiting, network {args.network}, load {load},"
     return f"{head} to the first new step of the slowest rank\n\n" + table(
         ("launcher", "kills", "came back", "median", "min", "max", "completed steps lost"), rows
     )
@@ -108,16 +116,27 @@ def _everstep(folder: Path, args: argparse.Namespace) -> Iterator[Replaced]:
             yield _measure("everstep", running, logs, kill, node, killing, resumes=True)
 
 
-def _nvidia(folder: Path, args: argparse.Namespace) -> Iterator[Replaced]:
-    """As many launchers as there are nodes; those that are too many wait in the rendezvous. A killed one is started
-    again, as a scheduler would do. The first one, which holds the rendezvous, is never killed."""
-    contender = ft_launcher(install=not args.no_install)
+def _peer(name: str, port: int, args: argparse.Namespace) -> tuple[Contender, list[str]]:
+    """A launcher and its arguments: one per node, those that are too many wait."""
+    if name == "ft_launcher":
+        contender = ft_launcher_with_spares(install=not args.no_install)
+        command, nodes = list(contender.command), f"{NUM_NODES}:{NUM_NODES + NUM_WAITING}"
+    else:
+        contender = torchrun(workaround=True)
+        command, nodes = [word for word in contender.command if word != "--standalone"], str(NUM_NODES)
+        command += ["--monitor-interval", "0.1"]
+    command += ["--nnodes", nodes, "--nproc-per-node", "1", "--max-restarts", str(MAX_RESTARTS), "--rdzv-id", "bench"]
+    return contender, [*command, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+
+
+def _launchers(name: str, folder: Path, args: argparse.Namespace) -> Iterator[Replaced]:
+    """As many as there are nodes. A killed one is started again when the job trains, as a scheduler would do, and
+    waits. The first one, which holds the rendezvous, is never killed."""
+    contender, command = _peer(name, _free_port(), args)
     if contender.absent is not None:
         raise NeverTrainedError(f"absent: {contender.absent}")
-    env = {**os.environ, "EVERSTEP_BENCH_DIR": str(folder / "steps"), "TMPDIR": str(folder)}
-    command = [contender.command[0], "--ignore-missing-fault-tol-cfg", "--nproc-per-node", "1"]
-    command += ["--nnodes", str(NUM_NODES), "--max-restarts", str(MAX_RESTARTS), "--rdzv-id", "bench"]
-    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{_free_port()}"]
+    print(f"{name} {contender.version}: {' '.join(command[1:])}", file=sys.stderr)
+    env = {**os.environ, **contender.env, "EVERSTEP_BENCH_DIR": str(folder / "steps"), "TMPDIR": str(folder)}
     rng = random.Random(args.seed)
     with contextlib.ExitStack() as all_nodes:
 
@@ -129,12 +148,13 @@ def _nvidia(folder: Path, args: argparse.Namespace) -> Iterator[Replaced]:
         logs = StepLogs(folder / "steps")
         for kill in range(1, args.kills + 1):
             _train(nodes[0], logs, lambda: True)
+            time.sleep(SETTLE_S)  # those that wait have to be ready, and do not say so
+            logs.read()
             pids = {step.pid for step in latest_by_rank(logs.done).values()}
             training = [n for n, one in nodes.items() if n and pids & set(descendants(one.pid))]
             victim = rng.choice(training)
-            one = _measure(
-                "ft_launcher", nodes[0], logs, kill, str(victim), partial(_kill_all, nodes[victim].pid), resumes=False
-            )
+            killing = partial(_kill_all, nodes[victim].pid)
+            one = _measure(name, nodes[0], logs, kill, str(victim), killing, resumes=False)
             yield one
             if one.recovered_s is None:
                 return
