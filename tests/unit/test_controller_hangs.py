@@ -35,8 +35,8 @@ def signals(rank: int, now: float, last_at: float, **changes: object) -> Signals
 class Job:
     """Two ranks, seen every half second; they do a step every 0.1 s until `stands_at`."""
 
-    def __init__(self, state: State = STATE, **changes: object) -> None:
-        self.watch = HangWatch(Policy())
+    def __init__(self, state: State = STATE, policy: Policy | None = None, **changes: object) -> None:
+        self.watch = HangWatch(policy or Policy())
         self.state = state
         self.now = 0.0
         self.generation = 0
@@ -65,6 +65,13 @@ def test_a_job_that_stands_still_is_suspected_once_and_soon():
     assert "device" in suspected.silent[0]
     assert not job.watch.has_moved_on()
     assert job.until(job.now + 3), "still standing after a while: suspected again"
+
+
+def test_a_policy_that_does_not_look_for_hangs_finds_none():
+    job = Job(policy=Policy(watch_hangs=False))
+    job.until(10)
+    job.stands_at = 10.0
+    assert job.until(200) == []
 
 
 def test_a_hang_that_is_left_alone_is_told_ever_less_often():

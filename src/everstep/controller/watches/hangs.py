@@ -171,6 +171,8 @@ class HangWatch:
         self._num_in_vain = 0
 
     def _may_suspect(self, at: float) -> bool:
+        if not self._policy.watch_hangs:
+            return False  # signals come for the sake of slowness as well
         if 0 <= at - self._blind_at < self._policy.hang_window_s or 0 <= at - self._resumed_at < RESUMED_S:
             return False
         pause_s = min(MAX_AGAIN_S, AGAIN_S * 2.0 ** min(self._num_in_vain - 1, 16))
