@@ -3,10 +3,13 @@ finding out what each tensor is.
 
 A guess is checked against every tensor, in bulk and after the walk: kind, shape, place in memory, and which of them
 share it. Where it fails, the walk is thrown away and done again tensor by tensor. So what is packed is the same either
-way, and so are its bytes. Used by `checkpoint.packing` only.
+way. Of tensors that were recalled (`checkpoint.recalling`), the objects are known to be the same; those that still lie
+where they lay are only asked for what `tensor.data = ...` could have changed there. Used by `checkpoint.packing` only.
 """
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -17,6 +20,7 @@ Reduced = tuple[Any, ...]
 
 _traits = attrgetter("layout", "dtype", "device", "shape", "requires_grad")
 _attributes = attrgetter("__dict__")
+_looks = attrgetter("shape", "dtype", "requires_grad")
 
 _UNEXPECTED: Reduced = (torch.Tensor, ())
 """For a tensor too many: the count is wrong, so nobody will ever read it."""
@@ -29,7 +33,9 @@ class Expected:
         """All of them plain ones. `reduced`: (function, (number of the stored tensor, ...)) of each."""
         self._reduced = reduced
         self._kinds = _kinds(met)
-        self._sharing = _sharing(_addresses(met))
+        self._seen = list(map(_looks, met))
+        self._addresses = _addresses(met)
+        self._sharing = _sharing(self._addresses)
         firsts: dict[int, int] = {}
         for index, (_, (number, *_)) in enumerate(reduced):
             firsts.setdefault(number, index)
@@ -41,14 +47,39 @@ class Expected:
     def stored(self, walk: "Walk") -> tuple[list[torch.Tensor], list[int]] | None:
         """The tensors to store and their addresses; None: the walk has met others than expected."""
         met = walk.met
-        if len(met) != len(self._reduced) or (kinds := _kinds(met)) is None or kinds != self._kinds:
+        if len(met) != len(self._reduced):
+            return None
+        walked = [section.at for section in walk.sections() if not section.is_recalled]
+        if not all(self._is_kind(at, met) for at in walked):
             return None
         addresses = _addresses(met)
-        if _sharing(addresses) != self._sharing:
+        recalled = [section.at for section in walk.sections() if section.is_recalled]
+        if not all(self._looks_the_same(at, met, addresses) for at in recalled):
             return None
+        if addresses != self._addresses:
+            if _sharing(addresses) != self._sharing:
+                return None
+            self._addresses = addresses
         if self._firsts is None:
             return met, addresses
         return [met[index] for index in self._firsts], [addresses[index] for index in self._firsts]
+
+    def _looks_the_same(self, at: slice, met: list[torch.Tensor], addresses: list[int]) -> bool:
+        if addresses[at] != self._addresses[at]:
+            return self._is_kind(at, met)
+        return list(map(_looks, met[at])) == self._seen[at]
+
+    def _is_kind(self, at: slice, met: list[torch.Tensor]) -> bool:
+        kinds = _kinds(met[at])
+        return kinds is not None and kinds == [each[at] for each in self._kinds or ()]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Section:
+    """A stretch of what a walk has met."""
+
+    at: slice
+    is_recalled: bool
 
 
 class Walk:
@@ -56,11 +87,33 @@ class Walk:
 
     def __init__(self, reduced: list[Reduced]) -> None:
         self.met: list[torch.Tensor] = []  # also keeps them alive: an address must not be given out twice
-        self.reduce = _answering(self.met, reduced)
+        self._answers = iter(reduced)
+        self._sections: list[Section] = []
+        self.reduce = _answering(self.met, self._answers)
+
+    def recall(self, tensors: list[torch.Tensor]) -> None:
+        """These would be met now."""
+        self.close(is_recalled=False)
+        self.met += tensors
+        next(islice(self._answers, len(tensors), len(tensors)), None)
+        self.close(is_recalled=True)
+
+    def close(self, *, is_recalled: bool = False) -> slice:
+        """What was met since the last call was all of one kind; where it is."""
+        begun = self._sections[-1].at.stop if self._sections else 0
+        at = slice(begun, len(self.met))
+        if at.stop > at.start:
+            self._sections.append(Section(at, is_recalled))
+        return at
+
+    def sections(self) -> list[Section]:
+        """All of it."""
+        self.close()
+        return self._sections
 
 
-def _answering(met: list[torch.Tensor], reduced: list[Reduced]) -> Callable[[torch.Tensor], Reduced]:
-    append, expected = met.append, iter(reduced)
+def _answering(met: list[torch.Tensor], expected: Iterator[Reduced]) -> Callable[[torch.Tensor], Reduced]:
+    append = met.append
 
     def reduce(tensor: torch.Tensor) -> Reduced:
         append(tensor)

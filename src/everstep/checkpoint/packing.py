@@ -8,7 +8,7 @@ not come from an arena: this is memory that the same run wrote, and its checksum
 
 As long as the tensors of a state have the same shapes as in the step before, offsets and views of the
 destination are reused, writing is one `_foreach_copy_`, and what a walk meets is guessed and checked
-(`checkpoint.expecting`).
+(`checkpoint.expecting`), or not walked through at all (`checkpoint.recalling`).
 """
 
 import copyreg
@@ -23,7 +23,8 @@ from typing import Any
 import torch
 
 from everstep.checkpoint.dividing import Division
-from everstep.checkpoint.expecting import Expected, Reduced
+from everstep.checkpoint.expecting import Expected, Reduced, Walk
+from everstep.checkpoint.recalling import PROTOCOL, Part, PartError
 
 _ALIGN_BYTES = 64
 ELSEWHERE = -1  # in place of an offset: another rank of the node keeps this tensor
@@ -43,14 +44,6 @@ Divide = Callable[[object, list[torch.Tensor], list[int]], Division | None]
 """Given the plan (to be compared by identity), the tensors and their addresses."""
 
 Signature = tuple[Any, ...]  # (shape, stride, dtype, device) of one tensor
-
-
-class PartError(Exception):
-    """One part of the state cannot be written or read. `part` is the keyword in `State(...)`."""
-
-    def __init__(self, part: str, cause: BaseException) -> None:
-        super().__init__(f"{type(cause).__name__}: {cause}")
-        self.part = part
 
 
 class DamagedError(Exception):
@@ -172,26 +165,43 @@ class Packer:
         self._expected: Expected | None = None
 
     def pack(self, parts: Mapping[str, Any], divide: Divide | None = None) -> Packed:
-        """Raises PartError naming the part that cannot be pickled. Nothing is copied yet. What `divide` gives to others
-        is left out."""
-        return self._pack_as_expected(parts, divide) or self._pack(parts, divide)
+        """`parts`: state dicts, or a `Part` that makes one if it has to. Raises PartError naming the part that cannot
+        be made or pickled. Nothing is copied yet. What `divide` gives to others is left out."""
+        made: dict[str, Any] = {}  # each at most once, however often it is walked through
+        return self._pack_as_expected(parts, made, divide) or self._pack(parts, made, divide)
 
-    def _pack_as_expected(self, parts: Mapping[str, Any], divide: Divide | None) -> Packed | None:
+    def _pack_as_expected(self, parts: Mapping[str, Any], made: dict[str, Any], divide: Divide | None) -> Packed | None:
         expected, plan = self._expected, self._plan
         if expected is None or plan is None:
             return None
         walk = expected.walk()
-        pickled = _pickle_parts(parts, dict.fromkeys(_PLAIN_TYPES, walk.reduce))
+        pickled: dict[str, bytes] = {}
+        walked: list[tuple[str, slice]] = []
+        table = {**copyreg.dispatch_table, **dict.fromkeys(_PLAIN_TYPES, walk.reduce)}
+        for name, part in parts.items():
+            recalled = part.recall() if isinstance(part, Part) else None
+            if recalled is not None:
+                walk.recall(recalled.tensors)
+                pickled[name] = recalled.pickled
+                continue
+            pickled[name] = _pickle_part(name, _made(name, part, made), table)
+            walked.append((name, walk.close()))
         found = expected.stored(walk)
         if found is None:
             self._expected = None
+            for part in parts.values():
+                if isinstance(part, Part):
+                    part.forget()
             return None
+        for name, at in walked:
+            _note(parts[name], made[name], expected, walk, at)
         tensors, addresses = found
         return self._packed(plan, tensors, tensors, addresses, pickled, divide)
 
-    def _pack(self, parts: Mapping[str, Any], divide: Divide | None) -> Packed:
+    def _pack(self, parts: Mapping[str, Any], made: dict[str, Any], divide: Divide | None) -> Packed:
         tensors = _Tensors()
-        pickled = _pickle_parts(parts, tensors.reducers())
+        table = {**copyreg.dispatch_table, **tensors.reducers()}
+        pickled = {name: _pickle_part(name, _made(name, part, made), table) for name, part in parts.items()}
         plan = self._plan
         if plan is None or plan.signatures != tensors.signatures:
             plan = self._plan = _make_plan(tensors.signatures, tensors.found)
@@ -226,14 +236,31 @@ def _told(division: Division) -> tuple[int, tuple[int, ...], dict[int, tuple[str
     return division.rank, division.ranks, division.owners
 
 
-def _pickle_parts(parts: Mapping[str, Any], reducers: dict[type, Callable[[Any], Any]]) -> dict[str, bytes]:
-    table = {**copyreg.dispatch_table, **reducers}
-    return {name: _pickle_part(name, value, table) for name, value in parts.items()}
+def _made(name: str, part: object, made: dict[str, Any]) -> Any:  # noqa: ANN401 - the state dict of a part
+    if name not in made:
+        made[name] = part.make() if isinstance(part, Part) else part
+    return made[name]
 
 
-def _pickle_part(name: str, value: object, table: dict[type, Callable[[Any], Any]]) -> bytes:
+def _note(part: object, state: Any, expected: Expected, walk: Walk, at: slice) -> None:  # noqa: ANN401
+    """The next walk need not go through this part again."""
+    if not isinstance(part, Part):
+        return
+
+    def again(value: object) -> bytes:
+        answers = expected.walk()
+        answers.recall(walk.met[: at.start])
+        table = {**copyreg.dispatch_table, **dict.fromkeys(_PLAIN_TYPES, answers.reduce)}
+        return _pickle_part(part.name, value, table, PROTOCOL)
+
+    part.note(state, walk.met[at], again)
+
+
+def _pickle_part(
+    name: str, value: object, table: dict[type, Callable[[Any], Any]], protocol: int = pickle.HIGHEST_PROTOCOL
+) -> bytes:
     file = io.BytesIO()
-    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
+    pickler = pickle.Pickler(file, protocol)
     # Asked only for objects that pickle does not know itself: cheaper than persistent_id, which sees every key.
     pickler.dispatch_table = table
     try:

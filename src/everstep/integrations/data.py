@@ -12,7 +12,7 @@ indices are left out. A loader that keeps its own position (`torchdata`'s Statef
 programs, and by the modules beside this one; it knows nothing of snapshots.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -143,24 +143,13 @@ class ResumableLoader:
 
 
 def _for_others(state: dict[str, Any]) -> dict[str, Any]:
-    """Random state as plain bytes: tensors that differ from rank to rank could not go to another number of ranks."""
-    if state["random"] is not None:
-        state["random"] = _with_torch(state["random"], _bytes_of)
-    if "fetches" in state:
-        state["fetches"] = {number: _with_torch(random, _bytes_of) for number, random in state["fetches"].items()}
+    """Generators' states as plain bytes: tensors that differ from rank to rank could not go to another number of
+    ranks."""
     return state | {"seeds": {path: _bytes_of(seed) for path, seed in state["seeds"].items()}}
 
 
 def _from_others(state: dict[str, Any]) -> dict[str, Any]:
-    if state["random"] is not None:
-        state["random"] = _with_torch(state["random"], _tensor_of)
-    if "fetches" in state:
-        state["fetches"] = {number: _with_torch(random, _tensor_of) for number, random in state["fetches"].items()}
     return state | {"seeds": {path: _tensor_of(seed) for path, seed in state["seeds"].items()}}
-
-
-def _with_torch(random: Random, change: Callable[[Any], Any]) -> Random:
-    return random | {"torch": change(random["torch"])}
 
 
 def _bytes_of(generator_state: torch.Tensor) -> bytes:

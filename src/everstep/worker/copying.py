@@ -130,9 +130,8 @@ class Copier:
 
     def prepare(self, job: Job) -> None:
         """Keep it ready. There must be no other one under way (`settle`)."""
-        with self._changed:
+        with self._changed:  # nobody is woken up: there is nothing to do yet
             self._job = job
-            self._changed.notify_all()
 
     def start(self, job: Job) -> bool:
         """Begin the copy; False: an optimizer has begun since."""
@@ -202,9 +201,11 @@ class Copier:
         self._held_until = time.monotonic() + HELD_S
 
     def let_seal(self) -> None:
-        if self._held_until:
+        if not self._held_until:
+            return
+        self._held_until = 0.0
+        if not self._is_asked():  # or it looks by itself, after the copy, and need not be woken up twice
             with self._changed:
-                self._held_until = 0.0
                 self._changed.notify_all()
 
     def end(self) -> None:

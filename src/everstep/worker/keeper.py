@@ -15,13 +15,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import Any, Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from everstep.checkpoint import arena as arenas
-from everstep.checkpoint.packing import Packed, Packer, PartError, Target, copy
+from everstep.checkpoint.packing import Packed, Packer, Target, copy
+from everstep.checkpoint.recalling import PartError
 from everstep.worker import cadence, ddp_order, replicas
 from everstep.worker.capturing import is_capturing
 from everstep.worker.copying import TORN, Copier, Job
@@ -246,15 +248,15 @@ class Keeper:
             later = later + [number for number in now if tensors[number].device.type != "cpu"]
             now = [number for number in now if tensors[number].device.type == "cpu"]
         began = time.perf_counter()
-        copy([places[number] for number in now], [tensors[number] for number in now])
+        copy(_picked(now, places), _picked(now, tensors))
         took_s = time.perf_counter() - began
         return Job(
             step=step,
             arena=arena,
             where=target.write_skeleton(packed),
-            places=[places[number] for number in later],
-            tensors=[tensors[number] for number in later],
-            owners=[packed.owners[number] for number in theirs.later],
+            places=_picked(later, places),
+            tensors=_picked(later, tensors),
+            owners=_picked(theirs.later, packed.owners),
             devices=packed.devices,
             is_to_compare=not self._is_compared and any(tensors[number].device.type == "cpu" for number in later),
             at_once_s=took_s if theirs.now_bytes > FELT_BYTES else 0.0,
@@ -310,6 +312,11 @@ class Keeper:
         self._told.add(where)
         print(f"everstep: rank {self._runtime.rank}: {what}", file=sys.stderr, flush=True)  # noqa: T201 - for people
         self._runtime.report_fault(f"state: {where}", what)
+
+
+def _picked(numbers: list[int], among: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Those of these numbers."""
+    return list(itemgetter(*numbers)(among)) if len(numbers) > 1 else [among[number] for number in numbers]
 
 
 def _pace_text(pace: cadence.Cadence, step: int) -> str:

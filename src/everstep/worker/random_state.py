@@ -6,6 +6,7 @@ go into the State as objects.
 """
 
 import array
+import ctypes
 import random
 import sys
 from typing import Any
@@ -16,8 +17,8 @@ import torch
 def capture() -> dict[str, Any]:
     """Everything `restore` needs, cheap to pickle."""
     state = capture_host()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state_all()
+    if torch.cuda.is_initialized():
+        state["cuda"] = [_bytes_of(each) for each in torch.cuda.get_rng_state_all()]
     return state
 
 
@@ -26,11 +27,15 @@ def capture_host() -> dict[str, Any]:
     version, words, gauss = random.getstate()
     state: dict[str, Any] = {
         "python": (version, array.array("Q", words).tobytes(), gauss),
-        "torch": torch.get_rng_state(),
+        "torch": _bytes_of(torch.get_rng_state()),
     }
     numpy = sys.modules.get("numpy")
     if numpy is not None and "numpy.random" in sys.modules:
-        state["numpy"] = numpy.random.get_state()
+        drawn = numpy.random.get_state()
+        if isinstance(drawn, tuple):  # or another generator than NumPy's usual one was put in its place
+            name, words, *rest = drawn
+            drawn = (name, words.tobytes(), *rest)  # an array takes ten times as long to pickle
+        state["numpy"] = drawn
     return state
 
 
@@ -38,10 +43,24 @@ def restore(state: dict[str, Any]) -> None:
     """Set what was captured. What this process does not have (NumPy not imported, fewer devices) raises."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(array.array("Q", words)), gauss))
-    torch.set_rng_state(state["torch"])
+    torch.set_rng_state(_tensor_of(state["torch"]))
     if "numpy" in state:
         import numpy as np
 
-        np.random.set_state(state["numpy"])
+        drawn = state["numpy"]
+        if isinstance(drawn, tuple):
+            name, words, *rest = drawn
+            drawn = (name, np.frombuffer(words, dtype=np.uint32), *rest)
+        np.random.set_state(drawn)
     if "cuda" in state:
-        torch.cuda.set_rng_state_all(state["cuda"])
+        torch.cuda.set_rng_state_all([_tensor_of(each) for each in state["cuda"]])
+
+
+def _bytes_of(state: torch.Tensor) -> bytes:
+    """As bytes it goes with the pickle. A tensor of its own in every step would have to be copied at once."""
+    return ctypes.string_at(state.data_ptr(), state.nbytes)
+
+
+def _tensor_of(state: bytes | torch.Tensor) -> torch.Tensor:
+    """Earlier versions kept the tensor."""
+    return state if isinstance(state, torch.Tensor) else torch.frombuffer(bytearray(state), dtype=torch.uint8)

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from everstep.checkpoint.packing import PartError
+from everstep.checkpoint.recalling import Part
 from everstep.checkpoint.stored import Stored
 from everstep.errors import EverstepError, SnapshotError
 from everstep.worker import ddp_order, random_state, restoring
@@ -59,6 +59,7 @@ class State:
                     f"{' and no '.join(missing)}; give an object with both, or wrap it in one"
                 )
         self._objects = {name: adapted(thing) for name, thing in objects.items()}
+        self._kept = {name: Part(name, thing) for name, thing in self._objects.items()}
         self._step = -1
         self._resumed = False
         self._random: dict[str, Any] | None = None
@@ -243,10 +244,8 @@ class State:
             keeper.take(self._step, self._parts)
 
     def _parts(self) -> dict[str, Any]:
-        states = {name: _state_of(name, thing) for name, thing in self._objects.items()}
-        states[_RANDOM] = random_state.capture()
-        states[_DDP_ORDER] = self._order.layouts if self._order is not None else None
-        return states
+        order = self._order.layouts if self._order is not None else None
+        return {**self._kept, _RANDOM: random_state.capture(), _DDP_ORDER: order}
 
     def _guarded(self, keeper: Keeper, what: str, act: Callable[[], Any]) -> bool:
         """Run something of ours; a failure is said and reported, and training goes on."""
@@ -265,13 +264,6 @@ def _begin_account(runtime: Runtime) -> None:
     runtime.loop_began()
     if runtime.board.last_step is not None:
         runtime.board.set_phase(Phase.STEPPING)  # another loop after one that ended
-
-
-def _state_of(name: str, thing: Stateful) -> object:
-    try:
-        return thing.state_dict()
-    except Exception as error:
-        raise PartError(name, error) from error
 
 
 def _load(name: str, thing: Stateful, stored: Stored) -> None:

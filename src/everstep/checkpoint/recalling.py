@@ -1,0 +1,285 @@
+"""What is in the state dict of a model or an optimizer, told without making it.
+
+Between two steps only bytes of tensors change in most of them; to make the dict and to walk through it again is most of
+what a snapshot would cost the program. So the object's make-up is noted when its dict was walked through, and as long
+as it is the same (the same modules, the same parameters, the same state, as identical objects under the same names) the
+walk would meet the same tensors in the same order. Only for objects whose `state_dict` is torch's own, without hooks;
+for all others, and whenever something is different, the dict is made as ever. Used by `worker.state`, which owns a
+`Part` for each object, and by `checkpoint.packing`, which asks it.
+"""
+
+import dataclasses
+import pickle
+from collections.abc import Callable, Iterator
+from itertools import chain
+from operator import is_, itemgetter
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+PROTOCOL = 3
+"""Of pickles that are put together from pieces: it has no frames, and counts what is to be referred to explicitly, so
+that each piece counts for itself."""
+
+MAX_IN_VAIN = 16
+"""So often in a row an object was made up anew: noting it costs more than it saves."""
+
+_SCALARS = frozenset((int, float, bool, str, type(None)))
+_detach = torch.Tensor.detach
+
+
+class PartError(Exception):
+    """One part of the state cannot be written or read. `part` is the keyword in `State(...)`."""
+
+    def __init__(self, part: str, cause: BaseException) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.part = part
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recalled:
+    """What the walk through a state dict would have met, and what it would have written."""
+
+    tensors: list[torch.Tensor]
+    pickled: bytes
+
+
+class _MakeUp(Protocol):
+    """Of one kind of object."""
+
+    def note(self, state: Any, again: Callable[[object], bytes]) -> bool:  # noqa: ANN401
+        """Note how the object is made up, and `state`, its dict, pickled by `again`; False: this cannot be told."""
+
+    def recall(self) -> Recalled | None:
+        """None: it is made up in another way than when it was noted."""
+
+
+class Part:
+    """One object of a State, and what was noted of it."""
+
+    def __init__(self, name: str, thing: Any) -> None:  # noqa: ANN401 - with a state_dict
+        self.name = name
+        self._thing = thing
+        self._make_up = _make_up_of(thing)
+        self._is_noted = False
+        self._num_in_vain = 0
+
+    def make(self) -> Any:  # noqa: ANN401
+        """Its state dict. Raises PartError."""
+        try:
+            return self._thing.state_dict()
+        except Exception as error:
+            raise PartError(self.name, error) from error
+
+    def recall(self) -> Recalled | None:
+        """None: only `make` can tell."""
+        if not self._is_noted or self._make_up is None:
+            return None
+        try:
+            recalled = self._make_up.recall()
+        except Exception:  # of another version of torch, or taken apart by the program: as ever, then
+            recalled = None
+        self._is_noted = recalled is not None
+        self._num_in_vain = 0 if recalled is not None else self._num_in_vain + 1
+        return recalled
+
+    def note(self, state: Any, met: list[torch.Tensor], again: Callable[[object], bytes]) -> None:  # noqa: ANN401
+        """The walk through `state`, just made, has met these. `again` pickles it, or something in it that has all of
+        these tensors, with PROTOCOL."""
+        self._is_noted = False
+        if self._make_up is None:
+            return
+        try:
+            recalled = self._make_up.recall() if self._make_up.note(state, again) else None
+        except Exception:
+            recalled = None
+        self._is_noted = recalled is not None and _are_the_same(recalled.tensors, met)
+        if not self._is_noted or self._num_in_vain >= MAX_IN_VAIN:
+            self._make_up = None  # it cannot be told, or not for long
+
+    def forget(self) -> None:
+        """What was noted does not fit what was met."""
+        self._is_noted = False
+
+
+def _are_the_same(recalled: list[torch.Tensor], met: list[torch.Tensor]) -> bool:
+    return len(recalled) == len(met) and all(
+        a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype
+        for a, b in zip(recalled, met, strict=True)
+    )
+
+
+def _make_up_of(thing: object) -> _MakeUp | None:
+    if isinstance(thing, nn.Module):
+        return _OfModule(thing)
+    if isinstance(thing, torch.optim.Optimizer):
+        return _OfOptimizer(thing)
+    return None
+
+
+_OWN = itemgetter(
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_non_persistent_buffers_set",
+    "_state_dict_pre_hooks",
+    "_state_dict_hooks",
+)
+
+
+class _OfModule:
+    """`state_dict` goes through modules in depth, and takes parameters and persistent buffers of each, detached."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._dicts: list[dict[str, Any]] = []
+        self._names: list[object] = []
+        self._values: list[object] = []
+        self._tensors_at: list[int] = []
+        self._pickled = b""
+
+    def note(self, state: Any, again: Callable[[object], bytes]) -> bool:  # noqa: ANN401
+        modules = list(_in_depth(self._module))
+        if not all(_is_torchs_own(type(module)) for module in modules):
+            return False
+        self._dicts = [module.__dict__ for module in modules]
+        found = self._look()
+        if found is None:
+            return False
+        self._names = [frozenset(each) if isinstance(each, set) else each for each in found[0]]
+        self._values = found[1]
+        self._tensors_at = list(self._kept())
+        self._pickled = again(state)
+        return True
+
+    def recall(self) -> Recalled | None:
+        found = self._look()
+        if found is None:
+            return None
+        names, values = found
+        if names != self._names or not _are_identical(values, self._values):
+            return None
+        return Recalled([_detach(values[at]) for at in self._tensors_at], self._pickled)
+
+    def _look(self) -> tuple[list[object], list[Any]] | None:
+        """Names and objects of all that decides what is in the dict; None: something of the program's own does."""
+        names: list[object] = []
+        values: list[Any] = []
+        for own in self._dicts:
+            parameters, buffers, modules, others, before, after = _OWN(own)
+            if before or after or "state_dict" in own or "_save_to_state_dict" in own or "get_extra_state" in own:
+                return None
+            names += tuple(parameters), tuple(buffers), tuple(modules), others
+            values += parameters.values()
+            values += buffers.values()
+            values += modules.values()
+        return names, values
+
+    def _kept(self) -> Iterator[int]:
+        """Where in the values the tensors of the dict are."""
+        at = 0
+        for own in self._dicts:
+            parameters, buffers, modules, others, *_ = _OWN(own)
+            for name, value in chain(parameters.items(), buffers.items()):
+                if value is not None and name not in others:
+                    yield at
+                at += 1
+            at += len(modules)
+
+
+def _in_depth(module: nn.Module) -> Iterator[nn.Module]:
+    """As often as it is in there: under each name a shared one has entries of its own."""
+    yield module
+    for child in module._modules.values():
+        if child is not None:
+            yield from _in_depth(child)
+
+
+def _is_torchs_own(kind: type[nn.Module]) -> bool:
+    return all(
+        getattr(kind, name, None) is getattr(nn.Module, name)
+        for name in ("state_dict", "_save_to_state_dict", "get_extra_state")
+    )
+
+
+_TAIL = b"u."  # SETITEMS, STOP
+_HEAD = pickle.PROTO + bytes([PROTOCOL]) + pickle.EMPTY_DICT + pickle.MARK
+
+
+class _OfOptimizer:
+    """`state_dict` has the state of each parameter, whose tensors stay, and the groups, whose numbers change with every
+    step of a scheduler: these are pickled anew and put behind the rest."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._names: list[object] = []
+        self._values: list[object] = []
+        self._tensors: list[torch.Tensor] = []
+        self._numbers: list[list[int]] = []  # of each group's parameters
+        self._state = b""
+
+    def note(self, state: Any, again: Callable[[object], bytes]) -> bool:  # noqa: ANN401
+        if type(self._optimizer).state_dict is not torch.optim.Optimizer.state_dict or list(state) != [_STATE, _GROUPS]:
+            return False
+        found = self._look()
+        if found is None:
+            return False
+        self._names, self._values = found
+        of_state = list(chain.from_iterable(each.values() for each in self._optimizer.state.values()))
+        if not all(isinstance(value, torch.Tensor) or type(value) in _SCALARS for value in of_state):
+            return False
+        self._tensors = [value for value in of_state if isinstance(value, torch.Tensor)]
+        self._numbers = [group["params"] for group in state[_GROUPS]]
+        self._state = _piece(_STATE) + again(state[_STATE])[2:-1] + _piece(_GROUPS)
+        return True
+
+    def recall(self) -> Recalled | None:
+        found = self._look()
+        if found is None:
+            return None
+        names, values = found
+        if names != self._names or not _are_identical(values, self._values):
+            return None
+        groups = []
+        for group, numbers in zip(self._optimizer.param_groups, self._numbers, strict=True):
+            packed = {name: value for name, value in group.items() if name != "params"}
+            if not all(map(_is_constant, packed.values())):
+                return None
+            packed["params"] = numbers
+            groups.append(packed)
+        return Recalled(list(self._tensors), _HEAD + self._state + _piece(groups) + _TAIL)
+
+    def _look(self) -> tuple[list[object], list[Any]] | None:
+        """As of a module."""
+        optimizer = self._optimizer
+        own = optimizer.__dict__
+        if own["_optimizer_state_dict_pre_hooks"] or own["_optimizer_state_dict_post_hooks"] or "state_dict" in own:
+            return None
+        states = list(optimizer.state.values())
+        values: list[Any] = list(optimizer.state)
+        for group in optimizer.param_groups:
+            values += group["params"]
+        values += chain.from_iterable(map(dict.values, states))
+        names: list[object] = list(map(tuple, states))
+        names.append([len(group["params"]) for group in optimizer.param_groups])
+        return names, values
+
+
+_STATE, _GROUPS = "state", "param_groups"
+
+
+def _piece(value: object) -> bytes:
+    """Of a pickle, without its head and its end."""
+    return pickle.dumps(value, PROTOCOL)[2:-1]
+
+
+def _is_constant(value: object) -> bool:
+    """Whether it is of numbers and text only."""
+    if type(value) in (tuple, list):
+        return all(type(each) in _SCALARS for each in value)  # type: ignore[attr-defined]
+    return type(value) in _SCALARS
+
+
+def _are_identical(values: list[object], others: list[object]) -> bool:
+    return len(values) == len(others) and all(map(is_, values, others))
