@@ -29,7 +29,8 @@ SAMPLE_S = 0.6
 
 SPILL_S = 0.3
 SPILL_STEP_S = 0.005
-"""Frames are written within a millisecond of the signal; complete is what has not grown for one step."""
+"""Frames are written within a millisecond of the signal, where there is a processor for the rank; a busy machine gets
+what is left of the time. Complete is what has not grown for one step."""
 
 REFUSED_S = 60.0
 """Not permitted is not permitted a moment later either; but a container may be given the right."""
@@ -62,6 +63,7 @@ class Stacks:
         self, worker: Worker, limit_s: float, *, by_signal: bool = False, sample_s: float = SAMPLE_S
     ) -> Look:
         """`by_signal`: as the last resort, interrupt the rank. Only for evidence, not for routine."""
+        until = time.monotonic() + limit_s
         reserved_s = sample_s + (SPILL_S if by_signal else 0.0)
         threads, why_not = await self.take(worker.pid, max(limit_s / 2, limit_s - reserved_s))
         if threads:
@@ -74,7 +76,7 @@ class Stacks:
             return Look(threads=threads, source="sampler", missing=tuple(missing))
         missing.append(f"sampler: {why_not}")
         if by_signal and worker.watch.spill is not None and worker.is_alive:
-            threads, why_not = await _spilled(worker, worker.watch.spill)
+            threads, why_not = await _spilled(worker, worker.watch.spill, until)
             if threads:
                 return Look(threads=threads, source="signal", missing=tuple(missing))
             missing.append(f"frames on a signal: {why_not}")
@@ -116,8 +118,8 @@ class Stacks:
             return parse(os.pread(out, _MAX_BYTES, 0), os.pread(err, _MAX_BYTES, 0))
 
 
-async def _spilled(worker: Worker, spill: Spill) -> tuple[list[object], str]:
-    """Signal the rank and read what its handler wrote."""
+async def _spilled(worker: Worker, spill: Spill, until: float) -> tuple[list[object], str]:
+    """Signal the rank and read what its handler wrote, until then (time.monotonic) or a moment longer."""
     use = usage(worker.pid)
     if use is None or use.state in "TtZX":
         return [], f"the process cannot take a signal (state {use.state if use is not None else 'gone'})"
@@ -128,18 +130,19 @@ async def _spilled(worker: Worker, spill: Spill) -> tuple[list[object], str]:
         os.ftruncate(fd, 0)
         os.lseek(fd, 0, os.SEEK_SET)  # the rank's offset too: both ends are one open file
         worker.send_signal(spill.signum)
-        text = await _written(fd)
+        began = time.monotonic()
+        text = await _written(fd, max(until, began + SPILL_S))
     finally:
         os.close(fd)
     if not text:
-        return [], f"nothing was written within {SPILL_S:g} s"
+        return [], f"nothing was written within {time.monotonic() - began:.1f} s"
     return parse_spill(text, worker.pid, is_running=use.state == "R"), "nothing was written"
 
 
-async def _written(fd: int) -> str:
+async def _written(fd: int, until: float) -> str:
     """What stands in the file once it is complete; empty when nothing comes."""
-    size, deadline = 0, time.monotonic() + SPILL_S
-    while time.monotonic() < deadline:
+    size = 0
+    while time.monotonic() < until:
         await asyncio.sleep(SPILL_STEP_S)
         grown = os.fstat(fd).st_size
         if grown and grown == size:
