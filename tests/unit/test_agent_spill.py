@@ -28,7 +28,7 @@ def test_a_rank_that_ends_while_its_frames_are_awaited(monkeypatch):
             worker.watch = WatchLink(near)
             number = os.memfd_create("spill")
             worker.watch.spill = Spill(number, 0, signal.SIGURG)
-            asking = asyncio.create_task(stacks._spilled(worker, worker.watch.spill))
+            asking = asyncio.create_task(stacks._spilled(worker, worker.watch.spill, 0.0))
             await asyncio.sleep(0)
             worker.watch.close()
             made = os.memfd_create("other")
