@@ -73,8 +73,10 @@ class Memories:
     ) -> int | None:
         """The newest step that every rank has a valid complete snapshot of. A lost machine has nothing any more; an
         agent that is started again still has what its own ranks wrote. On one machine several agents may hold the very
-        same memory: it is gone with the first of them that is lost."""
-        gone = {one.inode for one in self.found if one.node in lost}
+        same memory: it is gone with the first of them that is lost, unless it is what ranks write of another one that
+        is not (an agent that follows a killed one is handed all memory of the machine)."""
+        living = {one.inode for one in self.found if one.is_own and one.node not in lost}
+        gone = {one.inode for one in self.found if one.node in lost} - living
         per_rank: list[set[int]] = [set() for _ in range(world_size)]
         for memory in self.found:
             is_there = memory.inode not in gone and (memory.is_own or memory.node not in restarted)
