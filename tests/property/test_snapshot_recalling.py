@@ -1,6 +1,8 @@
 """A state dict that is told without being made is the one that the object would have made."""
 
-import random
+import os
+import signal
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +15,14 @@ from everstep.checkpoint import recalling
 from everstep.checkpoint.packing import Packer, Target
 from everstep.checkpoint.recalling import Part, PartError
 from everstep.checkpoint.stored import Stored
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self):
+        return {"more": 3}
+
+    def set_extra_state(self, state):
+        pass
 
 
 class Net(nn.Module):
@@ -145,6 +155,27 @@ def own_dict(program: Program) -> None:
     program.net.state_dict = lambda *a, **k: {**made(program.net, *a, **k), "own": 3}
 
 
+def other_class(program: Program) -> None:
+    program.net.tied.__class__ = Extra
+
+
+def version(program: Program) -> None:
+    program.net.tied._version = 7
+
+
+def attribute(program: Program) -> None:
+    for state in program.optimizer.state.values():
+        next(iter(state.values())).mine = 5
+
+
+def turned(program: Program) -> None:
+    program.net.more[0].weight.data = program.net.first.weight.data.t()
+
+
+def turned_where_it_is(program: Program) -> None:
+    program.net.first.weight.data = program.net.first.weight.data.t()
+
+
 def fresh_state(program: Program) -> None:
     program.optimizer.state.clear()
 
@@ -177,9 +208,15 @@ CHANGES = {
     for act in (
         nothing, rate, rate_of_numpy, rate_of_tensor, note_in_group, nest_in_group, data, kind, pruned, parameter,
         no_bias, untied, buffer, hidden, renamed, renamed_in_place, child, other_child, hook, hook_before, own_dict,
-        fresh_state, state_key, state_tensor, state_moved, group,
+        other_class, version, attribute, turned, turned_where_it_is, fresh_state,
+        state_key, state_tensor, state_moved, group,
     )
 }  # fmt: skip
+
+
+def is_told(part: Part) -> bool:
+    """Whether the last walk went around it."""
+    return part._noted_at is not None
 
 
 def read(packed, names) -> list:
@@ -221,9 +258,9 @@ def test_every_change_of_an_object_that_is_told(what: str) -> None:
     for _ in range(4):
         program.step()
         check(program, packer, parts)
-    assert parts["net"].recall() is not None
-    assert parts["optimizer"].recall() is not None
-    assert parts["scheduler"].recall() is None
+    assert is_told(parts["net"])
+    assert is_told(parts["optimizer"])
+    assert not is_told(parts["scheduler"])
     CHANGES[what](program)
     for _ in range(4):
         check(program, packer, parts)
@@ -255,7 +292,7 @@ def test_what_is_new_every_time_is_not_noted_for_ever() -> None:
         CHANGES["state_tensor" if number > 3 else "nothing"](program)
         check(program, packer, parts)
     assert parts["optimizer"]._make_up is None
-    assert parts["net"].recall() is not None
+    assert is_told(parts["net"])
 
 
 def test_a_copy_that_has_begun_is_not_of_weights_that_were_put_there_since() -> None:
@@ -283,15 +320,87 @@ def test_a_dict_that_cannot_be_made_is_said_by_name() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 def test_modules_that_torch_does_not_take_apart_are_left_to_themselves() -> None:
-    class Extra(nn.Linear):
-        def get_extra_state(self):
-            return {"drawn": random.random()}
-
-        def set_extra_state(self, state):
-            pass
-
     for net in (Extra(2, 2), nn.Sequential(nn.Linear(1, 1), Extra(2, 2)), torch.jit.script(nn.Linear(2, 2))):
         packer, part = Packer(), Part("net", net)
         for _ in range(5):
             packer.pack({"net": part})
-        assert part.recall() is None
+        assert not is_told(part)
+
+
+class Box:
+    """A part that is walked through every time."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self.tensors = tensors
+
+    def state_dict(self):
+        return list(self.tensors)
+
+    def load_state_dict(self, _):
+        pass
+
+
+def test_a_part_whose_place_in_the_walk_has_moved() -> None:
+    before, after = (Box([torch.full((2,), 10.0 * n), torch.full((2,), 10.0 * n + 1)]) for n in (1, 2))
+    net = nn.ParameterList([torch.full((2,), float(number)) for number in range(3)])
+    parts = {name: Part(name, thing) for name, thing in {"before": before, "net": net, "after": after}.items()}
+    packer = Packer()
+    for _ in range(4):
+        packer.pack(parts)
+    assert is_told(parts["net"])
+    after.tensors.append(before.tensors.pop())
+    assert str(read(packer.pack(parts), ["net"])[0]) == str(net.state_dict())
+
+
+def test_shared_memory_in_another_order() -> None:
+    net = nn.ModuleDict({"a": nn.Linear(3, 3, bias=False), "b": nn.Linear(3, 3, bias=False)})
+    net["b"].weight = nn.Parameter(net["a"].weight.data)
+    packer, part = Packer(), Part("net", net)
+    for _ in range(4):
+        packer.pack({"net": part})
+    assert is_told(part)
+    net["b"].weight.data = net["a"].weight.data.t()
+    assert str(read(packer.pack({"net": part}), ["net"])[0]) == str(net.state_dict())
+
+
+def test_what_was_noted_keeps_nothing_alive_once_it_is_something_else() -> None:
+    program, packer, more = Program("adamw"), Packer(), Box([])
+    parts = {name: Part(name, thing) for name, thing in {**program.objects, "more": more}.items()}
+    for _ in range(4):
+        packer.pack(parts)
+    assert is_told(parts["optimizer"])
+    gone = weakref.ref(next(iter(program.optimizer.state.values()))["exp_avg"])
+    program.optimizer.state.clear()
+    for _ in range(3):
+        more.tensors.append(torch.ones(1))
+        packer.pack(parts)
+    assert gone() is None
+
+
+def test_what_a_handler_raises_meanwhile_reaches_the_program() -> None:
+    class Stop(Exception):
+        pass
+
+    def handler(_number, _frame):
+        raise Stop
+
+    program, packer = Program("adamw"), Packer()
+    parts = {name: Part(name, thing) for name, thing in program.objects.items()}
+    number = signal.SIGUSR2
+    before = signal.signal(number, handler)
+    look = recalling._OfModule._look
+
+    def interrupted(self):
+        os.kill(os.getpid(), number)
+        return look(self)
+
+    recalling._OfModule._look = interrupted
+    try:
+        packer.pack(parts)
+        packer.pack(parts)
+        with pytest.raises(PartError) as found:
+            packer.pack(parts)
+        assert isinstance(found.value.__cause__, Stop)
+    finally:
+        recalling._OfModule._look = look
+        signal.signal(number, before)

@@ -247,6 +247,26 @@ def test_model_optimizer_and_random_numbers_continue_as_if_nothing_had_happened(
     assert all(torch.equal(a, b) for a, b in zip(parameters, resumed, strict=True))
 
 
+def test_what_a_state_dict_draws_is_drawn_before_random_state_is_kept(agent: Agent) -> None:
+    """As torchdata's StatefulDataLoader draws in its own before it is first iterated."""
+
+    class Drawing(Thing):
+        def state_dict(self):
+            torch.rand(1), random.random(), np.random.rand()
+            return super().state_dict()
+
+    def drawn() -> tuple:
+        return torch.rand(1).item(), random.random(), np.random.rand()
+
+    agent.runtime()
+    thing = Drawing()
+    train(everstep.State(thing=thing), thing, 3)
+    after = drawn()
+    agent.runtime(resume_step=2, generation=1)
+    for _ in everstep.State(thing=thing).steps(4):
+        assert drawn() == after
+
+
 def test_state_that_grows_gets_a_larger_arena_and_the_step_stays_restorable(agent: Agent) -> None:
     agent.runtime()
     thing = Thing()

@@ -4,7 +4,8 @@ finding out what each tensor is.
 A guess is checked against every tensor, in bulk and after the walk: kind, shape, place in memory, and which of them
 share it. Where it fails, the walk is thrown away and done again tensor by tensor. So what is packed is the same either
 way. Of tensors that were recalled (`checkpoint.recalling`), the objects are known to be the same; those that still lie
-where they lay are only asked for what `tensor.data = ...` could have changed there. Used by `checkpoint.packing` only.
+where they lay are only asked for what `tensor.data = ...` could have changed of their values there. Used by
+`checkpoint.packing` only.
 """
 
 import dataclasses
@@ -32,7 +33,7 @@ class Expected:
     def __init__(self, met: list[torch.Tensor], reduced: list[Reduced]) -> None:
         """All of them plain ones. `reduced`: (function, (number of the stored tensor, ...)) of each."""
         self._reduced = reduced
-        self._kinds = _kinds(met)
+        self._kinds = _kinds(met) or []
         self._seen = list(map(_looks, met))
         self._addresses = _addresses(met)
         self._sharing = _sharing(self._addresses)
@@ -67,11 +68,15 @@ class Expected:
     def _looks_the_same(self, at: slice, met: list[torch.Tensor], addresses: list[int]) -> bool:
         if addresses[at] != self._addresses[at]:
             return self._is_kind(at, met)
-        return list(map(_looks, met[at])) == self._seen[at]
+        tensors = met[at]
+        if list(map(_looks, tensors)) != self._seen[at] or any(map(_attributes, tensors)):
+            return False
+        # Of one that shares no memory, another order of its elements changes no value: they are copied one by one.
+        return self._firsts is None or list(map(torch.Tensor.stride, tensors)) == self._kinds[2][at]
 
     def _is_kind(self, at: slice, met: list[torch.Tensor]) -> bool:
         kinds = _kinds(met[at])
-        return kinds is not None and kinds == [each[at] for each in self._kinds or ()]
+        return kinds is not None and kinds == [each[at] for each in self._kinds]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

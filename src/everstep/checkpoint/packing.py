@@ -179,7 +179,7 @@ class Packer:
         walked: list[tuple[str, slice]] = []
         table = {**copyreg.dispatch_table, **dict.fromkeys(_PLAIN_TYPES, walk.reduce)}
         for name, part in parts.items():
-            recalled = part.recall() if isinstance(part, Part) else None
+            recalled = part.recall(len(walk.met)) if isinstance(part, Part) else None
             if recalled is not None:
                 walk.recall(recalled.tensors)
                 pickled[name] = recalled.pickled
@@ -253,7 +253,7 @@ def _note(part: object, state: Any, expected: Expected, walk: Walk, at: slice) -
         table = {**copyreg.dispatch_table, **dict.fromkeys(_PLAIN_TYPES, answers.reduce)}
         return _pickle_part(part.name, value, table, PROTOCOL)
 
-    part.note(state, walk.met[at], again)
+    part.note(state, walk.met[at], at.start, again)
 
 
 def _pickle_part(

@@ -26,6 +26,9 @@ MAX_IN_VAIN = 16
 """So often in a row an object was made up anew: noting it costs more than it saves."""
 
 _SCALARS = frozenset((int, float, bool, str, type(None)))
+_WHERE_IT_LOOKS = (__file__, torch.__path__[0])
+"""What is raised anywhere else is the program's, and not for us to pass over."""
+
 _detach = torch.Tensor.detach
 
 
@@ -62,7 +65,7 @@ class Part:
         self.name = name
         self._thing = thing
         self._make_up = _make_up_of(thing)
-        self._is_noted = False
+        self._noted_at: int | None = None  # after so many tensors of the walk
         self._num_in_vain = 0
 
     def make(self) -> Any:  # noqa: ANN401
@@ -72,35 +75,56 @@ class Part:
         except Exception as error:
             raise PartError(self.name, error) from error
 
-    def recall(self) -> Recalled | None:
-        """None: only `make` can tell."""
-        if not self._is_noted or self._make_up is None:
-            return None
-        try:
-            recalled = self._make_up.recall()
-        except Exception:  # of another version of torch, or taken apart by the program: as ever, then
-            recalled = None
-        self._is_noted = recalled is not None
-        self._num_in_vain = 0 if recalled is not None else self._num_in_vain + 1
+    def recall(self, begun: int) -> Recalled | None:
+        """`begun`: how many tensors the walk has met before. None: only `make` can tell. Raises PartError for what
+        others raise meanwhile, such as a handler of a signal."""
+        recalled = None
+        if self._make_up is not None and self._noted_at == begun:  # the pickle counts tensors from the walk's first on
+            recalled = self._asked(self._make_up.recall)
+        if recalled is None:
+            self._num_in_vain += self._noted_at is not None
+            self.forget()
+        else:
+            self._num_in_vain = 0
         return recalled
 
-    def note(self, state: Any, met: list[torch.Tensor], again: Callable[[object], bytes]) -> None:  # noqa: ANN401
-        """The walk through `state`, just made, has met these. `again` pickles it, or something in it that has all of
-        these tensors, with PROTOCOL."""
-        self._is_noted = False
-        if self._make_up is None:
+    def note(self, state: Any, met: list[torch.Tensor], begun: int, again: Callable[[object], bytes]) -> None:  # noqa: ANN401
+        """The walk through `state`, just made, has met these, after `begun` others. `again` pickles it, or something in
+        it that has all of these tensors, with PROTOCOL. Raises what `recall` does."""
+        self.forget()
+        make_up = self._make_up
+        if make_up is None:
             return
-        try:
-            recalled = self._make_up.recall() if self._make_up.note(state, again) else None
-        except Exception:
-            recalled = None
-        self._is_noted = recalled is not None and _are_the_same(recalled.tensors, met)
-        if not self._is_noted or self._num_in_vain >= MAX_IN_VAIN:
+        recalled = self._asked(lambda: make_up.recall() if make_up.note(state, again) else None)
+        if recalled is not None and _are_the_same(recalled.tensors, met) and self._num_in_vain < MAX_IN_VAIN:
+            self._noted_at = begun
+        else:
+            self.forget()
             self._make_up = None  # it cannot be told, or not for long
 
     def forget(self) -> None:
-        """What was noted does not fit what was met."""
-        self._is_noted = False
+        """What was noted is not what is there, and keeps nothing alive any more."""
+        if self._make_up is not None and self._noted_at is not None:
+            self._make_up = _make_up_of(self._thing)
+        self._noted_at = None
+
+    def _asked(self, look: Callable[[], Recalled | None]) -> Recalled | None:
+        try:
+            return look()
+        except PartError:
+            raise
+        except Exception as error:
+            if not _innermost(error).startswith(_WHERE_IT_LOOKS):
+                raise PartError(self.name, error) from error
+            return None  # of another version of torch, or taken apart by the program: it is asked as ever
+
+
+def _innermost(error: BaseException) -> str:
+    """The file of the code that raised it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else trace.tb_frame.f_code.co_filename
 
 
 def _are_the_same(recalled: list[torch.Tensor], met: list[torch.Tensor]) -> bool:
@@ -133,7 +157,7 @@ class _OfModule:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._dicts: list[dict[str, Any]] = []
+        self._modules: list[nn.Module] = []
         self._names: list[object] = []
         self._values: list[object] = []
         self._tensors_at: list[int] = []
@@ -143,7 +167,7 @@ class _OfModule:
         modules = list(_in_depth(self._module))
         if not all(_is_torchs_own(type(module)) for module in modules):
             return False
-        self._dicts = [module.__dict__ for module in modules]
+        self._modules = modules
         found = self._look()
         if found is None:
             return False
@@ -164,13 +188,13 @@ class _OfModule:
 
     def _look(self) -> tuple[list[object], list[Any]] | None:
         """Names and objects of all that decides what is in the dict; None: something of the program's own does."""
-        names: list[object] = []
+        names: list[object] = list(map(type, self._modules))
         values: list[Any] = []
-        for own in self._dicts:
+        for own in map(vars, self._modules):
             parameters, buffers, modules, others, before, after = _OWN(own)
             if before or after or "state_dict" in own or "_save_to_state_dict" in own or "get_extra_state" in own:
                 return None
-            names += tuple(parameters), tuple(buffers), tuple(modules), others
+            names += tuple(parameters), tuple(buffers), tuple(modules), others, own.get("_version")
             values += parameters.values()
             values += buffers.values()
             values += modules.values()
@@ -179,7 +203,7 @@ class _OfModule:
     def _kept(self) -> Iterator[int]:
         """Where in the values the tensors of the dict are."""
         at = 0
-        for own in self._dicts:
+        for own in map(vars, self._modules):
             parameters, buffers, modules, others, *_ = _OWN(own)
             for name, value in chain(parameters.items(), buffers.items()):
                 if value is not None and name not in others:

@@ -267,7 +267,7 @@ class Copier:
             with self._changed:
                 while not (self._is_ending or self._is_asked() or self._may_seal()):
                     held_s = self._held_until - time.monotonic()
-                    self._changed.wait(held_s if self._sealing.is_waiting and held_s > 0 else None)
+                    self._changed.wait(max(held_s, 0.0) if self._sealing.is_waiting else None)
                 job = self._job if self._is_asked() else None
                 if job is None and self._is_ending:
                     return
@@ -278,7 +278,8 @@ class Copier:
                 self._seal(unsealed)
 
     def _is_asked(self) -> bool:
-        return self._job is not None and self._job.stage is Stage.RUNNING
+        job = self._job  # looked at without the lock, too
+        return job is not None and job.stage is Stage.RUNNING
 
     def _may_seal(self) -> bool:
         return self._sealing.is_waiting and time.monotonic() >= self._held_until

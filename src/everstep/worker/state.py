@@ -245,7 +245,7 @@ class State:
 
     def _parts(self) -> dict[str, Any]:
         order = self._order.layouts if self._order is not None else None
-        return {**self._kept, _RANDOM: random_state.capture(), _DDP_ORDER: order}
+        return {**self._kept, _RANDOM: _RANDOM_PART, _DDP_ORDER: order}
 
     def _guarded(self, keeper: Keeper, what: str, act: Callable[[], Any]) -> bool:
         """Run something of ours; a failure is said and reported, and training goes on."""
@@ -257,6 +257,15 @@ class State:
                 raise
             keeper.warn(what, f"{what}: {type(error).__name__}: {error}; training goes on")
             return False
+
+
+class _Random:
+    """Captured after all state dicts are made: one of them may draw."""
+
+    state_dict = staticmethod(random_state.capture)
+
+
+_RANDOM_PART = Part(_RANDOM, _Random())
 
 
 def _begin_account(runtime: Runtime) -> None:

@@ -131,7 +131,8 @@ async def _spilled(worker: Worker, spill: Spill, until: float) -> tuple[list[obj
         os.lseek(fd, 0, os.SEEK_SET)  # the rank's offset too: both ends are one open file
         worker.send_signal(spill.signum)
         began = time.monotonic()
-        text = await _written(fd, max(until, began + SPILL_S))
+        is_slow = use.state != "D"  # waits in the kernel, where no signal is taken: not for lack of a processor
+        text = await _written(fd, worker, max(until, began + SPILL_S) if is_slow else began + SPILL_S)
     finally:
         os.close(fd)
     if not text:
@@ -139,10 +140,10 @@ async def _spilled(worker: Worker, spill: Spill, until: float) -> tuple[list[obj
     return parse_spill(text, worker.pid, is_running=use.state == "R"), "nothing was written"
 
 
-async def _written(fd: int, until: float) -> str:
+async def _written(fd: int, worker: Worker, until: float) -> str:
     """What stands in the file once it is complete; empty when nothing comes."""
     size = 0
-    while time.monotonic() < until:
+    while time.monotonic() < until and worker.is_alive:
         await asyncio.sleep(SPILL_STEP_S)
         grown = os.fstat(fd).st_size
         if grown and grown == size:
