@@ -48,6 +48,10 @@ class Recalled:
     pickled: bytes
 
 
+_Found = tuple[list[object], list[Any]]
+"""What an object is made up of: names, which are compared, and objects, which have to be the same ones."""
+
+
 class _MakeUp(Protocol):
     """Of one kind of object."""
 
@@ -158,8 +162,7 @@ class _OfModule:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._modules: list[nn.Module] = []
-        self._names: list[object] = []
-        self._values: list[object] = []
+        self._noted: _Found = [], []
         self._tensors_at: list[int] = []
         self._pickled = b""
 
@@ -171,22 +174,18 @@ class _OfModule:
         found = self._look()
         if found is None:
             return False
-        self._names = [frozenset(each) if isinstance(each, set) else each for each in found[0]]
-        self._values = found[1]
+        self._noted = [frozenset(each) if isinstance(each, set) else each for each in found[0]], found[1]
         self._tensors_at = list(self._kept())
         self._pickled = again(state)
         return True
 
     def recall(self) -> Recalled | None:
         found = self._look()
-        if found is None:
+        if found is None or not _are_alike(found, self._noted):
             return None
-        names, values = found
-        if names != self._names or not _are_identical(values, self._values):
-            return None
-        return Recalled([_detach(values[at]) for at in self._tensors_at], self._pickled)
+        return Recalled([_detach(found[1][at]) for at in self._tensors_at], self._pickled)
 
-    def _look(self) -> tuple[list[object], list[Any]] | None:
+    def _look(self) -> _Found | None:
         """Names and objects of all that decides what is in the dict; None: something of the program's own does."""
         names: list[object] = list(map(type, self._modules))
         values: list[Any] = []
@@ -237,8 +236,7 @@ class _OfOptimizer:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        self._names: list[object] = []
-        self._values: list[object] = []
+        self._noted: _Found = [], []
         self._tensors: list[torch.Tensor] = []
         self._numbers: list[list[int]] = []  # of each group's parameters
         self._state = b""
@@ -249,7 +247,7 @@ class _OfOptimizer:
         found = self._look()
         if found is None:
             return False
-        self._names, self._values = found
+        self._noted = found
         of_state = list(chain.from_iterable(each.values() for each in self._optimizer.state.values()))
         if not all(isinstance(value, torch.Tensor) or type(value) in _SCALARS for value in of_state):
             return False
@@ -260,10 +258,7 @@ class _OfOptimizer:
 
     def recall(self) -> Recalled | None:
         found = self._look()
-        if found is None:
-            return None
-        names, values = found
-        if names != self._names or not _are_identical(values, self._values):
+        if found is None or not _are_alike(found, self._noted):
             return None
         groups = []
         for group, numbers in zip(self._optimizer.param_groups, self._numbers, strict=True):
@@ -274,7 +269,7 @@ class _OfOptimizer:
             groups.append(packed)
         return Recalled(list(self._tensors), _HEAD + self._state + _piece(groups) + _TAIL)
 
-    def _look(self) -> tuple[list[object], list[Any]] | None:
+    def _look(self) -> _Found | None:
         """As of a module."""
         optimizer = self._optimizer
         own = optimizer.__dict__
@@ -305,5 +300,5 @@ def _is_constant(value: object) -> bool:
     return type(value) in _SCALARS
 
 
-def _are_identical(values: list[object], others: list[object]) -> bool:
-    return len(values) == len(others) and all(map(is_, values, others))
+def _are_alike(found: _Found, noted: _Found) -> bool:
+    return found[0] == noted[0] and len(found[1]) == len(noted[1]) and all(map(is_, found[1], noted[1]))

@@ -131,8 +131,8 @@ async def _spilled(worker: Worker, spill: Spill, until: float) -> tuple[list[obj
         os.lseek(fd, 0, os.SEEK_SET)  # the rank's offset too: both ends are one open file
         worker.send_signal(spill.signum)
         began = time.monotonic()
-        is_slow = use.state != "D"  # waits in the kernel, where no signal is taken: not for lack of a processor
-        text = await _written(fd, worker, max(until, began + SPILL_S) if is_slow else began + SPILL_S)
+        limit = began + SPILL_S  # enough for one that waits in the kernel (D): more time is of no use to it
+        text = await _written(fd, worker, limit if use.state == "D" else max(until, limit))
     finally:
         os.close(fd)
     if not text:
