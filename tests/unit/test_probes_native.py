@@ -1,6 +1,7 @@
 """What the kernel says of threads, on real processes that wait in known places."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -62,6 +63,46 @@ def test_a_wait_is_named(waiting, call):
         assert time.monotonic() < deadline, first
         time.sleep(0.01)
     assert (first.pid, first.tid, first.state) == (process.pid, process.pid, "S")
+
+
+def test_state_and_call_are_of_one_moment(waiting, monkeypatch):
+    process = waiting(WAITS["futex"])
+    looked = []
+
+    def stopped_while_we_look(path, missing):
+        if not looked:
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        looked.append(path.name)
+        return real(path, missing)
+
+    real = native._read
+    monkeypatch.setattr(native, "_read", stopped_while_we_look)
+    assert native_thread(process.pid, process.pid).state == "T", "what it was when its call was read"
+    assert looked == ["syscall", "stack", "wchan"] * 2
+
+
+def test_a_thread_that_never_stays_in_a_state_is_told_as_last_seen(waiting, monkeypatch):
+    process = waiting(WAITS["futex"])
+    signals = {"S": signal.SIGSTOP, "T": signal.SIGCONT}
+    states = []
+
+    def turned_while_we_look(path, missing):
+        if path.name == "syscall":
+            states.append(native._stat(path.parent)[1])
+            process.send_signal(signals[states[-1]])
+            until = time.monotonic() + 5
+            while native._stat(path.parent)[1] != ("T" if states[-1] == "S" else "S"):
+                assert time.monotonic() < until
+        return real(path, missing)
+
+    real = native._read
+    until = time.monotonic() + 5
+    while native_thread(process.pid, process.pid).state != "S":
+        assert time.monotonic() < until
+    monkeypatch.setattr(native, "_read", turned_while_we_look)
+    assert native_thread(process.pid, process.pid).state == states[-1]
+    assert states == ["S", "T", "S"]
 
 
 def test_a_process_that_is_gone_has_no_threads():

@@ -18,6 +18,11 @@ MAX_THREADS = 16
 
 MAX_KERNEL_FRAMES = 12
 
+MAX_LOOKS = 3
+"""State and call are files of their own, and the kernel's answer about the call comes once the thread is off its
+processor: "running" and "in read" of two moments would be told as one. A thread whose state is another one afterwards
+is looked at again; one that never stays in a state is told as it was last seen."""
+
 _CALLS = {
     "x86_64": {
         0: "read", 1: "write", 7: "poll", 16: "ioctl", 17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev",
@@ -56,11 +61,17 @@ def native_threads(pid: int, limit: int = MAX_THREADS) -> list[KernelThread]:
 
 def native_thread(pid: int, tid: int) -> KernelThread | None:
     """None when it is gone."""
+    for _ in range(MAX_LOOKS):
+        thread = _look(pid, tid)
+        if thread is None or _stat(Path(f"/proc/{pid}/task/{tid}"))[1] == thread.state:
+            break
+    return thread
+
+
+def _look(pid: int, tid: int) -> KernelThread | None:
     folder = Path(f"/proc/{pid}/task/{tid}")
-    try:
-        head, _, rest = (folder / "stat").read_text().rpartition(")")
-        name, state = head.partition("(")[2], rest.split()[0]
-    except (OSError, IndexError):
+    name, state = _stat(folder)
+    if not state:
         return None
     missing: list[str] = []
     call = _read(folder / "syscall", missing)
@@ -76,6 +87,15 @@ def native_thread(pid: int, tid: int) -> KernelThread | None:
         stack=tuple(_function(line) for line in stack.splitlines()[:MAX_KERNEL_FRAMES]),
         why="; ".join(missing),
     )
+
+
+def _stat(folder: Path) -> tuple[str, str]:
+    """Name and state; empty when the thread is gone."""
+    try:
+        head, _, rest = (folder / "stat").read_text().rpartition(")")
+        return head.partition("(")[2], rest.split()[0]
+    except (OSError, IndexError):
+        return "", ""
 
 
 def _read(path: Path, missing: list[str]) -> str:
