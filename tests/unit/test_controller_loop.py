@@ -13,7 +13,15 @@ from everstep.controller.peers import Input
 from everstep.controller.spec_file import SpecFile
 from everstep.core.policy import Policy
 from everstep.journal.reader import read_journal
-from everstep.model.events import DrillRequested, NodeAlerted, NodeJoined, ProgressReported
+from everstep.model.events import (
+    DigestsReported,
+    DrillFailed,
+    DrillRequested,
+    Event,
+    NodeAlerted,
+    NodeJoined,
+    ProgressReported,
+)
 from everstep.model.facts import Alert
 from everstep.model.spec import RunSpec
 from everstep.wire.credentials import RunSecret
@@ -112,3 +120,22 @@ def test_a_node_that_only_warns_puts_nobodys_progress_on_record(tmp_path, severi
         assert bool(ledger.thinning.held) != is_flushed
     finally:
         ledger.close()
+
+
+def test_what_a_watch_finds_in_a_report_is_dealt_with_before_the_report_that_came_after_it(tmp_path, monkeypatch):
+    """Else the end of the ranks would be in the way of what led to it."""
+    found = DrillFailed(at=5.0, drill="d", why="found")
+
+    async def heard() -> list[Event]:
+        ledger = Ledger.open(tmp_path, WANTED, pid=1, at=0.0)
+        try:
+            controller = Controller(tmp_path, WANTED, ledger, GATE)
+            monkeypatch.setattr(controller._watches, "take", lambda *_: (found,))
+            controller._take_at_once("n0", 1, DigestsReported(at=4.0, node="n0", generation=0, digests=()))
+            controller.queue.put_nowait(GOOD)
+            await asyncio.sleep(0)
+            return [controller.queue.get_nowait().event for _ in range(2)]
+        finally:
+            ledger.close()
+
+    assert asyncio.run(heard()) == [found, GOOD.event]

@@ -292,8 +292,11 @@ class Controller:
         return Path(folder).parent == self._run_dir / "code" and Path(folder).is_dir()
 
     def put_soon(self, item: Input) -> None:
-        """From a callback: into the queue, waiting for room if there is none."""
-        self._in_background(self.queue.put(item))
+        """From a callback: into the queue, before what is heard next; waiting for room if there is none."""
+        if self.queue.full():
+            self._in_background(self.queue.put(item))
+        else:
+            self.queue.put_nowait(item)
 
     async def _diagnose(self, action: act.Diagnose) -> None:
         folder = self._run_dir / "evidence" / action.incident
