@@ -25,7 +25,7 @@ NAP_S = 0.002
 """Long enough for whoever waits for the lock to take it."""
 
 NUM_NAPS = 3
-"""The shortest of so many hand-overs counts: a busy machine delays one or two of them, never makes one shorter."""
+"""The shortest of so many hand-overs counts: what else delays one or two of them never makes one shorter."""
 
 BUSY_SHARE = 0.03
 BUSY_NS = 500_000
@@ -98,23 +98,33 @@ def _is_caught(signum: int) -> bool:
 def _hand_over() -> tuple[float, bool]:
     """Give the lock away a few times: how long it took, and whether somebody kept it until asked for it."""
     began = time.perf_counter()
-    shortest = min(_nap() for _ in range(NUM_NAPS))
+    task = threading.get_native_id()
+    shortest = min(_nap(task) for _ in range(NUM_NAPS))
     return time.perf_counter() - began, shortest - NAP_S >= 0.6 * sys.getswitchinterval()
 
 
-def _nap() -> float:
-    began = time.perf_counter()
+def _nap(task: int) -> float:
+    """How long it took, but for the time in which only a processor was missing: who waits for the lock sleeps."""
+    began, before = time.perf_counter(), _sched_ns(task)
     time.sleep(NAP_S)
-    return time.perf_counter() - began
+    elapsed_s, after = time.perf_counter() - began, _sched_ns(task)
+    return elapsed_s if before is None or after is None else elapsed_s - (after[1] - before[1]) / 1e9
 
 
 def _cpu_ns(task: int) -> int | None:
     """Processor time of one thread; None where the kernel does not tell."""
+    told = _sched_ns(task)
+    return None if told is None else told[0]
+
+
+def _sched_ns(task: int) -> tuple[int, int] | None:
+    """For how long one thread has had a processor, and has waited for one; None where the kernel does not tell."""
     try:
         with open(f"/proc/self/task/{task}/schedstat", "rb") as file:
-            return int(file.read().split()[0])
-    except (OSError, ValueError, IndexError):
+            used, waited, times = map(int, file.read().split())
+    except (OSError, ValueError):
         return None
+    return (used, waited) if times else None  # a kernel that does not count says 0 0 0
 
 
 def _name(thread: threading.Thread | None) -> str | None:
