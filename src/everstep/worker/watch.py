@@ -80,16 +80,22 @@ def _run(board: BoardLine, link: socket.socket, ending: _Ending) -> None:
                 if received[0].get("do") == "entered":
                     entered.answer(link, received[0])
                 else:
+                    if received[0].get("do") == "save":
+                        _look(board, sequence)  # it takes a while, in which it must not look deaf
                     local.send(link, _answer(received[0]))
-            number = sequence.look()
-            if number is None:
-                board.forget_communication()
-            else:
-                board.set_communication(number, time.time())
+            _look(board, sequence)
     except Exception:
         return  # whatever it was, it is ours: the program hears nothing of it
     finally:
         board.forget_communication()  # nobody looks any more: unknown, not silent
+
+
+def _look(board: BoardLine, sequence: Sequence) -> None:
+    number = sequence.look()
+    if number is None:
+        board.forget_communication()
+    else:
+        board.set_communication(number, time.time())
 
 
 def _answer(frame: local.Frame) -> local.Frame:

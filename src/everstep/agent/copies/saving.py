@@ -19,7 +19,7 @@ DEAF_S = 1.5
 interpreter lock."""
 
 DEAF_LIMIT_S = 0.3
-"""What it gets all the same."""
+"""What it gets all the same, and all of the time if it has looked meanwhile: then it was only late."""
 
 _POLL_S = 0.01
 _STOPPED = "TtZX"
@@ -58,9 +58,13 @@ async def _save(worker: Worker, board: Board, limit_s: float) -> str:
     assert worker.watch is not None
     _, looked_at = board.communication(worker.local_rank)
     is_deaf = not worker.watch.has_spoken if looked_at is None else time.time() - looked_at > DEAF_S
-    asking = asyncio.create_task(worker.watch.save(min(limit_s, DEAF_LIMIT_S) if is_deaf else limit_s))
+    asking = asyncio.create_task(worker.watch.save(limit_s))
     done = asyncio.create_task(_published(worker, board, board.account(worker.local_rank).last_step or 0))
     try:
+        if is_deaf:
+            await asyncio.wait((asking, done), timeout=DEAF_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+            if not (asking.done() or done.done()) and board.communication(worker.local_rank)[1] == looked_at:
+                return "its watch thread does not answer"
         await asyncio.wait((asking, done), return_when=asyncio.FIRST_COMPLETED)
         return "" if done.done() else asking.result()
     finally:
