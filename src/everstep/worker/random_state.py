@@ -9,9 +9,15 @@ import array
 import ctypes
 import random
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from everstep.worker import drawn
+
+_told: dict[str, tuple[drawn.Look, Any]] = {}
+"""What each generator said last, and how its memory looked then."""
 
 
 def capture() -> dict[str, Any]:
@@ -24,19 +30,39 @@ def capture() -> dict[str, Any]:
 
 def capture_host() -> dict[str, Any]:
     """The same without devices, which would have to be waited for: what a data loader can draw from."""
-    version, words, gauss = random.getstate()
     state: dict[str, Any] = {
-        "python": (version, array.array("Q", words).tobytes(), gauss),
+        "python": _unless_drawn("python", drawn.of_python, _of_python),
         "torch": _bytes_of(torch.get_rng_state()),
     }
     numpy = sys.modules.get("numpy")
     if numpy is not None and "numpy.random" in sys.modules:
-        drawn = numpy.random.get_state()
-        if isinstance(drawn, tuple):  # or another generator than NumPy's usual one was put in its place
-            name, words, *rest = drawn
-            drawn = (name, words.tobytes(), *rest)  # an array takes ten times as long to pickle
-        state["numpy"] = drawn
+        state["numpy"] = _unless_drawn("numpy", lambda: drawn.of_numpy(numpy), lambda: _of_numpy(numpy))
     return state
+
+
+def _unless_drawn(name: str, look: Callable[[], drawn.Look | None], ask: Callable[[], Any]) -> Any:  # noqa: ANN401
+    """What `ask` says, or said when the generator looked the same."""
+    seen = look()
+    told = _told.get(name)
+    if told is not None and seen is not None and told[0] == seen:
+        return told[1]
+    state = ask()
+    if seen is not None and look() == seen:  # or another thread draws meanwhile: of which moment is it?
+        _told[name] = seen, state
+    return state
+
+
+def _of_python() -> tuple[Any, ...]:
+    version, words, gauss = random.getstate()
+    return version, array.array("Q", words).tobytes(), gauss
+
+
+def _of_numpy(numpy: Any) -> Any:  # noqa: ANN401 - the module
+    state = numpy.random.get_state()
+    if not isinstance(state, tuple):  # another generator than NumPy's usual one was put in its place
+        return state
+    name, words, *rest = state
+    return (name, words.tobytes(), *rest)  # an array takes ten times as long to pickle
 
 
 def restore(state: dict[str, Any]) -> None:
@@ -47,11 +73,11 @@ def restore(state: dict[str, Any]) -> None:
     if "numpy" in state:
         import numpy as np
 
-        drawn = state["numpy"]
-        if isinstance(drawn, tuple):
-            name, words, *rest = drawn
-            drawn = (name, np.frombuffer(words, dtype=np.uint32), *rest)
-        np.random.set_state(drawn)
+        told = state["numpy"]
+        if isinstance(told, tuple):
+            name, words, *rest = told
+            told = (name, np.frombuffer(words, dtype=np.uint32), *rest)
+        np.random.set_state(told)
     if "cuda" in state:
         torch.cuda.set_rng_state_all([_tensor_of(each) for each in state["cuda"]])
 
