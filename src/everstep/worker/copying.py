@@ -252,7 +252,8 @@ class Copier:
         if not (job.is_released or job.why) and (job.is_torn or (job.is_to_compare and not _are_equal(job))):
             self._tear(job)
         job.is_released = True
-        self._changed.notify_all()
+        if job.is_to_compare:
+            self._changed.notify_all()  # the copy may be withheld; to wake somebody up for nothing costs the program
 
     def _tear(self, job: Job) -> None:
         """It was torn, but not seen to be: what is published is taken back."""
