@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-import time
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import msgspec
@@ -19,33 +19,38 @@ def hurry(monkeypatch):
     monkeypatch.setattr(inspecting, "EVERY_S", 0.01)
 
 
-def looks(monkeypatch, *each: "list[Result] | Exception") -> asyncio.Event:
-    """What the looks find, one after the other; the event is set when all have been."""
-    done = asyncio.Event()
+def looks(monkeypatch, *each: "list[Result] | Exception") -> Callable[[], bool]:
+    """What the looks find, one after the other; whether a further one has begun, which finds nothing."""
+    done = threading.Event()
     left = list(each)
 
     def look(before):
-        found = left.pop(0) if left else []
         if not left:
-            loop.call_soon_threadsafe(done.set)
+            done.set()
+            return []
+        found = left.pop(0)
         if isinstance(found, Exception):
             raise found
         return found
 
-    loop = asyncio.get_running_loop()
     monkeypatch.setattr(inspecting.light, "inspect", look)
-    return done
+    return done.is_set
 
 
 def result(verdict: Judgement) -> Result:
     return Result(name="disk./.free", value=1, unit="bytes", verdict=verdict, why="less than 1 GB")
 
 
-async def inspect_until(done: asyncio.Event, folder) -> list:
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def inspect_until(is_done: Callable[[], bool], folder) -> list:
     told = []
     task = asyncio.create_task(inspecting.inspect("n0", told.append, folder))
-    await asyncio.wait_for(done.wait(), 10)
-    await asyncio.sleep(0.05)
+    await until(is_done)
     assert not task.done()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -84,22 +89,23 @@ def test_one_bad_result_does_not_hide_another():
 
 def test_a_look_at_a_dead_disk_does_not_hold_up_the_end(tmp_path, monkeypatch):
     comes_back = threading.Event()
+    looking = []
 
     def look(before):
-        comes_back.wait(20)
+        looking.append(threading.current_thread())
+        comes_back.wait(60)
         return []
 
     async def play():
         task = asyncio.create_task(inspecting.inspect("n0", lambda event: None, tmp_path))
-        await asyncio.sleep(0.1)
+        await until(lambda: bool(looking))
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     monkeypatch.setattr(inspecting.light, "inspect", look)
-    begun = time.monotonic()
     try:
         asyncio.run(play())
-        assert time.monotonic() - begun < 5
+        assert [thread.is_alive() for thread in looking] == [True], "nobody has waited for it"
     finally:
         comes_back.set()
 
@@ -109,10 +115,9 @@ def test_a_report_that_fails_is_no_end(tmp_path, monkeypatch):
         raise RuntimeError("of ours")
 
     async def play():
-        done = looks(monkeypatch, [result(Judgement.BAD)])
+        is_done = looks(monkeypatch, [result(Judgement.BAD)])
         task = asyncio.create_task(inspecting.inspect("n0", report, tmp_path))
-        await asyncio.wait_for(done.wait(), 10)
-        await asyncio.sleep(0.05)
+        await until(is_done)
         assert not task.done()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -135,8 +140,7 @@ def test_the_agents_task_sleeps_first_and_never_ends(tmp_path, monkeypatch, brok
         task = asyncio.create_task(main._inspect("n0", lambda event: None, tmp_path))
         await asyncio.sleep(0.05)
         assert not imported.is_set()
-        await asyncio.sleep(0.4)
-        assert imported.is_set()
+        await until(lambda: imported.is_set() and "the node is not inspected" in caplog.text)
         assert not task.done()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -144,7 +148,6 @@ def test_the_agents_task_sleeps_first_and_never_ends(tmp_path, monkeypatch, brok
     monkeypatch.setattr(main, "_INSPECT_AFTER_S", 0.2)
     monkeypatch.setattr(main, "importlib", SimpleNamespace(import_module=load))
     asyncio.run(play())
-    assert "the node is not inspected" in caplog.text
 
 
 def test_a_beat_that_fails_is_followed_by_others(monkeypatch):
@@ -157,14 +160,13 @@ def test_a_beat_that_fails_is_followed_by_others(monkeypatch):
     async def play():
         node = SimpleNamespace(report_progress=report_progress)
         task = asyncio.create_task(main._beat(node, SimpleNamespace(is_flowing=True)))
-        await asyncio.sleep(0.1)
+        await until(lambda: len(beats) > 1)
         assert not task.done()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     monkeypatch.setattr(main, "PROGRESS_S", 0.01)
     asyncio.run(play())
-    assert len(beats) > 1
 
 
 def test_a_look_that_fails_is_followed_by_others(tmp_path, monkeypatch):
@@ -175,20 +177,14 @@ def test_a_look_that_fails_is_followed_by_others(tmp_path, monkeypatch):
 
 
 def test_the_real_look_leaves_its_results(tmp_path):
-    async def play():
-        return await inspect_until(await appeared(tmp_path / "inspection.json"), tmp_path)
+    path = tmp_path / "inspection.json"
+    written = set()
 
-    async def appeared(path):
-        done = asyncio.Event()
+    def is_written_again() -> bool:
+        if path.exists():
+            written.add(path.stat().st_mtime_ns)
+        return len(written) > 1
 
-        async def wait():
-            while not path.exists():
-                await asyncio.sleep(0.01)
-            done.set()
-
-        play.waiting = asyncio.create_task(wait())
-        return done
-
-    asyncio.run(play())
-    results = msgspec.json.decode((tmp_path / "inspection.json").read_bytes(), type=list[Result])
+    asyncio.run(inspect_until(is_written_again, tmp_path))
+    results = msgspec.json.decode(path.read_bytes(), type=list[Result])
     assert len(results) > 50

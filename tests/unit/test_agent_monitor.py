@@ -28,7 +28,7 @@ class PySpy:
     """Stacks without an agent around them."""
 
     async def of_rank(self, worker: Worker, limit_s: float) -> Look:
-        done = subprocess.run(command(find_py_spy(), worker.pid), capture_output=True, timeout=30, check=False)
+        done = subprocess.run(command(find_py_spy(), worker.pid), capture_output=True, timeout=60, check=False)
         threads, why_not = parse(done.stdout, done.stderr)
         return Look(threads=threads, missing=(why_not,))
 
@@ -90,7 +90,7 @@ def rank(tmp_path):
 
 
 def until_state(pid: int, letter: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while usage(pid).state != letter:
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -7,6 +7,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import types
 
 import pytest
@@ -90,6 +91,7 @@ def test_the_users_threads_and_a_lone_rank_are_left_alone():
 
 def test_our_report_is_read_back(tmp_path):
     path = tmp_path / "rank-0.json"
+    began = time.time()
     try:
         json.loads("{")
     except ValueError as error:
@@ -97,7 +99,7 @@ def test_our_report_is_read_back(tmp_path):
     report = exits.read_error(path)
     assert (report.kind, report.place.split(":")[0]) == ("JSONDecodeError", "test_agent_parts.py")
     assert report.message in report.traceback
-    assert report.at == pytest.approx(path.stat().st_mtime, abs=5)
+    assert began <= report.at <= time.time()
 
 
 def test_the_first_report_stays(tmp_path):
@@ -226,7 +228,7 @@ def talk(write) -> tuple[list, list]:
         channel = Channel(ours, lambda frame, fds: frames.append((frame, fds)), closed.append)
         await asyncio.to_thread(write, theirs)
         theirs.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not closed:
                 await asyncio.sleep(0.001)
         assert not channel.send({"too": "late"})
@@ -296,7 +298,7 @@ def worker():
     board = Board(1)
     board.reset(0, rank=0, generation=1)
     agent, link = socket.socketpair()
-    agent.settimeout(5)
+    agent.settimeout(60)
     frame = {"rank": 0, "local_rank": 0, "world_size": 1, "generation": 1, "resume_step": None}
     made = runtime.Runtime(link, frame, BoardLine(board.fd, 0), [])
     yield types.SimpleNamespace(runtime=made, agent=agent, board=board)

@@ -75,9 +75,9 @@ def driver(tmp_path: Path, mode: str, recovery_timeout_s: float) -> subprocess.P
     )
 
 
-def drive(tmp_path: Path, mode: str, recovery_timeout_s: float = 20) -> dict:
+def drive(tmp_path: Path, mode: str, recovery_timeout_s: float = 60) -> dict:
     with driver(tmp_path, mode, recovery_timeout_s) as process:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=150)
     assert process.returncode == 0, errors
     return json.loads(output)
 
@@ -85,7 +85,7 @@ def drive(tmp_path: Path, mode: str, recovery_timeout_s: float = 20) -> dict:
 def test_two_kills_of_a_launcher_that_restarts_are_two_measurements(tmp_path: Path):
     result = drive(tmp_path, "restarts")
     assert [one["kill"] for one in result["found"]] == [1, 2]
-    assert all(0 < one["recovered_s"] < 20 for one in result["found"])
+    assert all(0 < one["recovered_s"] < 60 for one in result["found"])
     assert result["left"] == []
 
 
@@ -117,11 +117,11 @@ def rank_pids(tmp_path: Path) -> set[int]:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_ending_the_benchmark_ends_the_ranks(tmp_path: Path, how: signal.Signals):
     with driver(tmp_path, "hangs", 60) as process:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(rank_pids(tmp_path)) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         process.send_signal(how)
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
     assert process.returncode != 0
     assert not [pid for pid in rank_pids(tmp_path) if Path(f"/proc/{pid}").exists()]

@@ -6,6 +6,7 @@ import os
 import re
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -216,14 +217,26 @@ def test_a_file_that_cannot_be_used_stops_nobody_and_is_said_once(tmp_path, spoi
     path = tmp_path / "nodes.db"
     spoil(path)
     health._said.clear()
-    begun = time.monotonic()
-    for number in range(5):
-        assert not health.record(HealthEvent(host="n7", at=float(number), kind=Kind.EVICTION, why="broke"), path)
-        assert health.state_of("n7", 1.0, path) is None
-    assert time.monotonic() - begun < 5.0
+
+    def try_it() -> None:
+        for number in range(5):
+            assert not health.record(HealthEvent(host="n7", at=float(number), kind=Kind.EVICTION, why="broke"), path)
+            assert health.state_of("n7", 1.0, path) is None
+
+    assert takes_less(5.0, try_it)
     said = [record.message for record in caplog.records]
     assert 1 <= len(said) <= 2, said
     assert str(path) in said[0]
+
+
+def takes_less(seconds: float, work: Callable[[], None]) -> bool:
+    """The best of three tries: a busy machine may hold up one of them."""
+    for _ in range(3):
+        began = time.monotonic()
+        work()
+        if time.monotonic() - began < seconds:
+            return True
+    return False
 
 
 def _other_version(path: Path) -> None:
@@ -264,9 +277,11 @@ def test_a_locked_file_is_waited_for_only_shortly(tmp_path, caplog):
     holder = sqlite3.connect(path, isolation_level=None)
     try:
         holder.execute("BEGIN EXCLUSIVE")
-        begun = time.monotonic()
-        assert not health.passed("n7", at=2.0, why="check", path=path)
-        assert time.monotonic() - begun < 2.0
+
+        def try_it() -> None:
+            assert not health.passed("n7", at=2.0, why="check", path=path)
+
+        assert takes_less(2.0, try_it)
     finally:
         holder.close()
     assert "another process holds it" in caplog.text

@@ -52,7 +52,7 @@ def waiting():
 @pytest.mark.parametrize("call", WAITS)
 def test_a_wait_is_named(waiting, call):
     process = waiting(WAITS[call])
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     names = (call, call.replace("read", "recvfrom"))
     while True:
         first, *_ = native_threads(process.pid)
@@ -91,13 +91,13 @@ def test_a_thread_that_never_stays_in_a_state_is_told_as_last_seen(waiting, monk
         if path.name == "syscall":
             states.append(native._stat(path.parent)[1])
             process.send_signal(signals[states[-1]])
-            until = time.monotonic() + 5
+            until = time.monotonic() + 60
             while native._stat(path.parent)[1] != ("T" if states[-1] == "S" else "S"):
                 assert time.monotonic() < until
         return real(path, missing)
 
     real = native._read
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while native_thread(process.pid, process.pid).state != "S":
         assert time.monotonic() < until
     monkeypatch.setattr(native, "_read", turned_while_we_look)

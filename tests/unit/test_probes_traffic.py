@@ -36,7 +36,7 @@ def transfer(near: socket.socket, far: socket.socket, num_bytes: int = NUM_BYTES
         got += len(far.recv(1 << 16))
 
 
-def until(condition, limit_s: float = 5.0):
+def until(condition, limit_s: float = 60.0):
     deadline = time.monotonic() + limit_s
     while not (found := condition()):
         assert time.monotonic() < deadline
@@ -160,7 +160,7 @@ def test_an_answer_that_is_garbage_is_an_error_and_no_figure(answers):
             return self.answers.pop(0)
 
     try:
-        found = dict(traffic._dump(Link(), 2, time.monotonic() + 5))
+        found = dict(traffic._dump(Link(), 2, float("inf")))
     except (TrafficError, OSError, struct.error):
         return
     assert found == {} or all(value >= 0 for value in found.values())

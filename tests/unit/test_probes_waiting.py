@@ -11,7 +11,7 @@ import pytest
 
 from everstep.analyzer.signals import WaitsOn
 from everstep.probes import waiting as probe
-from everstep.probes.process import descendants, usage
+from everstep.probes.process import Usage, descendants, usage
 from everstep.probes.waiting import Wait, find_wait
 
 pytestmark = pytest.mark.skipif(not os.access("/proc/self/syscall", os.R_OK), reason="the kernel does not tell")
@@ -20,26 +20,34 @@ SOCKETS = "import socket; a, b = socket.socketpair(); "
 FORKED = "import os, time; r, w = os.pipe(); pid = os.fork()\nif not pid:\n    {child}\nos.close(w); os.read(r, 1)"
 
 
+def uses(pid: int) -> dict[int, Usage | None]:
+    return {each: usage(each) for each in (pid, *descendants(pid))}
+
+
+def is_at_rest(before: dict[int, Usage | None], now: dict[int, Usage | None]) -> bool:
+    """A child that is on its way to its own wait runs, or waits for a disk or a processor."""
+    return before == now and all(use is not None and use.state not in "RD" for use in now.values())
+
+
 @pytest.fixture
 def waiting():
-    """Starts a program and gives what it waits for, once it does."""
+    """Starts a program and gives what it waits for, once it and its children do; `what` is what will be found then."""
     started = []
 
-    def start(text: str, **how: bool) -> Wait | None:
+    def start(text: str, what: str | None = None, **how: bool) -> Wait | None:
         process = subprocess.Popen([sys.executable, "-c", f"print(flush=True); {text}"], stdout=subprocess.PIPE)
         started.append(process)
         process.stdout.readline()
-        found, before = None, object()
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:  # until it has come to its wait: twice the same at rest
+        deadline = time.monotonic() + 60
+        while True:
+            before = uses(process.pid)
             time.sleep(0.05)
-            use = usage(process.pid)
             found = find_wait(process.pid, descendants(process.pid), **{"is_busy": False, "in_loader": False, **how})
-            seen = (use, None if found is None else (found.on, found.what))
-            if seen == before and use.state != "R":
+            now = uses(process.pid)
+            is_found = what is None or (found is not None and found.what == what)
+            if is_found and is_at_rest(before, now):
                 return found
-            before = seen
-        return found
+            assert time.monotonic() < deadline, (found, now)
 
     yield start
     for process in started:
@@ -62,13 +70,12 @@ def waiting():
     ],
 )
 def test_outside(waiting, text, what):
-    found = waiting(text)
-    assert found is not None
+    found = waiting(text, what)
     assert (found.on, found.what) == (WaitsOn.OUTSIDE, what)
 
 
 def test_a_timer_says_when_it_ends(waiting):
-    found = waiting("import time; time.sleep(60)")
+    found = waiting("import time; time.sleep(60)", "sleeps")
     assert (found.on, found.what) == (WaitsOn.OUTSIDE, "sleeps")
     assert 40 < found.left_s <= 60
 
@@ -76,8 +83,8 @@ def test_a_timer_says_when_it_ends(waiting):
 def test_a_file_lock_that_somebody_else_holds(waiting, tmp_path):
     path = tmp_path / "lock"
     take = f"import fcntl; f = open({str(path)!r}, 'w'); fcntl.flock(f, 2); "
-    assert waiting(take + "import time; time.sleep(60)").what == "sleeps"
-    assert waiting(take).what == f"waits for a lock on {path}"
+    assert waiting(take + "import time; time.sleep(60)", "sleeps").on is WaitsOn.OUTSIDE
+    assert waiting(take, f"waits for a lock on {path}").on is WaitsOn.OUTSIDE
 
 
 @pytest.mark.parametrize(
@@ -106,7 +113,7 @@ def test_its_own_processes_at_work(waiting):
 
 
 def test_a_loader_that_reads_in_the_ranks_own_process(waiting):
-    found = waiting(SOCKETS + "a.recv(1)", in_loader=True)
+    found = waiting(SOCKETS + "a.recv(1)", "waits for a socket", in_loader=True)
     assert (found.on, found.what) == (WaitsOn.OUTSIDE, "waits for a socket")
     assert waiting("import threading; threading.Event().wait(60)", in_loader=True) is None, (
         "for its processes, and none"

@@ -44,9 +44,12 @@ class Recorder:
         self.entries: list[dict] = []
         self.data: bytes | None = None
         self.pause_s = 0.0
+        self.goes_on = threading.Event()
+        self.goes_on.set()
 
     def _dump_fr_trace_json(self, collectives: bool, only_active: bool) -> bytes:
         assert (collectives, only_active) == (True, False)
+        assert self.goes_on.wait(60)
         end = time.thread_time() + self.pause_s
         while time.thread_time() < end:
             pass
@@ -63,6 +66,11 @@ def _no_spill(monkeypatch):
     monkeypatch.setattr(watch.sampler, "spill", spill)
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    monkeypatch.setattr(slow_rounds, "ANSWER_LIMIT_S", 60.0)
+
+
 @pytest.fixture
 def recorder(monkeypatch):
     made = Recorder()
@@ -74,11 +82,12 @@ class Rank:
     """A rank whose process is this one: its board line, its watch thread, and the agent's worker."""
 
     def __init__(self) -> None:
-        self.board = Board(1)
+        self.board = Board(2)
         self.board.reset(0, rank=3, generation=0)
         self.line = BoardLine(self.board.fd, 0)
         agent, self.link = socket.socketpair()
-        watch.start(self.line, self.link)
+        # A line of the thread's own: it sees no process groups here, and would say so at any moment.
+        watch.start(BoardLine(self.board.fd, 1), self.link)
         self.watch = WatchLink(agent)
         self.worker = types.SimpleNamespace(rank=3, local_rank=0, pid=os.getpid(), is_alive=True, watch=self.watch)
         self.group = types.SimpleNamespace(generation=7, workers={3: self.worker})
@@ -96,7 +105,7 @@ class Rank:
 
     async def close(self) -> None:
         self.watch.close()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while any(thread.name == "everstep-watch" for thread in threading.enumerate()):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.01)
@@ -189,10 +198,11 @@ def test_a_rank_that_does_not_answer_is_named(recorder, monkeypatch):
 
     async def work(rank: Rank) -> None:
         rank.line.step_done(1, 1.0)
-        recorder.pause_s = 0.3
+        recorder.goes_on.clear()
         assert "did not answer within 0.05 s" in (await rank.only()).missing
         rank.worker.watch = None
         assert "no watch thread" in (await rank.only()).missing
+        recorder.goes_on.set()
 
     play(work)
 

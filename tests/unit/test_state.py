@@ -56,7 +56,7 @@ class Agent:
     def faults(self) -> list[dict]:
         """What was reported as a fault; closes the link, so that everything sent has been heard."""
         self._ours[-1].shutdown(socket.SHUT_WR)
-        self._threads[-1].join(10)
+        self._threads[-1].join(60)
         return [frame["fault"] for frame in self.heard if "fault" in frame]
 
     def _serve(self, link: socket.socket, rank: int, world_size: int) -> None:
@@ -77,7 +77,7 @@ class Agent:
         for theirs in self._ours[1::2]:
             theirs.shutdown(socket.SHUT_WR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         for link in self._ours:
             link.close()
         for fd in self.arenas:
@@ -118,7 +118,7 @@ def train(state: everstep.State, thing: Thing, num_steps: int, stop_after: int |
 
 def test_import_of_everstep_does_not_import_torch() -> None:
     code = "import sys, everstep; assert everstep.__version__; assert 'torch' not in sys.modules; everstep.State"
-    subprocess.run([sys.executable, "-c", f"{code}; assert 'torch' in sys.modules"], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", f"{code}; assert 'torch' in sys.modules"], check=True)
 
 
 def test_unknown_name() -> None:

@@ -111,4 +111,4 @@ def test_a_shard_that_is_changed_meanwhile_counts_it(group: None, agent: Agent) 
 
 def test_nothing_of_a_rank_without_shards_imports_them() -> None:
     code = "import everstep, sys; everstep.State; assert 'torch.distributed.tensor' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True)

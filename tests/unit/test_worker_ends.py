@@ -35,6 +35,7 @@ def see():
 
 from everstep.worker import watch
 watch.LOOK_S = 0.001
+watch.END_LIMIT_S = 30
 ours, theirs = socket.socketpair()
 watch.start(Board(), theirs)
 time.sleep(0.2)
@@ -42,7 +43,7 @@ time.sleep(0.2)
 
 
 def test_the_watch_thread_ends_before_the_interpreter_is_taken_down():
-    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, timeout=60, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
 
 
@@ -58,6 +59,8 @@ class Group:
 
 @pytest.fixture
 def world(monkeypatch):
+    monkeypatch.setattr("everstep.worker.sequence.LIMIT_S", 60.0)
+
     def of(*groups: Group) -> Sequence:
         known = type("World", (), {"pg_map": dict.fromkeys(groups)})
         module = type("Module", (), {"_world": known})
