@@ -84,13 +84,14 @@ class Doubt:
         """The lease is over. Returns when the node may go on. Raises LeaseOverError."""
         _log.warning("%s; the ranks stand still until the controller says what is so", self._lease.why_over)
         self._answer, self._asked = None, {}
-        began, waited_s, since_s = self._clock(), 0.0, math.inf
+        began, waited_s, since_s, is_reached = self._clock(), 0.0, math.inf, False
         while not self._is_assured():
             self._stop_ranks()
             if since_s >= ASK_AGAIN_S:
                 self._ask(began)
                 since_s = 0.0
-            is_reached = (self._link.heard_at() or -math.inf) >= began
+            # Once is enough: while something newer is under way, nothing is known of what arrived before.
+            is_reached = is_reached or (self._link.heard_at() or -math.inf) >= began
             if waited_s > (UNANSWERED_S if is_reached else UNREACHED_S):
                 arrived = "nobody answered" if is_reached else "nothing arrived there"
                 raise LeaseOverError(f"{self._lease.why_over}; the controller was asked and {arrived}")
