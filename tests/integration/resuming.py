@@ -24,7 +24,13 @@ import torch
 
 TRAIL, RANK = Path(os.environ["TRAIL"]), int(os.environ.get("RANK", 0))
 
+KILLS = [int(step) for step in os.environ.get("KILLS", "").split()]
+
 def tell(step, *words):
+    number = int(str(step).split(":")[0])
+    for kill, after in enumerate(KILLS):
+        while number > after and not (TRAIL / f"killed-{kill}").exists():
+            time.sleep(0.01)  # not past a kill that is still to come
     with (TRAIL / f"rank-{RANK}.steps").open("a") as file:
         file.write(f"{step} " + " ".join(map(str, words)) + chr(10))
     time.sleep(0.03)
@@ -118,16 +124,23 @@ def run_alone(launcher: Launcher, text: str, name: str, limit_s: float = 90.0) -
 
 
 def _run(launcher: Launcher, script: Path, trail: Trail, kills: tuple[tuple[int, int], ...], limit_s: float) -> None:
-    num_ranks, env = trail.num_ranks, environment(trail)
+    num_ranks = trail.num_ranks
+    env = {**environment(trail), "KILLS": " ".join(str(step) for step, _ in kills)}
     run = launcher.start("--nproc-per-node", num_ranks, script, run_dir=f"run-{trail.folder.name}", env=env)
-    for step, rank in kills:
+    for number, (step, rank) in enumerate(kills):
         run.until(f"step {step}", lambda step=step: trail.last_step() >= step, limit_s)
-        newest = max(event.generation for event in run.events(WorkersStarted))
-        os.kill(run.rank_pid(rank, newest), signal.SIGKILL)
+        killed = _newest(run)
+        os.kill(run.rank_pid(rank, killed), signal.SIGKILL)
+        (trail.folder / f"killed-{number}").touch()
+        run.until("the next generation", lambda killed=killed: _newest(run) > killed, limit_s)
     assert run.wait(limit_s) == 0, _words(run) + run.story()
     repeated = max(len(trail.lines(rank)) - len(trail.steps(rank)) for rank in range(num_ranks))
     assert repeated <= 4 * len(kills), f"{repeated} steps were done again for {len(kills)} kills"
     assert len(run.events(WorkersStarted)) >= len(kills) + 1, "nobody was killed"
+
+
+def _newest(run: Run) -> int:
+    return max(event.generation for event in run.events(WorkersStarted))
 
 
 def _words(run: Run) -> str:

@@ -23,7 +23,7 @@ while True:
     time.sleep(0.02)
 """
 LEASE_S = 1.2
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @dataclass
@@ -82,7 +82,8 @@ def test_a_node_that_was_replaced_ends_its_rank_and_itself_before_anything_else(
             assert await trained.ended() == LeaseOverError.exit_code
             assert max(trained.times()) < thawed_at + 1.0, "the rank was stopped, not asked"
             told = [event for event in trained.made.controller.events if event.at > thawed_at]
-            assert [type(event) for event in told] == [events.NodeInDoubt]
+            # It asks again where an answer takes more than a second.
+            assert {type(event) for event in told} == {events.NodeInDoubt}
 
     asyncio.run(story())
 
@@ -99,10 +100,10 @@ def test_a_node_that_is_counted_on_goes_on_as_if_nothing_had_been(tmp_path):
             assert doubt.silent_s > LEASE_S
             await until(lambda: Path(f"/proc/{trained.rank}/stat").read_text().rpartition(")")[2].split()[0] == "T")
             done = len(trained.times())
-            controller.counts_on = True  # for the next question, which comes when the first one is not answered
             skip = len(controller.events)
-            await controller.wait(events.NodeInDoubt, skip=skip)
+            await controller.wait(events.NodeInDoubt, skip=skip)  # asked again: it has not been answered
             assert len(trained.times()) == done
+            controller.counts_on = True  # for the next question
             await until(lambda: len(trained.times()) > done + 10)
             assert is_alive(trained.rank)
             assert not [event for event in controller.events if isinstance(event, events.WorkerExited)]

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from fake_controller import FakeController, bench, is_alive
+from fake_controller import DEADLINE_S, FakeController, bench, is_alive
 
 from everstep.model import events
 from everstep.wire.codec import encode
@@ -28,7 +28,7 @@ def test_training_goes_on_without_a_controller_and_nothing_is_lost(tmp_path):
             started = await made.controller.wait(events.WorkersStarted)
             port, controller = made.controller.port, made.controller
             await controller.stop()
-            deadline = asyncio.get_running_loop().time() + 10
+            deadline = asyncio.get_running_loop().time() + DEADLINE_S
             while is_alive(started.started[1].pid):  # rank 1 ends while nobody listens
                 assert asyncio.get_running_loop().time() < deadline
                 await asyncio.sleep(0.02)
@@ -53,7 +53,7 @@ def test_unacknowledged_reports_are_sent_again(tmp_path):
             await controller.wait(events.TemplateReported)
             controller.ack = False  # takes reports off the wire, and forgets them: a controller about to die
             await made.start_workers(0)
-            deadline = asyncio.get_running_loop().time() + 10
+            deadline = asyncio.get_running_loop().time() + DEADLINE_S
             while "ready" not in made.log(0, 0):
                 assert asyncio.get_running_loop().time() < deadline
                 await asyncio.sleep(0.02)
@@ -95,7 +95,7 @@ def test_a_rejected_agent_ends_with_the_reason(tmp_path):
         async with bench(tmp_path, program, nproc=1, env=FRESH, start=False) as made:
             made.controller.reject = "protocol 1 is not spoken here"
             agent = made.start_agent()
-            assert await asyncio.to_thread(agent.wait, 10) == 8
+            assert await asyncio.to_thread(agent.wait, DEADLINE_S) == 8
             assert "protocol 1 is not spoken here" in made.agent_log()
 
     asyncio.run(story())
@@ -110,7 +110,7 @@ def test_the_agent_waits_for_a_controller_that_is_late(tmp_path):
             port = controller.port
             await controller.stop()
             made.start_agent()
-            deadline = asyncio.get_running_loop().time() + 10
+            deadline = asyncio.get_running_loop().time() + DEADLINE_S
             while "link to the controller" not in (made.agent_log() if _has_log(made) else ""):
                 assert asyncio.get_running_loop().time() < deadline
                 await asyncio.sleep(0.02)

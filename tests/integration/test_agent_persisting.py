@@ -1,20 +1,26 @@
 """A step on its way from the ranks' memory to disk, with a real agent and the real writer; kills and refusals."""
 
 import asyncio
+import errno
 import os
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from fake_controller import DEADLINE_S, Bench, bench, is_alive, kill, processes_of
 from snapshot_writer import WRITER
 
+from everstep.checkpoint.persist import form, retention
 from everstep.checkpoint.persist.scanning import scan, scan_all
 from everstep.model import events
 from everstep.model.actions import CommitCheckpoint, PersistSnapshot, StrikeCheckpoint
 
 FRESH = {"EVERSTEP_TEMPLATE": "off"}
+LAST = 8
+"""WRITER stands there until it is told to go on, so the step is held however late it is asked for."""
+
 TRAIN = """
 import time, torch, everstep
 model = torch.nn.Linear(256, 256)
@@ -68,11 +74,32 @@ def writers(made: Bench) -> list[int]:
     return [pid for pid, command in processes_of(made.run_dir).items() if "writer_main" in command]
 
 
-async def until_writing(made: Bench) -> int:
-    async with asyncio.timeout(DEADLINE_S):
-        while not (found := writers(made)):
-            await asyncio.sleep(0.01)
-    return found[0]
+class HangingStorage:
+    """Whoever writes to `root` gets so far that it asks whether somebody collects there, and waits for the answer."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._fifo = root / form.WRITING / f"{retention._COLLECTING}-of-a-test"
+        self._fifo.parent.mkdir(parents=True)
+        os.mkfifo(self._fifo)
+        self._end: int | None = None
+
+    async def until_asked(self, made: Bench) -> int:
+        """The process that waits there."""
+        async with asyncio.timeout(DEADLINE_S):
+            while self._end is None:
+                try:
+                    self._end = os.open(self._fifo, os.O_WRONLY | os.O_NONBLOCK)
+                except OSError as error:
+                    if error.errno != errno.ENXIO:  # nobody reads
+                        raise
+                    await asyncio.sleep(0.01)
+        (writer,) = writers(made)
+        return writer
+
+    def close(self) -> None:
+        if self._end is not None:
+            os.close(self._end)
 
 
 def test_a_step_to_come_is_written_and_found_again_also_when_its_rank_has_ended(tmp_path):
@@ -82,7 +109,7 @@ def test_a_step_to_come_is_written_and_found_again_also_when_its_rank_has_ended(
     async def story() -> None:
         async with bench(tmp_path, "train.py", nproc=1) as made:
             await made.start_workers(0)
-            wanted = await until_step(made, 3) + 10
+            wanted = await until_step(made, 3) + 50  # the agent hears of it long before
             told = await persisted(made, persist(root, wanted))
             assert told.why == ""
             assert min(told.total_bytes, told.written_bytes) > 3 * 256 * 256 * 4
@@ -112,44 +139,51 @@ def test_a_step_to_come_is_written_and_found_again_also_when_its_rank_has_ended(
 @pytest.mark.soak
 def test_a_writer_that_hangs_is_killed_in_time_and_one_that_is_killed_is_told(tmp_path):
     (tmp_path / "train.py").write_text(WRITER)
+    limit_s = 10.0  # in which a writer must come as far as its storage
 
-    async def story() -> None:
-        async with bench(tmp_path, "train.py", nproc=1, args=("100000",), env=FRESH) as made:
+    async def story(first: HangingStorage, second: HangingStorage) -> None:
+        async with bench(tmp_path, "train.py", nproc=1, args=(str(LAST),), env=FRESH) as made:
             await made.start_workers(0)
-            step = await until_step(made, 3)
+            await until_step(made, LAST)
             skip = len(made.controller.events)
             began = time.monotonic()
-            await made.controller.send(persist(tmp_path / "a", step + 5, limit_s=2.0))
-            os.kill(await until_writing(made), signal.SIGSTOP)
+            await made.controller.send(persist(first.root, LAST, limit_s=limit_s))
+            os.kill(await first.until_asked(made), signal.SIGSTOP)
             told = await made.controller.wait(events.SnapshotPersisted, skip=skip)
             assert "not done within" in told.why
-            assert time.monotonic() - began < 6.0
+            assert time.monotonic() - began < limit_s + 4.0
             assert not writers(made)
             skip = len(made.controller.events)
-            await made.controller.send(persist(tmp_path / "b", await until_step(made, step) + 5))
-            kill(await until_writing(made))
+            await made.controller.send(persist(second.root, LAST))
+            writer = await second.until_asked(made)
+            (tmp_path / "go on").touch()
+            await until_step(made, LAST + 5)  # training knows nothing of it
+            kill(writer)
             told = await made.controller.wait(events.SnapshotPersisted, skip=skip)
             assert "was killed by signal 9" in told.why
-            await until_step(made, await until_step(made, 0) + 5)  # training knows nothing of it
+            await until_step(made, await until_step(made, 0) + 5)
 
-    asyncio.run(story())
+    with closing(HangingStorage(tmp_path / "a")) as first, closing(HangingStorage(tmp_path / "b")) as second:
+        asyncio.run(story(first, second))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_writer_ends_with_its_agent(tmp_path, how):
     (tmp_path / "train.py").write_text(WRITER)
 
-    async def story() -> None:
-        async with bench(tmp_path, "train.py", nproc=1, args=("100000",), env=FRESH) as made:
+    async def story(storage: HangingStorage) -> None:
+        async with bench(tmp_path, "train.py", nproc=1, args=(str(LAST),), env=FRESH) as made:
             await made.start_workers(0)
-            await made.controller.send(persist(tmp_path / "a", await until_step(made, 3) + 5))
-            writer = await until_writing(made)
-            os.kill(writer, signal.SIGSTOP)  # as one that hangs in its storage
+            await until_step(made, LAST)
+            await made.controller.send(persist(storage.root, LAST))
+            writer = await storage.until_asked(made)
+            os.kill(writer, signal.SIGSTOP)  # then it does not even end on SIGTERM
             assert made.agent is not None
             os.kill(made.agent.pid, how)
-            assert await asyncio.to_thread(made.agent.wait, 15) == (0 if how == signal.SIGTERM else -how)
-            async with asyncio.timeout(5.0):
+            assert await asyncio.to_thread(made.agent.wait, DEADLINE_S) == (0 if how == signal.SIGTERM else -how)
+            async with asyncio.timeout(DEADLINE_S):
                 while is_alive(writer):
                     await asyncio.sleep(0.01)
 
-    asyncio.run(story())
+    with closing(HangingStorage(tmp_path / "a")) as storage:
+        asyncio.run(story(storage))

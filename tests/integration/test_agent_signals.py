@@ -15,12 +15,14 @@ from everstep.probes.stack import find_py_spy
 
 FRESH = {"EVERSTEP_TEMPLATE": "off"}
 QUIET = """
-import time
+import os, time
 from everstep.worker.runtime import current
 current().start_watch()
 print("ready", flush=True)
-for step in range(20):
+step = 0
+while step < 20 or not os.path.exists("quiet"):
     current().step_done(step)
+    step += 1
     time.sleep(0.05)
 while True:
     time.sleep(0.05)
@@ -28,8 +30,10 @@ while True:
 needs_py_spy = pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not installed")
 
 
-def story_of(tmp_path, play):
+def story_of(tmp_path, play, becomes_quiet=True):
     (tmp_path / "train.py").write_text(QUIET)
+    if becomes_quiet:  # after 20 steps
+        (tmp_path / "quiet").touch()
 
     async def story():
         async with bench(tmp_path, "train.py", nproc=1, env=FRESH, watch_hangs=True) as made:
@@ -49,22 +53,37 @@ async def seen(made, accept) -> object:
     return found.signals[0]
 
 
-def collect(incident: str = "i1") -> CollectEvidence:
-    return CollectEvidence(why="test", node="n0", generation=0, incident=incident, limit_s=2.0)
+def collect(limit_s: float = 10.0) -> CollectEvidence:
+    return CollectEvidence(why="test", node="n0", generation=0, incident="i1", limit_s=limit_s)
+
+
+async def long_quiet(made, accept) -> object:
+    """The first signals of rank 0 that are accepted when its last step was more than 1.5 s ago."""
+    found = await made.controller.wait(
+        events.SignalsReported,
+        lambda e: (
+            bool(e.signals)
+            and e.signals[0].last_step_at is not None
+            and e.at - e.signals[0].last_step_at > 1.5
+            and accept(e.signals[0])
+        ),
+    )
+    return found.signals[0]
 
 
 @needs_py_spy
 def test_a_quiet_rank_is_seen_quiet_and_its_stack_is_taken(tmp_path):
     async def play(made):
-        busy = await seen(made, lambda s: s.last_step is not None and s.last_step < 19)
-        assert (busy.phase, busy.stack_s, busy.looking) == ("train", None, False)
-        quiet = await seen(made, lambda s: s.last_step == 19 and (s.device_s or 0) > 1.5 and not s.looking)
+        busy = await seen(made, lambda s: s.last_step is not None and s.stack_s is None and not s.looking)
+        assert busy.phase == "train"
+        (tmp_path / "quiet").touch()
+        quiet = await long_quiet(made, lambda s: (s.device_s or 0) > 1.5 and not s.looking)
         assert quiet.communication_s is None, "there is no process group"
         assert quiet.log_s > 1.0
         assert quiet.stack_s is None, "one stack of an idle rank is enough"
         assert not quiet.paused
 
-    story_of(tmp_path, play)
+    story_of(tmp_path, play, becomes_quiet=False)
 
 
 @needs_py_spy
@@ -75,7 +94,7 @@ def test_evidence_of_a_rank(tmp_path):
         answer = await made.controller.wait(events.EvidenceCollected)
         (gathered,) = answer.gathered
         assert gathered.has == ("states", "stack")
-        assert "flight record: KeyError" in gathered.unavailable[0], "no torch in this program, and that is said"
+        assert any("flight record: KeyError" in why for why in gathered.unavailable), "no torch here, and that is said"
         envelope = json.loads((made.run_dir / gathered.file).read_bytes())
         assert (envelope["rank"], envelope["generation"], envelope["everstep_evidence"]) == (0, 0, 1)
         assert any(frame["filename"].endswith("train.py") for t in envelope["stacks"] for frame in t["frames"])
@@ -89,17 +108,17 @@ def test_a_stopped_rank_answers_nothing_and_is_seen_as_stopped(tmp_path):
         await seen(made, lambda s: s.last_step == 19)
         await made.controller.send(Inject(why="test", drill="d1", kind="stop", node="n0", rank=0, generation=0))
         await seen(made, lambda s: s.state == "T")
-        began = time.monotonic()
-        await made.controller.send(collect())
+        began, limit_s = time.monotonic(), 6.0  # half of it for the flight record that does not come
+        await made.controller.send(collect(limit_s))
         (gathered,) = (await made.controller.wait(events.EvidenceCollected)).gathered
-        assert time.monotonic() - began < 3.0
+        assert time.monotonic() - began < limit_s + 1.0
         assert gathered.has == ("states", "stack"), gathered
-        assert "did not answer within 1 s" in gathered.unavailable[0]
+        assert any("did not answer within 3 s" in why for why in gathered.unavailable)
         envelope = json.loads((made.run_dir / gathered.file).read_bytes())
         assert envelope["states"][0][1] == "T"
         began = time.monotonic()
-        stopped = await made.stop_workers(0, grace_s=0.5)
-        assert time.monotonic() - began < 2.0
+        stopped = await made.stop_workers(0, grace_s=30.0)
+        assert time.monotonic() - began < 10.0, "it is not waited for"
         assert stopped.exits[0].stopped_by_us
 
     story_of(tmp_path, play)
@@ -112,11 +131,13 @@ def test_hang_drills(tmp_path, kind):
         started = await made.controller.wait(events.WorkersStarted)
         await made.controller.send(Inject(why="test", drill="d1", kind=kind, node="n0", rank=0, generation=0))
         if kind == "python-loop":
-            quiet = await seen(made, lambda s: s.stack_s is not None and s.stack_s > 0.5)
-            assert quiet.device_s < 0.6  # processor time is counted every half second
+            await long_quiet(
+                made,
+                # Processor time is counted every half second.
+                lambda s: (s.stack_s or 0) > 0.5 and s.device_s is not None and s.device_s < 0.6 and s.state == "R",
+            )
         else:
-            quiet = await seen(made, lambda s: s.last_step_at is not None and (s.device_s or 0) > 1.0)
-        assert quiet.state == ("R" if kind == "python-loop" else "S")
+            await long_quiet(made, lambda s: (s.device_s or 0) > 1.0 and s.state == "S")
         os.kill(started.started[0].pid, signal.SIGKILL)
         await made.controller.wait(events.WorkerExited)
 

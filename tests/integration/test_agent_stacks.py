@@ -30,12 +30,14 @@ link = socket.socket(fileno=int(sys.argv[1]))
 watch.start(Board(), link)
 spill = next(int(n) for n in os.listdir("/proc/self/fd") if "everstep-spill" in os.readlink(f"/proc/self/fd/{n}"))
 def hold():
+    libc = ctypes.PyDLL(None)  # its calls keep the interpreter lock,
+    sys.setswitchinterval(1000)  # and nobody is given it between two of them
+    libc.write(1, b"ready\\n", 6)
     while True:
-        ctypes.PyDLL(None).sleep(1000)
+        libc.sleep(1000)
 def close():
     file = os.open(sys.argv[3], os.O_RDWR | os.O_CREAT)
     os.dup2(file, spill)
-    print("ready", flush=True)
     hold()
 def become():
     os.dup2(spill, spill)
@@ -46,10 +48,10 @@ def wait():
     while True:
         time.sleep(100)
 def held():
-    print("ready", flush=True)
     hold()
 {"wait": wait, "held": held, "close": close, "become": become}[sys.argv[2]]()
 """
+PATIENT_S = 5.0  # for an answer that comes
 DENIED = '#!/bin/sh\necho x >> "$0.calls"\necho "Error: Permission Denied: Try running again" >&2\nexit 1\n'
 
 
@@ -67,7 +69,7 @@ async def rank(tmp_path: Path, kind: str) -> AsyncIterator[tuple[Worker, Stacks]
     reaper.start()
     try:
         assert await asyncio.to_thread(process.stdout.readline) == b"ready\n"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while worker.watch.spill is None:
                 await asyncio.sleep(0.01)
         yield worker, Stacks(reaper)
@@ -84,18 +86,25 @@ def names(look) -> list[str]:
     return [frame["name"] for frame in look.threads[-1]["frames"]] if look.threads else []
 
 
-def of_rank(tmp_path: Path, kind: str, py_spy: str, monkeypatch: pytest.MonkeyPatch):
+def of_rank(
+    tmp_path: Path,
+    kind: str,
+    py_spy: str,
+    monkeypatch: pytest.MonkeyPatch,
+    limit_s: float = 10.0,
+    sample_s: float = 0.6,
+):
     monkeypatch.setenv("EVERSTEP_PY_SPY", py_spy)
 
     async def story():
         async with rank(tmp_path, kind) as (worker, stacks):
-            return await stacks.of_rank(worker, 2.0, by_signal=True)
+            return await stacks.of_rank(worker, limit_s, by_signal=True, sample_s=sample_s)
 
     return asyncio.run(story())
 
 
 def test_the_sampler_answers_where_the_lock_is_free(tmp_path, monkeypatch):
-    look = of_rank(tmp_path, "wait", "off", monkeypatch)
+    look = of_rank(tmp_path, "wait", "off", monkeypatch, sample_s=PATIENT_S)
     assert (look.source, names(look)[0]) == ("sampler", "wait")
     assert look.missing == ("py-spy is switched off (EVERSTEP_PY_SPY=off)",)
 
@@ -128,7 +137,7 @@ def test_a_refusal_is_not_asked_for_again_and_again(tmp_path, monkeypatch):
 
     async def story() -> list[tuple[str, ...]]:
         async with rank(tmp_path, "wait") as (worker, stacks):
-            return [(await stacks.of_rank(worker, 2.0)).missing for _ in range(3)]
+            return [(await stacks.of_rank(worker, 10.0, sample_s=PATIENT_S)).missing for _ in range(3)]
 
     for missing in asyncio.run(story()):
         assert "Permission Denied" in missing[0]
@@ -140,11 +149,11 @@ def test_a_py_spy_that_never_ends_is_ended_and_costs_its_limit(tmp_path, monkeyp
     stub.write_text('#!/bin/sh\necho $$ > "$0.pid"\nexec sleep 100\n')
     stub.chmod(0o755)
     began = time.monotonic()
-    look = of_rank(tmp_path, "wait", str(stub), monkeypatch)
+    look = of_rank(tmp_path, "wait", str(stub), monkeypatch, limit_s=6.0, sample_s=3.0)
     assert time.monotonic() - began < 20
-    assert (look.source, look.missing) == ("sampler", ("py-spy gave nothing within 1.1 s",))
+    assert (look.source, look.missing) == ("sampler", ("py-spy gave nothing within 3 s",))
     pid = int(Path(f"{stub}.pid").read_text())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists():
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)  # its agent is this test, whose loop is over
@@ -160,6 +169,6 @@ def test_the_real_py_spy_without_the_right_to_trace(tmp_path, monkeypatch):
     caps = "--bounding-set=-sys_ptrace --inh-caps=-sys_ptrace"
     wrapper.write_text(f'#!/bin/sh\nexec setpriv {caps} {find_py_spy()} "$@"\n')
     wrapper.chmod(0o755)
-    look = of_rank(tmp_path, "wait", str(wrapper), monkeypatch)
+    look = of_rank(tmp_path, "wait", str(wrapper), monkeypatch, sample_s=PATIENT_S)
     assert (look.source, names(look)[0]) == ("sampler", "wait")
     assert "ermission" in look.missing[0]

@@ -17,13 +17,24 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-import ctypes, os, sys, threading, time
+import ctypes, json, os, sys, threading, time
 import torch
 import torch.distributed as dist
 import torch._C._distributed_c10d as c10d
 import torch.utils.data
 
 NUM_STEPS = 6
+
+
+def tell_when_old(rank, out, waits, age_s):
+    # Counted as the analyzer does: from the last operation that this rank entered, which is pending if the rank waits.
+    while not os.path.exists(f"{out}/at-{rank}"):
+        time.sleep(0.02)
+    while True:
+        newest = json.loads(c10d._dump_fr_trace_json(True, False))["entries"][-1]
+        if newest["retired"] != waits and time.time() - newest["time_created_ns"] / 1e9 > age_s:
+            return open(f"{out}/since-{rank}", "w").close()
+        time.sleep(0.05)
 
 
 def dump_when_asked(rank, out):
@@ -79,12 +90,15 @@ def step(kind, culprit, rank, groups, x, faulty):
         dist.all_reduce(x)
 
 
-def main(kind, culprit, rank, out, port):
+def main(kind, culprit, rank, out, port, age_s):
     os.environ.update(
         RANK=str(rank), WORLD_SIZE="4", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCH_FR_BUFFER_SIZE="2000"
     )
     torch.set_num_threads(1)
     threading.Thread(target=dump_when_asked, args=(rank, out), daemon=True).start()
+    if kind != "healthy":
+        waits = rank != culprit or kind in ("desync", "shape", "order")
+        threading.Thread(target=tell_when_old, args=(rank, out, waits, age_s), daemon=True).start()
     dist.init_process_group("gloo")
     tps = [dist.new_group([0, 1], group_desc="mesh_tp"), dist.new_group([2, 3], group_desc="mesh_tp")]
     dps = [dist.new_group([0, 2], group_desc="mesh_dp"), dist.new_group([1, 3], group_desc="mesh_dp")]
@@ -104,11 +118,13 @@ def main(kind, culprit, rank, out, port):
         step(kind, culprit, rank, groups, x.flatten(), faulty)
         if number > NUM_STEPS:
             time.sleep(0.02)
+        if kind == "healthy" and number == 10 * NUM_STEPS:
+            open(f"{out}/since-{rank}", "w").close()
 
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        kind, culprit, out, port = line.split()
+        kind, culprit, out, port, age_s = line.split()
         pids = []
         for rank in range(4):
             pid = os.fork()
@@ -118,7 +134,7 @@ if __name__ == "__main__":
                     os.dup2(os.open(f"{out}/logs/rank-{rank}/{name}.log", os.O_WRONLY | os.O_CREAT), stream)
                 os.setsid()
                 try:
-                    main(kind, int(culprit), rank, out, port)
+                    main(kind, int(culprit), rank, out, port, float(age_s))
                 finally:
                     os._exit(1)
             pids.append(pid)
@@ -158,7 +174,7 @@ class Ranks:
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             port = sock.getsockname()[1]
-        pids = [int(pid) for pid in self.ask(f"{kind} {culprit} {out} {port}").split()]
+        pids = [int(pid) for pid in self.ask(f"{kind} {culprit} {out} {port} {AGE_S}").split()]
         try:
             self.take(kind, culprit, out, pids, with_stacks)
         finally:
@@ -169,16 +185,15 @@ class Ranks:
             assert self.ask("killed") == "reaped\n"
 
     def take(self, kind: str, culprit: int, out: Path, pids: list[int], with_stacks: bool) -> None:
-        ranks = [rank for rank in range(4) if not (kind == "loader" and rank == culprit)]
-        wait_for(lambda: all((out / f"at-{rank}").exists() for rank in ranks), f"{kind}: ranks at the fault")
-        reached = max((out / f"at-{rank}").stat().st_mtime for rank in ranks)
-        wait_for(lambda: time.time() - reached > AGE_S, "the hang to be old enough")
-        (out / "GO").touch()
         silent = {culprit} if kind in ("stop", "native") else set()
+        telling = [(rank, pid) for rank, pid in enumerate(pids) if rank not in silent]
+        wait_for(lambda: all((out / f"at-{rank}").exists() for rank in range(4)), f"{kind}: ranks at the fault")
         wait_for(
-            lambda: all(rank in silent or has_record(out, rank) or is_dead(pid) for rank, pid in enumerate(pids)),
-            f"{kind}: flight records",
+            lambda: all((out / f"since-{rank}").exists() or is_dead(pid) for rank, pid in telling),
+            f"{kind}: a hang that is old enough",
         )
+        (out / "GO").touch()
+        wait_for(lambda: all(has_record(out, rank) or is_dead(pid) for rank, pid in telling), f"{kind}: flight records")
         # Only now: a thread that writes a record takes the interpreter lock from one that computes.
         for rank, pid in enumerate(pids):
             shutil.copy(f"/proc/{pid}/status", out / f"status-rank-{rank}.txt")

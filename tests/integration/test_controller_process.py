@@ -24,9 +24,9 @@ from everstep.wire.codec import MAX_FROM_PEER_BYTES, encode
 from everstep.wire.messages import PROTOCOL, Ack, Command, Hello, Reject, Report, Welcome
 
 
-@pytest.fixture
-def controller(tmp_path):
-    process = Process(tmp_path)
+@contextlib.contextmanager
+def started(tmp_path, wanted=WANTED):
+    process = Process(tmp_path, wanted)
     process.start()
     yield process
     if process.process is not None and process.process.poll() is None:
@@ -35,6 +35,19 @@ def controller(tmp_path):
     if process.process is not None and process.process.stderr:
         process.process.stderr.close()
     process.sock.close()
+
+
+@pytest.fixture
+def controller(tmp_path):
+    with started(tmp_path) as process:
+        yield process
+
+
+@pytest.fixture
+def impatient(tmp_path):
+    """A controller that soon misses whoever says nothing."""
+    with started(tmp_path, msgspec.structs.replace(WANTED, policy=Policy(node_silent_s=0.3))) as process:
+        yield process
 
 
 def test_from_hello_to_start_workers(controller):
@@ -155,28 +168,28 @@ def test_a_killed_controller_is_replaced_and_nothing_is_taken_twice(controller):
     assert controller.health()["dropped"] == {"duplicate": 1}
 
 
-def test_a_node_that_stays_silent_is_lost(controller):
+def test_a_node_that_stays_silent_is_lost(impatient):
     async def story():
-        async with FakePeer(controller) as agent:
+        async with FakePeer(impatient) as agent:
             await agent.hello()
             await agent.report(joined())
-        await until(lambda: any(isinstance(event, NodeLost) for event in controller.events()))
+        await until(lambda: any(isinstance(event, NodeLost) for event in impatient.events()))
 
     asyncio.run(story())
-    (silent,) = [event for event in controller.events() if isinstance(event, NodeSilent)]
-    (lost,) = [event for event in controller.events() if isinstance(event, NodeLost)]
+    (silent,) = [event for event in impatient.events() if isinstance(event, NodeSilent)]
+    (lost,) = [event for event in impatient.events() if isinstance(event, NodeLost)]
     assert "it has said nothing for" in lost.reason, "no engine told of its end"
     assert lost.at - silent.at >= 0.9, "the engine gets its time to end the node"
 
 
-def test_a_connected_node_that_stays_silent_is_lost_too(controller):
+def test_a_connected_node_that_stays_silent_is_lost_too(impatient):
     """Frozen, or cut off: the connection looks as it always did."""
 
     async def story():
-        async with FakePeer(controller) as agent:
+        async with FakePeer(impatient) as agent:
             await agent.hello()
             await agent.report(joined())
-            await until(lambda: any(isinstance(event, NodeLost) for event in controller.events()))
+            await until(lambda: any(isinstance(event, NodeLost) for event in impatient.events()))
             while not isinstance(answer := await agent.receive(), Reject):
                 assert isinstance(answer, Command)
             assert "n0 is lost" in answer.why
@@ -184,22 +197,12 @@ def test_a_connected_node_that_stays_silent_is_lost_too(controller):
     asyncio.run(story())
 
 
-@pytest.fixture
-def patient(tmp_path):
-    """A controller that misses nobody during a test."""
-    made = Process(tmp_path, msgspec.structs.replace(WANTED, policy=Policy(node_silent_s=600.0)))
-    made.start()
-    yield made
-    made.stop()
-    made.sock.close()
-
-
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
-def test_a_node_whose_clock_is_wrong_is_told_in_our_time(patient, ahead_s):
+def test_a_node_whose_clock_is_wrong_is_told_in_our_time(controller, ahead_s):
     """Timers are set by the times of events: an hour ahead, nothing would be decided for an hour."""
 
     async def story():
-        async with FakePeer(patient, "launcher-1", "launcher") as launcher, FakePeer(patient) as agent:
+        async with FakePeer(controller, "launcher-1", "launcher") as launcher, FakePeer(controller) as agent:
             await launcher.hello()
             await agent.hello(clock=time.time() + ahead_s)
             await agent.report(msgspec.structs.replace(joined(), at=time.time() + ahead_s))
@@ -211,8 +214,8 @@ def test_a_node_whose_clock_is_wrong_is_told_in_our_time(patient, ahead_s):
 
     asyncio.run(story())
     now = time.time()
-    (met,) = [event for event in patient.events() if isinstance(event, NodeJoined)]
-    (marked,) = [event for event in patient.events() if isinstance(event, MarksReported)]
+    (met,) = [event for event in controller.events() if isinstance(event, NodeJoined)]
+    (marked,) = [event for event in controller.events() if isinstance(event, MarksReported)]
     (account,) = marked.accounts
     for at in (met.at, marked.at, account.spawned_at, account.entered_at):
         assert abs(at - now) < TIMEOUT_S

@@ -217,7 +217,7 @@ def test_one_that_floods_does_not_slow_the_others(controller):
 
 def test_half_a_request_and_silence_are_let_go(tmp_path):
     code = (
-        "from everstep.controller import listening, gate; listening.IDLE_S = 0.3; gate.HELLO_TIMEOUT_S = 0.3\n"
+        "from everstep.controller import listening, gate; listening.IDLE_S = 2.0; gate.HELLO_TIMEOUT_S = 0.3\n"
         "import everstep.controller.__main__ as m, sys; sys.exit(m.main(sys.argv[1:]))"
     )
     process = Process(tmp_path)
@@ -225,8 +225,8 @@ def test_half_a_request_and_silence_are_let_go(tmp_path):
     process.process = subprocess.Popen(argv, pass_fds=(process.sock.fileno(),), stderr=subprocess.PIPE, text=True)
 
     async def story():
-        for half in (b"", b"GET /li", b"GET /link HTTP/1.1\r\nHost: x\r\n"):
-            await told(process.port, half)
+        halves = (b"", b"GET /li", b"GET /link HTTP/1.1\r\nHost: x\r\n")
+        await asyncio.gather(*(told(process.port, half) for half in halves))
         async with FakePeer(process) as silent:
             async with asyncio.timeout(TIMEOUT_S):
                 await silent.receive()
