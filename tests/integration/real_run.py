@@ -10,20 +10,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from lateness import Lateness
 
+from everstep.checkpoint import arena
 from everstep.cli.drill import DrillResult
 from everstep.journal.reader import read_journal
 from everstep.model.actions import Action
 from everstep.model.events import ControllerStarted, NodeJoined, WorkersStarted
 from everstep.model.record import Record
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 170.0
+"""For what happens sooner or later: just below pytest's own limit, so that the run's story is told."""
+
 T = TypeVar("T")
 COMMAND = (sys.executable, "-m", "everstep.cli.main", "run")
 
@@ -32,6 +36,8 @@ import os, sys, time
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank, steps = dist.get_rank(), int(sys.argv[1])
+if "until-hit" in sys.argv and os.environ["EVERSTEP_GENERATION"] == "0":
+    steps = 1_000_000
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(steps):
@@ -47,9 +53,15 @@ dist.destroy_process_group()
 
 LOOP = """
 i=0
-while [ $i -lt $1 ]; do echo "step $i"; i=$((i+1)); sleep 0.05; done
+while [ $i -lt $1 ] || [ "$2 $EVERSTEP_GENERATION" = "until-hit 0" ]; do
+    echo "step $i"; i=$((i+1)); sleep 0.05
+done
 """
 """A program without Python: it starts at once, so that tests of the launcher are about the launcher."""
+
+UNTIL_HIT = "until-hit"
+"""After the number of steps, for these two: the first generation goes on until something ends it, however late that
+comes on a busy machine."""
 
 
 @dataclass
@@ -113,10 +125,13 @@ class Run:
         return found
 
     def wait(self, limit_s: float = TIMEOUT_S) -> int:
-        try:
-            return self.process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running after {limit_s} s\n{self.story()}") from None
+        began = time.monotonic()
+        with Lateness() as late:
+            while (code := self.process.poll()) is None:
+                if time.monotonic() - began > limit_s + late.seconds:
+                    raise AssertionError(f"still running after {limit_s} s\n{self.story()}")
+                time.sleep(0.01)
+        return code
 
     def rank_pid(self, rank: int, generation: int = 0) -> int:
         def find() -> int | None:
@@ -132,11 +147,23 @@ class Run:
     def agent_pid(self, node: str = "n0") -> int:
         return self.until(node, lambda: next((e.pid for e in self.events(NodeJoined) if e.node == node), None))
 
+    def held_steps(self, node: str, rank: int) -> set[int]:
+        """Snapshots of this rank in the memory of that node: its own, or copies. The journal tells of copies once a
+        minute only."""
+        steps: set[int] = set()
+        for link in Path(f"/proc/{self.agent_pid(node)}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if f"/memfd:everstep-arena-{rank} " in str(link.readlink()):
+                    fd = os.open(link, os.O_RDONLY)
+                    steps |= set(arena.held_steps(fd))
+                    os.close(fd)
+        return steps
+
     def controller_pid(self) -> int:
         return self.until("a controller", lambda: next((e.pid for e in self.events(ControllerStarted)), None))
 
-    def drill(self, *argv: object, limit_s: float = 60.0) -> DrillResult:
-        """`everstep drill`, and what came of it."""
+    def drill(self, *argv: object, limit_s: float = TIMEOUT_S) -> DrillResult:
+        """`everstep drill`, and what came of it. By itself it waits for two minutes."""
         command = [sys.executable, "-m", "everstep.cli.main", "drill", *map(str, argv), "--run", str(self.run_dir)]
         answer = subprocess.run([*command, "--json"], capture_output=True, timeout=limit_s, check=False)
         assert answer.stdout, answer.stderr.decode()
@@ -156,11 +183,12 @@ class Run:
         return [describe(pid) for pid in processes_of(self.run_dir)]
 
     def assert_nothing_left(self, limit_s: float = 5.0) -> None:
-        deadline = time.monotonic() + limit_s
-        while left := self.survivors():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"left behind: {left}\n{self.story()}")
-            time.sleep(0.02)
+        began = time.monotonic()
+        with Lateness() as late:
+            while left := self.survivors():
+                if time.monotonic() - began > limit_s + late.seconds:
+                    raise AssertionError(f"left behind: {left}\n{self.story()}")
+                time.sleep(0.02)
 
 
 def processes_of(run_dir: Path) -> list[int]:
@@ -174,6 +202,27 @@ def processes_of(run_dir: Path) -> list[int]:
                 )
                 if any(mark in text for mark in marks):
                     found.append(int(entry.name))
+    return found
+
+
+def mapped_by(pids: Iterable[int]) -> set[tuple[str, int]]:
+    """The files that these processes have in their memory: device, as in /proc/PID/maps, and inode."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+                cells = line.split(None, 5)
+                found.add((cells[3], int(cells[4])))
+    return found
+
+
+def in_shm() -> dict[str, tuple[str, int]]:
+    """What is in /dev/shm, named as in `mapped_by`: two names of one file, or none that is left, are the same there."""
+    found = {}
+    for entry in os.scandir("/dev/shm"):
+        with contextlib.suppress(OSError):
+            made = entry.stat(follow_symlinks=False)
+            found[entry.name] = (f"{os.major(made.st_dev):02x}:{os.minor(made.st_dev):02x}", made.st_ino)
     return found
 
 
@@ -238,7 +287,7 @@ class Launcher:
 @contextlib.contextmanager
 def launching(folder: Path) -> Iterator[Launcher]:
     """Everything that was started has ended when this returns, or the test fails; /dev/shm is as it was."""
-    shm = {entry.name for entry in os.scandir("/dev/shm")}
+    shm = set(in_shm())
     launcher = Launcher(folder)
     try:
         yield launcher
@@ -250,8 +299,16 @@ def launching(folder: Path) -> Iterator[Launcher]:
 
 
 def _assert_same_shm(before: set[str], limit_s: float = 10.0) -> None:
-    """Other tests may use it at the same time, but theirs goes away."""
+    """All processes of the run have ended: what others still have in their memory is theirs, and goes away."""
     deadline = time.monotonic() + limit_s
-    while new := {entry.name for entry in os.scandir("/dev/shm")} - before:
+    while new := _left_in_shm(before):
         assert time.monotonic() < deadline, f"new in /dev/shm: {new}"
         time.sleep(0.05)
+
+
+def _left_in_shm(before: set[str]) -> set[str]:
+    new = {name: file for name, file in in_shm().items() if name not in before}
+    if not new:
+        return set()
+    mapped = mapped_by(int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
+    return {name for name, file in new.items() if file not in mapped}

@@ -7,7 +7,8 @@ Trains once without everstep and without a fault, then again with a Runtime and 
 what both did as one JSON object. Each generation resumes at the newest step that all arenas hold, as the controller
 decides it. With `unhurried` also a small state is copied while the next step runs; with
 `divided` what all ranks hold alike is kept once; with
-`slow_copies` those of rank 0 take long, so that not every step is kept.
+`slow_copies` those of rank 0 take long, so that not every step is kept. Kills are no further apart than twice `reach`
+(not given: all steps) divided by their number.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -89,9 +91,33 @@ def train(job: dict, rank: int, store: str, log: Path) -> None:
 def adapt_quickly(is_slow: bool) -> None:
     cadence.LOOK_EVERY_S, cadence.AHEAD_S, cadence.AGAIN_S = 0.02, 0.1, 0.2
     cadence.NUM_FIRST, cadence.NUM_WAITS, cadence.MAX_EVERY = 1, 3, 4
-    copy = copying._copy_in_chunks
     if is_slow:
-        copying._copy_in_chunks = lambda places, tensors: (time.sleep(0.03), copy(places, tensors))
+        copy_late()
+
+
+def copy_late() -> None:
+    """A copy ends a while after somebody has begun to wait for it, however long forward and backward take."""
+    is_awaited = threading.Event()
+    copy = copying._copy_in_chunks
+
+    def copy_then(places, tensors):
+        is_awaited.wait()
+        time.sleep(0.03)
+        copy(places, tensors)
+
+    def telling(wait):
+        def tell_and_wait(copier):
+            is_awaited.set()
+            try:
+                return wait(copier)
+            finally:
+                is_awaited.clear()
+
+        return tell_and_wait
+
+    copying._copy_in_chunks = copy_then
+    for name in ("before_change", "settle"):
+        setattr(copying.Copier, name, telling(getattr(copying.Copier, name)))
 
 
 class Ranks:
@@ -208,7 +234,7 @@ def main() -> None:
     ranks.start(None)
     for _ in range(job["kills"]):
         done = resumed[-1] if resumed and resumed[-1] is not None else -1
-        target = done + dice.randrange(max(2, 2 * job["num_steps"] // job["kills"]))
+        target = done + dice.randrange(max(2, 2 * job.get("reach", job["num_steps"]) // job["kills"]))
         ranks.serve(lambda target=target: ranks.last_step() >= target)
         end = time.monotonic() + dice.random() * 0.01
         ranks.serve(lambda end=end: time.monotonic() >= end)

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+from lateness import Lateness
 from real_run import Launcher, Run
 
 from everstep.health.store import Store
@@ -50,8 +51,9 @@ def test_a_gpu_that_fell_off_the_bus_costs_its_node_and_no_step(launcher: Launch
     run.until("a standby", lambda: len(run.events(NodeJoined)) == 3)
     node = next(start.node for start in run.actions(StartWorkers) if start.slot == 1)
     run.until("its senses", lambda: listening(run, node))
-    written_at = write(launcher.folder / f"kmsg-{node}", XID_79 + XID_45)
-    closed = run.until("recovery", lambda: next(iter(run.actions(IncidentClosed)), None))
+    with Lateness() as late:
+        written_at = write(launcher.folder / f"kmsg-{node}", XID_79 + XID_45)
+        closed = run.until("recovery", lambda: next(iter(run.actions(IncidentClosed)), None))
     assert (closed.outcome, closed.lost_steps) == ("recovered", 0), run.story()
     (evicted,) = run.actions(EvictNode)
     assert evicted.node == node
@@ -60,7 +62,7 @@ def test_a_gpu_that_fell_off_the_bus_costs_its_node_and_no_step(launcher: Launch
     decided_at = next(r.at for r in run.records() if isinstance(r.event, NodeAlerted) and r.actions)
     latency_s, recovery_s = decided_at - written_at, closed.recovered_at - written_at
     print(f"decided {latency_s:.2f} s after the line, training again after {recovery_s:.2f} s")
-    assert latency_s < 5.0  # one second on a machine that is not overloaded
+    assert latency_s < 5.0 + late.seconds  # one second on a machine that is not overloaded
     known = run.until("the memory", lambda: Store(launcher.folder / "home/nodes.db").hosts(time.time()))
     assert {event.code for event in known[0].events if event.code} == {"ES-G79"}
     run.process.terminate()

@@ -17,7 +17,7 @@ from everstep.model.actions import Concluded, IncidentClosed, Refused, StartWork
 from everstep.model.events import RestoreFailed, WorkersStopped
 
 TRAIN = """
-import sys, time
+import os, sys, time
 import torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
@@ -26,7 +26,11 @@ torch.manual_seed(0)
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 state = everstep.State(model=model, optimizer=optimizer)
+waits_at = int(sys.argv[2]) if len(sys.argv) > 2 and os.environ["EVERSTEP_GENERATION"] == "0" else -1
 for step in state.steps(int(sys.argv[1])):
+    if step == waits_at:
+        with everstep.paused("until it is hit"):
+            time.sleep(1e6)
     loss = model(torch.randn(8, 64)).square().mean()
     loss.backward()
     for p in model.parameters():
@@ -94,7 +98,7 @@ def test_a_damaged_snapshot_is_struck_and_the_one_before_it_restored(launcher: L
     script = launcher.script(TRAIN)
     quiet = launcher.start("--nproc-per-node", 2, script, NUM_STEPS, run_dir="quiet")
     assert quiet.wait() == 0, quiet.story()
-    run = launcher.start("--mode", "advise", "--nproc-per-node", 2, script, NUM_STEPS)
+    run = launcher.start("--mode", "advise", "--nproc-per-node", 2, script, NUM_STEPS, 20)
     run.until_step(8)
     os.kill(run.rank_pid(1), 9)
     (stopped,) = run.until("the ranks have ended", lambda: run.events(WorkersStopped))

@@ -137,6 +137,7 @@ CASES = {
 }
 
 
+@pytest.mark.timeout(700)
 @pytest.mark.parametrize("layout", ["2x2", pytest.param("dp", marks=pytest.mark.soak)])
 def test_every_silent_fault_is_seen_blamed_and_recovered(launcher: Launcher, layout: str):
     program, drills = CASES[layout]

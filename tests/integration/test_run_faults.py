@@ -6,7 +6,8 @@ import sys
 import time
 
 import pytest
-from real_run import Launcher
+from lateness import Lateness
+from real_run import UNTIL_HIT, Launcher, Run, in_shm, mapped_by, processes_of
 
 from everstep.model.actions import Concluded, Finish, IncidentClosed, IncidentOpened, StartWorkers
 from everstep.model.events import ControllerStarted, NodeJoined, NodeLost, StopRequested
@@ -29,7 +30,7 @@ def test_success(launcher: Launcher):
 
 
 def test_a_killed_rank_is_restarted(launcher: Launcher):
-    run = launcher.start(*TWO, launcher.script(), 15)
+    run = launcher.start(*TWO, launcher.script(), 15, UNTIL_HIT)
     run.until_step(3)
     os.kill(run.rank_pid(1), signal.SIGKILL)
     assert run.wait() == 0, run.story()
@@ -55,10 +56,17 @@ def test_a_mode_that_may_not_act_explains_and_ends(launcher: Launcher):
     assert {start.generation for start in run.actions(StartWorkers)} == {0}
 
 
+UNTIL_GO = """
+i=0
+while [ $i -lt $1 ] || [ ! -e go ]; do echo "step $i"; i=$((i+1)); sleep 0.05; done
+"""
+
+
 def test_a_killed_controller_does_not_disturb_the_training(launcher: Launcher):
-    run = launcher.start(*launcher.loop(60))
+    run = launcher.start(*launcher.loop(60, UNTIL_GO))
     run.until_step(3)
     os.kill(run.controller_pid(), signal.SIGKILL)
+    (launcher.folder / "go").touch()
     assert run.wait() == 0, run.story()
     assert not run.actions(IncidentOpened)
     assert [event.took_over for event in run.events(ControllerStarted)] == [False, True]
@@ -67,7 +75,7 @@ def test_a_killed_controller_does_not_disturb_the_training(launcher: Launcher):
 
 
 def test_a_controller_killed_in_the_middle_of_a_recovery(launcher: Launcher):
-    run = launcher.start(*launcher.loop(20))
+    run = launcher.start(*launcher.loop(20), UNTIL_HIT)
     run.until_step(3)
     os.kill(run.rank_pid(0), signal.SIGKILL)
     run.until("the incident", lambda: run.actions(IncidentOpened))
@@ -78,7 +86,7 @@ def test_a_controller_killed_in_the_middle_of_a_recovery(launcher: Launcher):
 
 
 def test_a_killed_agent_is_replaced(launcher: Launcher):
-    run = launcher.start(*launcher.loop(20))
+    run = launcher.start(*launcher.loop(20), UNTIL_HIT)
     run.until_step(3)
     os.kill(run.agent_pid(), signal.SIGKILL)
     assert run.wait() == 0, run.story()
@@ -118,10 +126,11 @@ def test_a_second_signal_ends_even_the_stubborn_at_once(launcher: Launcher):
     run.until_step(0)
     run.process.send_signal(signal.SIGINT)
     run.until("the first signal's note", lambda: "once more" in run.err())
-    begun = time.monotonic()
-    run.process.send_signal(signal.SIGINT)
-    assert run.wait(10) == 130, run.story()
-    assert time.monotonic() - begun < 5
+    with Lateness() as late:
+        begun = time.monotonic()
+        run.process.send_signal(signal.SIGINT)
+        assert run.wait(60) == 130, run.story()
+        assert time.monotonic() - begun < 5 + late.seconds
     run.assert_nothing_left(1.0)
 
 
@@ -153,7 +162,7 @@ def test_a_killed_launcher_leaves_nothing_within_two_seconds(launcher: Launcher,
 
 def test_two_nodes_and_a_standby(launcher: Launcher):
     flags = ("--nnodes", 2, "--nproc-per-node", 1, "--standby", 1)
-    run = launcher.start(*flags, *launcher.loop(30)[2:])
+    run = launcher.start(*flags, *launcher.loop(30)[2:], UNTIL_HIT)
     run.until_step(3)
     run.until("the standby", lambda: len(run.events(NodeJoined)) == 3)
     node = run.actions(StartWorkers)[0].node
@@ -165,13 +174,14 @@ def test_two_nodes_and_a_standby(launcher: Launcher):
 
 
 STATEFUL = """
-import sys, time
+import os, sys, time
 import torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 model = torch.nn.Linear(4, 4)
 state = everstep.State(model=model)
-for step in state.steps(int(sys.argv[1])):
+is_last = os.environ["EVERSTEP_GENERATION"] == "2"
+for step in state.steps(state.step + 1 + int(sys.argv[1]) if is_last else 1_000_000):
     dist.all_reduce(torch.ones(1))
     print("step", step, flush=True)
     time.sleep(0.02)
@@ -181,7 +191,7 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("num_standby", [pytest.param(0, marks=pytest.mark.soak), 1])
 def test_snapshots_outlive_agent_after_agent(launcher: Launcher, num_standby):
-    run = launcher.start(*TWO, "--standby", num_standby, launcher.script(STATEFUL), 45)
+    run = launcher.start(*TWO, "--standby", num_standby, launcher.script(STATEFUL), 30)
     for generation, step in enumerate((5, 15)):
         run.until_step(step, generation)
         node = next(start.node for start in run.actions(StartWorkers) if start.generation == generation)
@@ -228,18 +238,19 @@ if __name__ == "__main__":
 """
 
 
-def semaphores() -> set[str]:
-    return {entry.name for entry in os.scandir("/dev/shm") if entry.name.startswith("sem.mp-")}
+def semaphores(run: Run) -> set[str]:
+    """Those that a process of the run has in its memory: other tests may have some, too."""
+    mapped = mapped_by(processes_of(run.run_dir))
+    return {name for name, file in in_shm().items() if name.startswith("sem.mp-") and file in mapped}
 
 
 @pytest.mark.parametrize(
     "whom", ["launcher", *(pytest.param(whom, marks=pytest.mark.soak) for whom in ("rank", "agent"))]
 )
 def test_named_semaphores_do_not_outlive_their_program(launcher: Launcher, whom: str):
-    before = semaphores()
     run = launcher.start("--nproc-per-node", 1, launcher.script(SPAWNS))
     run.until_step(3, world_size=1)
-    held = semaphores() - before
+    held = semaphores(run)
     assert held, "the program has none: nothing would be tested"
     pid = {"rank": run.rank_pid(0), "agent": run.agent_pid(), "launcher": run.process.pid}[whom]
     os.kill(pid, signal.SIGKILL)
@@ -248,6 +259,6 @@ def test_named_semaphores_do_not_outlive_their_program(launcher: Launcher, whom:
         run.process.send_signal(signal.SIGINT)
     run.wait()
     deadline = time.monotonic() + 10.0
-    while (left := semaphores() & held) and time.monotonic() < deadline:
+    while (left := held & set(in_shm())) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from lateness import Lateness
 from real_run import Launcher, Run
 
 from everstep.engines.network import Namespaces, NetworkError
@@ -62,15 +63,19 @@ def namespaces_of_all() -> set[str]:
 
 
 def until_all_gone(before: set[str], limit_s: float = 5.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while (left := namespaces_of_all() - before) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
+    began = time.monotonic()
+    with Lateness() as late:
+        while left := namespaces_of_all() - before:
+            assert time.monotonic() - began < limit_s + late.seconds, left
+            time.sleep(0.05)
 
 
-def decided_after_s(run: Run) -> float:
+def decided_after_s(run: Run, node: str) -> float:
+    """Others may be lost on a machine that starves them, but nobody is who was not missed before."""
     (asked,) = run.events(DrillRequested)
-    (lost,) = run.events(NodeLost)
+    (lost,) = (event for event in run.events(NodeLost) if event.node == node)
+    silent = {event.node for event in run.events(NodeSilent)}
+    assert {event.node for event in run.events(NodeLost)} - {node} <= silent
     return lost.at - asked.at
 
 
@@ -88,10 +93,12 @@ def test_a_cut_node_is_replaced_in_time_and_nothing_is_left_of_all_that(launcher
     run = start(launcher, "--network", "namespaces")
     assert len(namespaces_of_all() - before[0]) >= 3, "each node lives in its own"
     assert socket.if_nameindex() == before[1], "nobody else sees them"
-    drilled = run.drill("cut-node", node_of_rank_1(run), "--seconds", 30)
-    until_stepping(run, 1)
+    node = node_of_rank_1(run)
+    with Lateness() as late:
+        drilled = run.drill("cut-node", node, "--seconds", 30)
+        until_stepping(run, 1)
     assert drilled.code in ("ES-P06", None)
-    assert decided_after_s(run) < 5.0
+    assert decided_after_s(run, node) < 5.0 + late.seconds
     assert_never_at_the_same_time(run, 1)
     run.process.send_signal(signal.SIGKILL)
     run.process.wait()
@@ -106,9 +113,10 @@ def test_a_frozen_node_is_replaced_in_time_and_never_goes_on(launcher: Launcher)
     run = start(launcher)
     node = node_of_rank_1(run)
     agent = run.agent_pid(node)
-    run.drill("freeze-node", node, "--seconds", 30)
-    until_stepping(run, 1)
-    assert decided_after_s(run) < 5.0
+    with Lateness() as late:
+        run.drill("freeze-node", node, "--seconds", 30)
+        until_stepping(run, 1)
+    assert decided_after_s(run, node) < 5.0 + late.seconds
     assert [event.node for event in run.events(NodeSilent)] == [node]
     assert not Path(f"/proc/{agent}").exists(), "it was ended while it stood still"
     assert_never_at_the_same_time(run, 1)

@@ -1,10 +1,13 @@
 """A machine is gone, with the snapshots in its memory: a standby takes its place and goes on from the copies."""
 
+import pytest
 from exact_training import TRAIN
 from real_run import Launcher, Run
 
 from everstep.model.actions import StartWorkers
-from everstep.model.events import NodeLost, RestoreFailed
+from everstep.model.events import NodeJoined, NodeLost, RestoreFailed
+
+NEEDED_STEP = 8
 
 
 def until_printed(run: Run, step: int, generation: int) -> None:
@@ -12,12 +15,21 @@ def until_printed(run: Run, step: int, generation: int) -> None:
     run.until(f"step {step}", lambda: all(f.exists() and f"step {step} " in f.read_text() for f in files))
 
 
+def is_ready(run: Run) -> bool:
+    """A standby is there, and beside rank 0 a copy of rank 1 that is not far behind."""
+    beside = next(start.node for start in run.actions(StartWorkers) if start.slot == 0)
+    is_copied = max(run.held_steps(beside, 1), default=-1) >= NEEDED_STEP
+    return is_copied and len({event.node for event in run.events(NodeJoined)}) == 3
+
+
+@pytest.mark.timeout(400)  # two runs of three nodes
 def test_a_lost_machine_costs_neither_the_run_nor_a_bit_of_its_result(launcher: Launcher):
     script = launcher.script(TRAIN)
     quiet = launcher.start("--nnodes", 2, script, 50, 0.0, run_dir="quiet")
     assert quiet.wait() == 0, quiet.story()
-    run = launcher.start("--nnodes", 2, "--standby", 1, script, 50, 0.08)
+    run = launcher.start("--nnodes", 2, "--standby", 1, script, 50, 0.08, 45)
     until_printed(run, 12, 0)
+    run.until("a copy, and a standby", lambda: is_ready(run))
     lost = run.rank_pid(1), next(start.node for start in run.actions(StartWorkers) if start.slot == 1)
     result = run.drill("lose-node", lost[1])
     assert result.passed, result
@@ -27,6 +39,6 @@ def test_a_lost_machine_costs_neither_the_run_nor_a_bit_of_its_result(launcher: 
     started = [start for start in run.actions(StartWorkers) if start.generation == 1]
     fetched = [fetch for start in started for fetch in start.fetch]
     assert [(fetch.rank, fetch.step) for fetch in fetched] == [(1, started[0].resume_step)]
-    assert started[0].resume_step >= 8, "the copy was not far behind"
+    assert started[0].resume_step >= NEEDED_STEP, "the copy was not far behind"
     for rank in (0, 1):
         assert run.said(rank) == quiet.said(rank)

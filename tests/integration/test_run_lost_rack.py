@@ -31,7 +31,7 @@ def test_a_lost_rack_costs_neither_the_run_nor_a_bit_of_its_result(launcher: Lau
     script = launcher.script(TRAIN)
     quiet = launcher.start("--nnodes", 4, script, 60, 0.0, run_dir="quiet")
     assert quiet.wait(LIMIT_S) == 0, quiet.story()
-    run = launcher.start("--nnodes", 4, "--standby", 2, "--racks", "a,a,b,b,c,c", script, 60, 0.25)
+    run = launcher.start("--nnodes", 4, "--standby", 2, "--racks", "a,a,b,b,c,c", script, 60, 0.25, 55)
     run.until("copies of all ranks, and standbys", lambda: all_copied(run, 5) and knows_all(run), LIMIT_S)
     racks = {event.node: event.rack for event in run.events(NodeJoined)}
     first = [action for action in run.actions(PlaceBackups) if action.generation == 0]

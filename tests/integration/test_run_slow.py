@@ -1,6 +1,6 @@
 """Slow ranks end to end: real gloo ranks, one of which takes longer, for a machine's reason or for another one.
 
-Rounds are shortened to two seconds; everything else is as it is delivered.
+Rounds are shortened to two or three seconds; everything else is as it is delivered.
 """
 
 import signal
@@ -11,7 +11,7 @@ from real_run import Launcher, Run
 from everstep.model.actions import Concluded, EvictNode, IncidentClosed, IncidentOpened, StartWorkers
 from everstep.model.events import AnomalyFound, NodeJoined
 
-QUICK = "[policy]\nslow_round_s = 2\n"
+QUICK = "[policy]\nslow_round_s = {round_s}\n"
 ROUNDS_S = 30.0
 """Enough for the first rounds and for five that vote, on a busy machine."""
 
@@ -25,23 +25,24 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 state = everstep.State(model=torch.nn.Linear(4, 4))
 is_slow = os.environ["EVERSTEP_SLOT"] == "1" and os.environ["EVERSTEP_GENERATION"] == "0" and rank == 3
-for step in state.steps(100_000):
-    time.sleep(0.03 * (1.3 if is_slow and step > 200 else 1))
+for step in state.steps(100_000):  # so long that what a busy machine is late with is little beside 30 %
+    time.sleep(0.12 * (1.3 if is_slow and step > 60 else 1))
     dist.all_reduce(torch.ones(64))
-    time.sleep(0.02 * (1.3 if is_slow and step > 200 else 1))
+    time.sleep(0.08 * (1.3 if is_slow and step > 60 else 1))
     dist.all_reduce(torch.ones(8))
 """
 
 
-def start(launcher: Launcher, script: str, *argv: object, nodes: tuple[object, ...] = ()) -> Run:
+def start(launcher: Launcher, script: str, *argv: object, nodes: tuple[object, ...] = (), round_s: float = 2) -> Run:
     """Few entries in the flight record: with rounds of two seconds it must be five times as cheap."""
-    flags = ("--config", launcher.script(QUICK, "everstep.toml"), *nodes)
+    flags = ("--config", launcher.script(QUICK.format(round_s=round_s), "everstep.toml"), *nodes)
     return launcher.start(*flags, launcher.script(script), *argv, env={"TORCH_FR_BUFFER_SIZE": "128"})
 
 
+@pytest.mark.timeout(400)
 def test_a_slow_machine_is_evicted_for_the_standby_and_no_step_is_lost(launcher: Launcher):
-    run = start(launcher, SLOW_MACHINE, nodes=("--nnodes", 2, "--nproc-per-node", 2, "--standby", 1))
-    closed = run.until("the incident's end", lambda: run.actions(IncidentClosed), limit_s=90.0)
+    run = start(launcher, SLOW_MACHINE, nodes=("--nnodes", 2, "--nproc-per-node", 2, "--standby", 1), round_s=3)
+    closed = run.until("the incident's end", lambda: run.actions(IncidentClosed), limit_s=300.0)
     (verdict,) = {action.verdict.code: action.verdict for action in run.actions(Concluded)}.values()
     assert (verdict.code, verdict.ranks) == ("ES-S01", (3,)), verdict
     slow_node = next(a.node for a in run.actions(StartWorkers) if a.slot == 1 and a.generation == 0)
@@ -52,7 +53,7 @@ def test_a_slow_machine_is_evicted_for_the_standby_and_no_step_is_lost(launcher:
         action.node for action in run.actions(StartWorkers) if action.generation == 0
     }
     assert next(action.node for action in restarted if action.slot == 1) in standby
-    assert all(action.resume_step is not None and action.resume_step > 200 for action in restarted)
+    assert all(action.resume_step is not None and action.resume_step > 60 for action in restarted)
     run.process.send_signal(signal.SIGINT)
     assert run.wait() == 130
 

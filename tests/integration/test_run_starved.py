@@ -19,7 +19,7 @@ TICK = """
 i=0
 while [ $i -lt 100000 ]; do echo "step $i $(date +%s.%N)"; i=$((i+1)); sleep 0.05; done
 """
-QUICK_SILENT_S, QUICK_STOP_S = 1.2, 1.8
+QUICK_SILENT_S, QUICK_STOP_S = 5.0, 6.0  # nobody who is only late is silent for so long
 SILENT_S = 3.5  # of the default policy
 START_S = 180.0  # of processes that others starve; only failures wait so long
 

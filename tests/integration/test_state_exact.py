@@ -58,7 +58,8 @@ def test_a_state_that_is_divided_among_the_ranks_of_a_node(
 def test_not_every_step_kept_and_all_ranks_keep_the_same(tmp_path: Path) -> None:
     """Copies of one rank take longer than its forward and backward: all ranks come to keep every fourth step only."""
     job = {"num_ranks": 2, "wrap": "bare", "seed": 5, "unhurried": True, "slow_copies": True}
-    result = run_nursery(tmp_path, num_steps=90, kills=2, **job)
+    # Killed in the first half: more than a hundred steps are left to agree on a pace in.
+    result = run_nursery(tmp_path, num_steps=200, kills=2, reach=45, **job)
     assert result["every"] == [4, 4]
     assert max(-1 if step is None else step for step in result["resumed"]) > 0
     assert max(result["lost"]) <= 4 + 2

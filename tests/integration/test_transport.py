@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import transport_node as nodes
+from lateness import Lateness
 from transport_node import RUN, TOKEN, WORLD_SIZE, Node, content, new_arena, read, send, write
 
 from everstep.checkpoint import arena
@@ -17,7 +18,7 @@ from everstep.checkpoint.transport.frames import PIECE_BYTES
 from everstep.errors import ConfigError
 
 SIZE = 3 * PIECE_BYTES + 12_345
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 def until(is_so: Callable[[], bool], what: str) -> None:
@@ -272,11 +273,12 @@ def test_a_cancelled_push_and_fetch_end_at_once(source) -> None:
         async with Node() as node:
             pushing = asyncio.create_task(send(node.endpoint, fd, snapshot, rate=1e5))
             await until_async(lambda: 0 in node.shelf._transfers, "the transfer")
-            began = time.monotonic()
-            pushing.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await pushing
-            assert time.monotonic() - began < 4.0  # a thread is given 2 s to let go
+            with Lateness() as late:
+                began = time.monotonic()
+                pushing.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await pushing
+                assert time.monotonic() - began < 4.0 + late.seconds  # a thread is given 2 s to let go
             assert node.shelf.held() == ()
 
             node.own[0] = os.dup(fd)

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lateness import Lateness
 from test_transport import SIZE, _nothing_stays, get, source, until_async
-from transport_node import SHORT_S, BadLine, Node, content, new_arena, read, send, write
+from transport_node import PATIENCE_S, SHORT_S, BadLine, Node, content, new_arena, read, send, write
 
 from everstep.checkpoint import arena
 from everstep.checkpoint.transport import TransferError, client
@@ -171,20 +172,21 @@ def test_the_sender_is_killed_and_the_next_one_goes_on(source, start) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_receiver_is_killed_or_stopped_in_the_middle(source, start, how) -> None:
+@pytest.mark.parametrize(("how", "patience_s"), [(signal.SIGKILL, PATIENCE_S), (signal.SIGSTOP, 2.0)])
+def test_the_receiver_is_killed_or_stopped_in_the_middle(source, start, how, patience_s) -> None:
     async def run() -> None:
         fd, snapshot = source
         server = start("serve", SIZE)
         endpoint = (await asyncio.to_thread(server.stdout.readline)).strip()
-        pushing = asyncio.create_task(send(endpoint, fd, snapshot, rate=SIZE / 2, patience_s=SHORT_S))
-        await asyncio.sleep(0.2)  # somewhere in the middle, or before: both must end
-        assert not pushing.done()
-        server.send_signal(how)
-        began = time.monotonic()
-        with pytest.raises(TransferError):
-            await pushing
-        assert time.monotonic() - began < 10
+        with Lateness() as late:
+            pushing = asyncio.create_task(send(endpoint, fd, snapshot, rate=SIZE / 4, patience_s=patience_s))
+            assert await asyncio.to_thread(server.stdout.readline) == "begun\n"
+            server.send_signal(how)
+            began = time.monotonic()
+            assert not pushing.done()
+            with pytest.raises(TransferError):
+                await pushing
+            assert time.monotonic() - began < 10 + late.seconds
         with pytest.raises(TransferError):
             await get(endpoint, patience_s=SHORT_S)
 

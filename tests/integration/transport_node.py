@@ -1,6 +1,7 @@
 """A node with snapshots, in a process that tests may stop and kill, or in the test's own.
 
-python transport_node.py serve SIZE                      serves rank 0's step 7, and a shelf; prints its endpoint
+python transport_node.py serve SIZE                      serves rank 0's step 7, and a shelf; prints its endpoint, and
+                                                         "begun" when somebody pushes
 python transport_node.py push ENDPOINT SIZE RATE STEP    prints "begun", pushes, prints how much was sent
 """
 
@@ -136,7 +137,15 @@ async def serve(size: int) -> None:
         node.own[0] = new_arena(size)
         write(node.own[0], 7, content(size, 7))
         print(node.endpoint, flush=True)
+        telling = asyncio.create_task(tell_of_push(node.shelf))
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        telling.cancel()
+
+
+async def tell_of_push(shelf: Backups) -> None:
+    while not shelf._transfers:
+        await asyncio.sleep(0.005)
+    print("begun", flush=True)
 
 
 async def push_one(endpoint: str, size: int, rate: float, step: int) -> None:
