@@ -82,9 +82,10 @@ def test_a_killed_rank_is_reported_and_the_next_generation_trains(tmp_path):
             started = await made.controller.wait(events.WorkersStarted)
             await all_stepped(made, 0)
             killed_at = time.time()
-            kill(started.started[1].pid)
-            ended = await made.controller.wait(events.WorkerExited, lambda e: e.exit.rank == 1)
-            assert made.controller.when(ended) - killed_at < 0.5
+            with Lateness() as late:
+                kill(started.started[1].pid)
+                ended = await made.controller.wait(events.WorkerExited, lambda e: e.exit.rank == 1)
+            assert made.controller.when(ended) - killed_at < 0.5 + late.seconds
             assert (ended.exit.signal, ended.exit.stopped_by_us, ended.exit.oom) == (signal.SIGKILL, False, None)
             account = ended.account
             marks = [account.spawned_at, account.entered_at, account.rendezvous_begun_at]
@@ -115,6 +116,14 @@ def test_an_uncaught_exception_reaches_the_incident(tmp_path):
     first_frame = re.search(r'File "(.*?)"', err)
     assert first_frame[1] == str(tmp_path / "train.py"), "no frame of ours"
     assert ended.exit.last_output.endswith("(char 1)")
+
+
+def test_a_message_that_is_not_unicode_keeps_nothing_from_being_told(tmp_path):
+    ended, _, _ = run_to_exit(tmp_path, 'open(b"caf\\xe9.txt")\n')
+    assert (ended.exit.code, ended.exit.error.kind) == (1, "FileNotFoundError")
+    assert "caf\\xe9.txt" in ended.exit.error.message
+    ended, _, _ = run_to_exit(tmp_path, 'raise ValueError("caf\\udce9.txt")\n')
+    assert (ended.exit.error.kind, ended.exit.error.message) == ("ValueError", "caf\\udce9.txt")
 
 
 def test_torchs_own_report_is_honoured(tmp_path):

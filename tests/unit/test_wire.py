@@ -5,12 +5,13 @@ import socket
 import threading
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.errors import WireError
-from everstep.model import actions, events
+from everstep.model import actions, events, facts
 from everstep.wire import codec, local, messages
 
 
@@ -19,6 +20,22 @@ def test_round_trip() -> None:
     assert codec.decode_from_peer(codec.encode(report)) == report
     command = messages.Command(id="4.0", action=actions.StopWorkers(node="n0", generation=1, grace_s=5.0, why="w"))
     assert codec.decode_from_controller(codec.encode(command)) == command
+
+
+def test_text_that_is_not_unicode_is_told_as_it_can_be() -> None:
+    """The name of a file, in an exception's message: it must not keep back what comes after it."""
+    error = facts.ErrorReport(kind="FileNotFoundError", message="caf\udce9.txt", traceback="", at=1.0, place="")
+    told = messages.Report(source_seq=3, event=exited(error))
+    (received,) = [codec.decode_from_peer(codec.encode(told))]
+    fit = msgspec.structs.replace(error, message="caf\\udce9.txt")
+    assert received == messages.Report(source_seq=3, event=exited(fit))
+
+
+def exited(error: facts.ErrorReport) -> events.WorkerExited:
+    ended = facts.Exit(rank=1, at=1.0, code=1, signal=None, error=error)
+    return events.WorkerExited(
+        at=2.0, node="n0", generation=0, exit=ended, account=facts.RankAccount(rank=1, spawned_at=0.0)
+    )
 
 
 def outcome(decode: Callable[[bytes], object], data: bytes) -> object:

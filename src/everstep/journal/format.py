@@ -16,6 +16,7 @@ from everstep.errors import JournalError
 from everstep.model.actions import Action
 from everstep.model.events import Event
 from everstep.model.record import SCHEMA_VERSION, Header, Record
+from everstep.model.text import without_surrogates
 
 HEADER_KIND = "everstep-journal"
 
@@ -102,21 +103,7 @@ def _encode(value: Header | Record) -> bytes:
     try:
         return _encoder.encode(value) + b"\n"
     except UnicodeEncodeError:
-        # Lone surrogates: argv and file names that are not UTF-8. Text for people; one odd byte must not end
-        # a run.
-        return _encoder.encode(_without_surrogates(msgspec.to_builtins(value))) + b"\n"
-
-
-def _without_surrogates(value: object) -> object:
-    match value:
-        case str():
-            return value.encode("utf-8", "backslashreplace").decode()
-        case dict():
-            return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_without_surrogates(item) for item in value]
-        case _:
-            return value
+        return _encoder.encode(without_surrogates(msgspec.to_builtins(value))) + b"\n"
 
 
 def _object(line: bytes) -> dict[str, Any]:

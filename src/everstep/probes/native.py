@@ -92,7 +92,7 @@ def _look(pid: int, tid: int) -> KernelThread | None:
 def _stat(folder: Path) -> tuple[str, str]:
     """Name and state; empty when the thread is gone."""
     try:
-        head, _, rest = (folder / "stat").read_text().rpartition(")")
+        head, _, rest = (folder / "stat").read_text(errors="replace").rpartition(")")
         return head.partition("(")[2], rest.split()[0]
     except (OSError, IndexError):
         return "", ""

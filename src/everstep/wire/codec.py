@@ -5,6 +5,7 @@ from typing import TypeVar
 import msgspec
 
 from everstep.errors import WireError
+from everstep.model.text import without_surrogates
 from everstep.wire.messages import FromController, FromPeer
 
 MAX_FROM_PEER_BYTES = 4 << 20
@@ -26,7 +27,11 @@ _from_controller: msgspec.msgpack.Decoder[FromController] = msgspec.msgpack.Deco
 
 
 def encode(message: FromPeer | FromController) -> bytes:
-    return _encoder.encode(message)
+    """Text that is not Unicode is told as it can be: a report that cannot be sent keeps back all that come after it."""
+    try:
+        return _encoder.encode(message)
+    except UnicodeEncodeError:
+        return _encoder.encode(without_surrogates(msgspec.to_builtins(message, builtin_types=(bytes,))))
 
 
 def decode_from_peer(data: bytes | bytearray) -> FromPeer:

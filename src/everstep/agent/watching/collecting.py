@@ -20,6 +20,7 @@ from everstep.analyzer.records import KernelThread
 from everstep.model.actions import CollectEvidence
 from everstep.model.events import EvidenceCollected
 from everstep.model.facts import Gathered
+from everstep.model.text import without_surrogates
 from everstep.probes.native import native_thread, native_threads
 from everstep.probes.process import descendants, usage
 from everstep.worker.board import Activity, Phase
@@ -59,6 +60,13 @@ async def collect(
         gathered=tuple(gathered),
         took_s=time.monotonic() - began,
     )
+
+
+def _encoded(envelope: dict[str, object]) -> bytes:
+    try:
+        return msgspec.json.encode(envelope)
+    except UnicodeEncodeError:  # the name of a file
+        return msgspec.json.encode(without_surrogates(msgspec.to_builtins(envelope)))
 
 
 class _Sweep:
@@ -126,7 +134,7 @@ class _Sweep:
                 "unavailable": missing,
             }
             part = self._run_dir / self._folder / f"rank-{worker.rank}.part"
-            part.write_bytes(msgspec.json.encode(envelope))
+            part.write_bytes(_encoded(envelope))
             part.replace(self._run_dir / name)  # one look for everybody
         except OSError as error:
             missing.append(f"evidence cannot be written: {error.strerror or error}")
