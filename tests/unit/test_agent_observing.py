@@ -153,3 +153,20 @@ def test_a_frame_of_an_ended_group_is_dropped(tmp_path):
     stranger: Any = SimpleNamespace(rank=0)
     node.observing.take(node.group, stranger, {"numbers": [[1, 2.0, None]]})
     assert node.look() == []
+
+
+def test_a_rank_that_has_ended_is_read_once_more_alone(tmp_path):
+    node = Node(tmp_path)
+    for rank in range(2):
+        append(node.group.workers[rank].paths.stdout, f"step 7 loss {rank}.5\n")
+    node.observing.end(node.group, node.group.workers[1])
+    (told,) = node.events
+    assert [(each.rank, each.points[0].loss) for each in told.numbers] == [(1, 1.5)]
+    node.observing.look(node.group)
+    assert [each.rank for each in node.events[-1].numbers] == [0], "nothing is told twice"
+
+
+def test_what_cannot_be_told_of_a_rank_that_has_ended_keeps_its_end_from_nobody(tmp_path):
+    node = Node(tmp_path)
+    node.observing.end(node.group, SimpleNamespace(rank=1))  # type: ignore[arg-type]
+    assert node.events == []

@@ -23,8 +23,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     num_buffers: int = arena.NUM_BUFFERS
 
 
-def asked(raw: dict[str, Any]) -> Asked:
+def asked(raw: Any) -> Asked:  # noqa: ANN401 - JSON
     """Raises ValueError, TypeError, KeyError or OverflowError when it is none of ours."""
+    if not isinstance(raw, dict):
+        raise TypeError(f"memory is asked for with a {type(raw).__name__}")
     num_buffers = int(raw.get("buffers", arena.NUM_BUFFERS))
     return Asked(num_bytes=int(raw["bytes"]), num_buffers=num_buffers)
 

@@ -328,7 +328,8 @@ class Node:
         group = self._group
         if group is None or worker.exit is None:
             return
-        self._observing.look(group)  # before the news of its end: afterwards nobody asks what its numbers were
+        if self._home.policy.watch_numbers:
+            self._observing.end(group, worker)  # before the news of its end: later nobody asks what its numbers were
         self._report(
             events.WorkerExited(
                 at=worker.exit.at,

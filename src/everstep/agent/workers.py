@@ -219,10 +219,13 @@ class Group:
         return True
 
     def _on_end(self, worker: Worker, ended: Ended) -> None:
-        if worker.channel is not None:
-            worker.channel.read_now()  # what it said before its end, perhaps within this turn of the loop
-            worker.channel.close()
         worker.ended = ended
+        if worker.channel is not None:
+            try:
+                worker.channel.read_now()  # what it said before its end, perhaps within this turn of the loop
+            except Exception:  # its end is told whatever it said
+                _log.exception("what rank %d of generation %d said last", worker.rank, self.generation)
+            worker.channel.close()
         if worker.watch is not None:
             worker.watch.close()
         _log.info("rank %d of generation %d ended: %s", worker.rank, self.generation, ended)

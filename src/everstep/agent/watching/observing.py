@@ -5,8 +5,9 @@ of ranks that say nothing are read for the same. Called by the node; it decides 
 that frame only.
 """
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from everstep.agent.watching.log_points import LogPoints
@@ -20,6 +21,8 @@ MAX_POINTS = 256
 
 MAX_VALUES = 64
 MAX_TEXT = 300
+
+_log = logging.getLogger(__name__)
 
 
 class Observing:
@@ -66,10 +69,20 @@ class Observing:
 
     def look(self, group: Group) -> None:
         """Report what was said since the last look; read the logs of those who say nothing."""
+        self._look_at(group, list(group.workers.values()))
+
+    def end(self, group: Group, worker: Worker) -> None:
+        """The same for a rank that has ended, whose log is read for the last time. Raises nothing: its end is told."""
+        try:
+            self._look_at(group, [worker])
+        except Exception:
+            _log.exception("the last numbers of rank %d", worker.rank)
+
+    def _look_at(self, group: Group, workers: Sequence[Worker]) -> None:
         self._begin(group.generation)
         self._flush()
         found = []
-        for worker in group.workers.values():
+        for worker in workers:
             if worker.rank not in self._logs:
                 self._logs[worker.rank] = LogPoints((worker.paths.stdout, worker.paths.stderr))
             log = self._logs[worker.rank]
