@@ -28,7 +28,7 @@ confirm = "Look at the floor."
 
 @pytest.fixture(scope="module")
 def base() -> Base:
-    return load_base()
+    return load_base(check_built_in=True)
 
 
 def site(tmp_path: Path, text: str) -> Base:

@@ -1,6 +1,6 @@
 """What the end of a rank's output means, by the knowledge base. Called once per ended rank, in the agent's process.
 
-The first call of a process compiles some hundreds of signatures, a third of a second: `warm_up` does that in a thread
+The first call of a process compiles some hundreds of signatures, a quarter of a second: `warm_up` does that in a thread
 beside the first start, so that no recovery waits for it. A fault of ours in here costs the explanation, nothing else.
 """
 

@@ -8,6 +8,7 @@ A line is dated by when it arrived, never by its stamp: stamps of several progra
 zones, the arrival does not. Called by the agent (rank logs, kernel log) and by who explains the end of a rank.
 """
 
+import threading
 from functools import lru_cache
 
 from everstep.knowledge.engine import Engine
@@ -118,7 +119,8 @@ def classify(text: str) -> Finding | None:
     an entry. Lines that are harmless or only for information are never returned. The first call of a process compiles
     the signatures.
     """
-    base, engine = _built_in()
+    with _compiling:  # whoever comes meanwhile waits for the rest of it, and does not do all of it beside
+        base, engine = _built_in()
     matcher = Matcher(base, now=0.0, engine=engine)
     matcher.arrived_at = 0.0
     matcher.feed("", text[-MAX_TAIL_CHARS:].encode("utf-8", "replace"))
@@ -130,6 +132,9 @@ def _says_why(finding: Finding) -> bool:
     if finding.role is Role.UNKNOWN:
         return finding.family == "traceback"
     return finding.role is not Role.RECOVERY and finding.severity is not Severity.INFO
+
+
+_compiling = threading.Lock()
 
 
 @lru_cache(maxsize=1)
