@@ -75,6 +75,7 @@ def test_the_second_number_of_a_pair_counts():
 
 
 def test_a_generator_that_did_not_draw_is_not_asked_again():
+    told()
     first, second = told(), told()
     assert all(first[name] is second[name] for name in first)
     random.random()
@@ -83,19 +84,49 @@ def test_a_generator_that_did_not_draw_is_not_asked_again():
     assert all(third[name] is not second[name] for name in first)
 
 
+@pytest.mark.parametrize("num_steady", [0, 1])
+def test_what_another_thread_does_while_a_generator_is_asked_is_not_kept(monkeypatch, num_steady):
+    """It sets the generator, and sets it back: no look at the memory before or after shows that."""
+    asked = random.getstate
+
+    class Other:
+        __self__ = asked.__self__
+
+        def __init__(self) -> None:
+            self.num_asked = 0
+
+        def __call__(self):
+            self.num_asked += 1
+            if self.num_asked <= num_steady:
+                return asked()
+            before = asked()
+            random.seed(5)
+            state = asked()
+            random.setstate(before)
+            return state
+
+    random.seed(f"a state that nobody has asked for {num_steady}")
+    for _ in range(2):
+        monkeypatch.setattr(random, "getstate", Other())
+        random_state.capture_host()
+        monkeypatch.undo()
+        assert told() == now()
+
+
 def test_one_that_draws_in_another_thread_meanwhile_is_asked_again(monkeypatch):
     asked = random.getstate
 
     class Other:
         """Another thread draws between the look at the memory and the answer."""
 
+        __self__ = asked.__self__
+
         def __call__(self):
             random.random()
             return asked()
 
-        __self__ = asked.__self__
-
-    random.seed("a state that nobody has asked for")
+    random.seed("another state that nobody has asked for")
+    random_state.capture_host()
     before = asked()
     monkeypatch.setattr(random, "getstate", Other())
     random_state.capture_host()

@@ -16,8 +16,8 @@ import torch
 
 from everstep.worker import drawn
 
-_told: dict[str, tuple[drawn.Look, Any]] = {}
-"""What each generator said last, and how its memory looked then."""
+_told: dict[str, tuple[drawn.Look | None, Any]] = {}
+"""How each generator's memory looked last, and what it says where that stays so; None: not asked for yet."""
 
 
 def capture() -> dict[str, Any]:
@@ -41,15 +41,18 @@ def capture_host() -> dict[str, Any]:
 
 
 def _unless_drawn(name: str, look: Callable[[], drawn.Look | None], ask: Callable[[], Any]) -> Any:  # noqa: ANN401
-    """What `ask` says, or said when the generator looked the same."""
+    """What `ask` says, or said when the generator looked the same. What one says that draws between any two questions
+    is not kept: to be sure of it takes a second question, as another thread may draw, or set it, during the first."""
     seen = look()
-    told = _told.get(name)
-    if told is not None and seen is not None and told[0] == seen:
-        return told[1]
-    state = ask()
-    if seen is not None and look() == seen:  # or another thread draws meanwhile: of which moment is it?
-        _told[name] = seen, state
-    return state
+    last, told = _told.get(name, (None, None))
+    if seen is None or seen != last:
+        _told[name] = seen, None
+        return ask()
+    if told is None:
+        told = ask()
+        if look() == seen and ask() == told and look() == seen:
+            _told[name] = seen, told
+    return told
 
 
 def _of_python() -> tuple[Any, ...]:

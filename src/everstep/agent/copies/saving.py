@@ -57,13 +57,15 @@ async def _save(worker: Worker, board: Board, limit_s: float) -> str:
         return f"its process answers nothing (state {use.state if use is not None else 'gone'})"
     assert worker.watch is not None
     _, looked_at = board.communication(worker.local_rank)
-    is_deaf = not worker.watch.has_spoken if looked_at is None else time.time() - looked_at > DEAF_S
+    had_spoken = worker.watch.has_spoken
+    is_deaf = not had_spoken if looked_at is None else time.time() - looked_at > DEAF_S
     asking = asyncio.create_task(worker.watch.save(limit_s))
     done = asyncio.create_task(_published(worker, board, board.account(worker.local_rank).last_step or 0))
     try:
         if is_deaf:
             await asyncio.wait((asking, done), timeout=DEAF_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
-            if not (asking.done() or done.done()) and board.communication(worker.local_rank)[1] == looked_at:
+            seen = board.communication(worker.local_rank)[1], worker.watch.has_spoken
+            if not (asking.done() or done.done()) and seen == (looked_at, had_spoken):
                 return "its watch thread does not answer"
         await asyncio.wait((asking, done), return_when=asyncio.FIRST_COMPLETED)
         return "" if done.done() else asking.result()
