@@ -348,9 +348,12 @@ def test_a_reader_that_does_not_read_holds_up_nobody() -> None:
                 except StreamError:
                     return received
 
-            idle = await asyncio.to_thread(ask)
-            assert await get(node.endpoint) == content(size, 7)
-            await until_async(lambda: node.server.rejected["broken"] >= 1, "its end")
+            with Lateness() as late:
+                idle = await asyncio.to_thread(ask)
+                assert await get(node.endpoint) == content(size, 7)
+                await until_async(lambda: node.server.rejected["broken"] >= 1, "its end")
+            # Where the machine is late the honest one may have had to ask again.
+            assert node.server.rejected["broken"] == 1 or late.seconds > SHORT_S / 2
             assert await asyncio.to_thread(read_what_came, idle) < size
             idle.close()
 
