@@ -45,15 +45,25 @@ def _die_with_parent() -> None:
 class Launched:
     """A running command in its own session, with its output in a file. Made by `launched`."""
 
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], output: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        output: Path,
+        stdout: Path | None = None,
+        stdin: Path = Path(os.devnull),
+        cwd: Path | None = None,
+    ) -> None:
         self.command = tuple(command)
         self.output = output
-        with output.open("ab") as stream:
+        with output.open("ab") as stream, (stdout or output).open("ab") as out, stdin.open("rb") as given:
             self._process = subprocess.Popen(
                 command,
                 env=dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
+                cwd=cwd,
+                stdin=given,
+                stdout=out,
                 stderr=stream,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
@@ -97,9 +107,18 @@ _live: list[Launched] = []
 
 
 @contextlib.contextmanager
-def launched(command: Sequence[str], *, env: Mapping[str, str], output: Path) -> Iterator[Launched]:
-    """Run a command for the length of the block, then SIGKILL all that it caused. Several may run at once."""
-    running = Launched(command, env=env, output=output)
+def launched(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    output: Path,
+    stdout: Path | None = None,
+    stdin: Path = Path(os.devnull),
+    cwd: Path | None = None,
+) -> Iterator[Launched]:
+    """Run a command for the length of the block, then SIGKILL all that it caused. Several may run at once. `output` has
+    both streams, or with `stdout` only the errors."""
+    running = Launched(command, env=env, output=output, stdout=stdout, stdin=stdin, cwd=cwd)
     _live.append(running)
     try:
         yield running
