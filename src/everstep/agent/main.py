@@ -34,6 +34,7 @@ from everstep.agent.reaping import Reaper
 from everstep.agent.senses.aside import aside
 from everstep.agent.senses.starting import sense
 from everstep.agent.starting import Home
+from everstep.agent.streams import Origin
 from everstep.agent.template import everstep_home
 from everstep.agent.warden import Warden
 from everstep.agent.watching import observing
@@ -70,6 +71,7 @@ class _Options(argparse.Namespace):
     keeper_fd: int | None
     address: str
     namespace_fd: int | None
+    streams: str
     rack: str
 
 
@@ -120,6 +122,7 @@ class _Agent:
             nproc=options.nproc,
             max_restarts=options.max_restarts,
             policy=self._policy,
+            origin=Origin.inherited(options.streams) if options.streams else Origin(),
             rack=_rack_of(options.rack or os.environ.get("EVERSTEP_RACK", "")),
             base_env=base_environment(
                 os.environ,
@@ -163,6 +166,7 @@ class _Agent:
                 doubt.end_ranks()
             await node.close(0.0 if is_over else _ORPHAN_GRACE_S if await _is_gone(launcher) else END_GRACE_S)
             await link.drain(0.0 if is_over else _FLUSH_S)
+            self._home.pump.close()
         finally:
             keeper.close()
             failures = await _cancel(*tasks)
@@ -363,6 +367,7 @@ def _parse(argv: Sequence[str]) -> _Options:
     parser.add_argument("--address", default="127.0.0.1", help="where other nodes get this one's snapshots")
     parser.add_argument("--rack", default="", help="rack or switch of this node; default: EVERSTEP_RACK")
     parser.add_argument("--namespace-fd", type=int, default=None, help="network namespace to live in")
+    parser.add_argument("--streams", default="", help="the launcher's stdin, its terminals, and whether those are one")
     parser.add_argument("--keeper-fd", type=int, default=None, help="socket to the launcher's keeper")
     options = parser.parse_args(argv, namespace=_Options())
     options.run_dir = options.run_dir.absolute()

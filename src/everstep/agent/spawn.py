@@ -21,9 +21,12 @@ class SpawnError(EverstepError):
     """The process could not be made."""
 
 
-def spawn_worker(env: Mapping[str, str], python: str) -> tuple[int, socket.socket]:
-    """A fresh worker and our end of its link. Raises SpawnError."""
-    return _spawn("everstep.worker.main", "EVERSTEP_LINK_FD", env, python)
+def spawn_worker(
+    env: Mapping[str, str], python: str, streams: tuple[int, int, int] | None = None
+) -> tuple[int, socket.socket]:
+    """A fresh worker and our end of its link. `streams`: what its descriptors 0, 1 and 2 are (agent/streams.py); None:
+    no input, and the agent's output until its assignment says. Raises SpawnError."""
+    return _spawn("everstep.worker.main", "EVERSTEP_LINK_FD", env, python, streams=streams)
 
 
 def spawn_template(env: Mapping[str, str], output: str) -> tuple[int, socket.socket]:
@@ -32,13 +35,20 @@ def spawn_template(env: Mapping[str, str], output: str) -> tuple[int, socket.soc
 
 
 def _spawn(
-    module: str, fd_variable: str, env: Mapping[str, str], python: str, output: str = ""
+    module: str,
+    fd_variable: str,
+    env: Mapping[str, str],
+    python: str,
+    output: str = "",
+    streams: tuple[int, int, int] | None = None,
 ) -> tuple[int, socket.socket]:
     ours, theirs = socket.socketpair()
-    actions: list[tuple[object, ...]] = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_DUP2, theirs.fileno(), _CHILD_FD),  # also clears close-on-exec if the number is the same
-    ]
+    actions: list[tuple[object, ...]]
+    if streams is None:
+        actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+    else:
+        actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)]
+    actions.append((os.POSIX_SPAWN_DUP2, theirs.fileno(), _CHILD_FD))  # clears close-on-exec if it is the same number
     if output:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         actions += [(os.POSIX_SPAWN_OPEN, 1, output, flags, 0o644), (os.POSIX_SPAWN_DUP2, 1, 2)]

@@ -14,15 +14,17 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.agent import environment, memory, spawn
+from everstep.agent import environment, memory, spawn, streams
 from everstep.agent.ailments import Ailments
 from everstep.agent.board import Board
 from everstep.agent.channel import Channel
 from everstep.agent.memory import Memory
+from everstep.agent.paths import Paths
+from everstep.agent.pump import Pump
 from everstep.agent.template import Template
 from everstep.agent.versions import placing
 from everstep.agent.watching.watch_link import WatchLink
-from everstep.agent.workers import Group, Paths, Worker
+from everstep.agent.workers import Group, Worker
 from everstep.core.policy import Policy
 from everstep.errors import EverstepError
 from everstep.model.actions import StartWorkers
@@ -50,6 +52,8 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = Policy()
     base_env: Mapping[str, str]
     rack: str = ""  # that this node is in; empty: not known
+    origin: streams.Origin = streams.Origin()
+    pump: Pump = msgspec.field(default_factory=Pump)
 
 
 class Starter:
@@ -108,26 +112,39 @@ class Starter:
         """Make one rank's process and give it its assignment. Raises EverstepError, OSError."""
         rank = action.first_rank + local_rank
         placed = placing.place(self._spec, action.version, self._home.base_env)
-        logs = Path(self._spec.log_dir) if self._spec.log_dir else self._home.run_dir / "logs"
-        paths = Paths.prepare(logs=logs, errors=self._home.run_dir / "errors", generation=action.generation, rank=rank)
+        paths = self._paths(action, rank, local_rank)
         spawned_at = time.time()
         self._board.reset(local_rank, rank=rank, generation=action.generation, spawned_at=spawned_at)
         parked = self._template.take() if self._template is not None and not self.why_fresh(action.version) else None
-        if parked is not None:
-            pid, link, how, why = parked.pid, parked.link, "template", ""
-        else:
-            pid, link = spawn.spawn_worker(placed.env, self._python())
-            how = "command" if self._spec.launch is Launch.COMMAND else "fresh"
-            why = why or "no parked worker was left"
-        worker = Worker(rank=rank, local_rank=local_rank, pid=pid, paths=paths, log=self._log)
-        group.add(worker, _channel_of(link))
-        self._assign(action, worker, placed)
+        with streams.open_streams(
+            self._home.origin, self._spec, paths, local_rank=local_rank, pump=self._home.pump
+        ) as standard:
+            if parked is not None:
+                pid, link, how, why = parked.pid, parked.link, "template", ""
+            else:
+                pid, link = spawn.spawn_worker(placed.env, self._python(), standard)
+                how = "command" if self._spec.launch is Launch.COMMAND else "fresh"
+                why = why or "no parked worker was left"
+            worker = Worker(
+                rank=rank, local_rank=local_rank, pid=pid, paths=paths, log=self._log, drain=self._home.pump.drain
+            )
+            group.add(worker, _channel_of(link))
+            self._assign(action, worker, placed, standard)
         return Started(rank=rank, pid=pid, how=how, why=why, at=spawned_at)
+
+    def _paths(self, action: StartWorkers, rank: int, local_rank: int) -> Paths:
+        return Paths.prepare(
+            logs=self._home.run_dir / "logs",
+            errors=self._home.run_dir / "errors",
+            generation=action.generation,
+            rank=rank,
+            is_one=streams.is_one_file(self._spec, local_rank, is_one=self._home.origin.is_one),
+        )
 
     def close(self) -> None:
         self._log.close()
 
-    def _assign(self, action: StartWorkers, worker: Worker, placed: placing.Placed) -> None:
+    def _assign(self, action: StartWorkers, worker: Worker, placed: placing.Placed, standard: streams.Fds) -> None:
         env = environment.rank_environment(
             placed.env,
             self._spec,
@@ -149,8 +166,7 @@ class Starter:
             "moved": placed.moved,
             "launch": str(self._spec.launch),
             "cwd": self._spec.cwd or os.getcwd(),  # noqa: PTH109
-            "stdout": str(worker.paths.stdout),
-            "stderr": str(worker.paths.stderr),
+            "streams": True,  # the first three descriptors are its 0, 1 and 2
             "error_file": str(worker.paths.error_file),
             "resume_step": action.resume_step,
             "digest_every": self._home.policy.digest_every,
@@ -163,7 +179,12 @@ class Starter:
         }
         shared = self._memory_of_others(action, worker)
         frame["siblings"] = [[rank, len(fds)] for rank, fds in shared.items()]
-        fds = (self._board.fd, *self._memory.for_rank(worker.rank), *(fd for each in shared.values() for fd in each))
+        fds = (
+            *standard,
+            self._board.fd,
+            *self._memory.for_rank(worker.rank),
+            *(fd for each in shared.values() for fd in each),
+        )
         with contextlib.ExitStack() as cleanup:
             if self._home.policy.needs_watch_thread:
                 ours, theirs = socket.socketpair()
@@ -178,7 +199,7 @@ class Starter:
         then nothing is divided either."""
         ranks = [r for r in range(action.first_rank, action.first_rank + action.num_ranks) if r != worker.rank]
         found = {rank: self._memory.for_rank(rank) for rank in ranks}
-        return found if memory.MAX_ARENAS * action.num_ranks + 2 <= local.MAX_FDS else {}
+        return found if memory.MAX_ARENAS * action.num_ranks + 5 <= local.MAX_FDS else {}
 
     def _python(self) -> str:
         return self._home.base_env.get("PYTHON_EXEC") or sys.executable

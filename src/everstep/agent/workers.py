@@ -10,7 +10,6 @@ import logging
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
@@ -18,6 +17,7 @@ import msgspec
 from everstep.agent import exits, reaping
 from everstep.agent.channel import Channel
 from everstep.agent.classifying import explain_end
+from everstep.agent.paths import Paths
 from everstep.agent.reaping import Ended, Reaper
 from everstep.agent.watching.watch_link import WatchLink
 from everstep.model.facts import Exit, RankAccount
@@ -32,32 +32,24 @@ Answers: TypeAlias = "asyncio.Queue[tuple[str, bool]]"
 """Of a rank that was asked for a drill: why not, and whether it is only armed."""
 
 
-class Paths(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of one rank in one generation."""
-
-    stdout: Path
-    stderr: Path
-    error_file: Path
-
-    @classmethod
-    def prepare(cls, *, logs: Path, errors: Path, generation: int, rank: int) -> "Paths":
-        """Make the folders; an error report of an earlier life of this generation goes. Raises OSError."""
-        folder = logs / f"gen-{generation}" / f"rank-{rank}"
-        folder.mkdir(parents=True, exist_ok=True)
-        error_file = errors / f"gen-{generation}" / f"rank-{rank}.json"
-        error_file.parent.mkdir(parents=True, exist_ok=True)
-        error_file.unlink(missing_ok=True)
-        return cls(stdout=folder / "stdout.log", stderr=folder / "stderr.log", error_file=error_file)
-
-
 class Worker:
     """One rank's process, from the moment it exists."""
 
-    def __init__(self, *, rank: int, local_rank: int, pid: int, paths: Paths, log: KernelLog) -> None:
+    def __init__(
+        self,
+        *,
+        rank: int,
+        local_rank: int,
+        pid: int,
+        paths: Paths,
+        log: KernelLog,
+        drain: Callable[[], None] = lambda: None,
+    ) -> None:
         self.rank = rank
         self.local_rank = local_rank
         self.pid = pid
         self.paths = paths
+        self._drain = drain  # after it, what the rank wrote is in its files
         self.channel: Channel | None = None
         self.watch: WatchLink | None = None
         self.drills: dict[str, Answers] = {}  # asked for and not done, by id
@@ -97,6 +89,7 @@ class Worker:
         error = exits.read_error(self.paths.error_file)
         had_failed = error is not None and (error.at is None or self.stopped_at is None or error.at < self.stopped_at)
         oom = self.oom.evidence() if self.ended.signal == signal.SIGKILL and not self.was_killed else None
+        self._drain()
         last_output = exits.last_output(self.paths.stderr)
         by_itself = self.stopped_at is None or had_failed
         failed = by_itself and self.ended.code != 0

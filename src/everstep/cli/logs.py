@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.agent.paths import is_other_name
 from everstep.cli.reading import Opened, add_run_arguments, open_run, show, show_json, style
 from everstep.errors import ConfigError
 from everstep.report.logs import LogPiece, render_first_error, render_pieces
@@ -63,8 +64,10 @@ def run(given: argparse.Namespace) -> int:
 
 
 def log_root(opened: Opened) -> Path:
+    """Of a run before 0.2 with --log-dir: there."""
     spec = opened.view.spec
-    return Path(spec.log_dir) if spec is not None and spec.log_dir else opened.run_dir.logs
+    old = Path(spec.log_dir) if spec is not None and spec.log_dir else opened.run_dir.logs
+    return opened.run_dir.logs if opened.run_dir.logs.exists() else old
 
 
 def _numbered(folder: Path, kind: str) -> list[int]:
@@ -98,6 +101,8 @@ def _pieces(opened: Opened, generation: int, ranks: list[int] | None, stream: st
     for rank in sorted(set(ranks)) if ranks else known:
         for name in (stream,) if stream else STREAMS:
             path = folder / f"rank-{rank}" / f"{name}.log"
+            if is_other_name(path) and not stream:
+                continue
             lines, left_out_bytes = read_tail(path, tail)
             if lines or stream or ranks:
                 piece = LogPiece(
@@ -222,4 +227,5 @@ def _followed_keys(root: Path, given: argparse.Namespace, *, newest_only: bool) 
         for rank in _numbered(root / f"gen-{generation}", "rank")
         if not given.rank or rank in given.rank
         for stream in streams
+        if stream == given.stream or not is_other_name(root / f"gen-{generation}" / f"rank-{rank}" / f"{stream}.log")
     ]

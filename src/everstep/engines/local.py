@@ -48,9 +48,12 @@ class LocalEngine:
         equip: Callable[[str, Path], None],
         network: Network | None = None,
         racks: Sequence[str] = (),
+        streams: str = "",
+        streams_fds: tuple[int, ...] = (),
     ) -> None:
         """`equip(node, folder)` puts there what the node's agent proves itself with; it may raise OSError. `racks`: of
-        the nodes in the order in which they are given, over and over; none: agents tell what EVERSTEP_RACK says."""
+        the nodes in the order in which they are given, over and over; none: agents tell what EVERSTEP_RACK says.
+        `streams`: agents' --streams, which names descriptors of `streams_fds`."""
         self._children = children
         self._keeper = keeper
         self._run_dir = run_dir
@@ -60,6 +63,7 @@ class LocalEngine:
         self._equip = equip
         self._network = network or Loopback()
         self._racks = tuple(racks)
+        self._streams, self._streams_fds = streams, streams_fds
         self._disturbed: dict[str, asyncio.TimerHandle] = {}  # node that is cut or frozen -> when it is not any more
         self._agents: dict[str, Child] = {}
         self._requests: set[str] = set()
@@ -208,7 +212,9 @@ class LocalEngine:
                 argv = [sys.executable, "-m", "everstep.agent", "--run-dir", str(self._run_dir), "--node", node]
                 argv += ["--controller", self._url, "--nproc", str(self._nproc), "--keeper-fd", str(line.fileno())]
                 argv += ["--address", plug.address, *self._rack(node)]
-                fds: tuple[int, ...] = (line.fileno(),)
+                fds: tuple[int, ...] = (line.fileno(), *self._streams_fds)
+                if self._streams:
+                    argv += ["--streams", self._streams]
                 if plug.namespace_fd is not None:
                     argv += ["--namespace-fd", str(plug.namespace_fd)]
                     fds = (*fds, plug.namespace_fd)

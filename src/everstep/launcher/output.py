@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.agent.paths import is_other_name
 from everstep.errors import ConfigError
 
 DEFAULT_TEMPLATE = "[${role_name}${rank}]:"
@@ -104,6 +105,8 @@ class OutputTail:
                     continue
                 path = self.shown.log_dir / f"gen-{self._generation}" / f"rank-{rank}" / name
                 try:
+                    if is_other_name(path):
+                        continue
                     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 except OSError:
                     continue

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from everstep import health
+from everstep.agent.streams import of_this_process
 from everstep.engines.network import Network, is_of_its_own, open_network
 from everstep.errors import ConfigError
 from everstep.launcher import checkpoints, checks, options
@@ -99,7 +100,7 @@ def _supervise(
     narration = Narration(prepared.path)
     terminal = Terminal(narration.lines)
     shown = Shown(
-        log_dir=Path(spec.log_dir) if spec.log_dir else prepared.path / "logs",
+        log_dir=prepared.path / "logs",
         nproc_per_node=spec.nproc_per_node,
         world_size=spec.world_size,
         role=spec.role,
@@ -107,6 +108,7 @@ def _supervise(
         streams=streams,
     )
     tail = OutputTail(shown, terminal.write)
+    origin = of_this_process()
     for line in header(prepared, listener.getsockname()[1]):
         terminal.write(2, line.encode() + b"\n")
     for note in (*settings.notes, *prepared.notes, *_health_notes()):
@@ -125,6 +127,7 @@ def _supervise(
             network=network,
             signals=signals,
             terminal=terminal,
+            origin=origin,
         )
         return await supervisor.run()
 
@@ -174,6 +177,8 @@ def _spec(settings: Settings) -> RunSpec:
         torch_version=_torch_version(),
         cwd=str(Path.cwd()),
         redirects=settings.redirects,
+        tee=settings.tee,
+        shown_local_ranks=settings.shown_local_ranks,
         log_dir=settings.log_dir,
         checkpoint_dir=settings.checkpoints.dir,
         checkpoint_every_s=settings.checkpoints.every_s,

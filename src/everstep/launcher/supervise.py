@@ -15,6 +15,7 @@ from functools import partial
 
 import msgspec
 
+from everstep.agent.streams import Origin
 from everstep.engines.children import Children, wait_ended
 from everstep.engines.keeper import Keeper
 from everstep.engines.local import LocalEngine
@@ -60,6 +61,7 @@ class Supervisor:
         network: Network,
         signals: tuple[int, ...],
         terminal: Terminal,
+        origin: Origin,
     ) -> None:
         """`listener`: for people and for this launcher; for nodes too, unless they have a network of their own."""
         self._prepared = prepared
@@ -89,6 +91,8 @@ class Supervisor:
             equip=partial(keys.equip, is_encrypted=is_encrypted_for_nodes),
             network=network,
             racks=prepared.racks,
+            streams=origin.argument(),
+            streams_fds=origin.fds,
         )
         self._link = Link(
             url=f"ws://127.0.0.1:{port}/link",

@@ -13,6 +13,19 @@ class Mode(enum.StrEnum):
     ACT = "act"  # do it
 
 
+STDOUT, STDERR = 1, 2
+
+
+def standard_streams(text: str, local_rank: int) -> int:
+    """Bits of STDOUT and STDERR that torchrun's -r or -t names for this rank: "3", or "0:1,1:2". What it does not name,
+    or nobody can read, is none."""
+    if text.isdigit():
+        return int(text) & 3
+    named = dict(part.split(":", 1) for part in text.split(",") if ":" in part)
+    bits = named.get(str(local_rank), "")
+    return int(bits) & 3 if bits.isdigit() else 0
+
+
 class Launch(enum.StrEnum):
     """How the user's program is started on a rank."""
 
@@ -36,6 +49,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     torch_version: str = ""
     cwd: str = ""
     redirects: str = "0"  # torchrun's -r: which streams stay off the terminal
+    tee: str = "0"  # torchrun's -t: which are shown with a prefix, and written to files
+    shown_local_ranks: tuple[int, ...] | None = None  # torchrun's --local-ranks-filter; None: all
     log_dir: str = ""  # empty: <run_dir>/logs
     checkpoint_dir: str = ""  # root of the persistent tier, a folder or an fsspec URL; empty: memory only
     checkpoint_every_s: float = 600.0

@@ -25,7 +25,7 @@ class Assignment:
     args: tuple[str, ...]
     launch: str  # model.spec.Launch, as text
     cwd: str
-    stdout: str
+    stdout: str  # a file; empty: the streams came as descriptors
     stderr: str
     error_file: str
     resume_step: int | None
@@ -48,8 +48,8 @@ def parse(frame: dict[str, Any]) -> Assignment:
             args=tuple(str(arg) for arg in frame["args"]),
             launch=str(frame["launch"]),
             cwd=str(frame["cwd"]),
-            stdout=str(frame["stdout"]),
-            stderr=str(frame["stderr"]),
+            stdout=str(frame.get("stdout") or ""),
+            stderr=str(frame.get("stderr") or ""),
             error_file=str(frame["error_file"]),
             resume_step=None if resume_step is None else int(resume_step),
             snapshot_buffers=int(frame.get("snapshot_buffers") or 2),

@@ -83,6 +83,14 @@ def restore_blas_threads(env: Mapping[str, str]) -> None:
                 setter(ctypes.c_int(num_threads))
 
 
+def take_streams(fds: list[int]) -> None:
+    """The first three become 0, 1 and 2 and leave the list. Raises IndexError where they did not come."""
+    for number in range(3):
+        given = fds.pop(0)
+        os.dup2(given, number, inheritable=True)
+        os.close(given)
+
+
 def redirect(path: str, fd: int) -> None:
     """Let `fd` append to the file at `path`, which is created."""
     target = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

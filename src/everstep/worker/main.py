@@ -38,6 +38,8 @@ def serve(link: socket.socket, template_modules: frozenset[str] = frozenset()) -
     frame, fds = received
     try:
         job = assignments.parse(frame)
+        if frame.get("streams"):
+            life.take_streams(fds)
         _take_place(job)
         relocation.set_up(frame.get("moved"))
         runtime = _make_runtime(link, frame, job, fds, template_modules)
@@ -53,8 +55,10 @@ def serve(link: socket.socket, template_modules: frozenset[str] = frozenset()) -
 
 def _take_place(job: Assignment) -> None:
     """Be the process that the user expects: output, folder, environment."""
-    life.redirect(job.stdout, 1)
-    life.redirect(job.stderr, 2)
+    if job.stdout:
+        life.redirect(job.stdout, 1)
+    if job.stderr:
+        life.redirect(job.stderr, 2)
     life.make_output_live()
     os.environ.clear()
     os.environ.update(job.env)

@@ -58,7 +58,7 @@ class LogPoints:
     """Of one rank: its output and its errors (progress bars and loggers write there)."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._tails = [LogTail(path) for path in paths]
+        self._tails = [LogTail(path) for path in dict.fromkeys(paths)]
 
     def new(self) -> tuple[NumberPoint, ...]:
         return tuple(point for tail in self._tails for point in _newest(tail.lines()))

@@ -1,0 +1,144 @@
+"""Where a rank's three streams go: descriptors 0, 1 and 2 of its process, opened by the agent.
+
+stdin is the launcher's own, shared by all ranks as under torchrun: who reads first gets it. stdout and stderr are
+files, so that nobody who is slow, paused or dead holds up training. Where the launcher's stream is a terminal, the
+rank's is a pseudo-terminal, which the agent's pump drains into the same file (docs/adr/0017-streams.md).
+
+For whoever starts a rank:
+
+    with streams.open_streams(origin, spec, paths, local_rank=0, pump=pump) as fds:
+        spawn.spawn_worker(env, python, fds)            # a fresh process: dup2 to 0, 1 and 2 before it begins, or
+        channel.send({..., "streams": True}, (*fds, ...))   # a process that is there: dup2 when its assignment comes
+
+The descriptors close on exec, and in the agent with the `with`; `spawn_worker` duplicates them without that flag.
+"""
+
+import contextlib
+import fcntl
+import os
+import stat
+import termios
+from collections.abc import Iterator
+
+import msgspec
+
+from everstep.agent.paths import Paths
+from everstep.agent.pump import Pump
+from everstep.model.spec import STDERR, STDOUT, RunSpec, standard_streams
+
+_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+
+Fds = tuple[int, int, int]
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """The launcher's own streams, as far as ranks share them. -1: there is none."""
+
+    stdin: int = -1
+    stdout: int = -1  # the terminal that it is
+    stderr: int = -1
+    is_one: bool = False  # stdout and stderr are the same file, pipe or terminal: so are a rank's
+
+    @classmethod
+    def inherited(cls, text: str) -> "Origin":
+        """From the launcher's argument: numbers of descriptors that came with the process. They go no further."""
+        stdin, stdout, stderr, is_one = (int(word) for word in text.split(","))
+        for fd in (stdin, stdout, stderr):
+            if fd >= 0:
+                os.set_inheritable(fd, False)
+        return cls(stdin=stdin, stdout=stdout, stderr=stderr, is_one=bool(is_one))
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        return tuple(fd for fd in (self.stdin, self.stdout, self.stderr) if fd >= 0)
+
+    def argument(self) -> str:
+        """For `inherited`, in a process that gets `fds`."""
+        return f"{self.stdin},{self.stdout},{self.stderr},{int(self.is_one)}"
+
+
+def of_this_process() -> Origin:
+    """This process's own streams, as descriptors that can be passed on; called in the launcher."""
+    stdout, stderr = (_copy(fd) if _is_terminal(fd) else -1 for fd in (1, 2))
+    return Origin(stdin=_copy(0), stdout=stdout, stderr=stderr, is_one=_is_same(1, 2))
+
+
+def _copy(fd: int) -> int:
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    except OSError:
+        return -1
+
+
+@contextlib.contextmanager
+def open_streams(origin: Origin, spec: RunSpec, paths: Paths, *, local_rank: int, pump: Pump) -> Iterator[Fds]:
+    """Descriptors for 0, 1 and 2 of this rank. Raises OSError."""
+    with contextlib.ExitStack() as stack:
+
+        def keep(fd: int) -> int:
+            stack.callback(os.close, fd)
+            return fd
+
+        stdin = os.dup(origin.stdin) if origin.stdin >= 0 else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        keep(stdin)
+        kept = standard_streams(spec.redirects, local_rank) | standard_streams(spec.tee, local_rank)
+        is_shown = spec.shown_local_ranks is None or local_rank in spec.shown_local_ranks
+        stdout = _open_one(origin.stdout, paths.stdout, pump, is_live=is_shown and not kept & STDOUT)
+        keep(stdout)
+        if paths.stderr == paths.stdout:
+            stderr = os.dup(stdout)
+        else:
+            stderr = _open_one(origin.stderr, paths.stderr, pump, is_live=is_shown and not kept & STDERR)
+        keep(stderr)
+        yield stdin, stdout, stderr
+
+
+def is_one_file(spec: RunSpec, local_rank: int, *, is_one: bool) -> bool:
+    """Whether stdout and stderr of this rank are one file, because the launcher's are and none of them is asked for by
+    itself: only then the order of what is written to the two stays as it was."""
+    kept = standard_streams(spec.redirects, local_rank) | standard_streams(spec.tee, local_rank)
+    return is_one and not kept
+
+
+def _open_one(terminal: int, path: os.PathLike[str], pump: Pump, *, is_live: bool) -> int:
+    target = os.open(path, _FILE_FLAGS, 0o644)
+    if terminal < 0 or not is_live:
+        return target
+    try:
+        return _open_terminal(terminal, target, pump)
+    except (OSError, termios.error):
+        return target  # no pseudo-terminal is left: a file costs colours, not the rank
+
+
+def _open_terminal(terminal: int, target: int, pump: Pump) -> int:
+    """The rank's side of a pseudo-terminal like `terminal`. It never becomes anybody's controlling terminal, as the
+    launcher's does not under torchrun: a rank leads a session of its own."""
+    ours, theirs = os.openpty()
+    try:
+        settings = termios.tcgetattr(terminal)
+        settings[1] &= ~termios.OPOST  # bytes as the rank wrote them; the real terminal makes its line ends itself
+        termios.tcsetattr(theirs, termios.TCSANOW, settings)
+        pump.follow(ours, target, like=terminal)
+    except BaseException:
+        os.close(ours)
+        os.close(theirs)
+        raise
+    return theirs
+
+
+def _is_terminal(fd: int) -> bool:
+    try:
+        return os.isatty(fd)
+    except OSError:
+        return False
+
+
+def _is_same(one: int, other: int) -> bool:
+    """The same pipe, file or terminal. /dev/null and other devices without a memory have no order to keep."""
+    try:
+        a, b = os.fstat(one), os.fstat(other)
+    except OSError:
+        return False
+    if stat.S_ISCHR(a.st_mode) and not os.isatty(one):
+        return False
+    return (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
