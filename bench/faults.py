@@ -1,10 +1,8 @@
 """The fault matrix: every drill on several layouts, and how soon everstep saw it, whom it blamed, and what it cost.
 
-With --healthy the opposite: irregular trainings without any fault, in which everything that is said is a false alarm.
-Ends everything it started, also on Ctrl-C.
+Ends everything it started, also on Ctrl-C. bench/healthy.py does the opposite: irregular trainings without any fault.
 
     python bench/faults.py [--only KIND,...] [--seeds N] [--layout dp,2x2] [--json FILE]
-    python bench/faults.py --healthy MINUTES [--side-by-side N] [--only KIND,...] [--json FILE]
 """
 
 import argparse
@@ -15,10 +13,8 @@ from pathlib import Path
 from rich.console import Console
 
 from display import progress
-from faults_healthy import run_healthy
-from faults_irregular import KINDS as HEALTHY_KINDS
 from faults_matrix import KINDS, LAYOUTS, LOUD, SEEDS_OF_SLOW, Fault, plan, run_matrix
-from faults_report import fault_row, healthy_document, healthy_report, matrix_document, matrix_report, write
+from faults_report import fault_row, matrix_document, matrix_report, write
 from launched import adopt_orphans, end_on_sigterm
 
 
@@ -29,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="everstep-bench-", ignore_cleanup_errors=True) as scratch:
         root = args.keep or Path(scratch)
-        return _healthy(root, args, console) if args.healthy is not None else _matrix(root, args, console)
+        return _matrix(root, args, console)
 
 
 def _matrix(root: Path, args: argparse.Namespace, console: Console) -> int:
@@ -49,32 +45,21 @@ def _matrix(root: Path, args: argparse.Namespace, console: Console) -> int:
     return 0 if good and not results.false_alarms else 1
 
 
-def _healthy(root: Path, args: argparse.Namespace, console: Console) -> int:
-    jobs = run_healthy(root, args.healthy, args.side_by_side, args.nproc, args.only, console)
-    print(healthy_report(jobs))
-    write(args.json, healthy_document(jobs))
-    return 1 if any(one.alarms or one.trouble for one in jobs) else 0
-
-
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", type=_names, default=[], metavar="KIND,...", help=f"of {', '.join(KINDS)}")
     parser.add_argument("--seeds", type=int, default=4, help="faults of each kind and layout (default %(default)s)")
     parser.add_argument("--layout", type=_layouts, default=list(LAYOUTS), metavar="NAME,...", help="of dp, 2x2")
-    parser.add_argument("--nproc", type=int, help="ranks of each training; default 4, of healthy ones 2")
+    parser.add_argument("--nproc", type=int, default=4, help="ranks of each training (default %(default)s)")
     parser.add_argument("--policy", default="", metavar="TOML", help="lines of the section [policy]")
-    parser.add_argument("--healthy", type=float, metavar="MINUTES", help="job-minutes of trainings without a fault")
-    parser.add_argument("--side-by-side", type=int, default=2, metavar="N", help="healthy jobs at once")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave journals and logs here")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
-    known = HEALTHY_KINDS if args.healthy is not None else (*KINDS, *LOUD)
+    known = (*KINDS, *LOUD)
     for name in args.only:
         if name not in known:
             parser.error(f"no kind {name!r}; there are: {', '.join(known)}")
-    if args.nproc is None:
-        args.nproc = 4 if args.healthy is None else 2
-    if "2x2" in args.layout and args.healthy is None and args.nproc != 4:
+    if "2x2" in args.layout and args.nproc != 4:
         parser.error("the layout 2x2 has four ranks")
     return args
 

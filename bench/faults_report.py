@@ -4,49 +4,10 @@ import dataclasses
 import json
 import os
 import platform
-from collections.abc import Sequence
 from pathlib import Path
 
-from faults_healthy import Healthy
 from faults_matrix import Fault, Results
 from figures import NEVER, quantile, seconds, table
-
-
-def healthy_report(jobs: Sequence[Healthy]) -> str:
-    kinds = sorted({one.kind for one in jobs})
-    rows = []
-    for kind in kinds:
-        of_kind = [one for one in jobs if one.kind == kind]
-        rows.append(
-            (
-                kind,
-                str(len(of_kind)),
-                f"{sum(one.trained_s for one in of_kind) / 60:.1f}",
-                str(sum(one.steps for one in of_kind)),
-                f"{max(one.load for one in of_kind):.1f}",
-                str(sum(bool(one.alarms) for one in of_kind)),
-                str(sum(len(one.remarks) for one in of_kind)),
-                seconds(max((NEVER if one.sight_s is None else one.sight_s for one in of_kind), default=None)),
-            )
-        )
-    minutes = sum(one.trained_s for one in jobs) / 60
-    alarmed = [one for one in jobs if one.alarms]
-    failed = [one for one in jobs if one.trouble]
-    lines = [
-        table(("healthy job", "jobs", "minutes", "steps", "load", "false alarms", "remarks", "hang at the end"), rows),
-        "",
-        f"{minutes:.1f} job-minutes of training, {len(jobs)} jobs, {len(alarmed)} with a false alarm"
-        + (f", {len(failed)} that say nothing" if failed else ""),
-    ]
-    for one in jobs:
-        lines += [f"  {one.kind}: {alarm}" for alarm in one.alarms]
-        lines += [f"  {one.kind}: remark, nobody was touched: {remark}" for remark in one.remarks]
-        lines += [f"  {one.kind}: {one.trouble}"] if one.trouble else []
-    return "\n".join(lines)
-
-
-def healthy_document(jobs: Sequence[Healthy]) -> dict[str, object]:
-    return {"benchmark": "faults-healthy", "machine": machine(), "jobs": [dataclasses.asdict(one) for one in jobs]}
 
 
 def machine() -> dict[str, object]:

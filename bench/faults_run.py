@@ -1,7 +1,7 @@
 """One training under `everstep run`, as bench/faults.py sees it: its steps, its journal, drills asked for over HTTP.
 
 Reads the journal with a parser of its own, so that the benchmark checks everstep's record instead of trusting its
-reader. Must not help the run in any way. Used by faults_matrix.py and faults_healthy.py.
+reader. Must not help the run in any way. Used by faults_matrix.py; the journal's parser by healthy_run.py, too.
 """
 
 import json
@@ -29,10 +29,11 @@ class StalledError(Exception):
 
 
 class Journal:
-    """The records of one journal as they come; only whole lines count."""
+    """The records of one journal as they come; only whole lines count, and only those that have `key`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, key: str = "event") -> None:
         self._path = path
+        self._key = key
         self._offset = 0
         self.records: list[dict[str, Any]] = []
 
@@ -45,7 +46,7 @@ class Journal:
             data = stream.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        new = [record for line in whole.splitlines() if "event" in (record := json.loads(line))]
+        new = [record for line in whole.splitlines() if self._key in (record := json.loads(line))]
         self.records += new
         return new
 

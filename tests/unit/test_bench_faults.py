@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-from faults_healthy import Healthy, _judge
 from faults_matrix import KINDS, LOUD, SPOILING, Fault, Reading, Results, plan
-from faults_report import healthy_report, matrix_document, matrix_report
+from faults_report import matrix_document, matrix_report
 from faults_run import Journal
 
 
@@ -122,28 +121,6 @@ def test_what_was_never_detected_is_never_and_not_zero():
     assert "false alarms between the faults: 1" in text
     document = json.dumps(matrix_document(Results(faults=[fault()])))
     assert json.loads(document)["faults"][0]["detect_s"] is None
-
-
-def test_every_incident_of_a_healthy_job_is_an_alarm_in_its_own_words_and_a_refusal_a_remark():
-    one = Healthy(kind="lengths", nproc=2, trained_s=60.0, steps=500)
-    suspected = {"type": "HangSuspected", "at": 1.0, "why": "hung: rank 0", "silent": {"0": "hung: log 9 s silent"}}
-    opened = {"type": "IncidentOpened", "incident": "i1", "why": "the first sign of a fault"}
-    concluded = {"type": "Concluded", "incident": "i1", "verdict": VERDICT}
-    _judge({"event": suspected, "actions": [opened]}, one)
-    for _ in range(2):
-        _judge({"event": {"type": "Diagnosed", "at": 2.0}, "actions": [concluded]}, one)
-    slow = {
-        "type": "AnomalyFound",
-        "verdict": {"code": "ES-S04", "sentence": "more work"},
-        "refusal": {"what": "evict n0"},
-    }
-    _judge({"event": slow}, one)
-    assert len(one.alarms) == 1
-    assert "rank 0: hung: log 9 s silent" in one.alarms[0]
-    assert one.alarms[0].count("rank 2 is stopped") == 1
-    assert one.remarks == ["ES-S04: more work (evict n0)"]
-    text = healthy_report([one, Healthy(kind="loader", nproc=2, trained_s=60.0, steps=1)])
-    assert "2.0 job-minutes of training, 2 jobs, 1 with a false alarm" in text
 
 
 def test_a_journal_is_read_by_whole_lines(tmp_path):
