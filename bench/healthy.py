@@ -78,7 +78,7 @@ def _run_all(
     cases: Sequence[Case], root: Path, server: str, args: argparse.Namespace, console: Console
 ) -> Iterator[Told]:
     """Side by side, each in a process of its own: whatever one leaves behind is ended by it alone."""
-    with progress(console) as bar, ProcessPoolExecutor(args.jobs, initializer=_begin_worker) as pool:
+    with progress(console) as bar, ProcessPoolExecutor(args.jobs, initializer=begin_worker) as pool:
         task = bar.add_task("healthy programs", total=len(cases))
         coming = {pool.submit(run_case, case, root / case.name, server, not args.no_proof): case for case in cases}
         try:
@@ -92,7 +92,7 @@ def _run_all(
             raise
 
 
-def _begin_worker() -> None:
+def begin_worker() -> None:
     adopt_orphans()
     end_on_sigterm()
 

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -53,9 +54,10 @@ class Wish:
 
 
 class Job:
-    def __init__(self, wish: Wish, notes: Notes) -> None:
+    def __init__(self, wish: Wish, notes: Notes, limit_s: float | None = None) -> None:
+        """`limit_s`: how long a collective may take; None: as long as torch allows."""
         self.wish, self.notes, self.folder = wish, notes, notes.folder
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=None if limit_s is None else timedelta(seconds=limit_s))
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         torch.set_num_threads(1)
         self.model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)))

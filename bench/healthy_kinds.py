@@ -1,7 +1,6 @@
-"""The names of all healthy kinds, without importing torch: read from the modules that define them."""
+"""The names of all healthy kinds, and which of them are special."""
 
-import ast
-from pathlib import Path
+from kind_names import marked
 
 _MODULES = ("healthy_waits.py", "healthy_computes.py", "healthy_shapes.py")
 ONCE = ("before-init", "late-rank", "after-init", "last-barrier", "at-exit")
@@ -12,13 +11,4 @@ STATE_ONLY = ("announced-pause",)
 
 
 def kinds_listed() -> list[str]:
-    found = []
-    for name in _MODULES:
-        for node in ast.parse(Path(__file__).with_name(name).read_text()).body:
-            if isinstance(node, ast.FunctionDef) and any(_marks(one) for one in node.decorator_list):
-                found.append(node.name.replace("_", "-"))
-    return found
-
-
-def _marks(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Name) and decorator.id in ("act", "shape")
+    return [name for module in _MODULES for name in marked(module, ("act", "shape"))]

@@ -23,7 +23,6 @@ START_LIMIT_S = 180.0
 END_LIMIT_S = 120.0
 PROOF_LIMIT_S = 60.0
 _POLL_S = 0.1
-_SAID = ("HangDoubted", "HangReported", "WaitReported", "DoubtReported")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,10 +184,10 @@ class _Course:
 
 
 def doubt_of(record: dict[str, Any]) -> str:
-    """What was only reported, in its own words; empty for everything else."""
-    for each in (record["event"], *record.get("actions", ())):
-        if each["type"] in _SAID:
-            return str(each.get("why") or each.get("sentence") or each["type"])
+    """A standstill that was called doubtful, in its own words; empty for everything else."""
+    for action in record.get("actions", ()):
+        if action["type"] == "Concluded" and action["verdict"].get("certainty") == "doubtful":
+            return str(action["verdict"]["sentence"])
     return ""
 
 

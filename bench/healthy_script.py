@@ -7,6 +7,7 @@ never read our documentation.
 """
 
 import sys
+import time
 
 import torch.distributed as dist
 
@@ -27,6 +28,7 @@ def main() -> None:
         SHAPES[kind](job)
     else:
         run_act(job, ACTS[kind])
+    time.sleep(0.5)  # gloo's threads still let go of the last collective; ending at once deadlocks under torchrun, too
     dist.destroy_process_group()
     notes.write("done")
 
