@@ -43,5 +43,5 @@ def test_the_state_is_the_ranks_own(tmp_path, own_stack_first):
             "unavailable": [],
         }
         (tmp_path / f"rank-{rank}.json").write_text(json.dumps(envelope))
-    verdict = diagnose_folder(tmp_path, 4)
+    verdict, _ = diagnose_folder(tmp_path, 4)
     assert (verdict.code, verdict.ranks) == ("ES-H01", (3,)), verdict.sentence

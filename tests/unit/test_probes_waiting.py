@@ -12,7 +12,8 @@ import pytest
 from everstep.analyzer.signals import WaitsOn
 from everstep.probes import waiting as probe
 from everstep.probes.process import Usage, descendants, usage
-from everstep.probes.waiting import Wait, find_wait
+from everstep.probes.rank_wait import find_wait
+from everstep.probes.waiting import Wait
 
 pytestmark = pytest.mark.skipif(not os.access("/proc/self/syscall", os.R_OK), reason="the kernel does not tell")
 

@@ -285,6 +285,7 @@ class Node:
             on_frame=self._hearing.take,
             on_exit=self._on_exit,
             is_parking=self._template.is_parking if self._template is not None else lambda: False,
+            store_port=action.store_port,
         )
         self._group = group
         self._hearing.begin(group, action.world_size)

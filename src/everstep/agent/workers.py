@@ -119,8 +119,10 @@ class Group:
         on_frame: Callable[[Worker, local.Frame, list[int]], None],
         on_exit: Callable[[Worker], None],
         is_parking: Callable[[], bool],
+        store_port: int | None = None,
     ) -> None:
         self.generation = generation
+        self.store_port = store_port  # of the job's own store: who waits there waits for another rank
         self.workers: dict[int, Worker] = {}
         self._reaper = reaper
         self._on_frame = on_frame

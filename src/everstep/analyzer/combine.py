@@ -9,15 +9,15 @@ Pure. Called by the controller and by `everstep analyze`.
 
 import msgspec
 
-from everstep.analyzer import describe, fallbacks
-from everstep.analyzer.clusters import Activity, Clusters, cluster, main_thread
+from everstep.analyzer import certainty, describe, fallbacks, openers
+from everstep.analyzer.clusters import Activity, Clusters, cluster, main_thread, place_of
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.finding import Finding
 from everstep.analyzer.groups import shared_by
 from everstep.analyzer.localise import localise
 from everstep.analyzer.positions import Positions
 from everstep.analyzer.records import Case, ParallelGroup, RankEvidence
-from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
+from everstep.model.verdict import Blame, Certainty, Confidence, Evidence, Verdict
 
 SETTLED_S = 1.0
 """A wait younger than this when the evidence was taken is what a running job looks like, too: ranks arrive one after
@@ -28,11 +28,13 @@ SPREAD_S = 5.0
 no sign of life but a clock that differs, or a record of another time."""
 
 _PROOF = ("ES-H03", "ES-H04", "ES-H05")
+_SURE = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 _STOPPED = "T"  # not t: py-spy itself holds a process in a tracing stop while it looks
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
+    limit_s: float | None  # after which torch ends what ranks wait in; None: the records do not say
     group: ParallelGroup | None  # the unit to isolate when the suspects are more than one, or where it was seen
     clusters: Clusters
     findings: tuple[Finding, ...]  # all, the chosen one first
@@ -59,19 +61,48 @@ def diagnose(case: Case) -> Diagnosis:
     chosen = findings[0]
     chosen = describe.refine(chosen, bench.by_rank, bench.doing)
     group = _group(chosen, bench)
+    limit_s = limit_of(bench)
+    judged = certainty.judge(chosen, bench.by_rank, bench.doing, bench.positions.world, limit_s)
+    is_certain = judged.certainty is Certainty.CERTAIN
     verdict = Verdict(
         code=chosen.code,
         sentence=chosen.sentence,
         blame=Blame(CODES[chosen.code].blame),
-        confidence=chosen.confidence,
+        confidence=chosen.confidence if is_certain else min(chosen.confidence, Confidence.MEDIUM, key=_SURE.index),
         ranks=chosen.ranks,
         at=case.at,
         group=group.title if group is not None else "",
         group_ranks=group.ranks if group is not None else (),
-        place=chosen.place,
+        place=chosen.place or _place(chosen, bench),
+        certainty=judged.certainty,
+        because=judged.because,
+        computes=judged.computes,
         evidence=_evidence(chosen, bench),
     )
-    return Diagnosis(verdict=verdict, group=group, clusters=bench.clusters, findings=(chosen, *findings[1:]))
+    if chosen.code == "ES-H00":
+        verdict = msgspec.structs.replace(
+            verdict, certainty=Certainty.UNSTATED, because="", confidence=chosen.confidence
+        )
+    return Diagnosis(
+        verdict=verdict, limit_s=limit_s, group=group, clusters=bench.clusters, findings=(chosen, *findings[1:])
+    )
+
+
+def limit_of(bench: Bench) -> float | None:
+    """The longest time limit of what ranks wait in: torch ends the job then at the latest."""
+    pending = (entry for rank in bench.positions.records for entry in bench.positions.pending(rank))
+    return max((entry.timeout_s for entry in pending if entry.timeout_s is not None), default=None)
+
+
+def _place(finding: Finding, bench: Bench) -> str:
+    """Where the first suspect stands, or whoever is kept waiting."""
+    for rank in (*finding.ranks, *finding.waiting):
+        evidence = bench.by_rank.get(rank)
+        thread = main_thread(evidence.own) if evidence is not None and evidence.own is not None else None
+        place = place_of(thread.frames) if thread is not None else ""
+        if place:
+            return place
+    return ""
 
 
 def lay_out(case: Case) -> Bench:
@@ -83,9 +114,20 @@ def lay_out(case: Case) -> Bench:
     }
     clusters = cluster(threads)
     doing = {rank: c.activity for c in (*clusters.healthy, *clusters.outliers) for rank in c.ranks}
+    doing |= {rank: Activity.COLLECTIVE for rank, evidence in by_rank.items() if _trains_in_a_thread(evidence, doing)}
     records = [evidence.flight for evidence in case.ranks if evidence.flight is not None]
     positions = Positions(records, {*case.world, *by_rank})
     return Bench(case=case, by_rank=by_rank, positions=positions, clusters=clusters, doing=doing)
+
+
+def _trains_in_a_thread(evidence: RankEvidence, doing: dict[int, Activity]) -> bool:
+    """Its main thread waits for one that waits for the other ranks."""
+    own = evidence.own
+    if own is None or doing.get(evidence.rank) is not Activity.BLOCKED:
+        return False
+    waits = [wait for wait in evidence.waits if wait.pid == own.pid]
+    is_within = any(wait.tid == own.pid and wait.hold in openers.WITHIN for wait in waits)
+    return is_within and openers.takes_part(waits, certainty.threads_of(evidence), own.pid)
 
 
 def _findings(bench: Bench) -> list[Finding]:

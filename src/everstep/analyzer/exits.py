@@ -52,6 +52,8 @@ class Hang(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]  # silent ones
     says: str
     verdict: Verdict | None = None
+    window_s: float = 0.0  # longest silence that would have been usual
+    limit_s: float | None = None  # of the collectives that ranks wait in; None: not known
 
 
 class FailedRestore(msgspec.Struct, frozen=True, kw_only=True):

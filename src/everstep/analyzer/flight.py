@@ -80,6 +80,7 @@ def _entry(raw: object, number: int) -> Collective:
         output_dtypes=_words(raw.get("output_dtypes")),
         created_at=created / 1e9 if created else None,
         place=_place(raw.get("frames")),
+        timeout_s=timeout / 1e3 if (timeout := _int(raw.get("timeout_ms"))) and timeout > 0 else None,
     )
 
 

@@ -1,7 +1,10 @@
-"""Is the job hung? Two silent signals of four, in a window that the job's own step times set.
+"""Does the job stand still? Two silent signals of four, in a window that the job's own step times set.
 
-Answers with a sentence, also when the answer is no. Does not say who is to blame: that is `combine`. Pure: the monitor
-calls it once or several times a second with what its probes saw. docs/hang-rule.md explains each number.
+Answers with a sentence, also when the answer is no. It only says when the evidence is worth looking at: at once when
+nobody has a reason to take long, a little later when somebody has one (he works, he waits for something outside).
+Whether it is a hang is `certainty`'s question, how long to wait then `core.patience`'s, who is to blame `combine`'s.
+Pure: the monitor calls it once or several times a second with what its probes saw. docs/hang-rule.md explains each
+number.
 """
 
 from collections.abc import Sequence
@@ -41,14 +44,15 @@ class HangPolicy(msgspec.Struct, frozen=True, kw_only=True):
     startup_s: float = 600.0
     """Start-up without history: imports from a cold disk, compiling, the first rendezvous. torch's own join timeout."""
 
-    computing_s: float = 300.0
-    """How long a rank that visibly computes may keep the others waiting before the hang is called all the same. The
-    same five minutes: an evaluation that nobody announced is usually shorter."""
+    early_s: float = 20.0
+    """While the job has no history, so long a silence is worth a look: what the evidence proves does not need one. What
+    it does not prove has the patience of the fallback."""
 
-    outside_s: float = 30.0
-    """How long a rank that waits for something outside of the job (a socket, a file, a timer) may keep the others
-    waiting. Such waits mostly end by themselves; at the shortest window a store that answers late costs a restart, at
-    five minutes a server that died costs five minutes."""
+    report_s: float = 5.0
+    """After so long a standstill for which somebody has a reason is looked at as well. Nothing happens to the job."""
+
+    computing_s: float = 300.0
+    """The same where every rank computes, and so nobody is known to wait: a long step of all."""
 
     min_silent: int = 2
     """Baige's two of four: one signal alone is silent in every healthy job now and then."""
@@ -58,7 +62,7 @@ class RankVerdict(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     hung: bool
     computing: bool
-    waiting: bool  # for something outside of the job, and not for too long
+    waiting: bool  # for something outside of the job
     silent: tuple[Signal, ...]
     known: tuple[Signal, ...]
     window_s: float
@@ -66,7 +70,8 @@ class RankVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HangVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    hung: bool
+    hung: bool  # worth looking at the evidence
+    culprit: int | None = None  # a rank that has a reason to keep the others waiting
     ranks: tuple[int, ...]  # hung by their own signals: culprit and victims alike
     window_s: float  # the longest that was applied
     why: str
@@ -87,27 +92,30 @@ def window_s(rhythm: Rhythm, phase: Phase, policy: HangPolicy = DEFAULT) -> floa
     return max(least_s, policy.stretch * known[-2 if is_freak else -1])
 
 
+def look_s(rhythm: Rhythm, phase: Phase, policy: HangPolicy = DEFAULT) -> float:
+    """After which silence the evidence is worth a look: the window, and sooner where it is only a guess."""
+    window = window_s(rhythm, phase, policy)
+    is_guess = phase is Phase.TRAIN and len(rhythm.of(phase)) < policy.min_steps
+    return min(window, policy.early_s) if is_guess else window
+
+
 def judge_rank(sample: RankSample, rhythm: Rhythm, policy: HangPolicy = DEFAULT) -> RankVerdict:
     """One rank by its own signals."""
     window = window_s(rhythm, sample.phase, policy)
     ages = {signal: age for signal in Signal if (age := sample.silent_s(signal)) is not None}
-    log_window = max(window, 2 * (sample.log_gap_s or 0.0))
-    silent = tuple(signal for signal, age in ages.items() if age >= (log_window if signal is Signal.LOG else window))
-    excuse = "" if _takes_part(sample, window) else _excuse(sample, silent)
-    patience = {"": window, _COMPUTES: max(window, policy.computing_s), _WAITS: max(window, policy.outside_s)}[excuse]
-    quiet_s = min((ages[signal] for signal in silent), default=0.0)
-    ends_s = quiet_s + (sample.wait_left_s or 0.0) if excuse == _WAITS else quiet_s  # a timer says when it ends
-    overdue = bool(excuse) and ends_s >= patience
-    hung = len(silent) >= policy.min_silent and not sample.paused and (not excuse or overdue)
+    look = look_s(rhythm, sample.phase, policy)
+    log_window = max(look, 2 * (sample.log_gap_s or 0.0))
+    silent = tuple(signal for signal, age in ages.items() if age >= (log_window if signal is Signal.LOG else look))
+    excuse = "" if _takes_part(sample, look) else _excuse(sample, silent)
     return RankVerdict(
         rank=sample.rank,
-        hung=hung,
-        computing=excuse == _COMPUTES and not overdue,
-        waiting=excuse == _WAITS and not overdue,
+        hung=len(silent) >= policy.min_silent and not sample.paused and not excuse,
+        computing=excuse == _COMPUTES,
+        waiting=excuse == _WAITS,
         silent=silent,
         known=tuple(ages),
         window_s=window,
-        why=_why_rank(sample, silent, ages, window, excuse, overdue, policy),
+        why=_why_rank(sample, silent, ages, look, excuse, policy),
     )
 
 
@@ -137,7 +145,6 @@ def _why_rank(
     ages: dict[Signal, float],
     window: float,
     excuse: str,
-    overdue: bool,
     policy: HangPolicy,
 ) -> str:
     unknown = [str(signal) for signal in Signal if signal not in ages]
@@ -145,59 +152,104 @@ def _why_rank(
     listed = ", ".join(f"{signal} {seconds(ages[signal])}" for signal in silent)
     if sample.paused:
         return f"not hung: paused by a debugger{noted}"
+    if excuse and silent:
+        return f"{_does(sample, excuse)}, {listed} silent{noted}"
     if len(silent) < policy.min_silent:
         quiet = f"only {listed} silent" if silent else "nothing silent"
         return f"not hung: {quiet} within {seconds(window)}{noted}; {policy.min_silent} are needed"
-    doing = sample.waits_for or "waits for something outside" if excuse == _WAITS else excuse
-    limit = seconds(policy.computing_s if excuse == _COMPUTES else policy.outside_s)
-    if overdue:
-        return f"hung: {doing}, but longer than {limit}: {listed} silent{noted}"
-    if excuse:
-        return f"not hung: {doing}, although {listed} silent{noted}"
     return f"hung: {listed} silent, usual is below {seconds(window)}{noted}"
 
 
+def _does(sample: RankSample, excuse: str) -> str:
+    return sample.waits_for or "waits for something outside" if excuse == _WAITS else excuse
+
+
 def judge(samples: Sequence[RankSample], rhythm: Rhythm, policy: HangPolicy = DEFAULT) -> HangVerdict:
-    """The job: hung when a rank is, and no other rank has a reason to take long, for which the rest just waits."""
+    """The job: worth a look when a rank is silent and none has a reason to take long, for which the rest just waits;
+    where one has, only a little later."""
     verdicts = tuple(judge_rank(sample, rhythm, policy) for sample in samples)
-    hung = tuple(verdict.rank for verdict in verdicts if verdict.hung)
+    silent = tuple(verdict.rank for verdict in verdicts if verdict.hung)
     longest = max((verdict.window_s for verdict in verdicts), default=policy.fallback_s)
-    why_not = _why_not(samples, verdicts, policy)
-    is_hung = bool(hung) and not why_not
+    why_not = _why_not(samples, verdicts)
+    culprit = _culprit(verdicts)
+    is_hung = bool(silent) and not why_not
+    if not why_not and culprit is not None:
+        least_s = policy.report_s if silent else _alone_s(verdicts, policy)
+        looks = (look_s(rhythm, sample.phase, policy) for sample in samples)
+        is_hung = _stood_s(samples, verdicts) >= max(*looks, least_s)
+        why_not = "" if is_hung else _reason(samples, verdicts, culprit, policy)
     return HangVerdict(
         hung=is_hung,
-        ranks=hung if is_hung else (),
+        culprit=culprit.rank if is_hung and culprit is not None else None,
+        ranks=tuple(v.rank for v in verdicts if v.hung or v.computing or v.waiting) if is_hung else (),
         window_s=longest,
-        why=_why_job(verdicts, hung, why_not),
+        why=_why_job(samples, verdicts, silent, why_not, culprit if is_hung else None),
         by_rank=verdicts,
     )
 
 
-def _why_not(samples: Sequence[RankSample], verdicts: Sequence[RankVerdict], policy: HangPolicy) -> str:
-    """Who has a reason to keep the others waiting; empty when nobody has."""
+def _culprit(verdicts: Sequence[RankVerdict]) -> RankVerdict | None:
+    """Who works is found before who waits: the others wait for him rather."""
+    return next((v for v in verdicts if v.computing), None) or next((v for v in verdicts if v.waiting), None)
+
+
+def _alone_s(verdicts: Sequence[RankVerdict], policy: HangPolicy) -> float:
+    """Nobody is known to wait for anybody."""
+    return policy.report_s if any(v.waiting for v in verdicts) else policy.computing_s
+
+
+def _stood_s(samples: Sequence[RankSample], verdicts: Sequence[RankVerdict]) -> float:
+    """For how long no rank has communicated; of one of which that is not known, its longest silence."""
+    ages = []
+    for sample, verdict in zip(samples, verdicts, strict=True):
+        age = sample.silent_s(Signal.COMMUNICATION)
+        known = [age for signal in verdict.silent if (age := sample.silent_s(signal)) is not None]
+        ages.append(max(known, default=0.0) if age is None else age)
+    return min(ages, default=0.0)
+
+
+def _why_not(samples: Sequence[RankSample], verdicts: Sequence[RankVerdict]) -> str:
+    """What keeps the rule from looking at all; empty when nothing does."""
     paused = [sample.rank for sample in samples if sample.paused]
-    working = [verdict.rank for verdict in verdicts if verdict.computing]
     if paused:
         return f"{ranks_text(paused)} {verb(paused, 'is', 'are')} paused by a debugger"
-    if working:
-        return f"{ranks_text(working)} {verb(working, 'computes', 'compute')}: a long step"
     for sample, verdict in zip(samples, verdicts, strict=True):
-        if verdict.waiting:
-            return f"rank {sample.rank} {sample.waits_for}, which may take up to {seconds(policy.outside_s)}"
-        if sample.phase is not Phase.TRAIN and not verdict.hung:
+        is_within = not any((age := sample.silent_s(s)) is not None and age >= verdict.window_s for s in Signal)
+        if sample.phase is not Phase.TRAIN and not verdict.hung and is_within:
             return f"rank {sample.rank} is in {sample.phase}, where up to {seconds(verdict.window_s)} are usual"
     return ""
 
 
-def _why_job(verdicts: tuple[RankVerdict, ...], hung: tuple[int, ...], why_not: str) -> str:
+def _reason(
+    samples: Sequence[RankSample], verdicts: Sequence[RankVerdict], culprit: RankVerdict, policy: HangPolicy
+) -> str:
+    working = [verdict.rank for verdict in verdicts if verdict.computing]
+    if working:
+        return f"{ranks_text(working)} {verb(working, 'computes', 'compute')}: a long step"
+    sample = next(sample for sample in samples if sample.rank == culprit.rank)
+    return f"rank {sample.rank} {_does(sample, _WAITS)}, which may take longer than {seconds(policy.report_s)}"
+
+
+def _why_job(
+    samples: Sequence[RankSample],
+    verdicts: tuple[RankVerdict, ...],
+    silent: tuple[int, ...],
+    why_not: str,
+    culprit: RankVerdict | None,
+) -> str:
     if not verdicts:
         return "not hung: no rank was looked at"
-    if not hung:
+    if culprit is not None:
+        sample = next(sample for sample in samples if sample.rank == culprit.rank)
+        does = _does(sample, _COMPUTES if culprit.computing else _WAITS)
+        waiting = f"; {ranks_text(silent)} {verb(silent, 'is', 'are')} silent" if silent else ""
+        return f"rank {culprit.rank} {does}{waiting}"
+    if not silent:
         reasons = {verdict.why.removeprefix("not hung: ") for verdict in verdicts}
         return f"not hung: {verdicts[0].why.removeprefix('not hung: ')}" + (
             " (others differ)" if len(reasons) > 1 else ""
         )
     if why_not:
-        return f"not hung: {ranks_text(hung)} {verb(hung, 'is', 'are')} silent, but {why_not}"
+        return f"not hung: {ranks_text(silent)} {verb(silent, 'is', 'are')} silent, but {why_not}"
     first = next(verdict for verdict in verdicts if verdict.hung)
-    return f"hung: ranks {fold(hung)} of {len(verdicts)} ({first.why.removeprefix('hung: ')})"
+    return f"hung: ranks {fold(silent)} of {len(verdicts)} ({first.why.removeprefix('hung: ')})"

@@ -4,6 +4,7 @@ Values only. Whoever collects evidence (tracer, probes, `everstep analyze`) make
 Unknown is None or empty, and never a number that could be mistaken for a measurement.
 """
 
+import enum
 from typing import TypeAlias
 
 import msgspec
@@ -41,6 +42,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     output_dtypes: tuple[str, ...] = ()
     created_at: float | None = None
     place: str = ""  # "train.py:212 step", innermost frame that is the user's
+    timeout_s: float | None = None  # after which torch ends it
 
 
 class FlightRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +68,7 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     frames: tuple[Frame, ...]  # innermost first
     active: bool = False  # on a processor when it was looked at
     owns_gil: bool = False
+    tid: int | None = None  # the kernel's number of it
 
 
 class ProcessStack(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +89,33 @@ class KernelThread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     waits_in: str = ""  # the kernel's function
     stack: tuple[str, ...] = ()  # kernel functions, innermost first
     why: str = ""  # what may not be read
+
+
+class Hold(enum.StrEnum):
+    """What keeps a thread, as the kernel has it."""
+
+    NOTHING = "nothing"  # it runs, or is about to
+    LOCK = "lock"  # of a thread or process of its own: without a time limit
+    TIMED = "timed"  # the same with a time limit: it wakes up by itself
+    OWN = "own"  # a pipe whose ends only the rank's processes hold, or the end of a child
+    OUTSIDE = "outside"  # a socket, a file, a file lock, somebody at a terminal
+    TIMER = "timer"  # sleeps
+    DISK = "disk"  # uninterruptible
+    STOPPED = "stopped"
+    ENDED = "ended"
+    UNKNOWN = "unknown"  # another call, or it may not be read
+
+
+class ThreadWait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thread of a rank or of a child of it, in the form in which evidence files have it."""
+
+    pid: int
+    tid: int
+    name: str = ""  # the kernel's: "gloo_tcp_loop"
+    hold: Hold = Hold.UNKNOWN
+    what: str = ""  # "waits for a socket"
+    left_s: float | None = None  # until it wakes up by itself
+    is_store: bool = False  # what it waits for is the job's own store
 
 
 class RankLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +167,7 @@ class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = ""  # what the rank said that it does: "train", "evaluation", "rendezvous", ...
     step: int | None = None  # newest step that it did, and how long ago
     step_age_s: float | None = None
+    waits: tuple[ThreadWait, ...] = ()  # what keeps each thread of the rank and of its children
     native: tuple[KernelThread, ...] = ()  # where a Python stack could not be had, or says nothing
     load: RankLoad | None = None
     gpus: tuple[GpuLoad, ...] = ()

@@ -49,6 +49,7 @@ def from_json(raw: object) -> list[ProcessStack]:
                 frames=tuple(_frame(frame) for frame in entry["frames"][:MAX_FRAMES]),
                 active=entry.get("active") is True,
                 owns_gil=entry.get("owns_gil") is True,
+                tid=tid if isinstance(tid := entry.get("os_thread_id"), int) else None,
             )
         )
         facts.setdefault(pid, _facts(entry.get("process_info")))

@@ -23,6 +23,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "check": ("everstep.cli.check", "is this node fit to train: measure it, compare it, name what is wrong"),
     "drill": ("everstep.cli.drill", "cause a fault on purpose and see what is made of it"),
     "approve": ("everstep.cli.approve", "mode advise: let a proposal be done"),
+    "restart": ("everstep.cli.restart", "a job that stands still: restart it now, not when its time is over"),
     "update": ("everstep.cli.update", "change the program of a running job: now or at the next interruption, and back"),
     "stop": ("everstep.cli.stop", "end a run as Ctrl-C in its terminal would"),
     "kb": ("everstep.cli.kb", "find known faults in logs, and look up what is known about them"),

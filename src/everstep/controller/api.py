@@ -30,6 +30,7 @@ from everstep.model.events import (
     Event,
     EvidenceRequested,
     ProposalApproved,
+    RestartRequested,
     StopRequested,
     UpdateRequested,
 )
@@ -62,6 +63,10 @@ class DrillBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class ApproveBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     incident: str
+    by: str = ""
+
+
+class RestartBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     by: str = ""
 
 
@@ -99,6 +104,7 @@ class Api:
         app.router.add_post("/api/drill", self._drill)
         app.router.add_post("/api/doctor", self._doctor)
         app.router.add_post("/api/approve", self._approve)
+        app.router.add_post("/api/restart", self._restart)
         app.router.add_post("/api/update", self._update)
         app.router.add_post("/api/stop", self._stop)
         return app
@@ -204,6 +210,17 @@ class Api:
             return _error(409, f"incident {body.incident} is not open; open: {incident.id if incident else 'none'}")
         event = ProposalApproved(at=time.time(), incident=body.incident, by=body.by)
         return await self._take(event, {"incident": body.incident})
+
+    async def _restart(self, request: web.Request) -> web.Response:
+        """Of a job that stands still: do now what would be done later."""
+        body = await _body(request, RestartBody)
+        if isinstance(body, web.Response):
+            return body
+        standing = self._controller.ledger.state.standstill
+        if standing is None:
+            return _error(409, "the job does not stand still: nothing to restart; `everstep stop` ends it")
+        event = RestartRequested(at=time.time(), by=body.by)
+        return await self._take(event, {"incident": standing.incident.id})
 
     async def _update(self, request: web.Request) -> web.Response:
         body = await _body(request, UpdateBody)

@@ -13,7 +13,7 @@ import msgspec
 from everstep.analyzer.combine import diagnose
 from everstep.errors import EverstepError
 from everstep.evidence.folder import read_folder
-from everstep.model.verdict import Blame, Confidence, Verdict
+from everstep.model.verdict import Blame, Certainty, Confidence, Verdict
 
 MAX_EVIDENCE = 64
 """Of so many pieces in the journal; all of it stays in the files."""
@@ -21,19 +21,30 @@ MAX_EVIDENCE = 64
 log = logging.getLogger("everstep.controller")
 
 
-def diagnose_folder(folder: Path, world_size: int) -> Verdict:
+def diagnose_folder(folder: Path, world_size: int) -> tuple[Verdict, float | None]:
+    """The verdict, and the time limit of the collectives that ranks wait in."""
     now = time.time()
     try:
         found = read_folder(folder, now)
         case = msgspec.structs.replace(found.case, world=tuple(range(world_size)))
-        verdict = diagnose(case).verdict
+        diagnosis = diagnose(case)
     except EverstepError as error:
         return _nothing(f"the evidence cannot be read: {error}", now)
     except Exception as error:
         log.exception("the diagnosis failed")
         return _nothing(f"the diagnosis itself failed: {type(error).__name__}: {error}", now)
-    return msgspec.structs.replace(verdict, evidence=verdict.evidence[:MAX_EVIDENCE])
+    verdict = diagnosis.verdict
+    return msgspec.structs.replace(verdict, evidence=verdict.evidence[:MAX_EVIDENCE]), diagnosis.limit_s
 
 
-def _nothing(why: str, at: float) -> Verdict:
-    return Verdict(code="ES-H15", sentence=why, blame=Blame.UNKNOWN, confidence=Confidence.LOW, at=at)
+def _nothing(why: str, at: float) -> tuple[Verdict, None]:
+    verdict = Verdict(
+        code="ES-H15",
+        sentence=why,
+        blame=Blame.UNKNOWN,
+        confidence=Confidence.LOW,
+        at=at,
+        certainty=Certainty.DOUBTFUL,
+        because="nothing is known of what keeps the job",
+    )
+    return verdict, None

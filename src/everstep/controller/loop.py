@@ -300,13 +300,14 @@ class Controller:
 
     async def _diagnose(self, action: act.Diagnose) -> None:
         folder = self._run_dir / "evidence" / action.incident
-        verdict = await asyncio.to_thread(diagnose_folder, folder, action.world_size)
+        verdict, limit_s = await asyncio.to_thread(diagnose_folder, folder, action.world_size)
         event = Diagnosed(
             at=time.time(),
             generation=action.generation,
             incident=action.incident,
             verdict=verdict,
             moved_on=self._watches.hangs.has_moved_on(),
+            limit_s=limit_s,
         )
         await self.queue.put(Input(event=event))
 

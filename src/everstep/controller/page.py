@@ -11,7 +11,7 @@ h1 { font-size: 1.2em; } h2 { font-size: 1em; margin-top: 2em; }
 table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .2em .8em .2em 0; }
 th, .dim { color: var(--dim); font-weight: normal; } code { font-family: ui-monospace, monospace; }
 .running, .succeeded, .recovered { color: var(--good); }
-.recovering, .starting, .stopping, .waiting-for-approval { color: var(--busy); }
+.recovering, .standing-still, .starting, .stopping, .waiting-for-approval { color: var(--busy); }
 .failed, .gave-up { color: var(--bad); }
 </style>
 <h1 id="head">everstep</h1><p id="now" class="dim">asking the controller ...</p>

@@ -74,6 +74,8 @@ def _phases(state: State) -> None:
         examination = state.incident.examination if state.incident is not None else None
         is_awaited = examination is not None and not examination.is_over and bool(examination.waiting)
         _require(is_awaited, "examining, and nobody is waited for")
+    if state.standstill is not None:
+        _require(state.phase is Phase.RUNNING, f"{state.phase}, and the job stands still")
     if state.phase is Phase.SAVING:
         _require(state.persisting is not None and state.ending is not None, "saving, and nothing is on its way")
     _require(state.is_over <= (state.ending is not None), "over without an ending")

@@ -3,7 +3,7 @@ last step goes there first."""
 
 import msgspec
 
-from everstep.core import persistence
+from everstep.core import persistence, standstill
 from everstep.core.frozenmap import Names
 from everstep.core.state import Ending, Phase
 from everstep.core.turn import Turn
@@ -116,6 +116,10 @@ def finish_if_saved(turn: Turn) -> bool:
 
 
 def _finish_now(turn: Turn, ending: Ending) -> None:
+    if ending.outcome == "succeeded":
+        standstill.close(turn, "passed", "it went on by itself: the program ended with success on every rank")
+    else:
+        standstill.close(turn, "stopped" if ending.outcome == "stopped" else "superseded", ending.why)
     if turn.state.incident is not None:
         _close_incident(turn, "stopped" if ending.outcome == "stopped" else "gave-up", ending.why)
     turn.drop_timers()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge, looks_like_consequence
-from everstep.core import backoff, drills, ending, eviction, examining, flow, updates
+from everstep.core import backoff, drills, ending, eviction, examining, flow, standstill, updates
 from everstep.core.forming import form_if_possible, ranks_of_slot, start_limit_s
 from everstep.core.frozenmap import FrozenMap, Names
 from everstep.core.policy import Policy
@@ -138,6 +138,7 @@ def open_incident(turn: Turn, facts: FaultFacts) -> None:
     current = turn.state.incident
     if current is not None and not current.restarted:
         return
+    standstill.close(turn, "superseded", "something else happened before the standstill was over")
     if current is not None:
         why = "another fault came before the job had recovered from this one"
         turn.do(IncidentClosed(incident=current.id, outcome="superseded", why=why))

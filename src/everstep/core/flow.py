@@ -16,7 +16,7 @@ import msgspec
 from everstep.core import eviction, exam_rounds, racks, trust, updates
 from everstep.core.course import Course, FlowStage
 from everstep.core.turn import Turn
-from everstep.model.verdict import Blame, Refusal, Verdict
+from everstep.model.verdict import Blame, Certainty, Refusal, Verdict
 
 
 class Unexplained(enum.StrEnum):
@@ -60,6 +60,9 @@ _CODE_OR_GPU = ("ES-CU04", "ES-CU07", "ES-G13", "ES-G31")
 machine's: the program's name on them does not clear the machines."""
 _OUTSIDE = ("ES-NT03", "ES-NT04", "ES-CT03")
 """Names, web services and registries outside of the cluster: no machine of the job is behind them."""
+_OF_MACHINES = ("ES-H10", "ES-H11")
+"""Hangs that no program has by itself: a rank that cannot answer, a collective that all entered."""
+
 _HARDWARE = (Blame.UNKNOWN, Blame.MACHINE, Blame.NETWORK)
 
 
@@ -115,7 +118,9 @@ def kind_of(turn: Turn, verdict: Verdict) -> Unexplained | None:
     if verdict.blame not in _HARDWARE or verdict.code in _OUTSIDE:
         return None
     if verdict.code.startswith("ES-H"):
-        return Unexplained.HANG
+        # A program that waits for long looks like a machine that stands; no machine is taken out for a doubt.
+        is_doubtful = verdict.certainty is Certainty.DOUBTFUL and verdict.code not in _OF_MACHINES
+        return None if is_doubtful else Unexplained.HANG
     is_native = verdict.code == "ES-P02" and bool(_signals(turn, verdict) & _NATIVE)
     is_said = _OWN_CODES.match(verdict.code) is None  # a line that a rank wrote, such as an internal error of NCCL
     if is_native or is_said or verdict.code in _CRASHES:

@@ -1,18 +1,29 @@
-"""From a suspected hang to its verdict: open an incident, ask for evidence, have it judged, then stop the generation.
+"""From a suspected hang to its verdict: open an incident, ask for evidence, have it judged; then stop the generation,
+or leave the job alone for as long as the price of a mistake says (`patience`, `standstill`).
 
 The job stays as it is meanwhile (phase settling), because the evidence is in its processes. Every wait has a timer: a
-node that does not answer, or a shell that does not judge, only costs the name of the culprit.
+node that does not answer, or a shell that does not judge, costs the name of the culprit, and certainty with it.
 """
 
 import msgspec
 
 from everstep.analyzer.exits import FaultFacts, Hang, judge
+from everstep.core import standstill
 from everstep.core.faults import open_incident, stop_generation
 from everstep.core.frozenmap import Names
+from everstep.core.patience import Place, key_of, patience
 from everstep.core.state import Phase
 from everstep.core.turn import Turn
 from everstep.model.actions import CollectEvidence, Concluded, Diagnose, IncidentClosed, Refused
-from everstep.model.events import Diagnosed, EvidenceCollected, EvidenceRequested, HangSuspected, TimerFired
+from everstep.model.events import (
+    Diagnosed,
+    EvidenceCollected,
+    EvidenceRequested,
+    HangSuspected,
+    RestartRequested,
+    StandstillEnded,
+    TimerFired,
+)
 from everstep.model.spec import Mode
 from everstep.model.verdict import Decision, Refusal
 
@@ -22,7 +33,7 @@ _NO_FAULT = "ES-H00"
 def on_hang_suspected(turn: Turn, event: HangSuspected) -> None:
     if turn.state.phase is not Phase.RUNNING:
         return
-    hang = Hang(at=event.since, ranks=event.ranks, says=event.why)
+    hang = Hang(at=event.since, ranks=event.ranks, says=event.why, window_s=event.window_s)
     open_incident(turn, FaultFacts(at=turn.at, hang=hang))
     nodes, incident = turn.state.active_nodes, turn.incident.id
     limit_s = turn.policy.evidence_timeout_s
@@ -67,7 +78,7 @@ def on_evidence_timer(turn: Turn, event: TimerFired) -> None:
         turn.set_incident(asked=Names())
         _ask_for_diagnosis(turn)
     elif kind == "diagnosis":
-        _act(turn)
+        _judge(turn)
 
 
 def on_diagnosed(turn: Turn, event: Diagnosed) -> None:
@@ -75,14 +86,78 @@ def on_diagnosed(turn: Turn, event: Diagnosed) -> None:
         return
     facts = turn.incident.facts
     assert facts.hang is not None
-    hang = msgspec.structs.replace(facts.hang, verdict=event.verdict)
+    hang = msgspec.structs.replace(facts.hang, verdict=event.verdict, limit_s=event.limit_s)
     turn.set_incident(facts=msgspec.structs.replace(facts, hang=hang))
     if event.moved_on:
         _let_run(turn, "dismissed", "every rank has done a step since: it was slow, and does not hang")
     elif event.verdict.code == _NO_FAULT:
         _let_run(turn, "dismissed", f"the evidence shows no hang: {event.verdict.sentence}")
     else:
+        _judge(turn)
+
+
+def on_standstill_ended(turn: Turn, event: StandstillEnded) -> None:
+    current = standstill.incident_of(turn)
+    if current is not None and current.id == event.incident:
+        standstill.went_on(turn, event.lasted_s)
+
+
+def on_standstill_timer(turn: Turn, event: TimerFired, due_at: float) -> None:
+    """The time that a standstill was given is over."""
+    current = standstill.incident_of(turn)
+    if current is None or event.key != f"{standstill.TIMER}{current.id}":
+        return
+    if standstill.is_late(turn, due_at):
+        standstill.wait_again(turn)
+    else:
+        standstill.take_up(turn)
         _act(turn)
+
+
+def on_restart_requested(turn: Turn, event: RestartRequested) -> None:
+    """Only of a job that stands still: whoever wants another run stops this one."""
+    by = f" by {event.by}" if event.by else ""
+    if turn.state.standstill is None:
+        why = f"the job does not stand still ({turn.state.phase}); `everstep stop` ends it"
+        turn.do(Refused(what=f"restart asked for{by}", why=why))
+    elif turn.spec.mode is not Mode.ACT:
+        turn.do(Refused(what=f"restart asked for{by}", why=f"mode is {turn.spec.mode}"))
+    else:
+        standstill.take_up(turn)
+        _act(turn)
+
+
+def _judge(turn: Turn) -> None:
+    """What is certain is acted on; what may end by itself gets its time, on record. A rank that ended meanwhile, or a
+    machine that noticed something, says more than the silence did."""
+    verdict, hang = judge(turn.incident.known), turn.incident.facts.hang
+    assert hang is not None
+    is_over = any(not exit_.succeeded for exit_ in turn.incident.exits.values())
+    if is_over or not verdict.code.startswith("ES-H") or turn.spec.mode is not Mode.ACT:
+        _act(turn)
+        return
+    known = turn.state.places.get(key_of(verdict), Place())
+    given = patience(
+        verdict,
+        known=known,
+        step=standstill.step_of(turn),
+        has_way_back=has_way_back(turn),
+        window_s=hang.window_s,
+        limit_s=hang.limit_s,
+        policy=turn.policy,
+    )
+    if given.act_after_s is not None and hang.at + given.act_after_s <= turn.at:
+        _act(turn)
+    else:
+        standstill.begin(turn, verdict, given)
+
+
+def has_way_back(turn: Turn) -> bool:
+    """Whether a restart loses next to nothing: every rank that lives holds a snapshot, or began from one."""
+    alive = [worker for worker in turn.state.workers.values() if worker.exit is None]
+    if all(worker.account is not None and worker.account.published_step is not None for worker in alive):
+        return bool(alive)
+    return turn.state.formation is not None and turn.state.formation.resume_step is not None
 
 
 def _collect(turn: Turn, node: str, incident: str, why: str) -> CollectEvidence:
@@ -101,6 +176,7 @@ def _ask_for_diagnosis(turn: Turn) -> None:
 def _act(turn: Turn) -> None:
     """Stop what hangs, where everstep may act; elsewhere only say what would have been done."""
     if turn.spec.mode is Mode.ACT:
+        _note_place(turn)
         stop_generation(turn)
         return
     verdict = judge(turn.incident.known)
@@ -110,6 +186,12 @@ def _act(turn: Turn) -> None:
     turn.set_incident(verdict=verdict, decision=decision)
     turn.do(Concluded(incident=turn.incident.id, verdict=verdict, decision=decision, why=why))
     _let_run(turn, "observed", why)
+
+
+def _note_place(turn: Turn) -> None:
+    verdict = judge(turn.incident.known)
+    if verdict.code.startswith("ES-H"):
+        standstill.note_acted_on(turn, verdict)
 
 
 def _let_run(turn: Turn, outcome: str, why: str) -> None:

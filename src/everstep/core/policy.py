@@ -94,13 +94,27 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     hang_window_s: float = 2.0
     """No silence shorter than this is a hang, however short the steps. docs/hang-rule.md explains it."""
 
-    hang_unsaved_window_s: float = 30.0
-    """The same for a job of which some rank holds no snapshot: there a false alarm costs the steps since its last
-    checkpoint, so more patience is worth it."""
+    hang_report_s: float = 5.0
+    """A standstill that may end by itself is reported after so long. Nothing is done to the job because of it."""
 
     hang_outside_s: float = 30.0
-    """How long a rank may wait for something outside of the job (a socket, a file, a timer) without being taken for
-    hung. Shorter: a store that answers late costs a restart. Longer: a server that died is noticed later."""
+    """Doubtful, and the job can go on from a snapshot: how long a wait may take (a socket, a file, a timer). Shorter: a
+    store that answers late costs a restart. Longer: a server that died is noticed later."""
+
+    hang_computing_s: float = 60.0
+    """The same for a rank that works while the others wait. Shorter: an evaluation that nobody announced costs a
+    restart. Longer: a loop that never ends burns machines for longer."""
+
+    hang_plain_s: float = 0.0
+    """Doubtful, and nothing to go back to: how long a standstill may take. 0: as long as the collective that the others
+    wait in, by its own time limit; torch itself ends it then. Shorter: found earlier, and a healthy job that waits
+    for longer begins anew."""
+
+    hang_limit_s: float = 1800.0
+    """The time limit of a collective where it is not known: gloo's default."""
+
+    hang_repeats: int = 2
+    """How often a hang at one place is acted on. From the next one on it is only reported: a restart does not help."""
 
     evidence_timeout_s: float = 4.0
     """How long stacks and flight records of a hang may take. They name the culprit; the hang costs meanwhile."""

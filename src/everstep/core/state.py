@@ -8,6 +8,7 @@ from everstep.analyzer.alerts import SeenAlert
 from everstep.analyzer.exits import FaultFacts
 from everstep.core.course import Course, Examination, FruitlessRestarts
 from everstep.core.frozenmap import FrozenMap, Names
+from everstep.core.patience import Place
 from everstep.core.tally import Tally
 from everstep.core.worker import Worker
 from everstep.model.facts import Checkpoint, Exit, Fetch, Held, RankGroup
@@ -130,6 +131,16 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self.facts, exits=tuple(self.exits.values()))
 
 
+class Standstill(msgspec.Struct, frozen=True, kw_only=True):
+    """The job stands still, and may go on by itself: left alone until `act_at`, or for ever."""
+
+    incident: Incident  # open, and not the current one: whatever else happens has one of its own
+    since: float
+    act_at: float | None
+    place: str  # key of `places`
+    step: int | None = None
+
+
 class Deferred(msgspec.Struct, frozen=True, kw_only=True):
     """A machine is to blame, and was left where it is only for lack of a standby."""
 
@@ -193,6 +204,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Names = Names()  # STOPPING: nodes that have not confirmed
     ending: Ending | None = None  # STOPPING: how it ends instead of restarting; OVER: how it ended
     incident: Incident | None = None
+    standstill: Standstill | None = None  # phase RUNNING only
+    places: FrozenMap[str, Place] = FrozenMap()  # at which the job stood still: what was learnt of them
     num_incidents: int = 0
     alerts: tuple[SeenAlert, ...] = ()  # newest last, of the last hour
     unjudged: tuple[SeenAlert, ...] = ()  # new ones of active nodes, while a fault was being handled

@@ -16,6 +16,7 @@ from everstep.core import (
     membership,
     persistence,
     progress,
+    standstill,
     updates,
 )
 from everstep.core.policy import Policy
@@ -35,9 +36,12 @@ def _on_timer_fired(turn: Turn, event: events.TimerFired) -> None:
     """Timers are facts about time; whether they still matter is decided by whoever set them."""
     if event.key not in turn.state.timers:
         return
+    due_at = turn.state.timers[event.key]
     turn.drop_timer(event.key)
     if event.key.startswith(("evidence:", "diagnosis:")):
         hangs.on_evidence_timer(turn, event)
+    elif event.key.startswith(standstill.TIMER):
+        hangs.on_standstill_timer(turn, event, due_at)
     elif event.key == membership.STANDBY_TIMER:
         membership.on_standby_timer(turn)
     elif event.key in (persistence.NEXT_TIMER, persistence.LIMIT_TIMER):
@@ -62,6 +66,8 @@ HANDLERS: dict[type, Handler] = {
     events.MarksReported: progress.on_accounts,
     events.ProgressReported: progress.on_accounts,
     events.HangSuspected: hangs.on_hang_suspected,
+    events.StandstillEnded: hangs.on_standstill_ended,
+    events.RestartRequested: hangs.on_restart_requested,
     events.EvidenceRequested: hangs.on_evidence_requested,
     events.EvidenceCollected: hangs.on_evidence_collected,
     events.Diagnosed: hangs.on_diagnosed,
@@ -122,6 +128,8 @@ def step(state: State, event: Event, policy: Policy) -> tuple[State, list[Action
     HANDLERS[type(event)](turn, event)
     alerts.judge_waiting(turn)
     updates.look(turn)
+    if turn.state.standstill is not None and turn.state.phase is not Phase.RUNNING:
+        standstill.close(turn, "superseded", "the generation that stood still is over")
     return turn.state, turn.actions
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from everstep.analyzer import flight, pickled, stacks
 from everstep.analyzer.pickled import UnreadableError
-from everstep.analyzer.records import GpuLoad, KernelThread, ProcessStack, RankLoad
+from everstep.analyzer.records import GpuLoad, KernelThread, ProcessStack, RankLoad, ThreadWait
 from everstep.evidence.sniff import Kind
 
 MAX_DUMP_BYTES = 128 << 20
@@ -33,6 +33,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuLoad, ...] = ()
     links: dict[str, float] = {}
     stack_source: str = ""
+    waits: tuple[ThreadWait, ...] = ()
     unsupported: tuple[str, ...] = ()
 
 

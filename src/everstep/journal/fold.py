@@ -29,7 +29,7 @@ from everstep.model.versions import FIRST, Stage, Version
 MAX_STEP_TIMES = 2000
 """Enough for an hour of reports every two seconds; older ones do not describe the job as it is."""
 
-_GENERATION_GOES_ON = ("dismissed", "observed")
+_GENERATION_GOES_ON = ("dismissed", "observed", "passed")
 """Outcomes of an incident that did not end its generation: another one will."""
 
 _PERIODIC = (events.ProgressReported, events.MarksReported)
@@ -338,7 +338,8 @@ def _incident_closed(view: RunView, record: Record, action: actions.IncidentClos
     if view.open_incident == action.incident:
         view.open_incident = None
     generation = _generation(view, incident.generation)
-    if action.outcome in _GENERATION_GOES_ON and generation is not None and generation.incident == incident.id:
+    goes_on = action.outcome in _GENERATION_GOES_ON or (action.outcome == "superseded" and incident.is_left_alone)
+    if goes_on and generation is not None and generation.incident == incident.id:
         generation.incident = None
 
 

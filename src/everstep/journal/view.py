@@ -17,12 +17,16 @@ from everstep.model.spec import RunSpec
 from everstep.model.verdict import Decision, Verdict
 from everstep.model.versions import FIRST, Stage, Version
 
+STANDSTILL = "wait"
+"""The rule of a decision that leaves a job that stands still as it is."""
+
 
 class RunStatus(enum.StrEnum):
     """The small public status; the same words as in /api/status."""
 
     STARTING = "starting"
     RUNNING = "running"
+    STANDING_STILL = "standing-still"  # and left alone, because it may go on by itself
     RECOVERING = "recovering"
     WAITING_FOR_APPROVAL = "waiting-for-approval"
     STOPPING = "stopping"
@@ -118,6 +122,11 @@ class IncidentView(msgspec.Struct, kw_only=True):
     @property
     def is_open(self) -> bool:
         return self.outcome is None
+
+    @property
+    def is_left_alone(self) -> bool:
+        """The job stands still, and nothing is done yet: it may go on by itself."""
+        return self.decision is not None and self.decision.rule == STANDSTILL and self.next_generation is None
 
 
 class DrillView(msgspec.Struct, kw_only=True):
@@ -215,6 +224,8 @@ class RunView(msgspec.Struct, kw_only=True):
         if self.stop_requested is not None:
             return RunStatus.STOPPING
         incident = self.incident
+        if incident is not None and incident.is_left_alone:
+            return RunStatus.STANDING_STILL
         if incident is not None:
             return RunStatus.WAITING_FOR_APPROVAL if _is_proposed(incident) else RunStatus.RECOVERING
         generation = self.generation

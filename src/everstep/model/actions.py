@@ -235,7 +235,9 @@ class IncidentClosed(_Action, frozen=True, kw_only=True):
     """On record: how it ended."""
 
     incident: str
-    outcome: str  # "recovered" | "gave-up" | "superseded" | "stopped" | "run-ended" | "dismissed" | "observed"
+    outcome: (
+        str  # "recovered" | "gave-up" | "superseded" | "stopped" | "run-ended" | "dismissed" | "observed" | "passed"
+    )
     recovered_at: float | None = None  # first new step of the slowest rank
     lost_steps: int | None = None  # completed steps that had to be done again; None: not measured
     resumed_step: int | None = None  # index of the first step done after the restart

@@ -205,6 +205,21 @@ class HangSuspected(_Event, frozen=True, kw_only=True):
     window_s: float  # longest silence that would have been usual
     why: str
     silent: dict[int, str] = {}  # rank -> its own sentence
+    place: str = ""  # where the rank that keeps the others waiting stands, as "train.py:88 upload"
+
+
+class StandstillEnded(_Event, frozen=True, kw_only=True):
+    """A standstill that was left alone went on by itself: every rank did something since."""
+
+    generation: int
+    incident: str
+    lasted_s: float
+
+
+class RestartRequested(_Event, frozen=True, kw_only=True):
+    """Somebody does not want to wait until a standstill ends (`everstep restart`)."""
+
+    by: str = ""
 
 
 class EvidenceCollected(_Event, frozen=True, kw_only=True):
@@ -224,6 +239,7 @@ class Diagnosed(_Event, frozen=True, kw_only=True):
     incident: str
     verdict: Verdict
     moved_on: bool = False  # every rank has done a step since the suspicion
+    limit_s: float | None = None  # time limit of the collectives that ranks wait in; None: not known
 
 
 class NodeExamined(_Event, frozen=True, kw_only=True):
@@ -422,6 +438,8 @@ Event: TypeAlias = (
     | AnomalyFound
     | NodeAlerted
     | HangSuspected
+    | StandstillEnded
+    | RestartRequested
     | EvidenceCollected
     | Diagnosed
     | NodeExamined

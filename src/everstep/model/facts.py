@@ -115,6 +115,7 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     waits_on: str = ""  # value of analyzer.signals.WaitsOn
     waits_for: str = ""  # "waits for a socket"
     wait_left_s: float | None = None  # until its timer ends
+    place: str = ""  # where its main thread stands, as "train.py:88 upload"; empty: it was not looked at
 
 
 class NumberPoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,14 @@ class Confidence(enum.StrEnum):
     LOW = "low"
 
 
+class Certainty(enum.StrEnum):
+    """Of a hang: whether it could end by itself. What a mistake would cost decides what follows (core/patience.py)."""
+
+    UNSTATED = ""  # no hang, or of an older everstep
+    CERTAIN = "certain"  # nothing can release it: acted on within seconds
+    DOUBTFUL = "doubtful"  # somebody could still answer, or something still works
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """One observed thing that supports a verdict."""
 
@@ -45,6 +53,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     group_ranks: tuple[int, ...] = ()
     action: str = ""  # what its signature suggests, of the closed list in `knowledge`; empty: nothing of its own
     place: str = ""  # for faults of the user's code: file and line. Same place again means same fault
+    certainty: Certainty = Certainty.UNSTATED
+    because: str = ""  # what makes a hang certain or doubtful: "rank 0 waits for a socket: somebody could still answer"
+    computes: bool = False  # a doubtful one: something works, it does not only wait
     evidence: tuple[Evidence, ...] = ()
 
 
@@ -63,3 +74,4 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     refused: tuple[Refusal, ...] = ()
     then: str = ""  # what is done next if this does not help; empty: nothing that is known already
+    act_at: float | None = None  # when what is chosen is done, if it waits

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from everstep.analyzer.clusters import Activity, Signature, activity_of, main_thread, signature
+from everstep.analyzer.clusters import Activity, Signature, activity_of, main_thread, place_of, signature
 from everstep.analyzer.pickled import UnreadableError
-from everstep.analyzer.records import Frame, ProcessStack
+from everstep.analyzer.records import Frame, ProcessStack, Thread
 from everstep.analyzer.stacks import from_json
 
 MIN_ROW = 4
@@ -102,6 +102,8 @@ class StackProbe:
         self._row_at = 0.0
         self._num_in_row = 0
         self.activity: Activity | None = None
+        self.where = ""
+        self.threads: dict[int, Thread] = {}
         self.in_debugger = False
         self.num_taken = 0
         self.why_not = ""
@@ -118,7 +120,8 @@ class StackProbe:
             self.why_not = why_not or "no main thread in the stack"
             return
         self.num_taken += 1
-        self.activity = activity_of(thread)
+        self.activity, self.where = activity_of(thread), place_of(thread.frames)
+        self.threads = {each.tid: each for process in processes for each in process.threads if each.tid is not None}
         self.in_debugger = any(_is_debugger(frame) for frame in thread.frames)
         place = signature(thread.frames)
         if place != self._place or self.activity in _COMPUTES:

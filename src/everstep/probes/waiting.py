@@ -7,8 +7,8 @@ Outside is what somebody else has to do: a socket, a file, a file lock, a timer,
 locks within the process, uninterruptible sleep, a stopped process, and devices that compute. What cannot be read is
 not outside either: nobody is excused by what was not seen.
 
-Called by the agent's monitor for ranks whose stack shows that they wait and not for each other. It reads /proc and some
-bytes of the rank's memory, without stopping it. No file of the rank is ever touched, not even by stat(): its server may
+Of one thread; who could end a wait within the rank is asked by `rank_wait`. It reads /proc and some bytes of the rank's
+memory, without stopping it. No file of the rank is ever touched, not even by stat(): its server may
 be what does not answer, and then the agent would wait as well.
 """
 
@@ -16,7 +16,7 @@ import os
 import platform
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -66,12 +66,8 @@ _ABSOLUTE = 1
 
 _CLOCK_NANOSLEEP = {"x86_64": 230, "aarch64": 115}
 MAX_FDS = 8
-MAX_PROCESSES = 16
 _POLLFD = struct.Struct("<ihh")
 _TIMESPEC = struct.Struct("<qq")
-_STUCK = "DTtZX"
-"""Uninterruptible, stopped, traced, ended: states in which nothing outside helps."""
-
 _NOT_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:", "/dmabuf:")
 """Devices, the kernel's own files, and memory: what /proc/PID/fd names like a file, but nobody brings late."""
 
@@ -88,29 +84,8 @@ _INSIDE = Wait(what="waits for a process of its own", on=WaitsOn.OWN)
 _TIMED = Wait(what="waits with a time limit")
 
 
-def find_wait(pid: int, children: Sequence[int], *, is_busy: bool, in_loader: bool) -> Wait | None:
-    """What the rank waits for that may just be late; None when there is nothing, or it cannot be told. `is_busy`: it or
-    a child uses a processor or a disk; as the main thread waits, that is another thread or process, and it waits for
-    that one (a pool, a tokenizer's threads). `in_loader`: its stack says that it waits for its loader's processes."""
-    processes = (pid, *children[:MAX_PROCESSES])
-    states = [_state(each) for each in processes]
-    if states[0] != "S":
-        return None
-    own = _own_wait(pid)
-    if in_loader and (own is None or own is _TIMED):  # else the loader reads in this process: num_workers is 0
-        own = _INSIDE
-    if is_busy:  # also in uninterruptible sleep, where readers are most of the time
-        return own if own is not None and own.on is WaitsOn.OUTSIDE else _INSIDE
-    if own is None or own.on is WaitsOn.OUTSIDE:
-        return own
-    if any(state and state in _STUCK for state in states):
-        return None
-    found = [wait for child in processes[1:] if (wait := _own_wait(child)) and wait.on is WaitsOn.OUTSIDE]
-    return msgspec.structs.replace(found[0], what=f"waits for its process, which {found[0].what}") if found else None
-
-
-def _own_wait(pid: int) -> Wait | None:
-    words = _text(f"/proc/{pid}/syscall").split()
+def _own_wait(pid: int, tid: int | None = None) -> Wait | None:
+    words = _text(f"/proc/{pid}/task/{tid or pid}/syscall").split()
     if len(words) < 7 or not words[0].isdigit():
         return None  # it runs, or may not be read
     number, args = int(words[0]), [int(word, 16) for word in words[1:7]]
@@ -151,8 +126,14 @@ def _of_fd(pid: int, fd: int) -> Wait | None:
 
 
 def _of_poll(pid: int, args: list[int]) -> Wait | None:
+    return _first(_of_fd(pid, fd) for fd in _polled(pid, args))
+
+
+def _polled(pid: int, args: list[int]) -> list[int]:
+    """Descriptors that a poll() looks at."""
     data = _memory(pid, args[0], _POLLFD.size * min(args[1], MAX_FDS))
-    return _first(_of_fd(pid, fd) for fd, _, _ in _POLLFD.iter_unpack(data))
+    whole = len(data) - len(data) % _POLLFD.size
+    return [fd for fd, _, _ in _POLLFD.iter_unpack(data[:whole])]
 
 
 def _of_epoll(pid: int, fd: int) -> Wait | None:
@@ -207,7 +188,7 @@ def _memory(pid: int, address: int, size: int) -> bytes:
         os.close(fd)
 
 
-def _state(pid: int) -> str:
+def state(pid: int) -> str:
     words = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return words[0] if words else ""
 

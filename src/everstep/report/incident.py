@@ -82,6 +82,8 @@ def _verdict(incident: IncidentView, style: Style) -> list[str]:
     if verdict is None:
         return [style(f"{incident.id}  nothing concluded yet", Paint.BOLD), f"    {outcome_text(incident)}"]
     belief = f"blame {verdict.blame}, confidence {verdict.confidence}"
+    if verdict.certainty:
+        belief = f"{verdict.certainty}: {printable(verdict.because)}, {belief}" if verdict.because else belief
     return [
         style(f"{incident.id}  {printable(verdict.sentence)}", Paint.BOLD),
         f"    {code_text(incident)}   {belief}   {outcome_text(incident)}",

@@ -26,6 +26,7 @@ _TOLD_AS_IT_IS = (
     events.DrillRequested,
     events.DrillFailed,
     events.HangSuspected,
+    events.RestartRequested,
     events.ProposalApproved,
     events.UpdateRequested,
     events.WorkersFailedToStart,
@@ -134,6 +135,8 @@ class Narrator:
         return [f"{incident.id}{drill}{again}: {verdict} -> {printable(action.decision.chosen)}"]
 
     def _closed(self, incident: IncidentView) -> list[str]:
+        if incident.outcome == "passed":
+            return [self._style(f"{incident.id} passed: {printable(incident.close_why)}", Paint.GREEN)]
         if incident.outcome != "recovered":
             return [] if incident.outcome in ("gave-up", "stopped") else [f"{incident.id} {incident.outcome}"]
         lost = (

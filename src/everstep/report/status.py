@@ -17,6 +17,7 @@ from everstep.report.units import NOT_MEASURED, ago, clock, count, duration, per
 from everstep.report.updates import running_text
 
 _PAINTS = {
+    RunStatus.STANDING_STILL: Paint.ORANGE,
     RunStatus.RECOVERING: Paint.ORANGE,
     RunStatus.WAITING_FOR_APPROVAL: Paint.RED,
     RunStatus.GAVE_UP: Paint.RED,
@@ -194,6 +195,8 @@ def doing(view: RunView, incident: IncidentView) -> str:
     old = view.generation
     if new is not None:
         return _forming(new)
+    if incident.is_left_alone and incident.decision is not None:
+        return f"left alone, {incident.decision.why}"
     if view.status is RunStatus.WAITING_FOR_APPROVAL:
         return f"waits for approval of: {incident.decision.chosen if incident.decision else NOT_MEASURED}"
     if incident.stopped_at is None and old is not None and old.stop_asked_at is not None:
@@ -212,6 +215,10 @@ def _next(view: RunView, incident: IncidentView) -> str:
         return f"restore step {count(new.resume_step)} from memory{usual}"
     if incident.decision is None:
         return "a decision"
+    if incident.is_left_alone:
+        at = incident.decision.act_at
+        when = "" if at is None else f"at {clock(at)}: "
+        return f"{when}{incident.decision.chosen}"
     return f"{incident.decision.chosen}{usual if incident.decision.chosen.startswith('restart') else ''}"
 
 

@@ -4,7 +4,7 @@ from everstep.core.trust import LASTING_NAN
 from everstep.model import events
 from everstep.model.events import Event
 from everstep.model.facts import Alert, ErrorReport, Exit, OomEvidence
-from everstep.model.verdict import Blame, Confidence, Verdict
+from everstep.model.verdict import Blame, Certainty, Confidence, Verdict
 from everstep.simulate.faults import Sign
 from everstep.simulate.machines import Fault
 
@@ -82,6 +82,7 @@ def _verdict(fault: Fault, code: str, rank: int, at: float, sentence: str) -> Ve
         confidence=Confidence.HIGH,
         ranks=(rank,),
         at=at,
+        certainty=Certainty.CERTAIN if code.startswith("ES-H") else Certainty.UNSTATED,
     )
 
 

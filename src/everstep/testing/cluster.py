@@ -22,7 +22,7 @@ from everstep.model.events import Event
 from everstep.model.facts import Alert, Checkpoint, ErrorReport, Exit, OomEvidence, RankAccount, Started
 from everstep.model.record import Record
 from everstep.model.spec import RunSpec
-from everstep.model.verdict import Blame, Confidence, Refusal, Verdict
+from everstep.model.verdict import Blame, Certainty, Confidence, Refusal, Verdict
 from everstep.testing.clock import FakeClock
 from everstep.testing.exams import FakeExams
 from everstep.testing.memory import FakeMemory
@@ -429,4 +429,12 @@ def _diagnosis(culprit: int | None, code: str, at: float) -> Verdict:
     if culprit is None:
         return Verdict(code="ES-H00", sentence="no fault found.", blame=blame, confidence=sure, at=at)
     sentence = f"rank {culprit} never entered all_reduce #7; the others wait there."
-    return Verdict(code=code, sentence=sentence, blame=blame, confidence=sure, ranks=(culprit,), at=at)
+    return Verdict(
+        code=code,
+        sentence=sentence,
+        blame=blame,
+        confidence=sure,
+        ranks=(culprit,),
+        at=at,
+        certainty=Certainty.CERTAIN if code.startswith("ES-H") else Certainty.UNSTATED,
+    )

@@ -55,8 +55,10 @@ OF_CONTROLLER: frozenset[type[Event]] = frozenset(
         events.NodeSilent,
         events.ProposalApproved,
         events.ReplicasAgreed,
+        events.RestartRequested,
         events.RunReopened,
         events.RunStarted,
+        events.StandstillEnded,
         events.TimerFired,
         events.UpdateRequested,
     }

@@ -16,13 +16,14 @@ from everstep.agent.board import Board
 from everstep.agent.watching.loads import Loads, measure
 from everstep.agent.watching.stacks import SAMPLE_S, Look, Stacks
 from everstep.agent.workers import Group, Worker
-from everstep.analyzer.records import KernelThread
+from everstep.analyzer.records import KernelThread, ThreadWait
 from everstep.model.actions import CollectEvidence
 from everstep.model.events import EvidenceCollected
 from everstep.model.facts import Gathered
 from everstep.model.text import without_surrogates
 from everstep.probes.native import native_thread, native_threads
 from everstep.probes.process import descendants, usage
+from everstep.probes.thread_waits import thread_waits, with_family
 from everstep.worker.board import Activity, Phase
 
 EVIDENCE = "evidence"
@@ -47,7 +48,7 @@ async def collect(
     workers: list[Worker] = []
     if group is not None and group.generation == action.generation:
         workers = [worker for worker in group.workers.values() if worker.is_alive]
-    sweep = _Sweep(action, workers, run_dir, stacks, board)
+    sweep = _Sweep(action, workers, run_dir, stacks, board, None if group is None else group.store_port)
     try:
         gathered = await asyncio.gather(*(sweep.of_rank(worker) for worker in workers))
     finally:
@@ -73,8 +74,15 @@ class _Sweep:
     """One look at all ranks. Loads are measured for all together; stacks of ranks come before those of children."""
 
     def __init__(
-        self, action: CollectEvidence, workers: Sequence[Worker], run_dir: Path, stacks: Stacks, board: Board
+        self,
+        action: CollectEvidence,
+        workers: Sequence[Worker],
+        run_dir: Path,
+        stacks: Stacks,
+        board: Board,
+        store_port: int | None,
     ) -> None:
+        self._store_port = store_port
         self._action = action
         self._run_dir = run_dir
         self._folder = Path(EVIDENCE) / action.incident / f"gen-{action.generation}"
@@ -105,11 +113,12 @@ class _Sweep:
             (self._run_dir / self._folder).mkdir(parents=True, exist_ok=True)
             states = [[pid, use.state] for pid in pids if (use := usage(pid)) is not None]
             progress = said(self._board, worker)
-            look, of_children, no_record, loads = await asyncio.gather(
+            look, of_children, no_record, loads, waits = await asyncio.gather(
                 asyncio.shield(self._looks[worker.rank]),
                 self._of_children(pids[1 : 1 + MAX_CHILDREN]),
                 self._flight_record(worker),
                 asyncio.shield(self._loads),
+                asyncio.to_thread(_waits, pids, self._store_port),
             )
             native = _native(worker.pid, look, states)
             missing = _missing(look, pids, of_children, native, no_record)
@@ -129,6 +138,7 @@ class _Sweep:
                 "stack_source": look.source,
                 "states": states,
                 "native": native,
+                "waits": waits,
                 **progress,
                 **_loads_of(worker.rank, loads),
                 "unavailable": missing,
@@ -156,6 +166,13 @@ class _Sweep:
     def _is_deaf(self, worker: Worker) -> bool:
         _, looked_at = self._board.communication(worker.local_rank)
         return looked_at is not None and time.time() - looked_at > DEAF_S
+
+
+def _waits(pids: Sequence[int], store_port: int | None) -> list[ThreadWait]:
+    seen = pids[: 1 + MAX_CHILDREN]
+    found = with_family(thread_waits(seen, store_port), pids)
+    more = [ThreadWait(pid=pid, tid=pid, name="not looked at") for pid in pids[len(seen) :]]
+    return [*found, *more]
 
 
 def _loads_of(rank: int, loads: Loads) -> dict[str, object]:

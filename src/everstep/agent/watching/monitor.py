@@ -20,9 +20,10 @@ from everstep.probes.communication import CommunicationProbe
 from everstep.probes.log_age import LogProbe
 from everstep.probes.probe import Probe
 from everstep.probes.process import DeviceProbe, is_traced
+from everstep.probes.rank_wait import find_wait
 from everstep.probes.stack import StackProbe
 from everstep.probes.traffic import TrafficProbe
-from everstep.probes.waiting import Wait, find_wait
+from everstep.probes.waiting import Wait
 from everstep.worker.board import Activity as Told
 from everstep.worker.board import Phase as BoardPhase
 
@@ -45,6 +46,9 @@ hour is not sampled nine thousand times. Of a rank that does nothing, one says e
 
 IDLE_STACK_EVERY_S = 5.0
 
+MIN_MOVES = 10
+"""Looks at which communication had moved: five seconds of a program that communicates all the time."""
+
 STACK_LIMIT_S = 2.0
 _OVER = (BoardPhase.FINISHING, BoardPhase.ENDING)
 _TOLD = {int(Told.EVALUATION): Phase.EVALUATION, int(Told.CHECKPOINT): Phase.CHECKPOINT}
@@ -65,11 +69,14 @@ class _RankMonitor:
         self.is_asking = False
         self._step: tuple[int, float] | None = None
         self._step_s: deque[float] = deque(maxlen=32)
+        self._communicated_s: float | None = None  # before
+        self._num_moves = 0  # looks at which communication had moved
 
     def look(self, now: float) -> Signals:
         account = self._board.account(self.worker.local_rank)
         self._note_step(account)
         communication_s = self._communication.look(now)
+        self._note_communication(communication_s)
         quiet_s = self._quiet_s(account.last_step_at, communication_s, now)
         if quiet_s < self.quiet_limit_s:
             self.stack.forget()
@@ -104,6 +111,7 @@ class _RankMonitor:
             waits_on="" if wait is None else str(wait.on),
             waits_for="" if wait is None else wait.what,
             wait_left_s=None if wait is None else wait.left_s,
+            place=self.stack.where,
         )
 
     def _wait(self, device_s: float | None) -> Wait | None:
@@ -112,10 +120,11 @@ class _RankMonitor:
         if activity not in (Activity.BLOCKED, Activity.LOADER):
             return None
         is_busy = device_s is not None and device_s < LOOK_S
-        return find_wait(pid, children, is_busy=is_busy, in_loader=activity is Activity.LOADER)
+        in_loader = activity is Activity.LOADER
+        return find_wait(pid, children, is_busy=is_busy, in_loader=in_loader, threads=self.stack.threads)
 
     def wants_stack(self, signals: Signals, now: float) -> bool:
-        if self.is_asking or signals.phase == Phase.STARTUP or signals.last_step_at is None:
+        if self.is_asking or signals.phase == Phase.STARTUP:
             return False
         quiet_s = self._quiet_s(signals.last_step_at, signals.communication_s, now)
         is_idle = signals.device_s is not None and signals.device_s >= QUIET_S and self.stack.num_taken
@@ -141,9 +150,16 @@ class _RankMonitor:
             self._step_s.append(max(0.0, at - self._step[1]) / (step - self._step[0]))
         self._step = (step, at)
 
+    def _note_communication(self, age: float | None) -> None:
+        before, self._communicated_s = self._communicated_s, age
+        if age is not None and before is not None and age <= before:
+            self._num_moves += 1
+
     def _phase(self, account: RankAccount, told: int) -> Phase:
-        """Before the first step and after the last one nobody knows what is usual: the start-up's patience."""
-        if account.first_step is None or self._board.phase(self.worker.local_rank) in _OVER:
+        """Before the first step and after the last one nobody knows what is usual: the start-up's patience. A program
+        whose steps are not seen trains when it has communicated for a while."""
+        is_through = account.first_step is not None or self._num_moves >= MIN_MOVES
+        if not is_through or self._board.phase(self.worker.local_rank) in _OVER:
             return Phase.STARTUP
         return phase_seen(
             _TOLD.get(told, Phase.TRAIN), (self.stack.activity,) if self.stack.activity is not None else ()

@@ -9,15 +9,15 @@ import logging
 import time
 from collections import deque
 
-import msgspec
-
 from everstep.analyzer.hang import HangPolicy, HangVerdict, judge
 from everstep.analyzer.signals import Phase as JobPhase
-from everstep.analyzer.signals import RankSample, Rhythm, Signal, WaitsOn
+from everstep.analyzer.signals import RankSample, Rhythm, WaitsOn
+from everstep.core.patience import SEEN_STRETCH
 from everstep.core.policy import Policy
-from everstep.core.state import Phase, State
-from everstep.model.events import HangSuspected, SignalsReported
+from everstep.core.state import Phase, Standstill, State
+from everstep.model.events import HangSuspected, SignalsReported, StandstillEnded
 from everstep.model.facts import Signals
+from everstep.model.verdict import Certainty
 
 FRESH_S = 3.0
 """Older signals of a node are not judged: its agent or its link has a trouble of its own."""
@@ -29,6 +29,9 @@ window has passed under observation: after a sleep of ten seconds everything has
 NUM_STEP_TIMES = 512
 MAX_REPEATED = 16
 """A look that spans many short steps counts as so many steps of their mean."""
+
+MIN_PAUSE_S = 0.1
+"""Two looks at one moment differ by less."""
 
 LEAST_PHASE_S = 0.5
 """Shorter evaluations and saves teach nothing: a save of some settings says nothing of the checkpoint to come."""
@@ -44,6 +47,9 @@ AGAIN_S = 30.0
 that is left alone is one piece of news, not a hundred an hour."""
 
 MAX_AGAIN_S = 3600.0
+
+MOVED_S = 0.75
+"""Ages are known to half a second."""
 
 RESUMED_S = 1.0
 """Twice the interval at which ranks look at their own communication. When one of them has come out of a long silence,
@@ -68,6 +74,7 @@ class HangWatch:
         self._policy = policy
         self._newest: dict[str, SignalsReported] = {}
         self._steps: dict[int, tuple[int, float]] = {}  # rank -> newest step and when it was done
+        self._moved_at: dict[int, float] = {}  # rank without steps -> when it communicated last
         self._step_s: deque[float] = deque(maxlen=NUM_STEP_TIMES)
         self._evaluation_s: deque[float] = deque(maxlen=NUM_PHASE_TIMES)
         self._checkpoint_s: deque[float] = deque(maxlen=NUM_PHASE_TIMES)
@@ -84,14 +91,14 @@ class HangWatch:
         self._excused_at = float("-inf")
         self._resumed_at = float("-inf")
         self._said = ""
-        self._doubted_at: tuple[int | None, int] | None = None  # newest step and generation of a suspicion that may err
+        self._had_culprit = True  # the last suspicion: somebody had a reason
 
-    def take(self, event: object, state: State) -> tuple[HangSuspected, ...]:
-        """One node's signals; the suspicion, if they complete one."""
+    def take(self, event: object, state: State) -> tuple[HangSuspected | StandstillEnded, ...]:
+        """One node's signals; the suspicion, if they complete one, or the end of a standstill."""
         suspected = self._take(event, state) if isinstance(event, SignalsReported) else None
         return () if suspected is None else (suspected,)
 
-    def _take(self, event: SignalsReported, state: State) -> HangSuspected | None:
+    def _take(self, event: SignalsReported, state: State) -> HangSuspected | StandstillEnded | None:
         if event.generation != self._generation:
             self._begin(event.generation)
         before = self._newest.get(event.node)
@@ -104,7 +111,11 @@ class HangWatch:
         self._set_apart(before, event)
         self._learn(event)
         self._learn_phases(event)
-        if state.phase is not Phase.RUNNING or not self._may_suspect(event.at):
+        if state.phase is not Phase.RUNNING:
+            return None
+        if state.standstill is not None and (ended := self._ended(event, state, state.standstill)) is not None:
+            return ended
+        if not self._may_suspect(event.at):
             return None
         interval_s = min(JUDGE_AT_LEAST_EVERY_S, max(JUDGE_EVERY_S, self._judging_s / JUDGE_SHARE))
         if not self._quiet or abs(event.at - self._judged_at) < interval_s:
@@ -124,13 +135,34 @@ class HangWatch:
         is_over = 0 <= event.at - self._excused_at < self._policy.hang_window_s
         if is_over and not any(map(_is_excused, signals)):  # while it lasts, the rule knows for how long it may
             return None  # after an evaluation of a minute everything has been silent for a minute
-        rule = self._rule(signals)
-        if self._has_come_again(signals):
-            signals = [msgspec.structs.replace(each, stack_s=None) for each in signals]
-            rule = msgspec.structs.replace(rule, outside_s=rule.computing_s)
-        verdict = judge([_sample(each) for each in signals], self._rhythm(), rule)
+        verdict = judge([_sample(each, event.at) for each in signals], self._rhythm(), self._rule())
         self._say(verdict)
-        return self._suspect(verdict, signals, event) if verdict.hung else None
+        if not verdict.hung or self._is_known(verdict, signals, event.at, state):
+            return None
+        if state.standstill is not None and (verdict.culprit is not None or not self._had_culprit):
+            return None  # nothing is new about it
+        return self._suspect(verdict, signals, event)
+
+    def _ended(self, event: SignalsReported, state: State, standing: Standstill) -> StandstillEnded | None:
+        """Every rank has done something since. Asked of the signals alone: another controller can tell as well."""
+        since = standing.since + MOVED_S
+        moved = [_moved_at(each, event.at) for each in self._complete(state, event.at)]
+        known = [at for at in moved if at is not None]
+        if not known or min(known) <= since:
+            return None
+        lasted_s = max(0.0, min(known) - standing.since)
+        return StandstillEnded(
+            at=event.at, generation=event.generation, incident=standing.incident.id, lasted_s=lasted_s
+        )
+
+    def _is_known(self, verdict: HangVerdict, signals: list[Signals], at: float, state: State) -> bool:
+        """This place was seen to take as long, and went on by itself. Only where somebody has a reason to take long."""
+        if verdict.culprit is None:
+            return False
+        stood_s = at - _stood_since(signals, at)
+        place = next((each.place for each in signals if each.rank == verdict.culprit), "")
+        known = state.places.get(f"{Certainty.DOUBTFUL} {place}")
+        return bool(place) and known is not None and stood_s < SEEN_STRETCH * known.longest_s
 
     def has_moved_on(self) -> bool:
         """Whether every rank has done a step since the suspicion."""
@@ -166,6 +198,7 @@ class HangWatch:
         self._newest.clear()
         self._quiet.clear()
         self._steps.clear()
+        self._moved_at.clear()
         self._suspected = {}
         self._suspected_at = float("-inf")
         self._num_in_vain = 0
@@ -207,6 +240,8 @@ class HangWatch:
         slowest_s, num_steps = 0.0, 0
         for each in event.signals:
             if each.last_step is None or each.last_step_at is None:
+                pause_s = self._pause_s(each, event.at)
+                slowest_s, num_steps = max(slowest_s, pause_s), max(num_steps, int(pause_s > 0))
                 continue
             before = self._steps.get(each.rank)
             self._steps[each.rank] = (each.last_step, each.last_step_at)
@@ -217,6 +252,16 @@ class HangWatch:
                 if step_s > slowest_s and apart_s < MOSTLY_APART * all_s:
                     slowest_s, num_steps = step_s, done
         self._step_s.extend([slowest_s] * min(num_steps, MAX_REPEATED))
+
+    def _pause_s(self, signals: Signals, at: float) -> float:
+        """Of a rank whose steps are not seen, how long it did not communicate until it did again; 0: it did not."""
+        moved_at, before = _moved_at(signals, at), self._moved_at.get(signals.rank)
+        if moved_at is None:
+            return 0.0
+        self._moved_at[signals.rank] = moved_at
+        if before is None or moved_at - before < MIN_PAUSE_S:
+            return 0.0
+        return max(0.0, moved_at - before - self._apart_s(before, moved_at))
 
     def _learn_phases(self, event: SignalsReported) -> None:
         """Evaluations and saves that came to their end since the look before; of a node, the longest."""
@@ -249,37 +294,23 @@ class HangWatch:
             checkpoint_s=tuple(self._checkpoint_s),
         )
 
-    def _rule(self, signals: list[Signals]) -> HangPolicy:
-        is_saved = all(each.has_snapshot for each in signals)
-        policy = self._policy
-        window_s = policy.hang_window_s if is_saved else policy.hang_unsaved_window_s
-        return HangPolicy(min_window_s=window_s, outside_s=policy.hang_outside_s)
-
-    def _has_come_again(self, signals: list[Signals]) -> bool:
-        """A rank that works and whose stack stays was taken for a loop, or one that waits for something outside took
-        too long, and after the restart the job stands at the same step again: then this is how long it takes here. It
-        gets the patience of what computes, so that a mistake costs one restart and not the run."""
-        if self._doubted_at is None or self._doubted_at[1] == self._generation:
-            return False
-        return _newest_step(signals) == self._doubted_at[0]
+    def _rule(self) -> HangPolicy:
+        return HangPolicy(min_window_s=self._policy.hang_window_s, report_s=self._policy.hang_report_s)
 
     def _suspect(self, verdict: HangVerdict, signals: list[Signals], event: SignalsReported) -> HangSuspected:
         self._num_in_vain = 1 if self._has_lived() else self._num_in_vain + 1
         self._suspected = {each.rank: each.last_step for each in signals}
         self._suspected_at = event.at
-        is_loop = any(Signal.STACK in each.silent and Signal.DEVICE not in each.silent for each in verdict.by_rank)
-        if is_loop or any(each.waits_on for each in signals):
-            self._doubted_at = (_newest_step(signals), event.generation)
-        stepped = [each.last_step_at for each in signals if each.last_step_at is not None]
-        moved = [event.at - each.communication_s for each in signals if each.communication_s is not None]
+        self._had_culprit = verdict.culprit is not None
         return HangSuspected(
             at=event.at,
             generation=event.generation,
             ranks=verdict.ranks,
-            since=min(event.at, max([*stepped, *moved], default=event.at)),
+            since=_stood_since(signals, event.at),
             window_s=verdict.window_s,
             why=verdict.why,
             silent={each.rank: each.why for each in [v for v in verdict.by_rank if v.silent][:MAX_SENTENCES]},
+            place=next((each.place for each in signals if each.rank == verdict.culprit), ""),
         )
 
     def _say(self, verdict: HangVerdict) -> None:
@@ -296,17 +327,26 @@ def _is_excused(signals: Signals) -> bool:
     return is_waiting or signals.paused or signals.phase != JobPhase.TRAIN
 
 
-def _newest_step(signals: list[Signals]) -> int | None:
-    return max((each.last_step for each in signals if each.last_step is not None), default=None)
+def _moved_at(signals: Signals, at: float) -> float | None:
+    """When it did a step or communicated last; None: not known."""
+    communicated = None if signals.communication_s is None else at - signals.communication_s
+    return max((each for each in (signals.last_step_at, communicated) if each is not None), default=None)
 
 
-def _sample(signals: Signals) -> RankSample:
+def _stood_since(signals: list[Signals], at: float) -> float:
+    """The last sign of progress of any rank."""
+    return min(at, max((moved for each in signals if (moved := _moved_at(each, at)) is not None), default=at))
+
+
+def _sample(signals: Signals, at: float) -> RankSample:
+    moved_at = _moved_at(signals, at)  # a step without communication is progress as well
+    progress_s = None if signals.communication_s is None or moved_at is None else max(0.0, at - moved_at)
     return RankSample(
         rank=signals.rank,
         log_s=signals.log_s,
         stack_s=signals.stack_s,
         device_s=signals.device_s,
-        communication_s=signals.communication_s,
+        communication_s=progress_s,
         phase=_phase(signals.phase),
         log_gap_s=signals.log_gap_s,
         paused=signals.paused,

@@ -26,10 +26,11 @@ from everstep.model.events import (
     ReplicasAgreed,
     RoundReported,
     SignalsReported,
+    StandstillEnded,
 )
 
 Observation: TypeAlias = SignalsReported | NumbersReported | DigestsReported | RoundReported
-Found: TypeAlias = HangSuspected | AnomalyFound | ReplicasAgreed | GroupsLearned
+Found: TypeAlias = HangSuspected | StandstillEnded | AnomalyFound | ReplicasAgreed | GroupsLearned
 
 log = logging.getLogger("everstep.controller")
 

@@ -1,0 +1,193 @@
+"""Can this hang end by itself? Certain: nothing can release it. Doubtful: somebody could answer, or something works.
+
+Pure. Each answer has its reason, in words. In doubt it is doubtful: a healthy job that is restarted is worse than a
+hang that is reported late. Asked by `combine` of each verdict on a hang.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from everstep.analyzer.clusters import Activity, main_thread, place_of
+from everstep.analyzer.finding import Finding
+from everstep.analyzer.openers import WITHIN, Opener, find_opener
+from everstep.analyzer.records import Hold, RankEvidence, Thread, ThreadWait
+from everstep.analyzer.words import ranks_text, seconds, verb
+from everstep.model.verdict import Certainty
+
+_CANNOT_MEET = {
+    "ES-H03": "different collectives at one place of a sequence never meet",
+    "ES-H05": "the ranks wait for each other in a circle",
+}
+_IN_COMMUNICATION = (Activity.COLLECTIVE, Activity.BACKWARD)
+_COMPUTES = (Activity.PYTHON, Activity.UNKNOWN, Activity.BACKWARD, Activity.SAVING)
+LONGEST_S = 1800.0
+"""A timer that ends later than this ends after the time limit of every usual collective: nobody waits for it."""
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    certainty: Certainty
+    because: str
+    computes: bool = False
+
+
+def judge(
+    finding: Finding,
+    by_rank: Mapping[int, RankEvidence],
+    doing: Mapping[int, Activity],
+    world: tuple[int, ...],
+    limit_s: float | None = None,
+) -> Judgement:
+    """`doing`: of each rank's main thread; `limit_s`: of the collectives that ranks wait in."""
+    if finding.code in _CANNOT_MEET and not _is_elsewhere(finding, doing):
+        return _certain(_CANNOT_MEET[finding.code])
+    if finding.code == "ES-H04" and all(doing.get(rank) in _IN_COMMUNICATION for rank in finding.ranks):
+        return _certain("the same collective with different arguments never completes")
+    stopped = _stopped(by_rank)
+    if stopped:
+        return _of_stopped(stopped, by_rank)
+    if _all_at_the_store(by_rank, world):
+        return _certain("every rank waits for a key of the job's own store, and none of them can set it")
+    if _all_communicate(finding, by_rank, doing, world):
+        return _certain("every rank waits for others, and not all in the same call")
+    each = {rank: _of_rank(by_rank[rank], limit_s) for rank in _suspects(finding, by_rank, doing) if rank in by_rank}
+    hopeless = {rank: why for rank, (opener, why) in each.items() if opener is None and why}
+    if hopeless:
+        rank, why = next(iter(hopeless.items()))
+        return _certain(f"rank {rank} {why}")
+    return _doubt(finding, each, by_rank, doing)
+
+
+def _certain(because: str) -> Judgement:
+    return Judgement(certainty=Certainty.CERTAIN, because=because)
+
+
+def _is_elsewhere(finding: Finding, doing: Mapping[int, Activity]) -> bool:
+    """A circle is one only while its ranks do wait in it: an operation that was begun and is not waited for holds
+    nobody. Different calls at one place never meet, whoever waits."""
+    return finding.code == "ES-H05" and any(
+        doing.get(rank, Activity.COLLECTIVE) not in _IN_COMMUNICATION for rank in finding.ranks
+    )
+
+
+def _suspects(finding: Finding, by_rank: Mapping[int, RankEvidence], doing: Mapping[int, Activity]) -> tuple[int, ...]:
+    """Whoever is named; else whoever does not wait for the others."""
+    return finding.ranks or tuple(rank for rank in by_rank if doing.get(rank) not in _IN_COMMUNICATION)
+
+
+def _stopped(by_rank: Mapping[int, RankEvidence]) -> list[int]:
+    return [rank for rank, evidence in by_rank.items() if evidence.states and evidence.states[0][1] == "T"]
+
+
+def _of_stopped(stopped: list[int], by_rank: Mapping[int, RankEvidence]) -> Judgement:
+    if len(stopped) == len(by_rank) > 1:
+        because = "every rank is stopped (process state T), as somebody at a terminal does who goes on later"
+        return Judgement(certainty=Certainty.DOUBTFUL, because=because)
+    are = verb(stopped, "is", "are")
+    return _certain(f"{ranks_text(stopped)} {are} stopped (process state T) and {verb(stopped, 'runs', 'run')} nothing")
+
+
+def _main_wait(evidence: RankEvidence) -> ThreadWait | None:
+    """Of the rank's own process."""
+    own = evidence.states[0][0] if evidence.states else None
+    return next((wait for wait in evidence.waits if wait.tid == wait.pid and own in (None, wait.pid)), None)
+
+
+def threads_of(evidence: RankEvidence) -> dict[int, Thread]:
+    return {
+        thread.tid: thread for process in evidence.processes for thread in process.threads if thread.tid is not None
+    }
+
+
+def _all_at_the_store(by_rank: Mapping[int, RankEvidence], world: tuple[int, ...]) -> bool:
+    """And no other thread of any of them could set what all wait for."""
+    if not world or set(world) - set(by_rank):
+        return False
+    for evidence in by_rank.values():
+        main = _main_wait(evidence)
+        if main is None or not main.is_store:
+            return False
+        pretend = ThreadWait(pid=main.pid, tid=main.tid, hold=Hold.LOCK)
+        others = [wait for wait in evidence.waits if not wait.is_store]
+        if find_opener(pretend, others, threads_of(evidence)) is not None:
+            return False
+    return True
+
+
+def _all_communicate(
+    finding: Finding, by_rank: Mapping[int, RankEvidence], doing: Mapping[int, Activity], world: tuple[int, ...]
+) -> bool:
+    """The records say that a rank never entered what others wait in, and its stack that it waits for others itself (in
+    a send or receive, which gloo does not record): two that wait for each other. No thread of it does anything else."""
+    if finding.code not in ("ES-H02", "ES-H05") or set(world) - set(by_rank):
+        return False
+    if any(doing.get(rank) is not Activity.COLLECTIVE for rank in world):
+        return False
+    for rank in finding.ranks:
+        main = _main_wait(by_rank[rank])
+        if main is None:
+            return False
+        pretend = ThreadWait(pid=main.pid, tid=main.tid, hold=Hold.LOCK)
+        if find_opener(pretend, by_rank[rank].waits, threads_of(by_rank[rank])) is not None:
+            return False
+    return True
+
+
+def _of_rank(evidence: RankEvidence, limit_s: float | None) -> tuple[Opener | None, str]:
+    """Who could end what this rank does; nobody, and why; or nobody and nothing: not known."""
+    main = _main_wait(evidence)
+    if main is None:
+        return Opener(works=False, does="waits for something that cannot be seen"), ""
+    if main.hold in WITHIN or main.hold is Hold.TIMED:
+        opener = find_opener(main, evidence.waits, threads_of(evidence), polls=_asks_its_loader(evidence))
+        what = "waits for a lock" if main.hold is not Hold.OWN else "waits for its own processes"
+        return opener, f"{what} that no thread and no process of it can open"
+    longest_s = LONGEST_S if limit_s is None else limit_s
+    if main.left_s is not None and main.left_s > longest_s:
+        return None, f"sleeps for {seconds(main.left_s)} more, longer than the others may wait ({seconds(longest_s)})"
+    works = main.hold in (Hold.NOTHING, Hold.DISK)
+    return Opener(
+        works=works, does=main.what or ("works" if works else "is in a call of its own"), left_s=main.left_s
+    ), ""
+
+
+def _asks_its_loader(evidence: RankEvidence) -> bool:
+    """A loader asks its processes every few seconds whether they live: no more than that is its time limit."""
+    own = evidence.own
+    thread = main_thread(own) if own is not None else None
+    return thread is not None and any("torch/utils/data/" in frame.file for frame in thread.frames)
+
+
+def _doubt(
+    finding: Finding,
+    each: Mapping[int, tuple[Opener | None, str]],
+    by_rank: Mapping[int, RankEvidence],
+    doing: Mapping[int, Activity],
+) -> Judgement:
+    if finding.code == "ES-H11":
+        because = "every rank has entered, and the network may still deliver"
+        return Judgement(certainty=Certainty.DOUBTFUL, because=because)
+    for rank, (opener, _) in each.items():
+        if opener is not None:
+            is_busy = opener.works or doing.get(rank) is Activity.PYTHON
+            because = f"rank {rank} {_words(opener)}{_at(by_rank[rank])}: {_could(opener, is_busy)}"
+            return Judgement(certainty=Certainty.DOUBTFUL, because=because, computes=is_busy)
+    because = "the evidence does not say what keeps the job"
+    return Judgement(certainty=Certainty.DOUBTFUL, because=because)
+
+
+def _words(opener: Opener) -> str:
+    return opener.what if opener.left_s is None else f"{opener.what} for {seconds(opener.left_s)} more"
+
+
+def _could(opener: Opener, is_busy: bool) -> str:
+    if is_busy:
+        return "it still works"
+    return "it wakes up by itself" if opener.left_s is not None else "it could still be answered"
+
+
+def _at(evidence: RankEvidence) -> str:
+    own = evidence.own
+    thread = main_thread(own) if own is not None else None
+    place = place_of(thread.frames) if thread is not None else ""
+    return f" at {place}" if place else ""

@@ -1,0 +1,24 @@
+"""`everstep restart [RUN]`: a job that stands still is restarted now, not when its time is over."""
+
+import argparse
+import getpass
+
+from everstep.cli.ask import post
+from everstep.journal.runs import find_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="id or directory; default: the latest run")
+
+
+def run(given: argparse.Namespace) -> int:
+    answer = post(find_run(given.run), "/api/restart", {"by": _who()})
+    print(f"restarting because of {answer.get('incident', 'the standstill')}      everstep status")
+    return 0
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return ""

@@ -1,0 +1,62 @@
+"""What does a quiet rank wait for that may just be late? Also by way of its own threads and processes.
+
+Called by the agent's monitor for ranks whose stack shows that they wait and not for each other. Where the main thread
+waits for somebody of its own rank, that one's wait is inherited (`analyzer.openers`).
+"""
+
+from collections.abc import Mapping, Sequence
+
+from everstep.analyzer.openers import find_opener
+from everstep.analyzer.records import Hold, Thread, ThreadWait
+from everstep.analyzer.signals import WaitsOn
+from everstep.probes import waiting
+from everstep.probes.thread_waits import thread_waits
+from everstep.probes.waiting import Wait
+
+MAX_PROCESSES = 16
+_STUCK = "DTtZX"
+"""Uninterruptible, stopped, traced, ended: states in which nothing outside helps."""
+
+
+def find_wait(
+    pid: int,
+    children: Sequence[int],
+    *,
+    is_busy: bool,
+    in_loader: bool,
+    threads: Mapping[int, Thread] | None = None,
+) -> Wait | None:
+    """What the rank waits for that may just be late; None when there is nothing, or it cannot be told. `is_busy`: it or
+    a child uses a processor or a disk; as the main thread waits, that is another thread or process, and it waits for
+    that one (a pool, a tokenizer's threads). `in_loader`: its stack says that it waits for its loader's processes.
+    `threads`: Python's, by the kernel's number, as they were seen last."""
+    processes = (pid, *children[:MAX_PROCESSES])
+    states = [waiting.state(each) for each in processes]
+    if states[0] != "S":
+        return None
+    own = waiting._own_wait(pid)
+    polls = in_loader and (
+        own is None or own is waiting._TIMED
+    )  # else the loader reads in this process: num_workers is 0
+    if polls:
+        own = waiting._INSIDE
+    if is_busy:  # also in uninterruptible sleep, where readers are most of the time
+        return own if own is not None and own.on is WaitsOn.OUTSIDE else waiting._INSIDE
+    if own is not None and own.on is WaitsOn.OUTSIDE:
+        return own
+    if any(each and each in _STUCK for each in states):
+        return None
+    return _inherited(processes, threads or {}, polls=polls)
+
+
+def _inherited(processes: Sequence[int], threads: Mapping[int, Thread], *, polls: bool) -> Wait | None:
+    waits = thread_waits(processes)
+    main = next((wait for wait in waits if wait.tid == processes[0]), None)
+    if main is None:
+        return None
+    if polls:
+        main = ThreadWait(pid=main.pid, tid=main.tid, name=main.name, hold=Hold.OWN)
+    if main.hold not in (Hold.LOCK, Hold.OWN):
+        return None
+    opener = find_opener(main, waits, threads)
+    return None if opener is None else Wait(what=opener.what, left_s=opener.left_s)

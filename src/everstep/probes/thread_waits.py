@@ -1,0 +1,127 @@
+"""What keeps each thread of a rank and of its children, asked of the kernel: for who could end a wait within the rank.
+
+Files of /proc and some bytes of memory; nobody is stopped, and no file of the rank is touched (see `waiting`). A thread
+that ends meanwhile is left out.
+"""
+
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from everstep.analyzer.records import Hold, ThreadWait
+from everstep.analyzer.signals import WaitsOn
+from everstep.probes import waiting
+
+MAX_THREADS = 512
+"""Of one process. One that is not seen could do anything: beyond, one more is told that is not known."""
+
+_STATES = {"T": Hold.STOPPED, "t": Hold.STOPPED, "Z": Hold.ENDED, "X": Hold.ENDED, "R": Hold.NOTHING}
+_MORE_LOCKS = {"x86_64": (449,), "aarch64": (449,)}
+"""futex_waitv."""
+
+
+def thread_waits(pids: Sequence[int], store_port: int | None = None) -> list[ThreadWait]:
+    """The first process is the rank's own, its main thread first."""
+    found: list[ThreadWait] = []
+    for pid in pids:
+        tids = _tids(pid)
+        found += [wait for tid in tids[:MAX_THREADS] if (wait := thread_wait(pid, tid, store_port)) is not None]
+        if len(tids) > MAX_THREADS:
+            found.append(ThreadWait(pid=pid, tid=0, name="more threads"))
+    return found
+
+
+def thread_wait(pid: int, tid: int, store_port: int | None = None) -> ThreadWait | None:
+    """None when it is gone."""
+    name, state = _stat(pid, tid)
+    if not state:
+        return None
+    hold, what, left_s, is_store = _hold(pid, tid, state, store_port)
+    return ThreadWait(pid=pid, tid=tid, name=name, hold=hold, what=what, left_s=left_s, is_store=is_store)
+
+
+def with_family(waits: Iterable[ThreadWait], pids: Sequence[int]) -> list[ThreadWait]:
+    """Pipes that somebody beside these processes holds are outside. Looks at the descriptors of all processes that may
+    be read: some tens of milliseconds, so only for evidence."""
+    waits = list(waits)
+    pipes = {wait.what.partition("pipe:")[2] for wait in waits if "pipe:" in wait.what}
+    shared = _held_elsewhere(pipes, set(pids)) if pipes else set()
+    return [
+        ThreadWait(pid=w.pid, tid=w.tid, name=w.name, hold=Hold.OUTSIDE, what="waits for a pipe from another program")
+        if "pipe:" in w.what and w.what.partition("pipe:")[2] in shared
+        else w
+        for w in waits
+    ]
+
+
+def _hold(pid: int, tid: int, state: str, store_port: int | None) -> tuple[Hold, str, float | None, bool]:
+    if state in _STATES:
+        return _STATES[state], "", None, False
+    words = waiting._text(f"/proc/{pid}/task/{tid}/syscall").split()
+    if words[:1] == ["running"]:
+        return Hold.NOTHING, "", None, False
+    if state == "D":
+        return Hold.DISK, "waits for a disk", None, False
+    if len(words) < 7 or not words[0].isdigit():
+        return Hold.UNKNOWN, "", None, False
+    call = waiting._CALLS.get(platform.machine(), {}).get(int(words[0]))
+    if int(words[0]) in _MORE_LOCKS.get(platform.machine(), ()):
+        return Hold.LOCK, "", None, False
+    if call == "futex":
+        return (Hold.TIMED if int(words[4], 16) else Hold.LOCK), "", None, False
+    if call == "child":
+        return Hold.OWN, "waits for a process of its own", None, False
+    wait = waiting._own_wait(pid, tid)
+    if wait is None:
+        return Hold.UNKNOWN, "", None, False
+    if wait.on is WaitsOn.OUTSIDE:
+        is_store = store_port is not None and call in ("read", "poll") and _is_to(pid, tid, words, call, store_port)
+        what = "waits for the job's own store" if is_store else wait.what
+        return (Hold.TIMER if call == "sleep" else Hold.OUTSIDE), what, wait.left_s, is_store
+    pipe = waiting._target(pid, int(words[1], 16)) if call == "read" else ""
+    return Hold.OWN, f"waits for {pipe or 'a process of its own'}", None, False
+
+
+def _is_to(pid: int, tid: int, words: list[str], call: str, port: int) -> bool:
+    """Whether the socket that it waits at is connected to this port."""
+    fds = [int(words[1], 16)] if call == "read" else waiting._polled(pid, [int(word, 16) for word in words[1:3]])
+    inodes = {waiting._target(pid, fd).removeprefix("socket:[").removesuffix("]") for fd in fds}
+    for name in ("tcp", "tcp6"):
+        for line in waiting._text(f"/proc/{pid}/net/{name}").splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 9 and fields[9] in inodes and int(fields[2].rpartition(":")[2], 16) == port:
+                return True
+    return False
+
+
+def _held_elsewhere(pipes: set[str], family: set[int]) -> set[str]:
+    """Of these pipes ("[123]"), those that another process has open."""
+    found: set[str] = set()
+    for name in os.listdir("/proc"):  # noqa: PTH208 - names are all it needs
+        if not name.isdigit() or int(name) in family or found == pipes:
+            continue
+        try:
+            for fd in os.listdir(f"/proc/{name}/fd"):  # noqa: PTH208
+                target = str(Path(f"/proc/{name}/fd/{fd}").readlink())
+                if target.startswith("pipe:") and target[5:] in pipes:
+                    found.add(target[5:])
+        except OSError:
+            continue  # it has ended, or is another user's: a rank's pipes are its own user's
+    return found
+
+
+def _tids(pid: int) -> list[int]:
+    try:
+        tids = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208
+    except OSError:
+        return []
+    return sorted(tids, key=lambda tid: tid != pid)
+
+
+def _stat(pid: int, tid: int) -> tuple[str, str]:
+    try:
+        head, _, rest = Path(f"/proc/{pid}/task/{tid}/stat").read_text(errors="replace").rpartition(")")
+        return head.partition("(")[2], rest.split()[0]
+    except (OSError, IndexError):
+        return "", ""
