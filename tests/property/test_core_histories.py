@@ -11,7 +11,7 @@ from everstep.core.step import step
 from everstep.model import actions, events
 from everstep.model.facts import Alert, Checkpoint, ErrorReport, Exit, Held, RankAccount, Started
 from everstep.model.spec import Launch, Mode, RunSpec
-from everstep.model.verdict import Blame, Confidence, Refusal, Verdict
+from everstep.model.verdict import Blame, Certainty, Confidence, Refusal, Verdict
 from everstep.testing import Cluster
 
 NODES = [f"n{i}" for i in range(5)]
@@ -118,7 +118,7 @@ ANY_EVENT = st.one_of(
             "{}:{}".format,
             st.sampled_from(
                 ["settle", "start", "rendezvous", "node", "approval", "evidence", "diagnosis", "evict", "exam",
-                 "backoff"]
+                 "backoff", "act"]
             ),
             st.sampled_from(["0", "1", "r1", "r2", "i1", "i1/1", "i2/1"]),
         ),
@@ -137,7 +137,8 @@ ANY_EVENT = st.one_of(
         moved_on=st.booleans(), verdict=st.builds(
             Verdict, code=st.sampled_from(["ES-H00", "ES-H02"]), sentence=st.just("it hangs."),
             blame=st.just(Blame.UNKNOWN), confidence=st.just(Confidence.HIGH), ranks=st.just((1,)), at=TIMES,
-        ),
+            certainty=st.sampled_from(Certainty), computes=st.booleans(), place=st.sampled_from(["", "train.py:1"]),
+        ), limit_s=st.sampled_from([None, 5.0, 600.0]),
     ),
     st.builds(
         events.NodeAlerted, at=TIMES, node=st.sampled_from(NODES), alerts=st.lists(
@@ -163,6 +164,11 @@ ANY_EVENT = st.one_of(
         events.DrillRequested, at=TIMES, drill=st.just("d1"), kind=st.sampled_from(["kill-rank", "kill-agent", "x"]),
         rank=st.none() | RANKS, node=st.none() | st.sampled_from(NODES),
     ),
+    st.builds(
+        events.StandstillEnded, at=TIMES, generation=GENERATIONS, incident=st.sampled_from(["i1", "i2"]),
+        lasted_s=st.floats(0, 1e4),
+    ),
+    st.builds(events.RestartRequested, at=TIMES),
     st.builds(events.ProposalApproved, at=TIMES, incident=st.sampled_from(["i1", "i2"])),
     st.builds(events.RunReopened, at=TIMES, attempt=st.just(2)),
 )  # fmt: skip

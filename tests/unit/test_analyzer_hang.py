@@ -44,11 +44,25 @@ def test_a_measurement_that_cannot_be_is_unknown(broken):
     assert judge_rank(sample(log=broken), FAST).known == (Signal.STACK, Signal.DEVICE, Signal.COMMUNICATION)
 
 
-def test_a_rank_that_computes_is_not_hung_and_shelters_the_others():
-    working = sample(rank=1, stack=0.2, device=0.1)
-    verdict = judge([sample(), working, sample(rank=2)], FAST)
-    assert not verdict.hung
-    assert verdict.why == "not hung: ranks 0,2 are silent, but rank 1 computes: a long step"
+def aged(rank: int, age: float, **more):
+    return sample(rank=rank, **{**dict.fromkeys(("log", "stack", "device", "communication"), age), **more})
+
+
+def test_a_rank_that_computes_shelters_the_others_for_a_while_and_is_named_then():
+    def seen(age: float):
+        return judge([aged(0, age), aged(1, age, stack=0.2, device=0.1), aged(2, age)], FAST)
+
+    soon, later = seen(4.0), seen(9.0)
+    assert (soon.hung, soon.culprit) == (False, None)
+    assert soon.why == "not hung: ranks 0,2 are silent, but rank 1 computes: a long step"
+    assert (later.hung, later.culprit) == (True, 1)
+    assert later.why == "rank 1 computes; ranks 0,2 are silent"
+
+
+def test_a_long_step_of_all_keeps_nobody_waiting():
+    everybody = [aged(rank, 250.0, stack=0.2, device=0.1) for rank in range(3)]
+    assert not judge(everybody, FAST).hung
+    assert judge([aged(rank, 301.0, stack=0.2, device=0.1) for rank in range(3)], FAST).hung
 
 
 def test_a_loop_uses_the_processor_with_a_stack_that_stays():
@@ -117,26 +131,30 @@ def test_nobody_looked_at_is_not_hung():
 OUTSIDE = {"waits_on": WaitsOn.OUTSIDE, "waits_for": "waits for a socket"}
 
 
-def test_a_rank_that_waits_for_something_outside_has_its_own_patience():
-    verdict = judge([sample(), sample(rank=1, **OUTSIDE)], FAST)
-    assert not verdict.hung
-    assert verdict.why == "not hung: rank 0 is silent, but rank 1 waits for a socket, which may take up to 30 s"
-    ages = dict.fromkeys(("log", "stack", "device", "communication"), 31.0)
-    late = judge([sample(**ages), sample(rank=1, **ages, **OUTSIDE)], FAST)
-    assert late.ranks == (0, 1)
-    assert "waits for a socket, but longer than 30 s" in late.by_rank[1].why
+def test_a_rank_that_waits_for_something_outside_shelters_the_others_for_a_while_and_is_named_then():
+    soon = judge([aged(0, 4.0), aged(1, 4.0, **OUTSIDE)], FAST)
+    assert not soon.hung
+    assert soon.why == "not hung: rank 0 is silent, but rank 1 waits for a socket, which may take longer than 5.0 s"
+    late = judge([aged(0, 6.0), aged(1, 6.0, **OUTSIDE)], FAST)
+    assert (late.hung, late.culprit, late.ranks) == (True, 1, (0, 1))
+    assert late.why == "rank 1 waits for a socket; rank 0 is silent"
 
 
-def test_a_timer_that_ends_too_late_is_no_excuse():
-    soon = judge([sample(), sample(rank=1, **OUTSIDE, wait_left_s=20.0)], FAST)
-    never = judge([sample(), sample(rank=1, **OUTSIDE, wait_left_s=86400.0)], FAST)
-    assert (soon.hung, never.hung) == (False, True)
+def test_who_works_is_named_before_who_waits():
+    verdict = judge([aged(0, 9.0, **OUTSIDE), aged(1, 9.0, stack=0.1, device=0.1), aged(2, 9.0)], FAST)
+    assert verdict.culprit == 1
+
+
+def test_without_history_the_evidence_is_looked_at_early_and_the_patience_stays():
+    early = judge([aged(0, 21.0), aged(1, 21.0)], Rhythm())
+    assert (early.hung, early.window_s) == (True, 300.0)
+    assert not judge([aged(0, 19.0), aged(1, 19.0)], Rhythm()).hung
 
 
 def test_a_loader_that_works_is_no_loop():
     """The main thread waits, its processes compute: the same signals as of a loop but for what it waits on."""
-    assert judge([sample(), sample(rank=1, device=0.1)], FAST).hung
-    assert not judge([sample(), sample(rank=1, device=0.1, waits_on=WaitsOn.OWN)], FAST).hung
+    assert judge([sample(), sample(rank=1, device=0.1)], FAST).culprit is None
+    assert judge([sample(), sample(rank=1, device=0.1, waits_on=WaitsOn.OWN)], FAST).culprit == 1
     assert judge([sample(), sample(rank=1, waits_on=WaitsOn.OWN)], FAST).hung, "they do not work"
 
 

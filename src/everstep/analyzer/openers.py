@@ -19,10 +19,12 @@ _NEVER = (Hold.LOCK, Hold.OWN, Hold.STOPPED, Hold.ENDED)
 """Whoever is held so opens nothing for others before somebody opens it for him."""
 
 _SERVANTS = (
-    "gloo_", "pt_gloo", "pt_tcpstore", "pt_nccl", "pt_autograd", "pt_elastic", "cuda", "nccl", "iou-", "jemalloc",
-    "mimalloc", "everstep-",
+    "gloo_", "pt_gloo", "pt_tcpstore", "pt_nccl", "pt_elastic", "nccl", "iou-", "jemalloc", "mimalloc", "everstep-",
 )  # fmt: skip
 """Threads of libraries, by the kernel's name of them: they work for the rank when it asks, and for nobody's locks."""
+
+_WORKERS = ("pt_autograd", "cuda")
+"""The same while they wait; when one of them runs, the rank computes."""
 
 _SERVANT_FILES = (
     "everstep/worker/", "tqdm/_monitor.py", "torch/utils/data/_utils/pin_memory.py", "torch/_inductor/compile_worker/",
@@ -90,7 +92,8 @@ def _opener(wait: ThreadWait, main: ThreadWait, thread: Thread | None, is_held: 
 def is_servant(wait: ThreadWait, thread: Thread | None) -> bool:
     """It is known to open nothing for others."""
     if thread is None:
-        return wait.tid != wait.pid and wait.name.startswith(_SERVANTS) and wait.hold is not Hold.NOTHING
+        is_idle = wait.name.startswith(_WORKERS) and wait.hold is not Hold.NOTHING
+        return wait.tid != wait.pid and (is_idle or wait.name.startswith(_SERVANTS))
     if thread.name.startswith("everstep-"):
         return True
     return any(part in frame.file for frame in thread.frames for part in _SERVANT_FILES)

@@ -11,7 +11,7 @@ from everstep.analyzer.exits import FaultFacts, Hang, judge
 from everstep.core import standstill
 from everstep.core.faults import open_incident, stop_generation
 from everstep.core.frozenmap import Names
-from everstep.core.patience import Place, key_of, patience
+from everstep.core.patience import STOPPED, Place, is_repeated, key_of, patience
 from everstep.core.state import Phase
 from everstep.core.turn import Turn
 from everstep.model.actions import CollectEvidence, Concluded, Diagnose, IncidentClosed, Refused
@@ -25,7 +25,7 @@ from everstep.model.events import (
     TimerFired,
 )
 from everstep.model.spec import Mode
-from everstep.model.verdict import Decision, Refusal
+from everstep.model.verdict import Blame, Certainty, Decision, Refusal
 
 _NO_FAULT = "ES-H00"
 
@@ -189,9 +189,21 @@ def _act(turn: Turn) -> None:
 
 
 def _note_place(turn: Turn) -> None:
-    verdict = judge(turn.incident.known)
-    if verdict.code.startswith("ES-H"):
-        standstill.note_acted_on(turn, verdict)
+    """Remember that a restart was made because of it. The same certain hang once more, at the same step, is the
+    program's: no machine is looked at because of it."""
+    verdict, hang = judge(turn.incident.known), turn.incident.facts.hang
+    if not verdict.code.startswith("ES-H") or hang is None:
+        return
+    known, is_certain = turn.state.places.get(key_of(verdict), Place()), verdict.certainty is Certainty.CERTAIN
+    is_again = is_certain and verdict.code != STOPPED and is_repeated(known, standstill.step_of(turn))
+    standstill.note_acted_on(turn, verdict)
+    if is_again and hang.verdict is not None:
+        says = (
+            f"{hang.verdict.sentence.removesuffix('.')}; the same as before, at the same place and step: the program's"
+        )
+        own = msgspec.structs.replace(hang.verdict, sentence=says, blame=Blame.USER)
+        facts = msgspec.structs.replace(turn.incident.facts, hang=msgspec.structs.replace(hang, verdict=own))
+        turn.set_incident(facts=facts)
 
 
 def _let_run(turn: Turn, outcome: str, why: str) -> None:

@@ -18,6 +18,10 @@ SEEN_STRETCH = 2.0
 """A place that was seen to take so long, and went on by itself, may take so many times as long."""
 
 
+STOPPED = "ES-H01"
+"""Somebody outside stops processes, and the program has no part in it: never taken for the program's own."""
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """What the run has learnt of one place at which the job stood still."""
 
@@ -58,7 +62,7 @@ def patience(
     name = "the collective's own time limit" if limit_s is not None else "the usual time limit of a collective"
     over = Patience(act_after_s=limit + LIMIT_SLACK_S, why=f"{name} is {limit:g} s")
     if verdict.certainty is Certainty.CERTAIN:
-        if is_repeated(known, step) and known.times >= policy.hang_repeats and verdict.code != "ES-H01":
+        if is_repeated(known, step) and known.times >= policy.hang_repeats and verdict.code != STOPPED:
             return msgspec.structs.replace(over, why=f"{_so_often(known)} without a new step in between; {over.why}")
         return Patience(act_after_s=0.0, why="nothing can release it")
     if known.times >= policy.hang_repeats:

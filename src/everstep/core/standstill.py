@@ -43,7 +43,9 @@ def _decision(turn: Turn, verdict: Verdict, patience: Patience, act_at: float | 
         chosen = f"leave the job as it is for {_span(act_at - turn.at)}, then {what}"
     chosen = f"{chosen} (`everstep restart` does it now)"
     why = f"{verdict.certainty or Certainty.DOUBTFUL}: {verdict.because or verdict.sentence}; {patience.why}"
-    refused = (Refusal(what=f"{what} now", why=f"it may go on by itself; {patience.why}"),)
+    is_certain = verdict.certainty is Certainty.CERTAIN
+    hope = "it would come again" if is_certain else "it may go on by itself"
+    refused = (Refusal(what=f"{what} now", why=f"{hope}; {patience.why}"),)
     return Decision(chosen=chosen, rule=RULE, why=why, refused=refused, act_at=act_at)
 
 

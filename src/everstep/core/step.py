@@ -129,7 +129,8 @@ def step(state: State, event: Event, policy: Policy) -> tuple[State, list[Action
     alerts.judge_waiting(turn)
     updates.look(turn)
     if turn.state.standstill is not None and turn.state.phase is not Phase.RUNNING:
-        standstill.close(turn, "superseded", "the generation that stood still is over")
+        outcome = "superseded" if turn.state.ending is None else "stopped"
+        standstill.close(turn, outcome, "the generation that stood still is over")
     return turn.state, turn.actions
 
 

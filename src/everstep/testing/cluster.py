@@ -58,6 +58,7 @@ class Cluster:
         self.chosen: list[tuple[int | None, int | None]] = []  # of each generation: step gone on from, best possible
         self.diagnosis = _diagnosis(None, "", 0.0)
         self.moved_on = False
+        self.limit_s: float | None = None
         self.broken: dict[str, str] = {}  # versions of the program that cannot start, and why
         self._spec = spec
         self._queue: deque[Event] = deque()
@@ -118,10 +119,15 @@ class Cluster:
         moved_on: bool = False,
         group: tuple[int, ...] = (),
         others: tuple[int, ...] = (),
+        doubt: str = "",
+        place: str = "",
+        limit_s: float | None = None,
     ) -> list[Action]:
         """The hang rule suspects; the evidence will say `code` of this rank, in a pipeline with the ranks of `group`,
-        and that `others` differ as well. None: it shows no fault."""
-        self.diagnosis = _diagnosis(culprit, code, self.clock.now)
+        and that `others` differ as well. None: it shows no fault. `doubt`: that it "waits" or "computes", and may go on
+        by itself; `limit_s`: of the collective that the others wait in."""
+        self.diagnosis = _diagnosis(culprit, code, self.clock.now, doubt, place)
+        self.limit_s = limit_s
         if others:
             self.diagnosis = msgspec.structs.replace(self.diagnosis, ranks=(*self.diagnosis.ranks, *others))
         if group:
@@ -137,6 +143,16 @@ class Cluster:
             why=f"hung: ranks 0-{len(self.state.workers) - 1} are silent",
         )
         return self.feed(suspected)
+
+    def went_on(self) -> list[Action]:
+        """The watch sees that every rank has moved since the job stood still."""
+        still = self.state.standstill
+        if still is None:
+            return []
+        at, generation = self.clock.now, self.state.generation
+        lasted_s = at - still.since
+        ended = events.StandstillEnded(at=at, generation=generation, incident=still.incident.id, lasted_s=lasted_s)
+        return self.feed(ended)
 
     def anomaly(self, code: str, rank: int, refused: str = "", agreed: int | None = None) -> list[Action]:
         """A watch found something wrong with the running job, or (`refused`) says why a slow rank's machine is not.
@@ -289,6 +305,7 @@ class Cluster:
                         incident=action.incident,
                         verdict=self.diagnosis,
                         moved_on=self.moved_on,
+                        limit_s=self.limit_s,
                     )
                 )
             case _:
@@ -424,17 +441,20 @@ class Cluster:
         )
 
 
-def _diagnosis(culprit: int | None, code: str, at: float) -> Verdict:
+def _diagnosis(culprit: int | None, code: str, at: float, doubt: str = "", place: str = "") -> Verdict:
     blame, sure = Blame(CODES[code].blame) if code in CODES else Blame.UNKNOWN, Confidence.HIGH
     if culprit is None:
         return Verdict(code="ES-H00", sentence="no fault found.", blame=blame, confidence=sure, at=at)
-    sentence = f"rank {culprit} never entered all_reduce #7; the others wait there."
+    certain = Certainty.CERTAIN if code.startswith("ES-H") else Certainty.UNSTATED
     return Verdict(
         code=code,
-        sentence=sentence,
+        sentence=f"rank {culprit} never entered all_reduce #7; the others wait there.",
         blame=blame,
-        confidence=sure,
+        confidence=Confidence.MEDIUM if doubt else sure,
         ranks=(culprit,),
         at=at,
-        certainty=Certainty.CERTAIN if code.startswith("ES-H") else Certainty.UNSTATED,
+        place=place,
+        certainty=Certainty.DOUBTFUL if doubt else certain,
+        because=f"rank {culprit} {doubt}" if doubt else "",
+        computes=doubt == "computes",
     )

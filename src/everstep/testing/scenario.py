@@ -156,15 +156,28 @@ def _answer(player: _Player, args: list[str]) -> list[Action]:
 
 
 def _hang(player: _Player, args: list[str]) -> list[Action]:
-    """hang RANK [CODE] [group=0,1] [others=2,3] | hang none | hang moved-on: what the hang rule suspects, and what the
-    evidence then says."""
+    """hang RANK [CODE] [group=0,1] [others=2,3] [doubt=waits|computes] [at=LINE] [limit=S] | hang none | hang moved-on:
+    what the hang rule suspects, and what the evidence then says."""
     if args[0] in ("none", "moved-on"):
         culprit = None if args[0] == "none" else 0
         return player.cluster.hang(culprit, moved_on=args[0] == "moved-on")
     given = dict(arg.split("=", 1) for arg in args if "=" in arg)
     group, others = (tuple(map(int, given[k].split(","))) if k in given else () for k in ("group", "others"))
     codes = [arg for arg in args[1:] if "=" not in arg]
-    return player.cluster.hang(int(args[0]), codes[0] if codes else "ES-H02", group=group, others=others)
+    return player.cluster.hang(
+        int(args[0]),
+        codes[0] if codes else "ES-H02",
+        group=group,
+        others=others,
+        doubt=given.get("doubt", ""),
+        place=given.get("at", ""),
+        limit_s=float(given["limit"]) if "limit" in given else None,
+    )
+
+
+def _restart(player: _Player, args: list[str]) -> list[Action]:
+    """restart [WHO]: somebody does not want to wait until a standstill ends."""
+    return player.cluster.feed(events.RestartRequested(at=player.cluster.clock.now, by=args[0] if args else ""))
 
 
 def _break(player: _Player, args: list[str]) -> list[Action]:
@@ -257,6 +270,8 @@ COMMANDS: dict[str, Callable[[_Player, list[str]], list[Action]]] = {
     "wait": lambda player, args: player.cluster.wait(float(args[0].removesuffix("s"))),
     "kill": lambda player, args: player.cluster.kill(int(args[0])),
     "hang": _hang,
+    "went-on": lambda player, args: player.cluster.went_on(),
+    "restart": _restart,
     "break": _break,
     "examined": _examined,
     "alert": lambda player, args: player.cluster.alert(*args),

@@ -91,6 +91,7 @@ class HangWatch:
         self._excused_at = float("-inf")
         self._resumed_at = float("-inf")
         self._said = ""
+        self._told_end = ""  # of which standstill
         self._had_culprit = True  # the last suspicion: somebody had a reason
 
     def take(self, event: object, state: State) -> tuple[HangSuspected | StandstillEnded, ...]:
@@ -148,8 +149,9 @@ class HangWatch:
         since = standing.since + MOVED_S
         moved = [_moved_at(each, event.at) for each in self._complete(state, event.at)]
         known = [at for at in moved if at is not None]
-        if not known or min(known) <= since:
+        if not known or min(known) <= since or self._told_end == standing.incident.id:
             return None
+        self._told_end = standing.incident.id
         lasted_s = max(0.0, min(known) - standing.since)
         return StandstillEnded(
             at=event.at, generation=event.generation, incident=standing.incident.id, lasted_s=lasted_s
