@@ -5,6 +5,7 @@ from real_run import Launcher
 from resuming import Trail, assert_kills_leave_no_trace, environment, run_alone
 
 TRAIN = """
+import json
 import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 from transformers import EarlyStoppingCallback
@@ -37,15 +38,51 @@ args = TrainingArguments(
 )
 trainer = Telling(model, args, data_collator=collate, train_dataset=Texts(44), eval_dataset=Texts(8))
 everstep_transformers.attach(trainer)
-trainer.train(resume_from_checkpoint=os.environ.get("RESUME"))
-logs = [{name: value for name, value in log.items() if not name.startswith(("train_", "eval_") ) or name == "eval_loss"}
-        for log in trainer.state.log_history]
-end(model.parameters(), trainer.state.global_step, logs)
+began = time.time()
+result = trainer.train(resume_from_checkpoint=os.environ.get("RESUME"))
+trainer.save_metrics("train", result.metrics)
+trainer.save_state()
+steps = trainer.state.global_step - getattr(trainer, "_initial_global_step", 0)
+
+def timeless(found):
+    "Everything that it reports. Times are other times; what they say of this training must be true."
+    if isinstance(found, list):
+        return [timeless(each) for each in found]
+    if not isinstance(found, dict):
+        return found
+    if "train_steps_per_second" in found:
+        seconds = found["train_runtime"]
+        assert abs(found["train_steps_per_second"] * seconds - steps) < 0.001 * seconds + 0.1, (found, steps)
+        assert seconds > 0.03 * steps, "each step takes longer"
+    timed = ("_runtime", "_per_second")
+    return {name: "a time" if name.endswith(timed) else timeless(value) for name, value in sorted(found.items())}
+
+written = {str(file): timeless(json.loads(file.read_text())) for file in sorted(Path("out").rglob("*.json"))
+           if file.name in ("train_results.json", "all_results.json", "trainer_state.json")}
+end(model.parameters(), trainer.state.global_step, json.dumps(
+    [timeless(result._asdict()), timeless(trainer.state.log_history), written]))
 """
 
 
 def test_trainer_goes_on_at_the_very_next_step(launcher: Launcher) -> None:
-    assert_kills_leave_no_trace(launcher, TRAIN.replace("MORE", "save_strategy='no'"), kills=((2, 0), (8, 0)))
+    text = TRAIN.replace("MORE", "save_strategy='no', include_num_input_tokens_seen='all'")
+    assert_kills_leave_no_trace(launcher, text, kills=((2, 0), (8, 0)))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "more",
+    [
+        "save_strategy='steps', save_steps=5, logging_steps=4, load_best_model_at_end=False",
+        "save_strategy='no', logging_steps=0.2, eval_steps=0.4, include_num_input_tokens_seen='non_padding'",
+        "save_strategy='epoch', logging_strategy='epoch', eval_strategy='epoch', load_best_model_at_end=True",
+    ],
+)
+def test_what_the_trainer_reports_is_of_the_whole_training(launcher: Launcher, more: str) -> None:
+    text = TRAIN.replace("logging_steps=3,", "").replace('eval_strategy="steps", eval_steps=4,', "")
+    if "eval_strategy" not in more:
+        more += ", eval_strategy='steps'"
+    assert_kills_leave_no_trace(launcher, text.replace("MORE", more), kills=((3, 0), (11, 0)))
 
 
 @pytest.mark.soak

@@ -6,17 +6,20 @@
 It decides nothing: it builds the State from what the Trainer has prepared, tells it of complete steps, and makes the
 Trainer resume as it does from a checkpoint (its count of steps, its skipping of batches). A step is complete when the
 Trainer asks for the next batch: what it logs, evaluates and saves after a step belongs to the step. Step numbers are
-the Trainer's `global_step` less one. Outside `everstep run` nothing is changed. Needs transformers 5.
+the Trainer's `global_step` less one. Outside `everstep run` nothing is changed. Needs transformers 5.3.
 """
 
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, __version__
+from transformers import trainer as trainer_module
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 
@@ -38,7 +41,18 @@ _FIELDS = (
 )
 """Of TrainerState: what steps change. The rest follows from the program's arguments."""
 
-_SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "current_flos")
+_SUMS = (
+    "_tr_loss",
+    "_total_loss_scalar",
+    "_globalstep_last_logged",
+    "_initial_global_step",
+    "_initial_num_input_tokens_seen",
+    "current_flos",
+)
+"""Of the Trainer: what it adds up over steps, and from which step on (not every version has the second)."""
+
+_SUMMARY = {"train_runtime", "train_loss", "total_flos"}
+"""What only the last log of a training has."""
 
 
 def attach(trainer: _T, **objects: Stateful) -> _T:
@@ -48,6 +62,8 @@ def attach(trainer: _T, **objects: Stateful) -> _T:
     """
     if getattr(trainer, "is_deepspeed_enabled", False):
         raise TypeError("attach(): a Trainer with DeepSpeed keeps its state out of reach; use DDP or FSDP2")
+    if not hasattr(trainer_module.Trainer, "_finalize_training"):
+        raise TypeError(f"attach(): transformers {__version__} keeps its sums out of reach; use 5.3 or newer")
     if current() is not None:
         _Attachment(trainer, objects)
     return trainer
@@ -68,6 +84,8 @@ class _Attachment(TrainerCallback):  # type: ignore[misc]
         self._now: Random | None = None
         self._restored: dict[str, Any] = {}
         self._log = (-1, b"")
+        self._began_s: float | None = None
+        self._is_resumed = self._is_summed = False
         self._train, self._get_batches = trainer.train, trainer.get_batch_samples
         trainer.train, trainer.get_batch_samples = self._resume_and_train, self._next_batches
         for name in _LOADERS:
@@ -78,6 +96,10 @@ class _Attachment(TrainerCallback):  # type: ignore[misc]
         if not self._is_active:
             return
         trainer = self._trainer
+        self._began_s = time.time()
+        trainer.state.compute_steps(
+            trainer.args, trainer.state.max_steps
+        )  # fractions, which our checkpoint had as such
         self._pulls = watch_pulls(trainer.callback_handler.train_dataloader)
         parts: dict[str, Any] = {
             "model": trainer.model_wrapped,
@@ -118,6 +140,7 @@ class _Attachment(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, _args: TrainingArguments, _state: object, _control: object, **_kwargs: object) -> None:
         if self._is_active and self._state is not None:
+            self._is_summed = True
             self._complete()
             self._state.finish()
         self._is_active = False
@@ -127,21 +150,29 @@ class _Attachment(TrainerCallback):  # type: ignore[misc]
         history = trainer.state.log_history
         if self._log[0] != len(history):  # it grows, and is pickled in every step
             # Without the summary of the whole: a program that is restarted at its end writes it again.
-            self._log = len(history), pickle.dumps([log for log in history if "train_runtime" not in log])
+            self._log = len(history), pickle.dumps([log for log in history if not log.keys() >= _SUMMARY])
         ahead = self._pulls.ahead(self._delivered) if self._pulls is not None else {}
         return {
             "fields": {name: getattr(trainer.state, name) for name in _FIELDS},
             "log": self._log[1],
             "callbacks": [callback.state()["attributes"] for callback in self._callbacks()],
             "is_over": trainer.control.should_training_stop,
-            "sums": {name: getattr(trainer, name) for name in _SUMS},
+            "sums": self._sums(),
+            "elapsed_s": time.time() - self._began_s if self._began_s is not None else 0.0,
             "delivered": self._delivered,
             "began": self._began,
             **(ahead or {"pulled": 0, "fetches": {}}),
         }
 
+    def _sums(self) -> dict[str, Any]:
+        sums = {name: getattr(self._trainer, name) for name in _SUMS if hasattr(self._trainer, name)}
+        if self._is_summed:  # the Trainer has added it to the whole, and would again
+            sums["_tr_loss"] = sums["_tr_loss"] * 0
+        return sums
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         trainer = self._trainer
+        self._began_s, self._is_resumed = time.time() - state.get("elapsed_s", 0.0), True
         for name, value in state["fields"].items():
             setattr(trainer.state, name, value)
         trainer.state.log_history = pickle.loads(state["log"])
@@ -170,6 +201,10 @@ class _Attachment(TrainerCallback):  # type: ignore[misc]
         begins_after = _begins_after(runtime)
         if begins_after is None:
             return self._train(resume_from_checkpoint, *args, **kwargs)
+        with self._speed_of_the_whole():
+            return self._train_on(begins_after, *args, **kwargs)
+
+    def _train_on(self, begins_after: int, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         with tempfile.TemporaryDirectory(prefix="everstep-") as folder:  # only the number: the rest is in memory
             ours = self._trainer.args
             steps = {name: getattr(ours, name) for name in ("logging_steps", "eval_steps", "save_steps")}
@@ -181,6 +216,21 @@ class _Attachment(TrainerCallback):  # type: ignore[misc]
             state.save_to_json(str(Path(folder, TRAINER_STATE_NAME)))
             self._folder = folder
             return self._train(folder, *args, **kwargs)
+
+    @contextmanager
+    def _speed_of_the_whole(self) -> Iterator[None]:
+        """Times and speeds of training count from its beginning, less the time that was lost: so do the steps."""
+        measure = trainer_module.speed_metrics
+
+        def measuring(split: str, start_time: float, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            begin = self._began_s if split == "train" and self._is_resumed and self._began_s else start_time
+            return measure(split, begin, *args, **kwargs)
+
+        trainer_module.speed_metrics = measuring
+        try:
+            yield
+        finally:
+            trainer_module.speed_metrics = measure
 
     def _unless_ours(self, load: Callable[..., Any]) -> Callable[..., Any]:
         def loading(checkpoint: object, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the Trainer has it
