@@ -2,6 +2,7 @@
 
 import os
 import stat
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -113,7 +114,10 @@ def test_a_newer_journal_is_refused_and_left_alone(tmp_path):
     assert path.read_bytes() == newer
 
 
-def test_the_log_directory_gets_one_folder_per_run(tmp_path):
+def test_the_log_directory_gets_a_folder_of_the_run(tmp_path):
     prepared = prepare_run("--log-dir", str(tmp_path / "logs"))
-    assert prepared.file.spec.log_dir == str(tmp_path / "logs" / prepared.file.run)
+    (published,) = (Path(folder) for folder in prepared.file.spec.published_logs)
+    assert published.is_dir()
+    assert published.parent == tmp_path / "logs"
+    assert published.name.startswith(f"{prepared.file.run}_")
     assert msgspec.structs.asdict(prepared.file.spec)["program"] == "train.py"

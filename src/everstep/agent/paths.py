@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.model.spec import STDERR, STDOUT
+
 STDOUT_NAME, STDERR_NAME = "stdout.log", "stderr.log"
 
 
@@ -33,8 +35,11 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
         generation: int,
         rank: int,
         is_one: bool = False,
+        published: Path | None = None,
+        streams: int = 0,
     ) -> "Paths":
-        """Make the folders; an error report of an earlier life of this generation goes. Raises OSError."""
+        """Make the folders; an error report of an earlier life of this generation goes. `published`: torchrun's folder
+        of this rank in --log-dir; those of `streams` are files there, and links here. Raises OSError."""
         folder = logs / f"gen-{generation}" / f"rank-{rank}"
         folder.mkdir(parents=True, exist_ok=True)
         error_file = errors / f"gen-{generation}" / f"rank-{rank}.json"
@@ -45,4 +50,10 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
             with contextlib.suppress(FileExistsError):
                 stderr.symlink_to(stdout.name)  # for people, and for what reads either
             stderr = stdout
+        if published is not None:
+            published.mkdir(parents=True, exist_ok=True)
+            for bit, path in ((STDOUT, stdout), (STDERR, stderr)):
+                if streams & bit:
+                    with contextlib.suppress(FileExistsError):
+                        path.symlink_to(published / path.name)
         return cls(stdout=stdout, stderr=stderr, error_file=error_file)

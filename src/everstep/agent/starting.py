@@ -139,10 +139,17 @@ class Starter:
             generation=action.generation,
             rank=rank,
             is_one=streams.is_one_file(self._spec, local_rank, is_one=self._home.origin.is_one),
+            published=self._published(action, local_rank),
+            streams=streams.kept_streams(self._spec, local_rank),
         )
 
     def close(self) -> None:
         self._log.close()
+
+    def _published(self, action: StartWorkers, local_rank: int) -> Path | None:
+        if action.slot >= len(self._spec.published_logs):
+            return None
+        return Path(self._spec.published_logs[action.slot]) / f"attempt_{action.generation}" / str(local_rank)
 
     def _assign(self, action: StartWorkers, worker: Worker, placed: placing.Placed, standard: streams.Fds) -> None:
         env = environment.rank_environment(

@@ -81,7 +81,7 @@ def open_streams(origin: Origin, spec: RunSpec, paths: Paths, *, local_rank: int
 
         stdin = os.dup(origin.stdin) if origin.stdin >= 0 else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         keep(stdin)
-        kept = standard_streams(spec.redirects, local_rank) | standard_streams(spec.tee, local_rank)
+        kept = kept_streams(spec, local_rank)
         is_shown = spec.shown_local_ranks is None or local_rank in spec.shown_local_ranks
         stdout = _open_one(origin.stdout, paths.stdout, pump, is_live=is_shown and not kept & STDOUT)
         keep(stdout)
@@ -96,8 +96,12 @@ def open_streams(origin: Origin, spec: RunSpec, paths: Paths, *, local_rank: int
 def is_one_file(spec: RunSpec, local_rank: int, *, is_one: bool) -> bool:
     """Whether stdout and stderr of this rank are one file, because the launcher's are and none of them is asked for by
     itself: only then the order of what is written to the two stays as it was."""
-    kept = standard_streams(spec.redirects, local_rank) | standard_streams(spec.tee, local_rank)
-    return is_one and not kept
+    return is_one and not kept_streams(spec, local_rank)
+
+
+def kept_streams(spec: RunSpec, local_rank: int) -> int:
+    """Bits of the streams that the user wants as files, by -r or -t."""
+    return standard_streams(spec.redirects, local_rank) | standard_streams(spec.tee, local_rank)
 
 
 def _open_one(terminal: int, path: os.PathLike[str], pump: Pump, *, is_live: bool) -> int:

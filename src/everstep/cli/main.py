@@ -40,6 +40,7 @@ EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    _open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_usage())
@@ -53,6 +54,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"everstep: no verb {arguments[0]!r}; there are: {', '.join(VERBS)}", file=sys.stderr)
         return EXIT_USAGE
     return _guarded(arguments[0], arguments[1:])
+
+
+def _open_closed_streams() -> None:
+    """/dev/null where 0, 1 or 2 is closed: or the next file or socket that is opened gets its number, and is written to
+    by whoever prints."""
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != fd:
+                os.dup2(null, fd)
+                os.close(null)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(fd, mode, closefd=False))
 
 
 def _guarded(verb: str, arguments: list[str]) -> int:

@@ -38,8 +38,6 @@ _WITHOUT_EFFECT = (
     "logs_specs",
     "numa_binding",
     "virtual_local_rank",
-    "duplicate_stdout_filters",
-    "duplicate_stderr_filters",
 )
 _NO_EFFECT_IF = {"rdzv_backend": ("static", "c10d"), "start_method": ("spawn",)}  # said nothing different
 _LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0")

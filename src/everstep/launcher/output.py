@@ -1,71 +1,56 @@
-"""The ranks' output on the terminal, live: follows their log files, whole lines, each with torchrun's prefix.
+"""The ranks' output on the terminal, live: follows their log files.
 
-The files are the truth and complete; this only shows them. It never blocks the ranks, and runs in a thread of its own
-(`terminal`), so that a terminal that does not take output blocks nobody else either.
+What no flag names is shown as it was written: every byte, no prefix, and no waiting for the end of a line. What --tee
+names is shown as torchrun shows it (`teed`). The files are complete; this only shows them. It never blocks the ranks,
+and runs in a thread of its own (`terminal`), so that a terminal that takes nothing blocks nobody else either.
 """
 
+import contextlib
 import os
-import string
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
+from everstep.agent.paths import STDERR_NAME, STDOUT_NAME, is_other_name
+from everstep.launcher.changes import Changes
+from everstep.launcher.shown import Shown
+from everstep.launcher.teed import PATIENCE_S, TeedLines
+from everstep.model.spec import STDERR, STDOUT
 
-from everstep.agent.paths import is_other_name
-from everstep.errors import ConfigError
-
-DEFAULT_TEMPLATE = "[${role_name}${rank}]:"
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 256 << 10
+_BOTH = (STDOUT, STDERR)
 
 Write = Callable[[int, bytes], None]  # 1: stdout, 2: stderr
-
-
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """Which streams of which ranks are shown, and how they are marked."""
-
-    log_dir: Path
-    nproc_per_node: int
-    world_size: int
-    role: str
-    template: str = DEFAULT_TEMPLATE
-    streams: dict[int, int]  # local rank -> bits: 1 stdout, 2 stderr
-
-    def prefix(self, rank: int) -> bytes:
-        """torchrun's substitution, unknown variables left as they are."""
-        values = {"role_name": self.role, "rank": rank, "local_rank": rank % self.nproc_per_node}
-        return string.Template(self.template).safe_substitute(values).encode()
-
-
-def shown_streams(redirects: str, tee: str, only: tuple[int, ...] | None, nproc: int) -> dict[int, int]:
-    """torchrun's rule: shown unless redirected, tee wins over redirect, the filter over both. Raises ConfigError."""
-    from torch.distributed.elastic.multiprocessing.api import Std, to_map
-
-    bits: dict[int, int] = {}
-    try:
-        off, teed = (to_map(Std.from_str(text), nproc) for text in (redirects, tee))
-    except (ValueError, AssertionError) as error:
-        raise ConfigError(f"--redirects {redirects} --tee {tee}: {error}") from error
-    for local_rank in range(nproc):
-        hidden = int(off[local_rank]) & ~int(teed[local_rank])
-        bits[local_rank] = 3 & ~hidden if only is None or local_rank in only else 0
-    return bits
 
 
 @dataclass
 class _File:
     fd: int
     stream: int
-    prefix: bytes
-    rest: bytes = b""
+    rank: int
+    teed: TeedLines | None = None  # None: as it was written
+    grew_at: float = 0.0
 
 
 @dataclass
 class OutputTail:
+    """Of `streams`, to `write`."""
+
     shown: Shown
     write: Write
+    streams: tuple[int, ...] = _BOTH
     _generation: int = -1
     _files: dict[tuple[int, int], _File] = field(default_factory=dict)  # by rank and stream
+    _changes: Changes = field(default_factory=Changes)
+
+    def wait(self, timeout_s: float) -> None:
+        """Show what ranks write meanwhile, as they write it; returns when the time is over, or something was shown."""
+        changed = self._changes.wait(timeout_s)
+        self._copy(self._files[key] for key in changed if key in self._files)
+
+    def wake(self) -> None:
+        self._changes.wake()
 
     def poll(self) -> None:
         """Show what has come since the last call."""
@@ -77,7 +62,8 @@ class OutputTail:
                 self._open_files()
         if self._generation >= 0:
             self._open_files()
-            self._copy()
+            self._copy(self._files.values())
+            self._show_rests()
 
     def skip_existing(self) -> None:
         """Begin behind the generations of earlier attempts; call it before the first poll."""
@@ -99,39 +85,71 @@ class OutputTail:
 
     def _open_files(self) -> None:
         for rank in range(self.shown.world_size):
-            bits = self.shown.streams[rank % self.shown.nproc_per_node]
-            for stream, name in ((1, "stdout.log"), (2, "stderr.log")):
-                if not bits & stream or (rank, stream) in self._files:
+            bits = self.shown.streams(rank)
+            for stream, name in ((STDOUT, STDOUT_NAME), (STDERR, STDERR_NAME)):
+                if stream not in self.streams or not bits & stream or (rank, stream) in self._files:
                     continue
                 path = self.shown.log_dir / f"gen-{self._generation}" / f"rank-{rank}" / name
-                try:
-                    if is_other_name(path):
-                        continue
-                    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                except OSError:
-                    continue
-                self._files[rank, stream] = _File(fd=fd, stream=stream, prefix=self.shown.prefix(rank))
+                self._open(path, rank, stream)
 
-    def _copy(self) -> None:
-        texts: dict[int, list[bytes]] = {1: [], 2: []}
-        for file in self._files.values():
+    def _open(self, path: Path, rank: int, stream: int) -> None:
+        if is_other_name(path):
+            return  # shown where the other stream is
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return
+        teed = TeedLines(self.shown.prefix(rank)) if self.shown.is_teed(rank, stream) else None
+        self._files[rank, stream] = _File(fd, stream, rank, teed)
+        if teed is not None and self.shown.filters.get(stream):
+            self._duplicate(self._files[rank, stream], [])
+        self._changes.add(path, (rank, stream))
+
+    def _copy(self, files: Iterable[_File]) -> None:
+        for file in files:
             while data := _read(file.fd):
-                lines = (file.rest + data).split(b"\n")
-                file.rest = lines.pop()
-                texts[file.stream] += [file.prefix + line + b"\n" for line in lines]
+                file.grew_at = time.monotonic()
+                self._show(file, data)
                 if len(data) < _CHUNK_BYTES:
                     break
-        for stream, lines in texts.items():
-            if lines:
-                self.write(stream, b"".join(lines))
+
+    def _show(self, file: _File, data: bytes) -> None:
+        if file.teed is None:
+            self.write(file.stream, data)
+        else:
+            self._show_lines(file, file.teed.feed(data))
+
+    def _show_lines(self, file: _File, lines: list[str]) -> None:
+        if lines:
+            self.write(file.stream, "".join(lines).encode())
+            if self.shown.filters.get(file.stream):
+                self._duplicate(file, lines)
+
+    def _show_rests(self) -> None:
+        """Lines that nobody has finished for a while: somebody may be asked something."""
+        now = time.monotonic()
+        for file in self._files.values():
+            if file.teed is not None and file.teed.has_rest and now - file.grew_at > PATIENCE_S:
+                self._show_lines(file, file.teed.rest())
 
     def _finish_generation(self) -> None:
-        self._copy()
+        self._copy(self._files.values())
         for file in self._files.values():
-            if file.rest:
-                self.write(file.stream, file.prefix + file.rest + b"\n")
+            if file.teed is not None:
+                self._show_lines(file, file.teed.finish())
             os.close(file.fd)
+        self._changes.clear()
         self._files.clear()
+
+    def _duplicate(self, file: _File, lines: list[str]) -> None:
+        """Lines that --duplicate-...-filters names go to a file of their own, too, as with torchrun."""
+        found = [line for line in lines if self.shown.is_duplicated(file.stream, line)]
+        path = self.shown.filtered_file(self._generation, file.rank, file.stream)
+        with (
+            contextlib.suppress(OSError),
+            path.open("ab") as target,
+        ):  # they are on the terminal and in the ranks' files
+            target.write("".join(found).encode())
 
 
 def _read(fd: int) -> bytes:

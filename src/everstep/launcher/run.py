@@ -21,12 +21,13 @@ from everstep.engines.network import Network, is_of_its_own, open_network
 from everstep.errors import ConfigError
 from everstep.launcher import checkpoints, checks, options
 from everstep.launcher.narration import Narration
-from everstep.launcher.output import DEFAULT_TEMPLATE, OutputTail, Shown, shown_streams
+from everstep.launcher.output import OutputTail
 from everstep.launcher.rundir import Prepared, prepare
 from everstep.launcher.settings import Settings, resolve
+from everstep.launcher.shown import DEFAULT_TEMPLATE, Shown, check_streams
 from everstep.launcher.supervise import End, Supervisor
 from everstep.launcher.terminal import Terminal
-from everstep.model.spec import RunSpec
+from everstep.model.spec import STDERR, STDOUT, RunSpec
 from everstep.version import __version__
 
 
@@ -38,7 +39,7 @@ def launch(argv: Sequence[str]) -> int:
     notes = (f"accepted without effect: {', '.join(useless)}",) if useless else ()
     settings = resolve(given, os.environ, notes)
     signals = signal_numbers(settings.signals)
-    streams = shown_streams(settings.redirects, settings.tee, settings.shown_local_ranks, settings.nproc_per_node)
+    check_streams(settings.redirects, settings.tee, settings.nproc_per_node)
     checks.check_program(settings)
     checkpoints.check(settings.checkpoints)
     prepared = prepare(settings, _spec(settings))
@@ -51,7 +52,7 @@ def launch(argv: Sequence[str]) -> int:
         prepared = msgspec.structs.replace(prepared, found=checkpoints.find(prepared.file.spec))
         with checks.bind(settings.ui_port, "--ui-port") as listener, _logging(prepared.path / "launcher.log"):
             store_socket = _store_socket(settings.store_port, network)
-            return _supervise(settings, prepared, listener, store_socket, network, signals, streams)
+            return _supervise(settings, prepared, listener, store_socket, network, signals)
     finally:
         os.close(prepared.lock_fd)
 
@@ -94,29 +95,20 @@ def _supervise(
     store_socket: socket.socket | None,
     network: Network,
     signals: tuple[int, ...],
-    streams: dict[int, int],
 ) -> int:
-    spec = prepared.file.spec
     narration = Narration(prepared.path)
     terminal = Terminal(narration.lines)
-    shown = Shown(
-        log_dir=prepared.path / "logs",
-        nproc_per_node=spec.nproc_per_node,
-        world_size=spec.world_size,
-        role=spec.role,
-        template=os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or DEFAULT_TEMPLATE,
-        streams=streams,
-    )
-    tail = OutputTail(shown, terminal.write)
     origin = of_this_process()
+    tails = _tails(_shown(settings, prepared), terminal, is_one=origin.is_one)
     for line in header(prepared, listener.getsockname()[1]):
         terminal.write(2, line.encode() + b"\n")
     for note in (*settings.notes, *prepared.notes, *_health_notes()):
         terminal.say(note)
     if prepared.file.attempt > 1:
-        tail.skip_existing()
+        for tail in tails:
+            tail.skip_existing()
         narration.skip_existing()
-    terminal.start(tail)
+    terminal.start(*tails)
     end = End(exit_code=1, outcome="failed", why="the launcher failed")
 
     async def supervise() -> End:
@@ -134,8 +126,30 @@ def _supervise(
     try:
         end = asyncio.run(supervise())
     finally:
-        terminal.finish(lambda: narration.summary(end))
+        terminal.finish(lambda: narration.summary(end), is_hurried=end.exit_code > 128)
     return end.exit_code
+
+
+def _shown(settings: Settings, prepared: Prepared) -> Shown:
+    spec = prepared.file.spec
+    return Shown(
+        log_dir=prepared.path / "logs",
+        nproc_per_node=spec.nproc_per_node,
+        world_size=spec.world_size,
+        role=spec.role,
+        template=os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or DEFAULT_TEMPLATE,
+        redirects=spec.redirects,
+        tee=spec.tee,
+        only=spec.shown_local_ranks,
+        filters=settings.filters,
+        published=spec.published_logs,
+    )
+
+
+def _tails(shown: Shown, terminal: Terminal, *, is_one: bool) -> tuple[OutputTail, ...]:
+    """One per place that takes output: where stdout and stderr are the same, what comes first is shown first."""
+    groups = ((STDOUT, STDERR),) if is_one else ((STDOUT,), (STDERR,))
+    return tuple(OutputTail(shown, terminal.write, streams) for streams in groups)
 
 
 def header(prepared: Prepared, port: int) -> list[str]:
@@ -176,10 +190,9 @@ def _spec(settings: Settings) -> RunSpec:
         role=settings.role,
         torch_version=_torch_version(),
         cwd=str(Path.cwd()),
-        redirects=settings.redirects,
-        tee=settings.tee,
+        redirects="0" if settings.log_dir == os.devnull else settings.redirects,
+        tee="0" if settings.log_dir == os.devnull else settings.tee,
         shown_local_ranks=settings.shown_local_ranks,
-        log_dir=settings.log_dir,
         checkpoint_dir=settings.checkpoints.dir,
         checkpoint_every_s=settings.checkpoints.every_s,
         checkpoint_keep=settings.checkpoints.keep,

@@ -5,6 +5,7 @@ Called by `launcher.run`. The journal in it is only read here; writing it is the
 
 import fcntl
 import os
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -63,9 +64,8 @@ def prepare(settings: Settings, spec: RunSpec) -> Prepared:
         else:
             file = msgspec.structs.replace(file, spec=versions.copy_of_start(file.spec, run_dir.path))
             notes = _copy_notes(file.spec)
-        if file.spec.log_dir:
-            log_dir = str(Path(file.spec.log_dir).resolve() / file.run)
-            file = msgspec.structs.replace(file, spec=msgspec.structs.replace(file.spec, log_dir=log_dir))
+        published = _publish_logs("" if settings.log_dir == os.devnull else settings.log_dir, file)
+        file = msgspec.structs.replace(file, spec=msgspec.structs.replace(file.spec, published_logs=published))
         keys = Keys(run_dir.path, file.run)
         save_json(run_dir.spec, file)
         problem = register(file.run, run_dir)
@@ -74,6 +74,18 @@ def prepare(settings: Settings, spec: RunSpec) -> Prepared:
         raise
     notes = (*notes, problem) if problem else notes
     return Prepared(path=run_dir.path, file=file, keys=keys, lock_fd=lock_fd, racks=settings.racks, notes=notes)
+
+
+def _publish_logs(log_dir: str, file: SpecFile) -> tuple[str, ...]:
+    """torchrun's folders in --log-dir, one per node: <id>_<random>. Raises ConfigError."""
+    if not log_dir:
+        return ()
+    try:
+        root = Path(log_dir).absolute()
+        root.mkdir(parents=True, exist_ok=True)
+        return tuple(tempfile.mkdtemp(prefix=f"{file.run}_", dir=root) for _ in range(file.spec.num_slots))
+    except OSError as error:
+        raise ConfigError(f"--log-dir {log_dir}: {error.strerror}") from error
 
 
 def _lock(run_dir: RunDir) -> int:

@@ -44,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls: str = "auto"  # what listens beyond loopback is encrypted; "always": everything
     checkpoints: Wanted = Wanted()
     log_dir: str = ""
+    filters: dict[int, tuple[str, ...]] = {}  # by stream, 1 and 2: --duplicate-stdout-filters, -stderr-
     redirects: str = "0"
     tee: str = "0"
     shown_local_ranks: tuple[int, ...] | None = None  # None: all
@@ -79,6 +80,7 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str], notes: tuple[
         tls=_tls(chosen["tls"]),
         checkpoints=wanted,
         log_dir=given.log_dir or "",
+        filters={1: tuple(given.duplicate_stdout_filters), 2: tuple(given.duplicate_stderr_filters)},
         redirects=given.redirects,
         tee=given.tee,
         shown_local_ranks=_ranks(given.local_ranks_filter),

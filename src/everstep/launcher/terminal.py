@@ -1,7 +1,8 @@
 """What the person at the terminal sees: a header, the ranks' output, what everstep does about faults, a summary.
 
-A thread of its own, so that a terminal that takes nothing (Ctrl-S, a pager) never holds up a recovery. Ranks' output
-goes where it came from (stdout, stderr); everstep's own lines go to stderr, as torchrun's do.
+Threads of their own, one for stdout and one for stderr (or one where these are the same), so that one that takes
+nothing (Ctrl-S, a pager) holds up neither the other nor a recovery. Ranks' output goes where it came from (stdout,
+stderr); everstep's own lines go to stderr, as torchrun's do.
 """
 
 import contextlib
@@ -9,14 +10,17 @@ import os
 import queue
 import select
 import threading
+import time
 from collections.abc import Callable
 
 from everstep.launcher.output import OutputTail
 
 PERIOD_S = 0.1
-"""Between looks at the log files. Shorter costs the ranks' processors, longer is seen as a lag."""
+"""Between looks for new files and at the journal. What is written to files that are there is shown at once."""
 
-_END_TIMEOUT_S = 5.0
+_HURRIED_S = 5.0
+_STUCK_S = 600.0
+"""A terminal that takes nothing for so long gets no more: the run is over, and its machine may be waited for."""
 
 
 class Terminal:
@@ -25,48 +29,76 @@ class Terminal:
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._muted: set[int] = set()
         self._is_over = threading.Event()
-        self._tail: OutputTail | None = None
-        self._thread = threading.Thread(target=self._run, name="everstep-terminal", daemon=True)
+        self._shown_at = 0.0
+        self._is_at_line_begin = True  # of stderr
+        self._threads: list[threading.Thread] = []
+        self._tails: tuple[OutputTail, ...] = ()
 
-    def start(self, tail: OutputTail) -> None:
-        self._tail = tail
-        self._thread.start()
+    def start(self, *tails: OutputTail) -> None:
+        """The last one has stderr, and everstep's own lines."""
+        self._tails = tails
+        for tail in tails:
+            run = self._run_last if tail is tails[-1] else self._run
+            self._threads.append(threading.Thread(target=run, args=(tail,), name="everstep-terminal", daemon=True))
+            self._threads[-1].start()
 
     def say(self, text: str) -> None:
         """A line of everstep's own; from any thread, never waits."""
         self._lines.put(text)
 
-    def finish(self, summary: Callable[[], list[str]]) -> None:
-        """Show what is left of the output, then the summary. Waits for a terminal that takes nothing only so long."""
+    def finish(self, summary: Callable[[], list[str]], *, is_hurried: bool = False) -> None:
+        """Show what is left of the output, then the summary. Like torchrun, waits for a terminal that takes nothing
+        now; not long where the user wants the end."""
         self._summary = summary
+        self._shown_at = time.monotonic()
         self._is_over.set()
-        self._thread.join(_END_TIMEOUT_S)
+        for tail in self._tails:
+            tail.wake()
+        limit_s = _HURRIED_S if is_hurried else _STUCK_S
+        for thread in self._threads:
+            while thread.is_alive() and time.monotonic() - self._shown_at < limit_s:
+                thread.join(0.5)
 
     def write(self, stream: int, data: bytes) -> None:
-        if stream in self._muted:
+        if stream in self._muted or not data:
             return
+        if stream == 2:
+            self._is_at_line_begin = data.endswith(b"\n")
         try:
             while data:
                 try:
                     data = data[os.write(stream, data) :]
+                    self._shown_at = time.monotonic()
                 except BlockingIOError:
                     select.select([], [stream], [])
         except OSError:
             self._muted.add(stream)  # `| head` has gone; training has not
 
-    def _run(self) -> None:
-        assert self._tail is not None
-        while not self._is_over.wait(PERIOD_S):
-            self._tail.poll()
-            self._show_lines()
-        self._tail.drain()
-        self._show_lines()
-        for line in self._summary():
-            self.write(2, line.encode(errors="replace") + b"\n")
+    def _run(self, tail: OutputTail, tell: Callable[[], None] = lambda: None) -> None:
+        looked_at = 0.0
+        while not self._is_over.is_set():
+            left_s = looked_at + PERIOD_S - time.monotonic()
+            if left_s > 0:
+                tail.wait(left_s)
+                continue
+            looked_at = time.monotonic()
+            tail.poll()
+            tell()
+        tail.drain()
+        tell()
 
-    def _show_lines(self) -> None:
+    def _run_last(self, tail: OutputTail) -> None:
+        self._run(tail, self._tell)
+        for line in self._summary():
+            self._write_line(line)
+
+    def _tell(self) -> None:
         for line in self._narrate():
-            self.write(2, line.encode(errors="replace") + b"\n")
+            self._write_line(line)
         with contextlib.suppress(queue.Empty):
             while True:
-                self.write(2, f"everstep: {self._lines.get_nowait()}\n".encode(errors="replace"))
+                self._write_line(f"everstep: {self._lines.get_nowait()}")
+
+    def _write_line(self, line: str) -> None:
+        begin = b"" if self._is_at_line_begin else b"\n"  # behind a progress bar, not in it
+        self.write(2, begin + line.encode(errors="replace") + b"\n")

@@ -51,7 +51,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     redirects: str = "0"  # torchrun's -r: which streams stay off the terminal
     tee: str = "0"  # torchrun's -t: which are shown with a prefix, and written to files
     shown_local_ranks: tuple[int, ...] | None = None  # torchrun's --local-ranks-filter; None: all
-    log_dir: str = ""  # empty: <run_dir>/logs
+    log_dir: str = ""  # before 0.2: where the logs are instead of <run_dir>/logs
+    published_logs: tuple[str, ...] = ()  # folders in torchrun's --log-dir, by slot: streams that -r and -t name
     checkpoint_dir: str = ""  # root of the persistent tier, a folder or an fsspec URL; empty: memory only
     checkpoint_every_s: float = 600.0
     checkpoint_keep: int = 3
