@@ -170,19 +170,26 @@ def publish_received(fd: int, buffer: int, like: Snapshot) -> None:
         page.write_field(fd, buffer, field, value)
 
 
-def verify(fd: int, snapshot: Snapshot) -> str:
+def verify(fd: int, snapshot: Snapshot, mapped: memoryview | None = None) -> str:
     """Empty if the snapshot's bytes are those that were written, or if nobody had sealed it; otherwise what is wrong.
-    Reads all of it."""
+    Reads all of it: where it is mapped already, or in a mapping of its own."""
     contents = inspect(fd)
     if contents.why:
         return contents.why
     if not snapshot.sealed:
         return ""
+    if mapped is not None:
+        return _check(mapped, snapshot)
     start = offset_of(contents, snapshot.buffer)
     with mmap.mmap(fd, start + contents.capacity_bytes, mmap.MAP_SHARED, mmap.PROT_READ) as memory:
-        with memoryview(memory) as view, view[start : start + snapshot.length] as data:
-            at = start + page.seal_at(snapshot.length)
-            return seal.check(data, bytes(view[at : at + snapshot.seal_bytes]), snapshot.seal_crc)
+        with memoryview(memory) as view, view[start:] as buffer:
+            return _check(buffer, snapshot)
+
+
+def _check(buffer: memoryview, snapshot: Snapshot) -> str:
+    at = page.seal_at(snapshot.length)
+    with buffer[: snapshot.length] as data:
+        return seal.check(data, bytes(buffer[at : at + snapshot.seal_bytes]), snapshot.seal_crc)
 
 
 def _choose(

@@ -17,6 +17,7 @@ import torch
 from everstep.checkpoint import packing
 from everstep.checkpoint.dividing import Division
 from everstep.checkpoint.packing import ELSEWHERE, DamagedError, padded, view_of
+from everstep.checkpoint.pending import Pending
 
 
 class Stored:
@@ -95,6 +96,20 @@ class Stored:
         """A fresh copy of one part; nothing in it points into the snapshot."""
         return _Unpickler(io.BytesIO(self._parts[name]), self.place).load()
 
+    def pending(self, name: str) -> Pending | None:
+        """The same with tensors that are not filled yet. None where that cannot be: an object may look into tensors
+        while it is made, and what was on another device is copied there at once."""
+        making = _PendingUnpickler(io.BytesIO(self._parts[name]), self.place)
+        try:
+            value = making.load()
+        except _NotPlainError:
+            return None
+        return Pending(value, making.made, self._view)
+
+    def _view(self, number: int) -> torch.Tensor:
+        stored, entry = self.place(number)
+        return view_of(stored._flat, entry)
+
     def whole(self) -> tuple[list[int], int, bytes]:
         """How this snapshot would be laid out if nothing were divided: where each tensor would begin, where all of them
         would end, and the skeleton, which lies there. Of an undivided one that is how it is."""
@@ -123,7 +138,7 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, place: Callable[[int], tuple[Stored, Any]]) -> None:
         super().__init__(file)
         self._place = place
-        self._made: dict[int, torch.Tensor] = {}
+        self.made: dict[int, torch.Tensor] = {}
 
     def find_class(self, module: str, name: str) -> object:
         if name == packing._stored_tensor.__name__ and module == packing.__name__:
@@ -134,19 +149,42 @@ class _Unpickler(pickle.Unpickler):
 
     def _tensor(self, index: int, is_parameter: bool, requires_grad: bool) -> torch.Tensor:
         """Shared memory becomes shared again: the same number gives the same tensor."""
-        tensor = self._made.get(index)
+        tensor = self.made.get(index)
         if tensor is None:
-            stored, entry = self._place(index)
-            tensor = self._made[index] = _own_copy(view_of(stored._flat, entry), entry[5])
+            tensor = self.made[index] = self._make(*self._place(index))
         if is_parameter:
             return torch.nn.Parameter(tensor, requires_grad=requires_grad)
         return tensor.detach().requires_grad_() if requires_grad else tensor
+
+    def _make(self, stored: Stored, entry: Any) -> torch.Tensor:  # noqa: ANN401
+        return _own_copy(view_of(stored._flat, entry), entry[5])
 
     def _shard(self, index: int, spec: Any, is_parameter: bool, requires_grad: bool) -> torch.Tensor:  # noqa: ANN401
         from torch.distributed.tensor import DTensor
 
         tensor: torch.Tensor = DTensor(self._tensor(index, False, False), spec, requires_grad=requires_grad)
         return torch.nn.Parameter(tensor, requires_grad=requires_grad) if is_parameter else tensor
+
+
+class _NotPlainError(Exception):
+    """A part has more in it than tensors of the CPU and Python's own containers."""
+
+
+class _PendingUnpickler(_Unpickler):
+    """Makes tensors, and fills none of them."""
+
+    def find_class(self, module: str, name: str) -> object:
+        if (module, name) not in _PLAIN:
+            raise _NotPlainError
+        return super().find_class(module, name)
+
+    def _make(self, stored: Stored, entry: Any) -> torch.Tensor:  # noqa: ANN401
+        if entry[5] != "cpu":
+            raise _NotPlainError
+        return torch.empty_strided(entry[3], entry[4], dtype=view_of(stored._flat, entry).dtype)
+
+
+_PLAIN = {("collections", "OrderedDict"), (packing.__name__, packing._stored_tensor.__name__)}
 
 
 def _own_copy(view: torch.Tensor, device: str) -> torch.Tensor:

@@ -133,12 +133,24 @@ def _marking(runtime: Runtime, original: Callable[..., Any]) -> Callable[..., An
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever torch's takes
         _mark(runtime, "rendezvous_begun")
+        _read_ahead(runtime)
         result = original(*args, **kwargs)
         _mark(runtime, "rendezvous_done")
         runtime.start_watch()
         return result
 
     return init_process_group
+
+
+def _read_ahead(runtime: Runtime) -> None:
+    if runtime.resume_step is None:
+        return
+    try:
+        from everstep.worker import restoring  # imports torch, which is loaded by now
+
+        restoring.read_ahead(runtime)
+    except Exception as error:
+        runtime.report_fault("reading ahead", f"{type(error).__name__}: {error}")
 
 
 def _mark(runtime: Runtime, name: str) -> None:

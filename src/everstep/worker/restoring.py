@@ -6,14 +6,17 @@ silently began anew would be worse than one that ends with a reason; before that
 source is tried. Called by `everstep.State`, once.
 """
 
+import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from everstep.checkpoint import arena as arenas
 from everstep.checkpoint.packing import DamagedError
+from everstep.checkpoint.pending import Pending
 from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
+from everstep.worker.reading import Reading
 from everstep.worker.signals import came_from_signal
 
 BEGIN_ANEW = "to begin from the start, end this run and start a new one"
@@ -27,6 +30,7 @@ class Runtime(Protocol):
     resume_step: int | None
     arenas: list[int]
     siblings: dict[int, list[int]]
+    reading: "Attempt | None"
     restore_path: str
     init_from: str
 
@@ -48,8 +52,19 @@ class Loaded(Protocol):
     def notes(self) -> tuple[str, ...]: ...
 
 
-def from_memory(runtime: Runtime) -> Stored | None:
-    """The snapshot that all ranks resume from, or None: there is none, or it lies elsewhere. Raises SnapshotError.
+def read_ahead(runtime: Runtime) -> None:
+    """Begin to read what the rank will resume from, while the program is busy with something else. Never raises."""
+    try:
+        if runtime.resume_step is not None and not runtime.restore_path and getattr(runtime, "reading", None) is None:
+            runtime.reading = Attempt(runtime, runtime.resume_step)
+    except Exception as error:
+        if came_from_signal(error):
+            raise
+        runtime.reading = None  # no thread to be had: State reads it
+
+
+def begin(runtime: Runtime) -> "Attempt | None":
+    """The snapshot that all ranks resume from, as it is being read; None: there is none, or it lies elsewhere.
 
     Snapshots of later steps are forgotten: from here on the job writes another history.
     """
@@ -58,23 +73,71 @@ def from_memory(runtime: Runtime) -> Stored | None:
         arenas.invalidate_after(fd, -1 if step is None else step)
     if step is None or runtime.restore_path:
         return None
-    fd, snapshot = _find(runtime, step)
-    rank = runtime.rank
-    try:
-        stored = _open(fd, snapshot)
-        partners = {}
-        for rank in stored.partners:
-            partners[rank] = _open(*_find_partner(runtime, rank, step))
-        rank = runtime.rank
-        stored.complete(partners)
-        return stored
-    except Exception as error:
-        if came_from_signal(error):
-            raise
-        is_damaged = not isinstance(error, OSError)
-        tell(runtime, "memory", "", str(error), is_damaged=is_damaged, rank=rank)
-        what = "is damaged" if is_damaged else "cannot be read"
-        raise SnapshotError(f"the snapshot of step {step} on rank {rank} {what}: {error}; {BEGIN_ANEW}") from error
+    begun: Attempt | None = getattr(runtime, "reading", None)
+    runtime.reading = None
+    return begun or Attempt(runtime, step)
+
+
+def from_memory(runtime: Runtime) -> Stored | None:
+    """The same, read and compared with its sums. Raises SnapshotError."""
+    attempt = begin(runtime)
+    return None if attempt is None else attempt.whole()
+
+
+class Attempt:
+    """To read one snapshot; says which rank's memory it failed at. All raise SnapshotError."""
+
+    def __init__(self, runtime: Runtime, step: int) -> None:
+        self._runtime = runtime
+        self._step = step
+        self._at_rank = runtime.rank  # whose snapshot is being read
+        self._reading = Reading(self._open)
+
+    def opened(self) -> Stored:
+        """Its bytes were not compared yet."""
+        return self._told(self._reading.opened)
+
+    def pending(self, name: str) -> Pending | None:
+        return self._reading.pending(name)
+
+    def whole(self) -> Stored:
+        """All of it was compared with its sums, and what the reading thread fills is filled."""
+        return self._told(self._reading.whole)
+
+    def end(self) -> None:
+        """It is not used."""
+        self._reading.end()
+
+    def _open(self) -> tuple[Stored, Callable[[], None]]:
+        runtime, rank = self._runtime, self._runtime.rank
+        mine = _open(*_find(runtime, self._step))
+        sources = {rank: mine}
+        for self._at_rank in mine.stored.partners:
+            sources[self._at_rank] = _open(*_find_partner(runtime, self._at_rank, self._step))
+        self._at_rank = rank
+        mine.stored.complete({other: one.stored for other, one in sources.items() if other != rank})
+
+        def check() -> None:
+            for self._at_rank, source in sources.items():
+                source.check()
+            self._at_rank = rank
+
+        return mine.stored, check
+
+    def _told(self, ask: Callable[[], Stored]) -> Stored:
+        try:
+            return ask()
+        except SnapshotError:
+            raise  # it is not there, or not for this job
+        except Exception as error:
+            if came_from_signal(error):
+                raise
+            is_damaged = not isinstance(error, OSError)
+            rank = self._at_rank
+            tell(self._runtime, "memory", "", str(error), is_damaged=is_damaged, rank=rank)
+            what = "is damaged" if is_damaged else "cannot be read"
+            why = f"the snapshot of step {self._step} on rank {rank} {what}: {error}; {BEGIN_ANEW}"
+            raise SnapshotError(why) from error
 
 
 def confirm(runtime: Runtime, stored: Stored) -> None:
@@ -86,11 +149,23 @@ def confirm(runtime: Runtime, stored: Stored) -> None:
         raise SnapshotError(f"the snapshot of step {runtime.resume_step} on rank {runtime.rank}: {why}; {BEGIN_ANEW}")
 
 
-def _open(fd: int, snapshot: arenas.Snapshot) -> Stored:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Source:
+    """The snapshot of one rank."""
+
+    stored: Stored
+    fd: int
+    snapshot: arenas.Snapshot
+
+    def check(self) -> None:
+        """Raises DamagedError, OSError."""
+        damage = arenas.verify(self.fd, self.snapshot, self.stored.memory)
+        if damage:
+            raise DamagedError(damage)
+
+
+def _open(fd: int, snapshot: arenas.Snapshot) -> _Source:
     """Raises DamagedError, OSError."""
-    damage = arenas.verify(fd, snapshot)
-    if damage:
-        raise DamagedError(damage)
     memory = arenas.Arena(fd).buffer(snapshot.buffer)
     place = snapshot.buffer, snapshot.step, snapshot.generation
 
@@ -98,7 +173,12 @@ def _open(fd: int, snapshot: arenas.Snapshot) -> Stored:
         return any((s.buffer, s.step, s.generation) == place for s in arenas.inspect(fd).snapshots)
 
     parts = snapshot.length, snapshot.skeleton_bytes, snapshot.skeleton_crc
-    return Stored(memory, *parts, is_sealed=snapshot.sealed, is_there=is_there)
+    try:
+        stored = Stored(memory, *parts, is_sealed=snapshot.sealed, is_there=is_there)
+    except DamagedError as error:
+        damage = arenas.verify(fd, snapshot, memory)  # it knows which bytes
+        raise DamagedError(damage or str(error)) from error
+    return _Source(stored, fd, snapshot)
 
 
 def from_disk(runtime: Runtime, objects: Mapping[str, Any]) -> Loaded | None:

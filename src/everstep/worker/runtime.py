@@ -81,6 +81,8 @@ class Runtime:
         self.board = board
         self.known_modules: frozenset[str] = frozenset()
         self.watch_link: socket.socket | None = None
+        self.reading: Any = None
+        """The snapshot that the rank resumes from, while it is read beside the rendezvous (`worker.restoring`)."""
         self.step_hooks: list[Callable[[int], None]] = []
         """Called after each step: drills that happen between two of them."""
         self.save_now: Callable[[float], tuple[int | None, str]] | None = None

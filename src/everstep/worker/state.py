@@ -16,10 +16,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from everstep.checkpoint.pending import Pending
 from everstep.checkpoint.recalling import Part
 from everstep.checkpoint.stored import Stored
 from everstep.errors import EverstepError, SnapshotError
-from everstep.worker import ddp_order, random_state, restoring
+from everstep.worker import ddp_order, in_place, random_state, restoring
 from everstep.worker.adapting import adapted
 from everstep.worker.board import Phase
 from everstep.worker.digesting import StateDigests
@@ -135,9 +136,9 @@ class State:
         self.finish()
 
     def _restore(self, runtime: Runtime) -> None:
-        stored = restoring.from_memory(runtime)
-        if stored is not None:
-            self._load(stored, runtime)
+        attempt = restoring.begin(runtime)
+        if attempt is not None:
+            stored = self._load(attempt, runtime)
             if not stored.is_sealed and self._keeper is not None:
                 self._keeper.warn(
                     "unsealed",
@@ -154,7 +155,26 @@ class State:
         self._step = -1 if step is None else step
         self._resumed = True
 
-    def _load(self, stored: Stored, runtime: Runtime) -> None:
+    def _load(self, attempt: restoring.Attempt, runtime: Runtime) -> Stored:
+        try:
+            stored = attempt.opened()
+            self._compare_names(stored, runtime)
+            # What the objects copy into tensors of their own goes there directly, while the rest is read and compared.
+            pending = {name: _filled(thing, attempt.pending(name)) for name, thing in self._objects.items()}
+            attempt.whole()
+        except BaseException:
+            attempt.end()
+            raise
+        for name, thing in self._objects.items():
+            _load(name, thing, stored, pending.pop(name))
+        self._random = stored.load(_RANDOM)
+        self._pinned = stored.load(_DDP_ORDER)
+        restoring.confirm(runtime, stored)
+        self._step = -1 if runtime.resume_step is None else runtime.resume_step
+        self._resumed = True
+        return stored
+
+    def _compare_names(self, stored: Stored, runtime: Runtime) -> None:
         missing = sorted(set(self._objects) - set(stored.names))
         gone = sorted(set(stored.names) - set(self._objects) - {_RANDOM, _DDP_ORDER})
         if missing or gone:
@@ -162,13 +182,6 @@ class State:
                 f"State has other keywords than when the snapshot of step {runtime.resume_step} was taken: "
                 f"new: {missing}, gone: {gone}. Use the same ones, or start a new run"
             )
-        for name, thing in self._objects.items():
-            _load(name, thing, stored)
-        self._random = stored.load(_RANDOM)
-        self._pinned = stored.load(_DDP_ORDER)
-        restoring.confirm(runtime, stored)
-        self._step = -1 if runtime.resume_step is None else runtime.resume_step
-        self._resumed = True
 
     def _begin(self) -> None:
         """Once per call of steps: random state and the order of DDP's sums, then the clock of the loop."""
@@ -275,9 +288,24 @@ def _begin_account(runtime: Runtime) -> None:
         runtime.board.set_phase(Phase.STEPPING)  # another loop after one that ended
 
 
-def _load(name: str, thing: Stateful, stored: Stored) -> None:
+def _filled(thing: object, pending: Pending | None) -> Pending | None:
+    """Fill a part, beside the reading thread; None: it is loaded when everything was compared."""
+    if pending is None:
+        return None
     try:
-        thing.load_state_dict(stored.load(name))
+        if pending.is_flat:
+            pending.redirect(in_place.tensors_of(thing))
+        pending.fill()
+        return pending
+    except Exception as error:  # tensors of the program that cannot be written to like this: it knows how to
+        if came_from_signal(error):
+            raise
+        return None
+
+
+def _load(name: str, thing: Stateful, stored: Stored, pending: Pending | None) -> None:
+    try:
+        thing.load_state_dict(stored.load(name) if pending is None else pending.value)
     except Exception as error:
         if came_from_signal(error):
             raise
