@@ -9,7 +9,7 @@ import functools
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -23,9 +23,17 @@ from everstep.agent.watching.watch_link import WatchLink
 from everstep.model.facts import Exit, RankAccount
 from everstep.probes.oom import KernelLog, OomWatch
 from everstep.probes.tracker import LIMIT_S, is_tracker, members_of
+from everstep.probes.unkillable import Stillness, describe
 from everstep.wire import local
 
 _log = logging.getLogger(__name__)
+
+
+LOOK_S = 0.5
+"""How often a rank that does not end is looked at."""
+
+WRITE_OFF_S = 60.0
+"""After SIGKILL, one that still moves (it frees memory, or resets a device) is waited for so long."""
 
 
 Answers: TypeAlias = "asyncio.Queue[tuple[str, bool]]"
@@ -60,6 +68,7 @@ class Worker:
         self.has_entered = False  # its program runs; before, a drill's signal would find no handler
         self.has_stepped = False
         self.exit: Exit | None = None
+        self.left_behind = ""  # why it is not waited for, although its process exists
         self.survivors: dict[int, int | None] = {}  # of its session, as it ended, with when they began
 
     @property
@@ -103,6 +112,7 @@ class Worker:
             # A rank that had raised before our signal was ending by itself; the signal only made it quicker.
             stopped_by_us=self.stopped_at is not None and not had_failed and oom is None,
             finding=explain_end(last_output, error, rank=self.rank, at=self.ended.at) if failed else None,
+            left_behind=self.left_behind,
             last_output=last_output,
         )
         return self.exit
@@ -155,12 +165,13 @@ class Group:
                 worker.stopped_at = now
             worker.send_signal(signal.SIGTERM)
             worker.send_signal(signal.SIGCONT)  # a stopped process hears nothing else (pytorch#192815)
-        if not await self._wait_ended(grace_s):
+        still = {worker: Stillness(worker.pid) for worker in mine}
+        if not await self._wait_ended(grace_s, still):
             for worker in mine:
                 if worker.is_alive:
                     worker.was_killed = True
                     worker.send_signal(signal.SIGKILL)
-            await self._wait_ended(None)
+            await self._wait_killed(still)
         self.end_leftovers()
         return [worker.exit or worker.conclude() for worker in mine]
 
@@ -203,15 +214,39 @@ class Group:
         asyncio.get_running_loop().call_later(LIMIT_S, _end_trackers, trackers)
         return True
 
-    async def _wait_ended(self, timeout_s: float | None) -> bool:
+    async def _wait_ended(self, timeout_s: float, still: Mapping[Worker, Stillness]) -> bool:
+        """Whether all have ended by then. Who does not is looked at meanwhile."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
         while self.is_alive:
+            left_s = deadline - loop.time()
+            if left_s <= 0:
+                return False
             self._all_ended.clear()
             try:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(min(left_s, LOOK_S)):
                     await self._all_ended.wait()
             except TimeoutError:
-                return False
+                for each in still.values():
+                    each.look()
         return True
+
+    async def _wait_killed(self, still: Mapping[Worker, Stillness]) -> None:
+        """Until all have ended, or are written off: SIGKILL can do nothing about uninterruptible sleep."""
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + WRITE_OFF_S
+        while not await self._wait_ended(2 * LOOK_S, still):
+            is_late = loop.time() > latest
+            for worker, each in still.items():
+                if worker.is_alive and (each.look() or is_late):
+                    self._write_off(worker)
+
+    def _write_off(self, worker: Worker) -> None:
+        """Go on as if it had ended. Nothing of its program runs again; its memory and its devices stay taken."""
+        worker.left_behind = describe(worker.pid)
+        _log.error("rank %d is left behind: SIGKILL does not end %s", worker.rank, worker.left_behind)
+        if self._reaper.hand_over(worker.pid, lambda ended: _log.info("left behind, and ended now: %s", ended)):
+            self._on_end(worker, Ended(pid=worker.pid, at=time.time()))
 
     def _on_end(self, worker: Worker, ended: Ended) -> None:
         worker.ended = ended

@@ -16,10 +16,14 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.probes.process import descendants
 from everstep.probes.tracker import LIMIT_S, is_tracker
+from everstep.probes.unkillable import Stillness, describe
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ORPHAN_POLL_S = 0.005
+_LOOK_S = 0.25
+_MAX_BELOW = 4096
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,12 +45,27 @@ class Child:
         self.ended: Ended | None = None
         self._process = process
         self._on_end = on_end
+        self._stillness = Stillness(self.pid)
+
+    @property
+    def is_stuck(self) -> bool:
+        """It takes no signal, and has not moved for a while. To be asked now and then."""
+        return self.ended is None and self._stillness.look()
 
     def send(self, number: int) -> None:
         """A signal, if it still runs. It was not waited for then, so the id is its own."""
         if self.ended is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+
+    def kill_below(self) -> None:
+        """Its descendants, by force: one that does not end itself ends nobody."""
+        killed: set[int] = set()
+        while self.ended is None and (found := set(descendants(self.pid, _MAX_BELOW)) - killed):
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            killed |= found  # what they forked meanwhile is found by the next look
 
     def note_end(self, ended: Ended) -> None:
         self.ended = ended
@@ -61,6 +80,9 @@ class Children:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._foreign = set(_children_of_this())
         self._own: dict[int, Child] = {}
+        self._orphans: dict[int, Stillness] = {}  # that were killed, and have not ended yet
+        self.left_behind: dict[int, str] = {}
+        """Processes that SIGKILL does not end, and what holds them. They are not waited for again."""
 
     def start_reaping(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.add_signal_handler(signal.SIGCHLD, self.reap)
@@ -99,31 +121,52 @@ class Children:
             if pid == 0:
                 return
             self._foreign.discard(pid)
+            self._orphans.pop(pid, None)
+            self.left_behind.pop(pid, None)
             child = self._own.pop(pid, None)
             if child is not None:
                 child.note_end(_ended(status))
 
     def orphans(self) -> list[int]:
         """Processes that a dead agent left."""
-        known = self._own.keys() | self._foreign
+        known = self._own.keys() | self._foreign | self.left_behind.keys()
         return [pid for pid in _children_of_this() if pid not in known]
 
     async def end_orphans(self, limit_s: float = 5.0) -> bool:
-        """Kill them, and what they leave in turn. False when some process does not go (uninterruptible sleep)."""
+        """Kill them, and what they leave in turn. False when some process does not go: it is left behind then."""
         began = time.monotonic()
-        deadline = began + limit_s
+        next_look = began
         while orphans := self.orphans():
-            is_patient = time.monotonic() - began < LIMIT_S
+            now = time.monotonic()
             for pid in orphans:
-                if is_patient and is_tracker(pid):
+                if now - began < LIMIT_S and is_tracker(pid):
                     continue
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            if now >= next_look:
+                next_look = now + _LOOK_S
+                self._leave_behind(orphans, is_late=now - began > limit_s)
             await asyncio.sleep(_ORPHAN_POLL_S)
             self.reap()
-            if time.monotonic() > deadline:
-                return not self.orphans()
-        return True
+        return not self.left_behind
+
+    def _leave_behind(self, orphans: Sequence[int], *, is_late: bool) -> None:
+        for pid in orphans:
+            stillness = self._orphans.setdefault(pid, Stillness(pid))
+            if stillness.look() or is_late:
+                self.left_behind[pid] = describe(pid)
+                self._orphans.pop(pid, None)
+
+    def note_unended(self) -> None:
+        """Of our own children, those that were killed and are still there. What is below them ends."""
+        for child in self._own.values():
+            self.left_behind[child.pid] = describe(child.pid)
+            child.kill_below()
+
+    def wake_all(self) -> None:
+        """Those that somebody has stopped (SIGSTOP) run again."""
+        for child in list(self._own.values()):
+            child.send(signal.SIGCONT)
 
     def kill_all(self) -> None:
         """By force, without waiting."""
@@ -132,10 +175,17 @@ class Children:
 
 
 async def wait_ended(children: Sequence[Child], limit_s: float) -> bool:
-    """Whether all of them ended in time."""
+    """Whether all of them ended in time. Those that cannot are not waited for."""
     deadline = time.monotonic() + limit_s
-    while any(child.ended is None for child in children):
-        if time.monotonic() > deadline:
+    next_look = 0.0
+    while left := [child for child in children if child.ended is None]:
+        now = time.monotonic()
+        if now >= next_look:
+            next_look = now + _LOOK_S
+            are_stuck = [child.is_stuck for child in left]  # each is looked at
+            if all(are_stuck):
+                return False
+        if now > deadline:
             return False
         await asyncio.sleep(_ORPHAN_POLL_S)
     return True

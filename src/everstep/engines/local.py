@@ -27,6 +27,9 @@ EARLY_END_S = 5.0
 FLAPS, FLAP_S = 2, 0.4
 """A flapping link: down and up so often, each for so long. TCP gets over it, and nobody takes the node for lost."""
 
+BELOW_S = 2.0
+"""An agent that SIGKILL has not ended by then is stuck, or frees much memory: either way its ranks must not go on."""
+
 RECOVERY_S = 5.0
 """A standby for the next fault waits so long: its imports would take the processors that the ranks recover with."""
 
@@ -103,6 +106,7 @@ class LocalEngine:
         agent = self._agents.get(node)
         if agent is not None and node not in self._released:
             agent.send(signal.SIGKILL)  # what is told of its end is a loss, like any other
+            self._later(self._end_below(agent))
 
     def lose(self, node: str) -> None:
         agent = self._child(node)
@@ -145,6 +149,7 @@ class LocalEngine:
         if agent is not None:
             self._released.add(node)
             agent.send(signal.SIGKILL)  # the rest of it is ended in _after_end
+            self._later(self._end_below(agent))
 
     async def end(self, grace_s: float) -> None:
         """All nodes: in order within `grace_s`, then by force. Nothing of them is left afterwards."""
@@ -152,12 +157,13 @@ class LocalEngine:
         agents = list(self._agents.values())
         for agent in agents:
             agent.send(signal.SIGTERM)
+            agent.send(signal.SIGCONT)
         if not await wait_ended(agents, grace_s):
             for agent in agents:
                 agent.send(signal.SIGKILL)
             await wait_ended(agents, 5.0)
         if not await self._children.end_orphans():
-            log.error("some processes do not end even on SIGKILL: %s", self._children.orphans())
+            log.error("left behind: %s", "; ".join(self._children.left_behind.values()))
 
     @property
     def pids(self) -> dict[str, int]:
@@ -277,6 +283,12 @@ class LocalEngine:
         agent.send(signal.SIGTERM)
         if not await wait_ended([agent], self._grace_s):
             agent.send(signal.SIGKILL)
+
+    async def _end_below(self, agent: Child) -> None:
+        """Its ranks end with it; where it does not end (uninterruptible sleep), they are ended without it."""
+        if not await wait_ended([agent], BELOW_S):
+            log.error("%s does not end on SIGKILL; its processes are ended without it", agent.name)
+            agent.kill_below()
 
     def _later(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

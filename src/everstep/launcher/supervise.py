@@ -37,6 +37,9 @@ STOP_SLACK_S = 3.0
 
 CONTROLLER_GRACE_S = 2.0
 
+UNHEARD_S = 2.0
+"""A controller that has not taken the request to stop by then is stuck: the nodes are ended without it."""
+
 RELINK_S = 1.0
 
 AWAY_S = 20.0
@@ -191,10 +194,17 @@ class Supervisor:
             return
         self._signal = number
         self._terminal.say(f"{name}: ending the run (once more to end it at once)")
+        self._children.wake_all()  # stopped processes hear nothing else
         self._link.report(StopRequested(at=time.time(), why=name, signal=number))
+        self._loop.call_later(UNHEARD_S, self._unless_heard, self._stopped(f"{name}; the controller did not answer"))
         has_disk = bool(self._prepared.file.spec.checkpoint_dir)
         limit_s = self._policy.stop_grace_s + STOP_SLACK_S + (self._policy.notice_s if has_disk else 0.0)
         self._loop.call_later(limit_s, self._finish, self._stopped(f"{name}; not over after {limit_s:g} s"))
+
+    def _unless_heard(self, end: End) -> None:
+        if self._link.num_unacknowledged and not self._end.done():
+            self._terminal.say("the controller does not answer: ending the nodes without it")
+            self._finish(end)
 
     def _stopped(self, why: str) -> End:
         return End(exit_code=128 + (self._signal or signal.SIGTERM), outcome="stopped", why=f"stopped by {why}")
@@ -234,6 +244,9 @@ class Supervisor:
                 controller.send(signal.SIGKILL)
                 await wait_ended([controller], CONTROLLER_GRACE_S)
         await self._children.end_orphans()
+        self._children.note_unended()
+        for held in self._children.left_behind.values():
+            self._terminal.say(f"left behind: SIGKILL does not end {held}; it ends when the kernel lets it go")
         self._stores.close()
         self._keeper.close()
         self._for_nodes.close()

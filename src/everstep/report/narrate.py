@@ -75,6 +75,8 @@ class Narrator:
             return [f"{event_sentence(event)}; training went on"] if event.took_over else []
         if isinstance(event, events.TemplateReported):
             return [] if event.usable else [f"{printable(event_sentence(event))}; ranks start as fresh interpreters"]
+        if isinstance(event, events.WorkersStopped):
+            return _left_behind(event)
         if isinstance(event, events.NodeExamined):
             return [] if event.passed else [printable(event_sentence(event))]
         return [printable(event_sentence(event))] if isinstance(event, _TOLD_AS_IT_IS) else []
@@ -168,6 +170,14 @@ def opening_lines(view: RunView, journal: str) -> list[str]:
     return [
         f"everstep {view.everstep_version}  run {view.run}  policy {view.policy.get('name')}  mode {spec.mode}",
         f"  {shape}   started {stamp(view.started_at)}   journal {journal}",
+    ]
+
+
+def _left_behind(event: events.WorkersStopped) -> list[str]:
+    return [
+        printable(f"rank {exit_.rank} is left behind: SIGKILL does not end {exit_.left_behind}; going on without it")
+        for exit_ in event.exits
+        if exit_.left_behind
     ]
 
 

@@ -33,7 +33,9 @@ def _stopped(event: events.WorkersStopped) -> str:
     killed = f", {event.num_killed} needed SIGKILL" if event.num_killed else ""
     held = {step for item in event.held for step in item.steps}
     kept = f"; snapshots held: {fold(held)}" if held else ""
-    return f"{event.node}: no worker of generation {event.generation} is left{killed}{kept}"
+    stuck = "; ".join(exit_.left_behind for exit_ in event.exits if exit_.left_behind)
+    left = f"; left behind, as SIGKILL does not end it: {stuck}" if stuck else ""
+    return f"{event.node}: no worker of generation {event.generation} is left{killed}{left}{kept}"
 
 
 _HOWS = {"template": "forked from the template", "fresh": "as fresh interpreters", "command": "as commands"}

@@ -1,0 +1,210 @@
+"""Ranks that SIGKILL does not end are written off: the job goes on, Ctrl-C ends the run and says what is left."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fake_controller import bench
+from freezer import freezer, needs_freezer
+from lateness import Lateness
+from real_run import launching
+
+from everstep.model import events
+from everstep.model.events import WorkersStopped
+from everstep.probes.unkillable import STUCK_S, Stillness, describe
+
+TRAIN = """
+import sys, time
+import torch, torch.distributed as dist, everstep
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = torch.nn.Linear(8, 8)
+for parameter in model.parameters():
+    dist.broadcast(parameter.data, 0)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+state = everstep.State(model=model, optimizer=optimizer)
+for step in state.steps(int(sys.argv[1])):
+    model(torch.full((2, 8), step / 10)).square().sum().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step(); optimizer.zero_grad()
+    print("step", step, flush=True)
+    time.sleep(0.03)
+print("weights", sum(p.double().sum() for p in model.parameters()).item().hex(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def stuck_after(stillness: Stillness, clock: Clock, seconds: float) -> bool:
+    stillness.look()
+    clock.now += seconds
+    return stillness.look()
+
+
+@needs_freezer
+def test_only_what_cannot_take_a_signal_and_does_not_move_is_stuck() -> None:
+    process, clock = subprocess.Popen(["sleep", "1000"]), Clock()
+    try:
+        while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":
+            time.sleep(0.01)
+        stillness = Stillness(process.pid, clock)
+        assert not stuck_after(stillness, clock, 100.0), "it sleeps, and any signal wakes it up"
+        process.send_signal(signal.SIGSTOP)
+        assert not stuck_after(stillness, clock, 100.0), "it is stopped, and SIGKILL ends it"
+        process.send_signal(signal.SIGCONT)
+        with freezer() as cold:
+            cold.freeze(process.pid)
+            assert not stuck_after(stillness, clock, STUCK_S / 2), "not long enough"
+            assert stuck_after(stillness, clock, STUCK_S)
+            said = describe(process.pid)
+            assert said.startswith(f"process {process.pid} (sleep), in uninterruptible sleep")
+            assert f"frozen by cgroup /{cold.path.name}" in said
+            cold.thaw()
+            while "D" in Path(f"/proc/{process.pid}/stat").read_text():
+                time.sleep(0.01)
+            assert not stillness.look(), "it has moved"
+        process.kill()
+        process.wait()
+        assert not stuck_after(stillness, clock, 100.0), "it is gone"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_that_is_slow_to_end_is_not_stuck() -> None:
+    """It reads from a disk, and sleeps uninterruptibly most of the time: but it moves."""
+    text = "import os, time\nwhile True: os.sync(); time.sleep(0.001)"
+    process, clock = subprocess.Popen([sys.executable, "-c", text]), Clock()
+    try:
+        time.sleep(0.5)
+        stillness = Stillness(process.pid, clock)
+        for _ in range(5):
+            assert not stuck_after(stillness, clock, 100.0)
+            time.sleep(0.1)
+    finally:
+        process.kill()
+        process.wait()
+
+
+LOOP = """
+import os, time
+print("step", flush=True)
+time.sleep(1000)
+"""
+
+
+@needs_freezer
+@pytest.mark.parametrize("num_stuck", [1, 2])
+def test_the_agent_writes_off_and_the_next_generation_runs(tmp_path: Path, num_stuck: int) -> None:
+    (tmp_path / "train.py").write_text(LOOP)
+
+    async def story() -> None:
+        async with bench(tmp_path, "train.py", env={"EVERSTEP_TEMPLATE": "off"}) as made:
+            await made.start_workers(0)
+            started = await made.controller.wait(events.WorkersStarted)
+            stuck = [each.pid for each in started.started[:num_stuck]]
+            while not all(made.log(0, rank) for rank in range(2)):
+                await asyncio.sleep(0.01)
+            with freezer() as cold:
+                cold.freeze(*stuck)
+                with Lateness() as late:
+                    began = time.monotonic()
+                    stopped = await made.stop_workers(0, grace_s=0.5)
+                    assert time.monotonic() - began < STUCK_S + 5 + late.seconds
+                left = {each.rank: each.left_behind for each in stopped.exits}
+                for rank, pid in enumerate(stuck):
+                    assert left[rank].startswith(f"process {pid} (")
+                assert not any(left[rank] for rank in range(num_stuck, 2))
+                assert all((e.code, e.signal) == (None, None) for e in stopped.exits if e.left_behind)
+                await made.start_workers(1)
+                await made.controller.wait(events.WorkersStarted, lambda e: e.generation == 1)
+                while not all(made.log(1, rank) for rank in range(2)):
+                    await asyncio.sleep(0.01)
+                cold.thaw()
+                while any(Path(f"/proc/{pid}").exists() for pid in stuck):
+                    await asyncio.sleep(0.01)
+            again = await made.stop_workers(1)
+            assert [each.left_behind for each in again.exits] == ["", ""]
+            assert {each.signal for each in again.exits} == {signal.SIGTERM}
+
+    asyncio.run(story())
+
+
+@needs_freezer
+def test_a_job_goes_on_without_it_and_computes_the_same(tmp_path: Path) -> None:
+    with launching(tmp_path) as launcher:
+        script = launcher.script(TRAIN)
+        plain = launcher.start("--nproc-per-node", 2, script, 150, run_dir="plain")
+        assert plain.wait() == 0, plain.story()
+        run = launcher.start("--nproc-per-node", 2, script, 150)
+        run.until_step(30)
+        pid = run.rank_pid(1)
+        with freezer() as cold:
+            cold.freeze(pid)
+            run.until_step(60, generation=1)
+            cold.thaw()  # it would go on now, if it were not for the SIGKILL that it has got
+            assert run.wait() == 0, run.story()
+        assert run.said(0)["weights"] == plain.said(0)["weights"]
+        (left,) = [e.left_behind for event in run.events(WorkersStopped) for e in event.exits if e.left_behind]
+        assert f"process {pid} " in left
+        assert f"rank 1 is left behind: SIGKILL does not end process {pid} " in run.err()
+
+
+@needs_freezer
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_ends_the_launcher_and_says_what_it_leaves(tmp_path: Path, times: int) -> None:
+    with launching(tmp_path) as launcher:
+        run = launcher.start("--nproc-per-node", 2, launcher.script(TRAIN), 100_000)
+        run.until_step(10)
+        pid = run.rank_pid(1)
+        with freezer() as cold:
+            cold.freeze(pid)
+            for _ in range(times):
+                run.process.send_signal(signal.SIGINT)
+                time.sleep(0.3)
+            assert run.wait(25.0) == 128 + signal.SIGINT
+            assert f"left behind: SIGKILL does not end process {pid} " in run.err()
+            assert [int(line.split()[0]) for line in run.survivors()] in ([pid], []), run.survivors()
+
+
+@pytest.mark.parametrize("whom", ["controller", "agent", "template"])
+@pytest.mark.parametrize("how", ["stopped", pytest.param("frozen", marks=needs_freezer)])
+def test_ctrl_c_ends_the_launcher_whatever_of_ours_is_stuck(tmp_path: Path, whom: str, how: str) -> None:
+    with launching(tmp_path) as launcher:
+        run = launcher.start("--nproc-per-node", 2, launcher.script(TRAIN), 100_000)
+        run.until_step(10)
+        pid = {"controller": run.controller_pid, "agent": run.agent_pid, "template": lambda: template_of(run)}[whom]()
+        with freezer() as cold:
+            if how == "frozen":
+                cold.freeze(pid)
+            else:
+                os.kill(pid, signal.SIGSTOP)
+            run.process.send_signal(signal.SIGINT)
+            run.wait(40.0)
+            assert [int(line.split()[0]) for line in run.survivors()] in ([pid], []), run.survivors()
+            if how == "frozen":
+                assert f"left behind: SIGKILL does not end process {pid} " in run.err()
+            else:
+                run.assert_nothing_left()
+
+
+def template_of(run) -> int:
+    """A child of the agent that is neither a rank nor the warden: it has forked the parked workers."""
+    agent = run.agent_pid()
+    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    found = [pid for pid in map(int, children) if "template" in Path(f"/proc/{pid}/cmdline").read_text()]
+    assert found, children
+    return found[0]
