@@ -43,7 +43,7 @@ class Rank:
         self.log = KernelLog(os.devnull)
         paths = Paths.prepare(logs=folder, errors=folder, generation=0, rank=0)
         worker = Worker(rank=0, local_rank=0, pid=self.process.pid, paths=paths, log=self.log)
-        self.group = SimpleNamespace(workers={0: worker}, generation=0)
+        self.group = SimpleNamespace(store_port=None, workers={0: worker}, generation=0)
         self.monitor = Monitor("n0", self.board, PySpy(), lambda work: asyncio.run(work))
         self.board.reset(0, rank=0, generation=0, spawned_at=time.time())
         self.line = BoardLine(self.board.fd, 0)

@@ -87,16 +87,16 @@ def _of_stopped(stopped: list[int], by_rank: Mapping[int, RankEvidence]) -> Judg
     return _certain(f"{ranks_text(stopped)} {are} stopped (process state T) and {verb(stopped, 'runs', 'run')} nothing")
 
 
-def _main_wait(evidence: RankEvidence) -> ThreadWait | None:
-    """Of the rank's own process."""
-    own = evidence.states[0][0] if evidence.states else None
-    return next((wait for wait in evidence.waits if wait.tid == wait.pid and own in (None, wait.pid)), None)
-
-
 def threads_of(evidence: RankEvidence) -> dict[int, Thread]:
     return {
         thread.tid: thread for process in evidence.processes for thread in process.threads if thread.tid is not None
     }
+
+
+def is_at_store(evidence: RankEvidence) -> bool:
+    """Its main thread waits at the job's own store: for another rank."""
+    main = evidence.main_wait
+    return main is not None and main.is_store
 
 
 def _all_at_the_store(by_rank: Mapping[int, RankEvidence], world: tuple[int, ...]) -> bool:
@@ -104,7 +104,7 @@ def _all_at_the_store(by_rank: Mapping[int, RankEvidence], world: tuple[int, ...
     if not world or set(world) - set(by_rank):
         return False
     for evidence in by_rank.values():
-        main = _main_wait(evidence)
+        main = evidence.main_wait
         if main is None or not main.is_store:
             return False
         pretend = ThreadWait(pid=main.pid, tid=main.tid, hold=Hold.LOCK)
@@ -124,7 +124,7 @@ def _all_communicate(
     if any(doing.get(rank) is not Activity.COLLECTIVE for rank in world):
         return False
     for rank in finding.ranks:
-        main = _main_wait(by_rank[rank])
+        main = by_rank[rank].main_wait
         if main is None:
             return False
         pretend = ThreadWait(pid=main.pid, tid=main.tid, hold=Hold.LOCK)
@@ -135,7 +135,7 @@ def _all_communicate(
 
 def _of_rank(evidence: RankEvidence, limit_s: float | None) -> tuple[Opener | None, str]:
     """Who could end what this rank does; nobody, and why; or nobody and nothing: not known."""
-    main = _main_wait(evidence)
+    main = evidence.main_wait
     if main is None:
         return Opener(works=False, does="waits for something that cannot be seen"), ""
     if main.hold in WITHIN or main.hold is Hold.TIMED:

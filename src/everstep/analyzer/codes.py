@@ -170,6 +170,24 @@ _HANGS = (
         "The list of evidence names what could not be read.",
         "Collect flight records (TORCH_FR_BUFFER_SIZE=2000) and py-spy dumps of all ranks.",
     ),
+    Code(
+        "ES-H16",
+        "everybody-waits",
+        "unknown",
+        "No rank is in a collective, and every one of them waits: at the job's store, or for something of its own.",
+        "Acts at once where nobody can answer (all wait at the store); else gives it the time of a doubtful wait.",
+        "The stacks of all ranks; the kernel's word on what each thread waits for.",
+        "Look at the named line: a key of the store that nobody sets, a file or a service that does not answer.",
+    ),
+    Code(
+        "ES-H17",
+        "rank-ended-early",
+        "user",
+        "A rank ended with exit code 0 while the others still needed it.",
+        "Names the rank and the step, restarts all ranks.",
+        "The rank's log ends normally; the others wait in a collective, or say that a connection was closed.",
+        "Give all ranks the same number of steps: an uneven data set, a `break` or a `return` on one rank.",
+    ),
 )
 
 _SLOWNESS = (

@@ -114,7 +114,8 @@ def lay_out(case: Case) -> Bench:
     }
     clusters = cluster(threads)
     doing = {rank: c.activity for c in (*clusters.healthy, *clusters.outliers) for rank in c.ranks}
-    doing |= {rank: Activity.COLLECTIVE for rank, evidence in by_rank.items() if _trains_in_a_thread(evidence, doing)}
+    others = {r for r, e in by_rank.items() if certainty.is_at_store(e) or _trains_in_a_thread(e, doing)}
+    doing |= dict.fromkeys(others, Activity.COLLECTIVE)
     records = [evidence.flight for evidence in case.ranks if evidence.flight is not None]
     positions = Positions(records, {*case.world, *by_rank})
     return Bench(case=case, by_rank=by_rank, positions=positions, clusters=clusters, doing=doing)
@@ -151,8 +152,17 @@ def _findings(bench: Bench) -> list[Finding]:
         *fallbacks.loads(bench.case.at, bench.by_rank),
         *fallbacks.steps(bench.case.at, bench.by_rank),
     ]
-    listed = [*proven, *others, *weaker, *stacked, *stalled, *rest]
+    listed = [*proven, *others, *weaker, *_still(bench, found), *stacked, *stalled, *rest]
     return listed or [fallbacks.nothing(bench.case.at, bench.by_rank, bench.positions)]
+
+
+def _still(bench: Bench, found: list[Finding]) -> list[Finding]:
+    """Nobody is in communication, by record or by stack, but for the job's store."""
+    at_store = {rank for rank, evidence in bench.by_rank.items() if certainty.is_at_store(evidence)}
+    communicate = {rank for rank, doing in bench.doing.items() if doing is Activity.COLLECTIVE}
+    if found or communicate - at_store:
+        return []
+    return fallbacks.everybody_waits(bench.case.at, bench.by_rank, bench.positions)
 
 
 def _narrowed(finding: Finding, bench: Bench) -> Finding:

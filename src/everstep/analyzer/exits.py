@@ -10,6 +10,7 @@ import signal as signals
 import msgspec
 
 from everstep.analyzer.alerts import SeenAlert, blame_of, cause_among, is_cause, verdict_on
+from everstep.analyzer.standing import Hang, Left, is_of_left, left_verdict
 from everstep.model.facts import Alert, ErrorReport, Exit
 from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
 
@@ -45,17 +46,6 @@ class Overdue(msgspec.Struct, frozen=True, kw_only=True):
     says: str
 
 
-class Hang(msgspec.Struct, frozen=True, kw_only=True):
-    """The job stood still. `verdict`: what the evidence said, once it has been looked at."""
-
-    at: float  # last sign of progress
-    ranks: tuple[int, ...]  # silent ones
-    says: str
-    verdict: Verdict | None = None
-    window_s: float = 0.0  # longest silence that would have been usual
-    limit_s: float | None = None  # of the collectives that ranks wait in; None: not known
-
-
 class FailedRestore(msgspec.Struct, frozen=True, kw_only=True):
     """A rank could not begin from the snapshot that it was given."""
 
@@ -76,6 +66,7 @@ class FaultFacts(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[LostNode, ...] = ()
     overdue: tuple[Overdue, ...] = ()
     unrestored: tuple[FailedRestore, ...] = ()
+    left: tuple[Left, ...] = ()  # ranks that ended well before it
     hang: Hang | None = None
     anomaly: Verdict | None = None  # the job ran, and this was wrong with it
     alerts: tuple[SeenAlert, ...] = ()  # what nodes noticed about themselves, lately
@@ -135,6 +126,9 @@ def judge(facts: FaultFacts) -> Verdict:
         return _unrestored_verdict(facts)
     if causes:
         return _exit_verdict(facts, causes[0], causes)
+    if facts.left and (facts.hang is None or is_of_left(facts.left, facts.hang)) and not facts.overdue:
+        seen = [e for e in facts.exits if not e.succeeded]
+        return left_verdict(facts.left, facts.nodes, _evidences(facts, seen), is_hang=facts.hang is not None)
     if facts.hang is not None:
         return hang_verdict(facts, facts.hang)
     if facts.overdue:

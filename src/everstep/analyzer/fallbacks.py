@@ -7,7 +7,7 @@ from everstep.analyzer.clusters import Activity, Clusters
 from everstep.analyzer.finding import Finding
 from everstep.analyzer.metrics import odd_ones_out
 from everstep.analyzer.positions import Positions
-from everstep.analyzer.records import RankEvidence
+from everstep.analyzer.records import Hold, RankEvidence
 from everstep.analyzer.words import fold, ranks_text, verb
 from everstep.model.verdict import Confidence, Evidence
 
@@ -122,6 +122,27 @@ def steps(at: float, by_rank: Mapping[int, RankEvidence]) -> list[Finding]:
             confidence=Confidence.LOW,
             ranks=behind,
             evidence=tuple(Evidence(at=at, source="log", says=f"last step {known[r]}", rank=r) for r in behind[:8]),
+        )
+    ]
+
+
+def everybody_waits(at: float, by_rank: Mapping[int, RankEvidence], positions: Positions) -> list[Finding]:
+    """No record says that anybody waits for another, and the kernel says that every rank waits."""
+    mains = {rank: main for rank, evidence in by_rank.items() if (main := evidence.main_wait) is not None}
+    if not mains or set(positions.world) - set(mains):
+        return []
+    if any(main.hold in (Hold.NOTHING, Hold.UNKNOWN, Hold.ENDED) for main in mains.values()):
+        return []
+    waits: dict[str, list[int]] = {}
+    for rank, main in mains.items():
+        waits.setdefault(main.what or "waits within its process", []).append(rank)
+    listed = "; ".join(f"{ranks_text(ranks)} {what}" for what, ranks in list(waits.items())[:_MAX_LISTED])
+    return [
+        Finding(
+            code="ES-H16",
+            sentence=f"no rank is in a collective, and every one waits: {listed}.",
+            confidence=Confidence.MEDIUM,
+            waiting=tuple(mains),
         )
     ]
 

@@ -226,6 +226,8 @@ class _Edges:
         rank = min(full, key=lambda r: (-len(self.positions.group(self.waits[r][0].group, r).ranks), r))
         entry = self.waits[rank][0]
         group = self.positions.group(entry.group, rank)
+        if group.ranks == (rank,) and not group.complete:
+            return self._alone(at, rank, entry, group)
         return Finding(
             code="ES-H11",
             sentence=f"all ranks of {group.title} entered {operation(entry, group)} with the same arguments, and it "
@@ -234,6 +236,24 @@ class _Edges:
             waiting=tuple(sorted(self.waits)),
             group=group,
             evidence=(_says(at, f"{ranks_text(self.waits)} pending, nobody behind"),),
+        )
+
+    def _alone(self, at: float, rank: int, entry: Collective, group: ParallelGroup) -> Finding | None:
+        """Nobody else has ever been seen in this group, and a group of one waits for nobody: others belong to it, and
+        they wait elsewhere, for this rank."""
+        waiting = tuple(sorted(other for other, behind in self.behind.items() if rank in behind))
+        if not waiting:
+            return None
+        missed, where = self.where[rank]
+        return Finding(
+            code="ES-H05",
+            sentence=f"rank {rank} waits in {operation(entry, group)}, which nobody else entered, and "
+            f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for it in {operation(missed, where)}.",
+            confidence=Confidence.MEDIUM,
+            ranks=(rank,),
+            waiting=waiting,
+            group=where,
+            evidence=(_says(at, f"pending in {operation(entry, group)}{_from(entry)}, alone", rank),),
         )
 
 

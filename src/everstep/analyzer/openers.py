@@ -34,6 +34,9 @@ _SERVANT_FILES = (
 """The same by where a Python thread stands: they write what they are given, or hand on what a child brings."""
 
 
+ACCEPTS = "waits for somebody to connect"
+"""What a thread that serves others does, as evidence says it."""
+
 _TIMED = "waits with a time limit"
 _DOES = {Hold.NOTHING: "works", Hold.TIMED: _TIMED, Hold.DISK: "waits for a disk"}
 
@@ -78,7 +81,7 @@ def _is_lock_held(main: ThreadWait, threads: Mapping[int, Thread]) -> bool:
 
 
 def _opener(wait: ThreadWait, main: ThreadWait, thread: Thread | None, is_held: bool) -> Opener | None:
-    if wait.hold in _NEVER or is_servant(wait, thread):
+    if wait.hold in _NEVER or is_servant(wait, thread, main.pid):
         return None
     if is_held and wait.pid == main.pid and thread is not None:
         return None
@@ -89,8 +92,10 @@ def _opener(wait: ThreadWait, main: ThreadWait, thread: Thread | None, is_held: 
     return Opener(works=works, does=does, who=_who(wait, main, thread), left_s=wait.left_s)
 
 
-def is_servant(wait: ThreadWait, thread: Thread | None) -> bool:
+def is_servant(wait: ThreadWait, thread: Thread | None, main_pid: int) -> bool:
     """It is known to open nothing for others."""
+    if wait.what == ACCEPTS and wait.pid != main_pid and wait.tid != wait.pid:
+        return True  # it hands out what a child of the rank shares
     if thread is None:
         is_idle = wait.name.startswith(_WORKERS) and wait.hold is not Hold.NOTHING
         return wait.tid != wait.pid and (is_idle or wait.name.startswith(_SERVANTS))
@@ -109,7 +114,9 @@ def takes_part(waits: Iterable[ThreadWait], threads: Mapping[int, Thread], main_
     """Whether another thread of the process waits for the other ranks: then that one trains, and the main thread waits
     for it."""
     return any(
-        tid != main_tid and not is_servant(wait, threads[tid]) and activity_of(threads[tid]) is Activity.COLLECTIVE
+        tid != main_tid
+        and not is_servant(wait, threads[tid], main_tid)
+        and activity_of(threads[tid]) is Activity.COLLECTIVE
         for wait in waits
         if (tid := wait.tid) in threads
     )

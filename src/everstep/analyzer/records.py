@@ -180,6 +180,12 @@ class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
     unsupported: tuple[str, ...] = ()  # sources that its node does not have
 
     @property
+    def main_wait(self) -> ThreadWait | None:
+        """What keeps the main thread of the rank's own process."""
+        own = self.states[0][0] if self.states else None
+        return next((wait for wait in self.waits if wait.tid == wait.pid and own in (None, wait.pid)), None)
+
+    @property
     def own(self) -> ProcessStack | None:
         """The rank's own process. None when only stacks of its children could be had: a stopped process gives none."""
         first = self.processes[0] if self.processes else None

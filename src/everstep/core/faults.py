@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge, looks_like_consequence
-from everstep.core import backoff, drills, ending, eviction, examining, flow, standstill, updates
+from everstep.core import backoff, drills, ending, eviction, examining, flow, progress, standstill, updates
 from everstep.core.forming import form_if_possible, ranks_of_slot, start_limit_s
 from everstep.core.frozenmap import FrozenMap, Names
 from everstep.core.policy import Policy
@@ -147,7 +147,9 @@ def open_incident(turn: Turn, facts: FaultFacts) -> None:
         id=f"i{number}",
         opened_at=turn.at,
         generation=turn.state.generation,
-        facts=msgspec.structs.replace(facts, alerts=turn.state.alerts, nodes=_nodes_of_ranks(turn)),
+        facts=msgspec.structs.replace(
+            facts, alerts=turn.state.alerts, nodes=_nodes_of_ranks(turn), left=facts.left or progress.left_ranks(turn)
+        ),
         drill=drills.claim(turn, facts),
     )
     turn.set(incident=incident, num_incidents=number)

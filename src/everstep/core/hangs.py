@@ -7,7 +7,8 @@ node that does not answer, or a shell that does not judge, costs the name of the
 
 import msgspec
 
-from everstep.analyzer.exits import FaultFacts, Hang, judge
+from everstep.analyzer.exits import FaultFacts, judge
+from everstep.analyzer.standing import Hang
 from everstep.core import standstill
 from everstep.core.faults import open_incident, stop_generation
 from everstep.core.frozenmap import Names

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from everstep.analyzer.standing import Left
 from everstep.core import backups, persistence
 from everstep.core.state import Phase
 from everstep.core.turn import Turn
@@ -79,6 +80,16 @@ def _resumed_step(turn: Turn) -> int | None:
     accounts = [worker.account for worker in turn.state.workers.values() if worker.account is not None]
     firsts = [a.first_step for a in accounts if a.counts_own_steps and a.first_step is not None]
     return min(firsts, default=None)
+
+
+def left_ranks(turn: Turn) -> tuple[Left, ...]:
+    """Ranks that ended with exit code 0, of a generation that others are still in."""
+    found = []
+    for worker in turn.state.workers.values():
+        if worker.exit is not None and worker.exit.succeeded:
+            step = worker.account.last_step if worker.account is not None else None
+            found.append(Left(rank=worker.rank, at=worker.exit.at, step=step))
+    return tuple(found)
 
 
 def completed_step(turn: Turn) -> int | None:

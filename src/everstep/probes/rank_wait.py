@@ -6,11 +6,12 @@ waits for somebody of its own rank, that one's wait is inherited (`analyzer.open
 
 from collections.abc import Mapping, Sequence
 
+from everstep.analyzer.certainty import LONGEST_S
 from everstep.analyzer.openers import find_opener
 from everstep.analyzer.records import Hold, Thread, ThreadWait
 from everstep.analyzer.signals import WaitsOn
 from everstep.probes import waiting
-from everstep.probes.thread_waits import thread_waits
+from everstep.probes.thread_waits import thread_wait, thread_waits
 from everstep.probes.waiting import Wait
 
 MAX_PROCESSES = 16
@@ -25,11 +26,28 @@ def find_wait(
     is_busy: bool,
     in_loader: bool,
     threads: Mapping[int, Thread] | None = None,
+    store_port: int | None = None,
 ) -> Wait | None:
     """What the rank waits for that may just be late; None when there is nothing, or it cannot be told. `is_busy`: it or
     a child uses a processor or a disk; as the main thread waits, that is another thread or process, and it waits for
     that one (a pool, a tokenizer's threads). `in_loader`: its stack says that it waits for its loader's processes.
-    `threads`: Python's, by the kernel's number, as they were seen last."""
+    `threads`: Python's, by the kernel's number, as they were seen last. `store_port`: of the job's own store, where a
+    rank waits for other ranks. A timer that outlasts every collective is no reason either."""
+    found = _find(pid, children, is_busy=is_busy, in_loader=in_loader, threads=threads or {})
+    if found is None or found.on is not WaitsOn.OUTSIDE or found.left_s is None:
+        is_outside = found is not None and found.on is WaitsOn.OUTSIDE and not is_busy
+        return None if is_outside and _is_at_store(pid, store_port) else found
+    return None if found.left_s > LONGEST_S else found
+
+
+def _is_at_store(pid: int, store_port: int | None) -> bool:
+    main = thread_wait(pid, pid, store_port) if store_port is not None else None
+    return main is not None and main.is_store
+
+
+def _find(
+    pid: int, children: Sequence[int], *, is_busy: bool, in_loader: bool, threads: Mapping[int, Thread]
+) -> Wait | None:
     processes = (pid, *children[:MAX_PROCESSES])
     states = [waiting.state(each) for each in processes]
     if states[0] != "S":
@@ -46,7 +64,7 @@ def find_wait(
         return own
     if any(each and each in _STUCK for each in states):
         return None
-    return _inherited(processes, threads or {}, polls=polls)
+    return _inherited(processes, threads, polls=polls)
 
 
 def _inherited(processes: Sequence[int], threads: Mapping[int, Thread], *, polls: bool) -> Wait | None:

@@ -9,6 +9,7 @@ import platform
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from everstep.analyzer.openers import ACCEPTS
 from everstep.analyzer.records import Hold, ThreadWait
 from everstep.analyzer.signals import WaitsOn
 from everstep.probes import waiting
@@ -19,6 +20,8 @@ MAX_THREADS = 512
 _STATES = {"T": Hold.STOPPED, "t": Hold.STOPPED, "Z": Hold.ENDED, "X": Hold.ENDED, "R": Hold.NOTHING}
 _MORE_LOCKS = {"x86_64": (449,), "aarch64": (449,)}
 """futex_waitv."""
+
+_ACCEPTS = {"x86_64": (43, 288), "aarch64": (202, 242)}
 
 
 def thread_waits(pids: Sequence[int], store_port: int | None = None) -> list[ThreadWait]:
@@ -72,6 +75,8 @@ def _hold(pid: int, tid: int, state: str, store_port: int | None) -> tuple[Hold,
         return (Hold.TIMED if int(words[4], 16) else Hold.LOCK), "", None, False
     if call == "child":
         return Hold.OWN, "waits for a process of its own", None, False
+    if int(words[0]) in _ACCEPTS.get(platform.machine(), ()):
+        return Hold.OUTSIDE, ACCEPTS, None, False
     wait = waiting._own_wait(pid, tid)
     if wait is None:
         return Hold.UNKNOWN, "", None, False

@@ -19,6 +19,8 @@ import sys
 import threading
 from typing import Any, Protocol
 
+from everstep.worker.naming import name_thread
+
 STALL_SHARE = 0.01
 """Of a step that may be spent waiting. More is felt; less would give up steps that cost nothing."""
 
@@ -170,6 +172,7 @@ class StoreAgreement:
         self._thread.join(_END_LIMIT_S)
 
     def _run(self) -> None:
+        name_thread()
         while not self._is_ending:
             self._wake.wait(LOOK_EVERY_S)
             self._wake.clear()

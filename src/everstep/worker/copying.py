@@ -29,6 +29,7 @@ import torch
 
 from everstep.checkpoint import arena as arenas
 from everstep.checkpoint.packing import copy
+from everstep.worker.naming import name_thread
 from everstep.worker.sealing import Sealing, Unsealed
 
 CHUNK_BYTES = 256 << 20
@@ -264,6 +265,7 @@ class Copier:
             self._on_failed(job)
 
     def _run(self) -> None:
+        name_thread()
         while True:
             with self._changed:
                 while not (self._is_ending or self._is_asked() or self._may_seal()):

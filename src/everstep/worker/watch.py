@@ -19,6 +19,7 @@ import time
 from everstep.wire import local
 from everstep.worker import entered, sampler
 from everstep.worker.board import BoardLine
+from everstep.worker.naming import name_thread
 from everstep.worker.record import flight_record
 from everstep.worker.runtime import current
 from everstep.worker.sequence import Sequence
@@ -65,6 +66,7 @@ class _Ending:
 
 def _run(board: BoardLine, link: socket.socket, ending: _Ending) -> None:
     """Until the agent closes its end, or the program ends."""
+    name_thread()
     sequence = Sequence(lambda: ending.is_set)
     try:
         poll = select.poll()

@@ -56,8 +56,9 @@ _TOLD = {int(Told.EVALUATION): Phase.EVALUATION, int(Told.CHECKPOINT): Phase.CHE
 
 
 class _RankMonitor:
-    def __init__(self, worker: Worker, board: Board) -> None:
+    def __init__(self, worker: Worker, board: Board, store_port: int | None) -> None:
         self.worker = worker
+        self._store_port = store_port
         self._board = board
         self._log = LogProbe((worker.paths.stdout, worker.paths.stderr))
         self.device = DeviceProbe(worker.pid)
@@ -121,7 +122,14 @@ class _RankMonitor:
             return None
         is_busy = device_s is not None and device_s < LOOK_S
         in_loader = activity is Activity.LOADER
-        return find_wait(pid, children, is_busy=is_busy, in_loader=in_loader, threads=self.stack.threads)
+        return find_wait(
+            pid,
+            children,
+            is_busy=is_busy,
+            in_loader=in_loader,
+            threads=self.stack.threads,
+            store_port=self._store_port,
+        )
 
     def wants_stack(self, signals: Signals, now: float) -> bool:
         if self.is_asking or signals.phase == Phase.STARTUP:
@@ -186,7 +194,9 @@ class Monitor:
     def look(self, group: Group, now: float) -> SignalsReported:
         alive = [worker for worker in group.workers.values() if worker.is_alive]
         known = {pid: rank for pid, rank in self._ranks.items() if rank.worker.is_alive}
-        self._ranks = {worker.pid: known.get(worker.pid) or _RankMonitor(worker, self._board) for worker in alive}
+        self._ranks = {
+            worker.pid: known.get(worker.pid) or _RankMonitor(worker, self._board, group.store_port) for worker in alive
+        }
         seen = []
         for rank in self._ranks.values():
             signals = rank.look(now)

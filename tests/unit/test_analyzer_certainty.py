@@ -1,0 +1,164 @@
+"""Certain or doubtful: who could end a wait decides, and what is not known could."""
+
+import msgspec
+import pytest
+
+from everstep.analyzer.certainty import judge
+from everstep.analyzer.clusters import Activity
+from everstep.analyzer.finding import Finding
+from everstep.analyzer.openers import ACCEPTS
+from everstep.analyzer.records import Frame, Hold, ProcessStack, RankEvidence, Thread, ThreadWait
+from everstep.model.verdict import Certainty, Confidence
+
+PID = 100
+DOING = {0: Activity.COLLECTIVE, 1: Activity.BLOCKED}
+
+
+def wait(hold: Hold, tid: int = PID, pid: int = PID, name: str = "python", **more) -> ThreadWait:
+    return ThreadWait(pid=pid, tid=tid, name=name, hold=hold, **more)
+
+
+def python(tid: int, *files: str, name: str = "Thread-1", **more) -> Thread:
+    frames = tuple(Frame("run", file, 7, "/" not in file) for file in files)
+    return Thread(name=name, frames=frames, tid=tid, **more)
+
+
+MAIN = python(PID, "threading.py", "train.py", name="MainThread")
+
+
+def rank(rank: int, *waits: ThreadWait, threads: tuple[Thread, ...] = (MAIN,), state: str = "S") -> RankEvidence:
+    return RankEvidence(
+        rank=rank, waits=waits, states=((PID, state),), processes=(ProcessStack(pid=PID, threads=threads),)
+    )
+
+
+def judged(*waits: ThreadWait, threads: tuple[Thread, ...] = (MAIN,), code: str = "ES-H02", limit_s: float = 1800.0):
+    others = rank(0, wait(Hold.LOCK))
+    finding = Finding(code=code, sentence="it hangs.", confidence=Confidence.HIGH, ranks=(1,))
+    return judge(finding, {0: others, 1: rank(1, *waits, threads=threads)}, DOING, (0, 1), limit_s)
+
+
+@pytest.mark.parametrize("code", ["ES-H03", "ES-H05"])
+def test_what_cannot_meet_is_certain(code):
+    finding = Finding(code=code, sentence="differs.", confidence=Confidence.LOW, ranks=(1,))
+    both = dict.fromkeys((0, 1), Activity.COLLECTIVE)
+    assert judge(finding, {}, both, (0, 1)).certainty is Certainty.CERTAIN
+
+
+def test_an_operation_that_nobody_waits_for_makes_no_circle():
+    finding = Finding(code="ES-H05", sentence="circle.", confidence=Confidence.HIGH, ranks=(0, 1))
+    assert judge(finding, {}, {0: Activity.COLLECTIVE, 1: Activity.PYTHON}, (0, 1)).certainty is Certainty.DOUBTFUL
+
+
+def test_one_stopped_process_is_certain_and_all_of_them_are_somebody_at_a_terminal():
+    finding = Finding(code="ES-H01", sentence="stopped.", confidence=Confidence.HIGH, ranks=(1,))
+    stopped, alive = rank(1, state="T"), rank(0)
+    assert judge(finding, {0: alive, 1: stopped}, DOING, (0, 1)).certainty is Certainty.CERTAIN
+    both = {0: rank(0, state="T"), 1: stopped}
+    assert judge(finding, both, DOING, (0, 1)).certainty is Certainty.DOUBTFUL
+
+
+LIBRARY = [
+    wait(Hold.OUTSIDE, 101, name="gloo_tcp_loop"),
+    wait(Hold.NOTHING, 102, name="gloo_tcp_loop"),
+    wait(Hold.LOCK, 103, name="pt_gloo_runloop"),
+    wait(Hold.LOCK, 104),  # a pool of OpenMP
+    wait(Hold.TIMED, 105, name="pt_autograd_0"),
+    wait(Hold.OUTSIDE, 106, name="everstep-watch"),
+]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        LIBRARY,
+        [*LIBRARY, wait(Hold.LOCK, 107), wait(Hold.LOCK, 200, pid=200)],
+        [*LIBRARY, wait(Hold.OWN, 200, pid=200), wait(Hold.OUTSIDE, 201, pid=200, what=ACCEPTS)],
+        [*LIBRARY, wait(Hold.STOPPED, 200, pid=200)],
+    ],
+    ids=["libraries only", "a thread and a child in locks", "a child that waits for work", "a stopped child"],
+)
+@pytest.mark.parametrize("own", [Hold.LOCK, Hold.OWN])
+def test_a_lock_that_nobody_can_open_is_certain(own, more):
+    verdict = judged(wait(own), *more)
+    assert verdict.certainty is Certainty.CERTAIN, verdict.because
+    assert "no thread and no process of it can open" in verdict.because
+
+
+@pytest.mark.parametrize(
+    ("other", "because", "computes"),
+    [
+        (wait(Hold.OUTSIDE, 107, what="waits for a socket"), "waits for a socket", False),
+        (wait(Hold.TIMER, 107, what="sleeps", left_s=40.0), "sleeps for 40 s more", False),
+        (wait(Hold.TIMED, 107), "waits with a time limit", False),
+        (wait(Hold.NOTHING, 107), "works", True),
+        (wait(Hold.DISK, 107, what="waits for a disk"), "waits for a disk", True),
+        (wait(Hold.UNKNOWN, 107), "may do something", False),
+        (wait(Hold.NOTHING, 107, name="pt_autograd_0"), "works", True),
+        (wait(Hold.TIMER, 200, pid=200, what="sleeps", left_s=9.0), "its process, which sleeps", False),
+        (wait(Hold.UNKNOWN, 0, name="more threads"), "more threads", False),
+    ],
+    ids=str,
+)
+def test_somebody_who_could_open_it_lends_his_own_wait(other, because, computes):
+    verdict = judged(wait(Hold.LOCK), *LIBRARY, other)
+    assert (verdict.certainty, verdict.computes) == (Certainty.DOUBTFUL, computes)
+    assert because in verdict.because
+
+
+@pytest.mark.parametrize(
+    ("file", "hold"),
+    [
+        ("tqdm/_monitor.py", Hold.TIMED),
+        ("torch/utils/data/_utils/pin_memory.py", Hold.TIMED),
+        ("tensorboard/summary/writer/event_file_writer.py", Hold.TIMED),
+        ("everstep/worker/watch.py", Hold.OUTSIDE),
+        ("concurrent/futures/thread.py", Hold.LOCK),
+    ],
+)
+def test_threads_that_serve_nobody_open_nothing(file, hold):
+    threads = (MAIN, python(107, "threading.py", file))
+    assert judged(wait(Hold.LOCK), wait(hold, 107), threads=threads).certainty is Certainty.CERTAIN
+
+
+def test_whoever_holds_the_interpreter_keeps_its_other_threads_from_everything():
+    keeper = msgspec.structs.replace(MAIN, owns_gil=True)
+    waits = (wait(Hold.LOCK), wait(Hold.TIMED, 107))
+    threads = (keeper, python(107, "train.py"))
+    assert judged(*waits, threads=threads).certainty is Certainty.CERTAIN
+    assert judged(*waits, threads=(MAIN, threads[1])).certainty is Certainty.DOUBTFUL
+    native = wait(Hold.OUTSIDE, 108)
+    assert judged(*waits, native, threads=threads).certainty is Certainty.DOUBTFUL, "it needs no interpreter"
+
+
+def test_a_timer_is_no_hope_where_it_outlasts_the_others():
+    soon, late = (wait(Hold.TIMER, what="sleeps", left_s=left) for left in (500.0, 90_000.0))
+    assert judged(soon).certainty is Certainty.DOUBTFUL
+    assert judged(late).certainty is Certainty.CERTAIN
+    assert judged(soon, limit_s=60.0).certainty is Certainty.CERTAIN
+
+
+def test_a_loader_asks_again_and_again_and_only_its_processes_can_answer():
+    asking = (python(PID, "multiprocessing/queues.py", "torch/utils/data/dataloader.py", name="MainThread"),)
+    in_lock, reads = wait(Hold.LOCK, 200, pid=200), wait(Hold.OUTSIDE, 200, pid=200, what="waits for /data/7")
+    assert judged(wait(Hold.TIMED), in_lock, threads=asking).certainty is Certainty.CERTAIN
+    assert judged(wait(Hold.TIMED), reads, threads=asking).certainty is Certainty.DOUBTFUL
+    assert judged(wait(Hold.TIMED), in_lock).certainty is Certainty.DOUBTFUL, "a time limit of its own"
+
+
+def test_everybody_at_the_store_is_certain_unless_a_thread_could_set_the_key():
+    store = wait(Hold.OUTSIDE, what="waits for the job's own store", is_store=True)
+    finding = Finding(code="ES-H16", sentence="all wait.", confidence=Confidence.MEDIUM)
+    doing = dict.fromkeys((0, 1), Activity.COLLECTIVE)
+    ranks = {each: rank(each, store, *LIBRARY) for each in (0, 1)}
+    assert judge(finding, ranks, doing, (0, 1)).certainty is Certainty.CERTAIN
+    assert judge(finding, ranks, doing, (0, 1, 2)).certainty is Certainty.DOUBTFUL, "one was not seen"
+    ranks[1] = rank(1, store, wait(Hold.NOTHING, 107))
+    assert judge(finding, ranks, doing, (0, 1)).certainty is Certainty.DOUBTFUL
+
+
+def test_what_was_not_seen_is_doubtful():
+    assert judged().certainty is Certainty.DOUBTFUL
+    stalled = Finding(code="ES-H11", sentence="stalled.", confidence=Confidence.LOW)
+    both = dict.fromkeys((0, 1), Activity.COLLECTIVE)
+    assert judge(stalled, {0: rank(0), 1: rank(1)}, both, (0, 1)).certainty is Certainty.DOUBTFUL
