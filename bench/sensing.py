@@ -44,7 +44,7 @@ def measure(*, senses: bool, seconds: float) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         (home / "sleep.py").write_text("import time\ntime.sleep(3600)\n")
-        env = {**os.environ, "EVERSTEP_HOME": str(home), "EVERSTEP_TEMPLATE": "off"}
+        env = {**os.environ, "EVERSTEP_HOME": str(home), "EVERSTEP_TWINS": "off"}
         env["EVERSTEP_SENSING"] = "on" if senses else "off"
         run = subprocess.Popen(
             [sys.executable, "-m", "everstep", "run", "--nproc-per-node", "1", str(home / "sleep.py")],

@@ -3,10 +3,9 @@
 `import everstep` is cheap and imports no torch; a name is loaded when it is first used.
 """
 
-from typing import TYPE_CHECKING
-
 from everstep.version import __version__
 
+TYPE_CHECKING = False  # `typing` would be imported into every rank before its program
 if TYPE_CHECKING:
     from everstep.worker.api import paused, phase, step
     from everstep.worker.state import State

@@ -27,7 +27,7 @@ from everstep.model.actions import (
 )
 from everstep.model.facts import Backup, Fetch, Held, RankAccount
 
-FRESH = {"EVERSTEP_TEMPLATE": "off"}
+FRESH = {"EVERSTEP_TWINS": "off"}
 DEADLINE_S = 30.0
 
 

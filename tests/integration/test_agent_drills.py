@@ -16,7 +16,7 @@ from everstep.model.actions import Inject
 from everstep.model.spec import Launch
 from everstep.probes.oom import KernelLog, OomWatch, memory_cgroup, parse_record
 
-FRESH = {"EVERSTEP_TEMPLATE": "off"}
+FRESH = {"EVERSTEP_TWINS": "off"}
 BUSY = "import time\nprint('ready', flush=True)\nwhile True:\n    time.sleep(0.01)\n"
 
 

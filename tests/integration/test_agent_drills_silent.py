@@ -98,7 +98,7 @@ class Job:
 @contextlib.asynccontextmanager
 async def job(tmp_path: Path, program: str) -> AsyncIterator[Job]:
     (tmp_path / "train.py").write_text(program)
-    async with bench(tmp_path, "train.py", nproc=1, env={"EVERSTEP_TEMPLATE": "off"}) as made:
+    async with bench(tmp_path, "train.py", nproc=1, env={"EVERSTEP_TWINS": "off"}) as made:
         await made.start_workers(0)
         started = await made.controller.wait(events.WorkersStarted)
         made_job = Job(made, started.started[0].pid)

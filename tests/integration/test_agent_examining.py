@@ -239,7 +239,7 @@ def test_at_the_limit_it_is_unknown_and_nothing_runs_on(tmp_path):
     """Also where there is no template, and where the agent itself is killed in the middle."""
 
     async def story() -> None:
-        async with hall(tmp_path, ("n0",), env={"EVERSTEP_TEMPLATE": "off"}) as made:
+        async with hall(tmp_path, ("n0",), env={"EVERSTEP_TWINS": "off"}) as made:
             began = time.monotonic()
             (answer,) = await made.examine(ExamKind.ALIGNMENT, ("n0",), limit_s=0.5)
             assert (answer.passed, answer.why) == (None, "alignment: not done within 0.5 s")

@@ -62,7 +62,7 @@ async def until(condition) -> None:
 @contextlib.asynccontextmanager
 async def training(folder: Path) -> AsyncIterator[Trained]:
     (folder / "train.py").write_text(TICK)
-    async with bench(folder, "train.py", nproc=1, env={"EVERSTEP_TEMPLATE": "off"}, start=False) as made:
+    async with bench(folder, "train.py", nproc=1, env={"EVERSTEP_TWINS": "off"}, start=False) as made:
         made.run_dir.mkdir(exist_ok=True)
         (made.run_dir / "spec.json").write_text(json.dumps({"policy": {"node_silent_s": LEASE_S / 0.85}}))
         made.start_agent()

@@ -8,7 +8,7 @@ from everstep.model import events
 from everstep.wire.codec import encode
 from everstep.wire.messages import Ack
 
-FRESH = {"EVERSTEP_TEMPLATE": "off"}
+FRESH = {"EVERSTEP_TWINS": "off"}
 TICK = "import time\nprint('ready', flush=True)\ntime.sleep(600)\n"
 
 

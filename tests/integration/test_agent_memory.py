@@ -14,7 +14,7 @@ from everstep.model.facts import Held
 from everstep.wire import local
 
 BOTH_HELD = tuple(Held(rank=rank, steps=(1, 2), generations=(0, 0)) for rank in (0, 1))
-FRESH = {"EVERSTEP_TEMPLATE": "off"}
+FRESH = {"EVERSTEP_TWINS": "off"}
 
 WRITER = """
 import os, time

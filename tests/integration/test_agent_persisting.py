@@ -18,7 +18,7 @@ from everstep.checkpoint.persist.scanning import scan, scan_all
 from everstep.model import events
 from everstep.model.actions import CommitCheckpoint, PersistSnapshot, StrikeCheckpoint
 
-FRESH = {"EVERSTEP_TEMPLATE": "off"}
+FRESH = {"EVERSTEP_TWINS": "off"}
 LAST = 8
 """WRITER stands there until it is told to go on, so the step is held however late it is asked for."""
 

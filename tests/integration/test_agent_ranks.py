@@ -16,7 +16,7 @@ from everstep.model import events
 from everstep.model.actions import Finish
 from everstep.model.spec import Launch
 
-FRESH = {"EVERSTEP_TEMPLATE": "off"}  # these programs need nothing of what the template imports
+FRESH = {"EVERSTEP_TWINS": "off"}  # these programs need nothing of what the template imports
 
 
 def write(tmp_path: Path, text: str, name: str = "train.py") -> str:
@@ -46,7 +46,7 @@ def test_hello_and_joined_come_first(tmp_path):
             assert isinstance(first, events.NodeJoined)
             assert (first.generation, first.stopped, first.held) == (-1, True, ())
             assert not second.usable
-            assert second.why == "EVERSTEP_TEMPLATE=off"
+            assert second.why == "EVERSTEP_TWINS=off"
 
     asyncio.run(story())
 
@@ -99,7 +99,7 @@ def test_a_killed_rank_is_reported_and_the_next_generation_trains(tmp_path):
             await made.start_workers(1)
             await all_stepped(made, 1)
             again = await made.controller.wait(events.WorkersStarted, lambda e: e.generation == 1)
-            assert {s.how for s in again.started} == {"template"}
+            assert {s.how for s in again.started} == {"twin"}
 
     asyncio.run(story())
 

@@ -14,7 +14,7 @@ from everstep.model import events
 from everstep.model.actions import StopWorkers
 from everstep.model.facts import RankAccount
 
-FRESH = {"EVERSTEP_TEMPLATE": "off"}
+FRESH = {"EVERSTEP_TWINS": "off"}
 
 RANK = """
 import math, os, sys, time

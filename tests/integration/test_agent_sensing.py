@@ -14,7 +14,7 @@ from everstep.model.actions import Inject, StartWorkers
 from everstep.model.facts import Alert
 from everstep.probes.oom import memory_cgroup
 
-FRESH = {"EVERSTEP_TEMPLATE": "off"}
+FRESH = {"EVERSTEP_TWINS": "off"}
 XID = "NVRM: Xid (PCI:0000:{bus}:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
 XID_79 = XID.format(bus=91)
 LINK_DOWN = "mlx5_core 0000:17:00.0 eth4: Link down\n"

@@ -14,7 +14,7 @@ from everstep.model import events
 from everstep.model.actions import CollectEvidence, Inject, StartWorkers
 from everstep.probes.stack import find_py_spy
 
-FRESH = {"EVERSTEP_TEMPLATE": "off"}
+FRESH = {"EVERSTEP_TWINS": "off"}
 QUIET = """
 import os, time
 from everstep.worker.runtime import current

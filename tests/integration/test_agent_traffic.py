@@ -41,7 +41,7 @@ def test_a_download_is_a_sign_of_life_until_it_stops(tmp_path):
         is_sending.set()
         server = await asyncio.start_server(send, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        env = {"EVERSTEP_TEMPLATE": "off", "EVERSTEP_PY_SPY": "off"}
+        env = {"EVERSTEP_TWINS": "off", "EVERSTEP_PY_SPY": "off"}
         async with bench(tmp_path, "train.py", nproc=1, args=(str(port),), env=env, watch_hangs=True) as made:
             start = StartWorkers(
                 why="test", node="n0", generation=0, slot=0, first_rank=0, num_ranks=1, world_size=1, num_slots=1,

@@ -47,7 +47,7 @@ def test_a_worker_that_never_reaches_the_program(launcher: Launcher, tmp_path: P
     stuck.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'import time; time.sleep(600)'\n")
     stuck.chmod(0o755)
     settings = config(tmp_path, start_timeout_s=1.0, max_restarts=1)
-    env = {"PYTHON_EXEC": str(stuck), "EVERSTEP_TEMPLATE": "off"}
+    env = {"PYTHON_EXEC": str(stuck), "EVERSTEP_TWINS": "off"}
     run = launcher.start("--config", settings, "--nproc-per-node", 2, launcher.script(), 3, env=env)
     assert run.wait() == 10, run.story()
     assert set(codes(run)) == {"ES-P04"}

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.agent import exits, imports
+from everstep.agent import ahead, exits
 from everstep.agent.board import Board
 from everstep.agent.channel import Channel
 from everstep.agent.environment import base_environment, rank_environment
@@ -181,29 +181,23 @@ def test_last_output_is_the_end_in_whole_lines(tmp_path):
     assert exits.last_output(tmp_path / "absent") == ""
 
 
-# -- learned imports --
+# -- what is imported ahead --
 
 
-def test_learned_names_are_checked_kept_and_excluded(tmp_path):
-    learned = imports.ImportList()
-    assert learned.learn(["json", "os.path", "../evil", "a b", 3, "json", "x;y", "pkg.sub"]) == 3
-    learned.excluded["pkg"] = "it makes a thread"
-    path = imports.cache_path(tmp_path, "train.py")
-    imports.save(path, learned)
-    again = imports.load(path)
-    assert again == learned
-    assert again.wanted() == [*imports.DEFAULT_MODULES, "json", "os.path"]
+def test_what_is_imported_ahead_is_checked_and_kept(tmp_path):
+    told = ahead.parse(
+        ["json", "os.path", "../evil", "a b", 3, "x;y", "pkg.sub"], {"TORCH_X": "1", "HF_Y": None, "Z": 3}
+    )
+    assert told == ahead.Ahead(modules=["json", "os.path", "pkg.sub"], changed={"TORCH_X": "1", "HF_Y": None})
+    ahead.write(ahead.path_in(tmp_path), told)
+    assert ahead.read(ahead.path_in(tmp_path)) == told
 
 
 @given(st.binary(max_size=60))
-def test_a_damaged_cache_is_an_empty_one(tmp_path_factory, data):
-    path = tmp_path_factory.mktemp("cache") / "x.json"
+def test_a_damaged_list_is_none(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("run") / "ahead.json"
     path.write_bytes(data)
-    assert imports.load(path).modules == []
-
-
-def test_the_cache_is_per_script(tmp_path):
-    assert imports.cache_path(tmp_path, "/a/train.py") != imports.cache_path(tmp_path, "/b/train.py")
+    assert ahead.read(path) in (None, ahead.Ahead())
 
 
 def test_only_library_modules_are_told(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import os
 import time
 
 from everstep.model.facts import RankAccount
-from everstep.worker.board import LINE_BYTES, NAN, UNKNOWN, FloatCell, IntCell
+from everstep.worker.board import LINE_BYTES, NAN, UNKNOWN, FloatCell, IntCell, Phase
 
 
 class Board:
@@ -37,6 +37,12 @@ class Board:
         self._ints[base + IntCell.RANK] = rank
         self._ints[base + IntCell.GENERATION] = generation
         self._floats[base + FloatCell.SPAWNED_AT] = time.time() if spawned_at is None else spawned_at
+
+    def set_entered(self, line: int, at: float) -> None:
+        """The program runs: its process begins with it. Before the worker writes anything itself."""
+        base = line * LINE_BYTES // 8
+        self._floats[base + FloatCell.ENTERED_AT] = at
+        self._ints[base + IntCell.PHASE] = Phase.ENTERED
 
     def account(self, line: int, *, ended_at: float | None = None) -> RankAccount:
         """What the line says now."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from everstep.model.actions import StartWorkers
 from everstep.model.spec import RunSpec
 
-_PRIVATE = ("EVERSTEP_LINK_FD", "EVERSTEP_TEMPLATE_FD", "EVERSTEP_AGENT_PID")
+_PRIVATE = ("EVERSTEP_LINK_FD", "EVERSTEP_TWINS_FD", "EVERSTEP_AGENT_PID")
 WARD_VARIABLE = "EVERSTEP_WARD"
 """Marks every process below one agent; see agent/warden.py."""
 

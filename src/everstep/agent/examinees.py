@@ -1,6 +1,5 @@
-"""The processes of one examination on this node: forked from the template where there is one, fresh interpreters
-otherwise. They are workers whose program is ours, so they end with the agent like any worker, and what a drill does to
-the machine happens to them too.
+"""The processes of one examination on this node: fresh interpreters. They are workers whose program is ours, so they
+end with the agent like any worker, and what a drill does to the machine happens to them too.
 """
 
 import asyncio
@@ -20,8 +19,7 @@ from everstep.agent.ailments import Ailments
 from everstep.agent.board import Board
 from everstep.agent.channel import Channel
 from everstep.agent.reaping import Ended, Reaper
-from everstep.agent.starting import TEMPLATE_WAIT_S, Home
-from everstep.agent.template import Template
+from everstep.agent.starting import Home
 from everstep.agent.warden import Warden
 from everstep.errors import EverstepError
 from everstep.preflight.stoptime.request import Request, Said
@@ -54,18 +52,12 @@ class Examinees:
         self._ended = asyncio.Event()
         self.all: list[Examinee] = []
 
-    async def start(self, requests: Sequence[Request], template: Template | None) -> None:
+    def start(self, requests: Sequence[Request]) -> None:
         """All of them. Raises EverstepError, OSError; what was started by then is there for `end`."""
-        if template is not None:
-            why = await template.wait_parked(len(requests), TEMPLATE_WAIT_S)
-            if why:
-                _log.info("examined in fresh interpreters: %s", why)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._board = Board(len(requests))
         for request in requests:
-            self._start(request, template)
-        if template is not None:
-            template.park(self._home.nproc)  # the next ranks must not wait for what was taken here
+            self._start(request)
 
     async def wait(self) -> None:
         """Until all have ended."""
@@ -90,14 +82,10 @@ class Examinees:
         if self._board is not None:
             self._board.close()
 
-    def _start(self, request: Request, template: Template | None) -> None:
+    def _start(self, request: Request) -> None:
         assert self._board is not None
-        parked = template.take() if template is not None else None
         # Our own program needs our own interpreter, whatever PYTHON_EXEC says of the user's.
-        if parked is not None:
-            pid, link = parked.pid, parked.link
-        else:
-            pid, link = spawn.spawn_worker(self._home.base_env, sys.executable)
+        pid, link = spawn.spawn_worker(self._home.base_env, sys.executable)
         examinee = Examinee(pid)
         self.all.append(examinee)
         self._warden.tell_session(pid)

@@ -14,7 +14,6 @@ from everstep.agent.ailments import Ailments
 from everstep.agent.examinees import Examinee, Examinees
 from everstep.agent.reaping import Reaper
 from everstep.agent.starting import Home
-from everstep.agent.template import Template
 from everstep.agent.warden import Warden
 from everstep.errors import EverstepError
 from everstep.model.actions import ExamineNode
@@ -52,7 +51,7 @@ class Examiner:
         self._task: asyncio.Task[None] | None = None
         self._why_ended = ""
 
-    def take(self, action: ExamineNode, template: Template | None, why_not: str) -> None:
+    def take(self, action: ExamineNode, why_not: str) -> None:
         """Begin it, or answer again. `why_not`: it cannot be done now."""
         answer = self._answers.get(action.exam)
         if answer is not None:
@@ -62,7 +61,7 @@ class Examiner:
         elif self._current is None or self._current.exam != action.exam:
             before, self._current = self._task, action
             self._cancel(f"examination {action.exam} came")
-            self._task = asyncio.ensure_future(self._examine(action, template, before))
+            self._task = asyncio.ensure_future(self._examine(action, before))
 
     async def end(self, why: str) -> None:
         """End what is under way; nothing of it runs when this returns."""
@@ -75,9 +74,7 @@ class Examiner:
             self._why_ended = why
             self._task.cancel()
 
-    async def _examine(
-        self, action: ExamineNode, template: Template | None, before: "asyncio.Task[None] | None"
-    ) -> None:
+    async def _examine(self, action: ExamineNode, before: "asyncio.Task[None] | None") -> None:
         began = time.monotonic()
         folder = self._home.run_dir / "nodes" / self._node / "exams" / action.exam.replace("/", "-")
         examinees = Examinees(self._home, self._reaper, self._warden, self._ailments, folder)
@@ -86,7 +83,7 @@ class Examiner:
             async with asyncio.timeout(action.limit_s):
                 if before is not None:
                     await asyncio.wait((before,))
-                await examinees.start(self._requests(action), template)
+                examinees.start(self._requests(action))
                 await examinees.wait()
         except TimeoutError:
             failure = f"not done within {action.limit_s:g} s"

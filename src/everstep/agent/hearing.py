@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from everstep.agent import drills, granting
+from everstep.agent import ahead, drills, granting
+from everstep.agent.ahead import Ahead
 from everstep.agent.memory import Memory
 from everstep.agent.watching.observing import Observing
 from everstep.agent.workers import Group, Worker
@@ -35,7 +36,9 @@ class Hearing:
         report: Callable[[events.Event], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         account: Callable[[Worker], RankAccount],
-        on_modules: Callable[[list[object]], None],
+        on_ahead: Callable[[Ahead], None],
+        on_twin: Callable[[Worker, dict[str, Any], int], None],
+        on_no_twin: Callable[[Worker, str], None],
         on_all_stepped: Callable[[], None],
     ) -> None:
         self._node = node
@@ -44,7 +47,9 @@ class Hearing:
         self._report = report
         self._spawn = spawn
         self._account = account
-        self._on_modules = on_modules
+        self._on_ahead = on_ahead
+        self._on_twin = on_twin
+        self._on_no_twin = on_no_twin
         self._on_all_stepped = on_all_stepped
         self._group: Group | None = None
         self._world_size = 1
@@ -57,14 +62,18 @@ class Hearing:
 
     def take(self, worker: Worker, frame: local.Frame, fds: list[int]) -> None:
         """One frame of a rank. Never raises for what is in it."""
+        twin = fds.pop(0) if fds and isinstance(frame.get("twin"), dict) else None
         for fd in fds:
-            os.close(fd)  # workers have none to give
+            os.close(fd)  # workers have no others to give
         try:
-            if "mark" in frame:
-                worker.has_entered = True
-                self._ring(worker)
+            if twin is not None:
+                self._on_twin(worker, frame["twin"], twin)
+            elif "no_twin" in frame:
+                self._on_no_twin(worker, str(frame["no_twin"]))
+            elif "mark" in frame or "listens" in frame:
+                self._on_mark(worker, str(frame.get("mark", "")))
             elif "modules" in frame and isinstance(frame["modules"], list):
-                self._on_modules(frame["modules"])
+                self._on_ahead(ahead.parse(frame["modules"], frame.get("changed")))
             elif "memory" in frame:
                 self._spawn(self._grant(worker, granting.asked(frame["memory"])))
             elif "drilled" in frame:
@@ -77,6 +86,12 @@ class Hearing:
                 self._observing.take(self._group, worker, frame)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             _log.warning("rank %d: frame not understood: %s: %s", worker.rank, type(error).__name__, error)
+
+    def _on_mark(self, worker: Worker, mark: str) -> None:
+        """A rank whose program runs natively enters it with its process, and listens once torch has been imported."""
+        worker.has_entered |= mark != "entered" or not worker.is_native
+        if mark:
+            self._ring(worker)
 
     def _ring(self, worker: Worker) -> None:
         """Marks of one loop turn go together: ranks reach them at about the same time."""

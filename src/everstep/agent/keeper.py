@@ -26,6 +26,7 @@ class Keeper:
         self._first = asyncio.Event()
         self._channel: Channel | None = None
         if fd is not None:
+            os.set_inheritable(fd, False)  # no rank is to have it
             self._channel = Channel(socket.socket(fileno=fd), self._on_frame, self._on_closed)
 
     async def receive(self, memory: Memory) -> None:

@@ -35,7 +35,6 @@ from everstep.agent.senses.aside import aside
 from everstep.agent.senses.starting import sense
 from everstep.agent.starting import Home
 from everstep.agent.streams import Origin
-from everstep.agent.template import everstep_home
 from everstep.agent.warden import Warden
 from everstep.agent.watching import observing
 from everstep.agent.watching.monitor import LOOK_S
@@ -175,7 +174,8 @@ class _Agent:
 
     async def _sense(self, node: Node, link: Link) -> None:
         options = self._options
-        await sense(options.node, link.report, run_dir=options.run_dir, home=everstep_home(), rank_of=node.rank_of)
+        home = Path(os.environ.get("EVERSTEP_HOME") or Path.home() / ".everstep")
+        await sense(options.node, link.report, run_dir=options.run_dir, home=home, rank_of=node.rank_of)
 
     def _make(
         self, keeper: Keeper, memory: Memory, reaper: Reaper, over: asyncio.Event

@@ -5,6 +5,7 @@ counted, what is asked for twice is answered twice and done once.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -14,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from everstep.agent import drills, imports, workers
+from everstep.agent import ahead, drills, workers
+from everstep.agent.ahead import Ahead
 from everstep.agent.ailments import Ailments
 from everstep.agent.board import Board
 from everstep.agent.copies import saving
@@ -24,7 +26,7 @@ from everstep.agent.hearing import Hearing
 from everstep.agent.memory import Memory
 from everstep.agent.reaping import Reaper
 from everstep.agent.starting import Home, Starter
-from everstep.agent.template import Template, TemplateNews, everstep_home
+from everstep.agent.twins import NO_TWIN, Twins
 from everstep.agent.versions.trial import Trials
 from everstep.agent.warden import Warden
 from everstep.agent.watching import collecting
@@ -33,6 +35,7 @@ from everstep.agent.watching.observing import Observing
 from everstep.agent.watching.slow_rounds import SlowRounds
 from everstep.agent.watching.stacks import Stacks
 from everstep.agent.workers import Group, Worker
+from everstep.errors import EverstepError
 from everstep.model import actions as act
 from everstep.model import events
 from everstep.model.facts import RankAccount
@@ -41,9 +44,9 @@ from everstep.wire.messages import Command
 
 PROGRESS_S = 2.0
 QUIET_S = 0.3
-"""After the last rank's first step, before the template is fed and forks the next workers: not during recovery."""
-LATEST_PARK_S = 5.0
-"""For programs that never take a step."""
+"""After the last rank's first step, before twins import what ranks have imported since: not during recovery."""
+SPARES_S = 1.0
+"""A node that has got no ranks so long after it has joined is a standby."""
 END_GRACE_S = 5.0
 
 _log = logging.getLogger(__name__)
@@ -75,13 +78,13 @@ class Node:
         self._monitor = Monitor(node, self._board, Stacks(reaper), self._spawn)
         self._slow_rounds = SlowRounds(node, self._board, home.policy.slow_round_s)
         self._observing = Observing(node, report)
-        self._hearing = self._listen()
         self._copies = copies
         self._ailments = Ailments()
         self._examiner = Examiner(node, home, reaper=reaper, warden=warden, ailments=self._ailments, report=report)
         self._trials = Trials(node, home.run_dir / "nodes" / node, home.base_env, reaper, report)
         self._spec: RunSpec | None = None
-        self._template: Template | None = None
+        self._twins = Twins(reaper, warden.tell_session, self._report_twins)
+        self._hearing = self._listen()
         self._starter: Starter | None = None
         self._group: Group | None = None
         self._fence = -1  # newest generation that was started or stopped here
@@ -91,6 +94,8 @@ class Node:
         self._task: asyncio.Task[None] | None = None  # the start or stop under way
         self._side_tasks: set[asyncio.Task[None]] = set()
         self._park_timer: asyncio.TimerHandle | None = None
+        self._spare_timer: asyncio.TimerHandle | None = None
+        self._told_twins: tuple[bool, str] | None = None
         self._num_stale = 0
 
     def _listen(self) -> Hearing:
@@ -101,7 +106,9 @@ class Node:
             report=self._report,
             spawn=self._spawn,
             account=self._account,
-            on_modules=self._on_modules,
+            on_ahead=self._learn_ahead,
+            on_twin=self._on_twin,
+            on_no_twin=lambda worker, why: self._twins.refuse(worker.local_rank, why),
             on_all_stepped=self._on_all_stepped,
         )
 
@@ -161,7 +168,7 @@ class Node:
                 self._drop(action.generation, "ExamineNode")
             case act.ExamineNode():
                 why_not = "ranks of the job run on this node" if self._lives() else ""
-                self._examiner.take(action, self._template, why_not)
+                self._examiner.take(action, why_not)
             case act.Inject():
                 self._spawn(self._inject(action))
             case act.Finish():
@@ -217,14 +224,14 @@ class Node:
             self._task.cancel()
         for task in self._side_tasks:
             task.cancel()
-        if self._park_timer is not None:
-            self._park_timer.cancel()
+        for timer in (self._park_timer, self._spare_timer):
+            if timer is not None:
+                timer.cancel()
         if self._group is not None:
             await self._group.stop(grace_s)
         await self._examiner.end("the run is over")
         await self._copies.close()
-        if self._template is not None:
-            self._template.close()
+        self._twins.close()
         if self._starter is not None:
             self._starter.close()
         self._board.close()
@@ -233,21 +240,32 @@ class Node:
     # -- start and stop ----------------------------------------------------------------------------------------------
 
     def _set_up(self, spec: RunSpec) -> None:
-        self._starter = Starter(self._home, spec, self._board, self._memory, None, self._ailments)
-        why = self._starter.why_fresh()
-        if why:
-            self._on_template_news(TemplateNews(usable=False, why=why))
+        if spec.cwd:
+            with contextlib.suppress(OSError):  # it is gone: what the program makes of that is its own
+                os.chdir(spec.cwd)  # where programs are started; an interpreter looks up its script before we can move
+        self._starter = Starter(self._home, spec, self._board, self._memory, self._twins, self._ailments)
+        self._report_twins()
+        self._spare_timer = asyncio.get_running_loop().call_later(SPARES_S, self._start_spares)
+
+    def _start_spares(self) -> None:
+        """Nobody has asked for ranks here: this node waits, and what it waits with is warm."""
+        if self._fence >= 0 or self._starter is None:
             return
-        self._template = Template(
-            env=self._home.base_env,
-            log_path=self._home.run_dir / "nodes" / self.node / "template.log",
-            cache=imports.cache_path(everstep_home(), spec.program),
-            reaper=self._reaper,
-            on_news=self._on_template_news,
-        )
-        self._starter = Starter(self._home, spec, self._board, self._memory, self._template, self._ailments)
-        self._template.start()
-        self._template.park(self._home.nproc)
+        for local_rank in range(self._home.nproc):
+            try:
+                self._starter.start_spare(local_rank, self._home.run_dir / "nodes" / self.node)
+            except (EverstepError, OSError) as error:
+                _log.warning("no spare for local rank %d: %s", local_rank, error)
+        self._spawn(self._warm_spares())
+
+    async def _warm_spares(self) -> None:
+        """When some other node knows what ranks import later, spares import it ahead."""
+        while self._fence < 0:
+            await asyncio.sleep(SPARES_S)
+            told = ahead.read(ahead.path_in(self._home.run_dir))
+            if told is not None:
+                self._twins.learn(told)
+                await self._twins.import_ahead()
 
     def _on_start(self, action: act.StartWorkers) -> None:
         if action.generation < self._fence:
@@ -284,20 +302,18 @@ class Node:
             reaper=self._reaper,
             on_frame=self._hearing.take,
             on_exit=self._on_exit,
-            is_parking=self._template.is_parking if self._template is not None else lambda: False,
+            is_parking=lambda: self._twins.is_waking,
             store_port=action.store_port,
         )
         self._group = group
         self._hearing.begin(group, action.world_size)
-        why, failed = await asyncio.gather(
-            self._starter.prepare(action.num_ranks, action.version), self._copies.prepare(action)
-        )
-        self._started = failed or await self._starter.start_all(
-            self.node, action, group, why, self._warden.tell_session
-        )
+        failed = await self._copies.prepare(action)
+        if failed is None:
+            prepared = await self._starter.prepare(action)
+            self._started = await self._starter.start_all(self.node, action, group, prepared, self._warden.tell_session)
+        else:
+            self._started = failed
         self._report(self._started)
-        if isinstance(self._started, events.WorkersStarted):
-            self._park_timer = asyncio.get_running_loop().call_later(LATEST_PARK_S, self._feed_template)
 
     async def _stop(self, action: act.StopWorkers) -> None:
         self._cancel_parking()
@@ -351,22 +367,36 @@ class Node:
         if failed is not None:
             self._report(failed)
 
-    def _on_template_news(self, news: TemplateNews) -> None:
-        _log.info("template: %s", news)
-        self._report(events.TemplateReported(at=time.time(), node=self.node, **msgspec.structs.asdict(news)))
+    def _report_twins(self) -> None:
+        """Whether ranks of this node could go on from twins."""
+        if self._starter is None:
+            return
+        why = self._starter.why_cold() or next(filter(None, map(self._twins.why_not, range(self._home.nproc))), "")
+        event = events.TemplateReported(
+            at=time.time(), node=self.node, usable=not why, why=why, num_modules=self._twins.num_modules
+        )
+        if why != NO_TWIN and (event.usable, event.why) != self._told_twins:
+            self._told_twins = event.usable, event.why
+            self._report(event)
 
-    def _on_modules(self, names: list[object]) -> None:
-        if self._template is not None:
-            self._template.learn(names)
+    def _on_twin(self, worker: Worker, told: dict[str, Any], fd: int) -> None:
+        group = self._group
+        if group is None or group.workers.get(worker.rank) is not worker or worker.placed is None:
+            os.close(fd)
+            return
+        self._twins.add(worker.local_rank, told, fd, worker.placed, worker.paths.stdout, worker.paths.stderr)
+
+    def _learn_ahead(self, told: Ahead) -> None:
+        if self._twins.learn(told):
+            ahead.write(ahead.path_in(self._home.run_dir), told)
 
     def _on_all_stepped(self) -> None:
         self._cancel_parking()
-        self._park_timer = asyncio.get_running_loop().call_later(QUIET_S, self._feed_template)
+        self._park_timer = asyncio.get_running_loop().call_later(QUIET_S, self._import_ahead)
 
-    def _feed_template(self) -> None:
+    def _import_ahead(self) -> None:
         self._park_timer = None
-        if self._template is not None:
-            self._template.refresh(self._home.nproc)
+        self._spawn(self._twins.import_ahead())
 
     def _cancel_parking(self) -> None:
         if self._park_timer is not None:

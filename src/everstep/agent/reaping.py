@@ -1,6 +1,6 @@
 """Who of our children ended, and how. The one place in the agent that waits for processes.
 
-The agent is a child subreaper: parked workers come to it from the template, and so does everything that a dead worker
+The agent is a child subreaper: twins come to it from their ranks, and so does everything that a dead worker
 leaves behind. So it has to wait for any child, and SIGCHLD is what tells it about all of them. A pid that we have not
 reaped cannot be given to another process, which makes signals by pid safe.
 
@@ -80,7 +80,7 @@ class Reaper:
 
     def adopted(self) -> list[int]:
         """Children that nobody watches: what dead processes left behind."""
-        return [pid for pid in _children_of_main_thread() if pid not in self._watched]
+        return [pid for pid in children() if pid not in self._watched]
 
     def _tell(self, ended: Ended) -> None:
         on_end = self._watched.pop(ended.pid, None)
@@ -92,7 +92,7 @@ class Reaper:
             del self._unclaimed[next(iter(self._unclaimed))]
 
 
-def _children_of_main_thread() -> list[int]:
+def children() -> list[int]:
     """Of this process. Empty where the kernel does not tell."""
     pid = os.getpid()
     try:

@@ -1,8 +1,9 @@
-"""Starts one rank: from a parked worker if there is one, from a fresh interpreter otherwise, and says which and why.
+"""Starts one rank: from its twin if there is one, as a fresh interpreter otherwise, and says which and why.
 
 Used by `agent/node.py` for every rank of a StartWorkers. From the assignment on all workers are alike.
 """
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -21,7 +22,7 @@ from everstep.agent.channel import Channel
 from everstep.agent.memory import Memory
 from everstep.agent.paths import Paths
 from everstep.agent.pump import Pump
-from everstep.agent.template import Template
+from everstep.agent.twins import NO_TWIN, Awake, Twins
 from everstep.agent.versions import placing
 from everstep.agent.watching.watch_link import WatchLink
 from everstep.agent.workers import Group, Worker
@@ -35,9 +36,7 @@ from everstep.model.versions import Version
 from everstep.probes.oom import KernelLog
 from everstep.wire import local
 
-TEMPLATE_WAIT_S = 60.0
-"""How long ranks wait for a template that is still importing. Fresh interpreters would import the same modules once
-per rank, on the same disk, so waiting is the quicker way unless the template hangs."""
+_SPARE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +55,13 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     pump: Pump = msgspec.field(default_factory=Pump)
 
 
+class Prepared(msgspec.Struct, kw_only=True):
+    """By local rank: the process that goes on from its twin, or why there is none."""
+
+    awake: dict[int, Awake] = {}
+    why: dict[int, str] = {}
+
+
 class Starter:
     """Knows how to make workers on this node."""
 
@@ -65,42 +71,53 @@ class Starter:
         spec: RunSpec,
         board: Board,
         memory: Memory,
-        template: Template | None,
+        twins: Twins,
         ailments: Ailments | None = None,
     ) -> None:
         self._home = home
         self._spec = spec
         self._board = board
         self._memory = memory
-        self._template = template
+        self._twins = twins
         self._ailments = ailments or Ailments()
         self._log = KernelLog()
 
-    async def prepare(self, num_ranks: int, version: Version | None = None) -> str:
-        """Wait for parked workers. Empty, or why there are none."""
-        why = self.why_fresh(version)
-        if why or self._template is None:
-            return why
-        return await self._template.wait_parked(num_ranks, TEMPLATE_WAIT_S)
+    async def prepare(self, action: StartWorkers) -> "Prepared":
+        """Have twins go on, where there are any; why not, where there are none."""
+        prepared = Prepared()
+        why = self.why_cold(action.version)
+        if why:
+            return Prepared(why=dict.fromkeys(range(action.num_ranks), why))
+        placed = placing.place(self._spec, action.version, self._home.base_env)
+        local_ranks = range(action.num_ranks)
+        woken = await asyncio.gather(
+            *(self._twins.wake(each, placed, self._environment(action, each, placed)) for each in local_ranks)
+        )
+        for local_rank, answer in zip(local_ranks, woken, strict=True):
+            if isinstance(answer, Awake):
+                prepared.awake[local_rank] = answer
+            else:
+                prepared.why[local_rank] = answer
+        return prepared
 
-    def why_fresh(self, version: Version | None = None) -> str:
-        """Why the template is out of the question for this program; empty if it is not."""
+    def why_cold(self, version: Version | None = None) -> str:
+        """Why twins are out of the question for this program; empty if they are not."""
         if self._spec.launch is Launch.COMMAND:
-            return "the program is not run by our interpreter (--no-python)"
-        if self._home.base_env.get("EVERSTEP_TEMPLATE", "").lower() in {"0", "off", "no"}:
-            return f"EVERSTEP_TEMPLATE={self._home.base_env['EVERSTEP_TEMPLATE']}"
-        if self._python() != sys.executable:
-            return f"PYTHON_EXEC={self._python()}"
-        return placing.why_fresh(version)
+            return "the program is not run by an interpreter (--no-python)"
+        if self._home.base_env.get("EVERSTEP_TWINS", "").lower() in {"0", "off", "no"}:
+            return f"EVERSTEP_TWINS={self._home.base_env['EVERSTEP_TWINS']}"
+        if not self._is_native(placing.place(self._spec, version, self._home.base_env)):
+            return "the program is run by an interpreter of ours (--run-path, or a module of another version)"
+        return ""
 
     async def start_all(
-        self, node: str, action: StartWorkers, group: Group, why: str, on_process: Callable[[int], None]
+        self, node: str, action: StartWorkers, group: Group, prepared: "Prepared", on_process: Callable[[int], None]
     ) -> WorkersStarted | WorkersFailedToStart:
-        """All of them, or none. `why`: they are not forked from the template because of this."""
+        """All of them, or none."""
         started: list[Started] = []
         try:
             for local_rank in range(action.num_ranks):
-                started.append(self.start(action, local_rank, group, why))
+                started.append(self.start(action, local_rank, group, prepared))
                 on_process(started[-1].pid)
         except (EverstepError, OSError) as error:
             _log.exception("starting generation %d", action.generation)
@@ -108,28 +125,34 @@ class Starter:
             return WorkersFailedToStart(at=time.time(), node=node, generation=action.generation, why=str(error))
         return WorkersStarted(at=time.time(), node=node, generation=action.generation, started=tuple(started))
 
-    def start(self, action: StartWorkers, local_rank: int, group: Group, why: str) -> Started:
+    def start(self, action: StartWorkers, local_rank: int, group: Group, prepared: "Prepared") -> Started:
         """Make one rank's process and give it its assignment. Raises EverstepError, OSError."""
         rank = action.first_rank + local_rank
         placed = placing.place(self._spec, action.version, self._home.base_env)
         paths = self._paths(action, rank, local_rank)
         spawned_at = time.time()
         self._board.reset(local_rank, rank=rank, generation=action.generation, spawned_at=spawned_at)
-        parked = self._template.take() if self._template is not None and not self.why_fresh(action.version) else None
+        env = self._environment(action, local_rank, placed)
+        awake = prepared.awake.get(local_rank)
         with streams.open_streams(
             self._home.origin, self._spec, paths, local_rank=local_rank, pump=self._home.pump
         ) as standard:
-            if parked is not None:
-                pid, link, how, why = parked.pid, parked.link, "template", ""
+            if awake is not None:
+                pid, link, how, why = awake.pid, awake.link, "twin", awake.stage
+                awake.prefix.copy_to(paths.stdout, paths.stderr)
             else:
-                pid, link = spawn.spawn_worker(placed.env, self._python(), standard)
-                how = "command" if self._spec.launch is Launch.COMMAND else "fresh"
-                why = why or "no parked worker was left"
+                pid, link, how = self._start_cold(placed, env, standard)
+                why = prepared.why.get(local_rank, NO_TWIN)
             worker = Worker(
                 rank=rank, local_rank=local_rank, pid=pid, paths=paths, log=self._log, drain=self._home.pump.drain
             )
+            worker.placed, worker.is_native = placed, self._is_native(placed)
             group.add(worker, _channel_of(link))
-            self._assign(action, worker, placed, standard)
+            has_streams = worker.is_native and awake is None
+            self._assign(action, worker, placed, env, () if has_streams else standard)
+        if worker.is_native:
+            self._board.set_entered(local_rank, spawned_at)
+            group.entered(worker)
         return Started(rank=rank, pid=pid, how=how, why=why, at=spawned_at)
 
     def _paths(self, action: StartWorkers, rank: int, local_rank: int) -> Paths:
@@ -143,37 +166,84 @@ class Starter:
             streams=streams.kept_streams(self._spec, local_rank),
         )
 
-    def close(self) -> None:
-        self._log.close()
+    def start_spare(self, local_rank: int, folder: Path) -> None:
+        """A process that runs the program up to the first question who it is. Raises EverstepError, OSError."""
+        placed = placing.place(self._spec, None, self._home.base_env)
+        if self.why_cold():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        stdout, stderr = folder / f"spare-{local_rank}.stdout.log", folder / f"spare-{local_rank}.stderr.log"
+        out, err = (os.open(path, _SPARE_FLAGS, 0o644) for path in (stdout, stderr))
+        fds = (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), out, err)
+        try:
+            command = self._command(placed)
+            pid, link = spawn.spawn_program(command, placed.env, fds, is_spare=True)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        self._twins.add_spare(local_rank, pid, link, placed, stdout, stderr)
 
     def _published(self, action: StartWorkers, local_rank: int) -> Path | None:
         if action.slot >= len(self._spec.published_logs):
             return None
         return Path(self._spec.published_logs[action.slot]) / f"attempt_{action.generation}" / str(local_rank)
 
-    def _assign(self, action: StartWorkers, worker: Worker, placed: placing.Placed, standard: streams.Fds) -> None:
-        env = environment.rank_environment(
+    def _start_cold(
+        self, placed: placing.Placed, env: Mapping[str, str], standard: streams.Fds
+    ) -> tuple[int, socket.socket, str]:
+        if self._is_native(placed):
+            return *spawn.spawn_program(self._command(placed), env, standard), "fresh"
+        how = "command" if self._spec.launch is Launch.COMMAND else "fresh"
+        return *spawn.spawn_worker(placed.env, self._python(), standard), how
+
+    def _is_native(self, placed: placing.Placed) -> bool:
+        """An interpreter runs it as it would under torchrun, without a frame of ours."""
+        launch = self._spec.launch
+        return launch is Launch.SCRIPT or (launch is Launch.MODULE and placed.moved is None)
+
+    def _command(self, placed: placing.Placed) -> list[str]:
+        module = ["-m"] if self._spec.launch is Launch.MODULE else []
+        return [self._python(), "-u", *module, placed.program, *placed.args]
+
+    def _cwd(self) -> str:
+        return self._spec.cwd or os.getcwd()  # noqa: PTH109
+
+    def _environment(self, action: StartWorkers, local_rank: int, placed: placing.Placed) -> dict[str, str]:
+        rank = action.first_rank + local_rank
+        return environment.rank_environment(
             placed.env,
             self._spec,
             action,
-            local_rank=worker.local_rank,
+            local_rank=local_rank,
             run=self._home.run,
             max_restarts=self._home.max_restarts,
-            error_file=worker.paths.error_file,
+            error_file=self._home.run_dir / "errors" / f"gen-{action.generation}" / f"rank-{rank}.json",
         )
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _assign(
+        self,
+        action: StartWorkers,
+        worker: Worker,
+        placed: placing.Placed,
+        env: Mapping[str, str],
+        standard: tuple[int, ...],
+    ) -> None:
         frame = {
             "do": "assign",
             "rank": worker.rank,
             "local_rank": worker.local_rank,
             "generation": action.generation,
             "world_size": action.world_size,
-            "env": env,
+            "env": dict(env),
             "program": placed.program,
             "args": placed.args,
             "moved": placed.moved,
             "launch": str(self._spec.launch),
-            "cwd": self._spec.cwd or os.getcwd(),  # noqa: PTH109
-            "streams": True,  # the first three descriptors are its 0, 1 and 2
+            "cwd": self._cwd(),
+            "streams": bool(standard),  # the first three descriptors are its 0, 1 and 2
             "error_file": str(worker.paths.error_file),
             "resume_step": action.resume_step,
             "digest_every": self._home.policy.digest_every,

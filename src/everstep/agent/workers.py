@@ -19,6 +19,7 @@ from everstep.agent.channel import Channel
 from everstep.agent.classifying import explain_end
 from everstep.agent.paths import Paths
 from everstep.agent.reaping import Ended, Reaper
+from everstep.agent.versions.placing import Placed
 from everstep.agent.watching.watch_link import WatchLink
 from everstep.model.facts import Exit, RankAccount
 from everstep.probes.oom import KernelLog, OomWatch
@@ -65,7 +66,9 @@ class Worker:
         self.ended: Ended | None = None
         self.stopped_at: float | None = None  # when it got our SIGTERM or SIGKILL
         self.was_killed = False
-        self.has_entered = False  # its program runs; before, a drill's signal would find no handler
+        self.placed: Placed | None = None
+        self.is_native = False  # an interpreter runs its program, and it listens once torch has been imported
+        self.has_entered = False  # it listens; before, a drill's signal would find no handler
         self.has_stepped = False
         self.exit: Exit | None = None
         self.left_behind = ""  # why it is not waited for, although its process exists
@@ -152,6 +155,10 @@ class Group:
         on_end = functools.partial(self._on_end, worker)
         if not self._reaper.hand_over(worker.pid, on_end):
             self._reaper.watch(worker.pid, on_end)
+
+    def entered(self, worker: Worker) -> None:
+        """Its program runs from its process's first moment on."""
+        self._on_frame(worker, {"mark": "entered"}, [])
 
     async def stop(self, grace_s: float) -> list[Exit]:
         """End every worker: SIGTERM, after the grace SIGKILL, and then what they left running. Returns the exits that

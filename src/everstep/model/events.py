@@ -105,7 +105,7 @@ class StoreOpened(_Event, frozen=True, kw_only=True):
 
 
 class TemplateReported(_Event, frozen=True, kw_only=True):
-    """Whether new ranks on this node can be forked from the template process."""
+    """Whether ranks of this node could go on from their twins; before 0.2, be forked from a template process."""
 
     node: str
     usable: bool

@@ -90,8 +90,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     rank: int
     pid: int
-    how: str  # "template" | "fresh" | "command"
-    why: str = ""  # why not from the template, when it was not
+    how: str  # "twin" | "fresh" | "command"; before 0.2 also "template"
+    why: str = ""  # where its twin was left, or why it has none
     at: float
 
 

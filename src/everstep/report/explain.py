@@ -100,9 +100,13 @@ def how_started(view: RunView, generation: GenerationView) -> list[str]:
         node = view.nodes.get(generation.node_of[ranks[0]])
         template = node.template if node is not None else None
         reason = why or (template.why if template is not None and not template.usable else "")
-        way = {"template": "forked from the template process", "fresh": "as a fresh interpreter"}.get(how, f"as {how}")
+        ways = {
+            "template": "forked from the template process",
+            "twin": "from its twin",
+            "fresh": "as a fresh interpreter",
+        }
         because = f": {printable(reason)}" if reason and how != "template" else ""
-        told.append(f"ranks {fold(ranks)} {way}{because}")
+        told.append(f"ranks {fold(ranks)} {ways.get(how, f'as {how}')}{because}")
     return told or ["no worker is confirmed yet"]
 
 

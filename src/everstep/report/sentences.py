@@ -38,7 +38,12 @@ def _stopped(event: events.WorkersStopped) -> str:
     return f"{event.node}: no worker of generation {event.generation} is left{killed}{left}{kept}"
 
 
-_HOWS = {"template": "forked from the template", "fresh": "as fresh interpreters", "command": "as commands"}
+_HOWS = {
+    "template": "forked from the template",  # of journals before 0.2
+    "twin": "from their twins",
+    "fresh": "as fresh interpreters",
+    "command": "as commands",
+}
 
 
 def _started(event: events.WorkersStarted) -> str:
@@ -122,7 +127,9 @@ _EVENTS: dict[type, Callable[[Any], str]] = {
     events.NodeInDoubt: lambda e: f"node {e.node} was not heard for {e.silent_s:.1f}s, and asks whether it may go on",
     events.NodeSilent: lambda e: f"nothing was heard of node {e.node} for {e.silent_s:.1f}s: it is ended",
     events.NodeRefused: lambda e: f"no node to be had: {e.why}",
-    events.TemplateReported: lambda e: f"{e.node}: template {'ready' if e.usable else f'cannot be used: {e.why}'}",
+    events.TemplateReported: lambda e: (
+        f"{e.node}: {'a restart would be warm' if e.usable else f'a restart would be cold: {e.why}'}"
+    ),
     events.WorkersStarted: _started,
     events.WorkersFailedToStart: lambda e: f"{e.node} could not make its workers: {e.why}",
     events.WorkerExited: lambda e: f"rank {e.exit.rank} on {e.node} {describe(e.exit)}",

@@ -83,7 +83,7 @@ def notes(view: RunView) -> list[str]:
     found = []
     for node in view.nodes.values():
         if node.template is not None and not node.template.usable and node.lost is None:
-            found.append(f"{node.node}: template not used, ranks start as fresh interpreters: {node.template.why}")
+            found.append(f"{node.node}: a restart would be cold (fresh interpreters): {node.template.why}")
     if view.snapshots_refused:
         last = view.snapshots_refused[-1]
         ranks = fold(event.rank for event in view.snapshots_refused)

@@ -118,6 +118,10 @@ class BoardLine:
         self._ints = view.cast("q")
         self._floats = view.cast("d")
 
+    def move(self, fd: int, line: int) -> None:
+        """Be another line from now on: whoever holds this object writes there."""
+        self.__init__(fd, line)  # type: ignore[misc]
+
     @property
     def pid(self) -> int:
         return self._ints[IntCell.PID]

@@ -46,6 +46,11 @@ def install(runtime: Runtime) -> None:
     """Be ready to be told; what the machine has already begins with the program."""
     signal.signal(DRILL_SIGNAL, _on_signal)
     loader.install()
+    born_with(runtime)
+
+
+def born_with(runtime: Runtime) -> None:
+    """What the machine has already."""
     for request in runtime.born_with:
         _do(runtime, str(request.get("kind")), request)
 

@@ -6,17 +6,17 @@ yet (a fresh interpreter), the hooks are set when it gets loaded; torch is never
 """
 
 import functools
-import importlib.abc
-import importlib.machinery
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from everstep.worker import phase_hooks
 from everstep.worker.board import Activity
 from everstep.worker.capturing import is_capturing
+from everstep.worker.parking import begin
+from everstep.worker.parking.finder import OnImport
 from everstep.worker.runtime import Runtime
 from everstep.worker.signals import came_from_signal
 
@@ -36,16 +36,9 @@ def install(runtime: Runtime) -> None:
             phase_hooks.LOADER: functools.partial(phase_hooks.hook_loader, runtime),
         }
         phase_hooks.hook_gc(runtime)
-        waiting = {}
+        finder = OnImport()
         for name, setter in setters.items():
-            guarded = _guarded(runtime, name, setter)
-            module = sys.modules.get(name)
-            if module is None:
-                waiting[name] = guarded
-            else:
-                guarded(module)
-        if waiting:
-            sys.meta_path.insert(0, _OnImport(waiting))
+            finder.wait_for(name, _guarded(runtime, name, setter))
     except Exception as error:
         runtime.report_fault("hooks", f"{type(error).__name__}: {error}")
 
@@ -132,6 +125,7 @@ def _wrap_rendezvous(runtime: Runtime, module: ModuleType) -> None:
 def _marking(runtime: Runtime, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever torch's takes
+        begin.park("rendezvous")
         _mark(runtime, "rendezvous_begun")
         _read_ahead(runtime)
         result = original(*args, **kwargs)
@@ -168,41 +162,3 @@ def _guarded(runtime: Runtime, name: str, setter: Callable[[ModuleType], None]) 
             runtime.report_fault(f"hook on {name}", f"{type(error).__name__}: {error}")
 
     return set_hook
-
-
-class _OnImport(importlib.abc.MetaPathFinder):
-    """Calls a setter right after a module has been loaded. It finds nothing itself: the others do."""
-
-    def __init__(self, waiting: dict[str, Callable[[ModuleType], None]]) -> None:
-        self._waiting = waiting
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in self._waiting:
-            return None
-        setter = self._waiting.pop(fullname)
-        if not self._waiting and self in sys.meta_path:
-            sys.meta_path.remove(self)
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec: importlib.machinery.ModuleSpec | None = (
-                find(fullname, path, target) if find is not None and finder is not self else None
-            )
-            if spec is not None:
-                _call_after_load(spec, setter)
-                return spec
-        return None
-
-
-def _call_after_load(spec: importlib.machinery.ModuleSpec, setter: Callable[[ModuleType], None]) -> None:
-    loader: Any = spec.loader
-    load = getattr(loader, "exec_module", None)
-    if load is None:
-        return
-
-    def exec_module(module: ModuleType) -> None:
-        load(module)
-        setter(module)
-
-    loader.exec_module = exec_module

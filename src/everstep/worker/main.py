@@ -1,8 +1,8 @@
-"""A worker process from its link to the end of the user's program.
+"""A worker process that is not a program run natively (`parking.begin`): commands, `--run-path`, moved modules, and
+examinations of ours. It waits for its assignment, then becomes or runs what that says.
 
-Called by the bootstrap of a fresh interpreter (`main`) and by the template's forks (`serve`). From the assignment on
-both do the same. What is called here sits below the user's program on the stack, so it keeps nothing alive and its
-frames are cut out of tracebacks.
+What is called here sits below the program on the stack, so it keeps nothing alive and its frames are cut out of
+tracebacks.
 """
 
 import faulthandler
@@ -12,9 +12,9 @@ import sys
 
 from everstep.wire import local
 from everstep.worker import assignment as assignments
-from everstep.worker import drill, errors, hooks, life, program, relocation
+from everstep.worker import drill, errors, hooks, installing, life, program, relocation
 from everstep.worker.assignment import Assignment
-from everstep.worker.board import BoardLine, Phase
+from everstep.worker.board import Phase
 from everstep.worker.runtime import Runtime, install
 
 EXIT_BAD_ASSIGNMENT = 70
@@ -29,12 +29,11 @@ def main() -> None:
     serve(link)
 
 
-def serve(link: socket.socket, template_modules: frozenset[str] = frozenset()) -> None:
-    """Wait for the assignment and carry it out. Returns or raises as the user's program does. `template_modules` are
-    those that a fork came with."""
+def serve(link: socket.socket) -> None:
+    """Wait for the assignment and carry it out. Returns or raises as the program does."""
     received = local.recv(link)
     if received is None:
-        os._exit(0)  # parked and not needed any more
+        os._exit(0)  # not needed any more
     frame, fds = received
     try:
         job = assignments.parse(frame)
@@ -42,7 +41,8 @@ def serve(link: socket.socket, template_modules: frozenset[str] = frozenset()) -
             life.take_streams(fds)
         _take_place(job)
         relocation.set_up(frame.get("moved"))
-        runtime = _make_runtime(link, frame, job, fds, template_modules)
+        runtime = installing.fill(None, link, frame, fds, job.local_rank)
+        install(runtime)
     except (assignments.AssignmentError, OSError, IndexError) as error:
         print(f"everstep: this rank cannot start: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_BAD_ASSIGNMENT)
@@ -63,31 +63,6 @@ def _take_place(job: Assignment) -> None:
     os.environ.clear()
     os.environ.update(job.env)
     os.chdir(job.cwd)
-    multiprocessing_process = sys.modules.get("multiprocessing.process")
-    if multiprocessing_process is not None:
-        multiprocessing_process.ORIGINAL_DIR = job.cwd  # type: ignore[attr-defined]  # noted when it was imported
-    life.reseed()
-    life.restore_blas_threads(job.env)
-
-
-def _make_runtime(
-    link: socket.socket, frame: dict[str, object], job: Assignment, fds: list[int], known: frozenset[str]
-) -> Runtime:
-    board = BoardLine(fds[0], job.local_rank)
-    os.close(fds[0])
-    board.set_pid(os.getpid())
-    watch_link = socket.socket(fileno=fds.pop()) if frame.get("watch") else None
-    siblings = {}
-    for rank, count in reversed(assignments.siblings(frame)):  # they come last, in this order
-        siblings[rank] = fds[len(fds) - count :]
-        del fds[len(fds) - count :]
-    runtime = Runtime(link, frame, board, fds[1:])
-    runtime.siblings = siblings
-    runtime.watch_link = watch_link
-    life.allow_look_of(os.getppid())
-    runtime.known_modules = known
-    install(runtime)
-    return runtime
 
 
 def _become_command(job: Assignment, runtime: Runtime) -> None:

@@ -8,6 +8,7 @@ import functools
 import os
 import sys
 import sysconfig
+from collections.abc import Mapping
 from types import ModuleType
 
 _NEVER = ("everstep", "__main__", "__mp_main__", "sitecustomize", "usercustomize")
@@ -32,6 +33,20 @@ def is_library_file(path: str, roots: tuple[str, ...]) -> bool:
     if path.startswith("<frozen"):
         return True
     return (_real_folder(os.path.dirname(path)) + os.sep).startswith(roots)
+
+
+_READ_ON_IMPORT = (
+    "TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_", "HF_", "TRANSFORMERS_", "ACCELERATE_", "NCCL_", "CUDA_", "PYTHON",
+    "TRITON_", "TOKENIZERS_", "DIFFUSERS_", "DATASETS_", "XLA_", "TF_", "WANDB_",
+)  # fmt: skip
+"""Prefixes of variables that libraries look at when they are imported."""
+
+
+def variables_changed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
+    """Those that a library may have looked at when it was imported after `before`, and what they are now. Where an
+    import ahead does not lead to the same values by itself, the program has set them, and it would be another thing."""
+    names = [name for name in sorted({*before, *now}) if name.startswith(_READ_ON_IMPORT)]
+    return {name: now.get(name) for name in names if before.get(name) != now.get(name)}
 
 
 def importable_ahead(known: frozenset[str] = frozenset()) -> list[str]:

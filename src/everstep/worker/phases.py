@@ -43,6 +43,12 @@ class Phases:
         # A data loader's process has the board mapped and the hooks set, but the line is the rank's own.
         os.register_at_fork(after_in_child=self._be_silent)
 
+    def revive(self) -> None:
+        """This fork is the rank from now on."""
+        self._thread = threading.get_ident()
+        self._contexts.clear()
+        self._now, self.evaluating_since = _TRAIN, None
+
     @property
     def is_own_thread(self) -> bool:
         return threading.get_ident() == self._thread

@@ -14,11 +14,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everstep.wire import local
 from everstep.worker.board import BoardLine
 from everstep.worker.phases import Phases
+
+if TYPE_CHECKING:
+    from everstep.worker.parking.begin import Process
 
 DRILL_SIGNAL = signal.SIGRTMIN + 8
 MAX_FAULT_REPORTS = 20
@@ -63,6 +66,23 @@ class Runtime:
     board: BoardLine
 
     def __init__(self, link: socket.socket, assignment: dict[str, Any], board: BoardLine, arenas: list[int]) -> None:
+        self.process: Process | None = None
+        """How this process began, where its program runs natively."""
+        self.phases = Phases(board)
+        self._take(link, assignment, board, arenas)
+
+    def begin_again(self, link: socket.socket, assignment: dict[str, Any], board_fd: int, arenas: list[int]) -> None:
+        """This process goes on from a twin: another assignment, and nothing is left of what the twin came with. Hooks
+        hold the board and the phases, so those stay the objects that they are."""
+        if self._link is not None:
+            self._link.detach()  # the twin has closed it, and its number may be another's by now
+        if self.watch_link is not None:
+            self.watch_link.detach()
+        self.board.move(board_fd, int(assignment["local_rank"]))
+        self._take(link, assignment, self.board, arenas)
+        self.phases.revive()
+
+    def _take(self, link: socket.socket, assignment: dict[str, Any], board: BoardLine, arenas: list[int]) -> None:
         self.rank = int(assignment["rank"])
         self.local_rank = int(assignment["local_rank"])
         self.world_size = int(assignment["world_size"])
@@ -79,7 +99,6 @@ class Runtime:
         self.born_with: list[dict[str, Any]] = list(assignment.get("drills") or ())
         """Requests of drills that this machine has had before the process began."""
         self.board = board
-        self.known_modules: frozenset[str] = frozenset()
         self.watch_link: socket.socket | None = None
         self.reading: Any = None
         """The snapshot that the rank resumes from, while it is read beside the rendezvous (`worker.restoring`)."""
@@ -96,7 +115,6 @@ class Runtime:
         self._rung: set[str] = set()
         self._num_reported = 0
         self._watches = False
-        self.phases = Phases(board)
         self.digest_every = int(assignment.get("digest_every") or 0)
         """Steps between two digests of the parameters; 0: none."""
         self.step_in_progress: int | None = None
@@ -266,15 +284,21 @@ class Runtime:
             self._drills.append(frame)
 
     def _tell_modules(self) -> None:
-        from everstep.worker.modules import importable_ahead
+        from everstep.worker.modules import importable_ahead, variables_changed
 
         try:
-            names = importable_ahead(self.known_modules)
+            process = self.process
+            if process is None:
+                return
+            frame = {
+                "modules": importable_ahead(process.known),
+                "changed": variables_changed(process.env_when_parked, os.environ),
+            }
             if self._link is not None:
                 with self._sending:
                     self._link.settimeout(_SEND_TIMEOUT_S)
                     try:
-                        local.send(self._link, {"modules": names})
+                        local.send(self._link, frame)
                     finally:
                         self._link.settimeout(None)
         except OSError as error:
@@ -307,6 +331,11 @@ class Runtime:
 _current: Runtime | None = None
 
 
+def installed() -> Runtime | None:
+    """The runtime of this process, or of the one that it was forked from."""
+    return _current
+
+
 def current() -> Runtime | None:
     """The runtime of this process, or None outside `everstep run` and in children that the rank forked."""
     if _current is None or _current._pid != os.getpid():
@@ -315,6 +344,6 @@ def current() -> Runtime | None:
 
 
 def install(runtime: Runtime) -> None:
-    """Make `runtime` this process's own. Called once by the bootstrap."""
+    """Make `runtime` this process's own."""
     global _current
     _current = runtime

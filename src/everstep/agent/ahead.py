@@ -1,0 +1,53 @@
+"""What ranks of this run import after their twins were left: told by the first node that knows, read by standbys.
+
+A file in the run directory. On a machine that does not share it a standby imports nothing ahead, which costs its first
+start those imports and nothing else.
+"""
+
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+MAX_MODULES = 20_000
+
+_log = logging.getLogger(__name__)
+
+
+class Ahead(msgspec.Struct, kw_only=True):
+    """`modules` in the order of import; `changed`: variables that libraries look at, as they are in a rank that has
+    imported all of them."""
+
+    modules: list[str] = []
+    changed: dict[str, str | None] = {}
+
+
+def parse(modules: list[object], changed: object) -> Ahead:
+    """What a rank says. What is none is left out."""
+    names = [name for name in modules if isinstance(name, str) and name.replace(".", "").isidentifier()]
+    variables = changed if isinstance(changed, dict) else {}
+    kept = {str(name): value for name, value in variables.items() if value is None or isinstance(value, str)}
+    return Ahead(modules=names[:MAX_MODULES], changed=kept)
+
+
+def path_in(run_dir: Path) -> Path:
+    return run_dir / "ahead.json"
+
+
+def write(path: Path, ahead: Ahead) -> None:
+    """Whole or not at all; without it standbys are less warm."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(msgspec.json.encode(ahead))
+        draft.replace(path)
+    except OSError as error:
+        _log.warning("standbys are not told what to import: %s", error)
+
+
+def read(path: Path) -> Ahead | None:
+    """None: nobody has said it yet, or it cannot be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Ahead)
+    except (OSError, msgspec.MsgspecError):
+        return None

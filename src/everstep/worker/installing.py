@@ -1,0 +1,81 @@
+"""Makes a process that runs a program natively one of ours: its runtime, its hooks, the handlers of drills.
+
+Called when torch has been imported, not before: until then everything is as the interpreter made it. In a process that
+goes on from a twin the runtime is the one that the twin came with, filled anew; whoever holds it holds the right one.
+"""
+
+import faulthandler
+import os
+import socket
+from typing import Any
+
+from everstep.wire import local
+from everstep.worker import assignment as assignments
+from everstep.worker import drill, ending, hooks, life
+from everstep.worker.board import BoardLine, Phase
+from everstep.worker.parking.descriptors import raise_fd
+from everstep.worker.runtime import Runtime, installed
+from everstep.worker.runtime import install as make_current
+
+ASSIGNMENT_S = 30.0
+
+
+def install(process: Any, assignment: tuple[dict[str, Any], list[int]] | None) -> None:  # noqa: ANN401 - begin.Process
+    """`assignment`: what the process has been told already; None: it waits on the link. Raises OSError,
+    assignment.AssignmentError; the program then runs without us."""
+    link = socket.socket(fileno=process.link_fd)
+    try:
+        frame, fds = assignment or _await(link)
+        process.own_fds |= set(fds)
+        process.closing |= set(fds)
+        job = assignments.parse(frame)
+    except Exception:
+        link.detach()  # its number goes on meaning the link
+        raise
+    before = installed()
+    process.closing.discard(fds[0])  # the board's is closed when it has been mapped
+    runtime = fill(before, link, frame, fds, job.local_rank)
+    runtime.process = process
+    make_current(runtime)
+    life.die_with_parent(process.agent)
+    if before is not None:
+        drill.born_with(runtime)
+    else:
+        if not faulthandler.is_enabled():
+            faulthandler.enable()  # a crash in native code leaves Python's stacks on stderr
+        drill.install(runtime)
+        hooks.install(runtime)
+        ending.install()
+    runtime.tell({"listens": os.getpid()})
+
+
+def _await(link: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    link.settimeout(ASSIGNMENT_S)
+    received = local.recv(link)
+    link.settimeout(None)
+    if received is None:
+        raise OSError("the agent is gone")
+    return received[0], [raise_fd(fd) for fd in received[1]]
+
+
+def fill(
+    runtime: Runtime | None, link: socket.socket, frame: dict[str, Any], fds: list[int], local_rank: int
+) -> Runtime:
+    """A runtime for this assignment, or the one that is there with another assignment."""
+    watch_link = socket.socket(fileno=fds.pop()) if frame.get("watch") else None
+    siblings = {}
+    for rank, count in reversed(assignments.siblings(frame)):  # they come last, in this order
+        siblings[rank] = fds[len(fds) - count :]
+        del fds[len(fds) - count :]
+    if runtime is None:
+        runtime = Runtime(link, frame, BoardLine(fds[0], local_rank), fds[1:])
+    else:
+        runtime.begin_again(link, frame, fds[0], fds[1:])
+    os.close(fds[0])
+    runtime.board.set_pid(os.getpid())
+    if frame.get("launch") in ("script", "module"):
+        runtime.board.set_phase(Phase.ENTERED)
+    runtime.siblings = siblings
+    runtime.watch_link = watch_link
+    life.allow_look_of(os.getppid())
+    return runtime

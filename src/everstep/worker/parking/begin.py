@@ -1,0 +1,355 @@
+"""The beginning of a rank, before the first line of its program, and the moment at which it is parked.
+
+Until then it watches: audit events (`effects`), files that are looked at (`reads`), variables that are asked for
+(`variables`). Afterwards everything is as the interpreter made it. A failure of ours never stops the program: it then
+has no twin, and the agent says why.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+
+from everstep.worker.parking import effects, variables
+from everstep.worker.parking.descriptors import raise_fd
+from everstep.worker.parking.draws import Draws
+from everstep.worker.parking.finder import OnImport
+from everstep.worker.parking.reads import Reads
+
+TYPE_CHECKING = False  # `typing` would be imported before the program imports it
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
+AFTER_IMPORT = "after import torch"
+
+
+class Process:
+    """One per rank, spare, or process that went on from a twin."""
+
+    def __init__(self, link_fd: int, agent: int, *, is_spare: bool) -> None:
+        self.pid = os.getpid()
+        self.agent = agent
+        self.is_spare = is_spare
+        self.link_fd = raise_fd(link_fd)
+        self.own_fds = {self.link_fd, *_open_fds()}
+        """Descriptors that say nothing of the program: ours, and those that it began with."""
+        self.closing = {self.link_fd}
+        """Those that end with the rank: a twin has its own."""
+        self.env = dict(os.environ)
+        """As the agent gave it."""
+        self.asked: set[str] = set()
+        self.roots = effects.library_roots()
+        self.reads = Reads(self._is_fixed)
+        self.draws = Draws()
+        self.safe_threads: set[int] = set()
+        self.finder = OnImport()
+        self.assignment: tuple[dict[str, Any], list[int]] | None = None
+        """Of a process that went on and has no runtime yet."""
+        self.is_over = False
+        """It is parked for good, or never will be."""
+        self.why_not = ""
+        self.known: frozenset[str] = frozenset()
+        """Modules that the newest twin has."""
+        self.env_when_parked: dict[str, str] = {}
+        self._is_busy = False
+        self._had: dict[str, Any] = {}
+        self._had_starts: dict[str, Any] = {}
+        self._spot: tuple[int, int] = (0, -1)
+        self._at_spot: set[str] = set()
+
+    def watch(self) -> None:
+        """From here to the moment of parking."""
+        for name in ("stat", "lstat"):
+            self._had[name] = getattr(os, name)
+            setattr(os, name, _noting(self, self._had[name]))
+        for name in _STARTS_A_THREAD:
+            if hasattr(_thread, name):
+                self._had_starts[name] = getattr(_thread, name)
+                setattr(_thread, name, _parking_before(self, self._had_starts[name]))
+        variables.watch(self._on_question)
+        sys.addaudithook(_Hook(self))
+        self._report_at_exit()
+        self.finder.wait_for("random", self.draws.begin_python)
+        self.finder.wait_for("numpy.random.mtrand", self.draws.begin_numpy)
+        self.finder.wait_for("torch", self._on_torch)
+
+    def park(self, why: str, *, is_last: bool = True) -> None:
+        """Leave a twin here. Returns in the rank, and later once more in each process that goes on from the twin."""
+        if self.is_over or self._is_busy or os.getpid() != self.pid:
+            return
+        self._is_busy = True
+        try:
+            if is_last:
+                self.is_over = True
+                self._stop_watching()
+            if is_last or not self.is_spare:
+                self._leave_twin(f"{why}{self._where()}")
+        except Exception as error:
+            self._say_why_not(f"{type(error).__name__}: {error}")
+        finally:
+            self._is_busy = False
+
+    def become(self, frame: dict[str, Any], fds: list[int]) -> None:
+        """Be what a new assignment says: its environment, where it differs from what was given before."""
+        self.is_spare = False
+        self.own_fds |= set(fds)
+        self.closing |= set(fds)
+        env = {str(name): str(value) for name, value in frame["env"].items()}
+        for name in [name for name in self.env if name not in env]:
+            os.environ.pop(name, None)
+        for name, value in env.items():
+            if self.env.get(name) != value:
+                os.environ[name] = value
+        self.env = env
+        self.assignment = (frame, fds)
+        if not self.is_over:  # it goes on from an early twin, and may leave a later one
+            self.asked.clear()
+        if "torch" in sys.modules:
+            self._install()
+
+    def see(self, event: str, args: tuple[Any, ...]) -> None:
+        """An audit event of `effects.WATCHED`."""
+        frame = effects.caller()
+        if event in effects.READS:
+            if effects.is_by_importer(frame):
+                self._note_code(event, args)
+                return
+            path = args[0] if args and args[0] is not None else "."
+            if event != "open" or not effects.is_writing(args[2]):
+                self.note_read(path, content=True)
+                return
+            if isinstance(path, int) or effects.is_nowhere(os.fsdecode(path)):
+                return
+        if event not in effects.PHYSICAL and effects.is_in_library_import(frame, self.roots):
+            return
+        if event not in effects.PHYSICAL and effects.is_by_importer(frame):
+            return
+        self._is_busy = False
+        self.park(event)
+
+    def _note_code(self, event: str, args: tuple[Any, ...]) -> None:
+        """A module of the program's own is loaded: from its source, or from what was compiled of it."""
+        path = os.fsdecode(args[0]) if event == "open" and isinstance(args[0], str | bytes) else ""
+        if path.endswith(".pyc"):
+            folder, name = os.path.split(path)
+            path = f"{os.path.dirname(folder)}/{name.split('.', 1)[0]}.py"
+        if path.endswith(".py"):
+            self.reads.note(path)
+
+    def note_read(self, path: object, *, content: bool) -> None:
+        """The program looks at a file, or whether it is there. What a library looks at while it is imported does not
+        count: it looks through every folder of `sys.path`."""
+        if not effects.is_in_library_import(effects.caller(), self.roots):
+            self.reads.note(path, content=content)
+
+    def _on_question(self, name: bytes) -> None:
+        if self.is_over or self._is_busy or os.getpid() != self.pid:
+            return
+        frame = effects.caller()
+        if _is_walking(frame):
+            return
+        if self.is_spare:
+            self.park(f"asks for {name.decode()}")
+        else:
+            self._note_question(name.decode(), frame)
+
+    def _note_question(self, name: str, frame: FrameType | None) -> None:
+        """Several at one instruction are no questions: somebody copies all variables."""
+        while frame is not None and _is_environment(frame):
+            frame = frame.f_back
+        spot = (id(frame), frame.f_lasti if frame is not None else -1)
+        if spot != self._spot:
+            self._spot, self._at_spot = spot, {name}
+            self.asked.add(name)
+        else:
+            self._at_spot.add(name)
+            self.asked -= self._at_spot
+
+    def _on_torch(self, module: Any) -> None:  # noqa: ANN401
+        """Torch has been imported."""
+        if os.getpid() != self.pid:
+            return
+        from everstep.worker.parking import fitness
+
+        try:
+            self.safe_threads = fitness.threads()
+            self.draws.begin_torch(module)
+        except Exception as error:
+            self.why_not = f"{type(error).__name__}: {error}"
+        if not self.is_spare:
+            self._install()
+        self.park(AFTER_IMPORT, is_last=False)
+
+    def _install(self) -> None:
+        from everstep.worker import installing
+
+        was_busy, self._is_busy = self._is_busy, True
+        try:
+            assignment, self.assignment = self.assignment, None
+            installing.install(self, assignment)
+        except Exception as error:
+            sys.stderr.write(f"everstep: this rank runs unobserved: {type(error).__name__}: {error}\n")
+        finally:
+            self._is_busy = was_busy
+
+    def _leave_twin(self, stage: str) -> None:
+        from everstep.worker.parking import fitness, twin
+
+        why = fitness.why_unfit(self.safe_threads, self.own_fds)
+        if why:
+            self._say_why_not(f"{stage}: {why}")
+        if self.is_spare:
+            if why:
+                os._exit(0)
+            twin.serve_as_spare(self)
+            self.draws.restore()
+            self.draws.renew()
+        elif not why:
+            self.known, self.env_when_parked = frozenset(sys.modules), dict(os.environ)
+            if twin.leave(self, stage):
+                self.draws.restore()
+                self.draws.renew()
+
+    def _say_why_not(self, why: str) -> None:
+        from everstep.worker.parking import twin
+
+        self.why_not = why
+        try:
+            twin.say(self.link_fd, {"no_twin": why})
+        except OSError:
+            return
+
+    def _report_at_exit(self) -> None:
+        """The interpreter keeps an uncaught exception; the last thing of all is to write it down."""
+        was_there = "atexit" in sys.modules
+        import atexit
+
+        atexit.register(self._at_exit)
+        if not was_there:
+            del sys.modules["atexit"]
+
+    def _at_exit(self) -> None:
+        error = getattr(sys, "last_value", None)
+        path = self.env.get("TORCHELASTIC_ERROR_FILE", "")
+        if error is None or not path or os.getpid() != self.pid:
+            return
+        try:
+            from everstep.worker import errors
+
+            errors.report_exception(path, error)
+        except Exception as ours:
+            sys.stderr.write(f"everstep: the error report was not written: {type(ours).__name__}: {ours}\n")
+
+    def _stop_watching(self) -> None:
+        for name, function in self._had.items():
+            setattr(os, name, function)
+        self._had.clear()
+        threading = sys.modules.get("threading")
+        for name, function in self._had_starts.items():
+            setattr(_thread, name, function)
+            if threading is not None and hasattr(threading, f"_{name}"):
+                setattr(threading, f"_{name}", function)
+        self._had_starts.clear()
+        variables.leave()
+
+    def _where(self) -> str:
+        place = effects.place_of(effects.caller(), self.roots)
+        return f" at {place}" if place else ""
+
+    def _is_fixed(self, path: str) -> bool:
+        return effects.is_nowhere(path) or (path + os.sep).startswith(self.roots)
+
+
+class _Hook:
+    """The audit hook. It stays for the life of the process and costs a comparison after parking."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def __call__(self, event: str, args: tuple[Any, ...]) -> None:
+        process = self._process
+        if process.is_over or event not in effects.WATCHED or process._is_busy:
+            return
+        if os.getpid() != process.pid:
+            return
+        process._is_busy = True
+        try:
+            process.see(event, args)
+        except Exception as error:
+            process.why_not = f"{type(error).__name__}: {error}"
+        finally:
+            process._is_busy = False
+
+
+def _open_fds() -> set[int]:
+    return {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2}
+
+
+_STARTS_A_THREAD = ("start_new_thread", "start_new", "start_joinable_thread")
+
+
+def _parking_before(process: Process, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Interpreters before 3.12 tell no audit hook of a thread that is about to start."""
+
+    def start(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        process.park("start of a thread")
+        return function(*args, **kwargs)
+
+    start.__name__ = start.__qualname__ = function.__name__
+    start.__module__, start.__doc__ = "_thread", function.__doc__
+    return start
+
+
+def _noting(process: Process, function: Callable[..., Any]) -> Callable[..., Any]:
+    def look(path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> Any:  # noqa: ANN401
+        if not process.is_over and not process._is_busy and not isinstance(path, int) and dir_fd is None:
+            process._is_busy = True
+            try:
+                process.note_read(path, content=False)
+            except Exception as error:
+                process.why_not = f"{type(error).__name__}: {error}"
+            finally:
+                process._is_busy = False
+        if function.__name__ == "lstat":
+            return function(path, dir_fd=dir_fd)
+        return function(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+    look.__name__ = look.__qualname__ = function.__name__
+    look.__doc__ = function.__doc__
+    look.__module__ = "posix"
+    return look
+
+
+def _is_environment(frame: FrameType) -> bool:
+    return frame.f_code.co_filename in ("<frozen os>", os.__file__) or "_collections_abc" in frame.f_code.co_filename
+
+
+def _is_walking(frame: FrameType | None) -> bool:
+    """Somebody looks at all variables, for a prefix of its own: no question who this is."""
+    while frame is not None and _is_environment(frame):
+        if frame.f_code.co_name in _WALKS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_WALKS = frozenset({"__iter__", "items", "values", "copy", "__repr__"})
+
+process: Process | None = None
+"""Of this process; None where it is none of ours."""
+
+
+def begin(link_fd: int, agent: int, *, is_spare: bool) -> None:
+    """Called once, before the program."""
+    global process
+    process = Process(link_fd, agent, is_spare=is_spare)
+    process.watch()
+
+
+def park(why: str) -> None:
+    """Something is about to happen after which this process could not be forked: our own doing."""
+    if process is not None:
+        process.park(why)

@@ -1,0 +1,96 @@
+"""Whether a process can be forked now and its twin go on later: threads, devices, children, pipes and open files."""
+
+from __future__ import annotations
+
+import os
+
+MAX_LISTED = 3
+SAFE_THREADS = frozenset({"jemalloc_bg_thd"})
+"""Threads of libraries that prepare themselves for a fork (pthread_atfork)."""
+
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/habanalabs", "/dev/accel", "/dev/davinci", "/dev/infiniband")
+_SHARED = ("pipe:", "socket:", "anon_inode:")
+_OURS = "/memfd:everstep"
+"""The line of the board, and memory for snapshots: the process that goes on gets its own."""
+_READ_ONLY = 0
+
+
+def threads() -> set[int]:
+    """Of this process, as the kernel numbers them."""
+    return {int(name) for name in os.listdir("/proc/self/task")}
+
+
+def why_unfit(safe: set[int], own_fds: set[int]) -> str:
+    """Why not; empty if it can. `safe`: threads that were there when torch had been imported: its numeric library's,
+    which prepares itself for a fork."""
+    return _bad_threads(safe) or _children() or _bad_files(own_fds)
+
+
+def offsets(own_fds: set[int]) -> dict[int, int]:
+    """Where regular files that are open are read: a twin shares the position with the rank."""
+    found = {}
+    for fd in _fds():
+        if fd > 2 and fd not in own_fds and _target(fd).startswith("/"):
+            try:
+                found[fd] = os.lseek(fd, 0, os.SEEK_CUR)
+            except OSError:
+                continue
+    return found
+
+
+def _bad_threads(safe: set[int]) -> str:
+    bad = []
+    for tid in threads() - safe - {os.getpid()}:
+        try:
+            with open(f"/proc/self/task/{tid}/comm", encoding="utf-8", errors="replace") as file:
+                name = file.read().strip()
+        except OSError:
+            continue
+        if name not in SAFE_THREADS:
+            bad.append(name)
+    return f"it has threads: {', '.join(sorted(bad)[:MAX_LISTED])}" if bad else ""
+
+
+def _children() -> str:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            found = file.read().split()
+    except OSError:
+        return ""
+    return f"it has child processes: {', '.join(found[:MAX_LISTED])}" if found else ""
+
+
+def _bad_files(own_fds: set[int]) -> str:
+    for fd in _fds():
+        if fd <= 2 or fd in own_fds:
+            continue
+        target = _target(fd)
+        if target.startswith(_DEVICES):
+            return f"{target} is open"
+        if target.startswith(_SHARED):
+            return f"descriptor {fd} is open: {target}"
+        if target.startswith(_OURS):
+            continue
+        if target.startswith("/") and not target.startswith(("/dev/", "/proc/", "/sys/")) and _is_written(fd):
+            return f"{target} is open for writing"
+    return ""
+
+
+def _is_written(fd: int) -> bool:
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
+            flags = next((int(line.split()[1], 8) for line in file if line.startswith("flags:")), 0)
+    except (OSError, ValueError):
+        return False
+    return flags & 3 != _READ_ONLY
+
+
+def _fds() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/fd")]
+
+
+def _target(fd: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""

@@ -1,0 +1,53 @@
+"""Sees which variables the program asks for: the dictionary below `os.environ`, until it is parked.
+
+A spare, which does not know yet which rank it will be, must be parked at the first question. A twin must not be used
+when a variable that the program has read since has another value now.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False  # `typing` would be imported before the program imports it
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+IDENTITY = frozenset(
+    {
+        b"RANK", b"LOCAL_RANK", b"GROUP_RANK", b"ROLE_RANK", b"ROLE_NAME", b"WORLD_SIZE", b"LOCAL_WORLD_SIZE",
+        b"ROLE_WORLD_SIZE", b"GROUP_WORLD_SIZE", b"MASTER_ADDR", b"MASTER_PORT", b"TORCHELASTIC_RESTART_COUNT",
+        b"TORCHELASTIC_MAX_RESTARTS", b"TORCHELASTIC_RUN_ID", b"TORCHELASTIC_USE_AGENT_STORE",
+        b"TORCHELASTIC_ERROR_FILE", b"EVERSTEP_GENERATION", b"EVERSTEP_RESUME_STEP", b"EVERSTEP_SLOT",
+    }
+)  # fmt: skip
+"""What the launcher says of a rank; the rest is the user's own and the same for all."""
+
+
+class Asked(dict[bytes, bytes]):
+    """The variables themselves, and who was asked for."""
+
+    def __init__(self, variables: dict[bytes, bytes], on_question: Callable[[bytes], None]) -> None:
+        super().__init__(variables)
+        self._on_question = on_question
+
+    def __getitem__(self, name: bytes) -> bytes:
+        if name in IDENTITY:
+            self._on_question(name)
+        now: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+        return dict.__getitem__(self if now is self else now, name)  # parked meanwhile: others may be the answers
+
+
+def watch(on_question: Callable[[bytes], None]) -> None:
+    """`on_question` is called before each answer about IDENTITY, and may change what the answer is."""
+    data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+    _put(Asked(data, on_question))
+
+
+def leave() -> None:
+    """A plain dictionary again."""
+    _put(dict(os.environ._data))  # type: ignore[attr-defined]
+
+
+def _put(data: dict[bytes, bytes]) -> None:
+    os.environ._data = data  # type: ignore[attr-defined]
+    os.environb._data = data  # type: ignore[attr-defined]

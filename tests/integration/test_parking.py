@@ -1,0 +1,307 @@
+"""Parking: a rank begins as under torchrun, leaves a twin, and goes on from it; when it must not, it says why."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from fake_controller import Bench, bench, is_alive, kill
+from lateness import Lateness
+
+from everstep.model import events
+
+FACTS = """
+import sys
+NAMES = sorted(sys.modules)
+import gc, inspect, os, signal, threading, warnings
+import everstep_facts
+def facts():
+    return {
+        "argv": sys.argv, "orig_argv": sys.orig_argv[1:], "name": __name__, "file": __file__, "path0": sys.path[0],
+        "depth": len(inspect.stack()), "outermost": os.path.basename(inspect.stack()[-1].filename),
+        "modules": [n for n in NAMES if not n.startswith("everstep")],
+        "filters": len(warnings.filters), "frozen": gc.get_freeze_count(), "threads": threading.active_count(),
+        "cmdline": open("/proc/self/cmdline").read().split("\\0")[1:], "cwd": os.getcwd(),
+        "leads_session": os.getsid(0) == os.getpid(), "sigint": signal.getsignal(signal.SIGINT).__name__,
+        "environment": sorted(os.environ), "main": sys.modules["__main__"].__file__, "mine": everstep_facts.MINE,
+        "fds": sorted(int(n) for n in os.listdir("/proc/self/fd") if int(n) < 900)[:4], "profile": profile.MINE,
+        "excepthook": sys.excepthook is sys.__excepthook__, "live": sys.stdout.line_buffering,
+    }
+import profile
+"""
+
+TELL = FACTS + "import json\nprint(json.dumps(facts()), flush=True)\n"
+
+
+def write(folder: Path, text: str, name: str = "train.py") -> str:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    return name
+
+
+def light_torch(folder: Path) -> dict[str, str]:
+    """A package in torch's place that costs nothing to import and has one generator, seeded as torch seeds its own."""
+    write(
+        folder,
+        """
+import random
+class Generator:
+    def __init__(self): self.seed()
+    def initial_seed(self): return self._seed
+    def seed(self): self._seed = random.SystemRandom().getrandbits(62); return self._seed
+    def manual_seed(self, seed): self._seed = seed
+default_generator = Generator()
+""",
+        "mods/torch/__init__.py",
+    )
+    return {"PYTHONPATH": str(folder / "mods")}
+
+
+def test_a_rank_begins_as_a_program_that_nobody_has_touched(tmp_path):
+    write(tmp_path, "MINE = 'a module beside the script'\n", "everstep_facts.py")
+    write(tmp_path, "MINE = 'not the standard library'\n", "profile.py")
+    program = write(tmp_path, TELL)
+
+    async def story() -> dict:
+        async with bench(tmp_path, program, args=("--x", "1"), nproc=1) as made:
+            await made.start_workers(0)
+            ended = await made.controller.wait(events.WorkerExited)
+            assert ended.exit.code == 0, made.log(0, 0, "stderr")
+            return json.loads(made.log(0, 0))
+
+    told = asyncio.run(story())
+    env = {**os.environ, "RANK": "0"}
+    plain = subprocess.run(
+        [sys.executable, "-u", program, "--x", "1"], cwd=tmp_path, env=env, capture_output=True, check=True, text=True,
+        start_new_session=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    expected = json.loads(plain.stdout)
+    for name in set(expected) - {"environment"}:
+        assert told[name] == expected[name], name
+    assert "PYTHONPATH" not in set(told["environment"]) - set(expected["environment"])
+    assert not [name for name in told["environment"] if name in ("EVERSTEP_LINK_FD", "EVERSTEP_AGENT_PID")]
+
+
+LIVES = """
+import os, sys, random, time
+print("begins", flush=True)
+import torch
+seed = torch.default_generator.initial_seed()
+drawn = random.getrandbits(62)
+{before}
+open("effect.txt", "a").write("x")
+print(json_of := __import__("json").dumps({{
+    "pid": os.getpid(), "seed": torch.default_generator.initial_seed(), "had": seed, "random": random.getrandbits(62),
+    "restart": os.environ["TORCHELASTIC_RESTART_COUNT"], "started": __import__("threading").main_thread().native_id,
+    "again": os.environ.get("EVERSTEP_GENERATION"), "out": os.fstat(1).st_ino,
+}}), flush=True)
+{after}
+time.sleep(600)
+"""
+
+Check = Callable[[Bench, events.WorkersStarted], Awaitable[None]]
+
+
+async def told_by(made: Bench, generation: int) -> dict:
+    async with asyncio.timeout(60):
+        while "{" not in (text := made.log(generation, 0)) or not text.endswith("\n"):
+            await asyncio.sleep(0.02)
+    lines = text.splitlines()
+    assert lines[0] == "begins", "what was written before parking is written again"
+    return json.loads(next(line for line in lines if line.startswith("{")))
+
+
+async def twin_is_there(made: Bench) -> None:
+    await made.controller.wait(events.TemplateReported, lambda e: e.usable)
+
+
+async def again(made: Bench, generation: int) -> events.WorkersStarted:
+    await made.stop_workers(generation - 1, grace_s=0.0)
+    await made.start_workers(generation)
+    return await made.controller.wait(events.WorkersStarted, lambda e: e.generation == generation)
+
+
+def lives(tmp_path: Path, check: Callable[[Bench], Awaitable[None]], *, before: str = "", after: str = "") -> None:
+    program = write(tmp_path, LIVES.format(before=before, after=after))
+
+    async def story() -> None:
+        async with bench(tmp_path, program, nproc=1, env=light_torch(tmp_path)) as made:
+            await made.start_workers(0)
+            await told_by(made, 0)
+            await check(made)
+
+    asyncio.run(story())
+
+
+def test_a_rank_goes_on_from_its_twin_with_entropy_of_its_own(tmp_path):
+    async def check(made: Bench) -> None:
+        seen = [await told_by(made, 0)]
+        await twin_is_there(made)
+        for generation in (1, 2):
+            started = (await again(made, generation)).started[0]
+            assert (started.how, started.why) == ("twin", "open at train.py:8")
+            seen.append(await told_by(made, generation))
+            assert seen[-1]["pid"] == started.pid == seen[-1]["started"]
+            assert seen[-1]["restart"] == seen[-1]["again"] == str(generation)
+        for name in ("pid", "seed", "random", "out"):
+            assert len({each[name] for each in seen}) == 3, name
+        assert len({each["had"] for each in seen}) == 1, "the lines before are not run again"
+        assert (tmp_path / "effect.txt").read_text() == "xxx", "the effect itself is"
+
+    lives(tmp_path, check)
+
+
+def test_what_the_program_seeds_stays_seeded(tmp_path):
+    async def check(made: Bench) -> None:
+        before = await told_by(made, 0)
+        await twin_is_there(made)
+        assert (await again(made, 1)).started[0].how == "twin"
+        after = await told_by(made, 1)
+        assert (after["seed"], after["random"]) == (before["seed"], before["random"]) == (7, before["random"])
+
+    lives(tmp_path, check, before="random.seed(3); torch.default_generator.manual_seed(7)")
+
+
+STALE = {
+    "appeared": ("print(os.path.exists('newest.pt'))", "newest.pt", ""),
+    "listed": ("print(os.listdir('saved'))", "saved/1", ""),
+    "read": ("print(open('config.txt').read())", "config.txt", "22"),
+    "code": ("import own", "own.py", "X = 22222"),
+    "asked": ("print(os.environ['TORCHELASTIC_RESTART_COUNT'])", "unrelated.txt", ""),
+}
+
+
+@pytest.mark.parametrize("case", STALE)
+def test_a_twin_that_would_go_another_way_today_is_not_used(tmp_path, case):
+    """The twin from before the question may be: it asks again."""
+    before, changed, text = STALE[case]
+    (tmp_path / "saved").mkdir()
+    write(tmp_path, "1", "config.txt")
+    write(tmp_path, "X = 1", "own.py")
+
+    async def check(made: Bench) -> None:
+        await twin_is_there(made)
+        await asyncio.sleep(0.5)  # both twins have told of themselves
+        write(tmp_path, text, changed)
+        started = (await again(made, 1)).started[0]
+        assert (started.how, started.why) == ("twin", "after import torch at train.py:4")
+        await told_by(made, 1)
+
+    lives(tmp_path, check, before=before)
+
+
+THREAD = "import threading; t = threading.Thread(target=lambda: print('in thread', flush=True)); t.start(); t.join()"
+
+
+def test_a_program_that_starts_a_thread_is_parked_before_it(tmp_path):
+    async def check(made: Bench) -> None:
+        await twin_is_there(made)
+        started = (await again(made, 1)).started[0]
+        assert (started.how, started.why) == ("twin", "start of a thread at train.py:7")
+        await told_by(made, 1)
+        assert "in thread" in made.log(1, 0)
+
+    lives(tmp_path, check, before=THREAD)
+
+
+POOL = """
+import multiprocessing as mp
+lock = mp.Lock()
+{line}
+"""
+
+
+def test_a_lock_that_the_dead_rank_held_is_free_in_the_one_that_goes_on(tmp_path):
+    async def check(made: Bench) -> None:
+        await twin_is_there(made)
+        assert (await again(made, 1)).started[0].how == "twin"
+        await told_by(made, 1)
+        async with asyncio.timeout(30):
+            while "has it" not in made.log(1, 0):
+                await asyncio.sleep(0.02)
+
+    lives(
+        tmp_path, check, before="import multiprocessing as mp; lock = mp.Lock()",
+        after="print('has it', lock.acquire(timeout=20), flush=True)",
+    )  # fmt: skip
+
+
+def test_a_dead_twin_costs_warmth_and_is_explained(tmp_path):
+    async def check(made: Bench) -> None:
+        await twin_is_there(made)
+        rank = (await told_by(made, 0))["pid"]
+        for pid in _twins(made, {rank}):
+            kill(pid)
+        async with asyncio.timeout(30):
+            while _twins(made, {rank}):
+                await asyncio.sleep(0.02)
+        started = (await again(made, 1)).started[0]
+        assert started.how == "fresh"
+        assert "signal 9" in started.why or "closed by the other side" in started.why
+        await told_by(made, 1)
+
+    lives(tmp_path, check)
+
+
+def test_twins_end_with_the_agent(tmp_path):
+    async def check(made: Bench) -> None:
+        await twin_is_there(made)
+        assert made.agent is not None
+        family = _children(made.agent.pid)
+        assert len(family) >= 3, "the warden, the rank and its twin"
+        kill(made.agent.pid)
+        made.agent.wait()
+        began = time.monotonic()
+        with Lateness() as late:
+            while left := [pid for pid in family if is_alive(pid)]:
+                assert time.monotonic() - began < 1.0 + late.seconds, left
+                await asyncio.sleep(0.01)
+
+    lives(tmp_path, check)
+
+
+def test_a_standby_has_spares_that_wait_for_who_they_are(tmp_path):
+    text = "import os, time\nimport torch\nprint('begins', flush=True)\nrank = os.environ['RANK']\n"
+    program = write(tmp_path, text + "print('{}', rank, flush=True)\ntime.sleep(600)\n")
+
+    async def story() -> None:
+        async with bench(tmp_path, program, nproc=2, env=light_torch(tmp_path)) as made:
+            await made.controller.wait(events.TemplateReported, lambda e: e.usable)
+            await made.start_workers(0)
+            started = await made.controller.wait(events.WorkersStarted)
+            assert [s.how for s in started.started] == ["twin", "twin"]
+            async with asyncio.timeout(30):
+                while any("{}" not in made.log(0, rank) for rank in range(2)):
+                    await asyncio.sleep(0.02)
+            assert [made.log(0, rank) for rank in range(2)] == [f"begins\n{{}} {rank}\n" for rank in range(2)]
+
+    asyncio.run(story())
+
+
+def test_without_twins_ranks_start_fresh_and_say_so(tmp_path):
+    program = write(tmp_path, "print('fine', flush=True)\n")
+
+    async def story() -> None:
+        async with bench(tmp_path, program, nproc=1, env={"EVERSTEP_TWINS": "off"}) as made:
+            told = await made.controller.wait(events.TemplateReported)
+            assert (told.usable, told.why) == (False, "EVERSTEP_TWINS=off")
+            await made.start_workers(0)
+            started = await made.controller.wait(events.WorkersStarted)
+            assert [(s.how, s.why) for s in started.started] == [("fresh", told.why)]
+
+    asyncio.run(story())
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _twins(made: Bench, ranks: set[int]) -> list[int]:
+    assert made.agent is not None
+    own = [pid for pid in _children(made.agent.pid) if pid not in ranks]
+    return [pid for pid in own if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
