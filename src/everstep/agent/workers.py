@@ -105,12 +105,16 @@ class Worker:
         last_output = exits.last_output(self.paths.stderr)
         by_itself = self.stopped_at is None or had_failed
         failed = by_itself and self.ended.code != 0
+        is_exit = error is not None and error.kind == exits.SYSTEM_EXIT  # says where; it is no exception of its own
+        place = error.place if error is not None and is_exit and self.ended.code else ""
+        error = None if is_exit else error
         self.exit = Exit(
             rank=self.rank,
             at=self.ended.at,
             code=self.ended.code,
             signal=self.ended.signal,
             error=error,
+            place=place,
             oom=oom,
             # A rank that had raised before our signal was ending by itself; the signal only made it quicker.
             stopped_by_us=self.stopped_at is not None and not had_failed and oom is None,

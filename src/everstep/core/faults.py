@@ -5,11 +5,23 @@ from collections.abc import Iterable
 import msgspec
 
 from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge, looks_like_consequence
-from everstep.core import backoff, drills, ending, eviction, examining, flow, progress, standstill, updates
+from everstep.core import (
+    allowance,
+    backoff,
+    drills,
+    ending,
+    eviction,
+    examining,
+    flow,
+    progress,
+    repeating,
+    standstill,
+    updates,
+)
 from everstep.core.forming import form_if_possible, ranks_of_slot, start_limit_s
 from everstep.core.frozenmap import FrozenMap, Names
 from everstep.core.policy import Policy
-from everstep.core.progress import completed_step, note_best_step
+from everstep.core.progress import completed_step, note_best_step, note_success
 from everstep.core.recovery import Plan, decide
 from everstep.core.state import Failure, Incident, Member, Phase, State
 from everstep.core.trust import is_corrupted
@@ -143,9 +155,11 @@ def open_incident(turn: Turn, facts: FaultFacts) -> None:
         why = "another fault came before the job had recovered from this one"
         turn.do(IncidentClosed(incident=current.id, outcome="superseded", why=why))
     number = turn.state.num_incidents + 1
+    formation = turn.state.formation
     incident = Incident(
         id=f"i{number}",
         opened_at=turn.at,
+        lived_s=0.0 if formation is None else max(0.0, turn.at - formation.at),
         generation=turn.state.generation,
         facts=msgspec.structs.replace(
             facts, alerts=turn.state.alerts, nodes=_nodes_of_ranks(turn), left=facts.left or progress.left_ranks(turn)
@@ -218,9 +232,7 @@ def stop_save_s(state: State, policy: Policy) -> float:
 
 def restart(turn: Turn) -> None:
     """Because of a fault: counted."""
-    window = turn.at - turn.policy.budget_window_s
-    recent = tuple(at for at in turn.state.restarts if at > window)
-    turn.set(restarts=(*recent, turn.at))
+    turn.set(restarts=(*allowance.counted(turn), turn.at))
     decision = turn.incident.decision if turn.state.incident is not None else None
     _gather(turn, backoff.wait_s(turn) if decision is not None and decision.rule in backoff.RULES else 0.0)
 
@@ -313,23 +325,18 @@ def _conclude(turn: Turn) -> Plan:
 
 
 def _remember_failure(turn: Turn, verdict: Verdict | None) -> None:
-    if verdict is None or not verdict.place:
+    """How often in a row the run has failed like this: at this place, or in this way."""
+    place = "" if verdict is None else repeating.ended_at(turn, verdict)
+    if not place:
         turn.set(failure=None)
         return
-    turn.set(failure=next_failure(turn, verdict.place))
-
-
-def next_failure(turn: Turn, place: str) -> Failure:
-    """How often the same place has failed in a row without a new step, this time included."""
-    before = turn.state.failure
-    best_step = turn.state.best_step
-    if before is not None and before.place == place and before.best_step == best_step:
-        return msgspec.structs.replace(before, count=before.count + 1)
-    return Failure(place=place, count=1, best_step=best_step)
+    count = repeating.times(turn, place)
+    turn.set(failure=Failure(place=place, count=count, best_step=turn.state.best_step, at=turn.at))
 
 
 def _on_success(turn: Turn) -> None:
     if not turn.state.tally.unsuccessful:
+        note_success(turn)
         ending.succeed(turn)
     elif turn.state.phase is Phase.SETTLING and not turn.state.tally.alive:
         stop_generation(turn)

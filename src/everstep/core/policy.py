@@ -12,8 +12,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "default"
 
     max_restarts: int = 10
-    """Restarts allowed within `budget_window_s`. torchrun's --max-restarts overrides it.
+    """Restarts allowed within `budget_window_s`. torchrun's --max-restarts overrides it, with `exact_restarts`.
     Too low: a bad hour ends a healthy job. Too high: a broken job burns its machines for long."""
+
+    exact_restarts: bool = False
+    """Whether `max_restarts` counts over the whole run and nothing else ends a job that fails: what `--max-restarts N`
+    means to torchrun, and sets. On: no wait grows, no examination holds up a run without standbys."""
 
     budget_window_s: float = 3600.0
     """A sliding window, so that a run of months is not ended by its total number of faults."""

@@ -113,6 +113,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     opened_at: float
     generation: int  # in which the fault happened
+    lived_s: float = 0.0  # how long that generation had been there
     best_step: int | None = None  # newest step that every rank had completed when the generation ended
     verdict: Verdict | None = None
     decision: Decision | None = None
@@ -124,6 +125,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     not_evicted: tuple[str, ...] = ()  # the engine did not end them
     examination: Examination | None = None  # under way in phase EXAMINING; over: what it found
     restarted: bool = False  # a new generation was started because of it
+    through_at: float | None = None  # when that was where it can train; it tells of no steps, so more has to be seen
 
     @property
     def known(self) -> FaultFacts:
@@ -157,11 +159,12 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """The last failure with a place in the user's code, to recognise it when it comes again."""
+    """The last failure of the program's own, to recognise it when it comes again."""
 
-    place: str
+    place: str  # "train.py:212"; "exit code 3" or "SIGSEGV" where no place is known
     count: int
     best_step: int | None
+    at: float = 0.0
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
