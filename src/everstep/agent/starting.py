@@ -239,7 +239,7 @@ class Starter:
             "world_size": action.world_size,
             "env": dict(env),
             "program": placed.program,
-            "args": placed.args,
+            "args": environment.filled_in(placed.args, worker.local_rank),
             "moved": placed.moved,
             "launch": str(self._spec.launch),
             "cwd": self._cwd(),

@@ -214,9 +214,15 @@ def _on_evict_overdue(turn: Turn) -> None:
 
 
 def stop_grace_s(state: State, policy: Policy) -> float:
-    """What ranks get between SIGTERM and SIGKILL; those that hang less."""
-    is_hang = state.incident is not None and state.incident.facts.hang is not None
-    return min(policy.hang_grace_s, policy.stop_grace_s) if is_hang else policy.stop_grace_s
+    """What ranks get between SIGTERM and SIGKILL: torchrun's time where the run ends, or where a rank may save itself;
+    less where a snapshot holds what every rank has, and least for those that hang."""
+    if state.ending is not None:
+        return policy.shutdown_s
+    if state.incident is not None and state.incident.facts.hang is not None:
+        return min(policy.hang_grace_s, policy.stop_grace_s)
+    accounts = [worker.account for worker in state.workers.values()]
+    is_saved = all(account is not None and account.published_step is not None for account in accounts)
+    return policy.stop_grace_s if is_saved else max(policy.shutdown_s, policy.stop_grace_s)
 
 
 def stop_save_s(state: State, policy: Policy) -> float:

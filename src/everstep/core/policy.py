@@ -30,7 +30,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Same place in the user's code, without one new step in between: after so many failures it is certain."""
 
     stop_grace_s: float = 5.0
-    """Between SIGTERM and SIGKILL. Only programs with a handler of their own use it; others end at once."""
+    """Between SIGTERM and SIGKILL before a restart, where every rank's state is in a snapshot. Only programs with a
+    handler of their own use it; others end at once."""
+
+    shutdown_s: float = 30.0
+    """The same when the run ends, and before a restart of a job that may save itself in its handler: torchrun's time.
+    --shutdown-timeout and TORCH_ELASTIC_SHUTDOWN_TIMEOUT override it."""
 
     settle_s: float = 0.4
     """How long to wait for the real culprit when the first exit looks like a consequence (peer closed connection).

@@ -155,6 +155,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
     exit_code: int
     why: str
+    signal: int = 15  # what the ranks get: what the launcher got
     save_by: float | None = None  # the last step has to be in the persistent tier by then; None: no such haste
 
 

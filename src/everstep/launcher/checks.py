@@ -74,8 +74,8 @@ def _check_script(path: Path) -> None:
         source = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"script {path} cannot be read: {error.strerror}") from error
-    if source.startswith(b"PK\x03\x04"):
-        return  # python runs zip archives too
+    if source.startswith((b"PK\x03\x04", importlib.util.MAGIC_NUMBER)):
+        return  # python runs zip archives too, and what was compiled before
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the interpreter that runs it says them again

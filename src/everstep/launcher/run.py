@@ -2,6 +2,7 @@
 first process starts. Called by `cli.run`.
 """
 
+import argparse
 import asyncio
 import contextlib
 import logging
@@ -19,7 +20,7 @@ from everstep import health
 from everstep.agent.streams import of_this_process
 from everstep.engines.network import Network, is_of_its_own, open_network
 from everstep.errors import ConfigError
-from everstep.launcher import checkpoints, checks, options
+from everstep.launcher import checkpoints, checks
 from everstep.launcher.narration import Narration
 from everstep.launcher.output import OutputTail
 from everstep.launcher.rundir import Prepared, prepare
@@ -31,15 +32,12 @@ from everstep.model.spec import STDERR, STDOUT, RunSpec
 from everstep.version import __version__
 
 
-def launch(argv: Sequence[str]) -> int:
-    """The exit code. Raises EverstepError for what is wrong with what was asked for."""
-    given = options.parse(argv)
-    options.refuse_other_machines(given)
-    useless = options.without_effect(given)
-    notes = (f"accepted without effect: {', '.join(useless)}",) if useless else ()
-    settings = resolve(given, os.environ, notes)
+def launch(given: argparse.Namespace) -> int:
+    """everstep's code of how it ended. Raises EverstepError for what is wrong with what was asked for."""
+    settings = resolve(given, os.environ)
     signals = signal_numbers(settings.signals)
     check_streams(settings.redirects, settings.tee, settings.nproc_per_node)
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(settings.signals)  # for the ranks, as torchrun does
     checks.check_program(settings)
     checkpoints.check(settings.checkpoints)
     prepared = prepare(settings, _spec(settings))
@@ -197,6 +195,8 @@ def _spec(settings: Settings) -> RunSpec:
         checkpoint_every_s=settings.checkpoints.every_s,
         checkpoint_keep=settings.checkpoints.keep,
         init_from=settings.checkpoints.init_from,
+        rdzv_id=settings.rdzv_id,
+        virtual_local_rank=settings.virtual_local_rank,
     )
 
 
