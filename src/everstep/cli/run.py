@@ -12,7 +12,7 @@ from everstep.errors import EverstepError
 
 def run(argv: Sequence[str]) -> int:
     """The run's exit code (docs/exit-codes.md): torchrun's, unless everstep's are asked for."""
-    from everstep.launcher import exit_codes, options
+    from everstep.launcher import error_file, exit_codes, options
     from everstep.launcher.run import launch
 
     style = exit_codes.STYLES[0]
@@ -22,5 +22,6 @@ def run(argv: Sequence[str]) -> int:
         code = launch(given)
     except EverstepError as error:
         print(f"everstep: {error}", file=sys.stderr)
+        error_file.write_error(type(error).__name__, str(error), os.environ)
         code = error.exit_code
     return exit_codes.shown(code, style)

@@ -18,7 +18,7 @@ from everstep.core import (
     standstill,
     updates,
 )
-from everstep.core.forming import form_if_possible, ranks_of_slot, start_limit_s
+from everstep.core.forming import ask_for_store, form_if_possible, ranks_of_slot, start_limit_s
 from everstep.core.frozenmap import FrozenMap, Names
 from everstep.core.policy import Policy
 from everstep.core.progress import completed_step, note_best_step, note_success
@@ -248,6 +248,7 @@ def _gather(turn: Turn, after_s: float = 0.0) -> None:
     lasting = ("node:", "standby:", updates.TIMER)
     timers = FrozenMap((key, due) for key, due in turn.state.timers.items() if key.startswith(lasting))
     turn.set(phase=Phase.GATHERING, timers=timers, waiting=Names(), pending_drills={}, updating="")
+    ask_for_store(turn, turn.state.generation + 1)
     if after_s > 0:
         backoff.begin(turn, after_s)
     form_if_possible(turn)

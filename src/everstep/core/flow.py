@@ -253,7 +253,7 @@ def _why_not_group(turn: Turn, verdict: Verdict) -> str:
 def _why_no_examination(turn: Turn) -> str:
     if allowance.is_users_word(turn) and not turn.spec.num_standby:
         return "--max-restarts says what happens, and there is no standby that could take a machine's place"
-    if turn.incident.examination is None and turn.state.generation + 1 not in turn.state.stores:
+    if turn.incident.examination is None and turn.state.formation is None:
         return "the store in which machines would meet is not open"
     return ""
 

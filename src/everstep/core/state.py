@@ -189,7 +189,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     requests: tuple[str, ...] = ()  # AcquireNode not answered yet
     num_requests: int = 0
     failed_joins: int = 0  # agents in a row that ended before they joined
-    stores: dict[int, tuple[str, int]] = {}  # generation -> host, port; only the current one and the next
+    stores: dict[int, tuple[str, int]] = {}  # generation -> host, port; only the newest one
     store_asked: int = -1  # newest generation for which OpenStore was issued
     formation: Formation | None = None
     workers: FrozenMap[int, Worker] = FrozenMap()

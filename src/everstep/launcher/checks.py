@@ -52,7 +52,7 @@ def check_run_dir(run_dir: Path) -> None:
 
 def bind(port: int, flag: str, host: str = "127.0.0.1") -> socket.socket:
     """A listening socket, on loopback unless it is for nodes that are elsewhere. Raises PortInUseError."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or a port stays taken for a minute after a run
     try:
         sock.bind((host, port))

@@ -20,12 +20,13 @@ from everstep import health
 from everstep.agent.streams import of_this_process
 from everstep.engines.network import Network, is_of_its_own, open_network
 from everstep.errors import ConfigError
-from everstep.launcher import checkpoints, checks
+from everstep.launcher import checkpoints, checks, error_file
 from everstep.launcher.narration import Narration
 from everstep.launcher.output import OutputTail
 from everstep.launcher.rundir import Prepared, prepare
 from everstep.launcher.settings import Settings, resolve
 from everstep.launcher.shown import DEFAULT_TEMPLATE, Shown, check_streams
+from everstep.launcher.stores import Stores, stores_for
 from everstep.launcher.supervise import End, Supervisor
 from everstep.launcher.terminal import Terminal
 from everstep.model.spec import STDERR, STDOUT, RunSpec
@@ -49,15 +50,10 @@ def launch(given: argparse.Namespace) -> int:
         prepared = msgspec.structs.replace(prepared, is_encrypted=is_encrypted, notes=(*prepared.notes, *said))
         prepared = msgspec.structs.replace(prepared, found=checkpoints.find(prepared.file.spec))
         with checks.bind(settings.ui_port, "--ui-port") as listener, _logging(prepared.path / "launcher.log"):
-            store_socket = _store_socket(settings.store_port, network)
-            return _supervise(settings, prepared, listener, store_socket, network, signals)
+            stores = stores_for(settings, network)
+            return _supervise(settings, prepared, listener, stores, network, signals)
     finally:
         os.close(prepared.lock_fd)
-
-
-def _store_socket(port: int, network: Network) -> socket.socket | None:
-    """--master-port, where the nodes are. Raises PortInUseError."""
-    return network.call(lambda: checks.bind(port, "--master-port", network.host)) if port else None
 
 
 @contextlib.contextmanager
@@ -90,7 +86,7 @@ def _supervise(
     settings: Settings,
     prepared: Prepared,
     listener: socket.socket,
-    store_socket: socket.socket | None,
+    stores: Stores,
     network: Network,
     signals: tuple[int, ...],
 ) -> int:
@@ -113,7 +109,7 @@ def _supervise(
         supervisor = Supervisor(
             prepared,
             listener=listener,
-            store_socket=store_socket,
+            stores=stores,
             network=network,
             signals=signals,
             terminal=terminal,
@@ -124,7 +120,11 @@ def _supervise(
     try:
         end = asyncio.run(supervise())
     finally:
-        terminal.finish(lambda: narration.summary(end), is_hurried=end.exit_code > 128)
+        terminal.finish(lambda: narration.summary(end))
+    if end.outcome == "stopped":
+        error_file.write_error("SignalException", f"Process {os.getpid()} got signal: {end.why}", os.environ)
+    elif end.exit_code:
+        error_file.write_report_of(narration.view, prepared.path, os.environ)
     return end.exit_code
 
 

@@ -60,7 +60,7 @@ class Supervisor:
         prepared: Prepared,
         *,
         listener: socket.socket,
-        store_socket: socket.socket | None,
+        stores: Stores,
         network: Network,
         signals: tuple[int, ...],
         terminal: Terminal,
@@ -78,7 +78,7 @@ class Supervisor:
         self._children = Children()
         self._keeper = Keeper()
         self._network = network
-        self._stores = Stores(store_socket, network)
+        self._stores = stores
         self._for_nodes = network.listen() if is_of_its_own(network) else listener
         port = listener.getsockname()[1]
         keys, is_encrypted = prepared.keys, prepared.is_encrypted
