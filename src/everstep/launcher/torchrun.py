@@ -27,7 +27,6 @@ def check(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
         _rendezvous,
         _restarts,
         _logs_specs,
-        _filters,
         _event_log_handler,
         _numa_binding,
         _virtual_local_rank,
@@ -153,14 +152,6 @@ def _logs_specs(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
             f"--logs-specs {given.logs_specs}: everstep writes the ranks' files itself, so {found.__name__} would "
             "never be asked. --log-dir, --redirects and --tee work; leave it out"
         )
-
-
-def _filters(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
-    for stream in ("stdout", "stderr"):
-        if filters := [each for each in getattr(given, f"duplicate_{stream}_filters") if each]:
-            raise ConfigError(
-                f"--duplicate-{stream}-filters {','.join(filters)}: not supported; filter the files that --tee writes"
-            )
 
 
 def _event_log_handler(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
