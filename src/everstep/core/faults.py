@@ -13,6 +13,7 @@ from everstep.core import (
     eviction,
     examining,
     flow,
+    grace,
     progress,
     repeating,
     standstill,
@@ -20,11 +21,9 @@ from everstep.core import (
 )
 from everstep.core.forming import ask_for_store, form_if_possible, ranks_of_slot, start_limit_s
 from everstep.core.frozenmap import FrozenMap, Names
-from everstep.core.policy import Policy
 from everstep.core.progress import completed_step, note_best_step, note_success
 from everstep.core.recovery import Plan, decide
-from everstep.core.state import Failure, Incident, Member, Phase, State
-from everstep.core.trust import is_corrupted
+from everstep.core.state import Failure, Incident, Member, Phase
 from everstep.core.turn import Turn
 from everstep.core.worker import Worker
 from everstep.model.actions import Concluded, EvictNode, IncidentClosed, IncidentOpened, Refused, StopWorkers
@@ -186,7 +185,7 @@ def stop_generation(turn: Turn) -> None:
 
 def _stop_workers(turn: Turn, nodes: Iterable[str]) -> list[StopWorkers]:
     generation = turn.state.generation
-    grace_s, save_s = stop_grace_s(turn.state, turn.policy), stop_save_s(turn.state, turn.policy)
+    grace_s, save_s = grace.of(turn.state, turn.policy), grace.to_save_s(turn.state, turn.policy)
     why = f"{turn.incident.id}: all ranks of a generation start and end together"
     return [StopWorkers(node=n, generation=generation, grace_s=grace_s, save_s=save_s, why=why) for n in nodes]
 
@@ -211,29 +210,6 @@ def _on_evict_overdue(turn: Turn) -> None:
     for node, stop in zip(left, _stop_workers(turn, left), strict=True):
         turn.do(Refused(what=f"evict {node}", why="the engine has not ended it in time", incident=turn.incident.id))
         turn.do(stop)
-
-
-def stop_grace_s(state: State, policy: Policy) -> float:
-    """What ranks get between SIGTERM and SIGKILL: torchrun's time where the run ends, or where a rank may save itself;
-    less where a snapshot holds what every rank has, and least for those that hang."""
-    if state.ending is not None:
-        return policy.shutdown_s
-    if state.incident is not None and state.incident.facts.hang is not None:
-        return min(policy.hang_grace_s, policy.stop_grace_s)
-    accounts = [worker.account for worker in state.workers.values()]
-    is_saved = all(account is not None and account.published_step is not None for account in accounts)
-    return policy.stop_grace_s if is_saved else max(policy.shutdown_s, policy.stop_grace_s)
-
-
-def stop_save_s(state: State, policy: Policy) -> float:
-    """What ranks that live get to complete the snapshot of their last step. Nobody waits for what is complete."""
-    incident = state.incident
-    if is_corrupted(incident):
-        return 0.0  # what they hold now is what must not be restored
-    accounts = [worker.account for worker in state.workers.values()]
-    has_all = all(account is not None and account.published_step == account.last_step for account in accounts)
-    is_hang = incident is not None and incident.facts.hang is not None
-    return 0.0 if is_hang and has_all else policy.save_s
 
 
 def restart(turn: Turn) -> None:
