@@ -17,19 +17,20 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from certain_names import CERTAIN, COMPUTES, DOUBTFUL
 from certain_run import GROUP_LIMIT_S, Found, Hang, run_hang
-from display import progress
 from figures import NEVER, quantile, seconds, table
-from healthy import begin_worker, burners
+from healthy import burners
 from late_server import late_server
+from launched import end_on_sigterm
+from side_by_side import side_by_side
 
 MODES = ("plain", "state")
 MEDIAN_S, P95_S = 3.0, 5.0
@@ -46,11 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         Hang(kind=kind, certain=kind in CERTAIN, mode=mode, number=number)
         for number, kind, mode in itertools.product(range(args.repeat), kinds, args.modes)
     ]
+    end_on_sigterm()
     console = Console(stderr=True)
     results: list[Found] = []
     with tempfile.TemporaryDirectory(prefix="everstep-bench-", ignore_cleanup_errors=True) as scratch:
-        with late_server() as server, burners(args.load), contextlib.suppress(KeyboardInterrupt):
-            for one in _run_all(hangs, Path(args.keep or scratch), server, args, console):
+        with late_server() as server, burners(args.load), contextlib.suppress(KeyboardInterrupt, SystemExit):
+            run = partial(_run, root=Path(args.keep or scratch), server=server)
+            for one in side_by_side(run, hangs, args.jobs, "hangs", console):
+                console.print("  " + "  ".join(row(one)), soft_wrap=True, markup=False)
                 results.append(one)
     print(report(results))
     if args.json is not None:
@@ -58,21 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if failures(results) else 0
 
 
-def _run_all(
-    hangs: Sequence[Hang], root: Path, server: str, args: argparse.Namespace, console: Console
-) -> Iterator[Found]:
-    with progress(console) as bar, ProcessPoolExecutor(args.jobs, initializer=begin_worker) as pool:
-        task = bar.add_task("hangs", total=len(hangs))
-        coming = [pool.submit(run_hang, hang, root / hang.name, server) for hang in hangs]
-        try:
-            for done in as_completed(coming):
-                one = done.result()
-                console.print("  " + "  ".join(row(one)), soft_wrap=True, markup=False)
-                bar.update(task, advance=1)
-                yield one
-        except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)
-            raise
+def _run(hang: Hang, *, root: Path, server: str) -> Found:
+    return run_hang(hang, root / hang.name, server)
 
 
 HEADINGS = ("kind", "mode", "said", "code", "right", "reported", "verdict", "action", "trains again", "load")

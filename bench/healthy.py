@@ -21,17 +21,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from display import progress
 from figures import seconds, table
 from healthy_kinds import ONCE, STATE_ONLY, kinds_listed
 from healthy_run import Case, Told, as_json, run_case
 from late_server import late_server
-from launched import adopt_orphans, end_on_sigterm
+from launched import end_on_sigterm
+from side_by_side import side_by_side
 
 WHO = ("one", "some", "all")
 MODES = ("plain", "state")
@@ -43,12 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(kinds_listed()))
         return 0
     cases = plan(args.kinds or kinds_listed(), args.seconds, args.modes, args.times, seed=args.seed, whole=args.all)
+    end_on_sigterm()
     console = Console(stderr=True)
     results: list[Told] = []
     with tempfile.TemporaryDirectory(prefix="everstep-bench-", ignore_cleanup_errors=True) as scratch:
         with late_server() as server, burners(args.load):
-            with contextlib.suppress(KeyboardInterrupt):
-                for one in _run_all(cases, Path(args.keep or scratch), server, args, console):
+            root = Path(args.keep or scratch)
+            run = partial(_run, root=root, server=server, prove=not args.no_proof)
+            with contextlib.suppress(KeyboardInterrupt, SystemExit):
+                for one in side_by_side(run, cases, args.jobs, "healthy programs", console):
+                    console.print(f"  {line(one)}", soft_wrap=True, markup=False)
                     results.append(one)
     print(report(results))
     if args.json is not None:
@@ -56,10 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if any(one.hurt or one.trouble for one in results) else 0
 
 
+def _run(case: Case, *, root: Path, server: str, prove: bool) -> Told:
+    return run_case(case, root / case.name, server, prove)
+
+
 def plan(
     kinds: Sequence[str], durations: Sequence[float], modes: Sequence[str], times: int, *, seed: int, whole: bool
 ) -> list[Case]:
-    """Longest first, so that the last ones do not run alone."""
+    """In an order by the seed: a run that was interrupted is a fair sample, and those that compute are spread."""
     cases = []
     for number, kind in enumerate(kinds):
         dice = random.Random(f"{seed} {kind}")
@@ -71,30 +79,8 @@ def plan(
                 Case(kind=kind, who=each, mode=mode, seconds=long_s, times=num, once=kind in ONCE)
                 for each, long_s in chosen
             ]
-    return sorted(cases, key=lambda case: -case.seconds * case.times)
-
-
-def _run_all(
-    cases: Sequence[Case], root: Path, server: str, args: argparse.Namespace, console: Console
-) -> Iterator[Told]:
-    """Side by side, each in a process of its own: whatever one leaves behind is ended by it alone."""
-    with progress(console) as bar, ProcessPoolExecutor(args.jobs, initializer=begin_worker) as pool:
-        task = bar.add_task("healthy programs", total=len(cases))
-        coming = {pool.submit(run_case, case, root / case.name, server, not args.no_proof): case for case in cases}
-        try:
-            for done in as_completed(coming):
-                one = done.result()
-                console.print(f"  {line(one)}", soft_wrap=True, markup=False)
-                bar.update(task, advance=1)
-                yield one
-        except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def begin_worker() -> None:
-    adopt_orphans()
-    end_on_sigterm()
+    random.Random(seed).shuffle(cases)
+    return cases
 
 
 @contextlib.contextmanager

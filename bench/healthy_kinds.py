@@ -9,6 +9,9 @@ ONCE = ("before-init", "late-rank", "after-init", "last-barrier", "at-exit")
 STATE_ONLY = ("announced-pause",)
 """Kinds that use what only a program with State can know."""
 
+COMPUTING = (*marked("healthy_computes.py", ("act", "shape")), "loader-decodes", "accumulation", "computing")
+"""Kinds in which somebody works while the others wait."""
+
 
 def kinds_listed() -> list[str]:
     return [name for module in _MODULES for name in marked(module, ("act", "shape"))]

@@ -21,7 +21,7 @@ from launched import Launched, launched
 SCRIPT = Path(__file__).with_name("healthy_script.py")
 START_LIMIT_S = 180.0
 END_LIMIT_S = 120.0
-PROOF_LIMIT_S = 60.0
+PROOF_LIMIT_S = 120.0
 _POLL_S = 0.1
 
 

@@ -9,6 +9,7 @@ compared by how many of its values differ between the ranks. Programs that diffe
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -16,8 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,11 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from display import progress
 from figures import table
-from launched import adopt_orphans, end_on_sigterm, launched
+from launched import end_on_sigterm, launched
 from same_compare import Outcome, differences, outcome
 from same_generator import Program, program
+from side_by_side import side_by_side
 
 LIMIT_S = 150.0
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
@@ -51,33 +51,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.show:
         print("\n".join(_shown(program(seed)) for seed in seeds))
         return 0
+    end_on_sigterm()
     console = Console(stderr=True)
+    results: list[Compared] = []
     with tempfile.TemporaryDirectory(prefix="everstep-bench-", ignore_cleanup_errors=True) as scratch:
         compare = partial(_compare, root=Path(scratch), args=args)
-        with ProcessPoolExecutor(args.jobs, initializer=_begin_worker) as workers:
-            results = _collect(workers.map(compare, seeds), len(seeds), console)
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
+            for one in side_by_side(compare, seeds, args.jobs, "programs", console):
+                results.append(one)
+                for run, found in one.found.items():
+                    text = "\n      ".join(found)
+                    console.print(f"  {one.seed} ({run}): {text}", soft_wrap=True, markup=False)
     print(report(results))
     if args.json is not None:
         args.json.write_text(json.dumps([asdict(one) for one in results], indent=1) + "\n")
     return 1 if any(one.found for one in results) else 0
-
-
-def _begin_worker() -> None:
-    """Each ends what it started, and nothing of the others."""
-    adopt_orphans()
-    end_on_sigterm()
-
-
-def _collect(coming: Iterable[Compared], count: int, console: Console) -> list[Compared]:
-    results = []
-    with progress(console) as bar:
-        task = bar.add_task("programs", total=count)
-        for one in coming:
-            results.append(one)
-            for run, found in one.found.items():
-                console.print(f"  {one.seed} ({run}): " + "\n      ".join(found), soft_wrap=True, markup=False)
-            bar.update(task, advance=1, description=f"{sum(bool(each.found) for each in results)} differ")
-    return results
 
 
 def _compare(seed: int, *, root: Path, args: argparse.Namespace) -> Compared:
@@ -160,6 +148,7 @@ def report(results: Sequence[Compared]) -> str:
     count = Counter(piece for one in results for piece in one.pieces)
     bad = Counter(piece for one in results if one.found for piece in one.pieces)
     rows = [[piece, str(number), str(bad[piece])] for piece, number in sorted(count.items())]
+    results = sorted(results, key=lambda one: one.seed)
     differ = [one for one in results if one.found]
     lines = [table(["piece", "programs", "that differ"], rows), ""]
     for one in differ:

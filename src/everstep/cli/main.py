@@ -30,6 +30,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "node": ("everstep.cli.node", "what is known of the machines across runs: quarantine one, readmit one"),
     "plan": ("everstep.cli.plan", "how many standbys a fleet needs, from its own history"),
     "simulate": ("everstep.cli.simulate", "what months of faults would make of a fleet, decided by the same rules"),
+    "policies": ("everstep.cli.policies", "what a policy's patience costs: late hangs beside healthy jobs hurt"),
     "replay": ("everstep.cli.replay", "what another policy would have done in a run that was recorded"),
     "ckpt": ("everstep.cli.ckpt", "what can be restored, whether it is whole, and how to take it elsewhere"),
     "demo": ("everstep.cli.demo", "train a small model here, break it, watch it go on"),

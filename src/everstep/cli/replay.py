@@ -19,6 +19,8 @@ from everstep.journal.runs import RunDir, find_run, known_runs
 from everstep.model.events import RunStarted
 from everstep.model.record import Record
 from everstep.report.replay import Replayed, replay_page, replay_table
+from everstep.simulate.price import prices
+from everstep.simulate.standstills import recorded as recorded_standstills
 from everstep.simulate.whatif import what_if
 
 _DAY_S = 86400.0
@@ -76,6 +78,7 @@ def _replay(run_dir: RunDir, given: argparse.Namespace) -> Replayed:
         began_at=began_at,
         changes=_changes(recorded, other),
         what_if=what_if(records, recorded, other),
+        prices=prices(standstills, other) if (standstills := recorded_standstills(records, recorded)) else (),
     )
 
 

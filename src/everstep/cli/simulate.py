@@ -22,11 +22,13 @@ from everstep.core.policy import Policy
 from everstep.errors import ConfigError
 from everstep.report.simulate import simulate_page
 from everstep.simulate.costs import COSTS, with_changes
-from everstep.simulate.faults import MIXES, Mix
-from everstep.simulate.outcome import Outcome, summarise
+from everstep.simulate.faults import MIXES, Mix, Sign
+from everstep.simulate.outcome import Outcome, Summary, summarise
+from everstep.simulate.price import Fleet, fleet_prices
 from everstep.simulate.run import simulate_once
 from everstep.simulate.setup import DAY_S, GPUS_PER_NODE, MAX_CELLS, Lemons, Setup, Strike
 from everstep.simulate.standby import size_by_rate
+from everstep.simulate.standstills import benchmarked
 from everstep.simulate.trace import NUM_NODES, read_trace, strikes_of
 
 
@@ -55,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="with seeds N, N+1, ...; default: 3")
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes; default: one per processor")
     parser.add_argument("--cells", type=int, default=MAX_CELLS, metavar="N", help="nodes that the rules see at most")
+    parser.add_argument("--waits", type=float, default=1.0, metavar="N", help="healthy waits in a day; default: 1")
     parser.add_argument("--json", action="store_true", help="for programs; keys in docs/simulate.md")
     add_policy_arguments(parser)
 
@@ -63,15 +66,33 @@ def run(given: argparse.Namespace) -> int:
     setup = _setup(given)
     outcomes = _simulate(setup, range(given.seed, given.seed + given.runs), given.jobs)
     summary = summarise(outcomes, given.target / 100)
+    fleet = _patience(setup, summary, given.waits)
     if given.json:
-        show_json({"summary": summary, "runs": outcomes, "policy": setup.policy, "costs": setup.costs})
+        told = {"summary": summary, "runs": outcomes, "policy": setup.policy, "costs": setup.costs, "patience": fleet}
+        show_json(told)
     else:
-        show(simulate_page(setup, summary, outcomes))
+        show(simulate_page(setup, summary, outcomes, fleet, given.waits))
     return 0
+
+
+def _patience(setup: Setup, summary: Summary, waits_per_day: float) -> tuple[Fleet, ...]:
+    """What the rule for hangs costs this fleet, beside simpler ones: by the benchmarks' standstills of jobs that have
+    the same way back, snapshots or nothing but checkpoints."""
+    hangs = [cause.name for cause in setup.mix.causes if cause.sign is Sign.HANG]
+    return fleet_prices(
+        [each for each in benchmarked() if each.saved is setup.every_step],
+        setup.policy,
+        num_hangs=sum(summary.by_cause.get(name, (0.0, 0.0))[0] for name in hangs),
+        num_waits=waits_per_day * setup.days,
+        wall_s=setup.wall_s,
+        resubmit_s=setup.costs.resubmit_s,
+    )
 
 
 def _setup(given: argparse.Namespace) -> Setup:
     """Raises ConfigError."""
+    if not 0 <= given.waits < math.inf:
+        raise ConfigError(f"--waits {given.waits}: must not be negative")
     if given.gpus < 1 or not 0 < given.days <= 3650 or given.runs < 1 or given.cells < 1 or given.step_s <= 0:
         raise ConfigError("--gpus, --days, --runs, --cells and --step-s must be positive, --days at most 3650")
     num_nodes = math.ceil(given.gpus / GPUS_PER_NODE)

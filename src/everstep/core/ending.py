@@ -17,8 +17,7 @@ _WORKERS_MAY_LIVE = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING)
 def on_stop_requested(turn: Turn, event: StopRequested) -> None:
     save_by = turn.at + turn.policy.notice_s
     why = f"stopped by {event.why}"
-    ended = Ending(outcome="stopped", exit_code=128 + event.signal, why=why, signal=event.signal, save_by=save_by)
-    stop_with(turn, ended)
+    stop_with(turn, Ending(outcome="stopped", exit_code=128 + event.signal, why=why, save_by=save_by))
 
 
 def stop_with(turn: Turn, ending: Ending) -> None:
@@ -39,8 +38,7 @@ def stop_with(turn: Turn, ending: Ending) -> None:
             StopWorkers(
                 node=node,
                 generation=turn.state.generation,
-                grace_s=turn.policy.shutdown_s,
-                signal=ending.signal,
+                grace_s=turn.policy.stop_grace_s,
                 save_s=turn.policy.save_s,
                 why=ending.why,
             )

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import msgspec
 
 from everstep.report.layout import field, table, text_of
+from everstep.report.policies import price_lines
 from everstep.report.units import duration, plural, short_stamp
+from everstep.simulate.price import Price
 from everstep.simulate.whatif import Choice, Difference, Timing, WhatIf
 
 _MAX_SHOWN = 20
@@ -16,6 +18,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     began_at: float
     changes: dict[str, tuple[str, str]]  # setting of the policy -> recorded, other
     what_if: WhatIf
+    prices: tuple[Price, ...] = ()  # of this run's standstills, under the other policy and under rules beside it
 
 
 def replay_page(replayed: Replayed) -> str:
@@ -39,6 +42,8 @@ def replay_page(replayed: Replayed) -> str:
         lines += ["", f"({plural(len(found.differences), 'difference')} in all; --json has them)"]
     if found.timings:
         lines += ["", "the same decisions, with other times", *_timings(found.timings)]
+    if priced := price_lines(replayed.prices):
+        lines += ["", "what patience would have cost, over this run's own standstills (everstep policies)", *priced]
     return text_of(lines)
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 from everstep.report.layout import field, table, text_of
+from everstep.report.policies import fleet_lines
 from everstep.report.units import duration, percent, plural
 from everstep.simulate.outcome import Lever, Outcome, Summary
+from everstep.simulate.price import Fleet
 from everstep.simulate.setup import Setup
 
 _BAR = 40
@@ -19,13 +21,19 @@ PUBLISHED = {
 """ByteRobust, of 19 jobs on 9,600 GPUs and more; the rest is not broken down."""
 
 
-def simulate_page(setup: Setup, summary: Summary, outcomes: Sequence[Outcome]) -> str:
+def simulate_page(
+    setup: Setup, summary: Summary, outcomes: Sequence[Outcome], fleet: Sequence[Fleet] = (), waits_per_day: float = 0.0
+) -> str:
+    """`fleet`: what patience costs, rule by rule, with so many healthy waits a day."""
     lines = [_headline(setup, summary), ""]
     lines += _what(setup, summary)
     lines += ["", "where the time went", *_shares(summary)]
     lines += ["", "what would help most", *_levers(summary)]
     lines += ["", "what it cost, by cause", *_causes(summary)]
     lines += ["", "which step of the flow solved it", *_steps(setup, summary)]
+    if fleet:
+        what = f"what patience costs, with {waits_per_day:g} healthy waits a day (everstep policies)"
+        lines += ["", what, *fleet_lines(fleet)]
     return text_of(lines)
 
 
