@@ -228,7 +228,10 @@ class Node:
             if timer is not None:
                 timer.cancel()
         if self._group is not None:
-            await self._group.stop(grace_s)
+            if self._group.has_succeeded:
+                self._warden.spare()
+            else:
+                await self._group.stop(grace_s)
         await self._examiner.end("the run is over")
         await self._copies.close()
         self._twins.close()

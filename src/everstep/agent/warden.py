@@ -40,6 +40,10 @@ class Warden:
         """Nothing of that session is left; its number may now belong to somebody else."""
         self._say(f"-{sid}\n")
 
+    def spare(self) -> None:
+        """The ranks ended well: what they left running goes on when the agent ends."""
+        self._say("=0\n")
+
     def dismiss(self) -> None:
         """An orderly end: it looks once more, and ends."""
         os.close(self._write_end)
@@ -59,19 +63,22 @@ def _keep_watch(read_end: int, ward: str) -> None:
             with contextlib.suppress(OSError):
                 os.close(fd)  # above all the writing end: the pipe must close with the agent
     sessions = _listen(read_end)
-    end_all(ward, sessions)
+    if sessions is not None:
+        end_all(ward, sessions)
 
 
-def _listen(read_end: int) -> set[int]:
-    """Sessions that are alive when the pipe closes."""
+def _listen(read_end: int) -> set[int] | None:
+    """Sessions that are alive when the pipe closes; None: nothing is to be ended."""
     sessions: set[int] = set()
+    is_spared = False
     rest = b""
     while True:
         data = os.read(read_end, 4096)
         if not data:
-            return sessions
+            return None if is_spared else sessions
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
+            is_spared |= line[:1] == b"="
             (sessions.add if line[:1] == b"+" else sessions.discard)(int(line[1:]))
 
 

@@ -148,6 +148,11 @@ class Group:
     def is_alive(self) -> bool:
         return any(worker.is_alive for worker in self.workers.values())
 
+    @property
+    def has_succeeded(self) -> bool:
+        """Every rank ended by itself, and well: what they left running is the user's, and goes on as under torchrun."""
+        return not self.is_stopping and bool(self.workers) and all(map(_has_succeeded, self.workers.values()))
+
     def add(self, worker: Worker, channel_of: Callable[[Callable[[local.Frame, list[int]], None]], Channel]) -> None:
         """Follow a process. `channel_of` makes its channel, given who takes the frames."""
         self.workers[worker.rank] = worker
@@ -266,14 +271,21 @@ class Group:
         if worker.watch is not None:
             worker.watch.close()
         _log.info("rank %d of generation %d ended: %s", worker.rank, self.generation, ended)
-        self.end_leftovers_of(worker)
+        if _has_succeeded(worker):
+            worker.note_survivors()  # they are ended if the generation is: nothing old may write then
+        else:
+            self.end_leftovers_of(worker)
         if not self.is_alive:
             self._all_ended.set()
         if worker.stopped_at is None:
             worker.conclude()
             self._on_exit(worker)
-        if not self.is_alive and not self.is_stopping:
+        if not self.is_alive and not self.is_stopping and not self.has_succeeded:
             self.end_leftovers()
+
+
+def _has_succeeded(worker: Worker) -> bool:
+    return worker.ended is not None and worker.ended.code == 0 and worker.stopped_at is None
 
 
 def _end_trackers(pids: list[int]) -> None:

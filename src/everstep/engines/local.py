@@ -151,8 +151,9 @@ class LocalEngine:
             agent.send(signal.SIGKILL)  # the rest of it is ended in _after_end
             self._later(self._end_below(agent))
 
-    async def end(self, grace_s: float) -> None:
-        """All nodes: in order within `grace_s`, then by force. Nothing of them is left afterwards."""
+    async def end(self, grace_s: float, *, spares: bool = False) -> None:
+        """All nodes: in order within `grace_s`, then by force. Nothing of them is left afterwards, but, if it `spares`
+        it, what ranks that ended well left running."""
         self._is_ending = True
         agents = list(self._agents.values())
         for agent in agents:
@@ -162,7 +163,7 @@ class LocalEngine:
             for agent in agents:
                 agent.send(signal.SIGKILL)
             await wait_ended(agents, 5.0)
-        if not await self._children.end_orphans():
+        if not spares and not await self._children.end_orphans():
             log.error("left behind: %s", "; ".join(self._children.left_behind.values()))
 
     @property
@@ -243,7 +244,8 @@ class LocalEngine:
     async def _after_end(self, agent: Child, ended: Ended) -> None:
         """What it left is ended first, so that the loss means that nothing of the node runs."""
         node = agent.name
-        await self._children.end_orphans()
+        if ended.code != 0:  # else it has ended what was to be ended
+            await self._children.end_orphans()
         self._keeper.close_line(node)
         self._agents.pop(node, None)
         self._unplug(node)

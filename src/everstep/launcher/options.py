@@ -18,6 +18,7 @@ OUR_FLAGS = (
     "--network",
     "--racks",
     "--tls",
+    "--leftovers",
     "--config",
     "--checkpoint-dir",
     "--checkpoint-every",
@@ -71,6 +72,9 @@ def parser() -> argparse.ArgumentParser:
         help="between nodes: loopback (default); namespaces: each node has its own, which can be cut (root); auto",
     )
     ours.add_argument("--racks", help="racks of the nodes, in turn, as a,a,b,b; default: what EVERSTEP_RACK says")
+    ours.add_argument(
+        "--leftovers", help="what ranks that ended well left running: leave (default, as torchrun), wait (60 s), kill"
+    )
     ours.add_argument("--tls", help="auto: encrypt what listens beyond loopback (default); always: loopback too")
     ours.add_argument("--config", help="TOML file with defaults for these flags, a [policy] and a [checkpoint] table")
     ours.add_argument("--checkpoint-dir", "--checkpoint_dir", help="folder or URL for checkpoints; resumes from there")

@@ -120,6 +120,7 @@ def _supervise(
             signals=signals,
             terminal=terminal,
             origin=origin,
+            what_is_left=settings.leftovers,
         )
         return await supervisor.run()
 

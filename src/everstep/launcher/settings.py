@@ -15,11 +15,12 @@ import msgspec
 from everstep.core.policy import Policy, preset
 from everstep.core.racks import why_no_rack
 from everstep.errors import ConfigError
+from everstep.launcher import leftovers
 from everstep.launcher.checkpoints import Wanted, resolve_checkpoints, useless
 from everstep.model.spec import Launch, Mode
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
-_KEYS = ("standby", "mode", "run_dir", "ui_port", "network", "racks", "tls", "policy")
+_KEYS = ("standby", "mode", "run_dir", "ui_port", "network", "racks", "tls", "leftovers", "policy")
 _TABLES = ("policy", "checkpoint")
 _SIGNAL_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
@@ -42,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     network: str = "loopback"  # between nodes: or "namespaces", or "auto": those where it is allowed
     racks: tuple[str, ...] = ()  # of the nodes in turn; none: what EVERSTEP_RACK says
     tls: str = "auto"  # what listens beyond loopback is encrypted; "always": everything
+    leftovers: str = leftovers.LEAVE  # what becomes of processes that ranks which ended well left running
     checkpoints: Wanted = Wanted()
     log_dir: str = ""
     filters: dict[int, tuple[str, ...]] = {}  # by stream, 1 and 2: --duplicate-stdout-filters, -stderr-
@@ -78,6 +80,7 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str], notes: tuple[
         network=_network(chosen["network"]),
         racks=_racks(chosen["racks"]),
         tls=_tls(chosen["tls"]),
+        leftovers=_leftovers(chosen["leftovers"]),
         checkpoints=wanted,
         log_dir=given.log_dir or "",
         filters={1: tuple(given.duplicate_stdout_filters), 2: tuple(given.duplicate_stderr_filters)},
@@ -99,6 +102,7 @@ def _choose(given: argparse.Namespace, environ: Mapping[str, str], file: Mapping
         "network": "loopback",
         "racks": "",
         "tls": "auto",
+        "leftovers": leftovers.LEAVE,
         "policy": None,
     }
     for key in _KEYS:
@@ -223,6 +227,12 @@ def _racks(value: object) -> tuple[str, ...]:
         if why := why_no_rack(name):
             raise ConfigError(f"racks {value!r}: {why}")
     return tuple(names)
+
+
+def _leftovers(value: object) -> str:
+    if str(value) not in leftovers.CHOICES:
+        raise ConfigError(f"leftovers {str(value)!r}: must be one of {', '.join(leftovers.CHOICES)}")
+    return str(value)
 
 
 def _tls(value: object) -> str:

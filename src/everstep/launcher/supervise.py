@@ -21,6 +21,7 @@ from everstep.engines.keeper import Keeper
 from everstep.engines.local import LocalEngine
 from everstep.engines.network import Network, is_of_its_own
 from everstep.engines.protocol import Engine, Loss, NoNodeError
+from everstep.launcher import leftovers
 from everstep.launcher.governor import Governor
 from everstep.launcher.rundir import Prepared
 from everstep.launcher.stores import Stores
@@ -41,6 +42,9 @@ UNHEARD_S = 2.0
 """A controller that has not taken the request to stop by then is stuck: the nodes are ended without it."""
 
 RELINK_S = 1.0
+
+SUCCEEDED = "succeeded"
+"""Finish's outcome when every rank ended well."""
 
 AWAY_S = 20.0
 """How long the drills cut-node and freeze-node last when nobody says."""
@@ -65,12 +69,14 @@ class Supervisor:
         signals: tuple[int, ...],
         terminal: Terminal,
         origin: Origin,
+        what_is_left: str = leftovers.LEAVE,
     ) -> None:
         """`listener`: for people and for this launcher; for nodes too, unless they have a network of their own."""
         self._prepared = prepared
         self._policy = prepared.file.policy
         self._signals = signals
         self._terminal = terminal
+        self._leftovers = what_is_left
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[End] = self._loop.create_future()
         self._at_once = asyncio.Event()
@@ -236,14 +242,19 @@ class Supervisor:
         """Agents first, so that they end their workers in order; the controller last, it may still be told."""
         if self._at_once.is_set():
             self._kill_all()
-        await self._unless_at_once(self._engine.end(self._policy.stop_grace_s + STOP_SLACK_S))
+        is_success = self._end.done() and not self._end.cancelled() and self._end.result().outcome == SUCCEEDED
+        grace_s = self._policy.stop_grace_s + STOP_SLACK_S
+        await self._unless_at_once(self._engine.end(grace_s, spares=is_success))
         controller = self._governor.stop()
         if controller is not None:
             controller.send(signal.SIGTERM)
             if not await wait_ended([controller], 0.0 if self._at_once.is_set() else CONTROLLER_GRACE_S):
                 controller.send(signal.SIGKILL)
                 await wait_ended([controller], CONTROLLER_GRACE_S)
-        await self._children.end_orphans()
+        if is_success:
+            await leftovers.look_after(self._children, self._leftovers, self._terminal.say, self._at_once)
+        else:
+            await self._children.end_orphans()
         self._children.note_unended()
         for held in self._children.left_behind.values():
             self._terminal.say(f"left behind: SIGKILL does not end {held}; it ends when the kernel lets it go")

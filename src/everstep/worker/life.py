@@ -7,7 +7,6 @@ leads its own session, so that the agent can end whatever it started along with 
 import ctypes
 import os
 import signal
-import sys
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61
@@ -40,10 +39,3 @@ def redirect(path: str, fd: int) -> None:
     target = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     os.dup2(target, fd, inheritable=True)
     os.close(target)
-
-
-def make_output_live() -> None:
-    """Every line reaches the file when it is complete, also if the process is killed after it."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(line_buffering=True)

@@ -59,7 +59,6 @@ def _take_place(job: Assignment) -> None:
         life.redirect(job.stdout, 1)
     if job.stderr:
         life.redirect(job.stderr, 2)
-    life.make_output_live()
     os.environ.clear()
     os.environ.update(job.env)
     os.chdir(job.cwd)

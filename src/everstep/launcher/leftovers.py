@@ -1,0 +1,68 @@
+"""What ranks left running when all of them had ended well: an upload in the background, a server.
+
+torchrun leaves it alone, so does everstep, and says what it is; --leftovers decides otherwise. What a failed or stopped
+generation leaves is always ended: nothing old may write beside a new one. Called by `launcher.supervise`.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from everstep.engines.children import Children
+from everstep.probes.tracker import is_tracker
+
+LEAVE, WAIT, KILL = "leave", "wait", "kill"
+CHOICES = (LEAVE, WAIT, KILL)
+WAIT_S = 60.0
+_LOOK_S = 0.1
+_MOMENT_S = 0.3
+"""What ends within it was on its way: nobody needs to hear of it."""
+
+
+async def look_after(children: Children, how: str, say: Callable[[str], None], is_hurried: asyncio.Event) -> None:
+    """Returns when nothing is left, or what is left may go on."""
+    if how == KILL:
+        for pid in _left(children):
+            say(f"left running by a rank: {describe(pid)}: killed (--leftovers kill)")
+        await children.end_orphans()
+        return
+    await _until_gone(children, _MOMENT_S, is_hurried)
+    if how == WAIT and (left := _left(children)):
+        for pid in left:
+            say(f"left running by a rank: {describe(pid)}: waiting for it, at most {WAIT_S:g} s (--leftovers wait)")
+        await _until_gone(children, WAIT_S, is_hurried)
+    for pid in _left(children):
+        say(f"left running by a rank: {describe(pid)}: it goes on by itself, as with torchrun (--leftovers wait, kill)")
+
+
+async def _until_gone(children: Children, limit_s: float, is_hurried: asyncio.Event) -> None:
+    deadline = time.monotonic() + limit_s
+    while _left(children) and time.monotonic() < deadline and not is_hurried.is_set():
+        await asyncio.sleep(_LOOK_S if limit_s > 1 else _LOOK_S / 10)
+        children.reap()
+
+
+def _left(children: Children) -> list[int]:
+    return [pid for pid in children.orphans() if not is_tracker(pid) and _is_alive(pid)]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False
+
+
+def describe(pid: int) -> str:
+    """Its number, command and age."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        began = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+        up_s = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return f"process {pid}"
+    command = b" ".join(words).decode(errors="replace").strip()
+    shown = "".join(c if c.isprintable() else "?" for c in command)[:80]
+    return f"process {pid} ({shown}), {max(up_s - began / os.sysconf('SC_CLK_TCK'), 0):.0f} s old"
