@@ -100,7 +100,7 @@ def test_a_flag_names_the_preset_and_the_file_still_overrides_its_values(file):
     [
         (
             "standbys = 1",
-            "unknown key 'standbys'; allowed: standby, mode, run_dir, ui_port, network, racks, tls, policy",
+            "unknown key 'standbys'; allowed: standby, mode, run_dir, ui_port, network, racks, tls, leftovers, policy",
         ),
         ("[policy]\nmax_restart = 1", "unknown key 'max_restart'; allowed: name, max_restarts"),
         ('[policy]\nmax_restarts = "many"', "must be a whole number"),

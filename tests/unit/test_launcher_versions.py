@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from everstep.errors import ConfigError
-from everstep.launcher import versions
-from everstep.launcher.versions import copy_folder, copy_for_update, copy_of_start
+from everstep.launcher import code_files, versions
+from everstep.launcher.versions import copy_folder, copy_for_update, copy_start, plan_start
 from everstep.model.spec import Launch, RunSpec
 
 
@@ -73,29 +73,88 @@ def test_a_folder_that_is_none_of_code_is_refused_and_leaves_nothing(
     assert list((tmp_path / "run" / "code").iterdir()) == []
 
 
-def test_what_a_run_is_started_with_is_copied_with_its_repository(job: Path, tmp_path: Path):
-    (job / ".git").mkdir()
-    spec = copy_of_start(spec_of(job, "pkg/model.py"), tmp_path / "run")
-    assert spec.code_root == str(job)
-    assert files_in(spec.code_copy) == {"train.py", "pkg/model.py"}
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
 
 
-def test_a_repository_that_is_too_large_leaves_the_folder_of_the_program(
+def put(folder: Path, *names: str, size: int = 1) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"#" * size)
+
+
+def started(folder: Path, run_dir: Path, program: str = "train.py") -> set[str]:
+    spec = plan_start(spec_of(folder, program), run_dir)
+    assert copy_start(spec) == ""
+    return files_in(spec.code_copy)
+
+
+OUTPUTS = (
+    "out/checkpoint-10/model.safetensors", "out/checkpoint-10/config.json", "out/checkpoint-10/args.yaml",
+    "logs/train.log", "events.bin", "notes.txt", "outputs/today/settings.yaml", "results.json",
+)  # fmt: skip
+SECRETS = (".env", ".netrc", "id_rsa", "server.key", "cert.pem", "credentials.json", ".aws/config.toml", "secrets.yaml")
+
+
+def test_of_a_repository_what_git_tracks_or_would_and_no_outputs(job: Path, tmp_path: Path):
+    git(job.parent, "init", "-q", str(job))
+    put(job, *OUTPUTS, *SECRETS, "ignored.py", "vocab.txt", "conf/base.yaml")
+    (job / ".gitignore").write_text("ignored.py\n")
+    git(job, "add", "train.py", "vocab.txt", "id_rsa", ".env")
+    assert started(job, tmp_path / "run") == {"train.py", "pkg/model.py", "vocab.txt", "conf/base.yaml"}
+
+
+def test_hooks_of_the_repository_do_not_run(job: Path, tmp_path: Path):
+    git(job.parent, "init", "-q", str(job))
+    hook = tmp_path / "hook.sh"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    git(job, "config", "core.fsmonitor", str(hook))
+    assert started(job, tmp_path / "run") == {"train.py", "pkg/model.py"}
+    assert not (tmp_path / "ran").exists()
+
+
+def test_without_git_what_the_program_imports_and_settings_beside_it(job: Path, tmp_path: Path):
+    put(job, *OUTPUTS, *SECRETS, "other.py", "base.yaml")
+    assert started(job, tmp_path / "run") == {"train.py", "pkg/model.py", "base.yaml"}
+
+
+def test_a_program_that_does_not_compile_somewhere_is_copied_as_far_as_it_is_read(job: Path, tmp_path: Path):
+    (job / "pkg" / "model.py").write_text("import pkg.more\nnot python\n")
+    assert started(job, tmp_path / "run") == {"train.py", "pkg/model.py"}
+
+
+def test_large_files_are_data(job: Path, tmp_path: Path):
+    git(job.parent, "init", "-q", str(job))
+    put(job, "big.py", size=code_files.LARGE_BYTES + 1)
+    git(job, "add", "big.py")
+    assert started(job, tmp_path / "run") == {"train.py", "pkg/model.py"}
+
+
+def test_a_repository_that_is_too_large_leaves_what_the_program_imports(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    (job / ".git").mkdir()
-    monkeypatch.setattr(versions, "START_FILES", 1)
-    spec = copy_of_start(spec_of(job, "pkg/model.py"), tmp_path / "run")
-    assert spec.code_root == str(job / "pkg")
-    monkeypatch.setattr(versions, "START_FILES", 0)
-    spec = copy_of_start(spec_of(job, "pkg/model.py"), tmp_path / "run")
-    assert spec.code_copy == ""
-    assert "is not a folder of code" in spec.code_why
+    git(job.parent, "init", "-q", str(job))
+    put(job, "a.py", "b.py", "c.py")
+    monkeypatch.setattr(code_files, "MAX_FILES", 2)
+    assert started(job, tmp_path / "run") == {"train.py", "pkg/model.py"}
+    monkeypatch.setattr(code_files, "MAX_FILES", 1)
+    spec = plan_start(spec_of(job), tmp_path / "other")
+    assert "more than 1 files" in copy_start(spec)
+    assert not Path(spec.code_copy).exists()
+
+
+def test_a_program_in_a_folder_of_its_repository_is_copied_with_it(job: Path, tmp_path: Path):
+    git(job.parent, "init", "-q", str(job))
+    spec = plan_start(spec_of(job, "pkg/model.py"), tmp_path / "run")
+    assert spec.code_root == str(job)
+    assert copy_start(spec) == ""
+    assert files_in(spec.code_copy) == {"train.py", "pkg/model.py"}
 
 
 def test_commands_are_not_copied(job: Path, tmp_path: Path):
     spec = spec_of(job, "sh", Launch.COMMAND)
-    assert copy_of_start(spec, tmp_path / "run") == spec
+    assert plan_start(spec, tmp_path / "run") == spec
 
 
 @pytest.mark.parametrize(

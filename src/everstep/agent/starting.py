@@ -32,7 +32,7 @@ from everstep.model.actions import StartWorkers
 from everstep.model.events import WorkersFailedToStart, WorkersStarted
 from everstep.model.facts import Started
 from everstep.model.spec import Launch, RunSpec
-from everstep.model.versions import Version
+from everstep.model.versions import FIRST, Version
 from everstep.probes.oom import KernelLog
 from everstep.wire import local
 
@@ -128,7 +128,7 @@ class Starter:
     def start(self, action: StartWorkers, local_rank: int, group: Group, prepared: "Prepared") -> Started:
         """Make one rank's process and give it its assignment. Raises EverstepError, OSError."""
         rank = action.first_rank + local_rank
-        placed = placing.place(self._spec, action.version, self._home.base_env)
+        placed = placing.place(self._spec, _that_is_there(action.version), self._home.base_env)
         paths = self._paths(action, rank, local_rank)
         spawned_at = time.time()
         self._board.reset(local_rank, rank=rank, generation=action.generation, spawned_at=spawned_at)
@@ -280,6 +280,14 @@ class Starter:
 
     def _python(self) -> str:
         return self._home.base_env.get("PYTHON_EXEC") or sys.executable
+
+
+def _that_is_there(version: Version | None) -> Version | None:
+    """What the run was started with has no copy where that could not be taken: it runs where the user has it."""
+    if version is None or version.id != FIRST.id or not version.code or Path(version.code).is_dir():
+        return version
+    _log.warning("%s is not there: %s runs from the user's folder", version.code, version.id)
+    return msgspec.structs.replace(version, code="", root="")
 
 
 def _channel_of(link: socket.socket) -> Callable[..., Channel]:

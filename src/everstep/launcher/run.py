@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -19,7 +20,7 @@ from everstep import health
 from everstep.agent.streams import of_this_process
 from everstep.engines.network import Network, is_of_its_own, open_network
 from everstep.errors import ConfigError
-from everstep.launcher import checkpoints, checks, options
+from everstep.launcher import checkpoints, checks, options, versions
 from everstep.launcher.narration import Narration
 from everstep.launcher.output import OutputTail
 from everstep.launcher.rundir import Prepared, prepare
@@ -29,6 +30,9 @@ from everstep.launcher.supervise import End, Supervisor
 from everstep.launcher.terminal import Terminal
 from everstep.model.spec import STDERR, STDOUT, RunSpec
 from everstep.version import __version__
+
+_COPY_LIMIT_S = 2.0
+"""A run that is over does not wait longer for the copy of its code, which nobody goes back to."""
 
 
 def launch(argv: Sequence[str]) -> int:
@@ -109,6 +113,8 @@ def _supervise(
             tail.skip_existing()
         narration.skip_existing()
     terminal.start(*tails)
+    copying = threading.Thread(target=_copy_code, args=(prepared, terminal), name="everstep-code", daemon=True)
+    copying.start()
     end = End(exit_code=1, outcome="failed", why="the launcher failed")
 
     async def supervise() -> End:
@@ -127,6 +133,7 @@ def _supervise(
     try:
         end = asyncio.run(supervise())
     finally:
+        copying.join(_COPY_LIMIT_S)
         terminal.finish(lambda: narration.summary(end), is_hurried=end.exit_code > 128)
     return end.exit_code
 
@@ -151,6 +158,16 @@ def _tails(shown: Shown, terminal: Terminal, *, is_one: bool) -> tuple[OutputTai
     """One per place that takes output: where stdout and stderr are the same, what comes first is shown first."""
     groups = ((STDOUT, STDERR),) if is_one else ((STDOUT,), (STDERR,))
     return tuple(OutputTail(shown, terminal.write, streams) for streams in groups)
+
+
+def _copy_code(prepared: Prepared, terminal: Terminal) -> None:
+    """Beside the start, and behind it: of lower priority than the ranks."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+    spec = prepared.file.spec
+    why = versions.copy_start(spec) if spec.code_copy else ""
+    if why:
+        terminal.say(f"no copy of the code is kept ({why}): a way back to it would run what is in the folder then")
 
 
 def header(prepared: Prepared, port: int) -> list[str]:

@@ -62,7 +62,7 @@ def prepare(settings: Settings, spec: RunSpec) -> Prepared:
         if earlier is not None:
             file, notes = _reopen(file, earlier, settings, run_dir.path)
         else:
-            file = msgspec.structs.replace(file, spec=versions.copy_of_start(file.spec, run_dir.path))
+            file = msgspec.structs.replace(file, spec=versions.plan_start(file.spec, run_dir.path))
             notes = _copy_notes(file.spec)
         published = _publish_logs("" if settings.log_dir == os.devnull else settings.log_dir, file)
         file = msgspec.structs.replace(file, spec=msgspec.structs.replace(file.spec, published_logs=published))

@@ -1,10 +1,11 @@
 """Copies of the program's code in the run directory, so that every version of it can be started, and gone back to.
 
-A folder becomes `<run_dir>/code/<hash of its content>`: small files are copied, so that nobody who edits the original
-changes a version; large ones, which are data, are linked to where they are. Used by `everstep run` for what the run is
-started with, and by `everstep update`.
+For `everstep update` a folder becomes `<run_dir>/code/<hash of its content>`: small files are copied, so that nobody
+who edits the original changes a version; large ones, which are data, are linked to where they are. What `everstep run`
+starts with becomes `<run_dir>/code/start`: code only (`code_files`), copied beside the start, which does not wait.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.errors import ConfigError
+from everstep.launcher import code_files
 from everstep.model.spec import Launch, RunSpec
 
 LARGE_BYTES = 1 << 20
@@ -26,8 +28,8 @@ MAX_BYTES = 64 << 20
 MAX_FILES = 5000
 """Of one version. Beyond, the folder is not one of code."""
 
-START_FILES = 1500
-"""Of the copy that is taken when a run is started: about half a second, on a busy machine."""
+START = "start"
+"""Name of the folder with the code that the run was started with."""
 
 LEFT_OUT = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".ruff_cache",
@@ -46,19 +48,38 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
     num_bytes: int
 
 
-def copy_of_start(spec: RunSpec, run_dir: Path) -> RunSpec:
-    """The spec, with a copy of the code that the run is started with, or why there is none. Never raises for that."""
+def plan_start(spec: RunSpec, run_dir: Path) -> RunSpec:
+    """The spec, with the folder in which `copy_start` will put what the run is started with, or why there is none."""
     if spec.launch is Launch.COMMAND:
         return spec
-    why = ""
-    for root in _roots_of_start(spec):
+    root = _root_of_start(spec)
+    if root is None:
+        return msgspec.structs.replace(spec, code_why="the program's file is not in a folder that can be copied")
+    return msgspec.structs.replace(spec, code_copy=str(run_dir / "code" / START), code_root=str(root))
+
+
+def copy_start(spec: RunSpec) -> str:
+    """Copy what `plan_start` planned; the folder appears when it is complete. Why there is none, or empty. Never
+    raises for that: the way back to it then runs what is in the user's folder."""
+    program = _program_file(spec)
+    target, root = Path(spec.code_copy), Path(spec.code_root)
+    if program is None or target.exists():
+        return ""
+    try:
+        names = code_files.code_files(root, program, [spec.cwd])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=target.parent))
         try:
-            copied = copy_folder(root, root, run_dir, max_files=START_FILES)
-        except (ConfigError, OSError) as error:
-            why = why or str(error)
-            continue
-        return msgspec.structs.replace(spec, code_copy=copied.code, code_root=copied.root)
-    return msgspec.structs.replace(spec, code_why=why or "the program's file is not in a folder that can be copied")
+            for name in names:
+                (draft / name).parent.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(FileNotFoundError):  # somebody works in the folder
+                    shutil.copy(root / name, draft / name)
+            draft.rename(target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except (ConfigError, OSError) as error:
+        return str(error)
+    return ""
 
 
 def copy_for_update(what: str, spec: RunSpec, run_dir: Path) -> Copy:
@@ -121,7 +142,7 @@ def _copy_tree(folder: Path, target: Path, *, leave_out: Path, max_files: int) -
 
 def _files_in(folder: Path, leave_out: Path) -> Iterator[Path]:
     """Regular files, in an order that does not depend on the machine. Caches, repositories, environments and runs of
-    ours are left out; links are followed where they lead to files."""
+    ours are left out, and so are hidden files and secrets; links are followed where they lead to files."""
     for found, folders, files in os.walk(folder):
         here = Path(found)
         folders[:] = sorted(
@@ -129,7 +150,7 @@ def _files_in(folder: Path, leave_out: Path) -> Iterator[Path]:
         )
         for name in sorted(files):
             path = here / name
-            if not name.endswith((".pyc", ".pyo")) and path.is_file():
+            if not name.endswith((".pyc", ".pyo")) and code_files.may_be_kept(Path(name)) and path.is_file():
                 yield path
 
 
@@ -150,16 +171,16 @@ def _program_file(spec: RunSpec) -> Path | None:
     return Path(os.path.normpath(cwd / spec.program))
 
 
-def _roots_of_start(spec: RunSpec) -> list[Path]:
-    """Folders that may be what the program is made of, the best first: its repository, then where its imports begin."""
+def _root_of_start(spec: RunSpec) -> Path | None:
+    """The folder that the program is part of: its repository, else where its imports begin."""
     program = _program_file(spec)
     if program is None or not program.exists():
-        return []
+        return None
     near = Path(spec.cwd) if spec.launch is Launch.MODULE else program.parent
     repository = next((folder for folder in (near, *near.parents) if (folder / ".git").exists()), None)
     if near in (Path.home(), Path(near.anchor)):
-        return []
-    return [near] if repository is None or repository in (near, Path.home()) else [repository, near]
+        return None
+    return near if repository is None or repository == Path.home() else repository
 
 
 def _stands_for(folder: Path, spec: RunSpec) -> Path:

@@ -49,6 +49,14 @@ def read_program(program: str, path: Sequence[str], shown_from: str = "") -> Rea
     return Reading(num_files=reader.num_files)
 
 
+def read_files(program: str, path: Sequence[str]) -> list[str]:
+    """The program's file and all files of the user's own that its imports lead to. One that does not compile leads
+    nowhere."""
+    reader = _Reader(list(path), "", is_strict=False)
+    reader.read(program, "__main__", is_package=False)
+    return sorted(reader.seen)
+
+
 def file_of_module(name: str, path: Sequence[str]) -> str:
     """The file that `python -m name` runs; empty if there is none."""
     finder = _Finder(list(path))
@@ -82,11 +90,16 @@ class _Finder:
 
 
 class _Reader:
-    def __init__(self, path: list[str], shown_from: str) -> None:
+    def __init__(self, path: list[str], shown_from: str, *, is_strict: bool = True) -> None:
+        self._is_strict = is_strict
         self._finder = _Finder(path)
         self._shown_from = shown_from
         self._roots = library_roots()
         self._seen: set[str] = set()
+
+    @property
+    def seen(self) -> frozenset[str]:
+        return frozenset(self._seen)
 
     @property
     def num_files(self) -> int:
@@ -101,8 +114,12 @@ class _Reader:
                 continue
             self._seen.add(file)
             package = name if is_package else name.rpartition(".")[0]
-            for wanted in _imports_of(self._parse(file), package):
-                waiting += self._own_files(wanted, file)
+            try:
+                for wanted in _imports_of(self._parse(file), package):
+                    waiting += self._own_files(wanted, file)
+            except _WrongError:
+                if self._is_strict:
+                    raise
 
     def _parse(self, file: str) -> ast.Module:
         try:
@@ -127,8 +144,10 @@ class _Reader:
                 return
             spec = self._finder.find(name)
             if spec is None:
-                if wanted.is_certain and (
-                    length == 1 or self._is_own(self._finder.find(".".join(parts[: length - 1])))
+                if (
+                    self._is_strict
+                    and wanted.is_certain
+                    and (length == 1 or self._is_own(self._finder.find(".".join(parts[: length - 1]))))
                 ):
                     raise _WrongError(f"{self._shown(file)}:{wanted.line}: there is no module {name!r}")
                 return
