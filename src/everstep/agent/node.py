@@ -185,6 +185,7 @@ class Node:
         for worker in group.workers.values():
             if worker.is_alive:
                 worker.oom.refresh()
+                worker.limit_logs()
         accounts = tuple(self._account(worker) for worker in group.workers.values())
         event = events.ProgressReported(at=time.time(), node=self.node, generation=group.generation, accounts=accounts)
         self._report(event)

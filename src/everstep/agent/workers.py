@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from everstep.agent import exits, reaping
+from everstep.agent import exits, log_limit, reaping
 from everstep.agent.channel import Channel
 from everstep.agent.classifying import explain_end
 from everstep.agent.paths import Paths
@@ -77,6 +77,11 @@ class Worker:
     @property
     def is_alive(self) -> bool:
         return self.ended is None
+
+    def limit_logs(self) -> None:
+        """Of what it has written, the beginning and the end stay."""
+        for path in {self.paths.stdout, self.paths.stderr}:
+            log_limit.limit(path)
 
     def send_signal(self, signum: int) -> None:
         """Only while it is alive: afterwards its number may belong to somebody else."""

@@ -23,6 +23,8 @@ STREAMS = ("stdout", "stderr")
 DEFAULT_TAIL = 50
 FIRST_ERROR_TAIL = 20
 _BLOCK_BYTES = 64 << 10
+_LOOK_BYTES = 4 << 20
+MAX_TAIL_BYTES = 64 << 20
 _POLL_S = 0.1
 _NUMBERED = re.compile(r"(gen|rank)-(\d+)")
 
@@ -118,16 +120,22 @@ def _pieces(opened: Opened, generation: int, ranks: list[int] | None, stream: st
 
 
 def read_tail(path: Path, num_lines: int) -> tuple[list[str], int]:
-    """The last lines (0: all) and how many bytes come before them. Reads from the end: logs can be huge."""
+    """The last lines (0: all) and how many bytes come before them. Reads from the end, and at most MAX_TAIL_BYTES: logs
+    can be huge, and of one above its limit the middle is not there (agent/log_limit.py)."""
     try:
         with path.open("rb") as file:
             begin = file.seek(0, os.SEEK_END)
-            data = b""
-            while begin > 0 and (num_lines == 0 or data.count(b"\n") <= num_lines):
+            blocks: list[bytes] = []
+            num_bytes = num_found = 0
+            while begin > 0 and num_bytes < MAX_TAIL_BYTES and (num_lines == 0 or num_found <= num_lines):
                 size = min(begin, _BLOCK_BYTES)
-                begin -= size
-                file.seek(begin)
-                data = file.read(size) + data
+                file.seek(begin - size)
+                block = file.read(size)
+                if not block.strip(b"\0"):
+                    break  # a hole
+                begin, num_bytes, num_found = begin - size, num_bytes + size, num_found + block.count(b"\n")
+                blocks.append(block)
+            data = b"".join(reversed(blocks))
     except FileNotFoundError:
         return [], 0
     except OSError as error:
@@ -177,12 +185,12 @@ class _Followed:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
-                data = file.read()
+                data = file.read(_LOOK_BYTES)
         except OSError:
             data = b""
         self._offset += len(data)
         *whole, self._rest = (self._rest + data).split(b"\n")
-        if is_last and self._rest:
+        if self._rest and (is_last or len(self._rest) > _BLOCK_BYTES):  # a progress bar never ends its line
             whole, self._rest = [*whole, self._rest], b""
         return [f"{self._prefix}{line.decode(errors='replace')}" for line in whole]
 

@@ -153,7 +153,14 @@ class OutputTail:
 
 
 def _read(fd: int) -> bytes:
+    """What comes next, past what a file above its limit has given up (agent/log_limit.py)."""
     try:
-        return os.read(fd, _CHUNK_BYTES)
+        data = os.read(fd, _CHUNK_BYTES)
+        if data and not data.strip(b"\0"):
+            here = os.lseek(fd, 0, os.SEEK_CUR)
+            if os.lseek(fd, here - len(data), os.SEEK_DATA) >= here:
+                return os.read(fd, _CHUNK_BYTES)
+            os.lseek(fd, here, os.SEEK_SET)
+        return data
     except OSError:
         return b""
