@@ -100,3 +100,11 @@ def test_describe_names_signals_and_survives_unknown_ones() -> None:
     assert describe(Exit(rank=0, at=0.0, signal=11)) == "was killed by SIGSEGV"
     assert describe(Exit(rank=0, at=0.0, signal=99)) == "was killed by signal 99"
     assert describe(Exit(rank=0, at=0.0)) == "ended, and nobody could tell how"
+
+
+def test_a_debugger_without_input_says_what_to_do():
+    for kind in ("BdbQuit", "bdb.BdbQuit"):
+        error = ErrorReport(kind=kind, message="", traceback="", at=None, place="train.py:7")
+        said = describe(Exit(rank=0, at=0.0, code=1, error=error))
+        assert said.startswith(f"raised {kind} at train.py:7: ")
+        assert "run one rank at a terminal" in said

@@ -136,11 +136,18 @@ def judge(facts: FaultFacts) -> Verdict:
     return _contact_verdict(facts, failures)
 
 
+_NO_INPUT = (
+    "its debugger found no commands to read. For breakpoint() run one rank at a terminal, with stdin not redirected"
+)
+
+
 def describe(exit_: Exit) -> str:
     """How it ended, in a few words."""
     if exit_.error is not None:
         where = f" at {exit_.error.place}" if exit_.error.place else ""
         text = exit_.error.message.strip().splitlines()
+        if exit_.error.kind.rpartition(".")[2] == "BdbQuit":
+            return f"raised {exit_.error.kind}{where}: {_NO_INPUT}"
         return f"raised {exit_.error.kind}{where}" + (f": {_shorten(text[0])}" if text else "")
     if exit_.signal is not None:
         return f"was killed by {signal_name(exit_.signal)}"
