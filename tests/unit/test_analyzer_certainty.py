@@ -92,7 +92,7 @@ def test_a_lock_that_nobody_can_open_is_certain(own, more):
         (wait(Hold.TIMER, 107, what="sleeps", left_s=40.0), "sleeps for 40 s more", False),
         (wait(Hold.TIMED, 107), "waits with a time limit", False),
         (wait(Hold.NOTHING, 107), "works", True),
-        (wait(Hold.DISK, 107, what="waits for a disk"), "waits for a disk", True),
+        (wait(Hold.DISK, 107, what="waits for a disk"), "waits for a disk", False),
         (wait(Hold.UNKNOWN, 107), "may do something", False),
         (wait(Hold.NOTHING, 107, name="pt_autograd_0"), "works", True),
         (wait(Hold.TIMER, 200, pid=200, what="sleeps", left_s=9.0), "its process, which sleeps", False),

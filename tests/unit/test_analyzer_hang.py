@@ -174,3 +174,14 @@ def test_who_keeps_the_others_waiting_may_be_seen_a_moment_younger(late):
         FAST,
     )
     assert not verdict.hung, verdict.why
+
+
+def test_after_the_loop_the_evidence_is_looked_at_within_a_minute_or_what_is_long_here():
+    def seen(age: float, rhythm: Rhythm):
+        return judge([aged(rank, age, phase=Phase.FINISH) for rank in (0, 1)], rhythm)
+
+    assert not seen(50.0, FAST).hung
+    assert (seen(61.0, FAST).hung, seen(61.0, FAST).window_s) == (True, 300.0)
+    slow = Rhythm(step_s=(0.1,) * 60, checkpoint_s=(40.0,))
+    assert not seen(150.0, slow).hung
+    assert seen(161.0, slow).hung

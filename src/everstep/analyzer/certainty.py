@@ -145,7 +145,7 @@ def _of_rank(evidence: RankEvidence, limit_s: float | None) -> tuple[Opener | No
     longest_s = LONGEST_S if limit_s is None else limit_s
     if main.left_s is not None and main.left_s > longest_s:
         return None, f"sleeps for {seconds(main.left_s)} more, longer than the others may wait ({seconds(longest_s)})"
-    works = main.hold in (Hold.NOTHING, Hold.DISK)
+    works = main.hold is Hold.NOTHING
     return Opener(
         works=works, does=main.what or ("works" if works else "is in a call of its own"), left_s=main.left_s
     ), ""

@@ -136,7 +136,10 @@ def everybody_waits(at: float, by_rank: Mapping[int, RankEvidence], positions: P
     waits: dict[str, list[int]] = {}
     for rank, main in mains.items():
         waits.setdefault(main.what or "waits within its process", []).append(rank)
-    listed = "; ".join(f"{ranks_text(ranks)} {what}" for what, ranks in list(waits.items())[:_MAX_LISTED])
+    listed = "; ".join(
+        f"{ranks_text(ranks)} {what if len(ranks) == 1 else what.replace('waits', 'wait', 1)}"
+        for what, ranks in list(waits.items())[:_MAX_LISTED]
+    )
     return [
         Finding(
             code="ES-H16",

@@ -38,6 +38,10 @@ class HangPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """No window of an evaluation or a checkpoint is shorter: other than steps they differ by much from one to the next
     (a busy file server, another validation set), and there are few of them to learn from."""
 
+    finish_s: float = 60.0
+    """After the loop the evidence is looked at after so long, or after what is long in this job: the last save and the
+    last upload happen once, and nothing of the job says how long they take. What is doubtful has the fallback."""
+
     fallback_s: float = 300.0
     """Where the job has no history: Baige's fixed five minutes."""
 
@@ -88,13 +92,16 @@ def window_s(rhythm: Rhythm, phase: Phase, policy: HangPolicy = DEFAULT) -> floa
     if len(known) < enough:
         return policy.startup_s if phase is Phase.STARTUP else policy.fallback_s
     is_freak = len(known) > 1 and phase is Phase.TRAIN and known[-1] > policy.freak * known[-2]
-    least_s = policy.min_window_s if phase is Phase.TRAIN else max(policy.min_window_s, policy.min_phase_s)
+    least = {Phase.TRAIN: 0.0, Phase.FINISH: policy.fallback_s}.get(phase, policy.min_phase_s)
+    least_s = max(policy.min_window_s, least)
     return max(least_s, policy.stretch * known[-2 if is_freak else -1])
 
 
 def look_s(rhythm: Rhythm, phase: Phase, policy: HangPolicy = DEFAULT) -> float:
     """After which silence the evidence is worth a look: the window, and sooner where it is only a guess."""
     window = window_s(rhythm, phase, policy)
+    if phase is Phase.FINISH:
+        return min(window, max(policy.finish_s, policy.stretch * max(rhythm.of(phase), default=0.0)))
     is_guess = phase is Phase.TRAIN and len(rhythm.of(phase)) < policy.min_steps
     return min(window, policy.early_s) if is_guess else window
 

@@ -44,7 +44,7 @@ _DOES = {Hold.NOTHING: "works", Hold.TIMED: _TIMED, Hold.DISK: "waits for a disk
 class Opener(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody who could end the wait; his own wait is inherited."""
 
-    works: bool  # it runs, or waits for a disk
+    works: bool  # it runs; it does not only wait
     does: str  # "waits for a socket"
     who: str = ""  # "its process", "its thread writer"; empty: the main thread goes on by itself
     left_s: float | None = None
@@ -88,7 +88,7 @@ def _opener(wait: ThreadWait, main: ThreadWait, thread: Thread | None, is_held: 
     does = wait.what or _DOES.get(wait.hold, "may do something")
     if thread is not None and activity_of(thread) is Activity.COLLECTIVE:
         does = "waits for the other ranks"
-    works = wait.hold in (Hold.NOTHING, Hold.DISK)
+    works = wait.hold is Hold.NOTHING
     return Opener(works=works, does=does, who=_who(wait, main, thread), left_s=wait.left_s)
 
 

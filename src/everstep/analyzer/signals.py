@@ -25,6 +25,7 @@ class Phase(enum.StrEnum):
     TRAIN = "train"
     EVALUATION = "evaluation"
     CHECKPOINT = "checkpoint"
+    FINISH = "finish"  # after the loop: the last save, the last evaluation, the last barrier
 
 
 class WaitsOn(enum.StrEnum):
@@ -79,5 +80,6 @@ class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
             Phase.TRAIN: self.step_s,
             Phase.EVALUATION: self.evaluation_s,
             Phase.CHECKPOINT: self.checkpoint_s,
+            Phase.FINISH: (*self.step_s, *self.evaluation_s, *self.checkpoint_s),
         }
         return tuple(value for value in by_phase[phase] if math.isfinite(value) and value >= 0)

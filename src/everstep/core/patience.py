@@ -30,6 +30,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     longest_s: float = 0.0  # that it took and ended by itself
 
 
+AGAIN = 5.0
+"""Every time that a place was acted on, it gets so many times as long. Twice would mistake an upload of two minutes
+once more."""
+
+
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
     """`act_after_s`: since the job stood still; 0: now, None: never, it is only reported."""
 
@@ -80,10 +85,10 @@ def _of_a_mistake_that_costs_seconds(
         setting = "hang_computing_s" if verdict.computes else "hang_outside_s"
     else:
         usual_s, setting = policy.hang_plain_s, "hang_plain_s"
-    doubled_s = usual_s * 2.0**known.times
-    found = max((doubled_s, 0), (window_s, 1), (SEEN_STRETCH * known.longest_s, 2))
+    found = max((usual_s * AGAIN**known.times, 0), (window_s, 1), (SEEN_STRETCH * known.longest_s, 2))
     whys = (
-        f"policy {setting} = {usual_s:g} s" + (f", doubled {_times(known.times)}" if known.times else ""),
+        f"policy {setting} = {usual_s:g} s"
+        + (f", {AGAIN**known.times:g} times as it came again" if known.times else ""),
         f"up to {window_s:.0f} s are usual here",
         f"this place has taken {known.longest_s:.0f} s before, and went on",
     )

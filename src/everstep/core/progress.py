@@ -3,12 +3,17 @@
 import msgspec
 
 from everstep.analyzer.standing import Left
+from everstep.analyzer.words import ranks_text, verb
 from everstep.core import backups, persistence
 from everstep.core.state import Phase
 from everstep.core.turn import Turn
-from everstep.model.actions import IncidentClosed
+from everstep.model.actions import IncidentClosed, Refused
 from everstep.model.events import MarksReported, ProgressReported, WorkersStarted
 from everstep.model.spec import Launch
+
+LATE_TIMER = "late:"
+LATE_S = 30.0
+"""After the first rank called init_process_group: imports and downloads of the others differ by seconds."""
 
 
 def on_workers_started(turn: Turn, event: WorkersStarted) -> None:
@@ -111,3 +116,21 @@ def _watch_rendezvous(turn: Turn) -> None:
         return
     if turn.state.tally.in_rendezvous:
         turn.start_timer(key, turn.policy.rendezvous_timeout_s, "every rank must be out of init_process_group by then")
+        soon = f"{LATE_TIMER}{turn.state.generation}"
+        turn.start_timer(soon, min(LATE_S, turn.policy.rendezvous_timeout_s), "whoever is not there by then is named")
+
+
+def say_who_is_late(turn: Turn) -> None:
+    """Some wait in init_process_group for ranks that have not called it: said long before anything is done."""
+    accounts = {w.rank: w.account for w in turn.state.workers.values() if w.exit is None}
+    waiting = [r for r, a in accounts.items() if a and a.rendezvous_begun_at and not a.rendezvous_done_at]
+    late = [r for r, a in accounts.items() if a is None or a.rendezvous_begun_at is None]
+    if not waiting or not late:
+        return
+    limit = f"{turn.policy.rendezvous_timeout_s:g} s (policy rendezvous_timeout_s)"
+    why = (
+        f"{ranks_text(late)} {verb(late, 'has', 'have')} not called init_process_group for {LATE_S:g} s, where "
+        f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}; nothing is done before {limit}; `everstep doctor` "
+        "shows the stacks"
+    )
+    turn.do(Refused(what=f"restart all {turn.spec.world_size} ranks", why=why))

@@ -40,6 +40,8 @@ def _on_timer_fired(turn: Turn, event: events.TimerFired) -> None:
     turn.drop_timer(event.key)
     if event.key.startswith(("evidence:", "diagnosis:")):
         hangs.on_evidence_timer(turn, event)
+    elif event.key == f"{progress.LATE_TIMER}{turn.state.generation}":
+        progress.say_who_is_late(turn)
     elif event.key.startswith(standstill.TIMER):
         hangs.on_standstill_timer(turn, event, due_at)
     elif event.key == membership.STANDBY_TIMER:

@@ -167,6 +167,8 @@ class _RankMonitor:
         """Before the first step and after the last one nobody knows what is usual: the start-up's patience. A program
         whose steps are not seen trains when it has communicated for a while."""
         is_through = account.first_step is not None or self._num_moves >= MIN_MOVES
+        if is_through and self._board.phase(self.worker.local_rank) == BoardPhase.FINISHING:
+            return Phase.FINISH
         if not is_through or self._board.phase(self.worker.local_rank) in _OVER:
             return Phase.STARTUP
         return phase_seen(
