@@ -254,7 +254,7 @@ def main() -> int:
             "-m",
             "everstep.cli.main",
             "run",
-            "--nnodes",
+            "--local-nodes",
             "2",
             "--run-dir",
             str(run_dir),

@@ -204,7 +204,7 @@ def running(folder: Path, *options: str, policy: Mapping[str, object], env: Mapp
     code.mkdir()
     (code / "train.py").write_text(SCRIPT.read_text())
     where = ("--run-dir", str(folder / "run"), "--config", str(folder / "everstep.toml"))
-    nodes = ("--nnodes", str(NUM_NODES), "--nproc-per-node", "1")
+    nodes = ("--local-nodes", str(NUM_NODES), "--nproc-per-node", "1")
     environ = {
         **os.environ,
         "EVERSTEP_HOME": str(folder / "home"),

@@ -102,7 +102,7 @@ def _everstep(folder: Path, args: argparse.Namespace) -> Iterator[Replaced]:
     """One run, a node after another."""
     run_dir = folder / "run"
     line = [str(Path(sys.executable).with_name("everstep")), "run", "--run-dir", str(run_dir)]
-    line += ["--nnodes", str(NUM_NODES), "--standby", str(NUM_WAITING), "--network", args.network]
+    line += ["--local-nodes", str(NUM_NODES), "--standby", str(NUM_WAITING), "--network", args.network]
     line += ["--max-restarts", "1000", str(SCRIPT)]
     env = {**os.environ, "EVERSTEP_BENCH_DIR": str(folder / "steps"), "EVERSTEP_HOME": str(folder)}
     env["EVERSTEP_BENCH_STATE"] = "1"

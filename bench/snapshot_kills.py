@@ -49,7 +49,7 @@ class Training:
         self.env = {**os.environ, "EVERSTEP_HOME": str(folder), "TMPDIR": str(folder)}
         ranks = math.prod(args.mesh)
         line = [*_everstep(), "run", "--run-dir", str(self.run), "--max-restarts", str(20 * args.kills)]
-        line += ["--nnodes", str(args.nodes), "--nproc-per-node", str(ranks // args.nodes)]
+        line += ["--local-nodes", str(args.nodes), "--nproc-per-node", str(ranks // args.nodes)]
         line += ["--standby", str(args.standby)] if hurt else []
         config = folder / "everstep.toml"
         config.write_text(f"[policy]\n{POLICY}slow_round_s = {_ROUND_S}\n")

@@ -258,6 +258,7 @@ class Launcher:
             **os.environ,
             "EVERSTEP_HOME": str(self.folder / "home"),
             "EVERSTEP_TEST_DIR": str(path),
+            "EVERSTEP_EXIT_CODES": "everstep",  # say how it ended; torchrun's are 0 and 1 (test_run_torchrun.py)
             **(env or {}),
         }
         with out.open("wb") as out_file, err.open("wb") as err_file:

@@ -47,7 +47,7 @@ def listening(run: Run, node: str) -> bool:
 
 
 def test_a_gpu_that_fell_off_the_bus_costs_its_node_and_no_step(launcher: Launcher):
-    run = start(launcher, "--nnodes", 2, "--standby", 1)
+    run = start(launcher, "--local-nodes", 2, "--standby", 1)
     run.until("a standby", lambda: len(run.events(NodeJoined)) == 3)
     node = next(start.node for start in run.actions(StartWorkers) if start.slot == 1)
     run.until("its senses", lambda: listening(run, node))
@@ -70,7 +70,7 @@ def test_a_gpu_that_fell_off_the_bus_costs_its_node_and_no_step(launcher: Launch
 
 
 def test_without_a_standby_the_job_goes_on_and_it_is_said(launcher: Launcher):
-    run = start(launcher, "--nnodes", 2)
+    run = start(launcher, "--local-nodes", 2)
     run.until("the senses of n1", lambda: listening(run, "n1"))
     write(launcher.folder / "kmsg-n1", XID_79)
     closed = run.until("an answer", lambda: next(iter(run.actions(IncidentClosed)), None))

@@ -82,7 +82,7 @@ def test_a_folder_that_cannot_be_used_ends_it_before_anything_starts(launcher: L
 @pytest.mark.soak
 def test_two_nodes_write_their_parts_and_success_saves_the_last_step(launcher: Launcher, tmp_path: Path):
     root = tmp_path / "ck"
-    flags = ("--nnodes", 2, "--checkpoint-dir", root, "--checkpoint-every", "2s")
+    flags = ("--local-nodes", 2, "--checkpoint-dir", root, "--checkpoint-every", "2s")
     run = launcher.start(*flags, launcher.script(PROGRAM), 300, 0.03)
     assert run.wait(180.0) == 0, run.story()
     assert len({a.node for a in run.actions(PersistSnapshot)}) == 2

@@ -69,7 +69,7 @@ def test_a_flipped_bit_is_undone(launcher: Launcher) -> None:
 @pytest.mark.soak
 def test_the_machine_that_computed_wrongly_is_replaced(launcher: Launcher) -> None:
     config, script = launcher.script(CONFIG, "everstep.toml"), launcher.script(TRAIN)
-    start = ("--config", config, "--nnodes", NUM_RANKS, script, NUM_STEPS)
+    start = ("--config", config, "--local-nodes", NUM_RANKS, script, NUM_STEPS)
     quiet = launcher.start(*start, NUM_STEPS, 0.0, run_dir="quiet")
     assert quiet.wait(200) == 0, quiet.story()
     run = launcher.start("--standby", 1, *start, FLIPPED_AT, 0.1)

@@ -161,7 +161,7 @@ def test_a_killed_launcher_leaves_nothing_within_two_seconds(launcher: Launcher,
 
 
 def test_two_nodes_and_a_standby(launcher: Launcher):
-    flags = ("--nnodes", 2, "--nproc-per-node", 1, "--standby", 1)
+    flags = ("--local-nodes", 2, "--nproc-per-node", 1, "--standby", 1)
     run = launcher.start(*flags, *launcher.loop(30)[2:], UNTIL_HIT)
     run.until_step(3)
     run.until("the standby", lambda: len(run.events(NodeJoined)) == 3)

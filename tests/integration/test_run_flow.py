@@ -56,7 +56,7 @@ def break_machine(run: Run, node: str, *options: str) -> None:
 def test_the_second_crash_has_all_machines_examined_and_the_bad_one_replaced(launcher: Launcher) -> None:
     config = launcher.folder / "everstep.toml"
     config.write_text(CONFIG)
-    run = launcher.start("--config", config, "--nnodes", 3, "--standby", 1, launcher.script(), 1_000_000)
+    run = launcher.start("--config", config, "--local-nodes", 3, "--standby", 1, launcher.script(), 1_000_000)
     crash(run, 0, 0, 3)
     assert rules(run) == ["restart-in-place"]
     assert not run.actions(ExamineNode), "the first is bad luck, and no check is cheaper than a restart"
@@ -78,7 +78,7 @@ def test_a_machine_that_computes_wrongly_now_and_then_is_found_by_replays(launch
     """Straight to the replay: the checks before it would find this machine as well, sooner or later."""
     config = launcher.folder / "everstep.toml"
     config.write_text(f"{CONFIG}blind_restarts = 0\nexamine = false\nreplay_limit_s = 200\n")
-    run = launcher.start("--config", config, "--nnodes", 6, "--standby", 1, launcher.script(), 1_000_000)
+    run = launcher.start("--config", config, "--local-nodes", 6, "--standby", 1, launcher.script(), 1_000_000)
     until_trained(run, 0, 6)
     bad = next(start.node for start in run.actions(StartWorkers) if start.slot == 4)
     break_machine(run, bad, "--chance", "0.3")

@@ -82,7 +82,7 @@ def test_a_link_that_flaps_twice_costs_its_node_and_no_step(launcher: Launcher) 
         Namespaces().close()
     except NetworkError as error:
         pytest.skip(str(error))
-    nodes = ("--nnodes", 2, "--standby", 1, "--nproc-per-node", 1, "--network", "namespaces")
+    nodes = ("--local-nodes", 2, "--standby", 1, "--nproc-per-node", 1, "--network", "namespaces")
     run = start(launcher, "link", *nodes)
     run.until_step(20)
     run.until("a standby", lambda: len(run.events(NodeJoined)) == 3)

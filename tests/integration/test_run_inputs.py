@@ -15,6 +15,7 @@ from everstep.health.store import Store
 def everstep(tmp_path, monkeypatch, capfd):
     """Runs `everstep run` here: none of these may come as far as starting a process. Gives code and stderr."""
     monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("EVERSTEP_EXIT_CODES", "everstep")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print('trained')\n")
     (tmp_path / "bad.py").write_text("x = 1\nif x\n    pass\n")
@@ -44,6 +45,8 @@ def everstep(tmp_path, monkeypatch, capfd):
         (["--nproc-per-node", "-1", "train.py"], 2, "--nproc-per-node -1: must be at least 1"),
         (["--nproc-per-node", "two", "train.py"], 2, "must be a number, or one of auto, cpu, gpu"),
         (["--nnodes", "0", "train.py"], 2, "--nnodes '0'"),
+        (["--nnodes", "2", "train.py"], 2, "--local-nodes 2"),
+        (["--rdzv-backend", "nonsense", "train.py"], 2, "The rendezvous backend 'nonsense' is not registered"),
         (["--mode", "dream", "train.py"], 2, "no mode 'dream'; there are: observe, advise, act"),
         (["--policy", "wild", "train.py"], 2, "no policy 'wild'; there are: conservative, default, aggressive"),
         (["--node-rank", "1", "train.py"], 2, "several machines are not supported yet"),
@@ -61,6 +64,8 @@ def test_bad_input(everstep, tmp_path, argv, code, words):
     assert got == code, err
     assert any(word in err for word in words.split("|")), err
     assert not list(tmp_path.glob("home/runs/*/journal.jsonl")), "nothing was started"
+    is_usage = "usage:" in err  # what the parser refuses
+    assert everstep("--exit-codes", "torchrun", *argv)[0] == (2 if is_usage else 1)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

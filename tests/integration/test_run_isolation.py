@@ -18,7 +18,7 @@ TIMED = """
 i=0
 while [ $i -lt 100000 ]; do echo "step $i $(date +%s.%N)"; i=$((i+1)); sleep 0.05; done
 """
-NODES = ("--nnodes", 2, "--standby", 1, "--nproc-per-node", 1)
+NODES = ("--local-nodes", 2, "--standby", 1, "--nproc-per-node", 1)
 QUICK = "[policy]\nnode_silent_s = 2.0\nexamine = false\n"
 
 

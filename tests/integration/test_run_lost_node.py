@@ -25,9 +25,9 @@ def is_ready(run: Run) -> bool:
 @pytest.mark.timeout(400)  # two runs of three nodes
 def test_a_lost_machine_costs_neither_the_run_nor_a_bit_of_its_result(launcher: Launcher):
     script = launcher.script(TRAIN)
-    quiet = launcher.start("--nnodes", 2, script, 50, 0.0, run_dir="quiet")
+    quiet = launcher.start("--local-nodes", 2, script, 50, 0.0, run_dir="quiet")
     assert quiet.wait() == 0, quiet.story()
-    run = launcher.start("--nnodes", 2, "--standby", 1, script, 50, 0.08, 45)
+    run = launcher.start("--local-nodes", 2, "--standby", 1, script, 50, 0.08, 45)
     until_printed(run, 12, 0)
     run.until("a copy, and a standby", lambda: is_ready(run))
     lost = run.rank_pid(1), next(start.node for start in run.actions(StartWorkers) if start.slot == 1)

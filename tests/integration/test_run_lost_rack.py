@@ -29,9 +29,9 @@ def knows_all(run: Run) -> bool:
 @pytest.mark.timeout(900)
 def test_a_lost_rack_costs_neither_the_run_nor_a_bit_of_its_result(launcher: Launcher):
     script = launcher.script(TRAIN)
-    quiet = launcher.start("--nnodes", 4, script, 60, 0.0, run_dir="quiet")
+    quiet = launcher.start("--local-nodes", 4, script, 60, 0.0, run_dir="quiet")
     assert quiet.wait(LIMIT_S) == 0, quiet.story()
-    run = launcher.start("--nnodes", 4, "--standby", 2, "--racks", "a,a,b,b,c,c", script, 60, 0.25, 55)
+    run = launcher.start("--local-nodes", 4, "--standby", 2, "--racks", "a,a,b,b,c,c", script, 60, 0.25, 55)
     run.until("copies of all ranks, and standbys", lambda: all_copied(run, 5) and knows_all(run), LIMIT_S)
     racks = {event.node: event.rack for event in run.events(NodeJoined)}
     first = [action for action in run.actions(PlaceBackups) if action.generation == 0]

@@ -41,7 +41,7 @@ def start(launcher: Launcher, script: str, *argv: object, nodes: tuple[object, .
 
 @pytest.mark.timeout(400)
 def test_a_slow_machine_is_evicted_for_the_standby_and_no_step_is_lost(launcher: Launcher):
-    run = start(launcher, SLOW_MACHINE, nodes=("--nnodes", 2, "--nproc-per-node", 2, "--standby", 1), round_s=3)
+    run = start(launcher, SLOW_MACHINE, nodes=("--local-nodes", 2, "--nproc-per-node", 2, "--standby", 1), round_s=3)
     closed = run.until("the incident's end", lambda: run.actions(IncidentClosed), limit_s=300.0)
     (verdict,) = {action.verdict.code: action.verdict for action in run.actions(Concluded)}.values()
     assert (verdict.code, verdict.ranks) == ("ES-S01", (3,)), verdict
@@ -130,7 +130,7 @@ EXPECTED = {
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", EXPECTED)
 def test_what_is_no_machines_fault_evicts_nobody(launcher: Launcher, kind: str):
-    nodes = ("--nnodes", 2, "--nproc-per-node", 2, "--standby", 1)
+    nodes = ("--local-nodes", 2, "--nproc-per-node", 2, "--standby", 1)
     run = start(launcher, IMBALANCES, kind, ROUNDS_S, nodes=nodes)
     assert run.wait(120.0) == 0, run.story()
     assert not run.actions(EvictNode), run.story()

@@ -28,7 +28,7 @@ def start(launcher: Launcher, silent_s: float = SILENT_S, standby: int = 1) -> R
     config = launcher.folder / "everstep.toml"
     config.write_text(f"[policy]\nnode_silent_s = {silent_s}\nexamine = false\n")
     script = launcher.script(TICK, "tick.sh")
-    run = launcher.start("--nnodes", 2, "--standby", standby, "--config", config, "--no-python", "sh", script)
+    run = launcher.start("--local-nodes", 2, "--standby", standby, "--config", config, "--no-python", "sh", script)
     run.until("steps", lambda: all(len(times(run, rank)) > 3 for rank in (0, 1)), START_S)
     run.until("all agents", lambda: len(list((run.run_dir / "nodes").glob("*/agent.log"))) == 2 + standby)
     return run

@@ -80,7 +80,7 @@ def test_a_save_that_stood_still_is_no_checkpoint_when_it_goes_on(
     (hooks / "sitecustomize.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(hooks))
     saves = ("--checkpoint-dir", tier, "--checkpoint-every", "1s", "--checkpoint-keep", 20)
-    run = launcher.start("--nnodes", 2, "--standby", 1, *saves, launcher.script(TRAIN))
+    run = launcher.start("--local-nodes", 2, "--standby", 1, *saves, launcher.script(TRAIN))
     run.until("a checkpoint", lambda: run.events(CheckpointCommitted), START_S)
     run.until("the standby", lambda: len(list((run.run_dir / "nodes").glob("*/agent.log"))) == 3, START_S)
     hold.touch()

@@ -52,15 +52,45 @@ def test_a_new_run_is_registered_and_its_token_is_private(home):
 
 def test_rdzv_id_is_the_runs_id(home):
     assert prepare_run("--rdzv-id", "job-7").path == home / "runs" / "job-7"
-    with pytest.raises(ConfigError, match="run id"):
-        prepare_run("--rdzv-id", "../job")
+    assert prepare_run("--rdzv-id", "../job 8").path == home / "runs" / "job-8"
+
+
+def test_an_id_can_be_used_again(home):
+    """A run that is over, or in use, keeps its directory; one that did not end is gone on with."""
+    first = prepare_run("--rdzv-id", "job77")
+    finish(begin(first))
+    second = prepare_run("--rdzv-id", "job77")
+    assert (second.file.run, second.file.attempt) == ("job77.2", 1)
+    begin(second).close()
+    again = prepare_run("--rdzv-id", "job77")
+    assert (again.file.run, again.file.attempt) == ("job77.2", 2)
+    ledger = begin(again)
+    third = prepare_run("--rdzv-id", "job77")
+    assert third.path == home / "runs" / "job77.3"
+    ledger.close()
+
+
+def test_another_program_with_the_same_id_is_another_run(home):
+    begin(prepare_run("--rdzv-id", "job77")).close()
+    assert prepare_run("--rdzv-id", "job77", nproc=4).file.run == "job77.2"
+
+
+def test_two_launchers_that_would_meet_do_not_become_two_jobs(home):
+    """Under torchrun the second one would join the first."""
+    ledger = begin(prepare_run("--rdzv-id", "job77", "--nnodes", "1:2"))
+    with pytest.raises(RunLockedError):
+        prepare_run("--rdzv-id", "job77", "--nnodes", "1:2")
+    ledger.close()
+
+
+def finish(ledger):
+    ledger.record(StopRequested(at=101.0, why="SIGTERM", signal=15), at=101.0)
+    ledger.close()
 
 
 def test_a_finished_run_is_not_touched(tmp_path):
     first = prepare_run("--run-dir", str(tmp_path / "d"))
-    ledger = begin(first)
-    ledger.record(StopRequested(at=101.0, why="SIGTERM", signal=15), at=101.0)
-    ledger.close()
+    finish(begin(first))
     before = (tmp_path / "d" / "spec.json").read_bytes()
     with pytest.raises(ConfigError, match=r"is over \(stopped\)"):
         prepare_run("--run-dir", str(tmp_path / "d"))

@@ -24,15 +24,20 @@ def test_the_bare_command_is_one_rank_that_everstep_may_restart():
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--nnodes", "2", "--nproc-per-node", "3"],
-        ["--nnodes=2", "--nproc_per_node=3"],
-        ["--nnodes", "1:2", "--nproc-per-node", "3"],
+        ["--local-nodes", "2", "--nproc-per-node", "3"],
+        ["--local_nodes=2", "--nproc_per_node=3"],
+        ["--nnodes", "1:2", "--local-nodes", "2", "--nproc-per-node", "3"],
     ],
 )
 def test_shape(flags):
     made = settings(*flags)
     assert (made.num_slots, made.nproc_per_node) == (2, 3)
-    assert bool(made.notes) == (":" in flags[1]), "MIN:MAX uses MAX and says so"
+    assert bool(made.notes) == (flags[0] == "--nnodes"), "that nobody else can come is said"
+
+
+@pytest.mark.parametrize("nnodes", ["1", "1:1", "1:4"])
+def test_nnodes_means_the_machines_that_are_there(nnodes):
+    assert settings("--nnodes", nnodes).num_slots == 1
 
 
 @pytest.mark.parametrize(
@@ -41,14 +46,16 @@ def test_shape(flags):
         (["--nproc-per-node", "0"], "at least 1"),
         (["--nproc-per-node", "-2"], "at least 1"),
         (["--nproc-per-node", "many"], "auto, cpu, gpu, xpu"),
-        (["--nnodes", "0"], "at least 1"),
-        (["--nnodes", "3:2"], "MIN not above MAX"),
+        (["--nnodes", "0"], "min_nodes must be > 0"),
+        (["--nnodes", "3:2"], "<= max_nodes"),
         (["--nnodes", "a:b"], "MIN:MAX"),
         (["--mode", "obey"], "observe, advise, act"),
         (["--policy", "brave"], "conservative, default, aggressive"),
         (["--standby", "-1"], "at least 0"),
         (["--ui-port", "70000"], "between 0 and 65535"),
-        (["--max-restarts", "-1"], "must not be negative"),
+        (["--max-restarts", "-1"], "max_restarts must be >= 0"),
+        (["--local-nodes", "0"], "at least 1"),
+        (["--shutdown-timeout", "-1"], "must be non-negative"),
         (["--local-ranks-filter", "0,x"], "0,1,2"),
         (["--no-python", "-m"], "exclude each other"),
         (["--config", "/nowhere.toml"], "cannot be read"),
@@ -62,13 +69,20 @@ def test_what_is_wrong_is_said_with_what_is_allowed(flags, words):
 
 def test_max_restarts_overrides_the_policy_only_when_given(monkeypatch):
     assert settings().policy.max_restarts == preset("default").max_restarts
-    assert settings("--max-restarts", "0").policy.max_restarts == 0
+    assert not settings().policy.exact_restarts
+    given = settings("--max-restarts", "0").policy
+    assert (given.max_restarts, given.exact_restarts) == (0, True)
     monkeypatch.setenv("PET_MAX_RESTARTS", "7")
-    assert settings().policy.max_restarts == 7
+    given = settings().policy
+    assert (given.max_restarts, given.exact_restarts) == (7, True)
 
 
 def test_shutdown_timeout_is_the_grace_of_a_stop():
-    assert settings("--shutdown-timeout", "9").policy.stop_grace_s == 9.0
+    assert settings().policy.shutdown_s == 30.0
+    made = settings("--shutdown-timeout", "9", environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "12"}).policy
+    assert (made.shutdown_s, made.stop_grace_s) == (9.0, 9.0)
+    made = settings(environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "12"}).policy
+    assert (made.shutdown_s, made.stop_grace_s) == (12.0, preset("default").stop_grace_s)
 
 
 @pytest.fixture
@@ -100,7 +114,7 @@ def test_a_flag_names_the_preset_and_the_file_still_overrides_its_values(file):
     [
         (
             "standbys = 1",
-            "unknown key 'standbys'; allowed: standby, mode, run_dir, ui_port, network, racks, tls, leftovers, policy",
+            "unknown key 'standbys'; allowed: local_nodes, standby, mode, run_dir, ui_port, network,",
         ),
         ("[policy]\nmax_restart = 1", "unknown key 'max_restart'; allowed: name, max_restarts"),
         ('[policy]\nmax_restarts = "many"', "must be a whole number"),
@@ -117,32 +131,15 @@ def test_a_file_with_a_mistake_is_refused(tmp_path, text, words):
         settings("--config", str(path))
 
 
-def test_flags_without_effect_are_named_as_typed():
-    given = options.parse(["--rdzv-conf", "a=1", "--monitor_interval", "2", "--rdzv-backend", "c10d", "train.py"])
-    assert options.without_effect(given) == ["--rdzv-conf", "--monitor-interval"]
-    assert options.without_effect(options.parse(["train.py"])) == []
-
-
 def test_an_environment_default_of_torchrun_counts_as_given(monkeypatch):
     monkeypatch.setenv("PET_NPROC_PER_NODE", "4")
-    monkeypatch.setenv("PET_RDZV_CONF", "a=1")
-    given = options.parse(["train.py"])
-    assert resolve(given, {}).nproc_per_node == 4
-    assert options.without_effect(given) == ["--rdzv-conf"]
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [["--node-rank", "1"], ["--rdzv-endpoint", "203.0.113.9:29400"], ["--master-addr", "203.0.113.9"]],
-)
-def test_another_machine_is_refused(flags):
+    monkeypatch.setenv("PET_RDZV_CONF", "a")
+    monkeypatch.setenv("PET_NODE_RANK", "1")
+    assert options.parse(["train.py"]).nproc_per_node == "4"
     with pytest.raises(ConfigError, match="several machines are not supported yet"):
-        options.refuse_other_machines(options.parse([*flags, "train.py"]))
-
-
-@pytest.mark.parametrize("endpoint", ["localhost:0", "127.0.0.1:29400", "[::1]:29400", ""])
-def test_this_machine_is_not(endpoint):
-    options.refuse_other_machines(options.parse(["--rdzv-endpoint", endpoint, "--standalone", "train.py"]))
+        settings()
+    with pytest.raises(ConfigError, match="must have a value"):
+        settings("--node-rank", "0")
 
 
 def test_our_flags_are_frozen():

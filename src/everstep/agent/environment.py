@@ -1,6 +1,7 @@
 """The environment of a rank: the user's own, exactly torchrun's variables, and a few of ours. Pure."""
 
-from collections.abc import Mapping
+import string
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from everstep.model.actions import StartWorkers
@@ -49,7 +50,7 @@ def rank_environment(
     rank = action.first_rank + local_rank
     ours = {
         "RANK": rank,
-        "LOCAL_RANK": local_rank,
+        **_local_rank(base, local_rank, is_virtual=spec.virtual_local_rank),
         "GROUP_RANK": action.slot,
         "ROLE_RANK": rank,
         "ROLE_NAME": spec.role,
@@ -61,7 +62,7 @@ def rank_environment(
         "MASTER_PORT": action.store_port,
         "TORCHELASTIC_RESTART_COUNT": action.generation,
         "TORCHELASTIC_MAX_RESTARTS": max_restarts,
-        "TORCHELASTIC_RUN_ID": run,
+        "TORCHELASTIC_RUN_ID": spec.rdzv_id or run,
         "TORCHELASTIC_USE_AGENT_STORE": True,
         "TORCHELASTIC_ERROR_FILE": error_file,
         "EVERSTEP_RUN_ID": run,
@@ -70,3 +71,17 @@ def rank_environment(
         "EVERSTEP_RESUME_STEP": "" if action.resume_step is None else action.resume_step,
     }
     return {**base, **{name: str(value) for name, value in ours.items()}}
+
+
+def filled_in(args: Sequence[str], local_rank: int) -> list[str]:
+    """The program's arguments as torchrun gives them: `${local_rank}` is the rank's, `$$` is one dollar."""
+    return [string.Template(arg).safe_substitute(local_rank=local_rank) for arg in args]
+
+
+def _local_rank(base: Mapping[str, str], local_rank: int, *, is_virtual: bool) -> dict[str, object]:
+    """--virtual-local-rank: every rank is the first one, and sees one device. The launcher has counted them."""
+    if not is_virtual:
+        return {"LOCAL_RANK": local_rank}
+    visible = base.get("CUDA_VISIBLE_DEVICES")
+    device = str(local_rank) if visible is None else visible.split(",")[local_rank].strip()
+    return {"LOCAL_RANK": 0, "CUDA_VISIBLE_DEVICES": device}

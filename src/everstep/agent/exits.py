@@ -11,6 +11,9 @@ from typing import Any
 from everstep.model.facts import ErrorReport
 from everstep.worker.modules import is_library_file, library_roots
 
+SYSTEM_EXIT = "SystemExit"
+"""Kind of the report of a program that ended itself, with an exit code other than 0."""
+
 MAX_OUTPUT_BYTES = 2048
 _MAX_REPORT_BYTES = 4 << 20
 _MAX_TEXT_CHARS = 32 << 10

@@ -338,12 +338,13 @@ def _rack_of(name: str) -> str:
 
 
 def _spec_of(run_dir: Path) -> tuple[str, int]:
-    """Run id and --max-restarts as spec.json has them; what ranks are told when there is none."""
+    """Run id and --max-restarts as spec.json has them; what ranks are told when it was not given is torchrun's 0."""
     try:
         raw = json.loads((run_dir / "spec.json").read_bytes())
-        return str(raw["run"]), int(raw["policy"]["max_restarts"])
+        policy = raw["policy"]
+        return str(raw["run"]), int(policy["max_restarts"]) if policy.get("exact_restarts") else 0
     except (OSError, ValueError, KeyError, TypeError):
-        return "", Policy().max_restarts
+        return "", 0
 
 
 def _policy_of(run_dir: Path) -> Policy:

@@ -326,7 +326,7 @@ class Node:
         group = self._group
         if group is not None and group.generation == action.generation:
             await saving.save(group, self._board, action.save_s)
-        exits = await group.stop(action.grace_s) if group is not None else []
+        exits = await group.stop(action.grace_s, action.signal) if group is not None else []
         found = list(group.workers.values()) if group is not None else []
         for worker in found:
             self._warden.forget_session(worker.pid)

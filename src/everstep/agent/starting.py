@@ -141,7 +141,7 @@ class Starter:
                 pid, link, how, why = awake.pid, awake.link, "twin", awake.stage
                 awake.prefix.copy_to(paths.stdout, paths.stderr)
             else:
-                pid, link, how = self._start_cold(placed, env, standard)
+                pid, link, how = self._start_cold(placed, local_rank, env, standard)
                 why = prepared.why.get(local_rank, NO_TWIN)
             worker = Worker(
                 rank=rank, local_rank=local_rank, pid=pid, paths=paths, log=self._log, drain=self._home.pump.drain
@@ -176,7 +176,7 @@ class Starter:
         out, err = (os.open(path, _SPARE_FLAGS, 0o644) for path in (stdout, stderr))
         fds = (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), out, err)
         try:
-            command = self._command(placed)
+            command = self._command(placed, local_rank)
             pid, link = spawn.spawn_program(command, placed.env, fds, is_spare=True)
         finally:
             for fd in fds:
@@ -189,10 +189,10 @@ class Starter:
         return Path(self._spec.published_logs[action.slot]) / f"attempt_{action.generation}" / str(local_rank)
 
     def _start_cold(
-        self, placed: placing.Placed, env: Mapping[str, str], standard: streams.Fds
+        self, placed: placing.Placed, local_rank: int, env: Mapping[str, str], standard: streams.Fds
     ) -> tuple[int, socket.socket, str]:
         if self._is_native(placed):
-            return *spawn.spawn_program(self._command(placed), env, standard), "fresh"
+            return *spawn.spawn_program(self._command(placed, local_rank), env, standard), "fresh"
         how = "command" if self._spec.launch is Launch.COMMAND else "fresh"
         return *spawn.spawn_worker(placed.env, self._python(), standard), how
 
@@ -201,9 +201,10 @@ class Starter:
         launch = self._spec.launch
         return launch is Launch.SCRIPT or (launch is Launch.MODULE and placed.moved is None)
 
-    def _command(self, placed: placing.Placed) -> list[str]:
+    def _command(self, placed: placing.Placed, local_rank: int) -> list[str]:
         module = ["-m"] if self._spec.launch is Launch.MODULE else []
-        return [self._python(), "-u", *module, placed.program, *placed.args]
+        args = environment.filled_in(placed.args, local_rank)
+        return [self._python(), "-u", *module, placed.program, *args]
 
     def _cwd(self) -> str:
         return self._spec.cwd or os.getcwd()  # noqa: PTH109
@@ -239,7 +240,7 @@ class Starter:
             "world_size": action.world_size,
             "env": dict(env),
             "program": placed.program,
-            "args": placed.args,
+            "args": environment.filled_in(placed.args, worker.local_rank),
             "moved": placed.moved,
             "launch": str(self._spec.launch),
             "cwd": self._cwd(),

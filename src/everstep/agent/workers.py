@@ -110,12 +110,16 @@ class Worker:
         last_output = exits.last_output(self.paths.stderr)
         by_itself = self.stopped_at is None or had_failed
         failed = by_itself and self.ended.code != 0
+        is_exit = error is not None and error.kind == exits.SYSTEM_EXIT  # says where; it is no exception of its own
+        place = error.place if error is not None and is_exit and self.ended.code else ""
+        error = None if is_exit else error
         self.exit = Exit(
             rank=self.rank,
             at=self.ended.at,
             code=self.ended.code,
             signal=self.ended.signal,
             error=error,
+            place=place,
             oom=oom,
             # A rank that had raised before our signal was ending by itself; the signal only made it quicker.
             stopped_by_us=self.stopped_at is not None and not had_failed and oom is None,
@@ -170,8 +174,8 @@ class Group:
         """Its program runs from its process's first moment on."""
         self._on_frame(worker, {"mark": "entered"}, [])
 
-    async def stop(self, grace_s: float) -> list[Exit]:
-        """End every worker: SIGTERM, after the grace SIGKILL, and then what they left running. Returns the exits that
+    async def stop(self, grace_s: float, signum: int = signal.SIGTERM) -> list[Exit]:
+        """End every worker: the signal, after the grace SIGKILL, then what they left running. Returns the exits that
         this caused; a rank that had ended before goes the usual way, through `on_exit`."""
         self._reaper.reap()  # who has ended by now did so without us
         self.is_stopping = True
@@ -180,7 +184,7 @@ class Group:
         for worker in mine:
             if worker.stopped_at is None:
                 worker.stopped_at = now
-            worker.send_signal(signal.SIGTERM)
+            worker.send_signal(signum)
             worker.send_signal(signal.SIGCONT)  # a stopped process hears nothing else (pytorch#192815)
         still = {worker: Stillness(worker.pid) for worker in mine}
         if not await self._wait_ended(grace_s, still):

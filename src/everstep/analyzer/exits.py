@@ -152,7 +152,7 @@ def describe(exit_: Exit) -> str:
     if exit_.signal is not None:
         return f"was killed by {signal_name(exit_.signal)}"
     if exit_.code is not None:
-        return f"ended with exit code {exit_.code}"
+        return f"ended with exit code {exit_.code}" + (f" at {exit_.place}" if exit_.place else "")
     return "ended, and nobody could tell how"
 
 
@@ -166,7 +166,7 @@ def signal_name(number: int) -> str:
 def _exit_verdict(facts: FaultFacts, cause: Exit, causes: list[Exit]) -> Verdict:
     code, blame, confidence, note = _classify(cause, causes, len(facts.nodes))
     node = facts.nodes.get(cause.rank)
-    place = cause.error.place if cause.error is not None else ""
+    place = cause.error.place if cause.error is not None else cause.place
     same = [e.rank for e in causes if _same_fault(cause, e)]
     who = f"rank {cause.rank}" if len(same) == 1 else f"{len(same)} ranks (first: rank {cause.rank})"
     sentence = f"{who} on {node} {describe(cause)}{note}"
@@ -201,6 +201,8 @@ def _classify(cause: Exit, causes: list[Exit], num_ranks: int) -> tuple[str, Bla
         return "ES-P09", Blame.UNKNOWN, Confidence.HIGH, "; nothing speaks of lack of memory"
     if cause.signal is not None:
         return "ES-P02", Blame.UNKNOWN, Confidence.HIGH, ""
+    if cause.place:
+        return "ES-P01", Blame.USER, Confidence.MEDIUM, ": the program ended itself"
     return "ES-P01", Blame.UNKNOWN, Confidence.MEDIUM, " and left no report"
 
 

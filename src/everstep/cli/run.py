@@ -3,11 +3,25 @@
 The arguments are torchrun's and ours, so the launcher parses them itself.
 """
 
+import os
+import sys
 from collections.abc import Sequence
+
+from everstep.errors import EverstepError
 
 
 def run(argv: Sequence[str]) -> int:
-    """The run's exit code (docs/run.md)."""
+    """The run's exit code (docs/exit-codes.md): torchrun's, unless everstep's are asked for."""
+    from everstep.launcher import error_file, exit_codes, options
     from everstep.launcher.run import launch
 
-    return launch(argv)
+    style = exit_codes.STYLES[0]
+    try:
+        given = options.parse(argv)
+        style = exit_codes.style_of(given.exit_codes, os.environ)
+        code = launch(given)
+    except EverstepError as error:
+        print(f"everstep: {error}", file=sys.stderr)
+        error_file.write_error(type(error).__name__, str(error), os.environ)
+        code = error.exit_code
+    return exit_codes.shown(code, style)

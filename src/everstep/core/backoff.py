@@ -1,6 +1,12 @@
 """Restarts in a row without a new step wait longer and longer: what is wrong outside may pass, and a program that fails
-at once must not burn through its budget in seconds. The first two do not wait: most faults need one restart."""
+at once must not burn through its budget in seconds. The first two do not wait: most faults need one restart.
 
+Where the user said how many restarts there are, no wait grows: a rank that was killed from outside is restarted at
+once, and a program that ended by itself after a moment, which torchrun would not restart faster either."""
+
+import signal
+
+from everstep.core import allowance
 from everstep.core.course import FruitlessRestarts
 from everstep.core.turn import Turn
 from everstep.model.actions import Refused
@@ -23,7 +29,18 @@ def wait_s(turn: Turn) -> float:
     goes_on = before is not None and before.best_step == best_step and turn.at - before.at <= FORGET_S
     count = before.count + 1 if goes_on and before is not None else 1
     turn.set(fruitless=FruitlessRestarts(count=count, at=turn.at, best_step=best_step))
-    return min(LONGEST_S, turn.policy.backoff_s * 2 ** min(count - FREE - 1, 16)) if count > FREE else 0.0
+    if count <= FREE:
+        return 0.0
+    if allowance.is_users_word(turn):
+        return 0.0 if _is_from_outside(turn) else turn.policy.backoff_s
+    return min(LONGEST_S, turn.policy.backoff_s * 2.0 ** min(count - FREE - 1, 16))
+
+
+def _is_from_outside(turn: Turn) -> bool:
+    """No rank ended by itself: those that did not follow others were killed."""
+    verdict = turn.state.incident.verdict if turn.state.incident is not None else None
+    exits = [] if verdict is None else [turn.incident.exits.get(rank) for rank in verdict.ranks]
+    return all(end is None or end.signal in (signal.SIGKILL, signal.SIGTERM) for end in exits)
 
 
 def begin(turn: Turn, after_s: float) -> None:

@@ -54,7 +54,7 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
     stage: FlowStage  # EXAMINE or REPLAY
     begun_at: float
     nodes: tuple[str, ...]  # active ones in the order of their slots, then standbys that serve for comparison
-    store: tuple[str, int]  # host and port: of the coming generation, under keys of the exam's own
+    store: tuple[str, int]  # host and port: of the generation that has ended, under keys of the exam's own
     shape: tuple[tuple[str, int], ...] = ()  # of the job's layout
     pipeline: int = 1  # machines that one pipeline spans
     rounds: tuple[ExamRound, ...] = ()  # the last one is under way unless it is over

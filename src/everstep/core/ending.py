@@ -17,7 +17,8 @@ _WORKERS_MAY_LIVE = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING)
 def on_stop_requested(turn: Turn, event: StopRequested) -> None:
     save_by = turn.at + turn.policy.notice_s
     why = f"stopped by {event.why}"
-    stop_with(turn, Ending(outcome="stopped", exit_code=128 + event.signal, why=why, save_by=save_by))
+    ended = Ending(outcome="stopped", exit_code=128 + event.signal, why=why, signal=event.signal, save_by=save_by)
+    stop_with(turn, ended)
 
 
 def stop_with(turn: Turn, ending: Ending) -> None:
@@ -38,7 +39,8 @@ def stop_with(turn: Turn, ending: Ending) -> None:
             StopWorkers(
                 node=node,
                 generation=turn.state.generation,
-                grace_s=turn.policy.stop_grace_s,
+                grace_s=turn.policy.shutdown_s,
+                signal=ending.signal,
                 save_s=turn.policy.save_s,
                 why=ending.why,
             )

@@ -28,14 +28,15 @@ ANSWER_SHARE = 0.8
 
 def begin(turn: Turn, stage: FlowStage) -> bool:
     """Examine all machines. Whether it is over already."""
-    nodes = turn.state.active_nodes
+    nodes, formation = turn.state.active_nodes, turn.state.formation
+    assert formation is not None, "else there is no store, and no examination"
     if stage is FlowStage.EXAMINE:
         nodes = (*nodes, *_standbys(turn)[: max(0, FEWEST - len(nodes))])
     examination = Examination(
         stage=stage,
         begun_at=turn.at,
         nodes=nodes,
-        store=turn.state.stores[turn.state.generation + 1],
+        store=(formation.store_host, formation.store_port),  # of the ranks that have ended
         shape=exam_rounds.job_shape(turn.state),
         pipeline=exam_rounds.pipeline_machines(turn.state),
     )

@@ -5,14 +5,25 @@ from collections.abc import Iterable
 import msgspec
 
 from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge, looks_like_consequence
-from everstep.core import backoff, drills, ending, eviction, examining, flow, progress, standstill, updates
-from everstep.core.forming import form_if_possible, ranks_of_slot, start_limit_s
+from everstep.core import (
+    allowance,
+    backoff,
+    drills,
+    ending,
+    eviction,
+    examining,
+    flow,
+    grace,
+    progress,
+    repeating,
+    standstill,
+    updates,
+)
+from everstep.core.forming import ask_for_store, form_if_possible, ranks_of_slot, start_limit_s
 from everstep.core.frozenmap import FrozenMap, Names
-from everstep.core.policy import Policy
-from everstep.core.progress import completed_step, note_best_step
+from everstep.core.progress import completed_step, note_best_step, note_success
 from everstep.core.recovery import Plan, decide
-from everstep.core.state import Failure, Incident, Member, Phase, State
-from everstep.core.trust import is_corrupted
+from everstep.core.state import Failure, Incident, Member, Phase
 from everstep.core.turn import Turn
 from everstep.core.worker import Worker
 from everstep.model.actions import Concluded, EvictNode, IncidentClosed, IncidentOpened, Refused, StopWorkers
@@ -143,9 +154,11 @@ def open_incident(turn: Turn, facts: FaultFacts) -> None:
         why = "another fault came before the job had recovered from this one"
         turn.do(IncidentClosed(incident=current.id, outcome="superseded", why=why))
     number = turn.state.num_incidents + 1
+    formation = turn.state.formation
     incident = Incident(
         id=f"i{number}",
         opened_at=turn.at,
+        lived_s=0.0 if formation is None else max(0.0, turn.at - formation.at),
         generation=turn.state.generation,
         facts=msgspec.structs.replace(
             facts, alerts=turn.state.alerts, nodes=_nodes_of_ranks(turn), left=facts.left or progress.left_ranks(turn)
@@ -172,7 +185,7 @@ def stop_generation(turn: Turn) -> None:
 
 def _stop_workers(turn: Turn, nodes: Iterable[str]) -> list[StopWorkers]:
     generation = turn.state.generation
-    grace_s, save_s = stop_grace_s(turn.state, turn.policy), stop_save_s(turn.state, turn.policy)
+    grace_s, save_s = grace.of(turn.state, turn.policy), grace.to_save_s(turn.state, turn.policy)
     why = f"{turn.incident.id}: all ranks of a generation start and end together"
     return [StopWorkers(node=n, generation=generation, grace_s=grace_s, save_s=save_s, why=why) for n in nodes]
 
@@ -199,28 +212,9 @@ def _on_evict_overdue(turn: Turn) -> None:
         turn.do(stop)
 
 
-def stop_grace_s(state: State, policy: Policy) -> float:
-    """What ranks get between SIGTERM and SIGKILL; those that hang less."""
-    is_hang = state.incident is not None and state.incident.facts.hang is not None
-    return min(policy.hang_grace_s, policy.stop_grace_s) if is_hang else policy.stop_grace_s
-
-
-def stop_save_s(state: State, policy: Policy) -> float:
-    """What ranks that live get to complete the snapshot of their last step. Nobody waits for what is complete."""
-    incident = state.incident
-    if is_corrupted(incident):
-        return 0.0  # what they hold now is what must not be restored
-    accounts = [worker.account for worker in state.workers.values()]
-    has_all = all(account is not None and account.published_step == account.last_step for account in accounts)
-    is_hang = incident is not None and incident.facts.hang is not None
-    return 0.0 if is_hang and has_all else policy.save_s
-
-
 def restart(turn: Turn) -> None:
     """Because of a fault: counted."""
-    window = turn.at - turn.policy.budget_window_s
-    recent = tuple(at for at in turn.state.restarts if at > window)
-    turn.set(restarts=(*recent, turn.at))
+    turn.set(restarts=(*allowance.counted(turn), turn.at))
     decision = turn.incident.decision if turn.state.incident is not None else None
     _gather(turn, backoff.wait_s(turn) if decision is not None and decision.rule in backoff.RULES else 0.0)
 
@@ -230,6 +224,7 @@ def _gather(turn: Turn, after_s: float = 0.0) -> None:
     lasting = ("node:", "standby:", updates.TIMER)
     timers = FrozenMap((key, due) for key, due in turn.state.timers.items() if key.startswith(lasting))
     turn.set(phase=Phase.GATHERING, timers=timers, waiting=Names(), pending_drills={}, updating="")
+    ask_for_store(turn, turn.state.generation + 1)
     if after_s > 0:
         backoff.begin(turn, after_s)
     form_if_possible(turn)
@@ -313,23 +308,18 @@ def _conclude(turn: Turn) -> Plan:
 
 
 def _remember_failure(turn: Turn, verdict: Verdict | None) -> None:
-    if verdict is None or not verdict.place:
+    """How often in a row the run has failed like this: at this place, or in this way."""
+    place = "" if verdict is None else repeating.ended_at(turn, verdict)
+    if not place:
         turn.set(failure=None)
         return
-    turn.set(failure=next_failure(turn, verdict.place))
-
-
-def next_failure(turn: Turn, place: str) -> Failure:
-    """How often the same place has failed in a row without a new step, this time included."""
-    before = turn.state.failure
-    best_step = turn.state.best_step
-    if before is not None and before.place == place and before.best_step == best_step:
-        return msgspec.structs.replace(before, count=before.count + 1)
-    return Failure(place=place, count=1, best_step=best_step)
+    count = repeating.times(turn, place)
+    turn.set(failure=Failure(place=place, count=count, best_step=turn.state.best_step, at=turn.at))
 
 
 def _on_success(turn: Turn) -> None:
     if not turn.state.tally.unsuccessful:
+        note_success(turn)
         ending.succeed(turn)
     elif turn.state.phase is Phase.SETTLING and not turn.state.tally.alive:
         stop_generation(turn)

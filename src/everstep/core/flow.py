@@ -13,7 +13,7 @@ import signal
 
 import msgspec
 
-from everstep.core import eviction, exam_rounds, racks, trust, updates
+from everstep.core import allowance, eviction, exam_rounds, racks, trust, updates
 from everstep.core.course import Course, FlowStage
 from everstep.core.turn import Turn
 from everstep.model.verdict import Blame, Certainty, Refusal, Verdict
@@ -211,7 +211,8 @@ def _then(turn: Turn, verdict: Verdict, kind: Unexplained, stage: FlowStage, cou
     if stage is FlowStage.REATTEMPT and count < turn.policy.blind_restarts:
         return WORDS[stage]
     for later in TABLE[kind]:
-        is_possible = later is FlowStage.GIVE_UP or not _why_not(turn, verdict, later)
+        is_end = later is FlowStage.GIVE_UP and not allowance.is_users_word(turn)
+        is_possible = is_end or not _why_not(turn, verdict, later)
         if _ORDER.index(later) > _ORDER.index(stage) and is_possible:
             return WORDS[later]
     return ""
@@ -250,7 +251,9 @@ def _why_not_group(turn: Turn, verdict: Verdict) -> str:
 
 
 def _why_no_examination(turn: Turn) -> str:
-    if turn.incident.examination is None and turn.state.generation + 1 not in turn.state.stores:
+    if allowance.is_users_word(turn) and not turn.spec.num_standby:
+        return "--max-restarts says what happens, and there is no standby that could take a machine's place"
+    if turn.incident.examination is None and turn.state.formation is None:
         return "the store in which machines would meet is not open"
     return ""
 
@@ -265,6 +268,8 @@ def _why_no_replay(turn: Turn) -> str:
 def _why_not_give_up(turn: Turn) -> str:
     """A job that moves on is not ended: the restart budget bounds it."""
     course = remembered(turn)
+    if allowance.is_users_word(turn):
+        return f"--max-restarts {turn.policy.max_restarts} was given: so many restarts there are"
     if not turn.state.has_stepped:
         return "the program reports no steps, so whether it makes progress is not known"
     if course is not None and _progress(turn, course):

@@ -98,10 +98,11 @@ def acquire(turn: Turn, why: str, *, is_urgent: bool = True) -> None:
 
 
 def ask_for_store(turn: Turn, generation: int) -> None:
+    """Only when no rank of an older one lives: it takes the older one's port, and with it the older one's place."""
     if turn.state.store_asked >= generation:
         return
     turn.set(store_asked=generation)
-    turn.do(OpenStore(generation=generation, why=f"generation {generation} gets a store of its own"))
+    turn.do(OpenStore(generation=generation, why=f"generation {generation} gets a store of its own, at the same port"))
 
 
 def form_if_possible(turn: Turn) -> None:
@@ -147,7 +148,6 @@ def form_if_possible(turn: Turn) -> None:
     if turn.spec.launch is not Launch.COMMAND:
         limit_s = start_limit_s(turn.state, turn.policy)
         turn.start_timer(f"start:{coming}", limit_s, "every rank must have started by then")
-    ask_for_store(turn, coming + 1)
 
 
 def start_actions(turn: Turn) -> list[StartWorkers]:

@@ -12,8 +12,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "default"
 
     max_restarts: int = 10
-    """Restarts allowed within `budget_window_s`. torchrun's --max-restarts overrides it.
+    """Restarts allowed within `budget_window_s`. torchrun's --max-restarts overrides it, with `exact_restarts`.
     Too low: a bad hour ends a healthy job. Too high: a broken job burns its machines for long."""
+
+    exact_restarts: bool = False
+    """Whether `max_restarts` counts over the whole run and nothing else ends a job that fails: what `--max-restarts N`
+    means to torchrun, and sets. On: no wait grows, no examination holds up a run without standbys."""
 
     budget_window_s: float = 3600.0
     """A sliding window, so that a run of months is not ended by its total number of faults."""
@@ -26,7 +30,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Same place in the user's code, without one new step in between: after so many failures it is certain."""
 
     stop_grace_s: float = 5.0
-    """Between SIGTERM and SIGKILL. Only programs with a handler of their own use it; others end at once."""
+    """Between SIGTERM and SIGKILL before a restart, where every rank's state is in a snapshot. Only programs with a
+    handler of their own use it; others end at once."""
+
+    shutdown_s: float = 30.0
+    """The same when the run ends, and before a restart of a job that may save itself in its handler: torchrun's time.
+    --shutdown-timeout and TORCH_ELASTIC_SHUTDOWN_TIMEOUT override it."""
 
     settle_s: float = 0.4
     """How long to wait for the real culprit when the first exit looks like a consequence (peer closed connection).

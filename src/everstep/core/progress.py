@@ -8,8 +8,14 @@ from everstep.core import backups, persistence
 from everstep.core.state import Phase
 from everstep.core.turn import Turn
 from everstep.model.actions import IncidentClosed, Refused
-from everstep.model.events import MarksReported, ProgressReported, WorkersStarted
+from everstep.model.events import MarksReported, ProgressReported, TimerFired, WorkersStarted
 from everstep.model.spec import Launch
+
+TIMER = "recovered:"
+
+LEAST_PROOF_S = 2.0
+LONGEST_PROOF_S = 60.0
+"""How long a generation without known steps has to live before it counts as recovered."""
 
 LATE_TIMER = "late:"
 LATE_S = 30.0
@@ -48,8 +54,41 @@ def _on_through(turn: Turn, through_at: float) -> None:
         turn.set(phase=Phase.RUNNING)
         backups.place_once(turn)
         persistence.start_clock(turn)
-    if turn.state.phase is Phase.RUNNING and turn.state.incident is not None and turn.incident.restarted:
+    if turn.state.phase is not Phase.RUNNING or turn.state.incident is None or not turn.incident.restarted:
+        return
+    if turn.state.has_stepped:
         _close_recovered(turn, through_at)
+    else:
+        _wait_and_see(turn, through_at)
+
+
+def _wait_and_see(turn: Turn, through_at: float) -> None:
+    """A program that tells of no steps has recovered once it lives longer than the generation that failed."""
+    key = f"{TIMER}{turn.state.generation}"
+    if key in turn.state.timers:
+        return
+    turn.set_incident(through_at=through_at)
+    after_s = min(LONGEST_PROOF_S, max(LEAST_PROOF_S, 1.1 * turn.incident.lived_s))
+    turn.start_timer(key, after_s, "no steps are known: it has recovered if it lives longer than before")
+
+
+def on_timer(turn: Turn, event: TimerFired) -> None:
+    """It has lived long enough, and no step was seen meanwhile that would tell more."""
+    is_current = event.key == f"{TIMER}{turn.state.generation}" and turn.state.phase is Phase.RUNNING
+    if is_current and not turn.state.has_stepped:
+        _close_unseen(turn)
+
+
+def note_success(turn: Turn) -> None:
+    """Every rank has ended with success: nothing more has to be seen."""
+    if f"{TIMER}{turn.state.generation}" in turn.state.timers:
+        _close_unseen(turn)
+
+
+def _close_unseen(turn: Turn) -> None:
+    incident = turn.state.incident
+    if incident is not None and incident.restarted and incident.through_at is not None:
+        _close_recovered(turn, incident.through_at)
 
 
 def _through_at(turn: Turn) -> float:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from everstep.core import eviction, flow, rereading, trust, updates
+from everstep.core import allowance, eviction, flow, repeating, rereading, trust, updates
 from everstep.core.course import FlowStage
 from everstep.core.turn import Turn
 from everstep.model.spec import Mode
@@ -67,9 +67,13 @@ def roll_back(turn: Turn, verdict: Verdict) -> Plan | None:
 
 def cannot_run(turn: Turn, verdict: Verdict) -> Plan | None:
     """A program that never ran, and cannot, is not started again."""
-    if verdict.code != "ES-U02" or turn.state.has_stepped:
+    if turn.state.has_stepped or allowance.is_users_word(turn):
         return None
-    why = f"the program cannot run: {verdict.sentence}"
+    is_refusal = repeating.is_usage_error(turn, verdict)
+    if verdict.code != "ES-U02" and not is_refusal:
+        return None
+    does = "refuses its arguments" if is_refusal else "cannot run"
+    why = f"the program {does}: {verdict.sentence}"
     refused = (Refusal(what="restart", why="starting it again would end the same way"),)
     return _plan("give-up", "give up", "program-cannot-run", why, refused)
 
@@ -83,14 +87,30 @@ def cannot_begin(turn: Turn, verdict: Verdict) -> Plan | None:
     return _plan("give-up", "give up", "cannot-begin", verdict.sentence, refused)
 
 
+def failed_start(turn: Turn, verdict: Verdict) -> Plan | None:
+    """A program that ended in the same way twice before its first step would do so again, with all its side effects."""
+    if not repeating.is_failed_start(turn, verdict):
+        return None
+    where = repeating.ended_at(turn, verdict)
+    count = repeating.times(turn, where)
+    if count < repeating.FAILED_STARTS:
+        return None
+    why = f"ended {count} times in the same way before the first step ({where}): {verdict.sentence}"
+    refused = (
+        Refusal(
+            what="restart", why="another start would end there again; --max-restarts N restarts N times all the same"
+        ),
+    )
+    return _plan("give-up", "give up", "failed-start", why, refused)
+
+
 def same_place(turn: Turn, verdict: Verdict) -> Plan | None:
     """The same line of the user's code again and again, without a new step in between, is not bad luck."""
-    if not verdict.place or verdict.blame not in (Blame.USER, Blame.UNKNOWN) or flow.has_more(turn, verdict):
+    if allowance.is_users_word(turn) or not verdict.place or verdict.blame not in (Blame.USER, Blame.UNKNOWN):
+        return None
+    if flow.has_more(turn, verdict):
         return None  # what is outside may come back: those restarts wait longer and longer, within the budget
-    before = turn.state.failure
-    again = before is not None and before.place == verdict.place and before.best_step == turn.state.best_step
-    count = before.count + 1 if again and before is not None else 1
-    limit = turn.policy.max_same_failure
+    count, limit = repeating.times(turn, verdict.place), turn.policy.max_same_failure
     if count < limit:
         return None
     times = f"the same failure {count} times at {verdict.place}"
@@ -117,13 +137,10 @@ def corrupted_again(turn: Turn, verdict: Verdict) -> Plan | None:
 
 
 def budget(turn: Turn, verdict: Verdict) -> Plan | None:
-    """Not more restarts than allowed in the window."""
-    window_s, limit = turn.policy.budget_window_s, turn.policy.max_restarts
-    used = sum(at > turn.at - window_s for at in turn.state.restarts)
-    if used < limit:
+    """Not more restarts than allowed."""
+    if not allowance.is_used_up(turn):
         return None
-    allowed = f"{limit} allowed (policy max_restarts, budget_window_s)"
-    why = f"{used} restarts within {window_s:g} s, {allowed}: {verdict.sentence}"
+    why = f"{allowance.used_up_text(turn)}: {verdict.sentence}"
     return _plan("give-up", "give up", "restart-budget", why, (Refusal(what="restart", why="the budget is used up"),))
 
 
@@ -274,8 +291,7 @@ def _so_often(choice: flow.Choice) -> str:
 
 
 def restart_in_place(turn: Turn, verdict: Verdict) -> Plan:
-    used = sum(at > turn.at - turn.policy.budget_window_s for at in turn.state.restarts)
-    why = f"{verdict.sentence}; restart {used + 1} of {turn.policy.max_restarts} in {turn.policy.budget_window_s:g} s"
+    why = f"{verdict.sentence}; {allowance.next_text(turn)}"
     if verdict.code == "ES-P06":
         chosen = f"{_restart_text(turn)}, on another node for {verdict.node}"
         wait = Refusal(what="wait for the lost node", why="its workers ended with its agent, and ids never come back")
@@ -307,6 +323,7 @@ RULES: tuple[Rule, ...] = (
     roll_back,
     cannot_run,
     cannot_begin,
+    failed_start,
     same_place,
     corrupted_again,
     budget,

@@ -3,9 +3,11 @@
 Level-triggered, so it can be called at any time: every action in it is idempotent at its receiver.
 """
 
+import signal
+
+from everstep.core import grace
 from everstep.core.backups import place_actions
 from everstep.core.examining import pending_actions as exams_to_answer
-from everstep.core.faults import stop_grace_s, stop_save_s
 from everstep.core.forming import start_actions
 from everstep.core.hangs import collect_actions
 from everstep.core.persistence import pending_actions
@@ -46,11 +48,12 @@ def reissue(state: State, policy: Policy) -> list[Action]:
     if state.phase is Phase.EXAMINING:
         actions += exams_to_answer(Turn(state, policy, 0.0), _WHY)
     if state.phase is Phase.STOPPING:
-        grace_s, save_s = stop_grace_s(state, policy), stop_save_s(state, policy)
+        grace_s, save_s = grace.of(state, policy), grace.to_save_s(state, policy)
         evicting = state.incident.evicting if state.incident is not None else ()
         actions += [EvictNode(node=node, why=_WHY) for node in evicting if node in state.waiting]
+        number = signal.SIGTERM if state.ending is None else state.ending.signal
         actions += [
-            StopWorkers(node=node, generation=state.generation, grace_s=grace_s, save_s=save_s, why=_WHY)
+            StopWorkers(node=node, generation=state.generation, grace_s=grace_s, signal=number, save_s=save_s, why=_WHY)
             for node in state.waiting
             if node not in evicting
         ]

@@ -113,6 +113,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     opened_at: float
     generation: int  # in which the fault happened
+    lived_s: float = 0.0  # how long that generation had been there
     best_step: int | None = None  # newest step that every rank had completed when the generation ended
     verdict: Verdict | None = None
     decision: Decision | None = None
@@ -124,6 +125,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     not_evicted: tuple[str, ...] = ()  # the engine did not end them
     examination: Examination | None = None  # under way in phase EXAMINING; over: what it found
     restarted: bool = False  # a new generation was started because of it
+    through_at: float | None = None  # when that was where it can train; it tells of no steps, so more has to be seen
 
     @property
     def known(self) -> FaultFacts:
@@ -153,15 +155,17 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
     exit_code: int
     why: str
+    signal: int = 15  # what the ranks get: what the launcher got
     save_by: float | None = None  # the last step has to be in the persistent tier by then; None: no such haste
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """The last failure with a place in the user's code, to recognise it when it comes again."""
+    """The last failure of the program's own, to recognise it when it comes again."""
 
-    place: str
+    place: str  # "train.py:212"; "exit code 3" or "SIGSEGV" where no place is known
     count: int
     best_step: int | None
+    at: float = 0.0
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,7 +189,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     requests: tuple[str, ...] = ()  # AcquireNode not answered yet
     num_requests: int = 0
     failed_joins: int = 0  # agents in a row that ended before they joined
-    stores: dict[int, tuple[str, int]] = {}  # generation -> host, port; only the current one and the next
+    stores: dict[int, tuple[str, int]] = {}  # generation -> host, port; only the newest one
     store_asked: int = -1  # newest generation for which OpenStore was issued
     formation: Formation | None = None
     workers: FrozenMap[int, Worker] = FrozenMap()

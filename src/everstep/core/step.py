@@ -50,6 +50,8 @@ def _on_timer_fired(turn: Turn, event: events.TimerFired) -> None:
         ending.on_persist_timer(turn, event)
     elif event.key.startswith(updates.TIMER):
         updates.on_update_timer(turn, event)
+    elif event.key.startswith(progress.TIMER):
+        progress.on_timer(turn, event)
     else:
         faults.on_timer_fired(turn, event)
 

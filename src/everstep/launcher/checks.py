@@ -52,7 +52,7 @@ def check_run_dir(run_dir: Path) -> None:
 
 def bind(port: int, flag: str, host: str = "127.0.0.1") -> socket.socket:
     """A listening socket, on loopback unless it is for nodes that are elsewhere. Raises PortInUseError."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or a port stays taken for a minute after a run
     try:
         sock.bind((host, port))
@@ -74,8 +74,8 @@ def _check_script(path: Path) -> None:
         source = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"script {path} cannot be read: {error.strerror}") from error
-    if source.startswith(b"PK\x03\x04"):
-        return  # python runs zip archives too
+    if source.startswith((b"PK\x03\x04", importlib.util.MAGIC_NUMBER)):
+        return  # python runs zip archives too, and what was compiled before
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the interpreter that runs it says them again

@@ -42,9 +42,14 @@ class Narration:
             self._is_lost = True  # once: the run itself does not depend on this reader
             return [f"everstep: cannot follow the journal: {error}"]
 
+    @property
+    def view(self) -> RunView | None:
+        """What the journal says; None before its first line."""
+        return self._narrator.view if self._narrator is not None else None
+
     def summary(self, end: End) -> list[str]:
         """The last lines. How it ended was told when it was decided; not so when the controller could not."""
-        view = self._narrator.view if self._narrator is not None else None
+        view = self.view
         lines = [] if view is not None and view.is_over else [f"everstep: {end.outcome}: {end.why}"]
         if view is not None and view.generations:
             lines += [_account(view), f"  everstep status {view.run}   everstep goodput {view.run}"]

@@ -1,15 +1,18 @@
 """What the command line asks for: torchrun's own parser, extended by the few flags of ours.
 
-Answers: which torchrun flags were given, and which of them have no meaning here. It decides nothing; `settings`
-puts flags, environment and file together. Called by `launcher.run`.
+It decides nothing: `torchrun` refuses what cannot be done, `settings` puts flags, environment and file together.
+Called by `launcher.run`.
 """
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 from everstep.errors import ConfigError
 
 OUR_FLAGS = (
+    "--local-nodes",
+    "--exit-codes",
     "--standby",
     "--policy",
     "--mode",
@@ -26,22 +29,7 @@ OUR_FLAGS = (
     "--init-from",
 )
 
-# Accepted because scripts pass them, but there is nothing here they could change. `--rdzv-*` name a rendezvous
-# that everstep does not use; the rest tune torchrun's own agent.
-_WITHOUT_EFFECT = (
-    "rdzv_backend",
-    "rdzv_endpoint",
-    "rdzv_conf",
-    "monitor_interval",
-    "start_method",
-    "event_log_handler",
-    "local_addr",
-    "logs_specs",
-    "numa_binding",
-    "virtual_local_rank",
-)
-_NO_EFFECT_IF = {"rdzv_backend": ("static", "c10d"), "start_method": ("spawn",)}  # said nothing different
-_LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0")
+_LOCAL_NODES = "nodes of the job on this machine, each with --nproc-per-node ranks (default 1)"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -53,7 +41,10 @@ def parser() -> argparse.ArgumentParser:
             f"everstep run needs PyTorch, which this Python cannot import ({error}). "
             "Install the build for your machine: https://pytorch.org/get-started/locally/"
         ) from error
-    made: argparse.ArgumentParser = get_args_parser()
+    try:
+        made: argparse.ArgumentParser = get_args_parser()
+    except ValueError as error:  # PET_STANDALONE=yes
+        raise ConfigError(f"a PET_* variable is not what its flag takes: {error}") from error
     made.prog = "everstep run"
     made.description = "Launch a PyTorch training job as torchrun does, and keep it stepping."
     for action in made._actions:
@@ -62,6 +53,8 @@ def parser() -> argparse.ArgumentParser:
         if action.dest == "max_restarts" and action.default == 0:
             action.default = None
     ours = made.add_argument_group("everstep")
+    ours.add_argument("--local-nodes", "--local_nodes", type=int, help=_LOCAL_NODES)
+    ours.add_argument("--exit-codes", "--exit_codes", help="torchrun (default): 0 and 1; everstep: docs/exit-codes.md")
     ours.add_argument("--standby", type=int, help="extra nodes that wait to take over a lost one")
     ours.add_argument("--policy", help="preset: conservative, default, aggressive")
     ours.add_argument("--mode", help="observe (explain only), advise (propose and wait), act")
@@ -81,64 +74,21 @@ def parser() -> argparse.ArgumentParser:
     ours.add_argument("--checkpoint-every", "--checkpoint_every", help="time between two, as 30s, 10m (default)")
     ours.add_argument("--checkpoint-keep", "--checkpoint_keep", help="how many of the newest stay (default 3)")
     ours.add_argument("--init-from", "--init_from", help="checkpoint that a first start takes its state from")
+    _abbreviate_only(made, except_for=ours)
     return made
+
+
+def _abbreviate_only(made: argparse.ArgumentParser, except_for: argparse._ArgumentGroup) -> None:
+    """An abbreviation means what it means to torchrun: `--stand` is --standalone, however our flags are called."""
+    found_by = made._get_option_tuples
+    ours = {id(action) for action in except_for._group_actions}
+
+    def only_torchruns(option: str) -> list[Any]:
+        return [found for found in found_by(option) if id(found[0]) not in ours]
+
+    made._get_option_tuples = only_torchruns  # type: ignore[method-assign, assignment]  # argparse has no other way
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Exits with code 2 on a flag that neither torchrun nor everstep knows, as argparse does."""
     return parser().parse_args(list(argv))
-
-
-def without_effect(given: argparse.Namespace) -> list[str]:
-    """The torchrun flags that were given and change nothing here, as they are typed."""
-    defaults = _defaults()
-    found = []
-    for name in _WITHOUT_EFFECT:
-        value = getattr(given, name, None)
-        if value != defaults.get(name) and value not in _NO_EFFECT_IF.get(name, ()):
-            found.append("--" + name.replace("_", "-"))
-    return found
-
-
-def refuse_other_machines(given: argparse.Namespace) -> None:
-    """Raises ConfigError for what would need agents on more than this machine."""
-    if given.node_rank:
-        raise ConfigError(
-            f"--node-rank {given.node_rank}: several machines are not supported yet. With --nnodes N and no "
-            "endpoint everstep makes N nodes on this machine"
-        )
-    hosts = {"--rdzv-endpoint": _host(given.rdzv_endpoint), "--master-addr": given.master_addr or ""}
-    for flag, host in hosts.items():
-        if host not in _LOCAL_HOSTS and not _is_this_machine(host):
-            raise ConfigError(
-                f"{flag} names another machine ({host}): several machines are not supported yet; leave it out or "
-                "use localhost"
-            )
-
-
-def _host(endpoint: str | None) -> str:
-    endpoint = endpoint or ""
-    if endpoint.startswith("["):
-        return endpoint.partition("]")[0] + "]"
-    return endpoint.partition(":")[0]
-
-
-def _is_this_machine(host: str) -> bool:
-    import socket
-
-    try:
-        return host == socket.gethostname() or socket.gethostbyname(host).startswith("127.")
-    except OSError:
-        return False
-
-
-def _defaults() -> dict[str, object]:
-    """torchrun's defaults as they are without PET_* variables, which count as given."""
-    import os
-
-    kept = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PET_")}
-    try:
-        made = parser()
-    finally:
-        os.environ.update(kept)
-    return {action.dest: action.default for action in made._actions}

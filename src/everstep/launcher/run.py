@@ -2,6 +2,7 @@
 first process starts. Called by `cli.run`.
 """
 
+import argparse
 import asyncio
 import contextlib
 import logging
@@ -20,12 +21,13 @@ from everstep import health
 from everstep.agent.streams import of_this_process
 from everstep.engines.network import Network, is_of_its_own, open_network
 from everstep.errors import ConfigError
-from everstep.launcher import checkpoints, checks, options, versions
+from everstep.launcher import checkpoints, checks, error_file, versions
 from everstep.launcher.narration import Narration
 from everstep.launcher.output import OutputTail
 from everstep.launcher.rundir import Prepared, prepare
 from everstep.launcher.settings import Settings, resolve
 from everstep.launcher.shown import DEFAULT_TEMPLATE, Shown, check_streams
+from everstep.launcher.stores import Stores, stores_for
 from everstep.launcher.supervise import End, Supervisor
 from everstep.launcher.terminal import Terminal
 from everstep.model.spec import STDERR, STDOUT, RunSpec
@@ -35,15 +37,12 @@ _COPY_LIMIT_S = 2.0
 """A run that is over does not wait longer for the copy of its code, which nobody goes back to."""
 
 
-def launch(argv: Sequence[str]) -> int:
-    """The exit code. Raises EverstepError for what is wrong with what was asked for."""
-    given = options.parse(argv)
-    options.refuse_other_machines(given)
-    useless = options.without_effect(given)
-    notes = (f"accepted without effect: {', '.join(useless)}",) if useless else ()
-    settings = resolve(given, os.environ, notes)
+def launch(given: argparse.Namespace) -> int:
+    """everstep's code of how it ended. Raises EverstepError for what is wrong with what was asked for."""
+    settings = resolve(given, os.environ)
     signals = signal_numbers(settings.signals)
     check_streams(settings.redirects, settings.tee, settings.nproc_per_node)
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(settings.signals)  # for the ranks, as torchrun does
     checks.check_program(settings)
     checkpoints.check(settings.checkpoints)
     prepared = prepare(settings, _spec(settings))
@@ -55,15 +54,10 @@ def launch(argv: Sequence[str]) -> int:
         prepared = msgspec.structs.replace(prepared, is_encrypted=is_encrypted, notes=(*prepared.notes, *said))
         prepared = msgspec.structs.replace(prepared, found=checkpoints.find(prepared.file.spec))
         with checks.bind(settings.ui_port, "--ui-port") as listener, _logging(prepared.path / "launcher.log"):
-            store_socket = _store_socket(settings.store_port, network)
-            return _supervise(settings, prepared, listener, store_socket, network, signals)
+            stores = stores_for(settings, network)
+            return _supervise(settings, prepared, listener, stores, network, signals)
     finally:
         os.close(prepared.lock_fd)
-
-
-def _store_socket(port: int, network: Network) -> socket.socket | None:
-    """--master-port, where the nodes are. Raises PortInUseError."""
-    return network.call(lambda: checks.bind(port, "--master-port", network.host)) if port else None
 
 
 @contextlib.contextmanager
@@ -96,7 +90,7 @@ def _supervise(
     settings: Settings,
     prepared: Prepared,
     listener: socket.socket,
-    store_socket: socket.socket | None,
+    stores: Stores,
     network: Network,
     signals: tuple[int, ...],
 ) -> int:
@@ -121,7 +115,7 @@ def _supervise(
         supervisor = Supervisor(
             prepared,
             listener=listener,
-            store_socket=store_socket,
+            stores=stores,
             network=network,
             signals=signals,
             terminal=terminal,
@@ -135,6 +129,10 @@ def _supervise(
     finally:
         copying.join(_COPY_LIMIT_S)
         terminal.finish(lambda: narration.summary(end), is_hurried=end.exit_code > 128)
+    if end.outcome == "stopped":
+        error_file.write_error("SignalException", f"Process {os.getpid()} got signal: {end.why}", os.environ)
+    elif end.exit_code:
+        error_file.write_report_of(narration.view, prepared.path, os.environ)
     return end.exit_code
 
 
@@ -215,6 +213,8 @@ def _spec(settings: Settings) -> RunSpec:
         checkpoint_every_s=settings.checkpoints.every_s,
         checkpoint_keep=settings.checkpoints.keep,
         init_from=settings.checkpoints.init_from,
+        rdzv_id=settings.rdzv_id,
+        virtual_local_rank=settings.virtual_local_rank,
     )
 
 

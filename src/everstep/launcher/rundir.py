@@ -25,6 +25,9 @@ from everstep.model.record import Record
 from everstep.model.spec import RunSpec
 from everstep.model.versions import Version
 
+MAX_SIBLINGS = 10_000
+"""Runs with the same --rdzv-id in one home."""
+
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A run directory that is ours until `lock_fd` is closed."""
@@ -39,6 +42,10 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     found: CheckpointsFound | None = None  # what the persistent tier holds; None: there is none
 
 
+class TakenError(ConfigError):
+    """What is in the directory is another run, and stays as it is."""
+
+
 class _Earlier(msgspec.Struct, frozen=True, kw_only=True):
     """What the journal says about earlier attempts."""
 
@@ -50,8 +57,25 @@ class _Earlier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare(settings: Settings, spec: RunSpec) -> Prepared:
-    """Raises JournalError (not writable, full, damaged), RunLockedError, ConfigError (finished, another shape)."""
+    """Raises JournalError (not writable, full, damaged), RunLockedError, ConfigError (finished, another shape).
+
+    An id from --rdzv-id may be used again, as under torchrun: for another step of the same Slurm job, after a requeue,
+    after success. A run of this id that is over, in use, or something else keeps its directory; the new one goes into
+    "job77.2". One that did not end, and is the same program, is gone on with.
+    """
+    may_share = bool(settings.run_id) and not settings.run_dir and settings.may_share_id
     run = settings.run_id or new_run_id()
+    for number in range(1, MAX_SIBLINGS + 1):
+        name = run if number == 1 else f"{run}.{number}"
+        try:
+            return _prepare_as(name, settings, spec, must_be_same=may_share)
+        except (TakenError, RunLockedError):
+            if not may_share or number == MAX_SIBLINGS:
+                raise
+    raise AssertionError("the last one returns or raises")
+
+
+def _prepare_as(run: str, settings: Settings, spec: RunSpec, *, must_be_same: bool) -> Prepared:
     run_dir = make_run_dir(run, settings.run_dir or None)
     check_run_dir(run_dir.path)
     lock_fd = _lock(run_dir)
@@ -60,6 +84,8 @@ def prepare(settings: Settings, spec: RunSpec) -> Prepared:
         file = SpecFile(run=run, spec=spec, policy=settings.policy)
         notes: tuple[str, ...] = ()
         if earlier is not None:
+            if must_be_same and _is_another(earlier.spec, spec):
+                raise TakenError(f"run {run} in {run_dir.path} is of another program, or of another size")
             file, notes = _reopen(file, earlier, settings, run_dir.path)
         else:
             file = msgspec.structs.replace(file, spec=versions.plan_start(file.spec, run_dir.path))
@@ -86,6 +112,10 @@ def _publish_logs(log_dir: str, file: SpecFile) -> tuple[str, ...]:
         return tuple(tempfile.mkdtemp(prefix=f"{file.run}_", dir=root) for _ in range(file.spec.num_slots))
     except OSError as error:
         raise ConfigError(f"--log-dir {log_dir}: {error.strerror}") from error
+
+
+def _is_another(was: RunSpec, now: RunSpec) -> bool:
+    return (was.program, was.launch, was.world_size) != (now.program, now.launch, now.world_size)
 
 
 def _lock(run_dir: RunDir) -> int:
@@ -117,7 +147,7 @@ def _read_earlier(path: Path) -> _Earlier | None:
     for record in records:
         for action in record.actions:
             if isinstance(action, Finish):
-                raise ConfigError(
+                raise TakenError(
                     f"run {started.run} in {path.parent} is over ({action.outcome}). Nothing was changed. Choose "
                     "another --run-dir or --rdzv-id for a new run"
                 )
@@ -141,7 +171,7 @@ def _policy(reading: Reading) -> Policy:
 
 def _reopen(file: SpecFile, earlier: _Earlier, settings: Settings, path: Path) -> tuple[SpecFile, tuple[str, ...]]:
     """Goes on with what the run was started with; says what of the new settings has no effect."""
-    if settings.run_id and settings.run_id != earlier.run:
+    if settings.run_dir and settings.run_id and settings.run_id != earlier.run:
         raise ConfigError(f"{path} holds run {earlier.run}, not {settings.run_id}: leave --rdzv-id out, or another dir")
     was, now = earlier.spec, file.spec
     if (was.num_slots, was.nproc_per_node) != (now.num_slots, now.nproc_per_node):

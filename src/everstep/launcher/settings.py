@@ -5,7 +5,9 @@ a misspelt setting that is silently ignored would be found out days later.
 """
 
 import argparse
+import re
 import tomllib
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,17 @@ import msgspec
 from everstep.core.policy import Policy, preset
 from everstep.core.racks import why_no_rack
 from everstep.errors import ConfigError
-from everstep.launcher import leftovers
+from everstep.journal.runs import LATEST
+from everstep.launcher import leftovers, torchrun
 from everstep.launcher.checkpoints import Wanted, resolve_checkpoints, useless
 from everstep.model.spec import Launch, Mode
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
-_KEYS = ("standby", "mode", "run_dir", "ui_port", "network", "racks", "tls", "leftovers", "policy")
+_KEYS = ("local_nodes", "standby", "mode", "run_dir", "ui_port", "network", "racks", "tls", "leftovers", "policy")
 _TABLES = ("policy", "checkpoint")
-_SIGNAL_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+
+MAX_ID_CHARS = 90
+"""Of a run's directory; a number may follow."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,31 +55,40 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     redirects: str = "0"
     tee: str = "0"
     shown_local_ranks: tuple[int, ...] | None = None  # None: all
-    store_port: int = 0  # --master-port, for generation 0 only
+    store_host: str = "localhost"  # MASTER_ADDR, as torchrun has it
+    store_port: int = 0  # MASTER_PORT that was asked for; 0: any free one
+    rdzv_id: str = ""  # TORCHELASTIC_RUN_ID
+    may_share_id: bool = True  # with a run of the same --rdzv-id: this one gets a directory of its own
+    virtual_local_rank: bool = False
     signals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # said once at the start
 
 
-def resolve(given: argparse.Namespace, environ: Mapping[str, str], notes: tuple[str, ...] = ()) -> Settings:
+def resolve(given: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     """Raises ConfigError with the key, the value and what is allowed."""
+    torchrun.check(given, environ)
     path = given.config or environ.get("EVERSTEP_CONFIG") or ""
     file = _read_file(Path(path)) if path else {}
     chosen = _choose(given, environ, file)
-    num_slots, note = _slots(given.nnodes)
+    least, most = torchrun.machines(given.nnodes)
+    num_slots = _whole("local-nodes", chosen["local_nodes"], least=1)
+    nproc = torchrun.ranks_per_node(given.nproc_per_node)
     wanted = resolve_checkpoints(vars(given), environ, file.get("checkpoint", {}))
-    said = tuple(each for each in (note, useless(vars(given), wanted)) if each)
-    run_id = given.rdzv_id if given.rdzv_id not in ("", "none", None) else ""
+    joining = f"--nnodes {given.nnodes}: other machines cannot join yet; MIN is used" if most > least else ""
+    said = tuple(each for each in (joining, _crowded(num_slots * nproc), useless(vars(given), wanted)) if each)
     return Settings(
         program=given.training_script,
         args=tuple(given.training_script_args),
         launch=_launch(given),
         num_slots=num_slots,
-        nproc_per_node=_nproc(given.nproc_per_node),
+        nproc_per_node=nproc,
         num_standby=_whole("standby", chosen["standby"], least=0),
         mode=_mode(chosen["mode"]),
-        policy=_policy(chosen["policy"], given),
+        policy=_policy(chosen["policy"], given, environ),
         role=given.role,
-        run_id=run_id,
+        run_id=_run_id(given),
+        rdzv_id=_rdzv_id(given),
+        may_share_id=most == 1,
         run_dir=str(chosen["run_dir"] or ""),
         ui_port=_port("ui-port", chosen["ui_port"]),
         network=_network(chosen["network"]),
@@ -87,14 +101,17 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str], notes: tuple[
         redirects=given.redirects,
         tee=given.tee,
         shown_local_ranks=_ranks(given.local_ranks_filter),
-        store_port=_port("master-port", given.master_port or 0),
+        store_host=_store(given)[0],
+        store_port=_store(given)[1],
+        virtual_local_rank=given.virtual_local_rank,
         signals=tuple(name.strip() for name in given.signals_to_handle.split(",") if name.strip()),
-        notes=notes + said,
+        notes=said,
     )
 
 
 def _choose(given: argparse.Namespace, environ: Mapping[str, str], file: Mapping[str, Any]) -> dict[str, Any]:
     chosen: dict[str, Any] = {
+        "local_nodes": 1,
         "standby": 0,
         "mode": Mode.ACT,
         "run_dir": "",
@@ -145,7 +162,7 @@ def _fits(value: object, wanted: type) -> bool:
     return isinstance(value, int if wanted is int else int | float)
 
 
-def _policy(table: dict[str, Any], given: argparse.Namespace) -> Policy:
+def _policy(table: dict[str, Any], given: argparse.Namespace, environ: Mapping[str, str]) -> Policy:
     base = preset(str(table.pop("name", "default")))
     fields = {field.name: field for field in msgspec.structs.fields(Policy) if field.name != "name"}
     for key, value in table.items():
@@ -154,15 +171,18 @@ def _policy(table: dict[str, Any], given: argparse.Namespace) -> Policy:
         if not _fits(value, fields[key].type):
             raise ConfigError(f"[policy] {key} = {value!r}: must be {_KINDS[fields[key].type]}")
     if given.max_restarts is not None:
-        table["max_restarts"] = given.max_restarts
+        table["max_restarts"], table["exact_restarts"] = given.max_restarts, True
     if given.shutdown_timeout is not None:
-        table["stop_grace_s"] = float(given.shutdown_timeout)
+        table["shutdown_s"] = table["stop_grace_s"] = float(given.shutdown_timeout)
+    elif environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT"):
+        name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+        table["shutdown_s"] = float(_whole(name, environ[name], least=0))
     return Policy(**{**msgspec.structs.asdict(base), **table})
 
 
 def _launch(given: argparse.Namespace) -> Launch:
     if given.no_python and given.module:
-        raise ConfigError("--no-python and --module exclude each other")
+        raise ConfigError("--no-python and --module exclude each other: don't use both at the same time")
     if given.run_path:
         return Launch.RUN_PATH
     if given.no_python:
@@ -170,39 +190,47 @@ def _launch(given: argparse.Namespace) -> Launch:
     return Launch.MODULE if given.module else Launch.SCRIPT
 
 
-def _slots(nnodes: str) -> tuple[int, str]:
-    """Number of slots and what is to be said about it."""
-    try:
-        least, _, most = nnodes.partition(":")
-        sizes = (int(least), int(most or least))
-    except ValueError:
-        raise ConfigError(f"--nnodes {nnodes!r}: must be a number, or MIN:MAX") from None
-    if not 0 < sizes[0] <= sizes[1]:
-        raise ConfigError(f"--nnodes {nnodes!r}: must be at least 1, with MIN not above MAX")
-    if sizes[0] == sizes[1]:
-        return sizes[0], ""
-    return sizes[1], f"--nnodes {nnodes}: the world size never changes in a run, so {sizes[1]} nodes are used"
+def _run_id(given: argparse.Namespace) -> str:
+    """The name of the run's directory, after --rdzv-id; empty: make one."""
+    if given.standalone or given.rdzv_id in ("", "none", None):
+        return ""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", given.rdzv_id).lstrip("._-")[:MAX_ID_CHARS]
+    return "" if name == LATEST else name
 
 
-def _nproc(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = _nproc_of_devices(text)
-    if number < 1:
-        raise ConfigError(f"--nproc-per-node {text}: must be at least 1")
-    return number
+def _rdzv_id(given: argparse.Namespace) -> str:
+    """What ranks are told: the id that was given, torchrun's "none" where it would meet others, else a new one."""
+    if not given.standalone and given.rdzv_id not in ("", "none", None):
+        return str(given.rdzv_id)
+    is_alone = given.standalone or (
+        given.rdzv_backend == "static" and not given.rdzv_endpoint and given.master_port is None
+    )
+    return str(uuid.uuid4()) if is_alone else "none"
 
 
-def _nproc_of_devices(text: str) -> int:
-    from torch.distributed.run import determine_local_world_size
+def _store(given: argparse.Namespace) -> tuple[str, int]:
+    """MASTER_ADDR, and MASTER_PORT if it was asked for. A static rendezvous is where the flags say; any other where
+    torchrun would find a free port."""
+    is_static = not given.standalone and given.rdzv_backend == "static"
+    if is_static and given.rdzv_endpoint:
+        from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
-    try:
-        return int(determine_local_world_size(text))
-    except (ValueError, RuntimeError) as error:
-        raise ConfigError(
-            f"--nproc-per-node {text!r}: must be a number, or one of auto, cpu, gpu, xpu ({error})"
-        ) from error
+        host, endpoint_port = parse_rendezvous_endpoint(given.rdzv_endpoint, 0)
+        return str(host), int(endpoint_port)
+    port = _port("master-port", given.master_port or 0)
+    if is_static and given.master_port is not None:
+        return given.master_addr or "127.0.0.1", port
+    return given.local_addr or "localhost", 0
+
+
+def _crowded(num_ranks: int) -> str:
+    """More ranks than GPUs is legal, and hardly ever meant."""
+    import torch
+
+    num_gpus = torch.cuda.device_count()
+    if not 0 < num_gpus < num_ranks:
+        return ""
+    return f"{num_ranks} ranks on {num_gpus} GPU{'s' if num_gpus > 1 else ''}: several ranks share one"
 
 
 def _mode(value: object) -> Mode:

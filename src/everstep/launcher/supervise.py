@@ -64,7 +64,7 @@ class Supervisor:
         prepared: Prepared,
         *,
         listener: socket.socket,
-        store_socket: socket.socket | None,
+        stores: Stores,
         network: Network,
         signals: tuple[int, ...],
         terminal: Terminal,
@@ -84,7 +84,7 @@ class Supervisor:
         self._children = Children()
         self._keeper = Keeper()
         self._network = network
-        self._stores = Stores(store_socket, network)
+        self._stores = stores
         self._for_nodes = network.listen() if is_of_its_own(network) else listener
         port = listener.getsockname()[1]
         keys, is_encrypted = prepared.keys, prepared.is_encrypted
@@ -96,7 +96,7 @@ class Supervisor:
             run_dir=prepared.path,
             url=f"ws://{nodes_host}:{nodes_port}/link",
             nproc=prepared.file.spec.nproc_per_node,
-            grace_s=self._policy.stop_grace_s + STOP_SLACK_S,
+            grace_s=self._policy.shutdown_s + STOP_SLACK_S,
             equip=partial(keys.equip, is_encrypted=is_encrypted_for_nodes),
             network=network,
             racks=prepared.racks,
@@ -204,7 +204,7 @@ class Supervisor:
         self._link.report(StopRequested(at=time.time(), why=name, signal=number))
         self._loop.call_later(UNHEARD_S, self._unless_heard, self._stopped(f"{name}; the controller did not answer"))
         has_disk = bool(self._prepared.file.spec.checkpoint_dir)
-        limit_s = self._policy.stop_grace_s + STOP_SLACK_S + (self._policy.notice_s if has_disk else 0.0)
+        limit_s = self._policy.shutdown_s + STOP_SLACK_S + (self._policy.notice_s if has_disk else 0.0)
         self._loop.call_later(limit_s, self._finish, self._stopped(f"{name}; not over after {limit_s:g} s"))
 
     def _unless_heard(self, end: End) -> None:
@@ -243,7 +243,7 @@ class Supervisor:
         if self._at_once.is_set():
             self._kill_all()
         is_success = self._end.done() and not self._end.cancelled() and self._end.result().outcome == SUCCEEDED
-        grace_s = self._policy.stop_grace_s + STOP_SLACK_S
+        grace_s = self._policy.shutdown_s + STOP_SLACK_S
         await self._unless_at_once(self._engine.end(grace_s, spares=is_success))
         controller = self._governor.stop()
         if controller is not None:

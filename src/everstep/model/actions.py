@@ -70,11 +70,12 @@ class StartWorkers(_Action, frozen=True, kw_only=True):
 
 
 class StopWorkers(_Action, frozen=True, kw_only=True):
-    """Agent: end this generation's ranks: SIGTERM, after `grace_s` SIGKILL. Answered by WorkersStopped."""
+    """Agent: end this generation's ranks: `signal`, after `grace_s` SIGKILL. Answered by WorkersStopped."""
 
     node: str
     generation: int
     grace_s: float
+    signal: int = 15  # SIGTERM, or what the launcher got
     save_s: float = 0.0  # before SIGTERM, ranks that live get so long to complete the snapshot of their last step
 
 

@@ -44,6 +44,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     code: int | None = None
     signal: int | None = None
     error: ErrorReport | None = None
+    place: str = ""  # where it ended itself: the innermost frame of the user's below sys.exit in its main thread
     oom: OomEvidence | None = None
     stopped_by_us: bool = False  # it got our SIGTERM or SIGKILL first; its exit says nothing about a fault
     finding: "Alert | None" = None  # what its last output and its report mean, if that is known

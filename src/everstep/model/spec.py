@@ -59,6 +59,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     code_copy: str = ""  # folder with a copy of the program's code as it was when the run was started
     code_root: str = ""  # the user's folder that it is a copy of
     code_why: str = ""  # why there is no copy
+    rdzv_id: str = ""  # what ranks are told as TORCHELASTIC_RUN_ID; empty: the run's id
+    virtual_local_rank: bool = False  # every rank is LOCAL_RANK 0 and sees one GPU
     init_from: str = ""  # a checkpoint, of torch.distributed.checkpoint or ours, that the first step starts from
 
     @property

@@ -22,6 +22,8 @@ KNOBS = {
     "program-cannot-run": "nothing: the program cannot run as it is, whatever the policy",
     "cannot-begin": "--init-from: another checkpoint, or none",
     "same-place-again": "policy max_same_failure = {max_same_failure}: a higher one tries again at the same place",
+    "failed-start": "--max-restarts N: it would be restarted N times, whatever it ends with; a step in between: "
+    "policy max_same_failure = {max_same_failure} counts then",
     "restart-budget": "policy max_restarts = {max_restarts} within budget_window_s = {budget_window_s} s "
     "(--max-restarts): a higher one goes on restarting",
     "mode-observe": "--mode act: it would have been restarted; --mode advise: it would have been proposed",

@@ -170,5 +170,5 @@ _ACTIONS: dict[type, Callable[[Any], str]] = {
     actions.StopWorkers: lambda a: f"ending the workers of generation {a.generation}",
     actions.AcquireNode: lambda a: f"asking for a node: {a.why}",
     actions.IncidentClosed: lambda a: f"{a.incident} {a.outcome}: {a.why}",
-    actions.Finish: lambda a: f"the run {a.outcome.replace('-', ' ')}, exit code {a.exit_code}: {a.why}",
+    actions.Finish: lambda a: f"the run {a.outcome.replace('-', ' ')}, code {a.exit_code}: {a.why}",
 }

@@ -119,7 +119,7 @@ def _headline(view: RunView, asked: Asked, style: Style) -> str:
     as_of = asked.as_of(view)
     if view.is_over:
         parts.append(f"ended {stamp(view.finished_at)} ({ago(view.finished_at, asked.at)})")
-        parts.append(f"exit code {view.finish.exit_code if view.finish else NOT_MEASURED}")
+        parts.append(f"code {view.finish.exit_code if view.finish else NOT_MEASURED}")
     elif view.incident is not None:
         since = view.incident.fault_at or view.incident.opened_at
         parts = [parts[0], f"stopped at {step} for {duration(as_of - since)}", f"incident {view.incident.id}"]

@@ -41,6 +41,11 @@ def place_of(error: BaseException) -> str:
     return place
 
 
+def is_failure(ended: SystemExit) -> bool:
+    """Whether the interpreter will end with another exit code than 0 because of it."""
+    return ended.code is not None and ended.code != 0
+
+
 def report_exception(path: str, error: BaseException) -> None:
     """Write the report of an uncaught exception, unless somebody did already."""
     text = "".join(traceback.format_exception(type(error), error, trim(error.__traceback__)))

@@ -78,9 +78,12 @@ def _run_program(job: Assignment, runtime: Runtime) -> None:
     drill.install(runtime)
     hooks.install(runtime)
     runtime.mark("entered")
+    mine = os.getpid()
     try:
         program.run(job.launch, job.program, job.args)
-    except SystemExit:
+    except SystemExit as ended:
+        if errors.is_failure(ended) and os.getpid() == mine:  # not a child that the program forked
+            _report(job, runtime, ended)
         raise
     except program.ProgramNotFound as error:
         _end_not_found(job, runtime, error)

@@ -91,7 +91,7 @@ class Trials:
         last = spec.world_size - 1
         ranks = {
             "RANK": last,
-            "LOCAL_RANK": spec.nproc_per_node - 1,
+            "LOCAL_RANK": 0 if spec.virtual_local_rank else spec.nproc_per_node - 1,
             "WORLD_SIZE": spec.world_size,
             "LOCAL_WORLD_SIZE": spec.nproc_per_node,
             "GROUP_RANK": spec.num_slots - 1,

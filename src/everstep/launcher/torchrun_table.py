@@ -1,0 +1,136 @@
+"""What each flag of torchrun means here: docs/torchrun.md is made of this, and a test compares it with torchrun's own
+parser. `launcher.torchrun` refuses what stands here as refused."""
+
+import argparse
+from typing import Literal
+
+import msgspec
+
+
+class Meaning(msgspec.Struct, frozen=True):
+    kind: Literal["same", "in part", "refused"]
+    text: str
+    accepted: tuple[str, ...] = ()  # values that are taken, for the tests
+    refused: tuple[str, ...] = ()  # values that are not
+
+
+def _same(text: str = "", *accepted: str) -> Meaning:
+    return Meaning("same", text, accepted)
+
+
+FLAGS: dict[str, Meaning] = {
+    "nnodes": Meaning(
+        "in part",
+        "`1`, and `1:MAX` when nobody else comes: one machine, and a line says that others cannot join. More than "
+        "one machine is refused. Several nodes on this machine: `--local-nodes N`",
+        ("1", "1:4"),
+        ("2", "2:4", "0", "3:2", "a"),
+    ),
+    "nproc_per_node": _same("a number, `auto`, `cpu`, `gpu`, `xpu`. More ranks than GPUs are said", "2", "auto", "cpu"),
+    "rdzv_backend": Meaning(
+        "in part",
+        "`c10d` and `static`, which differ only in where ranks meet. A backend that needs a server is refused: "
+        "there is nobody to meet",
+        ("c10d", "static"),
+        ("etcd", "etcd-v2", "nonsense"),
+    ),
+    "rdzv_endpoint": Meaning(
+        "in part",
+        "an address of this machine; with `static` it is `MASTER_ADDR` and `MASTER_PORT`. Another machine's is refused",
+        ("localhost:29511",),
+        ("203.0.113.9:29400", "localhost:x"),
+    ),
+    "rdzv_id": _same("also the name of the run's directory; a second run with the same id gets `ID.2`", "job77", "a b"),
+    "rdzv_conf": Meaning(
+        "same", "checked as torchrun does; it tunes a rendezvous of several machines", ("timeout=5",), ("abc",)
+    ),
+    "standalone": _same("the endpoint and the id are ignored, as torchrun does"),
+    "max_restarts": _same(
+        "N restarts, over the whole run, whatever failed how often. **Not given, everstep's policy holds** (torchrun: "
+        "0): restarts while they help",
+        "0",
+        "1000",
+    ),
+    "monitor_interval": _same("an end is noticed at once, so never later than torchrun would", "2"),
+    "start_method": _same("torchrun uses it for functions only, and a script is none", "fork"),
+    "event_log_handler": Meaning(
+        "refused",
+        "but for `null`, the default: torch's agent, whose events these are, does not run. docs/journal.md",
+        ("null",),
+        ("console", "nope"),
+    ),
+    "role": _same("", "trainer"),
+    "module": _same(),
+    "no_python": _same(),
+    "run_path": _same(),
+    "log_dir": _same("", "/tmp"),
+    "redirects": _same("", "3", "0:1,1:2"),
+    "tee": _same("", "3"),
+    "local_ranks_filter": _same("", "0"),
+    "duplicate_stdout_filters": _same("", "apple"),
+    "duplicate_stderr_filters": _same("", "apple"),
+    "node_rank": Meaning("in part", "`0`. Another one means another machine, and is refused", ("0",), ("1",)),
+    "master_addr": Meaning(
+        "in part",
+        "a name or address of this machine, told to ranks when `--master-port` is given. Another machine's is refused",
+        ("localhost",),
+        ("203.0.113.9",),
+    ),
+    "master_port": _same("the same port after every restart", "29544"),
+    "local_addr": _same("told to ranks as `MASTER_ADDR`", "127.0.0.3"),
+    "logs_specs": Meaning(
+        "refused", "but for torch's own: everstep writes the ranks' files itself", ("default",), ("nope",)
+    ),
+    "numa_binding": Meaning("refused", "not supported: ranks run on every core, as without it", (), ("node",)),
+    "signals_to_handle": _same("ranks get the very signal that the launcher got", "SIGUSR1,SIGTERM"),
+    "shutdown_timeout": _same("30 s, or `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`", "9"),
+    "virtual_local_rank": _same("`LOCAL_RANK` 0, one device in `CUDA_VISIBLE_DEVICES`"),
+    "training_script": _same("a script, a module, a zip archive, a folder, a compiled file"),
+    "training_script_args": _same("also flags of ours among them; `${local_rank}` is filled in as torchrun does"),
+}
+
+_HEAD = """# torchrun's flags
+
+`everstep run` takes torchrun's own parser, so every flag is known, with dash or underscore, abbreviated as torchrun
+allows, and with its `PET_*` variable for a default. Each one means the same, or is refused before anything starts, with
+a reason. None is accepted and ignored. everstep's own flags are written out ([run.md](run.md)), so that no abbreviation
+of torchrun's gets another meaning.
+
+| flag | variable | here | |
+|---|---|---|---|
+"""
+
+_TAIL = """
+## What is different on purpose
+
+| | torchrun | everstep |
+|---|---|---|
+| a rank fails, no `--max-restarts` | the run ends | all ranks are restarted while that helps (below) |
+| exit codes | 0, 1, 2 | the same; `--exit-codes everstep` says more: [exit-codes.md](exit-codes.md) |
+| `TORCHELASTIC_RUN_ID` with `--rdzv-id` and no backend | a new UUID, the id is dropped | the id |
+| ports | `MASTER_PORT`, the agent's | also the status page's and the snapshot server's, on loopback |
+
+Without `--max-restarts`, what fails before the first step for the second time at the same place, or with the same exit
+code or signal, ends the run, with code 1 and the reason. Arguments that the program refuses (exit code 2) end it at
+once. After a step, the same place three times without a new step in between does (policy `max_same_failure`).
+"""
+
+
+def render() -> str:
+    """docs/torchrun.md."""
+    from torch.distributed.run import get_args_parser
+
+    actions = [action for action in get_args_parser()._actions if action.dest in FLAGS]
+    rows = [_row(action, FLAGS[action.dest]) for action in actions]
+    return _HEAD + "\n".join(rows) + "\n" + _TAIL
+
+
+def _row(action: argparse.Action, meaning: Meaning) -> str:
+    names = [name for name in action.option_strings if "_" not in name] or [action.dest]
+    has_variable = type(action).__name__ in ("env", "check_env")
+    variable = f"`PET_{action.dest.upper()}`" if has_variable else ""
+    return f"| {', '.join(f'`{name}`' for name in names)} | {variable} | {meaning.kind} | {meaning.text} |"
+
+
+if __name__ == "__main__":
+    print(render(), end="")  # noqa: T201
