@@ -209,26 +209,22 @@ def test_a_program_that_starts_a_thread_is_parked_before_it(tmp_path):
     lives(tmp_path, check, before=THREAD)
 
 
-POOL = """
-import multiprocessing as mp
-lock = mp.Lock()
-{line}
-"""
+LOCKS = "import multiprocessing as mp; lock = mp.Lock(); mine = mp.RLock(); mine.acquire(); mine.acquire()"
+ACQUIRES = "mine.release(); mine.release(); print('has it', lock.acquire(timeout=20), mine.acquire(), flush=True)"
 
 
 def test_a_lock_that_the_dead_rank_held_is_free_in_the_one_that_goes_on(tmp_path):
+    """And one that the program held where it was parked is still its own."""
+
     async def check(made: Bench) -> None:
         await twin_is_there(made)
         assert (await again(made, 1)).started[0].how == "twin"
         await told_by(made, 1)
         async with asyncio.timeout(30):
-            while "has it" not in made.log(1, 0):
+            while "has it True True" not in made.log(1, 0):
                 await asyncio.sleep(0.02)
 
-    lives(
-        tmp_path, check, before="import multiprocessing as mp; lock = mp.Lock()",
-        after="print('has it', lock.acquire(timeout=20), flush=True)",
-    )  # fmt: skip
+    lives(tmp_path, check, before=LOCKS, after=ACQUIRES)
 
 
 def test_a_dead_twin_costs_warmth_and_is_explained(tmp_path):

@@ -30,33 +30,36 @@ class OnImport:
             sys.meta_path.insert(0, self)
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:  # noqa: ANN401
-        loaded = self._waiting.pop(fullname, None)
-        if loaded is None:
+        """Also asked by who only wants to know whether a module is there, and does not load it."""
+        if fullname not in self._waiting:
             return None
-        if not self._waiting and self in sys.meta_path:
-            sys.meta_path.remove(self)
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
             spec = find(fullname, path, target) if find is not None and finder is not self else None
             if spec is not None:
-                _call_after_load(spec, loaded)
+                self._call_after_load(spec, fullname)
                 return spec
-        self.wait_for(fullname, loaded)  # it is not there now; perhaps the path changes
         return None
 
+    def _call_after_load(self, spec: Any, name: str) -> None:  # noqa: ANN401
+        loader = spec.loader
+        load = getattr(loader, "exec_module", None)
+        if load is None:
+            return
 
-def _call_after_load(spec: Any, loaded: Loaded) -> None:  # noqa: ANN401
-    loader = spec.loader
-    load = getattr(loader, "exec_module", None)
-    if load is None:
-        return
+        def exec_module(module: ModuleType) -> None:
+            loader.__dict__.pop("exec_module", None)  # the loader is as it was before the module can look at it
+            load(module)
+            self._loaded(name, module)
 
-    def exec_module(module: ModuleType) -> None:
-        loader.__dict__.pop("exec_module", None)  # the loader is as it was before the module can look at it
-        load(module)
-        loaded(module)
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader that is a class or has slots: this module goes unobserved
+            return
 
-    try:
-        loader.exec_module = exec_module
-    except AttributeError:  # a loader that is a class or has slots: this module goes unobserved
-        return
+    def _loaded(self, name: str, module: ModuleType) -> None:
+        loaded = self._waiting.pop(name, None)
+        if not self._waiting and self in sys.meta_path:
+            sys.meta_path.remove(self)
+        if loaded is not None:
+            loaded(module)

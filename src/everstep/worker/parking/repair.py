@@ -29,8 +29,10 @@ def restore(before: dict[str, Any]) -> None:
         main = threading.main_thread()
         if hasattr(main, "_set_native_id"):
             main._set_native_id()
-    for lock, value in before["locks"]:
+    for lock, value, times in before["locks"]:
         _make_again(lock, value)
+        for _ in range(times):
+            lock.acquire()
 
 
 def forget(before: set[str]) -> None:
@@ -42,14 +44,22 @@ def forget(before: set[str]) -> None:
             del sys.modules[name]
 
 
-def _locks() -> list[tuple[Any, int]]:
-    """Locks and semaphores of `multiprocessing`, with their values. They are shared with every fork."""
+def _locks() -> list[tuple[Any, int, int]]:
+    """Locks and semaphores of `multiprocessing`, with their values, and how often this thread holds them. They are
+    shared with every fork."""
     util = sys.modules.get("multiprocessing.util")
     synchronize = sys.modules.get("multiprocessing.synchronize")
     if util is None or synchronize is None:
         return []
     found = [each for each in util._afterfork_registry.values() if isinstance(each, synchronize.SemLock)]
-    return [(lock, 1 if lock._semlock.maxvalue == 1 else _value(lock)) for lock in found]
+    return [(lock, *_state_of(lock)) for lock in found]
+
+
+def _state_of(lock: Any) -> tuple[int, int]:  # noqa: ANN401
+    """A lock is free or mine: nobody else is there yet who could hold it."""
+    if lock._semlock.maxvalue == 1:
+        return 1, lock._semlock._count() if lock._semlock._is_mine() else 0
+    return _value(lock), 0
 
 
 def _value(lock: Any) -> int:  # noqa: ANN401
