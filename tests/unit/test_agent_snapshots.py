@@ -183,7 +183,9 @@ class Heard:
             report=self.events.append,
             spawn=lambda work: work.close(),
             account=lambda worker: SimpleNamespace(),
-            on_modules=lambda names: None,
+            on_ahead=lambda told: None,
+            on_twin=lambda worker, told, fd: None,
+            on_no_twin=lambda worker, why: None,
             on_all_stepped=lambda: None,
         )
         self.hearing.begin(SimpleNamespace(generation=4, workers={3: self.worker}), 8)
