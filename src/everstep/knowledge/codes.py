@@ -51,7 +51,7 @@ CODES: dict[str, Code] = {
             blame="unknown",
             means="A rank's process could not be made, or did not reach the user's program within start_timeout_s.",
             everstep_does=_RESTART,
-            confirm="nodes/<node>/agent.log and template.log in the run directory.",
+            confirm="nodes/<node>/agent.log in the run directory.",
             you_do="Slow import from a shared disk: raise start_timeout_s. Process limits: ulimit -u, pids cgroup.",
         ),
         Code(
