@@ -73,7 +73,7 @@ def test_arguments_that_the_program_refuses_are_tried_once(launcher: Launcher):
     assert run.wait() == 1
     assert tries(run) == 1, run.story()
     assert "unrecognized arguments: --lrr 3" in run.err()
-    assert re.search(r"ended with exit code 2 at train.py:\d+", run.err()), run.err()
+    assert "the program refuses its arguments" in run.err()
 
 
 @pytest.mark.parametrize("how", ["raise", "exit", "segv", "usage"])

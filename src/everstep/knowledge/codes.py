@@ -14,9 +14,9 @@ CODES: dict[str, Code] = {
             code="ES-P01",
             name="worker-exit-code",
             blame="unknown",
-            means="A rank ended with a non-zero exit code and left no exception report: sys.exit (its place is named), "
-            "os._exit, or a launcher script between everstep and Python. Exit code 2 before the first step is a "
-            "program that refuses its arguments.",
+            means="A rank ended with a non-zero exit code and left no exception report: sys.exit (its place "
+            "is named where it is known), os._exit, or a launcher script between everstep and Python. Exit code 2 "
+            "before the first step is a program that refuses its arguments.",
             everstep_does=_RESTART,
             confirm="everstep logs --rank R: the last lines of stderr usually say why.",
             you_do="Look for sys.exit or os._exit on the path that the log shows.",
