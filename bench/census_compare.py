@@ -63,8 +63,9 @@ def compare(torchrun: Facts, everstep: Facts) -> list[Difference]:
             elif one.startswith("[") and other.startswith("["):
                 one, other = _lists(one, other)
             _add(found, name, one, other, place)
+    runs = {(place.program, place.run) for place in everstep}
     for place in sorted(set(torchrun) - set(everstep)):
-        if any(each.program == place.program for each in everstep):
+        if (place.program, place.run) in runs:
             _add(found, "facts", "taken", "missing", place)
     for name, one, other, place in _drawn(torchrun, everstep):
         _add(found, name, one, other, place)

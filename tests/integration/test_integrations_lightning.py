@@ -8,6 +8,7 @@ TRAIN = """
 import warnings; warnings.simplefilter("ignore")
 import logging; logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
 import pytorch_lightning as pl
+import torchmetrics
 from torch.utils.data import DataLoader
 from everstep.integrations.lightning import EverstepCallback
 
@@ -18,6 +19,7 @@ class Samples(torch.utils.data.Dataset):
 class Module(pl.LightningModule):
     def __init__(self):
         super().__init__()
+        self.seen, self.epochs = torchmetrics.MeanMetric(), {}
         self.body = torch.nn.Sequential(torch.nn.Linear(3, 9), torch.nn.Dropout(0.3), torch.nn.Linear(9, 1))
     def training_step(self, batch, number):
         ids, values = batch
@@ -25,7 +27,15 @@ class Module(pl.LightningModule):
         lr = self.optimizers().param_groups[0]["lr"]
         tell(f"{self.global_step}:{number}", self.current_epoch, *ids.tolist(), loss.item().hex(), lr)
         self.log("loss", loss)
+        self.log("mean", loss, on_step=True, on_epoch=True)
+        self.log("biggest", loss, on_step=False, on_epoch=True, reduce_fx="max")
+        self.seen.update(loss.detach())
+        self.log("seen", self.seen, on_step=False, on_epoch=True)
         return loss
+    def on_train_epoch_end(self):
+        found = {name: value.item().hex() for name, value in sorted(self.trainer.callback_metrics.items())}
+        self.epochs[self.current_epoch] = found
+        tell(f"{self.global_step - 1}:epoch", self.current_epoch, found)
     def validation_step(self, batch, number):
         self.log("val", self.body(batch[1]).square().mean())
     def on_validation_epoch_end(self):
@@ -50,7 +60,8 @@ checkpoint = os.environ.get("RESUME")
 trainer.fit(module, DataLoader(Samples(), 4, shuffle=True), DataLoader(Samples(), 8), ckpt_path=checkpoint)
 if os.environ.get("SAVE"):
     trainer.save_checkpoint(os.environ["SAVE"])
-end(module.parameters(), trainer.global_step, trainer.current_epoch)
+found = {name: value.item() for name, value in sorted(trainer.logged_metrics.items())}
+end(module.parameters(), trainer.global_step, trainer.current_epoch, found, trainer.num_val_batches)
 """
 
 
@@ -62,6 +73,12 @@ def text(more: str) -> str:
 def test_fit_goes_on_at_the_very_next_step(launcher: Launcher) -> None:
     more = "max_epochs=3, accumulate_grad_batches=2, val_check_interval=4"
     assert_kills_leave_no_trace(launcher, text(more), kills=((2, 0), (8, 0)))
+
+
+@pytest.mark.soak
+def test_metrics_of_an_epoch_whose_last_step_was_before_the_restart(launcher: Launcher) -> None:
+    more = "max_epochs=3, accumulate_grad_batches=2"
+    assert_kills_leave_no_trace(launcher, text(more), kills=((5, 0), (11, 0)))
 
 
 @pytest.mark.soak

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from everstep.integrations import lightning_sums
 from everstep.integrations.data import ResumableLoader
 from everstep.worker.runtime import current
 from everstep.worker.state import State, Stateful
@@ -36,6 +37,7 @@ class EverstepCallback(_library.Callback):  # type: ignore[misc]
         self._is_begun = False
         self._steps_done = 0  # optimizer steps of which the State has been told
         self._restored: dict[str, Any] = {}
+        self._sums: dict[str, Any] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: object) -> None:  # noqa: ANN401
         """Model and optimizers are ready, the loops have not begun."""
@@ -60,6 +62,15 @@ class EverstepCallback(_library.Callback):  # type: ignore[misc]
             trainer.fit_loop.epoch_loop._batches_that_stepped = restored["batches_that_stepped"]
             for config, scheduler in zip(trainer.lr_scheduler_configs, restored["schedulers"], strict=True):
                 config.scheduler.load_state_dict(scheduler)
+        self._take_up_sums()
+
+    def on_train_epoch_end(self, trainer: object, *_args: object) -> None:
+        self._take_up_sums()  # the last batch was before the restart
+
+    def _take_up_sums(self) -> None:
+        sums, self._sums = self._sums, {}
+        if sums:
+            lightning_sums.restore_logged(self._trainer, sums["logged"])
 
     def on_train_end(self, trainer: Any, pl_module: object) -> None:  # noqa: ANN401
         if trainer is self._trainer:
@@ -80,6 +91,7 @@ class EverstepCallback(_library.Callback):  # type: ignore[misc]
             "batches_that_stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
             "schedulers": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
             "callbacks": {each.state_key: each.state_dict() for each in trainer.callbacks if each is not self},
+            "sums": lightning_sums.capture(trainer),
             "precision": trainer.precision_plugin.state_dict(),
             "datamodule": trainer.datamodule.state_dict() if trainer.datamodule is not None else None,
         }
@@ -95,7 +107,9 @@ class EverstepCallback(_library.Callback):  # type: ignore[misc]
         for callback in trainer.callbacks:
             if callback is not self and state["callbacks"].get(callback.state_key):
                 callback.load_state_dict(state["callbacks"][callback.state_key])
-        self._restored = dict(state)
+        self._restored, self._sums = dict(state), state.get("sums", {})
+        if self._sums:
+            lightning_sums.restore_metrics(trainer, self._sums["metrics"])
         self._steps_done = trainer.global_step
 
     _is_asked = False
