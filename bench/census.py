@@ -27,7 +27,7 @@ from launched import adopt_orphans, end_on_sigterm, launched
 
 PAGE = Path(__file__).parent.parent / "docs/same-program.md"
 NUM_RANKS = 2
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 LAUNCHERS = {
     "torchrun": (sys.executable, "-m", "torch.distributed.run"),
     "everstep": (sys.executable, "-m", "everstep.cli.main", "run"),
@@ -120,13 +120,13 @@ def _facts(program: str, run: int, out: Path, renamed: dict[str, str]) -> dict[P
         _, generation, rank, _ = path.name.split(".")
         facts = {name: _plain(value, renamed) for name, value in json.loads(path.read_text()).items()}
         found[Place(program, run, int(generation), int(rank))] = facts
-    for rank in range(NUM_RANKS):
-        diary = [line.split(" ", 1) for line in (out / f"diary.{rank}").read_text().splitlines()]
-        for place in [each for each in found if each.rank == rank]:
-            of_this = [what for generation, what in diary if generation == str(place.generation)]
-            counted = Counter(what for what in of_this if not what.startswith("end: "))
-            found[place] |= {f"diary/{what}.times": str(counted[what]) for what in ("began", "imported", "rendezvous")}
-            found[place]["diary/end.order"] = ", ".join(what[5:] for what in of_this if what.startswith("end: "))
+    diary = [line.split(" ", 1) for line in (out / "diary").read_text().splitlines()]
+    for facts in found.values():
+        pid = facts.pop("pid")
+        of_this = [what for who, what in diary if who == pid]
+        counted = Counter(of_this)
+        facts |= {f"diary/{what}.times": str(counted[what]) for what in ("began", "imported", "rendezvous")}
+        facts["diary/end.order"] = ", ".join(what[5:] for what in of_this if what.startswith("end: "))
     return found
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 ABSENT = "—"
 RANDOM = "/random."
-ORDER = "/modules.order"
+ORDERS = ("/modules.libraries", "/modules.standard")
 BY_NATURE = {"env.MASTER_PORT"}
 """Another value each time, whoever chooses it."""
 
@@ -58,7 +58,7 @@ def compare(torchrun: Facts, everstep: Facts) -> list[Difference]:
             one, other = expected.get(name, ABSENT), facts.get(name, ABSENT)
             if RANDOM in name or _is_same(name, one, other, unsteady):
                 continue
-            if name.endswith(ORDER) and ABSENT not in (one, other):
+            if name.endswith(ORDERS) and ABSENT not in (one, other):
                 one, other = _orders(one.split(), other.split())
             elif one.startswith("[") and other.startswith("["):
                 one, other = _lists(one, other)

@@ -13,18 +13,22 @@ FACTS: dict[str, str] = {}
 _OUT = os.environ.get("CENSUS_OUT", ".")
 
 
-def take(point: str, names: dict, modules: "list[str] | None" = None) -> None:  # type: ignore[type-arg]
-    """Every fact, now. `names`: the program's globals. `modules`: sys.modules as it was when the program began."""
+def take(point: str, names: dict, modules: "list[str] | None" = None, without: str = "") -> None:  # type: ignore[type-arg]
+    """Every fact, now, but those of one family. `names`: the program's globals. `modules`: sys.modules as it was."""
     loaded = list(sys.modules) if modules is None else modules
     for family, facts in _FAMILIES.items():
+        if family == without:
+            continue
         try:
             found = facts(names)
         except Exception as error:  # a fact that cannot be taken is one, too
             found = {"unreadable": f"{type(error).__name__}: {error}"}
         for name, value in found.items():
             FACTS[f"{point}/{family}.{name}"] = value if isinstance(value, str) else repr(value)
-    FACTS[f"{point}/modules.number"] = str(len(loaded))
-    FACTS[f"{point}/modules.order"] = " ".join(loaded)
+    standard = sys.stdlib_module_names
+    FACTS[f"{point}/modules.standard"] = " ".join(name for name in loaded if name.partition(".")[0] in standard)
+    others = (name for name in loaded if name.partition(".")[0] not in standard)
+    FACTS[f"{point}/modules.libraries"] = " ".join(name for name in others if name.partition(".")[0] != "everstep")
 
 
 def note(name: str, value: object) -> None:
@@ -32,26 +36,20 @@ def note(name: str, value: object) -> None:
 
 
 def happened(what: str) -> None:
-    """A line in this rank's own diary, at once: what runs how often, and in which order a process ends."""
-    with open(os.path.join(_OUT, f"diary.{_rank()}"), "a") as file:  # noqa: PTH118, PTH123
-        file.write(f"{_generation()} {what}\n")
+    """A line in the diary, at once: what runs how often, and in which order a process ends. Asks nobody who it is."""
+    with open(os.path.join(_OUT, "diary"), "a") as file:  # noqa: PTH118, PTH123
+        file.write(f"{os.getpid()} {what}\n")
 
 
 def write() -> None:
     import json
 
-    path = os.path.join(_OUT, f"facts.{_generation()}.{_rank()}.json")  # noqa: PTH118
+    FACTS["pid"] = str(os.getpid())
+    generation, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
+    path = os.path.join(_OUT, f"facts.{generation}.{rank}.json")  # noqa: PTH118
     with open(path + ".tmp", "w") as file:  # noqa: PTH123
         json.dump(FACTS, file)
     os.rename(path + ".tmp", path)  # noqa: PTH104
-
-
-def _rank() -> str:
-    return os.environ.get("RANK", "none")
-
-
-def _generation() -> str:
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "none")
 
 
 def _read(path: str) -> str:
@@ -62,7 +60,7 @@ def _read(path: str) -> str:
 def _environment(_names: dict) -> dict[str, object]:  # type: ignore[type-arg]
     found: dict[str, object] = dict(os.environ)
     at_exec = {each.partition("=")[0] for each in _read("/proc/self/environ").split("\0") if each}
-    found["(class)"] = type(os.environ).__qualname__
+    found["(class)"] = type(os.environ).__qualname__, type(os.environ._data).__qualname__  # type: ignore[attr-defined]
     found["(missing in /proc/self/environ)"] = sorted(set(os.environ) - at_exec)
     found["(order)"] = list(os.environ)
     return found
@@ -364,10 +362,7 @@ def _functions(_names: dict) -> dict[str, object]:  # type: ignore[type-arg]
 
 def _randomness(_names: dict) -> dict[str, object]:  # type: ignore[type-arg]
     """What must differ between ranks, generations and runs. Compared by census_compare.RANDOM."""
-    found: dict[str, object] = {
-        "hash": hash("everybody draws their own"),
-        "hash seed": os.environ.get("PYTHONHASHSEED"),
-    }
+    found: dict[str, object] = {"hash": hash("everybody draws their own")}
     if "random" in sys.modules:
         found["random"] = hash(sys.modules["random"].getstate())
     if "torch" in sys.modules:

@@ -1,4 +1,4 @@
-"""The programs of the census: a bare one, and one for each of the training libraries that are used most.
+"""The programs of the census: bare ones, and one for each of the training libraries that are used most.
 
 Each is one script: its own imports, the rendezvous, a small use of its library, ten steps, an end. Nothing is
 downloaded: models are tiny and random, data is made on the spot. Called by census.py.
@@ -17,6 +17,7 @@ class Program:
     needs: tuple[str, ...] = ()
     imports: str = ""
     use: str = ""
+    asks_early: bool = False  # who it is, and all other variables, in its first lines
 
     @property
     def missing(self) -> list[str]:
@@ -24,7 +25,9 @@ class Program:
 
     def text(self) -> str:
         imports, use = (indent(dedent(part).strip(), "    ") for part in (self.imports, self.use))
-        return _SCRIPT.replace("    IMPORTS", imports or "    pass").replace("    USE", use or "    pass")
+        asked, without = ("VARIABLES", '""') if self.asks_early else ("()", '"env"')
+        script = _SCRIPT.replace("ASKED", asked).replace("WITHOUT", without)
+        return script.replace("    IMPORTS", imports or "    pass").replace("    USE", use or "    pass")
 
 
 _SCRIPT = '''"""Asked by the census."""
@@ -69,8 +72,8 @@ if __name__ == "__main__":
 
     census.happened("began")
     VARIABLES = ("RANK", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT", "WORLD_SIZE")
-    AT_START = {name: os.environ.get(name) for name in VARIABLES}
-    census.take("start", globals(), MODULES_AT_START)
+    AT_START = {name: os.environ.get(name) for name in ASKED}
+    census.take("start", globals(), MODULES_AT_START, without=WITHOUT)
     import torch
     IMPORTS
     census.take("imported", globals())
@@ -121,6 +124,7 @@ _TINY_GPT2 = "GPT2Config(vocab_size=60, n_positions=8, n_embd=16, n_layer=1, n_h
 
 PROGRAMS = (
     Program("bare"),
+    Program("early", asks_early=True),
     Program(
         "transformers",
         ("transformers", "accelerate"),

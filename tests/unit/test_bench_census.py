@@ -72,8 +72,8 @@ def test_a_seed_that_the_program_sets_is_alike_in_both() -> None:
 
 
 def test_modules_tell_what_is_there_alone_and_where_the_order_parts() -> None:
-    order = found(everywhere({"start/modules.order": "a b c"}), everywhere({"start/modules.order": "b a c d"}))
-    difference = order["start/modules.order"]
+    names = found(everywhere({"start/modules.libraries": "a b c"}), everywhere({"start/modules.libraries": "b a c d"}))
+    difference = names["start/modules.libraries"]
     assert "module 0 is a" in difference.torchrun
     assert "only here: 1: d; module 0 is b" in difference.everstep
 
