@@ -5,8 +5,8 @@ then everstep may have learned something). A difference that docs/same-program.m
 
     python bench/census.py [--only bare,transformers] [--quick] [--all] [--json FILE] [--keep DIR]
 
-`--quick`: the bare program alone, torchrun once. Exit code 0: no difference but the listed ones; 1: others; 2: a run
-failed.
+`--quick`: torchrun once, and the bare program alone if none is named. Exit code 0: no difference but the listed ones;
+1: others; 2: a run failed.
 """
 
 import argparse
@@ -172,15 +172,15 @@ def _short(value: str, length: int = 400) -> str:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", type=lambda text: text.split(","), default=[each.name for each in PROGRAMS])
-    parser.add_argument("--quick", action="store_true", help="the bare program alone, torchrun once")
+    parser.add_argument("--only", type=lambda text: text.split(","), metavar="PROGRAMS")
+    parser.add_argument("--quick", action="store_true", help="torchrun once; the bare program if none is named")
     parser.add_argument("--all", action="store_true", help="show the listed differences, too")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what was written there")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page that lists the differences that are meant")
     args = parser.parse_args(argv)
-    if args.quick:
-        args.only = ["bare"]
+    if args.only is None:
+        args.only = ["bare"] if args.quick else [each.name for each in PROGRAMS]
     return args
 
 

@@ -10,6 +10,7 @@ import os
 import sys
 
 FACTS: dict[str, str] = {}
+_DIARY: list[str] = []
 _OUT = os.environ.get("CENSUS_OUT", ".")
 
 
@@ -36,9 +37,17 @@ def note(name: str, value: object) -> None:
 
 
 def happened(what: str) -> None:
-    """A line in the diary, at once: what runs how often, and in which order a process ends. Asks nobody who it is."""
+    """A line in the diary: what runs how often, and in which order a process ends. In memory until the rendezvous:
+    neither a file is written nor anybody asked before the program does so itself."""
+    _DIARY.append(f"{os.getpid()} {what}\n")
+    if any("rendezvous" in line for line in _DIARY):
+        _tell()
+
+
+def _tell() -> None:
     with open(os.path.join(_OUT, "diary"), "a") as file:  # noqa: PTH118, PTH123
-        file.write(f"{os.getpid()} {what}\n")
+        file.writelines(line for line in _DIARY if line.startswith(f"{os.getpid()} "))
+    _DIARY[:] = ["rendezvous"]
 
 
 def write() -> None:
@@ -62,7 +71,7 @@ def _environment(_names: dict) -> dict[str, object]:  # type: ignore[type-arg]
     at_exec = {each.partition("=")[0] for each in _read("/proc/self/environ").split("\0") if each}
     found["(class)"] = type(os.environ).__qualname__, type(os.environ._data).__qualname__  # type: ignore[attr-defined]
     found["(missing in /proc/self/environ)"] = sorted(set(os.environ) - at_exec)
-    found["(order)"] = list(os.environ)
+    found["(order)"] = [name for name in os.environ if not name.startswith(("EVERSTEP_", "TORCH_FR_"))]
     return found
 
 

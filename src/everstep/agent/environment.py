@@ -27,7 +27,6 @@ def base_environment(
     base = {name: value for name, value in environ.items() if name not in _PRIVATE}
     if nproc > 1:
         base.setdefault("OMP_NUM_THREADS", "1")
-    base.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if watches:
         base.setdefault("TORCH_FR_BUFFER_SIZE", FLIGHT_RECORD_ENTRIES)
     for name in _INTERFACE_VARIABLES if interface else ():
@@ -46,24 +45,25 @@ def rank_environment(
     max_restarts: int,
     error_file: Path,
 ) -> dict[str, str]:
-    """The whole environment of one rank."""
+    """The whole environment of one rank, in torchrun's order, ours last."""
     rank = action.first_rank + local_rank
     ours = {
         "RANK": rank,
-        **_local_rank(base, local_rank, is_virtual=spec.virtual_local_rank),
         "GROUP_RANK": action.slot,
         "ROLE_RANK": rank,
         "ROLE_NAME": spec.role,
-        "WORLD_SIZE": action.world_size,
         "LOCAL_WORLD_SIZE": action.num_ranks,
-        "ROLE_WORLD_SIZE": action.world_size,
+        "WORLD_SIZE": action.world_size,
         "GROUP_WORLD_SIZE": action.num_slots,
+        "ROLE_WORLD_SIZE": action.world_size,
         "MASTER_ADDR": action.store_host,
         "MASTER_PORT": action.store_port,
         "TORCHELASTIC_RESTART_COUNT": action.generation,
         "TORCHELASTIC_MAX_RESTARTS": max_restarts,
         "TORCHELASTIC_RUN_ID": spec.rdzv_id or run,
         "TORCHELASTIC_USE_AGENT_STORE": True,
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        **_local_rank(base, local_rank, is_virtual=spec.virtual_local_rank),
         "TORCHELASTIC_ERROR_FILE": error_file,
         "EVERSTEP_RUN_ID": run,
         "EVERSTEP_GENERATION": action.generation,

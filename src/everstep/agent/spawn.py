@@ -6,6 +6,7 @@ before its first line. All else (commands, examinations) is run by `worker.main`
 """
 
 import os
+import signal
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,7 +59,13 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], streams: Streams | No
     with theirs:
         try:
             pid = os.posix_spawnp(
-                command[0], list(command), environment, file_actions=actions, setsid=True, setsigmask=()
+                command[0],
+                list(command),
+                environment,
+                file_actions=actions,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=(signal.SIGHUP,),  # which the agent ignores
             )
         except OSError as error:
             ours.close()
