@@ -373,17 +373,24 @@ def _randomness(_names: dict) -> dict[str, object]:  # type: ignore[type-arg]
     """What must differ between ranks, generations and runs. Compared by census_compare.RANDOM."""
     found: dict[str, object] = {"hash": hash("everybody draws their own")}
     if "random" in sys.modules:
-        found["random"] = hash(sys.modules["random"].getstate())
+        found["random"] = _digest(repr(sys.modules["random"].getstate()).encode())
     if "torch" in sys.modules:
         torch = sys.modules["torch"]
         found["torch seed"] = torch.initial_seed()
-        found["torch state"] = hash(torch.get_rng_state().numpy().tobytes())
+        found["torch state"] = _digest(torch.get_rng_state().numpy().tobytes())
     if "numpy" in sys.modules:
         state = sys.modules["numpy"].random.get_state()
-        found["numpy"] = hash((state[1].tobytes(), state[2]))
+        found["numpy"] = _digest(state[1].tobytes() + str(state[2]).encode())
     if "tempfile" in sys.modules:
         found["temporary name"] = next(sys.modules["tempfile"]._RandomNameSequence())
     return found
+
+
+def _digest(state: bytes) -> int:
+    """`hash` of bytes is another one in each interpreter."""
+    import zlib
+
+    return zlib.crc32(state)
 
 
 def _torch(_names: dict) -> dict[str, object]:  # type: ignore[type-arg]

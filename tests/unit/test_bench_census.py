@@ -69,6 +69,7 @@ def test_random_facts_must_differ_where_torchruns_do() -> None:
 def test_a_seed_that_the_program_sets_is_alike_in_both() -> None:
     seeded = everywhere({"end/random.torch seed": "1"}, runs=2)
     assert found(seeded, seeded) == {}
+    assert found(everywhere({"end/random.torch seed": "1"}), seeded) == {}
 
 
 def test_modules_tell_what_is_there_alone_and_where_the_order_parts() -> None:
