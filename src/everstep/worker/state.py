@@ -25,6 +25,7 @@ from everstep.worker.adapting import adapted
 from everstep.worker.board import Phase
 from everstep.worker.digesting import StateDigests
 from everstep.worker.keeper import Keeper
+from everstep.worker.parking import begin
 from everstep.worker.runtime import Runtime, current
 from everstep.worker.signals import came_from_signal
 
@@ -52,6 +53,7 @@ class State:
     """
 
     def __init__(self, **objects: Stateful) -> None:
+        begin.park("everstep.State")  # who goes on from here restores its own snapshot: later would be too late
         for name, thing in objects.items():
             missing = [m for m in ("state_dict", "load_state_dict") if not callable(getattr(thing, m, None))]
             if missing:
