@@ -57,9 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 console.print("  " + "  ".join(row(one)), soft_wrap=True, markup=False)
                 results.append(one)
     print(report(results))
+    is_whole = len(results) == len(hangs)
+    if not is_whole:
+        print(f"INTERRUPTED after {len(results)} of {len(hangs)}: no result of the whole")
     if args.json is not None:
         args.json.write_text(json.dumps([asdict(one) for one in results], indent=1) + "\n")
-    return 1 if failures(results) else 0
+    return 1 if failures(results) or not is_whole else 0
 
 
 def _run(hang: Hang, *, root: Path, server: str) -> Found:

@@ -55,9 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                     console.print(f"  {line(one)}", soft_wrap=True, markup=False)
                     results.append(one)
     print(report(results))
+    is_whole = len(results) == len(cases)
+    if not is_whole:
+        print(f"INTERRUPTED after {len(results)} of {len(cases)}: no result of the whole")
     if args.json is not None:
         args.json.write_text(json.dumps([as_json(one) for one in results], indent=1) + "\n")
-    return 1 if any(one.hurt or one.trouble for one in results) else 0
+    return 1 if any(one.hurt or one.trouble for one in results) or not is_whole else 0
 
 
 def _run(case: Case, *, root: Path, server: str, prove: bool) -> Told:

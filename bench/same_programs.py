@@ -63,9 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                     text = "\n      ".join(found)
                     console.print(f"  {one.seed} ({run}): {text}", soft_wrap=True, markup=False)
     print(report(results))
+    is_whole = len(results) == len(seeds)
+    if not is_whole:
+        print(f"INTERRUPTED after {len(results)} of {len(seeds)}: no result of the whole")
     if args.json is not None:
         args.json.write_text(json.dumps([asdict(one) for one in results], indent=1) + "\n")
-    return 1 if any(one.found for one in results) else 0
+    return 1 if any(one.found for one in results) or not is_whole else 0
 
 
 def _compare(seed: int, *, root: Path, args: argparse.Namespace) -> Compared:
