@@ -145,7 +145,7 @@ def test_the_agent_writes_off_and_the_next_generation_runs(tmp_path: Path, num_s
 
 
 def weights_after(num_steps: int) -> str:
-    """Of one process that nothing happens to: both ranks have the same gradients, so their sum is exactly twice each."""
+    """Of one process that nothing happens to. Both ranks have the same gradients: their sum is exactly twice each."""
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
