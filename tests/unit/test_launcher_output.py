@@ -74,6 +74,17 @@ def test_ranks_that_write_in_turn_are_shown_in_turn(tmp_path, screen):
     assert screen.streams[1] == b"first\nsecond\n"
 
 
+def test_output_goes_on_after_a_child_has_opened_dev_stdout(tmp_path, screen):
+    following = tail(tmp_path, screen)
+    write(tmp_path, 0, "much that came before\n")
+    following.poll()
+    (tmp_path / "gen-0" / "rank-0" / "stdout.log").write_text("x\n")
+    following.poll()
+    write(tmp_path, 0, "more\n")
+    following.drain()
+    assert screen.streams[1] == b"much that came before\nx\nmore\n"
+
+
 def test_streams_stay_apart(tmp_path, screen):
     write(tmp_path, 1, "out\n")
     write(tmp_path, 1, "err\n", name="stderr.log")

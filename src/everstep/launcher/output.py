@@ -161,6 +161,9 @@ def _read(fd: int) -> bytes:
             if os.lseek(fd, here - len(data), os.SEEK_DATA) >= here:
                 return os.read(fd, _CHUNK_BYTES)
             os.lseek(fd, here, os.SEEK_SET)
+        if not data and os.fstat(fd).st_size < os.lseek(fd, 0, os.SEEK_CUR):
+            os.lseek(fd, 0, os.SEEK_SET)  # `echo x > /dev/stdout` empties a file, and a pipe it would not have
+            return os.read(fd, _CHUNK_BYTES)
         return data
     except OSError:
         return b""
