@@ -30,7 +30,7 @@ class Terminal:
         self._muted: set[int] = set()
         self._is_over = threading.Event()
         self._shown_at = 0.0
-        self._is_at_line_begin = True  # of stderr
+        self._is_at_line_begin = True  # where everstep's own lines go
         self._threads: list[threading.Thread] = []
         self._tails: tuple[OutputTail, ...] = ()
 
@@ -62,7 +62,7 @@ class Terminal:
     def write(self, stream: int, data: bytes) -> None:
         if stream in self._muted or not data:
             return
-        if stream == 2:
+        if stream == 2 or len(self._tails) == 1:  # one place for both
             self._is_at_line_begin = data.endswith(b"\n")
         try:
             while data:
