@@ -162,3 +162,20 @@ def test_what_was_not_seen_is_doubtful():
     stalled = Finding(code="ES-H11", sentence="stalled.", confidence=Confidence.LOW)
     both = dict.fromkeys((0, 1), Activity.COLLECTIVE)
     assert judge(stalled, {0: rank(0), 1: rank(1)}, both, (0, 1)).certainty is Certainty.DOUBTFUL
+
+
+def test_who_was_on_a_processor_between_two_looks_waits_for_something_that_comes():
+    """A thread that has just been given what it waited for looks like one that never will."""
+    own = judged(wait(Hold.LOCK, moved=True), *LIBRARY)
+    assert (own.certainty, own.computes) == (Certainty.DOUBTFUL, True)
+    another = judged(wait(Hold.LOCK), wait(Hold.LOCK, 107, moved=True))
+    assert (another.certainty, another.computes) == (Certainty.DOUBTFUL, True)
+    served = judged(wait(Hold.LOCK), wait(Hold.LOCK, 107, name="pt_gloo_runloop", moved=True))
+    assert served.certainty is Certainty.CERTAIN, "it moves for nobody's locks"
+
+
+def test_a_loaders_process_that_looks_whether_its_rank_lives_opens_nothing():
+    asking = python(PID, "torch/utils/data/dataloader.py", name="MainThread")
+    idle = python(200, "multiprocessing/connection.py", "torch/utils/data/_utils/worker.py", name="MainThread")
+    waits = (wait(Hold.TIMED, moved=True), wait(Hold.OWN, 200, pid=200, moved=True))
+    assert judged(*waits, threads=(asking, idle)).certainty is Certainty.CERTAIN

@@ -61,6 +61,8 @@ def find_opener(
     `polls`: its own time limit is that of a loop which asks the others again and again. None: nobody could."""
     if main.hold is Hold.TIMED and not polls:
         return Opener(works=False, does=_TIMED, left_s=main.left_s)
+    if main.moved and not polls:
+        return Opener(works=True, does="wakes up now and then")
     is_held = _is_lock_held(main, threads)
     found = [
         opener
@@ -81,14 +83,17 @@ def _is_lock_held(main: ThreadWait, threads: Mapping[int, Thread]) -> bool:
 
 
 def _opener(wait: ThreadWait, main: ThreadWait, thread: Thread | None, is_held: bool) -> Opener | None:
-    if wait.hold in _NEVER or is_servant(wait, thread, main.pid):
+    if is_servant(wait, thread, main.pid):
+        return None
+    moves = wait.moved and wait.hold in WITHIN and not _asks_for_work(thread)
+    if wait.hold in _NEVER and not moves:
         return None
     if is_held and wait.pid == main.pid and thread is not None:
         return None
-    does = wait.what or _DOES.get(wait.hold, "may do something")
+    does = "wakes up now and then" if moves else wait.what or _DOES.get(wait.hold, "may do something")
     if thread is not None and activity_of(thread) is Activity.COLLECTIVE:
         does = "waits for the other ranks"
-    works = wait.hold is Hold.NOTHING
+    works = moves or wait.hold is Hold.NOTHING
     return Opener(works=works, does=does, who=_who(wait, main, thread), left_s=wait.left_s)
 
 
@@ -102,6 +107,11 @@ def is_servant(wait: ThreadWait, thread: Thread | None, main_pid: int) -> bool:
     if thread.name.startswith("everstep-"):
         return True
     return any(part in frame.file for frame in thread.frames for part in _SERVANT_FILES)
+
+
+def _asks_for_work(thread: Thread | None) -> bool:
+    """A loader's process without work looks every few seconds whether its rank still lives."""
+    return thread is not None and any("torch/utils/data/_utils/worker.py" in f.file for f in thread.frames)
 
 
 def _who(wait: ThreadWait, main: ThreadWait, thread: Thread | None) -> str:

@@ -116,6 +116,7 @@ class ThreadWait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     what: str = ""  # "waits for a socket"
     left_s: float | None = None  # until it wakes up by itself
     is_store: bool = False  # what it waits for is the job's own store
+    moved: bool = False  # it was on a processor between two looks: whatever it waits for comes
 
 
 class RankLoad(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,8 +6,11 @@ that ends meanwhile is left out.
 
 import os
 import platform
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import msgspec
 
 from everstep.analyzer.openers import ACCEPTS
 from everstep.analyzer.records import Hold, ThreadWait
@@ -17,11 +20,30 @@ from everstep.probes import waiting
 MAX_THREADS = 512
 """Of one process. One that is not seen could do anything: beyond, one more is told that is not known."""
 
+SETTLE_S = 0.3
+"""A thread that was woken up runs within milliseconds, on a busy machine within tenths of a second."""
+
 _STATES = {"T": Hold.STOPPED, "t": Hold.STOPPED, "Z": Hold.ENDED, "X": Hold.ENDED, "R": Hold.NOTHING}
 _MORE_LOCKS = {"x86_64": (449,), "aarch64": (449,)}
 """futex_waitv."""
 
 _ACCEPTS = {"x86_64": (43, 288), "aarch64": (202, 242)}
+
+
+def settled_waits(pids: Sequence[int], store_port: int | None = None) -> list[ThreadWait]:
+    """Two looks: at one moment a thread that has just been given what it waited for looks like one that never will."""
+    before = {tid: _switches(pid, tid) for pid in pids for tid in _tids(pid)[:MAX_THREADS]}
+    time.sleep(SETTLE_S)
+    return [
+        msgspec.structs.replace(wait, moved=wait.tid not in before or before[wait.tid] != _switches(wait.pid, wait.tid))
+        for wait in thread_waits(pids, store_port)
+    ]
+
+
+def _switches(pid: int, tid: int) -> tuple[str, ...]:
+    """How often it has left a processor; another number says that it was on one."""
+    lines = waiting._text(f"/proc/{pid}/task/{tid}/status").splitlines()
+    return tuple(line for line in lines if "ctxt_switches" in line)
 
 
 def thread_waits(pids: Sequence[int], store_port: int | None = None) -> list[ThreadWait]:
@@ -50,12 +72,8 @@ def with_family(waits: Iterable[ThreadWait], pids: Sequence[int]) -> list[Thread
     waits = list(waits)
     pipes = {wait.what.partition("pipe:")[2] for wait in waits if "pipe:" in wait.what}
     shared = _held_elsewhere(pipes, set(pids)) if pipes else set()
-    return [
-        ThreadWait(pid=w.pid, tid=w.tid, name=w.name, hold=Hold.OUTSIDE, what="waits for a pipe from another program")
-        if "pipe:" in w.what and w.what.partition("pipe:")[2] in shared
-        else w
-        for w in waits
-    ]
+    outside = {"hold": Hold.OUTSIDE, "what": "waits for a pipe from another program"}
+    return [msgspec.structs.replace(w, **outside) if w.what.partition("pipe:")[2] in shared else w for w in waits]
 
 
 def _hold(pid: int, tid: int, state: str, store_port: int | None) -> tuple[Hold, str, float | None, bool]:

@@ -23,7 +23,7 @@ from everstep.model.facts import Gathered
 from everstep.model.text import without_surrogates
 from everstep.probes.native import native_thread, native_threads
 from everstep.probes.process import descendants, usage
-from everstep.probes.thread_waits import thread_waits, with_family
+from everstep.probes.thread_waits import settled_waits, with_family
 from everstep.worker.board import Activity, Phase
 
 EVIDENCE = "evidence"
@@ -170,7 +170,7 @@ class _Sweep:
 
 def _waits(pids: Sequence[int], store_port: int | None) -> list[ThreadWait]:
     seen = pids[: 1 + MAX_CHILDREN]
-    found = with_family(thread_waits(seen, store_port), pids)
+    found = with_family(settled_waits(seen, store_port), pids)
     more = [ThreadWait(pid=pid, tid=pid, name="not looked at") for pid in pids[len(seen) :]]
     return [*found, *more]
 
