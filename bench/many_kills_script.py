@@ -29,20 +29,20 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     state = everstep.State(model=model, optimizer=optimizer)
     log = os.open(losses, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if rank == 0 else -1
-    last = 1 << 40
+    last = None
     for step in state.steps(1 << 40):
+        if last is None or step % LOOK_EVERY == 0:  # what rank 0 sees counts
+            seen = torch.tensor([int(stop.read_text()) if rank == 0 and stop.exists() else 1 << 40])
+            dist.broadcast(seen, 0)
+            last = int(seen)
+        if step > last:  # also right after a restart from the last step
+            break
         loss = model(torch.randn(8, WIDTH)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if log >= 0:
             os.write(log, f"{step} {loss.item().hex()}\n".encode())
-        if step % LOOK_EVERY == 0:  # what rank 0 sees counts
-            seen = torch.tensor([int(stop.read_text()) if rank == 0 and stop.exists() else last])
-            dist.broadcast(seen, 0)
-            last = int(seen)
-        if step >= last:
-            break
     if rank == 0:
         parameters = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
         final.write_text(hashlib.sha256(parameters).hexdigest())
