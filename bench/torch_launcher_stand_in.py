@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch.distributed.run as torchrun
 from torch.distributed.elastic import events
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 
 def everstep(args: Sequence[str] | None = None) -> None:
@@ -26,7 +26,8 @@ def everstep(args: Sequence[str] | None = None) -> None:
     if _is_refused(ran.stderr):
         raise ValueError(ran.stderr)
     events.record(None)  # type: ignore[arg-type]  # tests count the event of a failure, which is torchrun's own affair
-    raise ChildFailedError(name="everstep run", failures={})
+    failed = ProcessFailure(local_rank=0, pid=0, exitcode=ran.returncode, error_file="none")
+    raise ChildFailedError(name="everstep run", failures={0: failed})
 
 
 def _is_refused(said: str) -> bool:

@@ -17,6 +17,8 @@ FLIGHT_RECORD_ENTRIES = "512"
 """Size of torch's flight recorder's ring; without the variable it is off where NCCL is not used. Reading it holds the
 interpreter lock for some ten microseconds per entry: torch's own 2,000 entries would stop a rank for 20 ms."""
 
+_SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+
 
 def base_environment(
     environ: Mapping[str, str], nproc: int, ward: str, *, watches: bool = False, interface: str = ""
@@ -27,6 +29,8 @@ def base_environment(
     base = {name: value for name, value in environ.items() if name not in _PRIVATE}
     if nproc > 1:
         base.setdefault("OMP_NUM_THREADS", "1")
+    if _SIGNALS in base:  # after it, as with torchrun
+        base[_SIGNALS] = base.pop(_SIGNALS)
     if watches:
         base.setdefault("TORCH_FR_BUFFER_SIZE", FLIGHT_RECORD_ENTRIES)
     for name in _INTERFACE_VARIABLES if interface else ():
