@@ -161,7 +161,8 @@ def test_a_syntax_error_is_the_users(tmp_path):
 
 def test_a_missing_script_says_so(tmp_path):
     ended, _, err = run_to_exit(tmp_path, "", program="nowhere.py")
-    assert (ended.exit.code, ended.exit.error.kind) == (2, "ProgramNotFound")
+    assert (ended.exit.code, ended.exit.error) == (2, None), "the interpreter says it itself, as under torchrun"
+    assert "can't open file" in ended.exit.last_output
     assert "can't open file" in err
     assert "nowhere.py" in err
 
@@ -439,7 +440,7 @@ def test_python_exec_is_honoured(tmp_path):
         async with bench(tmp_path, program, nproc=1, env={"PYTHON_EXEC": str(wrapper)}) as made:
             await made.start_workers(0)
             started = await made.controller.wait(events.WorkersStarted)
-            assert [(s.how, s.why) for s in started.started] == [("fresh", f"PYTHON_EXEC={wrapper}")]
+            assert [s.how for s in started.started] == ["fresh"]
             ended = await made.controller.wait(events.WorkerExited)
             assert (ended.exit.code, made.log(0, 0).split()[1]) == (0, "1")
 

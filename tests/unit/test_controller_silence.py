@@ -1,8 +1,14 @@
 """Which nodes are missed: those that say nothing while this controller listens, and only those."""
 
+import os
+import socket
+import subprocess
+import sys
+
 import pytest
 
 from everstep.controller.silence import FENCE_S, LOOK_S, Silence
+from everstep.controller.starved import Starved
 
 LIMIT_S = 3.5
 
@@ -86,3 +92,41 @@ def test_strangers_are_not_missed(watched):
     watched.silence.heard("n9")
     watched.listen(60.0, "n0", "n1")
     assert watched.silent == []
+
+
+def test_an_agent_that_waits_for_a_processor_is_not_missed_for_that_time():
+    watched, waited = Watched(), {"n0": 100.0}
+    watched.silence = Silence(
+        LIMIT_S,
+        is_behind=lambda: False,
+        on_silent=lambda node, _: watched.silent.append(node),
+        on_lost=lambda node, _: watched.lost.append(node),
+        clock=lambda: watched.now,
+        waited_s=lambda node: waited.get(node, 0.0),
+    )
+    for node in ("n0", "n1"):
+        watched.silence.expect(node)
+    watched.listen(1.0, "n0", "n1")
+    for _ in range(30):  # six seconds, in which n0 could hardly run
+        waited["n0"] += LOOK_S * 0.9
+        watched.listen(LOOK_S)
+    assert watched.silent == ["n1"]
+    watched.listen(LIMIT_S)
+    assert watched.silent == ["n1", "n0"], "then it could, and said nothing"
+
+
+def test_how_long_an_agent_waited_is_asked_of_agents_of_this_machine_only():
+    starved = Starved()
+    starved.joined("n0", socket.gethostname(), os.getpid())
+    assert starved.waited_s("n0") == 0.0, "this process is no agent"
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "everstep.agent"]) as agent:
+        try:
+            starved.joined("n1", socket.gethostname(), agent.pid)
+            starved.joined("n2", "elsewhere", agent.pid)
+            before = starved.waited_s("n1")
+            assert before >= 0.0
+            assert starved.waited_s("n2") == 0.0
+        finally:
+            agent.kill()
+    agent.wait()
+    assert starved.waited_s("n1") == 0.0

@@ -24,6 +24,7 @@ from everstep.controller.poison import Poison
 from everstep.controller.remembering import Remembering
 from everstep.controller.silence import Silence
 from everstep.controller.spec_file import SpecFile
+from everstep.controller.starved import Starved
 from everstep.controller.watches.together import Watches
 from everstep.core.state import Role
 from everstep.core.step import reissue
@@ -83,11 +84,13 @@ class Controller:
         self._remembering = Remembering(wanted.run)
         self._remembering.resume(ledger.state.incident)
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._starved = Starved()
         self._silence = Silence(
             ledger.policy.node_silent_s,
             is_behind=self.queue.full,
             on_silent=self._on_silent,
             on_lost=self._on_never_ended,
+            waited_s=self._starved.waited_s,
         )
         self._pending: set[asyncio.Task[None]] = set()
         self._num_reissued = 0
@@ -337,6 +340,7 @@ class Controller:
         if isinstance(event, NodeLost):
             self._silence.forget(event.node)
         elif isinstance(event, NodeJoined):
+            self._starved.joined(event.node, event.host, event.pid)
             member = self.ledger.state.members.get(event.node)
             if member is not None and member.role is not Role.OUT:
                 self._silence.expect(event.node)

@@ -1,7 +1,8 @@
 """Which nodes have said nothing for too long. It tells; what follows is decided in core.
 
 Silence is counted on a clock that only runs while this controller listens: a controller that was stopped, starved or
-could not take more inputs has not heard anybody, and that is nobody's fault but its own. Two things are told: that a
+could not take more inputs has not heard anybody, and that is nobody's fault but its own. Nor does it count while the
+node's agent waits for a processor of this very machine (`waited_s`). Two things are told: that a
 node is silent, so that whoever gives nodes ends it, and, when that is not confirmed in time, that it is lost: by then
 it has ended its ranks itself (`agent/lease.py`).
 """
@@ -29,26 +30,30 @@ class Silence:
         on_silent: Callable[[str, float], None],
         on_lost: Callable[[str, float], None],
         clock: Callable[[], float] = time.monotonic,
+        waited_s: Callable[[str], float] = lambda _: 0.0,
     ) -> None:
         self._limit_s = limit_s
         self._is_behind = is_behind
         self._on_silent = on_silent
         self._on_lost = on_lost
         self._clock = clock
+        self._waited_s = waited_s
         self._looked_at = clock()
         self._now = 0.0  # seconds of listening
-        self._heard: dict[str, float] = {}  # node: when, in those
+        self._heard: dict[str, tuple[float, float]] = {}  # node: when, in those, and how long it had waited by then
+        self._stale: set[str] = set()  # heard since the last look
         self._told: set[str] = set()  # silent ones that whoever gives nodes should have ended by now
 
     def expect(self, node: str) -> None:
         """From now on it is missed."""
-        self._heard[node] = self._now
+        self._heard[node] = self._now, self._waited_s(node)
         self._told.discard(node)
 
     def heard(self, node: str) -> None:
         """It said something, whatever it was. Who is not expected is not missed; whose end is decided is not spared."""
         if node in self._heard and node not in self._told:
-            self._heard[node] = self._now
+            self._heard[node] = self._now, self._heard[node][1]
+            self._stale.add(node)
 
     def forget(self, node: str) -> None:
         self._heard.pop(node, None)
@@ -60,7 +65,10 @@ class Silence:
         if self._is_behind():
             return
         self._now += min(elapsed, 2 * LOOK_S)
-        missing = [(node, self._now - at) for node, at in self._heard.items() if self._now - at > self._limit_s]
+        for node in self._stale & self._heard.keys():
+            self._heard[node] = self._heard[node][0], self._waited_s(node)
+        self._stale.clear()
+        missing = [each for each in map(self._silent, self._heard) if each[1] > self._limit_s]
         for node, silent_s in missing:
             if node not in self._told:
                 self._told.add(node)
@@ -68,6 +76,14 @@ class Silence:
             elif silent_s > self._limit_s + FENCE_S:
                 self.forget(node)
                 self._on_lost(node, silent_s)
+
+    def _silent(self, node: str) -> tuple[str, float]:
+        """How long it has said nothing although it could. For those that are late only, the kernel is asked."""
+        at, waited_s = self._heard[node]
+        silent_s = self._now - at
+        if silent_s > self._limit_s:
+            silent_s -= max(0.0, self._waited_s(node) - waited_s)
+        return node, silent_s
 
     async def watch(self) -> None:
         """Until cancelled."""

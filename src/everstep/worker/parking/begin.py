@@ -240,6 +240,8 @@ class Process:
             from everstep.worker import errors
 
             errors.report_exception(path, error)
+            if isinstance(error, KeyboardInterrupt):
+                _note_interrupt()
         except Exception as ours:
             sys.stderr.write(f"everstep: the error report was not written: {type(ours).__name__}: {ours}\n")
 
@@ -282,6 +284,14 @@ class _Hook:
             process.why_not = f"{type(error).__name__}: {error}"
         finally:
             process._is_busy = False
+
+
+def _note_interrupt() -> None:
+    """The interpreter ends by SIGINT if the last text that it ran was interrupted, and ours is not the last it ran."""
+    try:
+        exec("raise KeyboardInterrupt")
+    except KeyboardInterrupt:
+        return
 
 
 def _open_fds() -> set[int]:

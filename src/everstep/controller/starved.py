@@ -1,0 +1,37 @@
+"""How long agents on this machine have waited for a processor: an agent that wants to speak and may not is not lost.
+
+The kernel counts it for every thread (`/proc/PID/schedstat`); an agent's main thread is the one that speaks. Agents of
+other machines are not seen from here, and what is not seen is no excuse.
+"""
+
+import socket
+from pathlib import Path
+
+_NS = 1e9
+_IS_AGENT = b"everstep.agent"
+
+
+class Starved:
+    """By node: the process that speaks for it, if it runs here."""
+
+    def __init__(self) -> None:
+        self._host = socket.gethostname()
+        self._pids: dict[str, int] = {}
+
+    def joined(self, node: str, host: str, pid: int) -> None:
+        """An agent said where it is; believed as far as such a process is there."""
+        self._pids.pop(node, None)
+        if host == self._host and _IS_AGENT in _read(pid, "cmdline"):
+            self._pids[node] = pid
+
+    def waited_s(self, node: str) -> float:
+        """Since its process began. 0 where it is not known; it never gets less while the process lives."""
+        words = _read(self._pids[node], "schedstat").split() if node in self._pids else []
+        return int(words[1]) / _NS if len(words) > 1 and words[1].isdigit() else 0.0
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
