@@ -11,7 +11,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.xfail(strict=False, reason="MASTER_ADDR and TORCHELASTIC_SIGNALS_TO_HANDLE are not torchrun's yet")
 def test_a_bare_script_finds_no_difference_but_those_that_are_meant(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "bench/census.py", "--quick", "--keep", tmp_path]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
