@@ -125,7 +125,7 @@ async def _until_entered(worker: Worker, deadline: float) -> None:
     while worker.is_alive and not worker.has_entered and loop.time() < deadline:
         await asyncio.sleep(0.02)
     if not worker.has_entered:
-        raise DrillRefused("the rank has not entered its program")
+        raise DrillRefused("the rank does not listen: its program has not imported torch")
 
 
 async def _until_ended(worker: Worker, deadline: float) -> None:

@@ -120,6 +120,7 @@ class Twins:
         self._twins: dict[int, list[Twin]] = {}
         self._why_not: dict[int, str] = {}
         self._num_waking = 0
+        self._making: Twin | None = None  # that imports ahead
         self.ahead: Ahead | None = None
 
     @property
@@ -214,33 +215,40 @@ class Twins:
         ahead = Twin(
             socket.socket(fileno=fds[0]), stage=twin.stage, placed=twin.placed, prefix=twin.prefix, reads=twin.reads
         )
-        ahead.has_imported = True
+        ahead.has_imported, self._making = True, ahead
         ahead.on_here = functools.partial(self._watch, local_rank)
         try:
             async with asyncio.timeout(WAKE_S):
                 await ahead.is_here.wait()
             answer, _ = await ahead.ask({"do": "import", "modules": what.modules, "changed": what.changed}, IMPORT_S)
-        except (TimeoutError, asyncio.CancelledError):
-            ahead.close()
+        except TimeoutError:
+            _log.warning("the twin of local rank %d was still importing ahead after %g s", local_rank, IMPORT_S)
+            answer = {}
+        except asyncio.CancelledError:
+            self._drop(local_rank, ahead)
             raise
+        finally:
+            self._making = None
         if answer.get("is") != "ready":
             _log.info("modules are not imported ahead: %s: %s", answer.get("module"), answer.get("why"))
             if answer.get("module") in what.modules:
                 what.modules.remove(str(answer["module"]))
-            ahead.close()
+            self._drop(local_rank, ahead)
             return
         _log.info("the twin of local rank %d has imported ahead: %s", local_rank, answer)
         ahead.on_gone = functools.partial(self._on_gone, local_rank)
         mine = self._twins.get(local_rank, [])
         if twin in mine:
-            mine[mine.index(twin)] = ahead
-            twin.close()
+            mine.append(ahead)
+            self._drop(local_rank, twin)
         else:
-            ahead.close()
+            self._drop(local_rank, ahead)
         self._on_news()
 
     def close(self) -> None:
         """End all of them."""
+        if self._making is not None:
+            self._drop(-1, self._making)
         for local_rank, twins in self._twins.items():
             for twin in list(twins):
                 self._drop(local_rank, twin)

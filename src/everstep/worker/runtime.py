@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from everstep.wire import local
 from everstep.worker.board import BoardLine
+from everstep.worker.parking import begin
 from everstep.worker.phases import Phases
 
 if TYPE_CHECKING:
@@ -338,6 +339,8 @@ def installed() -> Runtime | None:
 
 def current() -> Runtime | None:
     """The runtime of this process, or None outside `everstep run` and in children that the rank forked."""
+    if _current is None and begin.process is not None:
+        begin.process.install_early()
     if _current is None or _current._pid != os.getpid():
         return None
     return _current

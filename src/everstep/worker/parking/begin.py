@@ -54,6 +54,7 @@ class Process:
         self.known: frozenset[str] = frozenset()
         """Modules that the newest twin has."""
         self.env_when_parked: dict[str, str] = {}
+        self._is_installed = False
         self._is_busy = False
         self._had: dict[str, Any] = {}
         self._had_starts: dict[str, Any] = {}
@@ -71,7 +72,6 @@ class Process:
                 setattr(_thread, name, _parking_before(self, self._had_starts[name]))
         variables.watch(self._on_question)
         sys.addaudithook(_Hook(self))
-        self._report_at_exit()
         self.finder.wait_for("random", self.draws.begin_python)
         self.finder.wait_for("numpy.random.mtrand", self.draws.begin_numpy)
         self.finder.wait_for("torch", self._on_torch)
@@ -107,7 +107,7 @@ class Process:
         self.assignment = (frame, fds)
         if not self.is_over:  # it goes on from an early twin, and may leave a later one
             self.asked.clear()
-        if "torch" in sys.modules:
+        if "torch" in sys.modules or self._is_installed:
             self._install()
 
     def see(self, event: str, args: tuple[Any, ...]) -> None:
@@ -149,24 +149,29 @@ class Process:
         if self.is_over or self._is_busy or os.getpid() != self.pid:
             return
         frame = effects.caller()
-        if _is_walking(frame):
-            return
+        is_walk = _is_walking(frame)
+        while frame is not None and _is_environment(frame):
+            frame = frame.f_back
+        is_library = frame is not None and frame.f_code.co_filename.startswith(self.roots)
+        if is_walk and is_library:
+            return  # it looks at all variables for a prefix of its own: no question who this is
         if self.is_spare:
             self.park(f"asks for {name.decode()}")
         else:
-            self._note_question(name.decode(), frame)
+            self._note_question(name.decode(), frame, is_library=is_library)
 
-    def _note_question(self, name: str, frame: FrameType | None) -> None:
-        """Several at one instruction are no questions: somebody copies all variables."""
-        while frame is not None and _is_environment(frame):
-            frame = frame.f_back
+    def _note_question(self, name: str, frame: FrameType | None, *, is_library: bool) -> None:
+        """Several at one instruction of a library are no questions: it copies all variables."""
         spot = (id(frame), frame.f_lasti if frame is not None else -1)
         if spot != self._spot:
             self._spot, self._at_spot = spot, {name}
             self.asked.add(name)
-        else:
-            self._at_spot.add(name)
+            return
+        self._at_spot.add(name)
+        if is_library:
             self.asked -= self._at_spot
+        else:
+            self.asked.add(name)
 
     def _on_torch(self, module: Any) -> None:  # noqa: ANN401
         """Torch has been imported."""
@@ -179,11 +184,21 @@ class Process:
             self.draws.begin_torch(module)
         except Exception as error:
             self.why_not = f"{type(error).__name__}: {error}"
-        if not self.is_spare:
+        if not self.is_spare and not self._is_installed:
             self._install()
         self.park(AFTER_IMPORT, is_last=False)
 
+    def install_early(self) -> None:
+        """The program asks for everstep itself before, or without, torch."""
+        if self._is_installed or os.getpid() != self.pid:
+            return
+        if self.is_spare:
+            self.park("asks for everstep")
+        if not self._is_installed:
+            self._install()
+
     def _install(self) -> None:
+        self._is_installed = True
         from everstep.worker import installing
 
         was_busy, self._is_busy = self._is_busy, True
@@ -222,20 +237,12 @@ class Process:
         except OSError:
             return
 
-    def _report_at_exit(self) -> None:
-        """The interpreter keeps an uncaught exception; the last thing of all is to write it down."""
-        was_there = "atexit" in sys.modules
-        import atexit
-
-        atexit.register(self._at_exit)
-        if not was_there:
-            del sys.modules["atexit"]
-
-    def _at_exit(self) -> None:
-        error = getattr(sys, "last_value", None)
+    def report(self, error: BaseException) -> None:
+        """The interpreter is about to print an uncaught exception."""
         path = self.env.get("TORCHELASTIC_ERROR_FILE", "")
-        if error is None or not path or os.getpid() != self.pid:
+        if not path or os.getpid() != self.pid:
             return
+        was_busy, self._is_busy = self._is_busy, True
         try:
             from everstep.worker import errors
 
@@ -244,6 +251,8 @@ class Process:
                 _note_interrupt()
         except Exception as ours:
             sys.stderr.write(f"everstep: the error report was not written: {type(ours).__name__}: {ours}\n")
+        finally:
+            self._is_busy = was_busy
 
     def _stop_watching(self) -> None:
         for name, function in self._had.items():
@@ -273,6 +282,8 @@ class _Hook:
 
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
         process = self._process
+        if event == "sys.excepthook":
+            process.report(args[2])
         if process.is_over or event not in effects.WATCHED or process._is_busy:
             return
         if os.getpid() != process.pid:
@@ -338,7 +349,7 @@ def _is_environment(frame: FrameType) -> bool:
 
 
 def _is_walking(frame: FrameType | None) -> bool:
-    """Somebody looks at all variables, for a prefix of its own: no question who this is."""
+    """Somebody looks at all variables."""
     while frame is not None and _is_environment(frame):
         if frame.f_code.co_name in _WALKS:
             return True
