@@ -66,7 +66,7 @@ class Story:
     def join(self, node: str, pid: int) -> list[Action]:
         decided = self.feed(events.NodeJoined(at=self.after(0.05), node=node, host="trainer-1", pid=pid), node)
         usable = node != "n1"
-        why = "" if usable else "importing the learned modules started a thread: native_loader"
+        why = "" if usable else "rendezvous at train.py:9: it has threads: native_loader"
         template = events.TemplateReported(
             at=self.after(0.01), node=node, usable=usable, why=why, num_modules=1412 if usable else 0, took_s=2.41
         )
@@ -96,11 +96,11 @@ class Story:
 
     def _spawn(self, start: actions.StartWorkers) -> None:
         fresh = start.node == "n1"
-        why = "importing the learned modules started a thread: native_loader" if fresh else ""
+        why = "rendezvous at train.py:9: it has threads: native_loader" if fresh else ""
         started = []
         for rank in range(start.first_rank, start.first_rank + start.num_ranks):
             at = self.after(0.006)
-            how = "fresh" if fresh else "template"
+            how = "fresh" if fresh else "twin"
             started.append(Started(rank=rank, pid=4000 + 10 * start.generation + rank, how=how, why=why, at=at))
             self.accounts[rank] = RankAccount(rank=rank, spawned_at=at, counts_own_steps=True)
         event = events.WorkersStarted(at=self.now, node=start.node, generation=start.generation, started=tuple(started))
@@ -173,6 +173,8 @@ class Story:
                 at=at, node=node, generation=self.state.generation, exits=exits, accounts=accounts, held=held
             )
             decided = self.feed(event, node)
+        for asked in [action for action in decided if isinstance(action, actions.OpenStore)]:
+            decided = self.open_store(asked.generation)  # at the same port, once the ranks have ended
         return decided
 
     def _held(self, rank: int) -> tuple[int, ...]:

@@ -64,6 +64,7 @@ if __name__ == "__main__":
         time.sleep(0.01)
 """
 NO_LOADER = (
+    "from everstep.worker.runtime import current; current()\n"  # as torch does when it is imported
     "import time\nprint('ready', flush=True)\nwhile True:\n    time.sleep(0.01)\n    print('batch', flush=True)\n"
 )
 

@@ -121,7 +121,7 @@ async def hall(tmp_path: Path, nodes: tuple[str, ...], program: str = STEPS, **m
         for node in nodes:
             made.start_agent(node)
         for node in nodes:
-            await made.controller.wait(events.TemplateReported, lambda e, node=node: e.node == node)
+            await made.controller.wait(events.NodeJoined, lambda e, node=node: e.node == node)
         yield Hall(made)
 
 
@@ -212,7 +212,7 @@ def test_what_ends_an_examination_and_what_is_answered_then(tmp_path):
             started = await made.made.controller.wait(events.WorkersStarted)
             assert (await made.answer(third, "n0")).why == "replay: ended before it was done: generation 1 starts"
             assert not any(is_alive(pid) for pid in running)
-            assert {each.how for each in started.started} == {"template"}
+            assert {each.how for each in started.started} == {"fresh"}
 
             old = await made.ask(ExamKind.SELF, ("n0",), generation=0)  # of a generation that is over: dropped
             (refused,) = await made.examine(ExamKind.SELF, ("n0",), generation=1)
@@ -236,7 +236,7 @@ def test_what_ends_an_examination_and_what_is_answered_then(tmp_path):
 
 @pytest.mark.soak
 def test_at_the_limit_it_is_unknown_and_nothing_runs_on(tmp_path):
-    """Also where there is no template, and where the agent itself is killed in the middle."""
+    """Also where the agent itself is killed in the middle."""
 
     async def story() -> None:
         async with hall(tmp_path, ("n0",), env={"EVERSTEP_TWINS": "off"}) as made:

@@ -50,7 +50,7 @@ def test_unacknowledged_reports_are_sent_again(tmp_path):
     async def story() -> None:
         async with bench(tmp_path, program, nproc=1, env=FRESH) as made:
             controller = made.controller
-            await controller.wait(events.TemplateReported)
+            await controller.wait(events.NodeJoined)
             controller.ack = False  # takes reports off the wire, and forgets them: a controller about to die
             await made.start_workers(0)
             deadline = asyncio.get_running_loop().time() + DEADLINE_S

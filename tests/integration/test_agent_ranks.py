@@ -16,7 +16,7 @@ from everstep.model import events
 from everstep.model.actions import Finish
 from everstep.model.spec import Launch
 
-FRESH = {"EVERSTEP_TWINS": "off"}  # these programs need nothing of what the template imports
+FRESH = {"EVERSTEP_TWINS": "off"}  # these programs are not about what comes back
 
 
 def write(tmp_path: Path, text: str, name: str = "train.py") -> str:

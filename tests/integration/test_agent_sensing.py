@@ -15,6 +15,7 @@ from everstep.model.facts import Alert
 from everstep.probes.oom import memory_cgroup
 
 FRESH = {"EVERSTEP_TWINS": "off"}
+LISTENS = "from everstep.worker.runtime import current; current()\n"  # as torch does when it is imported
 XID = "NVRM: Xid (PCI:0000:{bus}:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
 XID_79 = XID.format(bus=91)
 LINK_DOWN = "mlx5_core 0000:17:00.0 eth4: Link down\n"
@@ -221,7 +222,9 @@ def may_make_cgroups() -> bool:
 @pytest.mark.skipif(not may_make_cgroups(), reason="memory cgroups are not writable here")
 @pytest.mark.root
 def test_a_real_out_of_memory_kill_names_the_rank(tmp_path):
-    (tmp_path / "train.py").write_text("import time\nprint('ready', flush=True)\nwhile True:\n    time.sleep(0.01)\n")
+    (tmp_path / "train.py").write_text(
+        LISTENS + "import time\nprint('ready', flush=True)\nwhile True:\n    time.sleep(0.01)\n"
+    )
 
     async def story():
         async with bench(tmp_path, "train.py", nproc=1, env=FRESH) as made:

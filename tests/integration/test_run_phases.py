@@ -138,10 +138,10 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(
-    "template", ["on", pytest.param("off", marks=pytest.mark.soak)]
+    "twins", ["on", pytest.param("off", marks=pytest.mark.soak)]
 )  # hooks set on what is loaded, and while torch is imported
-def test_hooks_see_evaluations_saves_and_waits_for_data(launcher: Launcher, template: str) -> None:
-    run = launcher.start("--nproc-per-node", 1, launcher.script(SEEN), env={"EVERSTEP_TWINS": template})
+def test_hooks_see_evaluations_saves_and_waits_for_data(launcher: Launcher, twins: str) -> None:
+    run = launcher.start("--nproc-per-node", 1, launcher.script(SEEN), env={"EVERSTEP_TWINS": twins})
     assert run.wait() == 0, run.story()
     log = (run.run_dir / "logs/gen-0/rank-0/stdout.log").read_text()
     seen = json.loads(log.partition("SEEN ")[2])

@@ -226,5 +226,5 @@ def test_a_revision_of_git(launcher: Launcher):
     nowhere = Path(launcher.folder / "empty")
     nowhere.mkdir()
     assert "does not hold the run's program" in job.update("--code", nowhere).stderr
-    assert {s.how for e in job.run.events(WorkersStarted) if e.generation == 1 for s in e.started} == {"template"}
+    assert {s.how for e in job.run.events(WorkersStarted) if e.generation == 1 for s in e.started} == {"fresh"}
     job.stop()

@@ -16,7 +16,7 @@ from lateness import Lateness
 from real_run import launching
 
 from everstep.model import events
-from everstep.model.events import WorkersStopped
+from everstep.model.events import WorkersStarted, WorkersStopped
 from everstep.probes.unkillable import STUCK_S, Stillness, describe
 
 TRAIN = """
@@ -194,13 +194,13 @@ def test_ctrl_c_ends_the_launcher_and_says_what_it_leaves(tmp_path: Path, times:
             assert [int(line.split()[0]) for line in run.survivors()] in ([pid], []), run.survivors()
 
 
-@pytest.mark.parametrize("whom", ["controller", "agent", "template"])
+@pytest.mark.parametrize("whom", ["controller", "agent", "twin"])
 @pytest.mark.parametrize("how", ["stopped", pytest.param("frozen", marks=needs_freezer)])
 def test_ctrl_c_ends_the_launcher_whatever_of_ours_is_stuck(tmp_path: Path, whom: str, how: str) -> None:
     with launching(tmp_path) as launcher:
         run = launcher.start("--nproc-per-node", 2, launcher.script(TRAIN), 100_000)
         run.until_step(10)
-        pid = {"controller": run.controller_pid, "agent": run.agent_pid, "template": lambda: template_of(run)}[whom]()
+        pid = {"controller": run.controller_pid, "agent": run.agent_pid, "twin": lambda: twin_of(run)}[whom]()
         with freezer() as cold:
             if how == "frozen":
                 cold.freeze(pid)
@@ -215,10 +215,11 @@ def test_ctrl_c_ends_the_launcher_whatever_of_ours_is_stuck(tmp_path: Path, whom
                 run.assert_nothing_left()
 
 
-def template_of(run) -> int:
-    """A child of the agent that is neither a rank nor the warden: it has forked the parked workers."""
+def twin_of(run) -> int:
+    """A child of the agent that runs the program and is no rank."""
     agent = run.agent_pid()
+    ranks = {each.pid for event in run.events(WorkersStarted) for each in event.started}
     children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
-    found = [pid for pid in map(int, children) if "template" in Path(f"/proc/{pid}/cmdline").read_text()]
-    assert found, children
-    return found[0]
+    found = [pid for pid in map(int, children) if "-u" in Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
+    assert set(found) - ranks, children
+    return min(set(found) - ranks)

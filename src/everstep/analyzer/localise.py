@@ -240,7 +240,7 @@ class _Edges:
 
     def _alone(self, at: float, rank: int, entry: Collective, group: ParallelGroup) -> Finding | None:
         """Nobody else has ever been seen in this group, and a group of one waits for nobody: others belong to it, and
-        they wait elsewhere, for this rank."""
+        they wait elsewhere. Who should have come, and did not, the records do not tell: nobody is named."""
         waiting = tuple(sorted(other for other, behind in self.behind.items() if rank in behind))
         if not waiting:
             return None
@@ -249,9 +249,8 @@ class _Edges:
             code="ES-H05",
             sentence=f"rank {rank} waits in {operation(entry, group)}, which nobody else entered, and "
             f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for it in {operation(missed, where)}.",
-            confidence=Confidence.MEDIUM,
-            ranks=(rank,),
-            waiting=waiting,
+            confidence=Confidence.LOW,
+            waiting=tuple(sorted({rank, *waiting})),
             group=where,
             evidence=(_says(at, f"pending in {operation(entry, group)}{_from(entry)}, alone", rank),),
         )

@@ -104,7 +104,7 @@ def how_started(view: RunView, generation: GenerationView) -> list[str]:
         reason = why or (template.why if template is not None and not template.usable else "")
         ways = {
             "template": "forked from the template process",
-            "twin": "from its twin",
+            "twin": "from twins",
             "fresh": "as a fresh interpreter",
         }
         because = f": {printable(reason)}" if reason and how != "template" else ""

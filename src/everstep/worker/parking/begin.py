@@ -63,6 +63,10 @@ class Process:
 
     def watch(self) -> None:
         """From here to the moment of parking."""
+        sys.addaudithook(_Hook(self))
+        self.finder.wait_for("torch", self._on_torch)
+        if self.is_over:
+            return
         for name in ("stat", "lstat"):
             self._had[name] = getattr(os, name)
             setattr(os, name, _noting(self, self._had[name]))
@@ -71,10 +75,8 @@ class Process:
                 self._had_starts[name] = getattr(_thread, name)
                 setattr(_thread, name, _parking_before(self, self._had_starts[name]))
         variables.watch(self._on_question)
-        sys.addaudithook(_Hook(self))
         self.finder.wait_for("random", self.draws.begin_python)
         self.finder.wait_for("numpy.random.mtrand", self.draws.begin_numpy)
-        self.finder.wait_for("torch", self._on_torch)
 
     def park(self, why: str, *, is_last: bool = True) -> None:
         """Leave a twin here. Returns in the rank, and later once more in each process that goes on from the twin."""
@@ -367,6 +369,7 @@ def begin(link_fd: int, agent: int, *, is_spare: bool) -> None:
     """Called once, before the program."""
     global process
     process = Process(link_fd, agent, is_spare=is_spare)
+    process.is_over = os.environ.get("EVERSTEP_TWINS", "").lower() in {"0", "off", "no"}
     process.watch()
 
 
