@@ -4,13 +4,18 @@ A file in the run directory. On a machine that does not share it a standby impor
 start those imports and nothing else.
 """
 
+import hashlib
 import logging
 import os
+import sys
 from pathlib import Path
 
 import msgspec
 
 MAX_MODULES = 20_000
+SHARED = "torch._dynamo"
+"""What the first optimizer imports takes longer than all the rest of a restart. A rank that is known to import it
+does so just before it is parked, and its twin has it too."""
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +36,28 @@ def parse(modules: list[object], changed: object) -> Ahead:
     return Ahead(modules=names[:MAX_MODULES], changed=kept)
 
 
+def cache_path(home: Path, program: str) -> Path:
+    """Where this machine keeps what earlier runs of this program have shown."""
+    key = "\0".join((str(Path(program).absolute()), _version_of(program), sys.executable, sys.version))
+    return home / "ahead" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
+
+
+def _version_of(program: str) -> str:
+    """What was shown of a file says nothing of another one."""
+    try:
+        found = Path(program).stat()
+    except OSError:
+        return ""
+    return f"{found.st_size} {found.st_mtime_ns}"
+
+
+def early(path: Path) -> list[str]:
+    """What a rank may import just before it is parked: a run has shown that it imports it afterwards anyway, and that
+    importing it alone leads to the same variables."""
+    known = read(path)
+    return [SHARED] if known is not None and SHARED in known.modules else []
+
+
 def path_in(run_dir: Path) -> Path:
     return run_dir / "ahead.json"
 
@@ -39,6 +66,7 @@ def write(path: Path, ahead: Ahead) -> None:
     """Whole or not at all; without it standbys are less warm."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         draft.write_bytes(msgspec.json.encode(ahead))
         draft.replace(path)
     except OSError as error:

@@ -121,6 +121,7 @@ class _Agent:
             nproc=options.nproc,
             max_restarts=options.max_restarts,
             policy=self._policy,
+            home=Path(os.environ.get("EVERSTEP_HOME") or Path.home() / ".everstep"),
             origin=Origin.inherited(options.streams) if options.streams else Origin(),
             rack=_rack_of(options.rack or os.environ.get("EVERSTEP_RACK", "")),
             base_env=base_environment(
@@ -174,8 +175,7 @@ class _Agent:
 
     async def _sense(self, node: Node, link: Link) -> None:
         options = self._options
-        home = Path(os.environ.get("EVERSTEP_HOME") or Path.home() / ".everstep")
-        await sense(options.node, link.report, run_dir=options.run_dir, home=home, rank_of=node.rank_of)
+        await sense(options.node, link.report, run_dir=options.run_dir, home=self._home.home, rank_of=node.rank_of)
 
     def _make(
         self, keeper: Keeper, memory: Memory, reaper: Reaper, over: asyncio.Event

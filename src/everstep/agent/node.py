@@ -83,7 +83,7 @@ class Node:
         self._examiner = Examiner(node, home, reaper=reaper, warden=warden, ailments=self._ailments, report=report)
         self._trials = Trials(node, home.run_dir / "nodes" / node, home.base_env, reaper, report)
         self._spec: RunSpec | None = None
-        self._twins = Twins(reaper, warden.tell_session, self._report_twins)
+        self._twins = Twins(reaper, warden.tell_session, self._report_twins, self._keep_ahead)
         self._hearing = self._listen()
         self._starter: Starter | None = None
         self._group: Group | None = None
@@ -393,6 +393,11 @@ class Node:
     def _learn_ahead(self, told: Ahead) -> None:
         if self._twins.learn(told):
             ahead.write(ahead.path_in(self._home.run_dir), told)
+
+    def _keep_ahead(self, told: Ahead) -> None:
+        """Importing it ahead went well: the next run of this program may count on it."""
+        if self._spec is not None and ahead.SHARED in told.modules:
+            ahead.write(ahead.cache_path(self._home.home, self._spec.program), told)
 
     def _on_all_stepped(self) -> None:
         self._cancel_parking()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.agent import environment, memory, spawn, streams
+from everstep.agent import ahead, environment, memory, spawn, streams
 from everstep.agent.ailments import Ailments
 from everstep.agent.board import Board
 from everstep.agent.channel import Channel
@@ -51,6 +51,7 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = Policy()
     base_env: Mapping[str, str]
     rack: str = ""  # that this node is in; empty: not known
+    home: Path = Path()  # what everstep keeps on this machine beyond the run
     origin: streams.Origin = streams.Origin()
     pump: Pump = msgspec.field(default_factory=Pump)
 
@@ -246,6 +247,7 @@ class Starter:
             "cwd": self._cwd(),
             "streams": bool(standard),  # the first three descriptors are its 0, 1 and 2
             "error_file": str(worker.paths.error_file),
+            "early": ahead.early(ahead.cache_path(self._home.home, self._spec.program)),
             "resume_step": action.resume_step,
             "digest_every": self._home.policy.digest_every,
             "divides": self._home.policy.divide_replicas,

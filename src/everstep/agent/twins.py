@@ -113,10 +113,17 @@ class Twin:
 class Twins:
     """Of all ranks of this node, by local rank."""
 
-    def __init__(self, reaper: Reaper, on_session: Callable[[int], None], on_news: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        reaper: Reaper,
+        on_session: Callable[[int], None],
+        on_news: Callable[[], None],
+        on_proven: Callable[[Ahead], None] = lambda _: None,
+    ) -> None:
         self._reaper = reaper
         self._on_session = on_session
         self._on_news = on_news
+        self._on_proven = on_proven
         self._twins: dict[int, list[Twin]] = {}
         self._why_not: dict[int, str] = {}
         self._num_waking = 0
@@ -236,6 +243,7 @@ class Twins:
             self._drop(local_rank, ahead)
             return
         _log.info("the twin of local rank %d has imported ahead: %s", local_rank, answer)
+        self._on_proven(what)
         ahead.on_gone = functools.partial(self._on_gone, local_rank)
         mine = self._twins.get(local_rank, [])
         if twin in mine:

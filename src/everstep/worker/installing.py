@@ -36,6 +36,7 @@ def install(process: Any, assignment: tuple[dict[str, Any], list[int]] | None) -
     process.closing.discard(fds[0])  # the board's is closed when it has been mapped
     runtime = fill(before, link, frame, fds, job.local_rank)
     runtime.process = process
+    process.early = [str(name) for name in frame.get("early") or ()]
     make_current(runtime)
     life.die_with_parent(process.agent)
     if before is not None:

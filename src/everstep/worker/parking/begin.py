@@ -54,6 +54,8 @@ class Process:
         self.known: frozenset[str] = frozenset()
         """Modules that the newest twin has."""
         self.env_when_parked: dict[str, str] = {}
+        self.early: list[str] = []
+        """Modules that earlier runs of this program have imported after this moment anyway."""
         self._is_installed = False
         self._is_busy = False
         self._had: dict[str, Any] = {}
@@ -86,6 +88,7 @@ class Process:
         try:
             if is_last:
                 self.is_over = True
+                self._import_early()
                 self._stop_watching()
             if is_last or not self.is_spare:
                 self._leave_twin(f"{why}{self._where()}")
@@ -211,6 +214,12 @@ class Process:
             sys.stderr.write(f"everstep: this rank runs unobserved: {type(error).__name__}: {error}\n")
         finally:
             self._is_busy = was_busy
+
+    def _import_early(self) -> None:
+        names, self.early = self.early, []
+        if "torch" in sys.modules:
+            for name in names:
+                __import__(name)
 
     def _leave_twin(self, stage: str) -> None:
         from everstep.worker.parking import fitness, twin
