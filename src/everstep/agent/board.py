@@ -38,10 +38,10 @@ class Board:
         self._ints[base + IntCell.GENERATION] = generation
         self._floats[base + FloatCell.SPAWNED_AT] = time.time() if spawned_at is None else spawned_at
 
-    def set_entered(self, line: int, at: float) -> None:
-        """The program runs: its process begins with it. Before the worker writes anything itself."""
+    def set_entered(self, line: int) -> None:
+        """The program runs. Before the worker writes anything itself."""
         base = line * LINE_BYTES // 8
-        self._floats[base + FloatCell.ENTERED_AT] = at
+        self._floats[base + FloatCell.ENTERED_AT] = time.time()
         self._ints[base + IntCell.PHASE] = Phase.ENTERED
 
     def account(self, line: int, *, ended_at: float | None = None) -> RankAccount:

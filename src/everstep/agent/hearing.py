@@ -70,8 +70,8 @@ class Hearing:
                 self._on_twin(worker, frame["twin"], twin)
             elif "no_twin" in frame:
                 self._on_no_twin(worker, str(frame["no_twin"]))
-            elif "mark" in frame or "listens" in frame:
-                self._on_mark(worker, str(frame.get("mark", "")))
+            elif "mark" in frame or "listens" in frame or "begins" in frame:
+                self._on_mark(worker, str(frame.get("mark", "entered" if "begins" in frame else "")))
             elif "modules" in frame and isinstance(frame["modules"], list):
                 self._on_ahead(ahead.parse(frame["modules"], frame.get("changed")))
             elif "memory" in frame:
@@ -88,7 +88,10 @@ class Hearing:
             _log.warning("rank %d: frame not understood: %s: %s", worker.rank, type(error).__name__, error)
 
     def _on_mark(self, worker: Worker, mark: str) -> None:
-        """A rank whose program runs natively enters it with its process, and listens once torch has been imported."""
+        """A rank whose program runs natively listens once torch has been imported."""
+        if mark == "entered" and worker.is_native and not worker.has_begun:
+            worker.has_begun = True
+            worker.on_begin()
         worker.has_entered |= mark != "entered" or not worker.is_native
         if mark:
             self._ring(worker)

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from everstep.agent import ahead, drills, workers
+from everstep.agent import ahead, drills, entering, workers
 from everstep.agent.ahead import Ahead
 from everstep.agent.ailments import Ailments
 from everstep.agent.board import Board
@@ -185,6 +185,8 @@ class Node:
         for worker in group.workers.values():
             if worker.is_alive:
                 worker.oom.refresh()
+            if worker.is_native and not worker.has_begun and entering.has_surely_begun(worker):
+                group.begin(worker)
                 worker.limit_logs()
         accounts = tuple(self._account(worker) for worker in group.workers.values())
         event = events.ProgressReported(at=time.time(), node=self.node, generation=group.generation, accounts=accounts)

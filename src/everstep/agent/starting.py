@@ -5,6 +5,7 @@ Used by `agent/node.py` for every rank of a StartWorkers. From the assignment on
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -148,12 +149,12 @@ class Starter:
                 rank=rank, local_rank=local_rank, pid=pid, paths=paths, log=self._log, drain=self._home.pump.drain
             )
             worker.placed, worker.is_native = placed, self._is_native(placed)
+            worker.on_begin = functools.partial(self._board.set_entered, local_rank)
             group.add(worker, _channel_of(link))
             has_streams = worker.is_native and awake is None
             self._assign(action, worker, placed, env, () if has_streams else standard)
-        if worker.is_native:
-            self._board.set_entered(local_rank, spawned_at)
-            group.entered(worker)
+        if worker.is_native and awake is not None:
+            group.begin(worker)
         return Started(rank=rank, pid=pid, how=how, why=why, at=spawned_at)
 
     def _paths(self, action: StartWorkers, rank: int, local_rank: int) -> Paths:

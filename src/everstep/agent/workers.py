@@ -68,6 +68,8 @@ class Worker:
         self.was_killed = False
         self.placed: Placed | None = None
         self.is_native = False  # an interpreter runs its program, and it listens once torch has been imported
+        self.has_begun = False  # the interpreter has come as far as the program
+        self.on_begin: Callable[[], None] = lambda: None
         self.has_entered = False  # it listens; before, a drill's signal would find no handler
         self.has_stepped = False
         self.exit: Exit | None = None
@@ -170,9 +172,9 @@ class Group:
         if not self._reaper.hand_over(worker.pid, on_end):
             self._reaper.watch(worker.pid, on_end)
 
-    def entered(self, worker: Worker) -> None:
-        """Its program runs from its process's first moment on."""
-        self._on_frame(worker, {"mark": "entered"}, [])
+    def begin(self, worker: Worker) -> None:
+        """Its program runs, whoever says so."""
+        self._on_frame(worker, {"begins": worker.pid}, [])
 
     async def stop(self, grace_s: float, signum: int = signal.SIGTERM) -> list[Exit]:
         """End every worker: the signal, after the grace SIGKILL, then what they left running. Returns the exits that

@@ -80,6 +80,13 @@ class Process:
         self.finder.wait_for("random", self.draws.begin_python)
         self.finder.wait_for("numpy.random.mtrand", self.draws.begin_numpy)
 
+    def say_begin(self) -> None:
+        """The interpreter has come as far as the program."""
+        from everstep.worker.parking import twin
+
+        if not self.is_spare:
+            twin.say(self.link_fd, {"begins": self.pid})
+
     def park(self, why: str, *, is_last: bool = True) -> None:
         """Leave a twin here. Returns in the rank, and later once more in each process that goes on from the twin."""
         if self.is_over or self._is_busy or os.getpid() != self.pid:
@@ -380,6 +387,7 @@ def begin(link_fd: int, agent: int, *, is_spare: bool) -> None:
     process = Process(link_fd, agent, is_spare=is_spare)
     process.is_over = os.environ.get("EVERSTEP_TWINS", "").lower() in {"0", "off", "no"}
     process.watch()
+    process.say_begin()
 
 
 def park(why: str) -> None:
