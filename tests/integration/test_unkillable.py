@@ -181,7 +181,7 @@ def test_a_job_goes_on_without_it_and_computes_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_ends_the_launcher_and_says_what_it_leaves(tmp_path: Path, times: int) -> None:
     with launching(tmp_path) as launcher:
-        run = launcher.start("--nproc-per-node", 2, launcher.script(TRAIN), 100_000)
+        run = launcher.start("--shutdown-timeout", 5, "--nproc-per-node", 2, launcher.script(TRAIN), 100_000)
         run.until_step(10)
         pid = run.rank_pid(1)
         with freezer() as cold:
@@ -198,7 +198,7 @@ def test_ctrl_c_ends_the_launcher_and_says_what_it_leaves(tmp_path: Path, times:
 @pytest.mark.parametrize("how", ["stopped", pytest.param("frozen", marks=needs_freezer)])
 def test_ctrl_c_ends_the_launcher_whatever_of_ours_is_stuck(tmp_path: Path, whom: str, how: str) -> None:
     with launching(tmp_path) as launcher:
-        run = launcher.start("--nproc-per-node", 2, launcher.script(TRAIN), 100_000)
+        run = launcher.start("--shutdown-timeout", 5, "--nproc-per-node", 2, launcher.script(TRAIN), 100_000)
         run.until_step(10)
         pid = {"controller": run.controller_pid, "agent": run.agent_pid, "twin": lambda: twin_of(run)}[whom]()
         with freezer() as cold:
