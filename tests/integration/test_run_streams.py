@@ -68,7 +68,7 @@ def environ(folder: Path, **more: str) -> dict[str, str]:
         **{name: value for name, value in os.environ.items() if not name.startswith(("PET_", "EVERSTEP_"))},
         "EVERSTEP_HOME": str(folder / "home"),
         "EVERSTEP_TEST_DIR": str(folder),
-        "EVERSTEP_TEMPLATE": "off",
+        "EVERSTEP_TWINS": "off",
         "OMP_NUM_THREADS": "1",
         "TURNS": str(folder),
         **more,

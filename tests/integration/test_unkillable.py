@@ -113,7 +113,7 @@ def test_the_agent_writes_off_and_the_next_generation_runs(tmp_path: Path, num_s
     (tmp_path / "train.py").write_text(LOOP)
 
     async def story() -> None:
-        async with bench(tmp_path, "train.py", env={"EVERSTEP_TEMPLATE": "off"}) as made:
+        async with bench(tmp_path, "train.py", env={"EVERSTEP_TWINS": "off"}) as made:
             await made.start_workers(0)
             started = await made.controller.wait(events.WorkersStarted)
             stuck = [each.pid for each in started.started[:num_stuck]]
