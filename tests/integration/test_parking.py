@@ -261,6 +261,47 @@ def test_twins_end_with_the_agent(tmp_path):
     lives(tmp_path, check)
 
 
+LIES = """
+import _socket, os, time
+from everstep.worker.parking import begin
+link = _socket.socket(fileno=begin.process.link_fd)
+for pid in (os.getpid(), 1, os.getppid(), 999999, -1):
+    for _ in range(20):
+        ours, theirs = _socket.socketpair()
+        told = b'{"twin":{"stage":"a lie","out":-1,"err":-1,"reads":0}}'
+        rights = theirs.fileno().to_bytes(4, "little")
+        link.sendmsg([len(told).to_bytes(4, "little") + told], [(1, 1, rights)])
+        here = b'{"is":"here","pid":%d,"num_modules":1}' % pid
+        try:
+            os.write(ours.fileno(), len(here).to_bytes(4, "little") + here)
+        except OSError:
+            pass
+        theirs.close()
+print("lied", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_rank_that_lies_of_twins_harms_nobody(tmp_path):
+    """It can name neither its agent nor a stranger to be ended, nor fill the agent with sockets."""
+    program = write(tmp_path, LIES)
+
+    async def story() -> None:
+        async with bench(tmp_path, program, nproc=1) as made:
+            await made.start_workers(0)
+            async with asyncio.timeout(60):
+                while "lied" not in made.log(0, 0):
+                    await asyncio.sleep(0.02)
+            await asyncio.sleep(0.5)
+            assert made.agent is not None
+            assert made.agent.poll() is None
+            assert len(list(Path(f"/proc/{made.agent.pid}/fd").iterdir())) < 100
+            started = (await again(made, 1)).started[0]
+            assert started.how == "fresh"
+
+    asyncio.run(story())
+
+
 def test_a_standby_has_spares_that_wait_for_who_they_are(tmp_path):
     text = "import os, time\nimport torch\nprint('begins', flush=True)\nrank = os.environ['RANK']\n"
     program = write(tmp_path, text + "print('{}', rank, flush=True)\ntime.sleep(600)\n")

@@ -28,6 +28,9 @@ WAKE_S = 10.0
 """A twin answers within milliseconds; one that is starved or swapped out is not waited for."""
 
 IMPORT_S = 120.0
+MAX_TWINS = 4
+"""Of one rank: an early one, a late one, and the same while they are replaced."""
+
 NO_TWIN = "the rank has left no twin yet"
 
 _log = logging.getLogger(__name__)
@@ -142,7 +145,10 @@ class Twins:
         return self._why_not.get(local_rank, NO_TWIN)
 
     def add(self, local_rank: int, told: Mapping[str, Any], fd: int, placed: Placed, out: Path, err: Path) -> None:
-        """A rank has left a twin."""
+        """A rank has left a twin. One that says so again and again gets no more than MAX_TWINS."""
+        if len(self._twins.get(local_rank, ())) >= MAX_TWINS:
+            os.close(fd)
+            return
         sizes = {"out_bytes": int(told.get("out", 0)), "err_bytes": int(told.get("err", 0))}
         prefix = Prefix(stdout=out, stderr=err, **sizes)
         stage, reads = str(told.get("stage", ""))[:200], int(told.get("reads", 0))
@@ -191,7 +197,7 @@ class Twins:
                 answer, fds = {"is": "over"}, []
             finally:
                 self._num_waking -= 1
-            if answer.get("is") == "awake" and fds and answer.get("pid") in reaping.children():
+            if answer.get("is") == "awake" and fds and answer.get("pid") in self._reaper.adopted():
                 link = socket.socket(fileno=fds[0])
                 return Awake(pid=int(answer["pid"]), link=link, stage=twin.stage, prefix=twin.prefix)
             for fd in fds:
@@ -266,7 +272,7 @@ class Twins:
         return max((twin.num_modules for twins in self._twins.values() for twin in twins), default=0)
 
     def _watch(self, local_rank: int, twin: Twin) -> None:
-        if twin.pid not in reaping.children():  # whatever it says: only what is ours is ever signalled
+        if twin.pid not in self._reaper.adopted():  # whatever it says: neither a stranger nor a rank is ever taken for it
             twin.pid = 0
             self._drop(local_rank, twin)
             return
