@@ -308,7 +308,7 @@ class Node:
             reaper=self._reaper,
             on_frame=self._hearing.take,
             on_exit=self._on_exit,
-            is_parking=lambda: self._twins.is_waking,
+            is_parking=lambda: self._twins.is_forking,
             store_port=action.store_port,
         )
         self._group = group

@@ -27,6 +27,9 @@ from everstep.wire import local
 WAKE_S = 10.0
 """A twin answers within milliseconds; one that is starved or swapped out is not waited for."""
 
+APPEAR_S = 2.0
+"""A twin that was forked says so within milliseconds; where it does not, a fresh interpreter takes longer still."""
+
 IMPORT_S = 120.0
 MAX_TWINS = 4
 """Of one rank: an early one, a late one, and the same while they are replaced."""
@@ -73,6 +76,7 @@ class Twin:
         self.pid = 0
         self.num_modules = 0
         self.has_imported = False
+        self.told_at = time.monotonic()
         self.why_over = ""
         self._answers: asyncio.Queue[tuple[local.Frame, list[int]]] = asyncio.Queue()
         self._busy = asyncio.Lock()
@@ -102,6 +106,14 @@ class Twin:
                 return {"is": "over"}, []
             async with asyncio.timeout(timeout_s):
                 return await self._answers.get()
+
+    async def appear(self) -> None:
+        """It was forked a moment ago, or nothing is to be had of it."""
+        try:
+            async with asyncio.timeout(APPEAR_S):
+                await self.is_here.wait()
+        except TimeoutError:
+            return
 
     @property
     def is_busy(self) -> bool:
@@ -134,9 +146,13 @@ class Twins:
         self.ahead: Ahead | None = None
 
     @property
-    def is_waking(self) -> bool:
+    def is_forking(self) -> bool:
         """A process may have been forked of which we have not heard yet."""
-        return self._num_waking > 0
+        now = time.monotonic()
+        announced = (twin for twins in self._twins.values() for twin in twins)
+        return self._num_waking > 0 or any(
+            not twin.is_here.is_set() and now - twin.told_at < APPEAR_S for twin in (*announced, self._making) if twin
+        )
 
     def why_not(self, local_rank: int) -> str:
         """Why the rank could not go on from a twin now; empty if it could."""
@@ -187,6 +203,7 @@ class Twins:
                 self._drop(local_rank, twin)
                 why = "the program, its arguments or its variables are others now"
                 continue
+            await twin.appear()
             if twin.is_busy or not twin.is_here.is_set() or not twin.pid:
                 why = f"its twin ({twin.stage}) was not ready"
                 continue
@@ -272,7 +289,7 @@ class Twins:
         return max((twin.num_modules for twins in self._twins.values() for twin in twins), default=0)
 
     def _watch(self, local_rank: int, twin: Twin) -> None:
-        if twin.pid not in self._reaper.adopted():  # whatever it says: neither a stranger nor a rank is ever taken for it
+        if twin.pid not in self._reaper.adopted():  # whatever it says: no stranger and no rank is taken for it
             twin.pid = 0
             self._drop(local_rank, twin)
             return

@@ -34,8 +34,8 @@ def _begin() -> None:
         from everstep.worker.parking import begin
     finally:
         sys.path.remove(root)
-    sys.modules.pop("__future__", None)
     begin.begin(int(link), int(agent), is_spare=is_spare)
+    sys.modules.pop("__future__", None)
 
 
 def _hand_over() -> None:
