@@ -31,6 +31,9 @@ OURS = re.compile(
     rb"^(?:[WIE]\d{4} |everstep|  \d+ node|\d\d:\d\d:\d\d |  [\d.]+m?s, |  everstep |\s*$).*\n?", re.MULTILINE
 )
 
+AFTER_OUR_LINES = "import time; time.sleep(1.5)\n"
+"""A line of ours in the middle of one of the program's begins a line of its own, which is no byte of the program's."""
+
 WAIT = """
 import os, time
 from pathlib import Path
@@ -100,7 +103,7 @@ def run(launcher: tuple[str, ...], folder: Path, text: str, *flags: str, stdin: 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_rank_through_pipes_is_the_same_bytes(tmp_path, name):
     told = [
-        run(launcher, tmp_path / str(n), PROGRAMS[name], stdin=b"typed\nlines")
+        run(launcher, tmp_path / str(n), AFTER_OUR_LINES + PROGRAMS[name], stdin=b"typed\nlines")
         for n, launcher in enumerate((TORCHRUN, EVERSTEP))
     ]
     assert told[0] == told[1]

@@ -126,7 +126,7 @@ TOLD = """
 import json, os, sys
 names = sorted(n for n in os.environ if n.startswith(("TORCHELASTIC", "MASTER", "LOCAL", "GROUP", "ROLE", "CUDA_VIS")))
 names += ["RANK", "WORLD_SIZE", "OMP_NUM_THREADS"]
-sys.stdout.write("told " + json.dumps([{n: os.environ.get(n) for n in names}, sys.argv[1:]]) + "\n")  # at once
+sys.stdout.write("told " + json.dumps([{n: os.environ.get(n) for n in names}, sys.argv[1:]]) + "\\n")
 """
 
 
