@@ -118,7 +118,7 @@ def test_code_is_changed_while_the_job_trains_and_taken_back_when_it_fails(launc
     taken = job.update("--code", ".", "--urgent")
     assert "v3" in taken.stdout
     job.run.until("v3 taken back", lambda: ("v3", Stage.ROLLED_BACK) in job.stages())
-    job.until_said("second", job.generation)
+    job.until_said("second")
     assert job.run.agent_pid() == agent
     listed = job.update()
     assert "* v2" in listed.stdout

@@ -74,6 +74,41 @@ def test_ranks_that_write_in_turn_are_shown_in_turn(tmp_path, screen):
     assert screen.streams[1] == b"first\nsecond\n"
 
 
+@pytest.mark.parametrize("look", ["wait", "poll"])
+def test_who_comes_late_shows_lines_in_turn_all_the_same(tmp_path, screen, look):
+    following = tail(tmp_path, screen)
+    for rank in (0, 1):
+        write(tmp_path, rank, "")
+    following.poll()
+    for turn in range(30):
+        for rank in (1, 0):
+            write(tmp_path, rank, f"{turn} {rank}\n")
+    write(tmp_path, 1, "no line end")
+    following.wait(10) if look == "wait" else following.poll()
+    lines = [f"{turn} {rank}" for turn in range(30) for rank in (1, 0)]
+    assert screen.streams[1].decode().split("\n") == [*lines, "no line end"]
+
+
+def test_what_was_written_before_the_first_look_is_shown_in_the_order_of_its_time(tmp_path, screen):
+    following = tail(tmp_path, screen)
+    write(tmp_path, 1, "first\n")
+    time.sleep(0.02)  # the grain of a file's time
+    write(tmp_path, 0, "second\n")
+    following.poll()
+    assert screen.streams[1] == b"first\nsecond\n"
+
+
+def test_a_new_rank_ends_a_wait(tmp_path, screen):
+    following = tail(tmp_path, screen)
+    write(tmp_path, 0, "")
+    following.poll()
+    threading.Timer(0.05, write, (tmp_path, 1, "now")).start()
+    began = time.monotonic()
+    while not screen.streams[1] and time.monotonic() - began < 10:
+        following.wait(20)
+    assert (screen.streams[1], time.monotonic() - began < 5) == (b"now", True)
+
+
 def test_output_goes_on_after_a_child_has_opened_dev_stdout(tmp_path, screen):
     following = tail(tmp_path, screen)
     write(tmp_path, 0, "much that came before\n")

@@ -11,7 +11,7 @@ import struct
 import time
 from pathlib import Path
 
-_MODIFIED = 0x2
+_MODIFIED, _ENTRY_CAME = 0x2, 0x100 | 0x80  # IN_MODIFY, IN_CREATE | IN_MOVED_TO
 _EVENT = struct.Struct("iIII")
 _BUSY_CHANGES, _BUSY_S = 200, 0.02
 """More changes than these in a second are taken together: looking costs the ranks' processors."""
@@ -28,9 +28,17 @@ class Changes:
 
     def add(self, path: Path, key: object) -> None:
         """Tell of this file from now on. Where that fails it is looked at all the same, now and then."""
-        number = self._libc.inotify_add_watch(self._fd, os.fsencode(path), _MODIFIED) if self._fd >= 0 else -1
+        self._watch(path, _MODIFIED, key)
+
+    def add_folder(self, path: Path, key: object) -> bool:
+        """Tell when something new lies in this folder; False if there is no such folder yet."""
+        return self._watch(path, _ENTRY_CAME, key)
+
+    def _watch(self, path: Path, what: int, key: object) -> bool:
+        number = self._libc.inotify_add_watch(self._fd, os.fsencode(path), what) if self._fd >= 0 else -1
         if number >= 0:
             self._keys[number] = key
+        return number >= 0
 
     def clear(self) -> None:
         for number in self._keys:
@@ -42,10 +50,11 @@ class Changes:
         os.eventfd_write(self._wake, 1)
 
     def wait(self, timeout_s: float) -> list[object]:
-        """Keys of the files that changed, the first one first; none when the time is over."""
+        """Keys of the files that changed, the first one first, one as often as others came between; none when the time
+        is over."""
         self._rest_if_busy()
         ready, _, _ = select.select([self._wake, *([self._fd] if self._fd >= 0 else [])], [], [], timeout_s)
-        return self._read() if self._fd in ready else []
+        return self.take() if self._fd in ready else []
 
     def _rest_if_busy(self) -> None:
         now = time.monotonic()
@@ -55,15 +64,17 @@ class Changes:
         if self._num_looks > _BUSY_CHANGES:
             time.sleep(_BUSY_S)
 
-    def _read(self) -> list[object]:
+    def take(self) -> list[object]:
+        """As `wait`, what is there now."""
         try:
             data = os.read(self._fd, 64 << 10)
         except OSError:
             return []
-        found: dict[object, None] = {}
+        found: list[object] = []
         while len(data) >= _EVENT.size:
             number, _, _, length = _EVENT.unpack_from(data)
             data = data[_EVENT.size + length :]
-            if number in self._keys:
-                found[self._keys[number]] = None
-        return list(found)
+            key = self._keys.get(number)
+            if key is not None and (not found or found[-1] != key):
+                found.append(key)
+        return found

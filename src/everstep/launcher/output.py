@@ -19,6 +19,8 @@ from everstep.launcher.teed import PATIENCE_S, TeedLines
 from everstep.model.spec import STDERR, STDOUT
 
 _CHUNK_BYTES = 256 << 10
+_MAX_LOOKS = 4
+_FOLDER = "folder"  # the key of all folders
 _BOTH = (STDOUT, STDERR)
 
 Write = Callable[[int, bytes], None]  # 1: stdout, 2: stderr
@@ -43,27 +45,48 @@ class OutputTail:
     _generation: int = -1
     _files: dict[tuple[int, int], _File] = field(default_factory=dict)  # by rank and stream
     _changes: Changes = field(default_factory=Changes)
+    _folders: set[Path] = field(default_factory=set)  # watched
 
     def wait(self, timeout_s: float) -> None:
         """Show what ranks write meanwhile, as they write it; returns when the time is over, or something was shown."""
         changed = self._changes.wait(timeout_s)
-        self._copy(self._files[key] for key in changed if key in self._files)
+        if _FOLDER in changed or _FOLDER in self._copy_in_turn(changed):
+            self.poll(changed)
 
     def wake(self) -> None:
         self._changes.wake()
 
-    def poll(self) -> None:
-        """Show what has come since the last call."""
-        newer = self._newest_generation()
-        while self._generation < newer:
+    def poll(self, changed: Iterable[object] = ()) -> None:
+        """Show what has come since the last call, also what no event told of; `changed`: events already taken."""
+        events = list(changed)
+        while True:
+            self._open_generations()
+            unread = self._with_more()
+            events += self._changes.take()
+            events = self._copy_in_turn([key for key in unread if key not in events] + events)
+            if _FOLDER not in events:
+                break
+            events = []
+        self._show_rests()
+
+    def _open_generations(self) -> None:
+        self._watch_folder(self.shown.log_dir)
+        while self._generation < self._newest_generation():
             self._finish_generation()
+            self._watch_folder(self.shown.log_dir)
             self._generation += 1
-            if self._generation < newer:
-                self._open_files()
+            self._open_files()
         if self._generation >= 0:
             self._open_files()
-            self._copy(self._files.values())
-            self._show_rests()
+
+    def _with_more(self) -> list[object]:
+        """Files with something unread, the one first that was written to first."""
+        found = []
+        for key, file in self._files.items():
+            status = os.fstat(file.fd)
+            if status.st_size != os.lseek(file.fd, 0, os.SEEK_CUR):
+                found.append((status.st_mtime_ns, key))
+        return [key for _, key in sorted(found)]
 
     def skip_existing(self) -> None:
         """Begin behind the generations of earlier attempts; call it before the first poll."""
@@ -83,14 +106,22 @@ class OutputTail:
         numbers = [int(name[4:]) for name in names if name.startswith("gen-") and name[4:].isdigit()]
         return max(numbers, default=self._generation)
 
+    def _watch_folder(self, path: Path) -> None:
+        """So that what is new there is seen before anything is written to it."""
+        if path not in self._folders and self._changes.add_folder(path, _FOLDER):
+            self._folders.add(path)
+
     def _open_files(self) -> None:
+        folder = self.shown.log_dir / f"gen-{self._generation}"
+        self._watch_folder(folder)
         for rank in range(self.shown.world_size):
             bits = self.shown.streams(rank)
+            if bits:
+                self._watch_folder(folder / f"rank-{rank}")
             for stream, name in ((STDOUT, STDOUT_NAME), (STDERR, STDERR_NAME)):
                 if stream not in self.streams or not bits & stream or (rank, stream) in self._files:
                     continue
-                path = self.shown.log_dir / f"gen-{self._generation}" / f"rank-{rank}" / name
-                self._open(path, rank, stream)
+                self._open(folder / f"rank-{rank}" / name, rank, stream)
 
     def _open(self, path: Path, rank: int, stream: int) -> None:
         if is_other_name(path):
@@ -105,10 +136,39 @@ class OutputTail:
             self._duplicate(self._files[rank, stream], [])
         self._changes.add(path, (rank, stream))
 
+    def _copy_in_turn(self, changed: list[object]) -> list[object]:
+        """Of several that were written to before we came: what each wrote, and in which order they took turns, but not
+        how much at a time. So one line each turn, and in its last turn the rest. A rank that writes a line at a time
+        is shown where it belongs. Returns all events."""
+        unread = dict.fromkeys(changed, b"")
+        for _ in range(_MAX_LOOKS):
+            for key in unread:
+                if key in self._files:
+                    unread[key] += self._take(self._files[key])
+            more = self._changes.take()
+            if not more:
+                break
+            changed = changed + more
+            unread = dict.fromkeys(changed, b"") | unread
+        sizes = {key: len(data) for key, data in unread.items()}
+        for number, key in enumerate(changed):
+            data = unread.get(key, b"")
+            end = data.find(b"\n") + 1 if key in changed[number + 1 :] else len(data)
+            unread[key] = data[end or len(data) :]
+            if data:
+                self._show(self._files[key], data[: end or len(data)])
+        self._copy(self._files[key] for key, size in sizes.items() if size >= _CHUNK_BYTES)
+        return changed
+
+    def _take(self, file: _File) -> bytes:
+        data = _read(file.fd)
+        if data:
+            file.grew_at = time.monotonic()
+        return data
+
     def _copy(self, files: Iterable[_File]) -> None:
         for file in files:
-            while data := _read(file.fd):
-                file.grew_at = time.monotonic()
+            while data := self._take(file):
                 self._show(file, data)
                 if len(data) < _CHUNK_BYTES:
                     break
@@ -139,6 +199,7 @@ class OutputTail:
                 self._show_lines(file, file.teed.finish())
             os.close(file.fd)
         self._changes.clear()
+        self._folders.clear()
         self._files.clear()
 
     def _duplicate(self, file: _File, lines: list[str]) -> None:
