@@ -43,7 +43,7 @@ class OutputTail:
     write: Write
     streams: tuple[int, ...] = _BOTH
     _generation: int = -1
-    _files: dict[tuple[int, int], _File] = field(default_factory=dict)  # by rank and stream
+    _files: dict[object, _File] = field(default_factory=dict)  # by rank and stream
     _changes: Changes = field(default_factory=Changes)
     _folders: set[Path] = field(default_factory=set)  # watched
 
@@ -140,36 +140,38 @@ class OutputTail:
         """Of several that were written to before we came: what each wrote, and in which order they took turns, but not
         how much at a time. So one line each turn, and in its last turn the rest. A rank that writes a line at a time
         is shown where it belongs. Returns all events."""
-        unread = dict.fromkeys(changed, b"")
+        unread = {key: self._take(key) for key in dict.fromkeys(changed)}
         for _ in range(_MAX_LOOKS):
-            for key in unread:
-                if key in self._files:
-                    unread[key] += self._take(self._files[key])
             more = self._changes.take()
             if not more:
                 break
             changed = changed + more
-            unread = dict.fromkeys(changed, b"") | unread
-        sizes = {key: len(data) for key, data in unread.items()}
-        for number, key in enumerate(changed):
-            data = unread.get(key, b"")
-            end = data.find(b"\n") + 1 if key in changed[number + 1 :] else len(data)
-            unread[key] = data[end or len(data) :]
+            for key in dict.fromkeys(more):
+                unread[key] = unread.get(key, b"") + self._take(key)
+        is_much = [key for key, data in unread.items() if len(data) >= _CHUNK_BYTES]
+        last_turn = {key: turn for turn, key in enumerate(changed)}
+        for turn, key in enumerate(changed):
+            line_end = unread[key].find(b"\n") + 1
+            end = line_end if line_end and turn < last_turn[key] else len(unread[key])
+            data, unread[key] = unread[key][:end], unread[key][end:]
             if data:
-                self._show(self._files[key], data[: end or len(data)])
-        self._copy(self._files[key] for key, size in sizes.items() if size >= _CHUNK_BYTES)
+                self._show(self._files[key], data)
+        self._copy(is_much)
         return changed
 
-    def _take(self, file: _File) -> bytes:
-        data = _read(file.fd)
-        if data:
+    def _take(self, key: object) -> bytes:
+        """What comes next of this file, if it is one."""
+        file = self._files.get(key)
+        data = b"" if file is None else _read(file.fd)
+        if file is not None and data:
             file.grew_at = time.monotonic()
         return data
 
-    def _copy(self, files: Iterable[_File]) -> None:
-        for file in files:
-            while data := self._take(file):
-                self._show(file, data)
+    def _copy(self, keys: Iterable[object]) -> None:
+        """All that is there of each."""
+        for key in keys:
+            while data := self._take(key):
+                self._show(self._files[key], data)
                 if len(data) < _CHUNK_BYTES:
                     break
 
@@ -193,7 +195,7 @@ class OutputTail:
                 self._show_lines(file, file.teed.rest())
 
     def _finish_generation(self) -> None:
-        self._copy(self._files.values())
+        self._copy(self._files)
         for file in self._files.values():
             if file.teed is not None:
                 self._show_lines(file, file.teed.finish())
