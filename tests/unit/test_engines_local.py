@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from everstep.engines import local
+from everstep.engines.children import Ended
 from everstep.engines.keeper import Keeper
 from everstep.engines.local import LocalEngine
 from everstep.engines.protocol import NoNodeError
@@ -86,5 +87,34 @@ def test_racks_are_dealt_in_turn_also_in_a_later_attempt(tmp_path, racks, dealt)
         assert processes.started == ["n7", "n8", "n9", "n10"]
         told = [argv[argv.index("--rack") + 1] if "--rack" in argv else None for argv in processes.argv]
         assert told == dealt
+
+    asyncio.run(play())
+
+
+def test_who_asks_gets_what_was_prepared_and_then_new_ones(tmp_path):
+    async def play():
+        processes = Processes()
+        engine = engine_of(tmp_path, processes)
+        engine.prepare(2)
+        assert processes.started == ["n0", "n1"]
+        for request in ("r1", "r2", "r2"):
+            engine.acquire(request)
+        assert processes.started == ["n0", "n1"]
+        engine.acquire("r3")
+        assert processes.started == ["n0", "n1", "n2"]
+
+    asyncio.run(play())
+
+
+def test_the_end_of_a_prepared_one_that_nobody_has_asked_for_is_no_loss(tmp_path):
+    async def play():
+        processes = Processes()
+        engine = engine_of(tmp_path, processes)
+        lost = []
+        engine.watch(lost.append)
+        engine.prepare(1)
+        await engine._after_end(SimpleNamespace(name="n0", pid=1, started_at=0.0), Ended(at=100.0, code=0))
+        engine.acquire("r1")
+        assert (processes.started, lost) == (["n0", "n1"], [])
 
     asyncio.run(play())

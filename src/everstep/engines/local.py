@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 
@@ -70,6 +71,7 @@ class LocalEngine:
         self._disturbed: dict[str, asyncio.TimerHandle] = {}  # node that is cut or frozen -> when it is not any more
         self._agents: dict[str, Child] = {}
         self._requests: set[str] = set()
+        self._ready: deque[str] = deque()  # started, not asked for yet
         self._released: set[str] = set()
         self._vanished: set[str] = set()  # lost on request, with their memory
         self._lost: list[str] = []  # nodes whose kept memory has no new holder yet
@@ -86,6 +88,9 @@ class LocalEngine:
         if request in self._requests or self._is_ending:
             return
         self._requests.add(request)
+        if self._ready:
+            self._ready.popleft()  # it joins, or has
+            return
         node = f"n{self._next_number}"
         self._next_number += 1
         delay_s = _BACK_OFF_S[min(self._num_early_ends, len(_BACK_OFF_S) - 1)]
@@ -95,6 +100,18 @@ class LocalEngine:
             self._later(self._start_later(node, request, delay_s))
         else:
             self._start(node, request)
+
+    def prepare(self, number: int) -> None:
+        """Start the agents that will be asked for first, so that they load while the controller does."""
+        for _ in range(number):
+            node = f"n{self._next_number}"
+            self._next_number += 1
+            try:
+                self._start(node, "")
+            except NoNodeError as error:
+                log.warning("%s; it will be asked for", error)
+                return
+            self._ready.append(node)
 
     def release(self, node: str) -> None:
         agent = self._agents.get(node)
@@ -254,7 +271,9 @@ class LocalEngine:
         if self._is_ending:
             return
         kept = self._pass_on_memory(node)
-        if node not in self._released:
+        if node in self._ready:
+            self._ready.remove(node)  # who asks gets another one
+        elif node not in self._released:
             reason = _why_lost(ended) or f"its agent ended ({ended}) after {lived_s:.1f} s; see nodes/{node}/agent.log"
             loss = Loss(node=node, at=ended.at, reason=reason, exit_code=ended.code, signal=ended.signal, kept=kept)
             self._on_loss(loss)

@@ -65,6 +65,18 @@ def bind(port: int, flag: str, host: str = "127.0.0.1") -> socket.socket:
     return sock
 
 
+def crowded(num_ranks: int) -> str:
+    """More ranks than GPUs is legal, and hardly ever meant. Imports torch where there may be a GPU."""
+    if not any(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/kfd").exists():
+        return ""
+    import torch
+
+    num_gpus = torch.cuda.device_count()
+    if not 0 < num_gpus < num_ranks:
+        return ""
+    return f"{num_ranks} ranks on {num_gpus} GPU{'s' if num_gpus > 1 else ''}: several ranks share one"
+
+
 def _check_script(path: Path) -> None:
     if not path.exists():
         raise ConfigError(f"script not found: {path}")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from everstep.errors import ConfigError
+from everstep.launcher.torch_parts import part
 
 OUR_FLAGS = (
     "--local-nodes",
@@ -35,7 +36,7 @@ _LOCAL_NODES = "nodes of the job on this machine, each with --nproc-per-node ran
 def parser() -> argparse.ArgumentParser:
     """torchrun's parser plus ours. Raises ConfigError when torch is not installed."""
     try:
-        from torch.distributed.run import get_args_parser
+        get_args_parser = part("torch.distributed.run", "get_args_parser")
     except ImportError as error:
         raise ConfigError(
             f"everstep run needs PyTorch, which this Python cannot import ({error}). "

@@ -107,7 +107,7 @@ def _supervise(
             tail.skip_existing()
         narration.skip_existing()
     terminal.start(*tails)
-    copying = threading.Thread(target=_copy_code, args=(prepared, terminal), name="everstep-code", daemon=True)
+    copying = threading.Thread(target=_beside_the_start, args=(prepared, terminal), name="everstep-code", daemon=True)
     copying.start()
     end = End(exit_code=1, outcome="failed", why="the launcher failed")
 
@@ -158,8 +158,10 @@ def _tails(shown: Shown, terminal: Terminal, *, is_one: bool) -> tuple[OutputTai
     return tuple(OutputTail(shown, terminal.write, streams) for streams in groups)
 
 
-def _copy_code(prepared: Prepared, terminal: Terminal) -> None:
-    """Beside the start, and behind it: of lower priority than the ranks."""
+def _beside_the_start(prepared: Prepared, terminal: Terminal) -> None:
+    """What takes long and nothing waits for; of lower priority than the ranks."""
+    if crowded := checks.crowded(prepared.file.spec.world_size):
+        terminal.say(crowded)
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
     spec = prepared.file.spec

@@ -20,6 +20,7 @@ from everstep.errors import ConfigError
 from everstep.journal.runs import LATEST
 from everstep.launcher import leftovers, torchrun
 from everstep.launcher.checkpoints import Wanted, resolve_checkpoints, useless
+from everstep.launcher.torch_parts import part
 from everstep.model.spec import Launch, Mode
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
@@ -75,7 +76,7 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     nproc = torchrun.ranks_per_node(given.nproc_per_node)
     wanted = resolve_checkpoints(vars(given), environ, file.get("checkpoint", {}))
     joining = f"--nnodes {given.nnodes}: other machines cannot join yet; MIN is used" if most > least else ""
-    said = tuple(each for each in (joining, _crowded(num_slots * nproc), useless(vars(given), wanted)) if each)
+    said = tuple(each for each in (joining, useless(vars(given), wanted)) if each)
     return Settings(
         program=given.training_script,
         args=tuple(given.training_script_args),
@@ -213,24 +214,12 @@ def _store(given: argparse.Namespace) -> tuple[str, int]:
     torchrun would find a free port."""
     is_static = not given.standalone and given.rdzv_backend == "static"
     if is_static and given.rdzv_endpoint:
-        from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
-
-        host, endpoint_port = parse_rendezvous_endpoint(given.rdzv_endpoint, 0)
+        host, endpoint_port = part(torchrun.RENDEZVOUS, "parse_rendezvous_endpoint")(given.rdzv_endpoint, 0)
         return str(host), int(endpoint_port)
     port = _port("master-port", given.master_port or 0)
     if is_static and given.master_port is not None:
         return given.master_addr or "127.0.0.1", port
     return given.local_addr or "localhost", 0
-
-
-def _crowded(num_ranks: int) -> str:
-    """More ranks than GPUs is legal, and hardly ever meant."""
-    import torch
-
-    num_gpus = torch.cuda.device_count()
-    if not 0 < num_gpus < num_ranks:
-        return ""
-    return f"{num_ranks} ranks on {num_gpus} GPU{'s' if num_gpus > 1 else ''}: several ranks share one"
 
 
 def _mode(value: object) -> Mode:

@@ -54,6 +54,8 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_streams(redirects: str, tee: str, nproc: int) -> None:
     """Raises ConfigError for what torchrun does not take."""
+    if redirects == tee == "0":
+        return  # torch need not be imported for it
     from torch.distributed.elastic.multiprocessing.api import Std, to_map
 
     try:

@@ -1,5 +1,7 @@
 """One key-value store per generation, in this process: workers come and go, the store they meet in does not.
 
+The first one's port is told at once, and torch is imported beside the ranks' own start: who connects meanwhile waits.
+
 A store of its own for every generation means that no key is stale. All of them have the same port, as under torchrun: a
 firewall, a script that was told the port, and a rank that was made ready ahead of time count on it. So the older one is
 closed first; it is asked for only when no rank of the older generation lives. It listens where the nodes are, nowhere
@@ -9,6 +11,8 @@ else: on loopback, or on a switch that nothing outside of this machine reaches, 
 import datetime
 import logging
 import socket
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from everstep.engines.network import Network, is_of_its_own
@@ -18,6 +22,7 @@ from everstep.launcher.settings import Settings
 
 _TIMEOUT = datetime.timedelta(seconds=30)
 _BACKLOG = 2048
+_IMPORT_LIMIT_S = 30.0
 
 _LOOPBACK = ("localhost", "127.0.0.1")
 
@@ -63,16 +68,39 @@ class Stores:
         self._is_fixed = is_fixed
         self._generation = -1
         self._store: Any = None
+        self._opening: threading.Thread | None = None
 
-    def open(self, generation: int) -> tuple[str, int]:
-        """Host and port; the same ones when asked again. Closes the one before. Raises OSError or RuntimeError."""
-        if generation > self._generation or self._store is None:
+    def open(self, generation: int, on_failure: Callable[[Exception], None]) -> tuple[str, int]:
+        """Host and port; the same ones when asked again. Closes the one before. Raises OSError or RuntimeError, or
+        calls `on_failure`, from another thread, when that comes out later."""
+        if self._first is not None and self._opening is None:
+            self._opening = threading.Thread(
+                target=self._open_first, args=(on_failure,), name="everstep-store", daemon=True
+            )
+            self._generation = generation
+            self._opening.start()
+        elif generation > self._generation or not self._is_there():
+            self._wait()
             self._store = None  # the last reference: the server thread ends, the port is free
             self._store = self._network.call(self._make)
             self._generation = generation
         return self._told_host, self._address[1]
 
+    def _open_first(self, on_failure: Callable[[Exception], None]) -> None:
+        try:
+            self._store = self._network.call(self._make)
+        except Exception as error:
+            on_failure(error)
+
+    def _is_there(self) -> bool:
+        return self._store is not None or (self._opening is not None and self._opening.is_alive())
+
+    def _wait(self) -> None:
+        if self._opening is not None:
+            self._opening.join(_IMPORT_LIMIT_S)
+
     def close(self) -> None:
+        self._wait()  # an interpreter that ends in the middle of an import may crash
         self._store = None
         if self._first is not None:
             self._first.close()

@@ -21,6 +21,7 @@ from everstep.engines.keeper import Keeper
 from everstep.engines.local import LocalEngine
 from everstep.engines.network import Network, is_of_its_own
 from everstep.engines.protocol import Engine, Loss, NoNodeError
+from everstep.errors import ConfigError
 from everstep.launcher import leftovers
 from everstep.launcher.governor import Governor
 from everstep.launcher.rundir import Prepared
@@ -135,6 +136,8 @@ class Supervisor:
             self._link.report(self._prepared.found)
         try:
             self._governor.start()
+            if self._prepared.file.attempt == 1:
+                self._engine.prepare(self._prepared.file.spec.num_slots)
             return await self._end
         finally:
             await self._end_everything()
@@ -180,13 +183,23 @@ class Supervisor:
             self._link.report(DrillFailed(at=time.time(), drill=action.drill, why=str(error)))
 
     def _open_store(self, generation: int) -> None:
+        def on_failure(error: Exception) -> None:  # in another thread
+            self._loop.call_soon_threadsafe(self._on_no_store, generation, error)
+
         try:
-            host, port = self._stores.open(generation)
-        except (OSError, RuntimeError) as error:
-            self._terminal.say(f"no store can be opened for generation {generation}: {error}; trying again")
-            self._loop.call_later(1.0, self._open_store, generation)
+            host, port = self._stores.open(generation, on_failure)
+        except (OSError, RuntimeError, ImportError) as error:
+            self._on_no_store(generation, error)
             return
         self._link.report(StoreOpened(at=time.time(), generation=generation, host=host, port=port))
+
+    def _on_no_store(self, generation: int, error: Exception) -> None:
+        if isinstance(error, ImportError):
+            why = f"torch cannot be imported: {error}"
+            self._finish(End(exit_code=ConfigError.exit_code, outcome="failed", why=why))
+            return
+        self._terminal.say(f"no store can be opened for generation {generation}: {error}; trying again")
+        self._loop.call_later(1.0, self._open_store, generation)
 
     def _on_loss(self, loss: Loss) -> None:
         self._link.report(NodeLost(**msgspec.structs.asdict(loss)))

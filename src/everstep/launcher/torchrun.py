@@ -9,12 +9,14 @@ import socket
 from collections.abc import Mapping
 
 from everstep.errors import ConfigError
+from everstep.launcher.torch_parts import part
 
 _LOCAL_HOSTS = ("", "localhost", "::1", "[::1]", "0.0.0.0")
 _BACKENDS = ("c10d", "static")
 _OTHER_BACKENDS = ("etcd", "etcd-v2")
 _ONE_MACHINE = "several machines are not supported yet"
 
+RENDEZVOUS = "torch.distributed.elastic.rendezvous.utils"
 SCHEDULER_SIZES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 
 
@@ -94,8 +96,7 @@ def _node_rank(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
 def _addresses(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
     if given.standalone:
         return  # torchrun ignores the endpoint then
-    from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
-
+    parse_rendezvous_endpoint = part(RENDEZVOUS, "parse_rendezvous_endpoint")
     try:
         host, port = parse_rendezvous_endpoint(given.rdzv_endpoint, -1)
     except ValueError as error:
@@ -111,10 +112,8 @@ def _addresses(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
 
 
 def _rendezvous(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
-    from torch.distributed.elastic.rendezvous.utils import _parse_rendezvous_config
-
     try:
-        _parse_rendezvous_config(given.rdzv_conf)
+        part(RENDEZVOUS, "_parse_rendezvous_config")(given.rdzv_conf)
     except ValueError as error:
         raise ConfigError(f"--rdzv-conf {given.rdzv_conf!r}: {error}") from error
     backend = given.rdzv_backend
