@@ -366,6 +366,56 @@ def test_what_is_no_part_of_a_step_does_not_make_steps_longer(apart):
     assert suspected.at < 106
 
 
+UNSEEN = {"last_step": None, "last_step_at": None}
+
+
+def after_long_steps(ranks: tuple[int, ...], times: int = 4) -> Job:
+    """Every ten seconds these ranks compute for a minute, and the others wait for them; its steps are not seen."""
+    job = Job()
+    job.changes = {0: dict(UNSEEN), 1: dict(UNSEEN)}
+    for number in range(times):
+        begin = 70.0 * number
+        job.stands_at = 1e9
+        job.until(begin + 10)
+        job.stands_at = begin + 10
+        for rank in ranks:
+            job.changes[rank] = {**UNSEEN, "device_s": 0.0, "stack_s": 0.5}
+        job.until(begin + 70)
+        job.changes = {0: dict(UNSEEN), 1: dict(UNSEEN)}
+    job.stands_at = 1e9
+    job.until(job.now + 20)
+    return job
+
+
+@pytest.mark.parametrize("ranks", [(0,), (0, 1)])
+def test_who_was_seen_to_compute_for_long_does_not_hide_who_has_no_reason(ranks):
+    job = after_long_steps(ranks)
+    job.stands_at = begin = job.now
+    (suspected,) = job.until(begin + 8)
+    assert suspected.at - begin < 6
+    assert suspected.window_s > 200, "what is usual here decides how long a doubtful one is left alone"
+
+
+@pytest.mark.parametrize("changes", [{}, {"phase": "evaluation"}, {"phase": "checkpoint"}])
+def test_who_is_stopped_is_looked_at_within_the_window_however_long_steps_take(changes):
+    job = after_long_steps((1,))
+    job.stands_at = begin = job.now
+    job.changes = {0: {**UNSEEN, **changes}, 1: {**UNSEEN, "state": "T", **changes}}
+    (suspected,) = job.until(begin + 10)
+    assert suspected.at - begin < 4
+    assert (suspected.ranks, suspected.why) == ((1,), "rank 1 is stopped")
+
+
+def test_who_is_stopped_while_the_job_stands_still_for_another_reason_is_news():
+    job = Job()
+    job.until(10)
+    job.stands_at, job.changes[0] = 10.0, {**OUTSIDE, "place": "train.py:88 upload"}
+    assert len(job.until(20)) == 1
+    job.state = standing(job)
+    job.changes[1] = {"state": "T"}
+    assert len(job.until(20 + AGAIN_S)) == 1
+
+
 def test_a_job_that_never_does_anything_but_evaluate_teaches_nothing_of_steps():
     job = Job(phase="evaluation")
     job.until(60)

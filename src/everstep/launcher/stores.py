@@ -22,7 +22,7 @@ from everstep.launcher.settings import Settings
 
 _TIMEOUT = datetime.timedelta(seconds=30)
 _BACKLOG = 2048
-_IMPORT_LIMIT_S = 30.0
+_THREAD_NAME = "everstep-store"
 
 _LOOPBACK = ("localhost", "127.0.0.1")
 
@@ -57,6 +57,12 @@ def _addresses(name: str) -> list[str]:
         return []
 
 
+def is_importing() -> bool:
+    """Whether torch is being imported for the first store: an interpreter that ends in the middle of that may crash, or
+    wait for it."""
+    return any(thread.name == _THREAD_NAME for thread in threading.enumerate())
+
+
 class Stores:
     def __init__(self, first: socket.socket, network: Network, told_host: str, *, is_fixed: bool = False) -> None:
         """`first`: listening socket for the first store. `network`: where nodes reach it. `told_host`: what ranks are
@@ -75,7 +81,7 @@ class Stores:
         calls `on_failure`, from another thread, when that comes out later."""
         if self._first is not None and self._opening is None:
             self._opening = threading.Thread(
-                target=self._open_first, args=(on_failure,), name="everstep-store", daemon=True
+                target=self._open_first, args=(on_failure,), name=_THREAD_NAME, daemon=True
             )
             self._generation = generation
             self._opening.start()
@@ -97,10 +103,10 @@ class Stores:
 
     def _wait(self) -> None:
         if self._opening is not None:
-            self._opening.join(_IMPORT_LIMIT_S)
+            self._opening.join()
 
     def close(self) -> None:
-        self._wait()  # an interpreter that ends in the middle of an import may crash
+        """Waits for nothing: see `is_importing`."""
         self._store = None
         if self._first is not None:
             self._first.close()

@@ -1,17 +1,18 @@
 """Does the job stand still? Feeds the agents' signals and the job's own step times to `analyzer.hang.judge`.
 
-It knows the newest signals of every node and how long steps take here; all of it is in memory only and learned anew by
-another controller. It judges only a complete, fresh look at all live ranks of a running generation: a node that is
-silent is somebody else's business, and what is not seen is not judged.
+It knows the newest signals of every node, and from `learned` how long steps take here; all of it is in memory only and
+learned anew by another controller. It judges only a complete, fresh look at all live ranks of a running generation: a
+node that is silent is somebody else's business, and what is not seen is not judged.
 """
 
 import logging
 import time
-from collections import deque
 
-from everstep.analyzer.hang import HangPolicy, HangVerdict, judge
+from everstep.analyzer.hang import HangPolicy, HangVerdict, judge, window_s
 from everstep.analyzer.signals import Phase as JobPhase
-from everstep.analyzer.signals import RankSample, Rhythm, WaitsOn
+from everstep.analyzer.signals import RankSample
+from everstep.analyzer.words import ranks_text, verb
+from everstep.controller.watches.learned import Learned, is_excused, moved_at, waits_on
 from everstep.core.patience import SEEN_STRETCH
 from everstep.core.policy import Policy
 from everstep.core.state import Phase, Standstill, State
@@ -25,22 +26,6 @@ FRESH_S = 3.0
 GAP_S = 3.0
 """Nobody looked for so long: the machine slept, its clock was set, or it is overloaded. Ages say nothing then until a
 window has passed under observation: after a sleep of ten seconds everything has been silent for ten seconds."""
-
-NUM_STEP_TIMES = 512
-MAX_REPEATED = 16
-"""A look that spans many short steps counts as so many steps of their mean."""
-
-MIN_PAUSE_S = 0.1
-"""Two looks at one moment differ by less."""
-
-LEAST_PHASE_S = 0.5
-"""Shorter evaluations and saves teach nothing: a save of some settings says nothing of the checkpoint to come."""
-
-NUM_PHASE_TIMES = 64
-
-NUM_APART = 64
-MOSTLY_APART = 0.9
-"""Of such a step nothing can be said."""
 
 AGAIN_S = 30.0
 """After a suspicion that came to nothing, unless the job has moved since. Twice as long after each further one: a hang
@@ -62,6 +47,9 @@ per rank, and nothing while no rank is quiet."""
 
 JUDGE_AT_LEAST_EVERY_S = 2.0
 
+STOPPED = "T"
+"""Letter of /proc/PID/stat; who is traced by a debugger has another."""
+
 MIN_SILENT = HangPolicy().min_silent
 MAX_SENTENCES = 64
 """Of so many silent ranks on record; the verdict names the culprit."""
@@ -73,13 +61,7 @@ class HangWatch:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._newest: dict[str, SignalsReported] = {}
-        self._steps: dict[int, tuple[int, float]] = {}  # rank -> newest step and when it was done
-        self._moved_at: dict[int, float] = {}  # rank without steps -> when it communicated last
-        self._step_s: deque[float] = deque(maxlen=NUM_STEP_TIMES)
-        self._evaluation_s: deque[float] = deque(maxlen=NUM_PHASE_TIMES)
-        self._checkpoint_s: deque[float] = deque(maxlen=NUM_PHASE_TIMES)
-        self._apart: deque[tuple[float, float]] = deque(maxlen=NUM_APART)  # when ranks did something else than steps
-        self._phases: dict[int, tuple[float | None, float | None]] = {}  # rank -> its last evaluation and save
+        self._learned = Learned()
         self._generation = -1
         self._suspected: dict[int, int | None] = {}  # rank -> its newest step when the job was suspected
         self._suspected_at = float("-inf")
@@ -109,16 +91,16 @@ class HangWatch:
         self._note_quiet(event)
         if before is not None and self._has_resumed(before, event):
             self._resumed_at = event.at
-        self._set_apart(before, event)
-        self._learn(event)
-        self._learn_phases(event)
+        self._learned.take(before, event)
         if state.phase is not Phase.RUNNING:
             return None
         if state.standstill is not None and (ended := self._ended(event, state, state.standstill)) is not None:
             return ended
-        if not self._may_suspect(event.at):
-            return None
+        if not self._policy.watch_hangs or self._is_blind(event.at):
+            return None  # signals come for the sake of slowness as well
         interval_s = min(JUDGE_AT_LEAST_EVERY_S, max(JUDGE_EVERY_S, self._judging_s / JUDGE_SHARE))
+        if not self._may_suspect(event.at):
+            interval_s = JUDGE_AT_LEAST_EVERY_S  # only to learn from
         if not self._quiet or abs(event.at - self._judged_at) < interval_s:
             return None  # clocks of nodes differ by a little, and may be set back by much
         self._judged_at, begun = event.at, time.perf_counter()
@@ -134,20 +116,40 @@ class HangWatch:
         if all(each.last_step is None and each.communication_s is None for each in signals):
             return None  # neither steps nor process groups: nobody knows what this program is doing
         is_over = 0 <= event.at - self._excused_at < self._policy.hang_window_s
-        if is_over and not any(map(_is_excused, signals)):  # while it lasts, the rule knows for how long it may
+        if is_over and not any(map(is_excused, signals)):  # while it lasts, the rule knows for how long it may
             return None  # after an evaluation of a minute everything has been silent for a minute
-        verdict = judge([_sample(each, event.at) for each in signals], self._rhythm(), self._rule())
+        may_suspect = self._may_suspect(event.at)
+        if may_suspect and (
+            stopped := [each.rank for each in signals if each.state == STOPPED and self._is_quiet(each)]
+        ):
+            return self._suspect_stopped(stopped, signals, event, state)
+        rule = self._rule()
+        verdict = judge([_sample(each, event.at) for each in signals], self._learned.rhythm(rule), rule)
         self._say(verdict)
-        if not verdict.hung or self._is_known(verdict, signals, event.at, state):
+        if any(each.computing or each.waiting for each in verdict.by_rank):
+            self._learned.note_reason(_stood_since(signals, event.at), event.at)
+        if not may_suspect or not verdict.hung or self._is_known(verdict, signals, event.at, state):
             return None
         if state.standstill is not None and (verdict.culprit is not None or not self._had_culprit):
             return None  # nothing is new about it
-        return self._suspect(verdict, signals, event)
+        usual_s = max(window_s(self._learned.usual, _phase(each.phase), rule) for each in signals)
+        return self._suspect(verdict, signals, event, usual_s)
+
+    def _suspect_stopped(
+        self, stopped: list[int], signals: list[Signals], event: SignalsReported, state: State
+    ) -> HangSuspected | None:
+        """However long steps take here: nobody goes on who is stopped."""
+        if state.standstill is not None and not self._had_culprit:
+            return None  # it is told already
+        why = f"{ranks_text(stopped)} {verb(stopped, 'is', 'are')} stopped"
+        least_s = self._policy.hang_window_s
+        verdict = HangVerdict(hung=True, ranks=tuple(stopped), window_s=least_s, why=why, by_rank=())
+        return self._suspect(verdict, signals, event, least_s)
 
     def _ended(self, event: SignalsReported, state: State, standing: Standstill) -> StandstillEnded | None:
         """Every rank has done something since. Asked of the signals alone: another controller can tell as well."""
         since = standing.since + MOVED_S
-        moved = [_moved_at(each, event.at) for each in self._complete(state, event.at)]
+        moved = [moved_at(each, event.at) for each in self._complete(state, event.at)]
         known = [at for at in moved if at is not None]
         if not known or min(known) <= since or self._told_end == standing.incident.id:
             return None
@@ -169,11 +171,12 @@ class HangWatch:
     def has_moved_on(self) -> bool:
         """Whether every rank has done a step since the suspicion."""
         return bool(self._suspected) and all(
-            rank in self._steps and self._steps[rank][0] != step for rank, step in self._suspected.items()
+            rank in self._learned.steps and self._learned.steps[rank][0] != step
+            for rank, step in self._suspected.items()
         )
 
     def _note_quiet(self, event: SignalsReported) -> None:
-        if any(map(_is_excused, event.signals)):
+        if any(map(is_excused, event.signals)):
             self._excused_at = event.at
         if any(map(self._is_quiet, event.signals)):
             self._quiet.add(event.node)
@@ -199,17 +202,15 @@ class HangWatch:
         self._generation = generation
         self._newest.clear()
         self._quiet.clear()
-        self._steps.clear()
-        self._moved_at.clear()
+        self._learned.begin()
         self._suspected = {}
         self._suspected_at = float("-inf")
         self._num_in_vain = 0
 
+    def _is_blind(self, at: float) -> bool:
+        return 0 <= at - self._blind_at < self._policy.hang_window_s or 0 <= at - self._resumed_at < RESUMED_S
+
     def _may_suspect(self, at: float) -> bool:
-        if not self._policy.watch_hangs:
-            return False  # signals come for the sake of slowness as well
-        if 0 <= at - self._blind_at < self._policy.hang_window_s or 0 <= at - self._resumed_at < RESUMED_S:
-            return False
         pause_s = min(MAX_AGAIN_S, AGAIN_S * 2.0 ** min(self._num_in_vain - 1, 16))
         return not -FRESH_S <= at - self._suspected_at < pause_s or self._has_lived()
 
@@ -224,60 +225,6 @@ class HangWatch:
             for each in event.signals
         )
 
-    def _set_apart(self, before: SignalsReported | None, event: SignalsReported) -> None:
-        """What is no part of a step makes no step longer: an evaluation of a minute every hundred steps, learned as a
-        long step, would hide hangs for four."""
-        if before is None or not (any(map(_is_excused, before.signals)) or any(map(_is_excused, event.signals))):
-            return
-        begun, ended = before.at, event.at
-        if self._apart and begun <= self._apart[-1][1]:  # also of other nodes
-            begun, ended = min(begun, self._apart[-1][0]), max(ended, self._apart.pop()[1])
-        self._apart.append((begun, ended))
-
-    def _apart_s(self, begun: float, ended: float) -> float:
-        return sum(max(0.0, min(ended, end) - max(begun, begin)) for begin, end in self._apart)
-
-    def _learn(self, event: SignalsReported) -> None:
-        """The slowest rank's time per step between this look and the one before."""
-        slowest_s, num_steps = 0.0, 0
-        for each in event.signals:
-            if each.last_step is None or each.last_step_at is None:
-                pause_s = self._pause_s(each, event.at)
-                slowest_s, num_steps = max(slowest_s, pause_s), max(num_steps, int(pause_s > 0))
-                continue
-            before = self._steps.get(each.rank)
-            self._steps[each.rank] = (each.last_step, each.last_step_at)
-            if before is not None and each.last_step > before[0] and each.last_step_at > before[1]:
-                done, all_s = each.last_step - before[0], each.last_step_at - before[1]
-                apart_s = self._apart_s(before[1], each.last_step_at)
-                step_s = (all_s - apart_s) / done
-                if step_s > slowest_s and apart_s < MOSTLY_APART * all_s:
-                    slowest_s, num_steps = step_s, done
-        self._step_s.extend([slowest_s] * min(num_steps, MAX_REPEATED))
-
-    def _pause_s(self, signals: Signals, at: float) -> float:
-        """Of a rank whose steps are not seen, how long it did not communicate until it did again; 0: it did not."""
-        moved_at, before = _moved_at(signals, at), self._moved_at.get(signals.rank)
-        if moved_at is None:
-            return 0.0
-        self._moved_at[signals.rank] = moved_at
-        if before is None or moved_at - before < MIN_PAUSE_S:
-            return 0.0
-        return max(0.0, moved_at - before - self._apart_s(before, moved_at))
-
-    def _learn_phases(self, event: SignalsReported) -> None:
-        """Evaluations and saves that came to their end since the look before; of a node, the longest."""
-        ended: tuple[list[float], list[float]] = ([], [])
-        for each in event.signals:
-            new = (each.evaluation_s, each.checkpoint_s)
-            before = self._phases.get(each.rank, (None, None))
-            self._phases[each.rank] = new
-            for values, now_s, before_s in zip(ended, new, before, strict=True):
-                if now_s is not None and now_s != before_s and now_s >= LEAST_PHASE_S:
-                    values.append(now_s)
-        for known, values in zip((self._evaluation_s, self._checkpoint_s), ended, strict=True):
-            known.extend(sorted(values)[-1:])
-
     def _complete(self, state: State, at: float) -> list[Signals]:
         """Of all live ranks; empty when some of them are not known or not fresh."""
         seen = {
@@ -289,17 +236,12 @@ class HangWatch:
         alive = [rank for rank, worker in state.workers.items() if worker.exit is None]
         return [seen[rank] for rank in alive] if all(rank in seen for rank in alive) else []
 
-    def _rhythm(self) -> Rhythm:
-        return Rhythm(
-            step_s=tuple(self._step_s),
-            evaluation_s=tuple(self._evaluation_s),
-            checkpoint_s=tuple(self._checkpoint_s),
-        )
-
     def _rule(self) -> HangPolicy:
         return HangPolicy(min_window_s=self._policy.hang_window_s, report_s=self._policy.hang_report_s)
 
-    def _suspect(self, verdict: HangVerdict, signals: list[Signals], event: SignalsReported) -> HangSuspected:
+    def _suspect(
+        self, verdict: HangVerdict, signals: list[Signals], event: SignalsReported, usual_s: float
+    ) -> HangSuspected:
         self._num_in_vain = 1 if self._has_lived() else self._num_in_vain + 1
         self._suspected = {each.rank: each.last_step for each in signals}
         self._suspected_at = event.at
@@ -309,7 +251,7 @@ class HangWatch:
             generation=event.generation,
             ranks=verdict.ranks,
             since=_stood_since(signals, event.at),
-            window_s=verdict.window_s,
+            window_s=usual_s,
             why=verdict.why,
             silent={each.rank: each.why for each in [v for v in verdict.by_rank if v.silent][:MAX_SENTENCES]},
             place=next((each.place for each in signals if each.rank == verdict.culprit), ""),
@@ -323,26 +265,14 @@ class HangWatch:
         self._said = kind
 
 
-def _is_excused(signals: Signals) -> bool:
-    """It says why it takes long."""
-    is_waiting = _waits_on(signals.waits_on) is not WaitsOn.NOTHING
-    return is_waiting or signals.paused or signals.phase != JobPhase.TRAIN
-
-
-def _moved_at(signals: Signals, at: float) -> float | None:
-    """When it did a step or communicated last; None: not known."""
-    communicated = None if signals.communication_s is None else at - signals.communication_s
-    return max((each for each in (signals.last_step_at, communicated) if each is not None), default=None)
-
-
 def _stood_since(signals: list[Signals], at: float) -> float:
     """The last sign of progress of any rank."""
-    return min(at, max((moved for each in signals if (moved := _moved_at(each, at)) is not None), default=at))
+    return min(at, max((moved for each in signals if (moved := moved_at(each, at)) is not None), default=at))
 
 
 def _sample(signals: Signals, at: float) -> RankSample:
-    moved_at = _moved_at(signals, at)  # a step without communication is progress as well
-    progress_s = None if signals.communication_s is None or moved_at is None else max(0.0, at - moved_at)
+    moved = moved_at(signals, at)  # a step without communication is progress as well
+    progress_s = None if signals.communication_s is None or moved is None else max(0.0, at - moved)
     return RankSample(
         rank=signals.rank,
         log_s=signals.log_s,
@@ -352,17 +282,10 @@ def _sample(signals: Signals, at: float) -> RankSample:
         phase=_phase(signals.phase),
         log_gap_s=signals.log_gap_s,
         paused=signals.paused,
-        waits_on=_waits_on(signals.waits_on),
+        waits_on=waits_on(signals.waits_on),
         waits_for=signals.waits_for,
         wait_left_s=signals.wait_left_s,
     )
-
-
-def _waits_on(name: str) -> WaitsOn:
-    try:
-        return WaitsOn(name)
-    except ValueError:  # of an agent that knows more
-        return WaitsOn.NOTHING
 
 
 def _phase(name: str) -> JobPhase:
