@@ -23,11 +23,6 @@ def is_stack_json(raw: object) -> bool:
     return isinstance(raw, list) and bool(raw) and isinstance(raw[0], dict) and {"frames", "pid"} <= raw[0].keys()
 
 
-def is_stack_text(text: str) -> bool:
-    head = text[:4000]
-    return bool(_PROCESS.search(head)) and "Thread " in text[:20_000]
-
-
 def from_json(raw: object) -> list[ProcessStack]:
     """Processes in the order in which they appear."""
     if not isinstance(raw, list):

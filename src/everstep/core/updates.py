@@ -126,10 +126,6 @@ def back_to(state: State) -> str:
     return trained[-1] if trained else ""
 
 
-def can_roll_back(turn: Turn) -> bool:
-    return not why_not_roll_back(turn)
-
-
 def why_not_roll_back(turn: Turn) -> str:
     """Empty if there is a version of the program to go back to."""
     if back_to(turn.state):

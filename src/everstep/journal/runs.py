@@ -48,10 +48,6 @@ class RunDir:
         return self.path / "controller.json"
 
     @property
-    def controller_log(self) -> Path:
-        return self.path / "controller.log"
-
-    @property
     def logs(self) -> Path:
         return self.path / "logs"
 
