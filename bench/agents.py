@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.controller.spec_file import SECRET_NAME, SpecFile, save_json
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.model.spec import RunSpec
 from everstep.wire.credentials import RunSecret
 from fleet import RANKS, Launcher, play

@@ -25,7 +25,7 @@ import torch
 
 import everstep
 from everstep.agent.board import Board
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.wire import local
 from everstep.worker import replicas, runtime
 from everstep.worker.board import BoardLine

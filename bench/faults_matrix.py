@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from everstep.core import drills
+from everstep.core.faults import drills
 from faults_run import POLL_S, StalledError, Training
 from launched import Launched, launched
 

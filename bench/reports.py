@@ -37,8 +37,8 @@ from everstep.controller.peers import Peer
 from everstep.controller.readiness import Selector, spare_collector
 from everstep.controller.spec_file import SpecFile
 from everstep.controller.thinning import RECORDS_PER_S
-from everstep.core.frozenmap import FrozenMap
-from everstep.core.policy import Policy
+from everstep.core.state.frozenmap import FrozenMap
+from everstep.core.state.policy import Policy
 from everstep.model import events
 from everstep.model.facts import Exit
 from everstep.model.record import Record

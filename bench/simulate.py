@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.simulate.costs import BYTEROBUST, MEASURED, Costs, with_changes
 from everstep.simulate.faults import LLAMA3
 from everstep.simulate.outcome import Outcome

@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from everstep.controller.spec_file import SpecFile, save_json
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.journal.reader import read_journal
 from everstep.model.events import NodeJoined, StoreOpened
 from everstep.model.spec import RunSpec

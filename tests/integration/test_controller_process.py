@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from real_controller import TIMEOUT_S, WANTED, FakePeer, Process, joined, opened, until
 
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.model.actions import AcquireNode, OpenStore, StartWorkers
 from everstep.model.events import ControllerStarted, MarksReported, NodeJoined, NodeLost, NodeSilent
 from everstep.model.facts import RankAccount

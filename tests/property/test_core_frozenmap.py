@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.core.frozenmap import FrozenMap, Names
+from everstep.core.state.frozenmap import FrozenMap, Names
 
 KEYS = st.integers(0, 70_000) | st.sampled_from([0, 1, 15, 16, 65_535, 65_536, 65_551])
 NAMES = st.sampled_from([f"n{number}" for number in range(40)]) | st.text(max_size=3)

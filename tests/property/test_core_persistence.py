@@ -5,9 +5,9 @@ journal is the state, and a run that is told to end ends within its notice.
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.core.holdings import newest_checkpoint
-from everstep.core.policy import Policy
-from everstep.core.state import Phase
+from everstep.core.restore.holdings import newest_checkpoint
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Phase
 from everstep.journal.fold import fold
 from everstep.model import actions, events
 from everstep.model.record import Header

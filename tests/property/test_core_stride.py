@@ -4,10 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep.core.check import check
-from everstep.core.policy import Policy
-from everstep.core.state import Phase, State
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Phase, State
+from everstep.core.state.stride import stride
 from everstep.core.step import step
-from everstep.core.stride import stride
 from everstep.model import events
 from everstep.model.facts import Exit, RankAccount, Started
 from everstep.model.spec import RunSpec

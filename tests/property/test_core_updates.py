@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.model import events
 from everstep.model.actions import StartWorkers, UpdateConcluded
 from everstep.model.spec import RunSpec

@@ -5,8 +5,8 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.core.policy import Policy
-from everstep.core.state import Phase, State
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Phase, State
 from everstep.goodput.figures import goodput_of
 from everstep.journal.fold import Fold
 from everstep.journal.history import history_of

@@ -1,6 +1,6 @@
 """A running generation on one node, for the watches of the controller."""
 
-from everstep.core.state import Member, Phase, Role, State, Worker
+from everstep.core.state.state import Member, Phase, Role, State, Worker
 
 
 def running(num_ranks: int) -> State:

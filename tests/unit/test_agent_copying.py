@@ -20,7 +20,7 @@ from everstep.agent.reaping import Reaper
 from everstep.agent.starting import Home
 from everstep.checkpoint import arena
 from everstep.checkpoint.transport import Pushed
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.model.actions import PersistSnapshot, PlaceBackups, StartWorkers
 from everstep.model.events import Event, SnapshotPersisted, WorkersFailedToStart
 from everstep.model.facts import Backup

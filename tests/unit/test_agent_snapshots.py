@@ -13,7 +13,7 @@ from everstep.agent.copies.saving import wants_save
 from everstep.agent.hearing import Hearing
 from everstep.agent.memory import Memory
 from everstep.checkpoint import arena
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.model import events
 from everstep.model.facts import RankAccount
 

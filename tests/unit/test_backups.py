@@ -1,6 +1,6 @@
 """When copies are placed, and again; what is said of those that cannot be safe. The brain alone."""
 
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.model import actions, events
 from everstep.model.actions import Action
 from everstep.model.facts import RankGroup

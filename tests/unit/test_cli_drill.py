@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from everstep.cli import drill as cli
-from everstep.core.drills import KINDS
+from everstep.core.faults.drills import KINDS
 from everstep.errors import ConfigError
 from everstep.model import actions as act
 from everstep.model.events import DrillRequested, TimerFired

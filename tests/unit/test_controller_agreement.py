@@ -7,8 +7,8 @@ from one_node import running
 from everstep.controller.watches.agreement import INTERVAL_S, AgreementWatch
 from everstep.controller.watches.digests import DigestWatch
 from everstep.controller.watches.together import Watches
-from everstep.core.policy import Policy
-from everstep.core.state import Worker
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Worker
 from everstep.model.events import AnomalyFound, DigestsReported, ReplicasAgreed
 from everstep.model.facts import Exit, RankDigest
 

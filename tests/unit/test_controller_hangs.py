@@ -9,10 +9,10 @@ from one_node import running
 from everstep.analyzer.exits import FaultFacts
 from everstep.controller.watches.hangs import AGAIN_S, MAX_AGAIN_S, HangWatch
 from everstep.controller.watches.together import Watches
-from everstep.core.frozenmap import FrozenMap
-from everstep.core.patience import Place
-from everstep.core.policy import Policy
-from everstep.core.state import Incident, Phase, Standstill, State, Worker
+from everstep.core.state.frozenmap import FrozenMap
+from everstep.core.state.place import Place
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Incident, Phase, Standstill, State, Worker
 from everstep.model.events import HangSuspected, SignalsReported, StandstillEnded
 from everstep.model.facts import Exit, Signals
 

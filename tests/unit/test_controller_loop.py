@@ -11,7 +11,7 @@ from everstep.controller.ledger import Ledger
 from everstep.controller.loop import Controller
 from everstep.controller.peers import Input
 from everstep.controller.spec_file import SpecFile
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.journal.reader import read_journal
 from everstep.model.events import (
     DigestsReported,

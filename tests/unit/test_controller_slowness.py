@@ -12,9 +12,9 @@ from everstep.controller.watches.clocks import WINDOW_S, Clocks
 from everstep.controller.watches.pace import Pace, _Value
 from everstep.controller.watches.slowness import FINE_S, SlownessWatch
 from everstep.controller.watches.together import Watches
-from everstep.core.policy import Policy
-from everstep.core.state import Incident, Member, Phase, Role, State, Worker
-from everstep.core.tally import Tally
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Incident, Member, Phase, Role, State, Worker
+from everstep.core.state.tally import Tally
 from everstep.model.events import RoundReported, SignalsReported
 from everstep.model.facts import RankRound, Signals
 from everstep.model.verdict import Confidence

@@ -2,12 +2,12 @@
 
 import pytest
 
-from everstep.core.course import Answer, Examination, ExamRound, FlowStage
-from everstep.core.exam_rounds import job_shape, judge, next_round, replay_layout
-from everstep.core.flow import TABLE, WORDS
-from everstep.core.frozenmap import FrozenMap
-from everstep.core.policy import Policy
-from everstep.core.state import Phase, State
+from everstep.core.decide.exam_rounds import job_shape, judge, next_round, replay_layout
+from everstep.core.decide.flow import TABLE, WORDS
+from everstep.core.state.course import Answer, Examination, ExamRound, FlowStage
+from everstep.core.state.frozenmap import FrozenMap
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Phase, State
 from everstep.errors import ConfigError
 from everstep.model import actions, events
 from everstep.model.facts import ExamKind, RankGroup

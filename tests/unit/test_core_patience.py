@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
-from everstep.core.patience import AGAIN, LIMIT_SLACK_S, Place, key_of, patience
-from everstep.core.policy import Policy
+from everstep.core.run.patience import AGAIN, LIMIT_SLACK_S, key_of, patience
+from everstep.core.state.place import Place
+from everstep.core.state.policy import Policy
 from everstep.model.verdict import Blame, Certainty, Confidence, Verdict
 
 DOUBT = Verdict(

@@ -1,7 +1,7 @@
 """What could only not be read is tried again, then left for this attempt; and a start that fetches may wait."""
 
-from everstep.core import rereading
-from everstep.core.policy import Policy
+from everstep.core.restore import rereading
+from everstep.core.state.policy import Policy
 from everstep.model import actions, events
 from everstep.model.actions import Action
 from everstep.model.spec import RunSpec

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from everstep.core.check import InvariantError, check
-from everstep.core.state import Phase
-from everstep.core.tally import Tally
-from everstep.core.worker import Worker
+from everstep.core.state.state import Phase
+from everstep.core.state.tally import Tally
+from everstep.core.state.worker import Worker
 from everstep.model.facts import Exit, RankAccount
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))

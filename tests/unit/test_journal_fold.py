@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.goodput.buckets import Bucket
 from everstep.goodput.figures import goodput_of
 from everstep.journal.fold import Fold, fold

@@ -1,6 +1,6 @@
 """What the view says of copies and checkpoints is what the brain has."""
 
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.journal.fold import fold
 from everstep.journal.kept import Kept
 from everstep.model import actions, events

@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstep.core.policy import preset
+from everstep.core.state.policy import preset
 from everstep.errors import ConfigError
 from everstep.launcher import options
 from everstep.launcher.run import signal_numbers

@@ -2,10 +2,10 @@
 
 import pytest
 
-from everstep.core import holdings
-from everstep.core.persistence import COMMIT_LIMIT_S, LIMIT_TIMER, SLACK_S
-from everstep.core.policy import Policy
-from everstep.core.state import Phase
+from everstep.core.restore import holdings
+from everstep.core.restore.persistence import COMMIT_LIMIT_S, LIMIT_TIMER, SLACK_S
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Phase
 from everstep.model import actions, events
 from everstep.model.actions import Action
 from everstep.model.facts import Checkpoint

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.core.placement import MOST_LOAD, Placement, place
+from everstep.core.restore.placement import MOST_LOAD, Placement, place
 from everstep.model.facts import RankGroup
 
 MAX_RANKS = 512

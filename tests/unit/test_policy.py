@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstep.core.policy import PRESETS, Policy, preset
+from everstep.core.state.policy import PRESETS, Policy, preset
 from everstep.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ from everstep.agent.ailments import Ailments
 from everstep.agent.examinees import Examinee
 from everstep.agent.examining import summed_up
 from everstep.agent.reaping import Ended
-from everstep.core.drills import why_bad_options
+from everstep.core.faults.drills import why_bad_options
 from everstep.model.actions import ExamineNode, Inject
 from everstep.model.facts import ExamKind
 from everstep.preflight.stoptime.compare import compare

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from everstep.core import racks
-from everstep.core.policy import Policy
-from everstep.core.state import Role
+from everstep.core.restore import racks
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Role
 from everstep.model.spec import RunSpec
 from everstep.testing.cluster import Cluster
 

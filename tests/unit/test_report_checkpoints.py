@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.journal.fold import fold
 from everstep.journal.view import RunView
 from everstep.model import events

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.journal.fold import fold
 from everstep.journal.view import RunView
 from everstep.model.record import Header

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from everstep.analyzer.words import fold
-from everstep.core import anomalies, hangs, recovery
+from everstep.core.decide import recovery
+from everstep.core.faults import anomalies, hangs
 from everstep.goodput.buckets import Bucket
 from everstep.knowledge.codes import CODES
 from everstep.report.ansi import PLAIN, Paint, Style, printable, style_for

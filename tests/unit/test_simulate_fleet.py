@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from everstep.cli.main import main
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError
 from everstep.simulate.costs import BYTEROBUST, MEASURED, Costs, scaled, with_changes
 from everstep.simulate.daly import expected_ettr, young_interval_s

@@ -3,7 +3,7 @@
 import pytest
 
 from everstep.cli.main import main
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.model.actions import Concluded, IncidentClosed
 from everstep.model.events import Diagnosed, StandstillEnded, TimerFired
 from everstep.model.record import Record

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from everstep.cli.main import main
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.model.actions import Finish
 from everstep.model.spec import RunSpec
 from everstep.simulate.whatif import what_if

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from everstep.core.drills import why_bad_options, why_unwatched
-from everstep.core.policy import Policy
+from everstep.core.faults.drills import why_bad_options, why_unwatched
+from everstep.core.state.policy import Policy
 from everstep.worker.drills import DrillRefusal, collectives, instances_of, loaded, parameters
 from everstep.worker.drills.interception import COLLECTIVES, Call, Interception
 from everstep.worker.drills.slow import BURST_S, Slowness

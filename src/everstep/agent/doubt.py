@@ -3,7 +3,7 @@
 It need not be lost. It may not have run for seconds (starved, stopped by hand, suspended), and perhaps nobody noticed,
 or all stood still together. Only the controller knows, so it is asked, on record. Until it has answered the ranks stand
 still, nothing is reported and no command carried out: whatever was decided meanwhile, nothing of this node happens
-beside it. Without an answer the ranks are ended. Called by `agent.main`; the answer is `core.membership`'s.
+beside it. Without an answer the ranks are ended. Called by `agent.main`; the answer is `core.faults.membership`'s.
 """
 
 import asyncio

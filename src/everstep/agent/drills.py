@@ -14,7 +14,7 @@ from pathlib import Path
 
 from everstep.agent.ailments import Ailments
 from everstep.agent.workers import Answers, Group, Worker
-from everstep.core.drills import ANOMALY_KINDS, HANG_KINDS, MACHINE_KINDS
+from everstep.core.faults.drills import ANOMALY_KINDS, HANG_KINDS, MACHINE_KINDS
 from everstep.model.actions import Inject
 from everstep.model.events import DrillFailed
 from everstep.probes.oom import memory_cgroup

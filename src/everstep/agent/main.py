@@ -38,8 +38,8 @@ from everstep.agent.streams import Origin
 from everstep.agent.warden import Warden
 from everstep.agent.watching import observing
 from everstep.agent.watching.monitor import LOOK_S
-from everstep.core.policy import Policy
-from everstep.core.racks import why_no_rack
+from everstep.core.restore.racks import why_no_rack
+from everstep.core.state.policy import Policy
 from everstep.engines.network.namespaces import INTERFACE, enter
 from everstep.errors import ConfigError, EverstepError, LeaseOverError
 from everstep.model import events

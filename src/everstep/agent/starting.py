@@ -27,7 +27,7 @@ from everstep.agent.twins import NO_TWIN, Awake, Twins
 from everstep.agent.versions import placing
 from everstep.agent.watching.watch_link import WatchLink
 from everstep.agent.workers import Group, Worker
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.errors import EverstepError
 from everstep.model.actions import StartWorkers
 from everstep.model.events import WorkersFailedToStart, WorkersStarted

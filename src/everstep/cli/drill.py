@@ -12,7 +12,7 @@ import msgspec
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.words import ranks_text
 from everstep.cli.ask import AnswerLostError, post
-from everstep.core.drills import (
+from everstep.core.faults.drills import (
     ANOMALY_KINDS,
     AWAY_KINDS,
     KINDS,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from everstep.cli.reading import show, show_json
-from everstep.core.policy import Policy, preset
+from everstep.core.state.policy import Policy, preset
 from everstep.errors import ConfigError, EverstepError
 from everstep.journal.reader import Reading, read_journal
 from everstep.journal.runs import find_run, known_runs

@@ -12,7 +12,7 @@ import msgspec
 
 from everstep.cli.policies import add_policy_arguments, policy_with
 from everstep.cli.reading import show, show_json
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError, EverstepError
 from everstep.journal.reader import read_journal
 from everstep.journal.runs import RunDir, find_run, known_runs

@@ -18,7 +18,7 @@ import msgspec
 
 from everstep.cli.policies import add_policy_arguments, pairs, policy_with
 from everstep.cli.reading import show, show_json
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError
 from everstep.report.simulate import simulate_page
 from everstep.simulate.costs import COSTS, with_changes

@@ -19,8 +19,8 @@ from everstep.controller.loop import Controller
 from everstep.controller.metrics import Ourselves, render_metrics
 from everstep.controller.page import PAGE
 from everstep.controller.peers import Input
-from everstep.core.drills import KINDS as DRILL_KINDS
-from everstep.core.state import Role
+from everstep.core.faults.drills import KINDS as DRILL_KINDS
+from everstep.core.state.state import Role
 from everstep.errors import JournalError
 from everstep.goodput.figures import Goodput, goodput_of
 from everstep.journal.history import history_of

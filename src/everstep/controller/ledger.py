@@ -15,10 +15,10 @@ import msgspec
 
 from everstep.controller.spec_file import JOURNAL_NAME, SpecFile
 from everstep.controller.thinning import Thinning
-from everstep.core.policy import Policy
-from everstep.core.state import Phase, State
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Phase, State
+from everstep.core.state.stride import stride
 from everstep.core.step import step
-from everstep.core.stride import stride
 from everstep.errors import JournalError
 from everstep.journal.fold import Fold
 from everstep.journal.runs import LIVE_NAME
@@ -92,8 +92,8 @@ class Ledger:
     def draft_together(
         self, reports: Sequence[ProgressReported], *, at: float, after: "list[Drafted]"
     ) -> list[Drafted]:
-        """The same for the first of these reports, all those that need no turn of their own: `core.stride`. Possibly
-        none. Each has the state after all of them."""
+        """The same for the first of these reports, all those that need no turn of their own: `core.state.stride`.
+        Possibly none. Each has the state after all of them."""
         state = after[-1].state if after else self.state
         decided, number = stride(state, reports)
         first = self.journal.seq + len(after) + 1

@@ -26,7 +26,7 @@ from everstep.controller.silence import Silence
 from everstep.controller.spec_file import SpecFile
 from everstep.controller.starved import Starved
 from everstep.controller.watches.together import Watches
-from everstep.core.state import Role
+from everstep.core.state.state import Role
 from everstep.core.step import reissue
 from everstep.errors import JournalError
 from everstep.model import actions as act

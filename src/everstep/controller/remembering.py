@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import msgspec
 
 from everstep import health
-from everstep.core import eviction
-from everstep.core.state import Incident, Member, State
+from everstep.core.decide import eviction
+from everstep.core.state.state import Incident, Member, State
 from everstep.health import HealthEvent, Kind
 from everstep.model import actions as act
 from everstep.model.events import NodeAlerted

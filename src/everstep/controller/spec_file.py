@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError, JournalError
 from everstep.model.spec import RunSpec
 

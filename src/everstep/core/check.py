@@ -1,8 +1,8 @@
 """What must hold in every state, as code. Run after each step in tests, and on replay."""
 
 from everstep.core.check_restore import broken_promises
-from everstep.core.state import Phase, Role, State
-from everstep.core.tally import Tally
+from everstep.core.state.state import Phase, Role, State
+from everstep.core.state.tally import Tally
 
 _WITH_GENERATION = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING, Phase.STOPPING, Phase.EXAMINING, Phase.PROPOSING)
 

@@ -5,8 +5,8 @@ Part of `check`. Written from the state alone and not with `holdings`, so that a
 
 from collections.abc import Iterator
 
-from everstep.core.state import Formation, Role, State, Struck
-from everstep.core.trust import is_corrupted
+from everstep.core.restore.trust import is_corrupted
+from everstep.core.state.state import Formation, Role, State, Struck
 from everstep.model.facts import Held
 
 

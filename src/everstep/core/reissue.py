@@ -5,17 +5,17 @@ Level-triggered, so it can be called at any time: every action in it is idempote
 
 import signal
 
-from everstep.core import grace
-from everstep.core.backups import place_actions
-from everstep.core.examining import pending_actions as exams_to_answer
-from everstep.core.forming import start_actions
-from everstep.core.hangs import collect_actions
-from everstep.core.persistence import pending_actions
-from everstep.core.policy import Policy
-from everstep.core.state import Phase, State
-from everstep.core.trust import strike_actions, trust_actions
-from everstep.core.turn import Turn
-from everstep.core.updates import pending_checks
+from everstep.core.decide.examining import pending_actions as exams_to_answer
+from everstep.core.faults.hangs import collect_actions
+from everstep.core.restore.backups import place_actions
+from everstep.core.restore.persistence import pending_actions
+from everstep.core.restore.trust import strike_actions, trust_actions
+from everstep.core.run import grace
+from everstep.core.run.forming import start_actions
+from everstep.core.run.updates import pending_checks
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Phase, State
+from everstep.core.state.turn import Turn
 from everstep.model.actions import AcquireNode, Action, EvictNode, Finish, OpenStore, ReleaseNode, SetTimer, StopWorkers
 
 _WHY = "issued again: it was not confirmed before the connection or the controller was lost"

@@ -3,26 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from everstep.core import (
-    alerts,
-    anomalies,
-    backups,
-    damage,
-    drills,
-    ending,
-    faults,
-    forming,
-    hangs,
-    membership,
-    persistence,
-    progress,
-    standstill,
-    updates,
-)
-from everstep.core.policy import Policy
+from everstep.core.faults import alerts, anomalies, damage, drills, faults, hangs, membership
 from everstep.core.reissue import reissue
-from everstep.core.state import Phase, State
-from everstep.core.turn import Turn
+from everstep.core.restore import backups, persistence
+from everstep.core.run import ending, forming, progress, standstill, updates
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Phase, State
+from everstep.core.state.turn import Turn
 from everstep.model import events
 from everstep.model.actions import Action
 from everstep.model.events import Event

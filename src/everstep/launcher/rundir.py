@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.controller.spec_file import SpecFile, save_json
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError, JournalError, RunLockedError
 from everstep.journal.reader import Reading, read_journal
 from everstep.journal.runs import RunDir, make_run_dir, new_run_id, register

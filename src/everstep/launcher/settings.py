@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from everstep.core.policy import Policy, preset
-from everstep.core.racks import why_no_rack
+from everstep.core.restore.racks import why_no_rack
+from everstep.core.state.policy import Policy, preset
 from everstep.errors import ConfigError
 from everstep.journal.runs import LATEST
 from everstep.launcher import leftovers, torchrun

@@ -21,7 +21,8 @@ class Confidence(enum.StrEnum):
 
 
 class Certainty(enum.StrEnum):
-    """Of a hang: whether it could end by itself. What a mistake would cost decides what follows (core/patience.py)."""
+    """Of a hang: whether it could end by itself. What a mistake would cost decides what follows
+    (core/run/patience.py)."""
 
     UNSTATED = ""  # no hang, or of an older everstep
     CERTAIN = "certain"  # nothing can release it: acted on within seconds

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.report.layout import field, table, text_of
 from everstep.report.units import NOT_MEASURED, duration, percent
 from everstep.simulate.price import RESTART_S, VERDICT_S, Fleet, Price

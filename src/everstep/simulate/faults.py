@@ -8,7 +8,7 @@ import enum
 
 import msgspec
 
-from everstep.core.trust import LASTING_NAN
+from everstep.core.restore.trust import LASTING_NAN
 
 
 class Sign(enum.StrEnum):

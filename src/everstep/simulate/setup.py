@@ -4,7 +4,7 @@ import math
 
 import msgspec
 
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.simulate.costs import Costs
 from everstep.simulate.faults import Mix
 from everstep.simulate.pace import Cadence

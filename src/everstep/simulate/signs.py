@@ -1,6 +1,6 @@
 """How a fault looks to the brain: the event that an agent, a watch or the engine would tell. Pure."""
 
-from everstep.core.trust import LASTING_NAN
+from everstep.core.restore.trust import LASTING_NAN
 from everstep.model import events
 from everstep.model.events import Event
 from everstep.model.facts import Alert, ErrorReport, Exit, OomEvidence

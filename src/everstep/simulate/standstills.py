@@ -10,8 +10,8 @@ from importlib.resources import files
 
 import msgspec
 
-from everstep.core.policy import Policy
-from everstep.core.state import State
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import State
 from everstep.core.step import step
 from everstep.model import actions
 from everstep.model.events import Diagnosed, StandstillEnded

@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from everstep.core.state import Phase
+from everstep.core.state.state import Phase
 from everstep.simulate.faults import Sign, Stays
 from everstep.simulate.machines import Fault
 from everstep.simulate.setup import Strike

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from everstep.core.state import Phase, State
+from everstep.core.state.state import Phase, State
 from everstep.core.step import step
 from everstep.model import actions, events
 from everstep.model.actions import Action

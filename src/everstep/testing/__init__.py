@@ -3,7 +3,7 @@
     from everstep.testing import Cluster, FakeClock, run_scenario
 
 Everything here drives the same `core.step` as the controller does, without processes. To injure a real run, use
-`everstep drill` (its kinds are `everstep.core.drills`).
+`everstep drill` (its kinds are `everstep.core.faults.drills`).
 """
 
 from everstep.testing.clock import FakeClock

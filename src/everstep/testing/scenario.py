@@ -14,7 +14,7 @@ test compares it with the file, and `pytest --rewrite-scenarios` writes it there
 
 from collections.abc import Callable
 
-from everstep.core.policy import PRESETS, Policy
+from everstep.core.state.policy import PRESETS, Policy
 from everstep.errors import ConfigError
 from everstep.model import events
 from everstep.model.actions import Action

@@ -7,7 +7,7 @@ before anything newer; a peer keeps the newest that is complete, and a rank the 
 at its peer and half the way to the next one is done, which is the time that slower ranks have. Pure.
 """
 
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 
 EVERY_WITHOUT_DIGESTS = 64
 """A power of two, so that these are among the steps that ranks keep where they do not keep each (`worker.cadence`)."""

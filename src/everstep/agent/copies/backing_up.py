@@ -14,7 +14,7 @@ from everstep.agent.copies.anchors import Anchors
 from everstep.agent.memory import Memory
 from everstep.checkpoint import arena
 from everstep.checkpoint.transport import Limiter, Pushed, TransferError, drop, push
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.model.actions import PlaceBackups
 from everstep.model.facts import Backup
 

@@ -14,7 +14,7 @@ from everstep.agent import memory
 from everstep.agent.memory import Memory
 from everstep.checkpoint import arena
 from everstep.checkpoint.transport import TransferError, fetch
-from everstep.core.policy import Policy
+from everstep.core.state.policy import Policy
 from everstep.model.actions import StartWorkers
 from everstep.model.events import RestoreFailed
 from everstep.model.facts import Fetch

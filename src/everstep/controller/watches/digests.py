@@ -16,7 +16,7 @@ from everstep.analyzer.codes import CODES
 from everstep.analyzer.digests import compare
 from everstep.analyzer.finding import Finding
 from everstep.analyzer.records import ParallelGroup
-from everstep.core.state import Phase, State
+from everstep.core.state.state import Phase, State
 from everstep.model.events import AnomalyFound, DigestsReported
 from everstep.model.facts import RankDigest
 from everstep.model.verdict import Blame, Evidence, Verdict

@@ -13,9 +13,9 @@ from everstep.analyzer.signals import Phase as JobPhase
 from everstep.analyzer.signals import RankSample
 from everstep.analyzer.words import ranks_text, verb
 from everstep.controller.watches.learned import Learned, is_excused, moved_at, waits_on
-from everstep.core.patience import SEEN_STRETCH
-from everstep.core.policy import Policy
-from everstep.core.state import Phase, Standstill, State
+from everstep.core.run.patience import SEEN_STRETCH
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Phase, Standstill, State
 from everstep.model.events import HangSuspected, SignalsReported, StandstillEnded
 from everstep.model.facts import Signals
 from everstep.model.verdict import Certainty

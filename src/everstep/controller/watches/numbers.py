@@ -15,9 +15,9 @@ from everstep.analyzer.codes import CODES
 from everstep.analyzer.finding import Finding
 from everstep.analyzer.numbers import NumberSeries
 from everstep.analyzer.words import ranks_text
-from everstep.core.policy import Policy
-from everstep.core.state import Phase, State
-from everstep.core.trust import LASTING_NAN
+from everstep.core.restore.trust import LASTING_NAN
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Phase, State
 from everstep.model.events import AnomalyFound, NumbersReported
 from everstep.model.facts import NumberPoint, RankNumbers
 from everstep.model.verdict import Blame, Evidence, Verdict

@@ -1,8 +1,8 @@
 """Does somebody make the others wait, and did the job become slower? Feeds rounds and step times to `analyzer.slow`.
 
 Says so once: again only after it was fine for a minute, or in another generation. What is seen and is no machine's
-fault is said as a refusal, once per cause and generation. It decides nothing; `core.anomalies` does. All of it is in
-memory only and learned anew by another controller.
+fault is said as a refusal, once per cause and generation. It decides nothing; `core.faults.anomalies` does. All of it
+is in memory only and learned anew by another controller.
 """
 
 import logging
@@ -16,8 +16,8 @@ from everstep.analyzer.words import per_step
 from everstep.controller.watches.ballot import Ballot
 from everstep.controller.watches.clocks import Clocks
 from everstep.controller.watches.pace import Pace
-from everstep.core.policy import Policy
-from everstep.core.state import Phase, State
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Phase, State
 from everstep.model.events import AnomalyFound, RoundReported, SignalsReported
 from everstep.model.verdict import Blame, Evidence, Verdict
 

@@ -14,9 +14,9 @@ from everstep.controller.watches.groups import GroupWatch
 from everstep.controller.watches.hangs import HangWatch
 from everstep.controller.watches.numbers import NumberWatch
 from everstep.controller.watches.slowness import SlownessWatch
-from everstep.core.policy import Policy
-from everstep.core.state import State
-from everstep.core.trust import DIFFERENT
+from everstep.core.restore.trust import DIFFERENT
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import State
 from everstep.model.events import (
     AnomalyFound,
     DigestsReported,

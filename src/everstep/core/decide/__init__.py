@@ -1,0 +1,1 @@
+"""What to do about a fault: the rules, who is evicted or examined, and when a restart waits."""

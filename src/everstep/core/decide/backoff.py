@@ -1,0 +1,54 @@
+"""Restarts in a row without a new step wait longer and longer: what is wrong outside may pass, and a program that fails
+at once must not burn through its budget in seconds. The first two do not wait: most faults need one restart.
+
+Where the user said how many restarts there are, no wait grows: a rank that was killed from outside is restarted at
+once, and a program that ended by itself after a moment, which torchrun would not restart faster either."""
+
+import signal
+
+from everstep.core.decide import allowance
+from everstep.core.state.course import FruitlessRestarts
+from everstep.core.state.turn import Turn
+from everstep.model.actions import Refused
+
+TIMER = "backoff:"
+
+RULES = ("restart-in-place", "reattempt", "read-again")
+"""Nothing has changed but the time. Other rules take another node, another snapshot, another version."""
+
+FREE = 2
+LONGEST_S = 60.0
+
+FORGET_S = 600.0
+"""Between two restarts: with more, the job ran, whether it tells of steps or not."""
+
+
+def wait_s(turn: Turn) -> float:
+    """Counts a restart that is due now, and says how long it waits."""
+    before, best_step = turn.state.fruitless, turn.state.best_step
+    goes_on = before is not None and before.best_step == best_step and turn.at - before.at <= FORGET_S
+    count = before.count + 1 if goes_on and before is not None else 1
+    turn.set(fruitless=FruitlessRestarts(count=count, at=turn.at, best_step=best_step))
+    if count <= FREE:
+        return 0.0
+    if allowance.is_users_word(turn):
+        return 0.0 if _is_from_outside(turn) else turn.policy.backoff_s
+    return min(LONGEST_S, turn.policy.backoff_s * 2.0 ** min(count - FREE - 1, 16))
+
+
+def _is_from_outside(turn: Turn) -> bool:
+    """No rank ended by itself: those that did not follow others were killed."""
+    verdict = turn.state.incident.verdict if turn.state.incident is not None else None
+    exits = [] if verdict is None else [turn.incident.exits.get(rank) for rank in verdict.ranks]
+    return all(end is None or end.signal in (signal.SIGKILL, signal.SIGTERM) for end in exits)
+
+
+def begin(turn: Turn, after_s: float) -> None:
+    """The next generation waits for so long."""
+    assert turn.state.fruitless is not None, "counted before"
+    row = f"{turn.state.fruitless.count} restarts in a row without a new step"
+    why = f"{row}: this one waits {after_s:g} s (policy backoff_s)"
+    turn.set(is_backing_off=True)
+    incident = turn.state.incident.id if turn.state.incident is not None else None
+    turn.do(Refused(what="restart at once", why=why, incident=incident))
+    turn.start_timer(f"{TIMER}{turn.state.generation + 1}", after_s, why)

@@ -1,0 +1,375 @@
+"""From the first sign of a fault to the stop of the generation, and from there to what comes next."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge, looks_like_consequence
+from everstep.core.decide import allowance, backoff, eviction, examining, flow, repeating
+from everstep.core.decide.recovery import Plan, decide
+from everstep.core.faults import drills
+from everstep.core.run import ending, grace, progress, standstill, updates
+from everstep.core.run.forming import ask_for_store, form_if_possible, ranks_of_slot, start_limit_s
+from everstep.core.run.progress import completed_step, note_best_step, note_success
+from everstep.core.state.frozenmap import FrozenMap, Names
+from everstep.core.state.state import Failure, Incident, Member, Phase
+from everstep.core.state.turn import Turn
+from everstep.core.state.worker import Worker
+from everstep.model.actions import Concluded, EvictNode, IncidentClosed, IncidentOpened, Refused, StopWorkers
+from everstep.model.events import (
+    NodeExamined,
+    NodeLost,
+    ProposalApproved,
+    TimerFired,
+    WorkerExited,
+    WorkersFailedToStart,
+    WorkersStopped,
+)
+from everstep.model.facts import Exit
+from everstep.model.verdict import Verdict
+
+EVICT_LIMIT_S = 20.0
+"""From EvictNode to the loss of the node. The engine ends it by force; longer means that the engine is in trouble."""
+
+_ALIVE = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING)
+
+
+def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
+    worker = turn.state.workers.get(event.exit.rank)
+    if worker is None or worker.exit is not None:
+        return
+    turn.set_worker(worker.rank, exit=event.exit, account=event.account or worker.account)
+    if turn.state.phase not in _ALIVE:
+        if turn.state.incident is not None:
+            _add_exits(turn, (event.exit,))
+        return
+    if event.exit.succeeded:
+        _on_success(turn)
+        return
+    open_incident(turn, FaultFacts(at=turn.at))
+    _add_exits(turn, (event.exit,))
+    if looks_like_consequence(event.exit) and turn.state.tally.alive:
+        _settle(turn)
+    else:
+        stop_generation(turn)
+
+
+def on_workers_failed_to_start(turn: Turn, event: WorkersFailedToStart) -> None:
+    if turn.state.phase not in _ALIVE:
+        return
+    ranks = tuple(worker.rank for worker in turn.workers_of(event.node))
+    _overdue(turn, "ES-P04", ranks, f"{event.node} could not make its worker processes: {event.why}")
+
+
+def on_slot_lost(turn: Turn, event: NodeLost, member: Member) -> None:
+    """A node that held a slot is gone. The caller has put it out and looks for another."""
+    assert member.slot is not None
+    ranks = tuple(ranks_of_slot(turn, member.slot))
+    kept = {item.rank: item for item in event.kept if item.rank in ranks}
+    turn.set(held=turn.state.held.without(*ranks).updated(kept))
+    if turn.state.phase in _ALIVE:
+        open_incident(turn, FaultFacts(at=turn.at))
+    if turn.state.incident is not None and event.node not in turn.incident.evicting:
+        lost = LostNode(node=event.node, at=event.at, reason=event.reason, ranks=ranks, rack=member.rack)
+        facts = turn.incident.facts
+        turn.set_incident(facts=msgspec.structs.replace(facts, lost=(*facts.lost, lost)))
+    if turn.state.phase in _ALIVE:
+        stop_generation(turn)
+    elif turn.state.phase is Phase.STOPPING:
+        _confirm_stopped(turn, event.node)
+
+
+def on_timer_fired(turn: Turn, event: TimerFired) -> None:
+    """Of the timers that are set here and in `forming`."""
+    kind, _, subject = event.key.partition(":")
+    current = subject == str(turn.state.generation)
+    if kind == "settle" and current and turn.state.phase is Phase.SETTLING:
+        stop_generation(turn)
+    elif kind == "start" and current and turn.state.phase is Phase.FORMING:
+        _check_start(turn)
+    elif kind == "rendezvous" and current and turn.state.phase in _ALIVE:
+        _check_rendezvous(turn)
+    elif kind == "node" and subject in turn.state.requests and turn.state.num_vacant:
+        why = f"no node came within {turn.policy.node_timeout_s:g} s for an empty slot (policy node_timeout_s)"
+        ending.give_up(turn, why)
+    elif kind == "evict" and turn.state.phase is Phase.STOPPING and turn.state.incident is not None:
+        if subject == turn.incident.id:
+            _on_evict_overdue(turn)
+    elif event.key.startswith(examining.TIMER):
+        if examining.on_timer(turn, event):
+            _after_examination(turn)
+    elif event.key.startswith(backoff.TIMER) and turn.state.is_backing_off:
+        turn.set(is_backing_off=False)
+        form_if_possible(turn)
+    elif kind == "approval" and turn.state.phase is Phase.PROPOSING and subject == turn.incident.id:
+        ending.finish_unallowed(turn, f"the proposal was not approved within {turn.policy.approval_timeout_s:g} s")
+
+
+def on_proposal_approved(turn: Turn, event: ProposalApproved) -> None:
+    if turn.state.phase is Phase.PROPOSING and turn.incident.id == event.incident:
+        if turn.state.proposed_version:
+            updates.roll_back(turn, turn.state.proposed_version, f"{event.incident} was approved")
+        restart(turn)
+        return
+    what = f"approve {event.incident}"
+    turn.do(Refused(what=what, why="no proposal of this incident is waiting for approval", incident=event.incident))
+
+
+def on_workers_stopped(turn: Turn, event: WorkersStopped) -> None:
+    if turn.state.phase is not Phase.STOPPING:
+        return
+    turn.set_accounts(event.accounts)
+    note_best_step(turn)
+    _note_exits(turn, event.exits)
+    mine = {worker.rank for worker in turn.workers_of(event.node)}
+    # It may also hold what was kept of a lost node; the newer snapshots of those ranks are where they run now.
+    held = {item.rank: item for item in event.held if item.rank in mine}
+    turn.set(
+        held=turn.state.held.without(*mine).updated(held), copies=turn.state.copies.updated({event.node: event.backups})
+    )
+    _confirm_stopped(turn, event.node)
+
+
+def open_incident(turn: Turn, facts: FaultFacts) -> None:
+    """A fault begins an incident, unless it belongs to the one whose ranks are not even restarted yet.
+
+    Which rank is on which node, and what nodes have noticed, is added here.
+    """
+    current = turn.state.incident
+    if current is not None and not current.restarted:
+        return
+    standstill.close(turn, "superseded", "something else happened before the standstill was over")
+    if current is not None:
+        why = "another fault came before the job had recovered from this one"
+        turn.do(IncidentClosed(incident=current.id, outcome="superseded", why=why))
+    number = turn.state.num_incidents + 1
+    formation = turn.state.formation
+    incident = Incident(
+        id=f"i{number}",
+        opened_at=turn.at,
+        lived_s=0.0 if formation is None else max(0.0, turn.at - formation.at),
+        generation=turn.state.generation,
+        facts=msgspec.structs.replace(
+            facts, alerts=turn.state.alerts, nodes=_nodes_of_ranks(turn), left=facts.left or progress.left_ranks(turn)
+        ),
+        drill=drills.claim(turn, facts),
+    )
+    turn.set(incident=incident, num_incidents=number)
+    turn.do(IncidentOpened(incident=incident.id, drill=incident.drill, why="the first sign of a fault"))
+
+
+def stop_generation(turn: Turn) -> None:
+    """Conclude from what is known, and end the generation's workers everywhere."""
+    plan = _conclude(turn)
+    nodes = turn.state.active_nodes
+    turn.set(phase=Phase.STOPPING, waiting=Names(nodes))
+    evicting = tuple(node for node in plan.evict if turn.state.is_active(node))
+    for stop in _stop_workers(turn, [node for node in nodes if node not in evicting]):
+        turn.do(stop)
+    if evicting:
+        _evict(turn, evicting, plan.decision.why, evicting)
+    if not nodes:
+        _after_stop(turn)
+
+
+def _stop_workers(turn: Turn, nodes: Iterable[str]) -> list[StopWorkers]:
+    generation = turn.state.generation
+    grace_s, save_s = grace.of(turn.state, turn.policy), grace.to_save_s(turn.state, turn.policy)
+    why = f"{turn.incident.id}: all ranks of a generation start and end together"
+    return [StopWorkers(node=n, generation=generation, grace_s=grace_s, save_s=save_s, why=why) for n in nodes]
+
+
+def _evict(turn: Turn, evicting: tuple[str, ...], why: str, new: tuple[str, ...]) -> None:
+    """Their loss, told by the engine, is what confirms that their workers have ended."""
+    eviction.count(turn, len(new))
+    turn.set_incident(evicting=evicting)
+    for node in new:
+        turn.do(EvictNode(node=node, why=why))
+    turn.start_timer(f"evict:{turn.incident.id}", EVICT_LIMIT_S, "the engine has to end the suspected node by then")
+
+
+def _on_evict_overdue(turn: Turn) -> None:
+    """The engine did not end the nodes: their workers are ended in the usual way, and run on where they were."""
+    left = tuple(node for node in turn.incident.evicting if node in turn.state.waiting)
+    if not left:
+        return
+    gone = tuple(node for node in turn.incident.evicting if node not in left)
+    turn.set_incident(evicting=gone, not_evicted=left)
+    turn.set(evictions=turn.state.evictions[: -len(left)])
+    for node, stop in zip(left, _stop_workers(turn, left), strict=True):
+        turn.do(Refused(what=f"evict {node}", why="the engine has not ended it in time", incident=turn.incident.id))
+        turn.do(stop)
+
+
+def restart(turn: Turn) -> None:
+    """Because of a fault: counted."""
+    turn.set(restarts=(*allowance.counted(turn), turn.at))
+    decision = turn.incident.decision if turn.state.incident is not None else None
+    _gather(turn, backoff.wait_s(turn) if decision is not None and decision.rule in backoff.RULES else 0.0)
+
+
+def _gather(turn: Turn, after_s: float = 0.0) -> None:
+    """Into gathering; forms at once when nothing is missing and it need not wait."""
+    lasting = ("node:", "standby:", updates.TIMER)
+    timers = FrozenMap((key, due) for key, due in turn.state.timers.items() if key.startswith(lasting))
+    turn.set(phase=Phase.GATHERING, timers=timers, waiting=Names(), pending_drills={}, updating="")
+    ask_for_store(turn, turn.state.generation + 1)
+    if after_s > 0:
+        backoff.begin(turn, after_s)
+    form_if_possible(turn)
+
+
+def _confirm_stopped(turn: Turn, node: str) -> None:
+    waiting = turn.state.waiting.without(node)
+    turn.set(waiting=waiting)
+    if not waiting:
+        _after_stop(turn)
+
+
+def _after_stop(turn: Turn) -> None:
+    if turn.state.updating and turn.state.ending is None:
+        _gather(turn)
+        return
+    if turn.state.incident is not None:
+        resumed = turn.state.formation.resume_step if turn.state.formation is not None else None
+        completed = completed_step(turn)
+        turn.set_incident(best_step=resumed if completed is None else completed)
+    if turn.state.ending is not None:
+        ending.finish(turn, turn.state.ending)
+        return
+    plan = _conclude(turn)
+    flow.note(turn, plan.stage)
+    late = tuple(node for node in plan.evict if turn.state.is_active(node))
+    if late:  # what blames the machine came after the ranks had ended
+        turn.set(waiting=Names(late))
+        _evict(turn, (*turn.incident.evicting, *late), plan.decision.why, late)
+        return
+    if plan.kind == "examine" and plan.stage is not None:
+        if examining.begin(turn, plan.stage):
+            _after_examination(turn)
+        return
+    _remember_failure(turn, turn.incident.verdict)
+    _forget_judged(turn)
+    if plan.kind in ("restart", "leave"):
+        if plan.back_to:
+            updates.roll_back(turn, plan.back_to, plan.decision.why)
+        restart(turn)
+    elif plan.kind == "propose":
+        turn.set(phase=Phase.PROPOSING, proposed_version=plan.back_to)
+        turn.do(Refused(what=plan.decision.chosen, why=plan.decision.why, incident=turn.incident.id))
+        turn.start_timer(f"approval:{turn.incident.id}", turn.policy.approval_timeout_s, plan.decision.why)
+    elif plan.kind == "unallowed":
+        ending.finish_unallowed(turn, plan.decision.why)
+    else:
+        ending.finish(turn, ending.gave_up(plan.decision.why))
+
+
+def on_node_examined(turn: Turn, event: NodeExamined) -> None:
+    if examining.on_answer(turn, event):
+        _after_examination(turn)
+
+
+def on_examined_lost(turn: Turn, node: str, reason: str) -> None:
+    if examining.on_lost(turn, node, reason):
+        _after_examination(turn)
+
+
+def _after_examination(turn: Turn) -> None:
+    """As when the ranks had just ended, with more known."""
+    turn.set(phase=Phase.STOPPING, waiting=Names())
+    _after_stop(turn)
+
+
+def _forget_judged(turn: Turn) -> None:
+    """An alert that became the verdict is not judged a second time when the job runs again."""
+    verdict = turn.incident.verdict
+    if verdict is not None and turn.state.unjudged:
+        left = [s for s in turn.state.unjudged if (s.node, s.alert.code) != (verdict.node, verdict.code)]
+        turn.set(unjudged=tuple(left))
+
+
+def _conclude(turn: Turn) -> Plan:
+    verdict = examining.named(turn, judge(turn.incident.known))
+    plan = decide(turn, verdict)
+    turn.set_incident(verdict=verdict, decision=plan.decision)
+    turn.do(Concluded(incident=turn.incident.id, verdict=verdict, decision=plan.decision, why=plan.decision.why))
+    return plan
+
+
+def _remember_failure(turn: Turn, verdict: Verdict | None) -> None:
+    """How often in a row the run has failed like this: at this place, or in this way."""
+    place = "" if verdict is None else repeating.ended_at(turn, verdict)
+    if not place:
+        turn.set(failure=None)
+        return
+    count = repeating.times(turn, place)
+    turn.set(failure=Failure(place=place, count=count, best_step=turn.state.best_step, at=turn.at))
+
+
+def _on_success(turn: Turn) -> None:
+    if not turn.state.tally.unsuccessful:
+        note_success(turn)
+        ending.succeed(turn)
+    elif turn.state.phase is Phase.SETTLING and not turn.state.tally.alive:
+        stop_generation(turn)
+
+
+def _settle(turn: Turn) -> None:
+    if turn.state.phase is Phase.SETTLING:
+        return
+    turn.set(phase=Phase.SETTLING)
+    why = "the first end looks like a consequence; the rank that caused it may still be ending"
+    turn.start_timer(f"settle:{turn.state.generation}", turn.policy.settle_s, why)
+
+
+def _check_start(turn: Turn) -> None:
+    late = tuple(w.rank for w in turn.state.workers.values() if w.account is None or w.account.entered_at is None)
+    if late:
+        limit_s = start_limit_s(turn.state, turn.policy)
+        fetched = " + fetch_timeout_s" if limit_s > turn.policy.start_timeout_s else ""
+        limit = f"{limit_s:g} s (policy start_timeout_s{fetched})"
+        _overdue(turn, "ES-P04", late, f"ranks {list(late)} had not reached the user's program after {limit}")
+
+
+def _check_rendezvous(turn: Turn) -> None:
+    accounts = {w.rank: w.account for w in turn.state.workers.values()}
+    waiting = [r for r, a in accounts.items() if a and a.rendezvous_begun_at and not a.rendezvous_done_at]
+    if not waiting:
+        return
+    missing = tuple(r for r, a in accounts.items() if a is None or a.rendezvous_begun_at is None)
+    limit = f"{turn.policy.rendezvous_timeout_s:g} s (policy rendezvous_timeout_s)"
+    who = f"ranks {list(missing)} never called it" if missing else "every rank called it and none came out"
+    _overdue(turn, "ES-P05", missing, f"ranks {waiting} wait in init_process_group since {limit}; {who}")
+
+
+def _overdue(turn: Turn, code: str, ranks: tuple[int, ...], says: str) -> None:
+    open_incident(turn, FaultFacts(at=turn.at))
+    facts = turn.incident.facts
+    overdue = Overdue(code=code, at=turn.at, ranks=ranks, says=says)
+    turn.set_incident(facts=msgspec.structs.replace(facts, overdue=(*facts.overdue, overdue)))
+    stop_generation(turn)
+
+
+def _note_exits(turn: Turn, exits: Iterable[Exit]) -> None:
+    """The first of each rank; how a rank ended that had ended before is known."""
+    workers = turn.state.workers
+    new: dict[int, Exit] = {}
+    for exit_ in exits:
+        if _is_running(workers.get(exit_.rank)):
+            new.setdefault(exit_.rank, exit_)
+    turn.set_workers(*(msgspec.structs.replace(workers[rank], exit=exit_) for rank, exit_ in new.items()))
+    _add_exits(turn, tuple(new.values()))
+
+
+def _is_running(worker: Worker | None) -> bool:
+    return worker is not None and worker.exit is None
+
+
+def _add_exits(turn: Turn, exits: tuple[Exit, ...]) -> None:
+    if turn.state.incident is None:
+        return
+    turn.set_incident(exits=turn.incident.exits.updated({exit_.rank: exit_ for exit_ in exits}))
+
+
+def _nodes_of_ranks(turn: Turn) -> dict[int, str]:
+    return {worker.rank: worker.node for worker in turn.state.workers.values()}

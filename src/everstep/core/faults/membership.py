@@ -1,0 +1,157 @@
+"""Nodes come, go and come back. Roles and slots; what the loss of a node means for the run."""
+
+import msgspec
+
+from everstep.core.faults import faults
+from everstep.core.restore import persistence, racks
+from everstep.core.run.ending import finish_if_saved, give_up
+from everstep.core.run.forming import acquire, form_if_possible, ranks_of_slot
+from everstep.core.state.state import Member, Phase, Role
+from everstep.core.state.turn import Turn
+from everstep.model.actions import EvictNode, Refused, ReleaseNode, SettleDoubt
+from everstep.model.events import NodeInDoubt, NodeJoined, NodeLost, NodeRefused, NodeSilent
+
+STANDBY_TIMER = "standby:again"
+STANDBY_AGAIN_S = 60.0
+"""Between two attempts to get a standby that the engine could not give."""
+
+MAX_FAILED_JOINS = 5
+"""Agents in a row that end before they join: then it is not bad luck, and asking again only hides the reason."""
+
+
+def on_node_joined(turn: Turn, event: NodeJoined) -> None:
+    known = turn.state.members.get(event.node)
+    if known is not None and known.role is Role.OUT:
+        _fence(turn, event)
+        return
+    if known is None:
+        turn.set(requests=turn.state.requests[1:], failed_joins=0)
+        _admit(turn, event)
+    member = msgspec.structs.replace(turn.state.members[event.node], endpoint=event.endpoint, rack=event.rack)
+    turn.set_members(member)
+    turn.set(copies=turn.state.copies.updated({event.node: event.backups}))
+    if member.slot is not None and turn.state.phase not in (Phase.FORMING, Phase.RUNNING):
+        _note_held(turn, event, member.slot)
+    form_if_possible(turn)
+
+
+def on_node_lost(turn: Turn, event: NodeLost) -> None:
+    member = turn.state.members.get(event.node)
+    if member is None:
+        # It died before it said hello: the request stays open, so ask again.
+        _ask_again(turn, event)
+        return
+    if member.role is Role.OUT:
+        return
+    if member.silent:
+        event = msgspec.structs.replace(event, reason=member.silent, exit_code=None, signal=None)
+    _put_out(turn, member)
+    turn.do(ReleaseNode(node=event.node, why=f"{event.node} is lost: {event.reason}"))
+    persistence.on_node_lost(turn, event.node)
+    if finish_if_saved(turn):
+        return
+    if member.slot is None:
+        if turn.state.ending is None:
+            acquire(turn, f"standby {event.node} is lost: {event.reason}", is_urgent=False)
+        faults.on_examined_lost(turn, event.node, event.reason)
+        return
+    faults.on_slot_lost(turn, event, member)
+    faults.on_examined_lost(turn, event.node, event.reason)
+    if not turn.state.is_over and turn.state.ending is None:
+        fill_slots(turn)
+        form_if_possible(turn)
+
+
+def on_node_silent(turn: Turn, event: NodeSilent) -> None:
+    """Cut off, frozen, or only very late: it is ended before anybody takes its place. Its loss is what counts."""
+    member = turn.state.members.get(event.node)
+    if member is None or member.role is Role.OUT or member.silent:
+        return
+    why = f"nothing was heard of it for {event.silent_s:.1f} s; policy node_silent_s = {turn.policy.node_silent_s:g}"
+    silent = msgspec.structs.replace(member, suspected=True, silent=why)
+    turn.set(members=turn.state.members.updated({event.node: silent}))
+    turn.do(EvictNode(node=event.node, why=f"{event.node}: {why}"))
+
+
+def on_node_in_doubt(turn: Turn, event: NodeInDoubt) -> None:
+    """It stood still, or was cut off, and can talk again. What is decided before this is over for it; what is decided
+    after this reaches it."""
+    member = turn.state.members.get(event.node)
+    if member is not None and member.role is Role.OUT:
+        _fence(turn, event)
+        return
+    evicting = turn.state.incident.evicting if turn.state.incident is not None else ()
+    is_ending = member is not None and (member.suspected or event.node in evicting)
+    why_not = ((member.silent if member is not None else "") or "it is being evicted") if is_ending else ""
+    why = why_not or f"nothing of it arrived for {event.silent_s:.1f} s, and nobody was started in its place"
+    turn.do(SettleDoubt(node=event.node, number=event.number, may_go_on=not why_not, why=why))
+
+
+def on_node_refused(turn: Turn, event: NodeRefused) -> None:
+    if turn.state.num_vacant:
+        give_up(turn, f"no node to be had for a slot: {event.why}")
+    else:
+        turn.set(requests=turn.state.requests[1:])
+        turn.do(Refused(what="another standby", why=event.why))
+        turn.start_timer(STANDBY_TIMER, STANDBY_AGAIN_S, "a standby is missing; the engine may have one by then")
+
+
+def on_standby_timer(turn: Turn) -> None:
+    """Ask again for what was refused."""
+    members = turn.state.members.values()
+    coming = sum(member.role is Role.STANDBY for member in members) + len(turn.state.requests)
+    for _ in range(turn.spec.num_standby - coming):
+        acquire(turn, "a standby is missing since the engine refused one")
+
+
+def fill_slots(turn: Turn) -> None:
+    """Give every empty slot a standby; ask the engine for what is missing."""
+    if not turn.state.num_vacant:
+        return
+    for slot in [slot for slot, node in enumerate(turn.state.slots) if node is None]:
+        standby = racks.best_standby(turn.state)
+        if standby is not None:
+            _give_slot(turn, standby, slot)
+            acquire(turn, f"standby {standby.node} took slot {slot}", is_urgent=False)
+        else:
+            acquire(turn, f"slot {slot} lost its node and no standby is left")
+
+
+def _admit(turn: Turn, event: NodeJoined) -> None:
+    member = Member(node=event.node, host=event.host, pid=event.pid, role=Role.STANDBY, rack=event.rack)
+    turn.set_members(member)
+    if turn.state.first_vacant is not None:
+        _give_slot(turn, member, turn.state.first_vacant)
+
+
+def _give_slot(turn: Turn, member: Member, slot: int) -> None:
+    turn.set_members(msgspec.structs.replace(member, role=Role.ACTIVE, slot=slot))
+    turn.give_slot(slot, member.node)
+
+
+def _put_out(turn: Turn, member: Member) -> None:
+    turn.set_members(msgspec.structs.replace(member, role=Role.OUT, slot=None))
+    turn.set(copies=turn.state.copies.without(member.node))
+    if member.slot is not None:
+        turn.give_slot(member.slot, None)
+
+
+def _note_held(turn: Turn, event: NodeJoined, slot: int) -> None:
+    ranks = ranks_of_slot(turn, slot)
+    held = {item.rank: item for item in event.held if item.rank in ranks}
+    turn.set(held=turn.state.held.updated(held))
+
+
+def _fence(turn: Turn, event: NodeJoined | NodeInDoubt) -> None:
+    why = f"{event.node} was declared lost in this run; its slot may be taken, and ids never come back"
+    turn.do(Refused(what=f"readmit {event.node}", why=why))
+    turn.do(ReleaseNode(node=event.node, why=why))
+
+
+def _ask_again(turn: Turn, event: NodeLost) -> None:
+    failed = turn.state.failed_joins + 1
+    turn.set(failed_joins=failed, requests=turn.state.requests[1:])
+    if failed >= MAX_FAILED_JOINS:
+        give_up(turn, f"{failed} agents in a row ended before they joined; the last one: {event.reason}")
+    else:
+        acquire(turn, f"{event.node} ended before it joined: {event.reason}")

@@ -1,0 +1,171 @@
+"""What can be restored: the newest step that every rank can have, and where from. Pure; asked when a generation forms.
+
+For one step each rank takes what is nearest: the memory of the node that has its slot, then another node's memory. A
+checkpoint in the persistent tier is for all ranks together, and is taken where it is newer than what memory has.
+
+A snapshot counts only if it belongs to the history that the job is in: a later generation that went back before its
+step has made it void (`State.resumes`). What could not be restored once is struck, and never offered again.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from everstep.core.state.state import Member, Role, State, Struck
+from everstep.model.facts import Checkpoint, Fetch, Held
+
+
+class Restore(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that every rank can have, and how."""
+
+    step: int
+    fetch: tuple[Fetch, ...] = ()  # ranks that find it in another node's memory; the others find it where they are
+    path: str = ""  # from this checkpoint, all ranks
+
+
+def newest(state: State, *, only_trusted: bool = False, even_struck: bool = False) -> Restore | None:
+    """The newest step that every rank can have. `only_trusted`: and that no corruption can have touched."""
+    shelf = _Shelf(state, even_struck=even_struck)
+    steps = shelf.common_steps()
+    if only_trusted:
+        trusted = state.trusted_step
+        steps = {step for step in steps if trusted is not None and step <= trusted}
+    in_memory = max(steps, default=None)
+    disk = newest_checkpoint(state, only_trusted=only_trusted, even_struck=even_struck)
+    if disk is not None and (in_memory is None or disk.step > in_memory):
+        return Restore(step=disk.step, path=disk.path)
+    if in_memory is None:
+        return None
+    return Restore(step=in_memory, fetch=shelf.fetches(in_memory))
+
+
+def newest_checkpoint(state: State, *, only_trusted: bool = False, even_struck: bool = False) -> Checkpoint | None:
+    usable = [
+        each
+        for each in state.checkpoints
+        if (even_struck or not any(strikes(s, each) for s in state.struck))
+        and (not only_trusted or _is_trusted(state, each))
+    ]
+    return max(usable, key=lambda each: each.step, default=None)
+
+
+def newest_by_rank(state: State) -> dict[int, tuple[int, str] | None]:
+    """Of every rank, the newest snapshot in anybody's memory, and on which node; None: there is none."""
+    shelf = _Shelf(state, even_struck=False)
+    found: dict[int, tuple[int, str] | None] = {}
+    for rank, steps in shelf.by_rank():
+        newest = max(steps, default=None)
+        found[rank] = None if newest is None else (newest, shelf.holder(rank, newest))
+    return found
+
+
+def up_to(told: Iterable[Held], last: int | None) -> tuple[Held, ...]:
+    """What is left once the agents were told to go back to this step: they forget what is newer."""
+    kept = [_up_to(held, -1 if last is None else last) for held in told]
+    return tuple(held for held in kept if held.steps)
+
+
+class _Shelf:
+    """Valid snapshots in memory, by rank."""
+
+    def __init__(self, state: State, *, even_struck: bool) -> None:
+        self._state = state
+        self._floors = floors(state)
+        self._struck = () if even_struck else state.struck
+        self._world = range(state.spec.world_size if state.spec is not None else 0)
+        self.node_of = {rank: node for node, rank in _placed(state)}
+        self.own = {rank: set(self._valid(state.held[rank], node="")) for rank in self._world if rank in state.held}
+        self.elsewhere: dict[int, dict[int, Member]] = {}  # rank -> step -> who holds a copy
+        for member in state.members.values():
+            if member.role is not Role.OUT and member.endpoint:
+                self._add_copies(member)
+
+    def by_rank(self) -> Iterator[tuple[int, set[int]]]:
+        for rank in self._world:
+            yield rank, self.own.get(rank, set()) | self.elsewhere.get(rank, {}).keys()
+
+    def holder(self, rank: int, step: int) -> str:
+        is_own = step in self.own.get(rank, ())
+        return self.node_of.get(rank, "") if is_own else self.elsewhere[rank][step].node
+
+    def common_steps(self) -> set[int]:
+        common: set[int] | None = None
+        for _, steps in self.by_rank():
+            common = steps if common is None else common & steps
+            if not common:
+                return set()
+        return common or set()
+
+    def fetches(self, step: int) -> tuple[Fetch, ...]:
+        missing = [rank for rank in self._world if step not in self.own.get(rank, ())]
+        holders = [(rank, self.elsewhere[rank][step]) for rank in missing]
+        return tuple(Fetch(rank=rank, step=step, node=m.node, endpoint=m.endpoint) for rank, m in holders)
+
+    def _add_copies(self, member: Member) -> None:
+        for held in self._state.copies.get(member.node, ()):
+            if held.rank in self._world:
+                mine = self.elsewhere.setdefault(held.rank, {})
+                for step in self._valid(held, member.node):
+                    mine.setdefault(step, member)
+
+    def _valid(self, held: Held, node: str) -> Iterator[int]:
+        """A step of which it also holds a void snapshot is left out: nobody could say which one would come."""
+        void: set[int] = set()
+        found: list[int] = []
+        for step, generation in _entries(held):
+            is_struck = any(_strikes_memory(s, held.rank, step, generation, node) for s in self._struck)
+            is_void = generation is not None and self._is_void(step, generation)
+            (void.add if is_struck or is_void else found.append)(step)
+        return (step for step in found if step not in void)
+
+    def _is_void(self, step: int, generation: int) -> bool:
+        """A later generation went back before it, so this history is no more."""
+        return any(later > generation and step > floor for later, floor in self._floors)
+
+
+def floors(state: State) -> list[tuple[int, int]]:
+    """(generation, step that it went on from), oldest first, without those that a later one undercuts."""
+    found: list[tuple[int, int]] = []
+    for generation in sorted(state.resumes):
+        step = state.resumes[generation]
+        floor = -1 if step is None else step
+        while found and found[-1][1] >= floor:
+            found.pop()
+        found.append((generation, floor))
+    return found
+
+
+def _placed(state: State) -> Iterator[tuple[str, int]]:
+    if state.spec is None:
+        return
+    for slot, node in enumerate(state.slots):
+        first = state.spec.first_rank(slot)
+        for rank in range(first, first + state.spec.nproc_per_node):
+            if node is not None:
+                yield node, rank
+
+
+def _entries(held: Held) -> Iterator[tuple[int, int | None]]:
+    """(step, generation that wrote it); None: it was not told, as by agents of older versions."""
+    told = held.generations if len(held.generations) == len(held.steps) else (None,) * len(held.steps)
+    return zip(held.steps, told, strict=True)
+
+
+def _up_to(held: Held, last: int) -> Held:
+    kept = [(step, generation) for step, generation in _entries(held) if step <= last]
+    generations = tuple(generation for _, generation in kept if generation is not None)
+    return Held(rank=held.rank, steps=tuple(step for step, _ in kept), generations=generations)
+
+
+def _strikes_memory(struck: Struck, rank: int, step: int, generation: int | None, node: str) -> bool:
+    if struck.path or (struck.rank, struck.step, struck.node) != (rank, step, node):
+        return False
+    return generation is None or generation < struck.generation
+
+
+def strikes(struck: Struck, checkpoint: Checkpoint) -> bool:
+    return bool(struck.path) and struck.path == checkpoint.path and checkpoint.at <= struck.at
+
+
+def _is_trusted(state: State, checkpoint: Checkpoint) -> bool:
+    return checkpoint.is_trusted or (state.trusted_step is not None and checkpoint.step <= state.trusted_step)

@@ -1,0 +1,128 @@
+"""Which step a generation goes on from, from where, and what that costs, in words. Pure; asked by `forming`.
+
+Beginning anew in silence is worse than ending: where steps were kept and none of them can be restored, the run gives
+up. Where nothing was ever kept, or no step by all ranks, the program begins as it does under torchrun, and it is said.
+"""
+
+import msgspec
+
+from everstep.analyzer.words import ranks_text
+from everstep.core.restore import holdings, trust
+from everstep.core.restore.holdings import Restore
+from everstep.core.state.state import State, Struck
+from everstep.core.state.turn import Turn
+
+_MAX_NAMED = 3
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    restore: Restore | None = None
+    why: str
+    must_end: bool = False  # there were steps, and none of them can be restored
+    untrusted: str = ""  # a trusted step was wanted, and this is why it is not one
+
+
+def choose(turn: Turn) -> Choice:
+    state = turn.state
+    is_corrupted = trust.is_corrupted(state.incident)
+    restore = holdings.newest(state, only_trusted=is_corrupted)
+    untrusted = ""
+    if restore is None and is_corrupted:
+        restore = holdings.newest(state)
+        untrusted = f"{trust.last_trusted(state)}, and no trusted step is held by every rank"
+    cause = _cause(state)
+    if restore is not None:
+        if untrusted:
+            cause = f"{cause}; {untrusted}: what is wrong may stay"
+        cost = _cost(state, restore, is_corrupted and not untrusted)
+        why = f"{cause}; {_from_where(restore, turn.spec.world_size)}{cost}"
+        return Choice(restore=restore, why=why, untrusted=untrusted)
+    refused = holdings.newest(state, even_struck=True)
+    if refused is not None:
+        return Choice(why=f"nothing is left to restore: {_struck_text(state)}", must_end=True)
+    return Choice(why=f"{cause}{_from_nothing(state)}", untrusted=untrusted)
+
+
+def _cause(state: State) -> str:
+    if state.incident is not None and state.incident.verdict is not None:
+        return state.incident.verdict.sentence
+    return "the run starts" if state.generation < 0 else "the workers of the generation before have ended"
+
+
+def _from_where(restore: Restore, world_size: int) -> str:
+    if restore.path:
+        return f"step {restore.step} is restored from the checkpoint {restore.path}"
+    if not restore.fetch:
+        return f"every rank holds step {restore.step} in memory"
+    by_node: dict[str, list[int]] = {}
+    for fetch in restore.fetch:
+        by_node.setdefault(fetch.node, []).append(fetch.rank)
+    parts = [
+        f"{ranks_text(ranks)} from the {'copy' if len(ranks) == 1 else 'copies'} on {node}"
+        for node, ranks in by_node.items()
+    ]
+    others = ", the others from their own memory" if len(restore.fetch) < world_size else ""
+    return f"step {restore.step} is restored: {', '.join(parts)}{others}"
+
+
+def _cost(state: State, restore: Restore, is_corrupted: bool) -> str:
+    """Completed steps that are done again, and because of whom."""
+    best = state.incident.best_step if state.incident is not None else None
+    if best is None or best <= restore.step:
+        return ""
+    again = f"step {best} is" if best == restore.step + 1 else f"steps {restore.step + 1}-{best} are"
+    reason = _trust_limit(state, restore.step) if is_corrupted else _limit(state, best)
+    return f"; {again} done again: {reason}"
+
+
+def _trust_limit(state: State, step: int) -> str:
+    newest = trust.newest_trusted(state)
+    if newest is None or newest == step:
+        return f"{trust.last_trusted(state)}, and nothing newer is trusted"
+    return f"{trust.last_trusted(state)}, and of the steps up to there step {step} is the newest that every rank holds"
+
+
+def _limit(state: State, best: int) -> str:
+    """What is missing for a newer step."""
+    refused = holdings.newest(state, even_struck=True)
+    struck = [each for each in state.struck if refused is not None and each.step == refused.step <= best]
+    if struck and refused is not None and refused != holdings.newest(state):
+        return f"step {refused.step} could not be restored ({struck[-1].why})"
+    newest = holdings.newest_by_rank(state)
+    gone = [rank for rank, found in newest.items() if found is None]
+    if gone:
+        return f"no memory holds {ranks_text(gone)}"
+    behind = [(found[0], rank, found[1]) for rank, found in newest.items() if found is not None and found[0] < best]
+    if not behind:
+        return "no newer step is held by every rank"
+    step, rank, node = min(behind)
+    return f"the newest snapshot of rank {rank} is of step {step}, on {node}"
+
+
+def _struck_text(state: State) -> str:
+    """The newest ones; all of them are on record."""
+    newest = sorted(state.struck, key=lambda each: -each.step)[:_MAX_NAMED]
+    parts = [f"{_place(each)}: {each.why}" for each in newest]
+    more = len(state.struck) - len(newest)
+    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
+
+
+def _place(struck: Struck) -> str:
+    if struck.path:
+        return f"the checkpoint {struck.path}"
+    where = f"copied to {struck.node}" if struck.node else "in its own memory"
+    return f"step {struck.step} of rank {struck.rank} {where}"
+
+
+def _from_nothing(state: State) -> str:
+    if any(held.steps for held in state.held.values()):
+        return f"; no step is held by every rank, so nothing is restored ({_holdings(state)})"
+    if state.generation < 0:
+        return ""
+    return "; no rank holds a snapshot, so the program restores itself as it does under torchrun"
+
+
+def _holdings(state: State) -> str:
+    world = range(state.spec.world_size if state.spec is not None else 0)
+    parts = [f"rank {rank}: {list(state.held[rank].steps) if rank in state.held else []}" for rank in world]
+    return ", ".join(parts[:8]) + (", ..." if len(parts) > 8 else "")

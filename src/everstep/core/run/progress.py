@@ -1,0 +1,175 @@
+"""Good news: ranks start, reach marks, make steps. Decides when a generation runs and when an incident is over."""
+
+import msgspec
+
+from everstep.analyzer.standing import Left
+from everstep.analyzer.words import ranks_text, verb
+from everstep.core.restore import backups, persistence
+from everstep.core.state.state import Phase
+from everstep.core.state.turn import Turn
+from everstep.model.actions import IncidentClosed, Refused
+from everstep.model.events import MarksReported, ProgressReported, TimerFired, WorkersStarted
+from everstep.model.spec import Launch
+
+TIMER = "recovered:"
+
+LEAST_PROOF_S = 2.0
+LONGEST_PROOF_S = 60.0
+"""How long a generation without known steps has to live before it counts as recovered."""
+
+LATE_TIMER = "late:"
+LATE_S = 30.0
+"""After the first rank called init_process_group: imports and downloads of the others differ by seconds."""
+
+
+def on_workers_started(turn: Turn, event: WorkersStarted) -> None:
+    workers = turn.state.workers
+    ranks = dict.fromkeys(started.rank for started in event.started if started.rank in workers)
+    turn.set_workers(*(msgspec.structs.replace(workers[rank], started=True, node=event.node) for rank in ranks))
+    is_restored = turn.state.formation is not None and turn.state.formation.resume_step is not None
+    if is_restored and turn.state.phase is Phase.FORMING and not turn.state.tally.unstarted:
+        backups.place_once(turn)  # what was to be fetched is there; until ranks step, a second loss must not cost more
+    is_command = turn.spec.launch is Launch.COMMAND  # no runtime of ours inside: being started is all we will hear
+    if is_command and not turn.state.tally.unstarted:
+        _on_through(turn, turn.at)
+
+
+def on_accounts(turn: Turn, event: MarksReported | ProgressReported) -> None:
+    turn.set_accounts(event.accounts)
+    _watch_rendezvous(turn)
+    note_best_step(turn)
+    if _matters(turn) and turn.state.tally.is_through(has_stepped=turn.state.has_stepped):
+        _on_through(turn, _through_at(turn))
+
+
+def _matters(turn: Turn) -> bool:
+    """Whether somebody waits for every rank to be through."""
+    is_closing = turn.state.incident is not None and turn.incident.restarted
+    return turn.state.phase is Phase.FORMING or (turn.state.phase is Phase.RUNNING and is_closing)
+
+
+def _on_through(turn: Turn, through_at: float) -> None:
+    """Every rank is where it can train (or trains)."""
+    if turn.state.phase is Phase.FORMING:
+        turn.set(phase=Phase.RUNNING)
+        backups.place_once(turn)
+        persistence.start_clock(turn)
+    if turn.state.phase is not Phase.RUNNING or turn.state.incident is None or not turn.incident.restarted:
+        return
+    if turn.state.has_stepped:
+        _close_recovered(turn, through_at)
+    else:
+        _wait_and_see(turn, through_at)
+
+
+def _wait_and_see(turn: Turn, through_at: float) -> None:
+    """A program that tells of no steps has recovered once it lives longer than the generation that failed."""
+    key = f"{TIMER}{turn.state.generation}"
+    if key in turn.state.timers:
+        return
+    turn.set_incident(through_at=through_at)
+    after_s = min(LONGEST_PROOF_S, max(LEAST_PROOF_S, 1.1 * turn.incident.lived_s))
+    turn.start_timer(key, after_s, "no steps are known: it has recovered if it lives longer than before")
+
+
+def on_timer(turn: Turn, event: TimerFired) -> None:
+    """It has lived long enough, and no step was seen meanwhile that would tell more."""
+    is_current = event.key == f"{TIMER}{turn.state.generation}" and turn.state.phase is Phase.RUNNING
+    if is_current and not turn.state.has_stepped:
+        _close_unseen(turn)
+
+
+def note_success(turn: Turn) -> None:
+    """Every rank has ended with success: nothing more has to be seen."""
+    if f"{TIMER}{turn.state.generation}" in turn.state.timers:
+        _close_unseen(turn)
+
+
+def _close_unseen(turn: Turn) -> None:
+    incident = turn.state.incident
+    if incident is not None and incident.restarted and incident.through_at is not None:
+        _close_recovered(turn, incident.through_at)
+
+
+def _through_at(turn: Turn) -> float:
+    """When the slowest rank was through, now that all are."""
+    workers = turn.state.workers.values()
+    accounts = [w.account for w in workers if w.account is not None and not (w.exit is not None and w.exit.succeeded)]
+    return max((a.first_step_at or a.rendezvous_done_at or a.entered_at or 0.0 for a in accounts), default=0.0)
+
+
+def _close_recovered(turn: Turn, recovered_at: float) -> None:
+    resumed_step = _resumed_step(turn)
+    lost_steps = None
+    if resumed_step is not None and turn.incident.best_step is not None:
+        lost_steps = max(0, turn.incident.best_step + 1 - resumed_step)
+    why = f"every rank of generation {turn.state.generation} is through"
+    if resumed_step is not None:
+        why = f"every rank of generation {turn.state.generation} has done a step, the first one was step {resumed_step}"
+    turn.do(
+        IncidentClosed(
+            incident=turn.incident.id,
+            outcome="recovered",
+            recovered_at=recovered_at,
+            lost_steps=lost_steps,
+            resumed_step=resumed_step,
+            why=why,
+        )
+    )
+    turn.set(incident=None)
+
+
+def _resumed_step(turn: Turn) -> int | None:
+    """Index of the first step of this generation; None when the job does not count its own steps."""
+    accounts = [worker.account for worker in turn.state.workers.values() if worker.account is not None]
+    firsts = [a.first_step for a in accounts if a.counts_own_steps and a.first_step is not None]
+    return min(firsts, default=None)
+
+
+def left_ranks(turn: Turn) -> tuple[Left, ...]:
+    """Ranks that ended with exit code 0, of a generation that others are still in."""
+    found = []
+    for worker in turn.state.workers.values():
+        if worker.exit is not None and worker.exit.succeeded:
+            step = worker.account.last_step if worker.account is not None else None
+            found.append(Left(rank=worker.rank, at=worker.exit.at, step=step))
+    return tuple(found)
+
+
+def completed_step(turn: Turn) -> int | None:
+    """Newest step that every rank of this generation has completed; None while some rank has completed none."""
+    return turn.state.tally.completed_step
+
+
+def note_best_step(turn: Turn) -> None:
+    if not turn.state.has_stepped and turn.state.tally.stepped:
+        turn.set(has_stepped=True)
+    completed = completed_step(turn)
+    if completed is not None and (turn.state.best_step is None or completed > turn.state.best_step):
+        turn.set(best_step=completed)
+
+
+def _watch_rendezvous(turn: Turn) -> None:
+    key = f"rendezvous:{turn.state.generation}"
+    if key in turn.state.timers or turn.state.phase not in (Phase.FORMING, Phase.RUNNING):
+        return
+    if turn.state.tally.in_rendezvous:
+        turn.start_timer(key, turn.policy.rendezvous_timeout_s, "every rank must be out of init_process_group by then")
+        soon = f"{LATE_TIMER}{turn.state.generation}"
+        turn.start_timer(soon, min(LATE_S, turn.policy.rendezvous_timeout_s), "whoever is not there by then is named")
+
+
+def say_who_is_late(turn: Turn) -> None:
+    """Some wait in init_process_group for ranks that have not called it: said long before anything is done."""
+    accounts = {w.rank: w.account for w in turn.state.workers.values() if w.exit is None}
+    waiting = [r for r, a in accounts.items() if a and a.rendezvous_begun_at and not a.rendezvous_done_at]
+    late = [r for r, a in accounts.items() if a is None or a.rendezvous_begun_at is None]
+    if not waiting or not late:
+        return
+    limit = f"{turn.policy.rendezvous_timeout_s:g} s (policy rendezvous_timeout_s)"
+    why = (
+        f"{ranks_text(late)} {verb(late, 'has', 'have')} not called init_process_group for {LATE_S:g} s, where "
+        f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}; nothing is done before {limit}; `everstep doctor` "
+        "shows the stacks"
+    )
+    turn.do(Refused(what=f"restart all {turn.spec.world_size} ranks", why=why))

@@ -1,0 +1,262 @@
+"""Everything the brain remembers. A fold of the journal; frozen, so that a step can only return another one."""
+
+import enum
+
+import msgspec
+
+from everstep.analyzer.alerts import SeenAlert
+from everstep.analyzer.exits import FaultFacts
+from everstep.core.state.course import Course, Examination, FruitlessRestarts
+from everstep.core.state.frozenmap import FrozenMap, Names
+from everstep.core.state.place import Place
+from everstep.core.state.tally import Tally
+from everstep.core.state.worker import Worker
+from everstep.model.facts import Checkpoint, Exit, Fetch, Held, RankGroup
+from everstep.model.spec import RunSpec
+from everstep.model.verdict import Decision, Verdict
+from everstep.model.versions import FIRST, Stage, Version
+
+
+class Phase(enum.StrEnum):
+    NEW = "new"  # no RunStarted yet
+    GATHERING = "gathering"  # waiting for nodes or for the store of the next generation
+    FORMING = "forming"  # workers are being started; not every rank is through yet
+    RUNNING = "running"  # every rank of this generation is through rendezvous, or has stepped
+    SETTLING = "settling"  # a fault is known and its culprit is not: a later exit, or the evidence of a hang, will tell
+    STOPPING = "stopping"  # waiting for nodes to end the generation's workers
+    EXAMINING = "examining"  # workers have ended and no machine is to blame: all are examined before the restart
+    PROPOSING = "proposing"  # mode advise: waiting for approval
+    SAVING = "saving"  # workers have ended, and so will the run: the last step goes to the persistent tier first
+    OVER = "over"  # terminal
+
+
+class Role(enum.StrEnum):
+    ACTIVE = "active"  # holds a slot
+    STANDBY = "standby"  # admitted, holds no slot
+    OUT = "out"  # not part of the run any more; its id never comes back
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    node: str
+    host: str
+    pid: int
+    role: Role
+    slot: int | None = None  # set exactly when role is ACTIVE
+    suspected: bool = False  # it is being ended: a standby that noticed a fault of its own, or a node that says nothing
+    silent: str = ""  # why it counts as lost, although it is its end that will be told
+    endpoint: str = ""  # "host:port" of its snapshot server; empty: nobody can fetch from it
+    rack: str = ""  # rack or switch; empty: not known
+
+
+class Formation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the current generation was started with; enough to issue its StartWorkers again."""
+
+    store_host: str
+    store_port: int
+    resume_step: int | None
+    at: float
+    why: str
+    fetch: tuple[Fetch, ...] = ()  # of all nodes: snapshots that lie elsewhere than where they are needed
+    restore_path: str = ""  # the checkpoint from which all ranks are restored; empty: from memory
+    version: Version | None = None  # None: what the run was started with, where the user has it
+
+
+class Struck(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot, or a checkpoint, that could not be restored or must not be: never tried again."""
+
+    step: int
+    generation: int  # in which it failed: a snapshot that was written since is another one
+    at: float  # ... and so is a checkpoint
+    why: str
+    rank: int | None = None  # None: of all ranks
+    node: str = ""  # that holds a copy; empty: the rank's own memory, which may outlive the node
+    path: str = ""  # of a checkpoint, instead
+    is_damaged: bool = True  # False: it could not be read, however often it was tried in this attempt of the run
+    is_untrusted: bool = False  # it can be read, and a corruption may be in it
+
+
+class Unread(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last generations were to go on from, and could not read; that may pass."""
+
+    step: int
+    path: str
+    generation: int  # the last one of them
+    count: int
+
+
+class Corruption(msgspec.Struct, frozen=True, kw_only=True):
+    """Replicas differed, and the job went back because of it."""
+
+    at: float
+    ranks: tuple[int, ...]
+    trusted_step: int | None  # as far as was trusted then
+
+
+class Persisting(msgspec.Struct, frozen=True, kw_only=True):
+    """A step on its way to the persistent tier: first every node's part, then the commit of the whole."""
+
+    step: int
+    generation: int
+    begun_at: float
+    limit_s: float
+    missing: Names  # nodes whose part is not there; empty: it is being committed
+    committer: str  # node that commits
+    is_trusted: bool = False  # as it was committed
+    written_bytes: int = 0
+    total_bytes: int = 0
+    is_late: bool = False  # the next step was due, and this one was still on its way
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """The open incident."""
+
+    id: str
+    opened_at: float
+    generation: int  # in which the fault happened
+    lived_s: float = 0.0  # how long that generation had been there
+    best_step: int | None = None  # newest step that every rank had completed when the generation ended
+    verdict: Verdict | None = None
+    decision: Decision | None = None
+    facts: FaultFacts  # but for the exits
+    exits: FrozenMap[int, Exit] = FrozenMap()  # rank -> how it ended, in the order in which it was told
+    drill: str | None = None
+    asked: Names = Names()  # nodes whose evidence of a hang has not come
+    evicting: tuple[str, ...] = ()  # nodes that are ended because they are suspected; also when they are gone
+    not_evicted: tuple[str, ...] = ()  # the engine did not end them
+    examination: Examination | None = None  # under way in phase EXAMINING; over: what it found
+    restarted: bool = False  # a new generation was started because of it
+    through_at: float | None = None  # when that was where it can train; it tells of no steps, so more has to be seen
+
+    @property
+    def known(self) -> FaultFacts:
+        """All of the facts, to be judged."""
+        return msgspec.structs.replace(self.facts, exits=tuple(self.exits.values()))
+
+
+class Standstill(msgspec.Struct, frozen=True, kw_only=True):
+    """The job stands still, and may go on by itself: left alone until `act_at`, or for ever."""
+
+    incident: Incident  # open, and not the current one: whatever else happens has one of its own
+    since: float
+    act_at: float | None
+    place: str  # key of `places`
+    step: int | None = None
+
+
+class Deferred(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine is to blame, and was left where it is only for lack of a standby."""
+
+    verdict: Verdict
+    nodes: tuple[str, ...]
+    at: float
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    outcome: str
+    exit_code: int
+    why: str
+    signal: int = 15  # what the ranks get: what the launcher got
+    save_by: float | None = None  # the last step has to be in the persistent tier by then; None: no such haste
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """The last failure of the program's own, to recognise it when it comes again."""
+
+    place: str  # "train.py:212"; "exit code 3" or "SIGSEGV" where no place is known
+    count: int
+    best_step: int | None
+    at: float = 0.0
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of the user's program and where it is on its way."""
+
+    version: Version
+    stage: Stage
+    checked_on: str = ""  # node that looks whether it can start, while it does
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    run: str = ""
+    spec: RunSpec | None = None
+    phase: Phase = Phase.NEW
+    attempt: int = 1
+    generation: int = -1  # invariant: never decreases
+    members: FrozenMap[str, Member] = FrozenMap()
+    slots: tuple[str | None, ...] = ()  # node of each slot
+    num_vacant: int = 0  # slots without a node
+    first_vacant: int | None = None  # the lowest of them
+    requests: tuple[str, ...] = ()  # AcquireNode not answered yet
+    num_requests: int = 0
+    failed_joins: int = 0  # agents in a row that ended before they joined
+    stores: dict[int, tuple[str, int]] = {}  # generation -> host, port; only the newest one
+    store_asked: int = -1  # newest generation for which OpenStore was issued
+    formation: Formation | None = None
+    workers: FrozenMap[int, Worker] = FrozenMap()
+    tally: Tally = Tally()  # of the workers
+    held: FrozenMap[int, Held] = (
+        FrozenMap()
+    )  # rank -> snapshots that whoever has its slot finds in memory, as last told
+    # node -> snapshots of other nodes' ranks in its memory, as last told
+    copies: FrozenMap[str, tuple[Held, ...]] = FrozenMap()
+    checkpoints: tuple[Checkpoint, ...] = ()  # whole ones in the persistent tier
+    resumes: dict[int, int | None] = {}  # generation -> step that it went on from; None: from the beginning
+    trusted_step: int | None = None  # newest step of this history after which all replicas held the same
+    struck: tuple[Struck, ...] = ()
+    unread: Unread | None = None
+    corruptions: tuple[Corruption, ...] = ()  # within the budget's window
+    waiting: Names = Names()  # STOPPING: nodes that have not confirmed
+    ending: Ending | None = None  # STOPPING: how it ends instead of restarting; OVER: how it ended
+    incident: Incident | None = None
+    standstill: Standstill | None = None  # phase RUNNING only
+    places: FrozenMap[str, Place] = FrozenMap()  # at which the job stood still: what was learnt of them
+    num_incidents: int = 0
+    alerts: tuple[SeenAlert, ...] = ()  # newest last, of the last hour
+    unjudged: tuple[SeenAlert, ...] = ()  # new ones of active nodes, while a fault was being handled
+    deferred: tuple[Deferred, ...] = ()  # looked at again when a standby joins
+    evictions: tuple[float, ...] = ()  # times of evictions within the budget's window
+    restarts: tuple[float, ...] = ()  # times of restarts within the budget's window
+    failure: Failure | None = None
+    course: Course | None = None  # how far the flow has gone against faults without a culprit
+    group_evicted_at: float | None = None
+    fruitless: FruitlessRestarts | None = None
+    is_backing_off: bool = False  # GATHERING: the next generation waits for its timer
+    best_step: int | None = None  # newest step that every rank has completed, over the run
+    has_stepped: bool = False  # some generation reported steps, so recovery is over at the first new step
+    groups: tuple[RankGroup, ...] = ()  # the job's parallel groups, as far as its ranks declared them
+    backups: dict[int, str] = {}  # rank -> node that its snapshots are copied to, in `backups_generation`
+    backups_generation: int = -1
+    unprotected: tuple[tuple[str, str], ...] = ()  # what the placement cannot protect from, and why, as told last
+    checkpoints_known: bool = False  # what the persistent tier holds has been told in this attempt
+    persisting: Persisting | None = None
+    uncommitted: dict[int, float] = {}  # step -> since when it was under way; nobody waits for its commit any more
+    persist_at: float | None = None  # when the next step is due in the persistent tier
+    marked_step: int = -1  # newest checkpoint that was asked to be marked as trusted after it was committed
+    persist_refused: str = ""  # why none is written, as told last
+    pending_drills: dict[str, str] = {}  # id -> kind: asked for in this generation; incidents can be their doing
+    candidates: tuple[Candidate, ...] = (Candidate(version=FIRST, stage=Stage.RUNNING),)  # in the order of their ids
+    version: str = FIRST.id  # what runs, or is started next
+    version_generation: int = 0  # the first that ran it
+    version_since: int | None = None  # newest step that was complete when it was started first
+    has_returned: bool = False  # a version was rolled back to: its code is taken from the copy, also v0's
+    updating: str = ""  # STOPPING: for this version, and not because of a fault
+    proposed_version: str = ""  # PROPOSING: the version that is gone back to, if that is approved
+    timers: FrozenMap[str, float] = FrozenMap()
+    stale: int = 0  # messages of older generations dropped
+
+    @classmethod
+    def initial(cls) -> "State":
+        return cls()
+
+    @property
+    def active_nodes(self) -> tuple[str, ...]:
+        return tuple(node for node in self.slots if node is not None)
+
+    def is_active(self, node: str | None) -> bool:
+        """Whether it holds a slot; of one node, this is much cheaper to ask than `active_nodes`."""
+        member = self.members.get(node) if node is not None else None
+        return member is not None and member.role is Role.ACTIVE
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase is Phase.OVER

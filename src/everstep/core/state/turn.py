@@ -1,0 +1,109 @@
+"""One turn of the brain: a draft of the next state and the actions decided so far. Lives inside one `step` only.
+
+What is derived from something else in the state (the tally of workers, the vacant slots) changes here, and with it.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from everstep.core.state.frozenmap import FrozenMap
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import Incident, Member, State
+from everstep.core.state.tally import Tally
+from everstep.core.state.worker import Worker
+from everstep.model.actions import Action, SetTimer
+from everstep.model.facts import RankAccount
+from everstep.model.spec import RunSpec
+
+
+class Turn:
+    def __init__(self, state: State, policy: Policy, at: float) -> None:
+        self.state = state
+        self.policy = policy
+        self.at = at
+        self.actions: list[Action] = []
+
+    @property
+    def spec(self) -> RunSpec:
+        assert self.state.spec is not None, "no event is handled before RunStarted"
+        return self.state.spec
+
+    @property
+    def incident(self) -> Incident:
+        assert self.state.incident is not None, "only called while an incident is open"
+        return self.state.incident
+
+    def set(self, **changes: Any) -> None:  # noqa: ANN401  (fields of State; msgspec checks the names)
+        self.state = msgspec.structs.replace(self.state, **changes)
+
+    def set_incident(self, **changes: Any) -> None:  # noqa: ANN401
+        self.set(incident=msgspec.structs.replace(self.incident, **changes))
+
+    def set_members(self, *members: Member) -> None:
+        self.set(members=self.state.members.updated({member.node: member for member in members}))
+
+    def set_worker(self, rank: int, **changes: Any) -> None:  # noqa: ANN401
+        self.set_workers(msgspec.structs.replace(self.state.workers[rank], **changes))
+
+    def set_workers(self, *workers: Worker) -> None:
+        """Instead of those with the same ranks."""
+        before = self.state.workers
+        self.set(
+            workers=before.updated({worker.rank: worker for worker in workers}),
+            tally=self.state.tally.changed((before[worker.rank], worker) for worker in workers),
+        )
+
+    def set_accounts(self, accounts: Iterable[RankAccount]) -> None:
+        """Of ranks of this generation; others are left out."""
+        known = self.state.workers
+        newest = {account.rank: account for account in accounts if account.rank in known}
+        self.set_workers(
+            *(msgspec.structs.replace(known[rank], account=account) for rank, account in newest.items()),
+        )
+
+    def empty_slots(self) -> None:
+        """All of them."""
+        num_slots = self.spec.num_slots
+        self.set(slots=(None,) * num_slots, num_vacant=num_slots, first_vacant=0 if num_slots else None)
+
+    def begin_workers(self, workers: Iterable[Worker]) -> None:
+        """Those of a new generation; of none, when the processes of the last one are gone."""
+        made = FrozenMap({worker.rank: worker for worker in workers})
+        self.set(workers=made, tally=Tally.of(made.values()))
+
+    def give_slot(self, slot: int, node: str | None) -> None:
+        slots, num_vacant, first = list(self.state.slots), self.state.num_vacant, self.state.first_vacant
+        num_vacant += (node is None) - (slots[slot] is None)
+        slots[slot] = node
+        if node is None:
+            first = slot if first is None else min(first, slot)
+        elif first == slot:
+            first = slots.index(None, slot) if num_vacant else None
+        self.set(slots=tuple(slots), num_vacant=num_vacant, first_vacant=first)
+
+    def do(self, action: Action) -> None:
+        self.actions.append(action)
+
+    def start_timer(self, key: str, after_s: float, why: str) -> None:
+        due_at = self.at + after_s
+        self.set(timers=self.state.timers.updated({key: due_at}))
+        self.do(SetTimer(key=key, due_at=due_at, why=why))
+
+    def drop_timer(self, key: str) -> None:
+        """Forget it; if it is still set in the shell, it fires into nothing."""
+        self.set(timers=self.state.timers.without(key))
+
+    def drop_timers(self) -> None:
+        self.set(timers=FrozenMap())
+
+    def workers_of(self, node: str) -> list[Worker]:
+        """Of a node that holds a slot, what runs there of this generation; of any other node nothing."""
+        member = self.state.members.get(node)
+        if member is None or member.slot is None:
+            return []
+        first = self.spec.first_rank(member.slot)
+        ranks = range(first, first + self.spec.nproc_per_node)
+        found = [self.state.workers.get(rank) for rank in ranks]
+        return [worker for worker in found if worker is not None and worker.node == node]
