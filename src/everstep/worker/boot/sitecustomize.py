@@ -34,8 +34,15 @@ def _begin() -> None:
         from everstep.worker.parking import begin
     finally:
         sys.path.remove(root)
-    begin.begin(int(link), int(agent), is_spare=is_spare)
+    begin.begin(int(link), int(agent), is_spare=is_spare, install=_install)
     sys.modules.pop("__future__", None)
+
+
+def _install(process: object, assignment: "tuple[dict[str, object], list[int]] | None") -> None:
+    """The runtime, when the program has torch, or asks for it."""
+    from everstep.worker import installing
+
+    installing.install(process, assignment)
 
 
 def _hand_over() -> None:

@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    Install = Callable[["Process", Any], None]
+    """Puts the runtime into this process: of it, and what it has been told already."""
+
 AFTER_IMPORT = "after import torch"
 
 
 class Process:
     """One per rank, spare, or process that went on from a twin."""
 
-    def __init__(self, link_fd: int, agent: int, *, is_spare: bool) -> None:
+    def __init__(self, link_fd: int, agent: int, *, is_spare: bool, install: Install) -> None:
         self.pid = os.getpid()
         self.agent = agent
         self.is_spare = is_spare
@@ -56,6 +59,7 @@ class Process:
         self.env_when_parked: dict[str, str] = {}
         self.early: list[str] = []
         """Modules that earlier runs of this program have imported after this moment anyway."""
+        self._install_runtime = install
         self._is_installed = False
         self._is_busy = False
         self._had: dict[str, Any] = {}
@@ -211,12 +215,10 @@ class Process:
 
     def _install(self) -> None:
         self._is_installed = True
-        from everstep.worker import installing
-
         was_busy, self._is_busy = self._is_busy, True
         try:
             assignment, self.assignment = self.assignment, None
-            installing.install(self, assignment)
+            self._install_runtime(self, assignment)
         except Exception as error:
             sys.stderr.write(f"everstep: this rank runs unobserved: {type(error).__name__}: {error}\n")
         finally:
@@ -381,10 +383,10 @@ process: Process | None = None
 """Of this process; None where it is none of ours."""
 
 
-def begin(link_fd: int, agent: int, *, is_spare: bool) -> None:
+def begin(link_fd: int, agent: int, *, is_spare: bool, install: Install) -> None:
     """Called once, before the program."""
     global process
-    process = Process(link_fd, agent, is_spare=is_spare)
+    process = Process(link_fd, agent, is_spare=is_spare, install=install)
     process.is_over = os.environ.get("EVERSTEP_TWINS", "").lower() in {"0", "off", "no"}
     process.watch()
     process.say_begin()
