@@ -309,7 +309,7 @@ class Everstep(_Plain):
 
     def __init__(self, job: Job) -> None:
         import everstep
-        from everstep.worker.runtime import current
+        from everstep.worker.link.runtime import current
 
         runtime = current()
         if runtime is None:

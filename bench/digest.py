@@ -27,10 +27,11 @@ import everstep
 from everstep.agent.board import Board
 from everstep.core.state.policy import Policy
 from everstep.wire import local
-from everstep.worker import replicas, runtime
-from everstep.worker.board import BoardLine
-from everstep.worker.digest import Digests, weigh
-from everstep.worker.runtime import Runtime
+from everstep.worker.base.board import BoardLine
+from everstep.worker.digests import replicas
+from everstep.worker.digests.digest import Digests, weigh
+from everstep.worker.link import runtime
+from everstep.worker.link.runtime import Runtime
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "train_gpt.py"
 

@@ -23,7 +23,7 @@ from everstep.agent.watching import slow_rounds
 from everstep.analyzer.arrivals import measure
 from everstep.model.facts import RankRound
 from everstep.wire import local
-from everstep.worker import entered
+from everstep.worker.link import entered
 
 REPEATS = 15
 ROUND_S = 10.0

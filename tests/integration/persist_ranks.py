@@ -21,7 +21,7 @@ from everstep.checkpoint import arena
 from everstep.checkpoint.packing import Packer, Target
 from everstep.checkpoint.persist.committing import commit
 from everstep.checkpoint.persist.reading import load_into
-from everstep.worker import random_state
+from everstep.worker.digests import random_state
 
 STEP = 7
 

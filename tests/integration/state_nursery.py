@@ -34,7 +34,9 @@ from torch.nn.parallel import DistributedDataParallel
 import everstep
 from everstep.checkpoint import arena
 from everstep.wire import local
-from everstep.worker import board, cadence, copying, dividing, keeper, runtime
+from everstep.worker.base import board
+from everstep.worker.link import runtime
+from everstep.worker.snapshots import cadence, copying, dividing, keeper
 
 DEADLINE_S = 100
 

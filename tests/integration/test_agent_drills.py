@@ -17,7 +17,7 @@ from everstep.model.spec import Launch
 from everstep.probes.oom import KernelLog, OomWatch, memory_cgroup, parse_record
 
 FRESH = {"EVERSTEP_TWINS": "off"}
-LISTENS = "from everstep.worker.runtime import current; current(); "  # as torch does when it is imported
+LISTENS = "from everstep.worker.link.runtime import current; current(); "  # as torch does when it is imported
 BUSY = LISTENS + "import time\nprint('ready', flush=True)\nwhile True:\n    time.sleep(0.01)\n"
 
 

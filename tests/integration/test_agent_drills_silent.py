@@ -21,7 +21,7 @@ DEADLINE_S = 60.0
 STEPS = """
 import json, sys, time
 import torch, torch.distributed as dist
-from everstep.worker.runtime import current
+from everstep.worker.link.runtime import current
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 torch.manual_seed(dist.get_rank())
@@ -64,7 +64,7 @@ if __name__ == "__main__":
         time.sleep(0.01)
 """
 NO_LOADER = (
-    "from everstep.worker.runtime import current; current()\n"  # as torch does when it is imported
+    "from everstep.worker.link.runtime import current; current()\n"  # as torch does when it is imported
     "import time\nprint('ready', flush=True)\nwhile True:\n    time.sleep(0.01)\n    print('batch', flush=True)\n"
 )
 

@@ -15,7 +15,7 @@ from everstep.model.facts import Alert
 from everstep.probes.oom import memory_cgroup
 
 FRESH = {"EVERSTEP_TWINS": "off"}
-LISTENS = "from everstep.worker.runtime import current; current()\n"  # as torch does when it is imported
+LISTENS = "from everstep.worker.link.runtime import current; current()\n"  # as torch does when it is imported
 XID = "NVRM: Xid (PCI:0000:{bus}:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
 XID_79 = XID.format(bus=91)
 LINK_DOWN = "mlx5_core 0000:17:00.0 eth4: Link down\n"

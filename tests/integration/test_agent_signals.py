@@ -17,7 +17,7 @@ from everstep.probes.stack import find_py_spy
 FRESH = {"EVERSTEP_TWINS": "off"}
 QUIET = """
 import os, time
-from everstep.worker.runtime import current
+from everstep.worker.link.runtime import current
 current().start_watch()
 print("ready", flush=True)
 step = 0

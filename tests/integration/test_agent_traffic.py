@@ -10,7 +10,7 @@ from everstep.model.facts import Signals
 
 DOWNLOADS = """
 import socket, sys, time
-from everstep.worker.runtime import current
+from everstep.worker.link.runtime import current
 current().start_watch()
 for step in range(20):
     current().step_done(step)

@@ -74,7 +74,7 @@ def test_a_hang_without_py_spy(launcher: Launcher, how: str):
     if not source:  # the signal itself ends some native calls, and then the record comes after all
         assert "flight record: the rank's watch thread did not answer" in says(verdict, "missing")
     if source:
-        assert "train.py" in verdict.place or "worker/drill.py" in str(envelope["stacks"]), verdict
+        assert "train.py" in verdict.place or "worker/drills/drill.py" in str(envelope["stacks"]), verdict
     else:
         assert "state T" in says(verdict, "kernel")
     assert not run.events(RuntimeFaulted)

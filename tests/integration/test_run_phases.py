@@ -13,8 +13,8 @@ import gc, io, json, threading
 import torch
 import everstep
 from torch.utils.data import DataLoader, Dataset
-from everstep.worker.board import Activity, FloatCell, IntCell
-from everstep.worker.runtime import current
+from everstep.worker.base.board import Activity, FloatCell, IntCell
+from everstep.worker.link.runtime import current
 line = current().board
 seen = {}
 def now():

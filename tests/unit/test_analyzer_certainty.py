@@ -112,7 +112,7 @@ def test_somebody_who_could_open_it_lends_his_own_wait(other, because, computes)
         ("tqdm/_monitor.py", Hold.TIMED),
         ("torch/utils/data/_utils/pin_memory.py", Hold.TIMED),
         ("tensorboard/summary/writer/event_file_writer.py", Hold.TIMED),
-        ("everstep/worker/watch.py", Hold.OUTSIDE),
+        ("everstep/worker/link/watch.py", Hold.OUTSIDE),
         ("concurrent/futures/thread.py", Hold.LOCK),
     ],
 )

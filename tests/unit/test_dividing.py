@@ -15,10 +15,10 @@ from everstep.checkpoint.persist.reading import load_into
 from everstep.checkpoint.persist.writing import write
 from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
-from everstep.worker import dividing, restoring
-from everstep.worker.dividing import Dividing
-from everstep.worker.replicas import Target as Replicas
-from everstep.worker.stepping import Optimizers
+from everstep.worker.digests.replicas import Target as Replicas
+from everstep.worker.snapshots import dividing, restoring
+from everstep.worker.snapshots.dividing import Dividing
+from everstep.worker.snapshots.stepping import Optimizers
 
 NAMES = {0: "a", 1: "b", 2: "c", 3: "d"}
 SIZES = {0: 100, 1: 60, 2: 50, 3: 10}

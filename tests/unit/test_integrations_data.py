@@ -15,7 +15,7 @@ from torch.utils.data import (
 )
 
 from everstep.integrations.data import ResumableLoader
-from everstep.worker import random_state
+from everstep.worker.digests import random_state
 
 SIZE, BATCH = 23, 4
 

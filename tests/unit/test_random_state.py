@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from everstep.worker import drawn, random_state
+from everstep.worker.digests import drawn, random_state
 
 NUM_ROUNDS = 300
 

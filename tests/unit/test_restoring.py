@@ -12,7 +12,7 @@ from everstep.checkpoint.packing import DamagedError
 from everstep.checkpoint.persist import form, reading
 from everstep.checkpoint.persist.storage import FolderStorage
 from everstep.errors import SnapshotError
-from everstep.worker import restoring
+from everstep.worker.snapshots import restoring
 
 
 class Rank(SimpleNamespace):

@@ -15,8 +15,9 @@ from everstep.checkpoint import arena
 from everstep.checkpoint.packing import Packer, Target
 from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
-from everstep.worker import in_place, restoring, runtime
-from everstep.worker.state import _DDP_ORDER, _RANDOM
+from everstep.worker.link import runtime
+from everstep.worker.snapshots import in_place, restoring
+from everstep.worker.snapshots.state import _DDP_ORDER, _RANDOM
 
 
 class Tied(nn.Module):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from everstep.checkpoint.persist import reading
-from everstep.worker import restoring
+from everstep.worker.snapshots import restoring
 
 
 @pytest.mark.parametrize(("rank", "step", "expected"), [(0, 4, 2), (0, None, 1), (1, 4, 0)])

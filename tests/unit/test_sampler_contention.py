@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from everstep.worker import sampler
+from everstep.worker.link import sampler
 
 LATE_S = 0.05
 

@@ -16,8 +16,8 @@ from everstep.agent.board import Board
 from everstep.agent.watching import slow_rounds
 from everstep.agent.watching.slow_rounds import SlowRounds, run_delay_s
 from everstep.agent.watching.watch_link import WatchLink
-from everstep.worker import watch
-from everstep.worker.board import BoardLine, FloatCell
+from everstep.worker.base.board import BoardLine, FloatCell
+from everstep.worker.link import watch
 
 BEGAN = 1_700_000_000.0
 MODULE = "torch._C._distributed_c10d"

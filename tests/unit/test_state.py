@@ -16,7 +16,8 @@ import everstep
 from everstep.checkpoint import arena
 from everstep.errors import EverstepError, SnapshotError
 from everstep.wire import local
-from everstep.worker import board, runtime
+from everstep.worker.base import board
+from everstep.worker.link import runtime
 
 
 class Agent:

@@ -5,8 +5,8 @@ import itertools
 import pytest
 from torch.distributed import HashStore
 
-from everstep.worker import cadence
-from everstep.worker.cadence import Cadence, StoreAgreement
+from everstep.worker.snapshots import cadence
+from everstep.worker.snapshots.cadence import Cadence, StoreAgreement
 
 STEP_S = 0.2
 

@@ -10,7 +10,8 @@ from unhurried import begin, held, step_once, unhurried_agent
 import everstep
 from everstep.checkpoint import arena
 from everstep.errors import SnapshotError
-from everstep.worker import keeper, runtime
+from everstep.worker.link import runtime
+from everstep.worker.snapshots import keeper
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_scarce_memory_gives_two_buffers_and_says_what_that_means(agent: Agent, 
 
 
 def test_large_memory_is_made_on_a_thread_and_steps_go_on(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    from everstep.worker import space
+    from everstep.worker.snapshots import space
 
     monkeypatch.setattr(space, "ASK_APART_BYTES", 0)
     now, model, optimizer, state = begin(agent)

@@ -12,7 +12,8 @@ import everstep
 from everstep.checkpoint import arena
 from everstep.checkpoint.packing import Packer, Target
 from everstep.checkpoint.stored import Stored
-from everstep.worker import keeper, runtime
+from everstep.worker.link import runtime
+from everstep.worker.snapshots import keeper
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from test_state import Agent, Thing
 from unhurried import Gate, answer, begin, gate_before_copies, held, step_once, unhurried_agent
 
 import everstep
-from everstep.worker import cadence, copying, keeper, watch
+from everstep.worker.link import watch
+from everstep.worker.snapshots import cadence, copying, keeper
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from everstep.agent.board import Board
 from everstep.analyzer.stacks import from_json
 from everstep.probes.stack import parse_spill
 from everstep.wire import local
-from everstep.worker import sampler, watch
-from everstep.worker.board import BoardLine
+from everstep.worker.base.board import BoardLine
+from everstep.worker.link import sampler, watch
 
 C10D = "torch.distributed.distributed_c10d"
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep.wire import local
-from everstep.worker.digest import MAX_NAME, MAX_RANGES, ROW_WORDS, Digests, compact, fold, weigh
-from everstep.worker.replicas import Target, of_optimizer, of_state
+from everstep.worker.digests.digest import MAX_NAME, MAX_RANGES, ROW_WORDS, Digests, compact, fold, weigh
+from everstep.worker.digests.replicas import Target, of_optimizer, of_state
 
 TYPES = (
     *(torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2),
@@ -101,8 +101,8 @@ def test_a_frame_fits_into_the_kernels_buffer():
 
 def test_a_frame_that_is_too_large_is_lost_and_not_the_link():
     from everstep.agent.board import Board
-    from everstep.worker.board import BoardLine
-    from everstep.worker.runtime import Runtime
+    from everstep.worker.base.board import BoardLine
+    from everstep.worker.link.runtime import Runtime
 
     board = Board(1)
     board.reset(0, rank=0, generation=0)

@@ -8,10 +8,11 @@ import weakref
 import pytest
 import torch
 
-from everstep.worker import capturing, record
-from everstep.worker.digest import Digests
-from everstep.worker.replicas import Target
-from everstep.worker.sequence import Sequence
+from everstep.worker.base import capturing
+from everstep.worker.digests.digest import Digests
+from everstep.worker.digests.replicas import Target
+from everstep.worker.link import record
+from everstep.worker.link.sequence import Sequence
 
 ENDS = """
 import atexit, socket, sys, threading, time, types
@@ -59,7 +60,7 @@ class Group:
 
 @pytest.fixture
 def world(monkeypatch):
-    monkeypatch.setattr("everstep.worker.sequence.LIMIT_S", 60.0)
+    monkeypatch.setattr("everstep.worker.link.sequence.LIMIT_S", 60.0)
 
     def of(*groups: Group) -> Sequence:
         known = type("World", (), {"pg_map": dict.fromkeys(groups)})
@@ -80,7 +81,7 @@ def test_a_look_that_takes_too_long_goes_on_with_the_next(world, monkeypatch):
     groups = [Group(1), Group(10), Group(100)]
     sequence = world(*groups)
     assert sequence.look() == 111
-    monkeypatch.setattr("everstep.worker.sequence.LIMIT_S", -1.0)
+    monkeypatch.setattr("everstep.worker.link.sequence.LIMIT_S", -1.0)
     for group in groups:
         group.number += 1
     assert [sequence.look() for _ in groups] == [112, 113, 114]
@@ -118,7 +119,7 @@ def test_a_digest_keeps_no_parameter_alive():
 
 
 def test_parameters_that_are_too_large_to_be_read_on_the_processor_are_said(monkeypatch):
-    monkeypatch.setattr("everstep.worker.digest.MAX_CPU_BYTES", 16)
+    monkeypatch.setattr("everstep.worker.digests.digest.MAX_CPU_BYTES", 16)
     teller = Teller()
     Digests(teller, 1).after_step(0, Target(parameters=[("w", torch.ones(8))]))
     assert teller.frames[0]["digest"]["values"] == {}

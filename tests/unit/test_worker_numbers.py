@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.wire import local
-from everstep.worker import numbers
-from everstep.worker.numbers import MAX_POINTS, Numbers
+from everstep.worker.digests import numbers
+from everstep.worker.digests.numbers import MAX_POINTS, Numbers
 
 
 class Link:
@@ -160,8 +160,8 @@ def test_values_on_a_gpu_are_read_when_they_are_there(clock):
 
 def test_a_step_that_is_told_is_counted_once():
     from everstep.agent.board import Board
-    from everstep.worker.board import BoardLine
-    from everstep.worker.runtime import Runtime
+    from everstep.worker.base.board import BoardLine
+    from everstep.worker.link.runtime import Runtime
 
     board = Board(1)
     board.reset(0, rank=0, generation=0)

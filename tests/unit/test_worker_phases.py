@@ -8,9 +8,9 @@ import pytest
 
 import everstep
 from everstep.agent.board import Board
-from everstep.worker.board import Activity, BoardLine
-from everstep.worker.phase_hooks import MAX_PARTS, size_of
-from everstep.worker.phases import HABIT, Phases
+from everstep.worker.base.board import Activity, BoardLine
+from everstep.worker.base.phases import HABIT, Phases
+from everstep.worker.hooks.phase_hooks import MAX_PARTS, size_of
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_outside_of_a_run_nothing_happens():
 
 
 def test_contexts_nest_in_themselves_and_decorate(board, monkeypatch):
-    from everstep.worker import runtime
+    from everstep.worker.link import runtime
 
     near, far = socket.socketpair()
     with near, far:

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from everstep.checkpoint import arena
-from everstep.worker import copying
-from everstep.worker.sealing import Sealing
+from everstep.worker.snapshots import copying
+from everstep.worker.snapshots.sealing import Sealing
 
 
 @pytest.fixture

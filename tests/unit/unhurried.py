@@ -8,7 +8,8 @@ from test_state import Agent
 
 import everstep
 from everstep.checkpoint import arena
-from everstep.worker import copying, keeper, runtime
+from everstep.worker.link import runtime
+from everstep.worker.snapshots import copying, keeper
 
 
 def unhurried_agent(monkeypatch: pytest.MonkeyPatch):

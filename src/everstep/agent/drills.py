@@ -20,7 +20,7 @@ from everstep.model.events import DrillFailed
 from everstep.probes.oom import memory_cgroup
 from everstep.wire import local
 from everstep.worker.drills import PATIENCE_S
-from everstep.worker.runtime import DRILL_SIGNAL
+from everstep.worker.link.runtime import DRILL_SIGNAL
 
 REACTION_S = 10.0
 """A rank hears a drill when its main thread is in Python. Longer than any usual step."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.model.facts import ErrorReport
-from everstep.worker.modules import is_library_file, library_roots
+from everstep.worker.base.modules import is_library_file, library_roots
 
 SYSTEM_EXIT = "SystemExit"
 """Kind of the report of a program that ended itself, with an exit code other than 0."""

@@ -2,7 +2,7 @@
 
 posix_spawn, because it neither copies the agent nor waits for the child. A program that an interpreter can run is
 started by exactly torchrun's command line; what makes it one of ours comes by PYTHONPATH (`worker/boot`) and is gone
-before its first line. All else (commands, examinations) is run by `worker.main`, which goes by its assignment.
+before its first line. All else (commands, examinations) is run by `worker.start.main`, which goes by its assignment.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 from everstep.errors import EverstepError
 
 _CHILD_FD = 3
-_BOOT = "import sys; sys.path[:1] = []; from everstep.worker.main import main; main()"
+_BOOT = "import sys; sys.path[:1] = []; from everstep.worker.start.main import main; main()"
 """`-c` puts the current folder on the path; it goes before anything is imported, so that a file of the user's named
 like a module of ours or of the standard library is not taken for it. `-m` would leave no moment to do so."""
 

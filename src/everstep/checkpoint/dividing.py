@@ -2,7 +2,7 @@
 
 A pure function of names, sizes and ranks, so that all ranks come to the same without a word. What each of them took for
 true is in its snapshot's skeleton, and is compared when the parts are put together. Used by `checkpoint.packing` and
-`worker.dividing`.
+`worker.snapshots.dividing`.
 """
 
 import heapq

@@ -3,7 +3,7 @@
 Memory that a process has never touched costs more than the copy into it, and a value that the program is about to copy
 into a tensor of its own would be copied twice. So the tensors are made first, which is cheap, and filled once it is
 known where they belong: in new memory (the state of an optimizer before its first step) or in the program's own
-tensors. Made by `checkpoint.stored`; used by `worker.reading` and `worker.in_place`.
+tensors. Made by `checkpoint.stored`; used by `worker.snapshots.reading` and `worker.snapshots.in_place`.
 """
 
 import threading

@@ -4,8 +4,8 @@ Between two steps only bytes of tensors change in most of them; to make the dict
 what a snapshot would cost the program. So the object's make-up is noted when its dict was walked through, and as long
 as it is the same (the same modules, the same parameters, the same state, as identical objects under the same names) the
 walk would meet the same tensors in the same order. Only for objects whose `state_dict` is torch's own, without hooks;
-for all others, and whenever something is different, the dict is made as ever. Used by `worker.state`, which owns a
-`Part` for each object, and by `checkpoint.packing`, which asks it.
+for all others, and whenever something is different, the dict is made as ever. Used by `worker.snapshots.state`, which
+owns a `Part` for each object, and by `checkpoint.packing`, which asks it.
 """
 
 import dataclasses

@@ -3,7 +3,7 @@
 Answers: what was the state of this keyword. Of a state that the ranks of a node divided among themselves, a part is in
 the snapshots of the others: `complete` looks it up there, and compares what each of them took for divided. It never
 unpickles anything that did not come from an arena: this is memory that the same run wrote, and its checksum is compared
-first. Called by `worker.restoring` and `checkpoint.persist`.
+first. Called by `worker.snapshots.restoring` and `checkpoint.persist`.
 """
 
 import io

@@ -16,7 +16,7 @@ Called by programs. A step is one of the optimizer: gradients that are still bei
 
 from typing import Any
 
-from everstep.worker.state import State, Stateful
+from everstep.worker.snapshots.state import State, Stateful
 
 
 def state_of(accelerator: Any, **objects: Stateful) -> State:  # noqa: ANN401 - an accelerate.Accelerator

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from everstep.integrations.pulls import END, Random, generators, seeds_of, set_epoch_of, watch_pulls
-from everstep.worker import random_state
+from everstep.worker.digests import random_state
 
 
 class ResumableLoader:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from everstep.worker.state import State, Stateful
+from everstep.worker.snapshots.state import State, Stateful
 
 
 def state_of(states: MutableMapping[str, Any], **objects: Stateful) -> State:

@@ -16,8 +16,8 @@ from typing import Any
 
 from everstep.integrations import lightning_sums
 from everstep.integrations.data import ResumableLoader
-from everstep.worker.runtime import current
-from everstep.worker.state import State, Stateful
+from everstep.worker.link.runtime import current
+from everstep.worker.snapshots.state import State, Stateful
 
 # The library has two names, and classes of one are not those of the other: the one that the program has imported.
 _NAMES = ("lightning.pytorch", "pytorch_lightning")

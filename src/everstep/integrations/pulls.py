@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from everstep.worker import random_state
+from everstep.worker.digests import random_state
 
 END = object()
 Random = dict[str, Any]

@@ -24,9 +24,9 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 
 from everstep.integrations.pulls import Random, watch_pulls
-from everstep.worker import random_state
-from everstep.worker.runtime import Runtime, current
-from everstep.worker.state import State, Stateful
+from everstep.worker.digests import random_state
+from everstep.worker.link.runtime import Runtime, current
+from everstep.worker.snapshots.state import State, Stateful
 
 _T = TypeVar("_T")
 _LOADERS = ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_scaler", "_load_rng_state")

@@ -12,10 +12,10 @@ import contextlib
 from types import TracebackType
 from typing import Literal
 
-from everstep.worker.board import Activity
-from everstep.worker.numbers import Numbers
-from everstep.worker.runtime import Runtime, current
-from everstep.worker.signals import came_from_signal
+from everstep.worker.base.board import Activity
+from everstep.worker.base.signals import came_from_signal
+from everstep.worker.digests.numbers import Numbers
+from everstep.worker.link.runtime import Runtime, current
 
 _PHASES = {"evaluation": int(Activity.EVALUATION), "checkpoint": int(Activity.CHECKPOINT)}
 

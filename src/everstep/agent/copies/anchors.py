@@ -10,7 +10,8 @@ at its peer and half the way to the next one is done, which is the time that slo
 from everstep.core.state.policy import Policy
 
 EVERY_WITHOUT_DIGESTS = 64
-"""A power of two, so that these are among the steps that ranks keep where they do not keep each (`worker.cadence`)."""
+"""A power of two, so that these are among the steps that ranks keep where they do not keep each
+(`worker.snapshots.cadence`)."""
 
 
 class Anchors:

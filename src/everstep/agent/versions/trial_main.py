@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from everstep.agent.versions.reading import file_of_module, read_program
-from everstep.worker import errors, program, relocation
-from everstep.worker.life import die_with_parent
+from everstep.worker.base import errors, relocation
+from everstep.worker.base.life import die_with_parent
+from everstep.worker.start import program
 
 NICENESS = 10
 """Nobody waits for an update that is in no hurry."""
@@ -84,7 +85,7 @@ class _Ends:
         self._names = {
             "torch.distributed.distributed_c10d": self._hook_groups,
             "torch.optim.optimizer": self._hook_optimizer,
-            "everstep.worker.state": self._hook_state,
+            "everstep.worker.snapshots.state": self._hook_state,
         }
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:  # noqa: ANN401

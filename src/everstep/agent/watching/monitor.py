@@ -24,8 +24,8 @@ from everstep.probes.rank_wait import find_wait
 from everstep.probes.stack import StackProbe
 from everstep.probes.traffic import TrafficProbe
 from everstep.probes.waiting import Wait
-from everstep.worker.board import Activity as Told
-from everstep.worker.board import Phase as BoardPhase
+from everstep.worker.base.board import Activity as Told
+from everstep.worker.base.board import Phase as BoardPhase
 
 LOOK_S = 0.5
 """A quarter of the shortest window."""

@@ -51,7 +51,8 @@ class WatchLink:
         return threads, ""
 
     async def entered(self, limit_s: float) -> tuple[local.Frame, bytes]:
-        """When the rank entered its collectives: the answer (worker/entered.py), and torch's flight record as JSON."""
+        """When the rank entered its collectives: the answer (worker/link/entered.py), and torch's flight record as
+        JSON."""
         answer = await self._ask({"do": "entered"}, limit_s)
         record = answer.get("record")
         return answer, record if isinstance(record, bytes) else b""

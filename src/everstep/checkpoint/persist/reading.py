@@ -3,7 +3,7 @@
 Answers: what did these objects look like at that step. With the same number of ranks and the same layout the snapshot
 is put together as it was in memory, so a restart from disk is as exact as one from memory; otherwise, and for
 checkpoints that torch.distributed.checkpoint wrote, `resharding` does it. Every byte that is used is checked first.
-Called by `worker.state` through `load_into`; needs no process group and waits for no other rank.
+Called by `worker.snapshots.state` through `load_into`; needs no process group and waits for no other rank.
 """
 
 import mmap
@@ -24,7 +24,7 @@ from everstep.errors import SnapshotError
 RANDOM = "everstep.random"
 DDP_ORDER = "everstep.ddp_order"
 OWN = frozenset({RANDOM, DDP_ORDER})
-"""What State adds to the user's keywords; the same names as in `worker.state`."""
+"""What State adds to the user's keywords; the same names as in `worker.snapshots.state`."""
 
 _NUM_THREADS = 4
 

@@ -96,7 +96,7 @@ def _of_broken(request: Request, why: str) -> Said:
 
 def _say(said: Said) -> None:
     """To the agent where this is a process of one; on standard output in any case."""
-    from everstep.worker.runtime import current
+    from everstep.worker.link.runtime import current
 
     said = msgspec.structs.replace(said, why=said.why[:_MAX_WHY])
     runtime = current()

@@ -40,7 +40,7 @@ def _begin() -> None:
 
 def _install(process: object, assignment: "tuple[dict[str, object], list[int]] | None") -> None:
     """The runtime, when the program has torch, or asks for it."""
-    from everstep.worker import installing
+    from everstep.worker.start import installing
 
     installing.install(process, assignment)
 

@@ -2,8 +2,8 @@
 makes sure that it happens at the next collective or step, or raises DrillRefusal and changes nothing. `Happened` is
 called when it is done. What does not come within `PATIENCE_S` is off again.
 
-Called by `worker.drill` on the main thread, from a signal's handler: whatever is imported here must not import torch,
-because the program itself may be in the middle of that. docs/drills.md says what each of them does.
+Called by `worker.drills.drill` on the main thread, from a signal's handler: whatever is imported here must not import
+torch, because the program itself may be in the middle of that. docs/drills.md says what each of them does.
 """
 
 import gc
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from everstep.worker.runtime import Runtime
+from everstep.worker.link.runtime import Runtime
 
 T = TypeVar("T")
 

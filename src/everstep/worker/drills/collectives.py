@@ -10,7 +10,7 @@ from typing import Any
 
 from everstep.worker.drills import DrillRefusal, Happened, loaded
 from everstep.worker.drills.interception import Call, Fault, Interception
-from everstep.worker.runtime import Runtime
+from everstep.worker.link.runtime import Runtime
 
 _C10D = "torch.distributed.distributed_c10d"
 _A_DAY_S = 86400.0

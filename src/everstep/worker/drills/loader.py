@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from everstep.worker.drills import DrillRefusal, Happened, instances_of, loaded
-from everstep.worker.runtime import Runtime
+from everstep.worker.link.runtime import Runtime
 
 LOADER_SIGNAL = signal.SIGRTMIN + 10
 _CLONE_VM, _CLONE_VFORK = 0x100, 0x4000

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstep.worker.drills import Happened, note, parameters
-from everstep.worker.runtime import Runtime
+from everstep.worker.link.runtime import Runtime
 
 CHANCE = 1.0
 RESULT = "bit"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from everstep.worker.drills import PATIENCE_S, DrillRefusal, Happened, instances_of, loaded
-from everstep.worker.runtime import Runtime
+from everstep.worker.link.runtime import Runtime
 
 _MANTISSA_BITS = {"torch.float64": 52, "torch.float32": 23, "torch.bfloat16": 7, "torch.float16": 10}
 _INTEGERS = {8: "int64", 4: "int32", 2: "int16"}
@@ -89,7 +89,7 @@ def _parameters() -> Iterator[Named]:
 
 
 def _kept() -> list[Any]:
-    from everstep.worker import state
+    from everstep.worker.snapshots import state
 
     stepping = state._stepping() if state._stepping is not None else None
     return list(stepping._objects.values()) if stepping is not None else []

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from everstep.worker.drills import Happened
-from everstep.worker.runtime import Runtime
+from everstep.worker.link.runtime import Runtime
 
 PERCENT = 30.0
 GROWING_S = 60.0

@@ -2,8 +2,8 @@
 
 Known for DistributedDataParallel: parameters, and the state of optimizers that step all of them on every rank. Where an
 optimizer steps a part of them only (ZeRO, by whatever hand), where averages are taken later (local SGD), or where some
-rank of the node is not among the replicas, nothing is divided. Called by `worker.keeper`; the answer depends on the
-program only, so it is the same on all ranks.
+rank of the node is not among the replicas, nothing is divided. Called by `worker.snapshots.keeper`; the answer depends
+on the program only, so it is the same on all ranks.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from typing import Protocol
 import torch
 
 from everstep.checkpoint.dividing import Division, divide
-from everstep.worker.replicas import Target
-from everstep.worker.stepping import Optimizers, Place, place_of
+from everstep.worker.digests.replicas import Target
+from everstep.worker.snapshots.stepping import Optimizers, Place, place_of
 
 LEAST_STATE_BYTES = 16 << 20
 """Less is kept whole by every rank: a restart then needs nobody else's memory."""
@@ -23,7 +23,7 @@ LEAST_BYTES = 4 << 10
 
 
 class Runtime(Protocol):
-    """What of `worker.runtime.Runtime` is used here."""
+    """What of `worker.link.runtime.Runtime` is used here."""
 
     rank: int
     siblings: dict[int, list[int]]

@@ -8,10 +8,11 @@ step, the copy is torn, and it is never published. What is written behind torch'
 the next step is done, and until then nobody sees it. A copy that was made ready and not begun (`Job` in stage READY)
 costs nothing and can still be begun for as long as no optimizer has.
 
-The thread also seals snapshots, when it has nothing to copy (`worker.sealing`). Used by `worker.keeper`; it decides
-what is copied and where to, and this module never raises into the program. On CUDA the copies are queued on a stream of
-their own behind an event of the step's end, and the optimizer's stream waits for them. The arena's memory is not
-page-locked, so CUDA returns from such a copy only when it is done: the optimizer waits for that in the program.
+The thread also seals snapshots, when it has nothing to copy (`worker.snapshots.sealing`). Used by
+`worker.snapshots.keeper`; it decides what is copied and where to, and this module never raises into the program. On
+CUDA the copies are queued on a stream of their own behind an event of the step's end, and the optimizer's stream waits
+for them. The arena's memory is not page-locked, so CUDA returns from such a copy only when it is done: the optimizer
+waits for that in the program.
 """
 
 import atexit
@@ -29,8 +30,8 @@ import torch
 
 from everstep.checkpoint import arena as arenas
 from everstep.checkpoint.packing import copy
-from everstep.worker.naming import name_thread
-from everstep.worker.sealing import Sealing, Unsealed
+from everstep.worker.base.naming import name_thread
+from everstep.worker.snapshots.sealing import Sealing, Unsealed
 
 CHUNK_BYTES = 256 << 20
 """Copied in one call, without the interpreter lock in between. Getting it back may take 5 ms from a program that

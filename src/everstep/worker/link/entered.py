@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from everstep.wire import local
-from everstep.worker.record import flight_record
+from everstep.worker.link.record import flight_record
 
 MAX_GROUP = 4096
 """Larger groups are not listed; ranks that entered their collectives are then taken for their members."""

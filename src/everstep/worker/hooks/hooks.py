@@ -12,13 +12,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from everstep.worker import phase_hooks
-from everstep.worker.board import Activity
-from everstep.worker.capturing import is_capturing
+from everstep.worker.base.board import Activity
+from everstep.worker.base.capturing import is_capturing
+from everstep.worker.base.signals import came_from_signal
+from everstep.worker.hooks import phase_hooks
+from everstep.worker.link.runtime import Runtime
 from everstep.worker.parking import begin
 from everstep.worker.parking.finder import OnImport
-from everstep.worker.runtime import Runtime
-from everstep.worker.signals import came_from_signal
 
 _OPTIMIZER = "torch.optim.optimizer"
 _RENDEZVOUS = "torch.distributed.distributed_c10d"
@@ -96,7 +96,7 @@ class StepBegins:
 
     def _digest(self, optimizer: object) -> None:
         if self._digests is None:
-            from everstep.worker.digesting import OptimizerDigests  # imports torch, which is loaded by now
+            from everstep.worker.digests.digesting import OptimizerDigests  # imports torch, which is loaded by now
 
             self._digests = OptimizerDigests(self._runtime)
         self._digests.before_step(optimizer)
@@ -140,7 +140,7 @@ def _read_ahead(runtime: Runtime) -> None:
     if runtime.resume_step is None:
         return
     try:
-        from everstep.worker import restoring  # imports torch, which is loaded by now
+        from everstep.worker.snapshots import restoring  # imports torch, which is loaded by now
 
         restoring.read_ahead(runtime)
     except Exception as error:

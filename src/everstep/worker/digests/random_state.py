@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from everstep.worker import drawn
+from everstep.worker.digests import drawn
 
 _told: dict[str, tuple[drawn.Look | None, Any]] = {}
 """How each generator's memory looked last, and what it says where that stays so; None: not asked for yet."""

@@ -2,11 +2,11 @@
 
 Answers: where does the next snapshot go, and when is it copied. Called by `everstep.State`, once per completed step.
 `take` never raises for a failure of ours: it says once on stderr what happened, reports it, and training goes on with
-the last good snapshot or with none. What a restart begins with is `worker.restoring`'s business.
+the last good snapshot or with none. What a restart begins with is `worker.snapshots.restoring`'s business.
 
 A large state is not waited for: what may change at any time is copied at once, parameters and optimizer state while
-the next step runs (`worker.copying`). Whether a step is copied, or only made ready so that it could be, is
-`worker.cadence`'s business.
+the next step runs (`worker.snapshots.copying`). Whether a step is copied, or only made ready so that it could be, is
+`worker.snapshots.cadence`'s business.
 """
 
 import os
@@ -24,14 +24,15 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from everstep.checkpoint import arena as arenas
 from everstep.checkpoint.packing import Packed, Packer, Target, copy
 from everstep.checkpoint.recalling import PartError
-from everstep.worker import cadence, ddp_order, replicas
-from everstep.worker.capturing import is_capturing
-from everstep.worker.copying import TORN, Copier, Job
-from everstep.worker.dividing import Dividing
-from everstep.worker.runtime import ArenaRefused
-from everstep.worker.signals import came_from_signal
-from everstep.worker.space import Space
-from everstep.worker.stepping import Optimizers
+from everstep.worker.base.capturing import is_capturing
+from everstep.worker.base.signals import came_from_signal
+from everstep.worker.digests import ddp_order, replicas
+from everstep.worker.link.runtime import ArenaRefused
+from everstep.worker.snapshots import cadence
+from everstep.worker.snapshots.copying import TORN, Copier, Job
+from everstep.worker.snapshots.dividing import Dividing
+from everstep.worker.snapshots.space import Space
+from everstep.worker.snapshots.stepping import Optimizers
 
 SMALL_BYTES = 16 << 20
 """Copied in about 2 ms: less than handing it to a thread would cost a program that computes in Python."""
@@ -56,7 +57,7 @@ class Board(Protocol):
 
 
 class Runtime(Protocol):
-    """What of `worker.runtime.Runtime` is used here."""
+    """What of `worker.link.runtime.Runtime` is used here."""
 
     rank: int
     world_size: int

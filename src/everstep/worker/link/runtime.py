@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from everstep.wire import local
-from everstep.worker.board import BoardLine
+from everstep.worker.base.board import BoardLine
+from everstep.worker.base.phases import Phases
 from everstep.worker.parking import begin
-from everstep.worker.phases import Phases
 
 if TYPE_CHECKING:
     from everstep.worker.parking.begin import Process
@@ -102,7 +102,8 @@ class Runtime:
         self.board = board
         self.watch_link: socket.socket | None = None
         self.reading: Any = None
-        """The snapshot that the rank resumes from, while it is read beside the rendezvous (`worker.restoring`)."""
+        """The snapshot that the rank resumes from, while it is read beside the rendezvous
+        (`worker.snapshots.restoring`)."""
         self.step_hooks: list[Callable[[int], None]] = []
         """Called after each step: drills that happen between two of them."""
         self.save_now: Callable[[float], tuple[int | None, str]] | None = None
@@ -223,7 +224,7 @@ class Runtime:
             return
         self._watches = True
         try:
-            from everstep.worker.watch import start
+            from everstep.worker.link.watch import start
 
             start(self.board, link)
         except Exception as error:
@@ -285,7 +286,7 @@ class Runtime:
             self._drills.append(frame)
 
     def _tell_modules(self) -> None:
-        from everstep.worker.modules import importable_ahead, variables_changed
+        from everstep.worker.base.modules import importable_ahead, variables_changed
 
         try:
             process = self.process

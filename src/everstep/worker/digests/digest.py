@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from everstep.worker.replicas import Named, Target
+from everstep.worker.digests.replicas import Named, Target
 
 ROW_WORDS = 4096
 """Sums along rows run at the speed of memory; shorter rows cost more, longer ones weigh positions more coarsely."""
@@ -36,7 +36,7 @@ _MASK = (1 << 64) - 1
 
 
 class Teller(Protocol):
-    """What of `worker.runtime.Runtime` is used here."""
+    """What of `worker.link.runtime.Runtime` is used here."""
 
     rank: int
 

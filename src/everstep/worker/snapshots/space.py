@@ -2,7 +2,8 @@
 
 Answers: into which arena does a state of so many bytes go. Large memory takes a second to make, so it is asked for on a
 thread, and the steps done meanwhile have no snapshot. If the node has no room for all the buffers that were wished for,
-the least is asked for. Raises ArenaRefused, once; afterwards there is nothing to ask for. Called by `worker.keeper`.
+the least is asked for. Raises ArenaRefused, once; afterwards there is nothing to ask for. Called by
+`worker.snapshots.keeper`.
 """
 
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from everstep.checkpoint import arena as arenas
-from everstep.worker.runtime import ArenaRefused
+from everstep.worker.link.runtime import ArenaRefused
 
 ASK_APART_BYTES = 64 << 20
 """Making less than this takes some ten milliseconds; more would be felt in the first step."""
@@ -20,7 +21,7 @@ _SLACK_BYTES = 64 << 10
 
 
 class Runtime(Protocol):
-    """What of `worker.runtime.Runtime` is used here."""
+    """What of `worker.link.runtime.Runtime` is used here."""
 
     rank: int
     world_size: int

@@ -12,9 +12,9 @@ import time
 import traceback
 from types import TracebackType
 
-from everstep.worker.modules import is_library_file, library_roots
+from everstep.worker.base.modules import is_library_file, library_roots
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 MAX_TRACEBACK_CHARS = 64_000
 """A recursion error repeats itself; both ends of such a traceback are worth keeping, not its middle."""
 

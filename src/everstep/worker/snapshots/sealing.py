@@ -3,7 +3,7 @@
 A large state is not summed up within one step: its sums are kept when the next copy breaks them off, and gone on with
 afterwards, for as long as the snapshot is there. One is finished before a newer one is begun, because the newest is
 overwritten just as soon; steps that stay for long (trusted, an anchor, being persisted, or waiting for their digest)
-come first. Pure bookkeeping. Called by `worker.copying`, with its lock held.
+come first. Pure bookkeeping. Called by `worker.snapshots.copying`, with its lock held.
 """
 
 import dataclasses

@@ -3,7 +3,7 @@ executable.
 
 The program gets a real `__main__` module (pickling and multiprocessing's spawn look at it), its own `sys.argv` and
 `sys.path[0]`, and the ends it is used to: SystemExit, a traceback, KeyboardInterrupt. `run` is called once, by
-`worker.main`, at the bottom of the process's stack; whatever it raises goes to the interpreter.
+`worker.start.main`, at the bottom of the process's stack; whatever it raises goes to the interpreter.
 """
 
 import importlib.machinery
@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable
 from typing import NoReturn
 
-from everstep.worker import relocation
+from everstep.worker.base import relocation
 
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127

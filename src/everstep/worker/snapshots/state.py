@@ -20,14 +20,15 @@ from everstep.checkpoint.pending import Pending
 from everstep.checkpoint.recalling import Part
 from everstep.checkpoint.stored import Stored
 from everstep.errors import EverstepError, SnapshotError
-from everstep.worker import ddp_order, in_place, random_state, restoring
-from everstep.worker.adapting import adapted
-from everstep.worker.board import Phase
-from everstep.worker.digesting import StateDigests
-from everstep.worker.keeper import Keeper
+from everstep.worker.base.board import Phase
+from everstep.worker.base.signals import came_from_signal
+from everstep.worker.digests import ddp_order, random_state
+from everstep.worker.digests.digesting import StateDigests
+from everstep.worker.link.runtime import Runtime, current
 from everstep.worker.parking import begin
-from everstep.worker.runtime import Runtime, current
-from everstep.worker.signals import came_from_signal
+from everstep.worker.snapshots import in_place, restoring
+from everstep.worker.snapshots.adapting import adapted
+from everstep.worker.snapshots.keeper import Keeper
 
 _RANDOM = "everstep.random"  # a keyword cannot contain a dot
 _DDP_ORDER = "everstep.ddp_order"

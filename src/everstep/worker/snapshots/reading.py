@@ -1,9 +1,9 @@
 """A thread that reads the snapshot a rank resumes from, beside the program.
 
-Begun with the rendezvous (`worker.hooks`), or at the latest by `everstep.State`. It compares every byte with the sums
-that were written behind the snapshot, and makes and fills tensors that will be new memory in any case. Whatever goes
-wrong is kept for `worker.restoring`, which asks for it in the program's own thread; nothing is raised here. It touches
-no object of the program and calls nothing of it.
+Begun with the rendezvous (`worker.hooks.hooks`), or at the latest by `everstep.State`. It compares every byte with the
+sums that were written behind the snapshot, and makes and fills tensors that will be new memory in any case. Whatever
+goes wrong is kept for `worker.snapshots.restoring`, which asks for it in the program's own thread; nothing is raised
+here. It touches no object of the program and calls nothing of it.
 """
 
 import atexit

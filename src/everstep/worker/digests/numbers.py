@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any, Protocol
 
-from everstep.worker.capturing import is_capturing
+from everstep.worker.base.capturing import is_capturing
 
 SEND_EVERY_S = 1.0
 JUMP = 3.0
@@ -33,7 +33,7 @@ _LEVEL_SHARE = 0.1
 
 
 class Teller(Protocol):
-    """What of `worker.runtime.Runtime` is used here."""
+    """What of `worker.link.runtime.Runtime` is used here."""
 
     def tell(self, frame: dict[str, Any]) -> None: ...
     def report_fault(self, where: str, why: str) -> None: ...

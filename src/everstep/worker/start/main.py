@@ -11,11 +11,14 @@ import socket
 import sys
 
 from everstep.wire import local
-from everstep.worker import assignment as assignments
-from everstep.worker import drill, errors, hooks, installing, life, program, relocation
-from everstep.worker.assignment import Assignment
-from everstep.worker.board import Phase
-from everstep.worker.runtime import Runtime, install
+from everstep.worker.base import errors, life, relocation
+from everstep.worker.base.board import Phase
+from everstep.worker.drills import drill
+from everstep.worker.hooks import hooks
+from everstep.worker.link import assignment as assignments
+from everstep.worker.link.assignment import Assignment
+from everstep.worker.link.runtime import Runtime, install
+from everstep.worker.start import installing, program
 
 EXIT_BAD_ASSIGNMENT = 70
 

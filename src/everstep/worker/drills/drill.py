@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from everstep.worker.drills import DrillRefusal, collectives, loader, miscompute, parameters, slow
-from everstep.worker.runtime import DRILL_SIGNAL, Runtime, current
+from everstep.worker.link.runtime import DRILL_SIGNAL, Runtime, current
 
 EXIT_CODE = 42
 _CHUNK_BYTES = 32 << 20

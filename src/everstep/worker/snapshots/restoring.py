@@ -16,14 +16,14 @@ from everstep.checkpoint.packing import DamagedError
 from everstep.checkpoint.pending import Pending
 from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
-from everstep.worker.reading import Reading
-from everstep.worker.signals import came_from_signal
+from everstep.worker.base.signals import came_from_signal
+from everstep.worker.snapshots.reading import Reading
 
 BEGIN_ANEW = "to begin from the start, end this run and start a new one"
 
 
 class Runtime(Protocol):
-    """What of `worker.runtime.Runtime` is used here."""
+    """What of `worker.link.runtime.Runtime` is used here."""
 
     rank: int
     world_size: int

@@ -1,0 +1,1 @@
+"""`State` and its snapshots: taking them without a stall, and restoring them."""
