@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from everstep.agent.reaping import Reaper
+from everstep.agent.base.reaping import Reaper
+from everstep.agent.ranks.watch_link import WatchLink
+from everstep.agent.ranks.workers import Paths, Worker
 from everstep.agent.watching import stacks
 from everstep.agent.watching.stacks import Stacks
-from everstep.agent.watching.watch_link import WatchLink
-from everstep.agent.workers import Paths, Worker
 from everstep.probes.oom import KernelLog
 
 RANK = """

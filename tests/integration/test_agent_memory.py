@@ -7,7 +7,7 @@ import socket
 import pytest
 from fake_controller import Bench, bench, kill
 
-from everstep.agent import memory
+from everstep.agent.base import memory
 from everstep.checkpoint import arena
 from everstep.model import events
 from everstep.model.facts import Held

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent.reaping import Reaper
+from everstep.agent.base.reaping import Reaper
+from everstep.agent.ranks.watch_link import WatchLink
+from everstep.agent.ranks.workers import Paths, Worker
 from everstep.agent.watching.stacks import Stacks
-from everstep.agent.watching.watch_link import WatchLink
-from everstep.agent.workers import Paths, Worker
 from everstep.probes.oom import KernelLog
 from everstep.probes.stack import find_py_spy
 

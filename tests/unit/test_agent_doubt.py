@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from everstep.agent import doubt as doubts
-from everstep.agent.doubt import UNANSWERED_S, UNREACHED_S, Doubt
-from everstep.agent.lease import Lease
+from everstep.agent.base.lease import Lease
+from everstep.agent.control import doubt as doubts
+from everstep.agent.control.doubt import UNANSWERED_S, UNREACHED_S, Doubt
 from everstep.errors import LeaseOverError
 from everstep.model.actions import SettleDoubt
 from everstep.model.events import NodeInDoubt

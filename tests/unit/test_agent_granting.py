@@ -5,7 +5,8 @@ import types
 
 import pytest
 
-from everstep.agent import granting, memory
+from everstep.agent.base import memory
+from everstep.agent.control import granting
 
 
 class Told:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent.channel import Channel
-from everstep.agent.reaping import Reaper
-from everstep.agent.workers import Group, Paths, Worker
+from everstep.agent.base.channel import Channel
+from everstep.agent.base.reaping import Reaper
+from everstep.agent.ranks.workers import Group, Paths, Worker
 from everstep.probes.oom import KernelLog
 from everstep.probes.process import usage
 from everstep.wire import local

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from everstep.agent.board import Board
+from everstep.agent.base.board import Board
+from everstep.agent.ranks.workers import Paths, Worker
 from everstep.agent.watching.monitor import LOOK_QUIET_S, LOOK_S, Monitor
 from everstep.agent.watching.stacks import Look
-from everstep.agent.workers import Paths, Worker
 from everstep.model.facts import Signals
 from everstep.probes.oom import KernelLog
 from everstep.probes.process import usage

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from everstep.agent.board import Board
+from everstep.agent.base.board import Board
 from everstep.agent.copies import saving
 from everstep.worker.base.board import BoardLine
 

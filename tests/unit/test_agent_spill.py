@@ -9,9 +9,9 @@ import socket
 import subprocess
 from pathlib import Path
 
+from everstep.agent.ranks.watch_link import Spill, WatchLink
+from everstep.agent.ranks.workers import Paths, Worker
 from everstep.agent.watching import stacks
-from everstep.agent.watching.watch_link import Spill, WatchLink
-from everstep.agent.workers import Paths, Worker
 from everstep.probes.oom import KernelLog
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import reaping
-from everstep.agent.reaping import Ended, Reaper
-from everstep.agent.workers import Group, Paths, Worker
+from everstep.agent.base import reaping
+from everstep.agent.base.reaping import Ended, Reaper
+from everstep.agent.ranks.workers import Group, Paths, Worker
 from everstep.probes.node.command import output_of
 from everstep.probes.oom import KernelLog
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstep.agent.classifying import explain_end
+from everstep.agent.base.classifying import explain_end
 from everstep.analyzer.alerts import AFTER_S, BEFORE_S, SeenAlert
 from everstep.analyzer.exits import FaultFacts, LostNode, judge, looks_like_consequence
 from everstep.knowledge.signature import Action

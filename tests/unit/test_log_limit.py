@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent.log_limit import limit
+from everstep.agent.streams.log_limit import limit
 from everstep.cli.logs import MAX_TAIL_BYTES, read_tail
 from everstep.launcher.output import OutputTail
 from everstep.launcher.shown import Shown

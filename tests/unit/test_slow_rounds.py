@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent.board import Board
+from everstep.agent.base.board import Board
+from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.watching import slow_rounds
 from everstep.agent.watching.slow_rounds import SlowRounds, run_delay_s
-from everstep.agent.watching.watch_link import WatchLink
 from everstep.worker.base.board import BoardLine, FloatCell
 from everstep.worker.link import watch
 

@@ -12,7 +12,7 @@ import zlib
 
 import pytest
 
-from everstep.agent.board import Board
+from everstep.agent.base.board import Board
 from everstep.analyzer.stacks import from_json
 from everstep.probes.stack import parse_spill
 from everstep.wire import local

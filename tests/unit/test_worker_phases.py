@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import everstep
-from everstep.agent.board import Board
+from everstep.agent.base.board import Board
 from everstep.worker.base.board import Activity, BoardLine
 from everstep.worker.base.phases import HABIT, Phases
 from everstep.worker.hooks.phase_hooks import MAX_PARTS, size_of

@@ -21,21 +21,21 @@ from typing import Any
 
 import msgspec
 
-from everstep.agent.classifying import warm_up
+from everstep.agent.base.classifying import warm_up
+from everstep.agent.base.environment import base_environment
+from everstep.agent.base.keeper import Keeper
+from everstep.agent.base.lease import LOOK_S as LEASE_LOOK_S
+from everstep.agent.base.lease import Lease
+from everstep.agent.base.memory import Memory
+from everstep.agent.base.reaping import Reaper
+from everstep.agent.control.doubt import Doubt
+from everstep.agent.control.starting import Home
 from everstep.agent.copies.copies import Copies
-from everstep.agent.doubt import Doubt
-from everstep.agent.environment import base_environment
-from everstep.agent.keeper import Keeper
-from everstep.agent.lease import LOOK_S as LEASE_LOOK_S
-from everstep.agent.lease import Lease
-from everstep.agent.memory import Memory
 from everstep.agent.node import END_GRACE_S, PROGRESS_S, Node
-from everstep.agent.reaping import Reaper
+from everstep.agent.ranks.warden import Warden
 from everstep.agent.senses.aside import aside
 from everstep.agent.senses.starting import sense
-from everstep.agent.starting import Home
-from everstep.agent.streams import Origin
-from everstep.agent.warden import Warden
+from everstep.agent.streams.streams import Origin
 from everstep.agent.watching import observing
 from everstep.agent.watching.monitor import LOOK_S
 from everstep.core.restore.racks import why_no_rack

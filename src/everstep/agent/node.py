@@ -15,26 +15,28 @@ from typing import Any
 
 import msgspec
 
-from everstep.agent import ahead, drills, entering, workers
-from everstep.agent.ahead import Ahead
-from everstep.agent.ailments import Ailments
-from everstep.agent.board import Board
+from everstep.agent.base import ahead
+from everstep.agent.base.ahead import Ahead
+from everstep.agent.base.ailments import Ailments
+from everstep.agent.base.board import Board
+from everstep.agent.base.memory import Memory
+from everstep.agent.base.reaping import Reaper
+from everstep.agent.control import drills
+from everstep.agent.control.examining import Examiner
+from everstep.agent.control.hearing import Hearing
+from everstep.agent.control.starting import Home, Starter
 from everstep.agent.copies import saving
 from everstep.agent.copies.copies import Copies
-from everstep.agent.examining import Examiner
-from everstep.agent.hearing import Hearing
-from everstep.agent.memory import Memory
-from everstep.agent.reaping import Reaper
-from everstep.agent.starting import Home, Starter
-from everstep.agent.twins import NO_TWIN, Twins
+from everstep.agent.ranks import entering, workers
+from everstep.agent.ranks.twins import NO_TWIN, Twins
+from everstep.agent.ranks.warden import Warden
+from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.versions.trial import Trials
-from everstep.agent.warden import Warden
 from everstep.agent.watching import collecting
 from everstep.agent.watching.monitor import Monitor
 from everstep.agent.watching.observing import Observing
 from everstep.agent.watching.slow_rounds import SlowRounds
 from everstep.agent.watching.stacks import Stacks
-from everstep.agent.workers import Group, Worker
 from everstep.errors import EverstepError
 from everstep.model import actions as act
 from everstep.model import events

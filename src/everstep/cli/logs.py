@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.agent.paths import is_other_name
+from everstep.agent.streams.paths import is_other_name
 from everstep.cli.reading import Opened, add_run_arguments, open_run, show, show_json, style
 from everstep.errors import ConfigError
 from everstep.report.logs import LogPiece, render_first_error, render_pieces
@@ -121,7 +121,7 @@ def _pieces(opened: Opened, generation: int, ranks: list[int] | None, stream: st
 
 def read_tail(path: Path, num_lines: int) -> tuple[list[str], int]:
     """The last lines (0: all) and how many bytes come before them. Reads from the end, and at most MAX_TAIL_BYTES: logs
-    can be huge, and of one above its limit the middle is not there (agent/log_limit.py)."""
+    can be huge, and of one above its limit the middle is not there (agent/streams/log_limit.py)."""
     try:
         with path.open("rb") as file:
             begin = file.seek(0, os.SEEK_END)

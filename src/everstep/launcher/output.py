@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from everstep.agent.paths import STDERR_NAME, STDOUT_NAME, is_other_name
+from everstep.agent.streams.paths import STDERR_NAME, STDOUT_NAME, is_other_name
 from everstep.launcher.changes import Changes
 from everstep.launcher.shown import Shown
 from everstep.launcher.teed import PATIENCE_S, TeedLines
@@ -216,7 +216,7 @@ class OutputTail:
 
 
 def _read(fd: int) -> bytes:
-    """What comes next, past what a file above its limit has given up (agent/log_limit.py)."""
+    """What comes next, past what a file above its limit has given up (agent/streams/log_limit.py)."""
     try:
         data = os.read(fd, _CHUNK_BYTES)
         if data and not data.strip(b"\0"):

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from everstep import health
-from everstep.agent.streams import of_this_process
+from everstep.agent.streams.streams import of_this_process
 from everstep.engines.network import Network, is_of_its_own, open_network
 from everstep.errors import ConfigError
 from everstep.launcher import checkpoints, checks, error_file, versions

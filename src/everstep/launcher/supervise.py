@@ -15,7 +15,7 @@ from functools import partial
 
 import msgspec
 
-from everstep.agent.streams import Origin
+from everstep.agent.streams.streams import Origin
 from everstep.engines.children import Children, wait_ended
 from everstep.engines.keeper import Keeper
 from everstep.engines.local import LocalEngine

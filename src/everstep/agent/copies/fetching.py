@@ -10,8 +10,8 @@ import os
 import threading
 import time
 
-from everstep.agent import memory
-from everstep.agent.memory import Memory
+from everstep.agent.base import memory
+from everstep.agent.base.memory import Memory
 from everstep.checkpoint import arena
 from everstep.checkpoint.transport import TransferError, fetch
 from everstep.core.state.policy import Policy

@@ -9,8 +9,8 @@ import asyncio
 import logging
 import time
 
-from everstep.agent.board import Board
-from everstep.agent.workers import Group, Worker
+from everstep.agent.base.board import Board
+from everstep.agent.ranks.workers import Group, Worker
 from everstep.model.facts import RankAccount
 from everstep.probes.process import usage
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.agent.board import Board
+from everstep.agent.base.board import Board
+from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.loads import Loads, measure
 from everstep.agent.watching.stacks import SAMPLE_S, Look, Stacks
-from everstep.agent.workers import Group, Worker
 from everstep.analyzer.records import KernelThread, ThreadWait
 from everstep.model.actions import CollectEvidence
 from everstep.model.events import EvidenceCollected

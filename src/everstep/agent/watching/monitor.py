@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from everstep.agent.board import Board
+from everstep.agent.base.board import Board
+from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.sockets import FRESH_S, Sockets
 from everstep.agent.watching.stacks import Stacks
-from everstep.agent.workers import Group, Worker
 from everstep.analyzer.clusters import Activity
 from everstep.analyzer.signals import Phase, phase_seen
 from everstep.model.events import SignalsReported

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.log_points import LogPoints
-from everstep.agent.workers import Group, Worker
 from everstep.model.events import DigestsReported, Event, NumbersReported
 from everstep.model.facts import NumberPoint, RankDigest, RankNumbers
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.agent.board import Board
-from everstep.agent.workers import Group, Worker
+from everstep.agent.base.board import Board
+from everstep.agent.ranks.workers import Group, Worker
 from everstep.model.events import RoundReported
 from everstep.model.facts import RankRound
 from everstep.wire import local

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.agent import reaping
-from everstep.agent.reaping import Reaper
-from everstep.agent.watching.watch_link import Spill
-from everstep.agent.workers import Worker
+from everstep.agent.base import reaping
+from everstep.agent.base.reaping import Reaper
+from everstep.agent.ranks.watch_link import Spill
+from everstep.agent.ranks.workers import Worker
 from everstep.probes.process import usage
 from everstep.probes.stack import command, find_py_spy, parse, parse_spill, why_no_py_spy
 

@@ -13,8 +13,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from everstep.agent.lease import Lease
-from everstep.agent.workers import Group, Worker
+from everstep.agent.base.lease import Lease
+from everstep.agent.ranks.workers import Group, Worker
 from everstep.errors import LeaseOverError
 from everstep.model.actions import Finish, SettleDoubt
 from everstep.model.events import Event, NodeInDoubt

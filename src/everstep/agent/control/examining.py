@@ -10,11 +10,11 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from everstep.agent.ailments import Ailments
-from everstep.agent.examinees import Examinee, Examinees
-from everstep.agent.reaping import Reaper
-from everstep.agent.starting import Home
-from everstep.agent.warden import Warden
+from everstep.agent.base.ailments import Ailments
+from everstep.agent.base.reaping import Reaper
+from everstep.agent.control.examinees import Examinee, Examinees
+from everstep.agent.control.starting import Home
+from everstep.agent.ranks.warden import Warden
 from everstep.errors import EverstepError
 from everstep.model.actions import ExamineNode
 from everstep.model.events import Event, NodeExamined

@@ -9,7 +9,7 @@ from everstep.model.spec import RunSpec
 
 _PRIVATE = ("EVERSTEP_LINK_FD", "EVERSTEP_TWINS_FD", "EVERSTEP_AGENT_PID")
 WARD_VARIABLE = "EVERSTEP_WARD"
-"""Marks every process below one agent; see agent/warden.py."""
+"""Marks every process below one agent; see agent/ranks/warden.py."""
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from everstep.agent import memory
-from everstep.agent.memory import Memory
-from everstep.agent.workers import Worker
+from everstep.agent.base import memory
+from everstep.agent.base.memory import Memory
+from everstep.agent.ranks.workers import Worker
 from everstep.checkpoint import arena
 from everstep.model.events import SnapshotsRefused
 

@@ -14,13 +14,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from everstep.agent import exits, log_limit, reaping
-from everstep.agent.channel import Channel
-from everstep.agent.classifying import explain_end
-from everstep.agent.paths import Paths
-from everstep.agent.reaping import Ended, Reaper
+from everstep.agent.base import exits, reaping
+from everstep.agent.base.channel import Channel
+from everstep.agent.base.classifying import explain_end
+from everstep.agent.base.reaping import Ended, Reaper
+from everstep.agent.ranks.watch_link import WatchLink
+from everstep.agent.streams import log_limit
+from everstep.agent.streams.paths import Paths
 from everstep.agent.versions.placing import Placed
-from everstep.agent.watching.watch_link import WatchLink
 from everstep.model.facts import Exit, RankAccount
 from everstep.probes.oom import KernelLog, OomWatch
 from everstep.probes.tracker import LIMIT_S, is_tracker, members_of

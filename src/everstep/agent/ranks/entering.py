@@ -5,7 +5,7 @@ runs unobserved, and is not to be taken for one that hangs before its first line
 import os
 from pathlib import Path
 
-from everstep.agent.workers import Worker
+from everstep.agent.ranks.workers import Worker
 
 BUSY_S = 3.0
 """Processor time that no interpreter needs to come as far as a program."""

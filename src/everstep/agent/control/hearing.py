@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from everstep.agent import ahead, drills, granting
-from everstep.agent.ahead import Ahead
-from everstep.agent.memory import Memory
+from everstep.agent.base import ahead
+from everstep.agent.base.ahead import Ahead
+from everstep.agent.base.memory import Memory
+from everstep.agent.control import drills, granting
+from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.observing import Observing
-from everstep.agent.workers import Group, Worker
 from everstep.model import events
 from everstep.model.facts import RankAccount
 from everstep.wire import local

@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from everstep.agent import reaping, spawn
-from everstep.agent.ailments import Ailments
-from everstep.agent.board import Board
-from everstep.agent.channel import Channel
-from everstep.agent.reaping import Ended, Reaper
-from everstep.agent.starting import Home
-from everstep.agent.warden import Warden
+from everstep.agent.base import reaping, spawn
+from everstep.agent.base.ailments import Ailments
+from everstep.agent.base.board import Board
+from everstep.agent.base.channel import Channel
+from everstep.agent.base.reaping import Ended, Reaper
+from everstep.agent.control.starting import Home
+from everstep.agent.ranks.warden import Warden
 from everstep.errors import EverstepError
 from everstep.preflight.stoptime.request import Request, Said
 from everstep.wire import local

@@ -9,7 +9,7 @@ import os
 import socket
 from pathlib import Path
 
-from everstep.agent.channel import Channel
+from everstep.agent.base.channel import Channel
 from everstep.wire import local
 
 MAX_RECORD_BYTES = 64 << 20

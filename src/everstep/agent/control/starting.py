@@ -16,17 +16,18 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.agent import ahead, environment, memory, spawn, streams
-from everstep.agent.ailments import Ailments
-from everstep.agent.board import Board
-from everstep.agent.channel import Channel
-from everstep.agent.memory import Memory
-from everstep.agent.paths import Paths
-from everstep.agent.pump import Pump
-from everstep.agent.twins import NO_TWIN, Awake, Twins
+from everstep.agent.base import ahead, environment, memory, spawn
+from everstep.agent.base.ailments import Ailments
+from everstep.agent.base.board import Board
+from everstep.agent.base.channel import Channel
+from everstep.agent.base.memory import Memory
+from everstep.agent.ranks.twins import NO_TWIN, Awake, Twins
+from everstep.agent.ranks.watch_link import WatchLink
+from everstep.agent.ranks.workers import Group, Worker
+from everstep.agent.streams import streams
+from everstep.agent.streams.paths import Paths
+from everstep.agent.streams.pump import Pump
 from everstep.agent.versions import placing
-from everstep.agent.watching.watch_link import WatchLink
-from everstep.agent.workers import Group, Worker
 from everstep.core.state.policy import Policy
 from everstep.errors import EverstepError
 from everstep.model.actions import StartWorkers

@@ -18,7 +18,7 @@ _BOOT = "import sys; sys.path[:1] = []; from everstep.worker.start.main import m
 """`-c` puts the current folder on the path; it goes before anything is imported, so that a file of the user's named
 like a module of ours or of the standard library is not taken for it. `-m` would leave no moment to do so."""
 
-BOOT_FOLDER = Path(__file__).parent.parent / "worker" / "boot"
+BOOT_FOLDER = Path(__file__).parents[2] / "worker" / "boot"
 
 
 Streams = tuple[int, int, int]
@@ -30,7 +30,7 @@ class SpawnError(EverstepError):
 
 def spawn_worker(env: Mapping[str, str], python: str, streams: Streams | None = None) -> tuple[int, socket.socket]:
     """A process that waits for its assignment, and our end of its link. `streams`: what its descriptors 0, 1 and 2 are
-    (agent/streams.py); None: no input, and the agent's output until its assignment says. Raises SpawnError."""
+    (agent/streams/streams.py); None: no input, and the agent's output until its assignment says. Raises SpawnError."""
     return _spawn([python, "-u", "-c", _BOOT], env, streams)
 
 

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from everstep.agent.paths import Paths
-from everstep.agent.pump import Pump
+from everstep.agent.streams.paths import Paths
+from everstep.agent.streams.pump import Pump
 from everstep.model.spec import STDERR, STDOUT, RunSpec, standard_streams
 
 _FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC

@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from everstep.agent import reaping
-from everstep.agent.ahead import Ahead
-from everstep.agent.channel import Channel
-from everstep.agent.reaping import Ended, Reaper
+from everstep.agent.base import reaping
+from everstep.agent.base.ahead import Ahead
+from everstep.agent.base.channel import Channel
+from everstep.agent.base.reaping import Ended, Reaper
 from everstep.agent.versions.placing import Placed
 from everstep.wire import local
 

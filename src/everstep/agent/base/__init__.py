@@ -1,0 +1,1 @@
+"""What every other room of the agent needs: memory, boards, channels, children, environments."""

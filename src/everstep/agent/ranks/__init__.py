@@ -1,0 +1,1 @@
+"""The ranks of this node: their processes, twins, warden and watch threads."""
