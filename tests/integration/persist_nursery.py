@@ -15,12 +15,13 @@ import time
 import torch
 from persisting import Kept, snapshot, tensors
 
-from everstep.checkpoint.persist import form, scan
-from everstep.checkpoint.persist.committing import commit
-from everstep.checkpoint.persist.reading import load_into
-from everstep.checkpoint.persist.storage import FolderStorage
-from everstep.checkpoint.persist.verifying import verify
-from everstep.checkpoint.persist.writing import write
+from everstep.checkpoint.persist import scan
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.read.reading import load_into
+from everstep.checkpoint.persist.read.verifying import verify
+from everstep.checkpoint.persist.store.committing import commit
+from everstep.checkpoint.persist.store.storage import FolderStorage
+from everstep.checkpoint.persist.write.writing import write
 
 SIZES = [(64, 1024)] * 6 + [(300,)] * 20 + [(1024, 1500)]
 KEEP = 2

@@ -19,8 +19,8 @@ from torch.distributed.fsdp import fully_shard
 
 from everstep.checkpoint import arena
 from everstep.checkpoint.packing import Packer, Target
-from everstep.checkpoint.persist.committing import commit
-from everstep.checkpoint.persist.reading import load_into
+from everstep.checkpoint.persist.read.reading import load_into
+from everstep.checkpoint.persist.store.committing import commit
 from everstep.worker.digests import random_state
 
 STEP = 7

@@ -13,8 +13,9 @@ from fake_controller import DEADLINE_S, Bench, bench, is_alive, kill, processes_
 from lateness import Lateness
 from snapshot_writer import WRITER
 
-from everstep.checkpoint.persist import form, retention
-from everstep.checkpoint.persist.scanning import scan, scan_all
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.store import retention
+from everstep.checkpoint.persist.store.scanning import scan, scan_all
 from everstep.model import events
 from everstep.model.actions import CommitCheckpoint, PersistSnapshot, StrikeCheckpoint
 

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 from persisting import snapshot, tensors
 
-from everstep.checkpoint.persist import committing, retention, scan, scan_all, writing
-from everstep.checkpoint.persist import storage as storage_module
-from everstep.checkpoint.persist.claims import Claim
-from everstep.checkpoint.persist.committing import commit
-from everstep.checkpoint.persist.storage import FolderStorage, open_storage
-from everstep.checkpoint.persist.verifying import verify
-from everstep.checkpoint.persist.writing import write
+from everstep.checkpoint.persist import scan, scan_all
+from everstep.checkpoint.persist.read.verifying import verify
+from everstep.checkpoint.persist.store import committing, retention
+from everstep.checkpoint.persist.store import storage as storage_module
+from everstep.checkpoint.persist.store.claims import Claim
+from everstep.checkpoint.persist.store.committing import commit
+from everstep.checkpoint.persist.store.storage import FolderStorage, open_storage
+from everstep.checkpoint.persist.write import writing
+from everstep.checkpoint.persist.write.writing import write
 from everstep.errors import SnapshotError
 
 OTHER_MACHINE = "another-boot pid:[1] 77 12345"
@@ -186,7 +188,7 @@ def test_a_damaged_part_is_told_and_neither_counts_nor_keeps_others_from_being_c
 
 
 def objects_of(root, step):
-    from everstep.checkpoint.persist import form
+    from everstep.checkpoint.persist.form import form
 
     name = root / form.step_name(step) / "rank-00000.json"
     part = form.unseal("", name.read_bytes(), form.RankPart)
@@ -202,7 +204,7 @@ def test_what_can_still_be_read_of_a_step_with_a_damaged_part_stays(tmp_path):
 
 
 def test_a_part_of_a_later_form_keeps_everything(tmp_path):
-    from everstep.checkpoint.persist import form
+    from everstep.checkpoint.persist.form import form
 
     committed(tmp_path, 1)
     name = tmp_path / "step-0000000001" / "rank-00000.json"

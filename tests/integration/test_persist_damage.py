@@ -11,10 +11,10 @@ from persisting import Kept, snapshot, tensors
 
 from everstep.checkpoint.packing import DamagedError
 from everstep.checkpoint.persist import scan, scan_all
-from everstep.checkpoint.persist.committing import commit
-from everstep.checkpoint.persist.reading import load_into
-from everstep.checkpoint.persist.verifying import verify
-from everstep.checkpoint.persist.writing import write
+from everstep.checkpoint.persist.read.reading import load_into
+from everstep.checkpoint.persist.read.verifying import verify
+from everstep.checkpoint.persist.store.committing import commit
+from everstep.checkpoint.persist.write.writing import write
 
 STEP = 12
 SIZES = [(150, 200), (10,), (3, 3), ()]
@@ -50,7 +50,7 @@ def files_of(root):
 
 
 def scan_objects(root, folder):
-    from everstep.checkpoint.persist import form
+    from everstep.checkpoint.persist.form import form
 
     for name in ("rank-00000.json", "rank-00001.json"):
         part = form.unseal(name, (folder / name).read_bytes(), form.RankPart)
@@ -156,7 +156,8 @@ def written(root, step, model):
 def test_another_release_of_torch_does_not_write_over_the_pieces_of_the_one_before(tmp_path, monkeypatch):
     from torch.utils.serialization import config
 
-    from everstep.checkpoint.persist import sources, streams
+    from everstep.checkpoint.persist.read import streams
+    from everstep.checkpoint.persist.write import sources
 
     def other(value, real=streams.stream_of):
         with config.patch("save.storage_alignment", 4096):
@@ -173,9 +174,9 @@ def test_another_release_of_torch_does_not_write_over_the_pieces_of_the_one_befo
 
 
 def test_a_whole_piece_that_a_reader_expected_to_be_longer_stays_where_it_is(root):
-    from everstep.checkpoint.persist.files import read_object
-    from everstep.checkpoint.persist.form import DamagedFileError
-    from everstep.checkpoint.persist.storage import open_storage
+    from everstep.checkpoint.persist.form.form import DamagedFileError
+    from everstep.checkpoint.persist.store.files import read_object
+    from everstep.checkpoint.persist.store.storage import open_storage
 
     path = files_of(root)[4]
     with pytest.raises(DamagedFileError, match="instead of"):
@@ -187,7 +188,7 @@ def test_a_whole_piece_that_a_reader_expected_to_be_longer_stays_where_it_is(roo
 def test_a_piece_with_other_content_under_a_right_checksum_is_put_aside_too(root, find):
     import xxhash
 
-    from everstep.checkpoint.persist import form
+    from everstep.checkpoint.persist.form import form
 
     path = files_of(root)[4]
     hasher = xxhash.xxh3_128(b"\x07" * (path.stat().st_size - form.FOOTER_BYTES))

@@ -13,9 +13,9 @@ from persisting import Kept, snapshot, tensors
 
 from everstep.checkpoint.packing import DamagedError
 from everstep.checkpoint.persist import scan
-from everstep.checkpoint.persist.committing import commit
-from everstep.checkpoint.persist.reading import load_into
-from everstep.checkpoint.persist.writing import write
+from everstep.checkpoint.persist.read.reading import load_into
+from everstep.checkpoint.persist.store.committing import commit
+from everstep.checkpoint.persist.write.writing import write
 from everstep.errors import SnapshotError
 
 

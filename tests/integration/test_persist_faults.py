@@ -13,11 +13,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 from persisting import Kept, ask, snapshot, tensors, write_args
 
 from everstep.checkpoint.persist import scan, scan_all
-from everstep.checkpoint.persist.committing import commit
-from everstep.checkpoint.persist.reading import load_into
-from everstep.checkpoint.persist.storage import FolderStorage, sentence
-from everstep.checkpoint.persist.verifying import verify
-from everstep.checkpoint.persist.writing import write
+from everstep.checkpoint.persist.read.reading import load_into
+from everstep.checkpoint.persist.read.verifying import verify
+from everstep.checkpoint.persist.store.committing import commit
+from everstep.checkpoint.persist.store.storage import FolderStorage, sentence
+from everstep.checkpoint.persist.write.writing import write
 from everstep.errors import SnapshotError
 
 MIB = 1 << 20

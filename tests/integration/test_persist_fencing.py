@@ -16,12 +16,13 @@ import pytest
 import torch
 from persisting import Kept, snapshot, tensors
 
-from everstep.checkpoint.persist import committing, retention, scan, scan_all
-from everstep.checkpoint.persist.committing import commit
-from everstep.checkpoint.persist.reading import load_into
-from everstep.checkpoint.persist.storage import FolderStorage, UrlStorage, open_storage
-from everstep.checkpoint.persist.verifying import verify
-from everstep.checkpoint.persist.writing import write
+from everstep.checkpoint.persist import scan, scan_all
+from everstep.checkpoint.persist.read.reading import load_into
+from everstep.checkpoint.persist.read.verifying import verify
+from everstep.checkpoint.persist.store import committing, retention
+from everstep.checkpoint.persist.store.committing import commit
+from everstep.checkpoint.persist.store.storage import FolderStorage, UrlStorage, open_storage
+from everstep.checkpoint.persist.write.writing import write
 
 RUN = "a-run"
 FENCED_OFF = f"SnapshotError: step 40 of generation 0: {committing.fencing.FENCED_OFF}"

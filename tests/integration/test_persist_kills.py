@@ -10,7 +10,7 @@ import pytest
 from persisting import Kept, ask, commit_args, killed_after, snapshot, tensors, write_args
 
 from everstep.checkpoint.persist import scan
-from everstep.checkpoint.persist.reading import load_into
+from everstep.checkpoint.persist.read.reading import load_into
 
 
 def torture(root, seed, rounds, limit_s):

@@ -11,12 +11,12 @@ import fsspec
 import pytest
 from persisting import Kept, snapshot, tensors
 
-from everstep.checkpoint.persist import storage
-from everstep.checkpoint.persist.committing import commit
-from everstep.checkpoint.persist.reading import load_into
-from everstep.checkpoint.persist.scanning import scan
-from everstep.checkpoint.persist.verifying import verify
-from everstep.checkpoint.persist.writing import write
+from everstep.checkpoint.persist.read.reading import load_into
+from everstep.checkpoint.persist.read.verifying import verify
+from everstep.checkpoint.persist.store import storage
+from everstep.checkpoint.persist.store.committing import commit
+from everstep.checkpoint.persist.store.scanning import scan
+from everstep.checkpoint.persist.write.writing import write
 
 SIZES = ((9, 9), (3,))
 

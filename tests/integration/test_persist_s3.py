@@ -18,13 +18,13 @@ from faulty_http import FaultyProxy, faulty_proxy
 from persisting import Kept, ask, commit_args, snapshot, tensors, write_args
 
 from everstep.checkpoint.packing import DamagedError
-from everstep.checkpoint.persist.committing import Committed, commit
-from everstep.checkpoint.persist.exporting import export
-from everstep.checkpoint.persist.reading import load_into
-from everstep.checkpoint.persist.scanning import scan
-from everstep.checkpoint.persist.storage import open_storage, sentence
-from everstep.checkpoint.persist.verifying import verify
-from everstep.checkpoint.persist.writing import write
+from everstep.checkpoint.persist.read.exporting import export
+from everstep.checkpoint.persist.read.reading import load_into
+from everstep.checkpoint.persist.read.verifying import verify
+from everstep.checkpoint.persist.store.committing import Committed, commit
+from everstep.checkpoint.persist.store.scanning import scan
+from everstep.checkpoint.persist.store.storage import open_storage, sentence
+from everstep.checkpoint.persist.write.writing import write
 
 HAS_SERVER = all(importlib.util.find_spec(name) for name in ("s3fs", "moto", "flask"))
 

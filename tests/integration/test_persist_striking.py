@@ -5,12 +5,13 @@ import os
 import pytest
 from persisting import Kept, ask, killed_after, snapshot, tensors
 
-from everstep.checkpoint.persist import form, scan, scan_all, verify
-from everstep.checkpoint.persist.committing import commit
-from everstep.checkpoint.persist.exporting import export
-from everstep.checkpoint.persist.reading import load_into
-from everstep.checkpoint.persist.striking import STRUCK, strike
-from everstep.checkpoint.persist.writing import write
+from everstep.checkpoint.persist import scan, scan_all, verify
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.read.exporting import export
+from everstep.checkpoint.persist.read.reading import load_into
+from everstep.checkpoint.persist.store.committing import commit
+from everstep.checkpoint.persist.store.striking import STRUCK, strike
+from everstep.checkpoint.persist.write.writing import write
 from everstep.errors import SnapshotError
 
 WHY = "rank 3 computes differently from its replicas since step 12"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from real_run import Launcher
 
-from everstep.checkpoint.persist.scanning import scan
+from everstep.checkpoint.persist.store.scanning import scan
 from everstep.model.actions import Finish, PersistSnapshot, StartWorkers
 from everstep.model.events import CheckpointCommitted, CheckpointsFound, WorkerExited, WorkersStopped
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from real_run import Launcher, Run
 
-from everstep.checkpoint.persist import form
-from everstep.checkpoint.persist.scanning import find_steps
-from everstep.checkpoint.persist.storage import open_storage
-from everstep.checkpoint.persist.verifying import verify
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.read.verifying import verify
+from everstep.checkpoint.persist.store.scanning import find_steps
+from everstep.checkpoint.persist.store.storage import open_storage
 from everstep.engines import freezing
 from everstep.model.actions import SettleDoubt, StartWorkers
 from everstep.model.events import CheckpointCommitted, NodeLost, ProgressReported
@@ -37,7 +37,7 @@ HOLD = """
 import os, sys
 if {verb!r} in sys.orig_argv and os.path.exists({hold!r}):
     import signal
-    from everstep.checkpoint.persist.storage import FolderStorage
+    from everstep.checkpoint.persist.store.storage import FolderStorage
     real = getattr(FolderStorage, {act!r})
     def stopping(self, name, *more):
         if {part!r} in name and os.path.exists({hold!r}):

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from everstep.checkpoint import arena
 from everstep.checkpoint.packing import Packer, Target
-from everstep.checkpoint.persist.committing import commit
-from everstep.checkpoint.persist.writing import write
+from everstep.checkpoint.persist.store.committing import commit
+from everstep.checkpoint.persist.write.writing import write
 from everstep.cli.main import main
 
 

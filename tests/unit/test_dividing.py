@@ -10,9 +10,9 @@ import torch
 from everstep.checkpoint import arena
 from everstep.checkpoint.dividing import divide
 from everstep.checkpoint.packing import DamagedError, Packer, Target
-from everstep.checkpoint.persist.committing import commit
-from everstep.checkpoint.persist.reading import load_into
-from everstep.checkpoint.persist.writing import write
+from everstep.checkpoint.persist.read.reading import load_into
+from everstep.checkpoint.persist.store.committing import commit
+from everstep.checkpoint.persist.write.writing import write
 from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
 from everstep.worker.digests.replicas import Target as Replicas

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.checkpoint.persist import form
-from everstep.checkpoint.persist.claims import Claim, is_claimed
-from everstep.checkpoint.persist.splitting import split
-from everstep.checkpoint.persist.storage import FolderStorage, is_url, open_storage
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.form.splitting import split
+from everstep.checkpoint.persist.store.claims import Claim, is_claimed
+from everstep.checkpoint.persist.store.storage import FolderStorage, is_url, open_storage
 
 
 @given(
@@ -121,8 +121,8 @@ def test_a_claim_ends_with_its_process(tmp_path):
     mine.give_up()
     assert not is_claimed(storage, "claim")
     code = (
-        "import sys, os; from everstep.checkpoint.persist.claims import Claim;"
-        "from everstep.checkpoint.persist.storage import FolderStorage;"
+        "import sys, os; from everstep.checkpoint.persist.store.claims import Claim;"
+        "from everstep.checkpoint.persist.store.storage import FolderStorage;"
         f"Claim(FolderStorage({str(tmp_path)!r}), 'claim'); print(flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

@@ -17,9 +17,9 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from everstep.checkpoint.packing import _DTYPES
-from everstep.checkpoint.persist import form
-from everstep.checkpoint.persist.metadata import merge, metadata_bytes
-from everstep.checkpoint.persist.paths import set_in, typed_path
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.form.metadata import merge, metadata_bytes
+from everstep.checkpoint.persist.form.paths import set_in, typed_path
 
 
 def piece(total, offsets, sizes):
@@ -108,5 +108,5 @@ def test_numbers_and_indices_of_paths_are_told_apart():
 
 
 def test_a_commit_needs_no_torch():
-    code = "import sys, everstep.checkpoint.persist.committing; sys.exit('torch' in sys.modules)"
+    code = "import sys, everstep.checkpoint.persist.store.committing; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

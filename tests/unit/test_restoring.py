@@ -9,8 +9,9 @@ import pytest
 
 from everstep.checkpoint import arena
 from everstep.checkpoint.packing import DamagedError
-from everstep.checkpoint.persist import form, reading
-from everstep.checkpoint.persist.storage import FolderStorage
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.read import reading
+from everstep.checkpoint.persist.store.storage import FolderStorage
 from everstep.errors import SnapshotError
 from everstep.worker.snapshots import restoring
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from everstep.checkpoint.persist import reading
+from everstep.checkpoint.persist.read import reading
 from everstep.worker.snapshots import restoring
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from everstep.checkpoint.persist import form
-from everstep.checkpoint.persist.scanning import Scanned, scan_all
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.store.scanning import Scanned, scan_all
 from everstep.cli.reading import Opened, add_run_arguments, open_run, show, show_json, style
 from everstep.errors import ConfigError
 from everstep.report.ansi import Paint, Style, printable
@@ -140,7 +140,7 @@ def _chosen(root: str, step: int | None, *, every: bool = False) -> list[int]:
 
 
 def _verify(root: str, step: int | None, given: argparse.Namespace) -> int:
-    from everstep.checkpoint.persist.verifying import verify
+    from everstep.checkpoint.persist.read.verifying import verify
 
     answers = []
     for chosen in _chosen(root, step, every=given.all):
@@ -162,7 +162,7 @@ def _verify(root: str, step: int | None, given: argparse.Namespace) -> int:
 
 
 def _export(root: str, step: int | None, given: argparse.Namespace) -> int:
-    from everstep.checkpoint.persist.exporting import export
+    from everstep.checkpoint.persist.read.exporting import export
 
     chosen = _chosen(root, step)[0]
     num_bytes = export(root, chosen, given.out, format=given.format, on_progress=_tell)

@@ -263,7 +263,7 @@ def _begins_after(runtime: Runtime) -> int | None:
     """The step whose state the State will restore. The Trainer wants to know before it has objects to restore."""
     if runtime.resume_step is not None or not runtime.init_from:
         return runtime.resume_step
-    from everstep.checkpoint.persist.files import locate, read_manifest
+    from everstep.checkpoint.persist.store.files import locate, read_manifest
 
     manifest = read_manifest(*locate(runtime.init_from))
     return manifest.step if manifest is not None else None  # of somebody else: weights, to begin with

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from everstep.checkpoint.persist.scanning import scan_all
-from everstep.checkpoint.persist.storage import is_url, open_storage, sentence
+from everstep.checkpoint.persist.store.scanning import scan_all
+from everstep.checkpoint.persist.store.storage import is_url, open_storage, sentence
 from everstep.errors import ConfigError, SnapshotError
 from everstep.model.events import CheckpointsFound
 from everstep.model.spec import RunSpec

@@ -11,7 +11,7 @@ from everstep.worker.base.life import die_with_parent
 NICENESS = 10
 HURRY_VARIABLE = "EVERSTEP_WRITER_HURRY"
 """No rank runs beside it any more, and the time until the machine is taken away is short.
-`checkpoint.persist.retention` reads it, too."""
+`checkpoint.persist.store.retention` reads it, too."""
 
 
 def main() -> None:

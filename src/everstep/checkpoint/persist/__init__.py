@@ -14,7 +14,7 @@
 when to write or which step to restore: that is `core`.
 """
 
-from everstep.checkpoint.persist.scanning import Scanned, scan, scan_all
-from everstep.checkpoint.persist.verifying import Problem, verify
+from everstep.checkpoint.persist.read.verifying import Problem, verify
+from everstep.checkpoint.persist.store.scanning import Scanned, scan, scan_all
 
 __all__ = ["Problem", "Scanned", "scan", "scan_all", "verify"]

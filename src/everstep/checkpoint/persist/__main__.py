@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from everstep.checkpoint.persist.storage import sentence
+from everstep.checkpoint.persist.store.storage import sentence
 from everstep.errors import EverstepError
 
 
@@ -89,7 +89,7 @@ def _pairs(text: str) -> list[tuple[int, int]]:
 
 
 def _write(given: argparse.Namespace) -> msgspec.Struct:
-    from everstep.checkpoint.persist.writing import write
+    from everstep.checkpoint.persist.write.writing import write
 
     if len(given.ranks) != len(given.fds):
         raise ValueError(f"{len(given.ranks)} ranks and {len(given.fds)} descriptors")
@@ -104,7 +104,7 @@ def _write(given: argparse.Namespace) -> msgspec.Struct:
 
 
 def _commit(given: argparse.Namespace) -> msgspec.Struct:
-    from everstep.checkpoint.persist.committing import commit
+    from everstep.checkpoint.persist.store.committing import commit
 
     return commit(
         given.root,
@@ -119,7 +119,7 @@ def _commit(given: argparse.Namespace) -> msgspec.Struct:
 
 
 def _strike(given: argparse.Namespace) -> msgspec.Struct:
-    from everstep.checkpoint.persist.striking import strike
+    from everstep.checkpoint.persist.store.striking import strike
 
     return strike(given.root, step=given.step, why=given.why)
 

@@ -38,7 +38,7 @@ class Runtime(Protocol):
 
 
 class Loaded(Protocol):
-    """What `checkpoint.persist.reading.load_into` returns."""
+    """What `checkpoint.persist.read.reading.load_into` returns."""
 
     @property
     def step(self) -> int | None: ...
@@ -187,7 +187,7 @@ def from_disk(runtime: Runtime, objects: Mapping[str, Any]) -> Loaded | None:
     path = runtime.restore_path if runtime.resume_step is not None else runtime.init_from
     if not path:
         return None
-    from everstep.checkpoint.persist import reading  # needs fsspec, which few jobs load
+    from everstep.checkpoint.persist.read import reading  # needs fsspec, which few jobs load
 
     try:
         loaded: Loaded = reading.load_into(path, objects, rank=runtime.rank, world_size=runtime.world_size)

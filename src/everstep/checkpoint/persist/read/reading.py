@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import torch
 
 from everstep.checkpoint.packing import DamagedError
-from everstep.checkpoint.persist import form
-from everstep.checkpoint.persist.files import locate, put_aside, read_manifest, read_object, read_part
-from everstep.checkpoint.persist.storage import Storage, sentence
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.store.files import locate, put_aside, read_manifest, read_object, read_part
+from everstep.checkpoint.persist.store.storage import Storage, sentence
 from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
 
@@ -55,12 +55,12 @@ def load_into(path: str, objects: Mapping[str, Stateful], *, rank: int, world_si
     try:
         manifest = read_manifest(storage, folder)
         if manifest is None:
-            from everstep.checkpoint.persist.resharding import load_foreign
+            from everstep.checkpoint.persist.read.resharding import load_foreign
 
             return load_foreign(storage, folder, objects)
         part = read_part(storage, folder, manifest, rank) if manifest.world_size == world_size else None
         if part is None or not _has_same_layout(part, objects):
-            from everstep.checkpoint.persist.resharding import load_resharded
+            from everstep.checkpoint.persist.read.resharding import load_resharded
 
             return load_resharded(storage, folder, manifest, objects, rank=rank, world_size=world_size)
         stored = read_snapshot(storage, part)
@@ -106,7 +106,7 @@ def _has_same_layout(part: form.RankPart, objects: Mapping[str, Stateful]) -> bo
     """Whether this rank's shards are the blocks that it held then."""
     if not any(named.is_shard for named in part.named) and not any(map(_is_sharded, objects.values())):
         return True
-    from everstep.checkpoint.persist.resharding import same_shards
+    from everstep.checkpoint.persist.read.resharding import same_shards
 
     return same_shards(part, objects)
 

@@ -15,12 +15,12 @@ Called by `committing`, `scanning` and `retention`.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from everstep.checkpoint.persist import form
-from everstep.checkpoint.persist.storage import Storage
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.store.storage import Storage
 from everstep.errors import SnapshotError
 
 if TYPE_CHECKING:
-    from everstep.checkpoint.persist.scanning import Found
+    from everstep.checkpoint.persist.store.scanning import Found
 
 FENCED_OFF = "a later generation of the run has fenced it off; it is no checkpoint"
 

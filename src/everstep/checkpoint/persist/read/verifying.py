@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from everstep.checkpoint.persist import form
-from everstep.checkpoint.persist.files import put_aside, read_object, read_part
-from everstep.checkpoint.persist.storage import Storage, open_storage, sentence
-from everstep.checkpoint.persist.striking import STRUCK, reason
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.store.files import put_aside, read_object, read_part
+from everstep.checkpoint.persist.store.storage import Storage, open_storage, sentence
+from everstep.checkpoint.persist.store.striking import STRUCK, reason
 
 OnProgress = Callable[[int, int], None]
 """(bytes done, bytes in all)."""
@@ -127,7 +127,7 @@ def _why_wrong(data: memoryview, use: _Use) -> str:
 
 
 def _wrong(data: memoryview, use: _Use) -> Iterator[str]:
-    from everstep.checkpoint.persist.streams import load_tensor
+    from everstep.checkpoint.persist.read.streams import load_tensor
 
     for piece, dtype in use.pieces.values():
         if form.checksum(data[piece.data_at : piece.data_at + piece.num_bytes]) != piece.sum:

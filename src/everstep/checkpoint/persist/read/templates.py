@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from everstep.checkpoint.persist.form import PathItem, name_of
-from everstep.checkpoint.persist.numbering import Numbering
-from everstep.checkpoint.persist.opening import leaves_of
-from everstep.checkpoint.persist.paths import typed_path
-from everstep.checkpoint.persist.reading import Stateful
+from everstep.checkpoint.persist.form.form import PathItem, name_of
+from everstep.checkpoint.persist.form.numbering import Numbering
+from everstep.checkpoint.persist.form.paths import typed_path
+from everstep.checkpoint.persist.read.opening import leaves_of
+from everstep.checkpoint.persist.read.reading import Stateful
 from everstep.errors import SnapshotError
 
 _SHOWN = 5

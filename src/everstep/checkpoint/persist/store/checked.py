@@ -13,8 +13,8 @@ from typing import Any
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
-from everstep.checkpoint.persist.files import read_object
-from everstep.checkpoint.persist.storage import Storage
+from everstep.checkpoint.persist.store.files import read_object
+from everstep.checkpoint.persist.store.storage import Storage
 
 
 class CheckedReader(FileSystemReader):  # type: ignore[misc]

@@ -14,12 +14,12 @@ from contextlib import suppress
 
 import msgspec
 
-from everstep.checkpoint.persist import form
-from everstep.checkpoint.persist.claims import RENEW_S, STALE_S, Claim
-from everstep.checkpoint.persist.retention import await_collector, claim_name, collect
-from everstep.checkpoint.persist.sources import Source, open_all, open_source, plan_part
-from everstep.checkpoint.persist.storage import Storage, open_storage
-from everstep.checkpoint.persist.streams import Layouts, ObjectPlan, Packer
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.read.streams import Layouts, ObjectPlan, Packer
+from everstep.checkpoint.persist.store.claims import RENEW_S, STALE_S, Claim
+from everstep.checkpoint.persist.store.retention import await_collector, claim_name, collect
+from everstep.checkpoint.persist.store.storage import Storage, open_storage
+from everstep.checkpoint.persist.write.sources import Source, open_all, open_source, plan_part
 from everstep.errors import SnapshotError
 
 _NUM_THREADS = 4

@@ -6,8 +6,8 @@ All raise OSError when a file cannot be read and DamagedFileError when it is not
 import errno
 from contextlib import suppress
 
-from everstep.checkpoint.persist import form
-from everstep.checkpoint.persist.storage import Storage, open_storage
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.store.storage import Storage, open_storage
 from everstep.errors import SnapshotError
 
 

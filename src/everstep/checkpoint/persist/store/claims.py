@@ -10,7 +10,7 @@ import os
 import time
 from pathlib import Path
 
-from everstep.checkpoint.persist.storage import Storage
+from everstep.checkpoint.persist.store.storage import Storage
 
 RENEW_S = 5.0
 STALE_S = 60.0

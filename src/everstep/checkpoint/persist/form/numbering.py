@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from everstep.checkpoint.persist.form import PathItem
+from everstep.checkpoint.persist.form.form import PathItem
 
 _WRAPPERS = ("module.", "_orig_mod.")
 

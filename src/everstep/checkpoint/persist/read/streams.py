@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import xxhash
 
-from everstep.checkpoint.persist.form import FOOTER_BYTES, FORM_VERSION, DamagedFileError, checksum, footer
-from everstep.checkpoint.persist.opening import Entry, view
+from everstep.checkpoint.persist.form.form import FOOTER_BYTES, FORM_VERSION, DamagedFileError, checksum, footer
+from everstep.checkpoint.persist.read.opening import Entry, view
 
 OWN_BYTES = 64 << 10
 """Pieces from here on are files of their own: what did not change is found again. Smaller ones share a file."""

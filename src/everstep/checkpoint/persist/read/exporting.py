@@ -20,13 +20,13 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from everstep.checkpoint.persist import form
-from everstep.checkpoint.persist.checked import CheckedReader, cause_of
-from everstep.checkpoint.persist.files import read_manifest
-from everstep.checkpoint.persist.paths import set_in, typed_path
-from everstep.checkpoint.persist.resharding import read_metadata
-from everstep.checkpoint.persist.storage import open_storage, sentence
-from everstep.checkpoint.persist.striking import reason
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.form.paths import set_in, typed_path
+from everstep.checkpoint.persist.read.resharding import read_metadata
+from everstep.checkpoint.persist.store.checked import CheckedReader, cause_of
+from everstep.checkpoint.persist.store.files import read_manifest
+from everstep.checkpoint.persist.store.storage import open_storage, sentence
+from everstep.checkpoint.persist.store.striking import reason
 from everstep.errors import ConfigError, SnapshotError
 
 OnProgress = Callable[[str], None]

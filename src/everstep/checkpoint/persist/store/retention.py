@@ -16,10 +16,11 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from everstep.checkpoint.persist import fencing, form
-from everstep.checkpoint.persist.claims import Claim, is_claimed
-from everstep.checkpoint.persist.scanning import NO_FOLDER, NO_MANIFEST, Found, find_steps
-from everstep.checkpoint.persist.storage import FENCED, REPLACED, FolderStorage, Storage
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.store import fencing
+from everstep.checkpoint.persist.store.claims import Claim, is_claimed
+from everstep.checkpoint.persist.store.scanning import NO_FOLDER, NO_MANIFEST, Found, find_steps
+from everstep.checkpoint.persist.store.storage import FENCED, REPLACED, FolderStorage, Storage
 
 _COLLECTING = "collecting"
 _COMMITTING = "committing"

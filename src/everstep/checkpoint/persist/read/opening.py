@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from everstep.checkpoint.packing import _DTYPES, DamagedError
-from everstep.checkpoint.persist.form import PathItem, name_of
+from everstep.checkpoint.persist.form.form import PathItem, name_of
 from everstep.checkpoint.stored import Stored
 
 _KNOWN = ("torch", "numpy", "collections", "builtins", "copyreg", "array", "datetime", "everstep", "_codecs", "random")

@@ -10,8 +10,8 @@ import time
 
 import msgspec
 
-from everstep.checkpoint.persist import form
-from everstep.checkpoint.persist.storage import Storage, open_storage
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.store.storage import Storage, open_storage
 from everstep.errors import SnapshotError
 
 STRUCK = "struck.json"

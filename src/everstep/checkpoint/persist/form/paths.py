@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.distributed.checkpoint.metadata import Metadata
 
-from everstep.checkpoint.persist import form
-from everstep.checkpoint.persist.metadata import TYPED_PATHS
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.form.metadata import TYPED_PATHS
 
 
 def typed_path(metadata: Metadata, name: str) -> tuple[form.PathItem, ...] | None:

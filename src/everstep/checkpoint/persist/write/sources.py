@@ -14,10 +14,10 @@ import torch
 
 from everstep.checkpoint import arena as arenas
 from everstep.checkpoint.packing import DamagedError
-from everstep.checkpoint.persist import form
-from everstep.checkpoint.persist.opening import Entry, Opened, open_stored
-from everstep.checkpoint.persist.splitting import split
-from everstep.checkpoint.persist.streams import Data, Layouts, Packer, piece_key, piece_view, stream_of
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.form.splitting import split
+from everstep.checkpoint.persist.read.opening import Entry, Opened, open_stored
+from everstep.checkpoint.persist.read.streams import Data, Layouts, Packer, piece_key, piece_view, stream_of
 from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
 from everstep.version import __version__

@@ -19,13 +19,13 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from everstep.checkpoint.packing import DamagedError
-from everstep.checkpoint.persist import form
-from everstep.checkpoint.persist.checked import CheckedReader, cause_of
-from everstep.checkpoint.persist.opening import leaves_of
-from everstep.checkpoint.persist.paths import set_in, typed_path
-from everstep.checkpoint.persist.reading import OWN, Loaded, Stateful, give_one
-from everstep.checkpoint.persist.storage import Storage, is_url
-from everstep.checkpoint.persist.templates import Template
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.form.paths import set_in, typed_path
+from everstep.checkpoint.persist.read.opening import leaves_of
+from everstep.checkpoint.persist.read.reading import OWN, Loaded, Stateful, give_one
+from everstep.checkpoint.persist.read.templates import Template
+from everstep.checkpoint.persist.store.checked import CheckedReader, cause_of
+from everstep.checkpoint.persist.store.storage import Storage, is_url
 from everstep.errors import SnapshotError
 
 _SHOWN = 5

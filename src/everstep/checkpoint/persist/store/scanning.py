@@ -6,9 +6,10 @@ Answers: which checkpoints can be restored from here, and why are the others non
 
 import msgspec
 
-from everstep.checkpoint.persist import fencing, form
-from everstep.checkpoint.persist.storage import Storage, open_storage, sentence
-from everstep.checkpoint.persist.striking import STRUCK, reason
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.store import fencing
+from everstep.checkpoint.persist.store.storage import Storage, open_storage, sentence
+from everstep.checkpoint.persist.store.striking import STRUCK, reason
 from everstep.errors import SnapshotError
 from everstep.model.facts import Checkpoint
 

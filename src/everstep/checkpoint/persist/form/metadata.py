@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everstep.checkpoint.persist import form
-from everstep.checkpoint.persist.form import name_of
+from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.form.form import name_of
 
 DCP_VERSION = "1.0.0"
 TYPED_PATHS = "everstep_paths"

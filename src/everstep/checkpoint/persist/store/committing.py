@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from everstep.checkpoint.persist import fencing, form, metadata
-from everstep.checkpoint.persist.retention import collect, committing, retain
-from everstep.checkpoint.persist.scanning import Found, find_steps
-from everstep.checkpoint.persist.storage import Storage, open_storage, sentence
+from everstep.checkpoint.persist.form import form, metadata
+from everstep.checkpoint.persist.store import fencing
+from everstep.checkpoint.persist.store.retention import collect, committing, retain
+from everstep.checkpoint.persist.store.scanning import Found, find_steps
+from everstep.checkpoint.persist.store.storage import Storage, open_storage, sentence
 from everstep.errors import SnapshotError
 from everstep.version import __version__
 

@@ -1,0 +1,1 @@
+"""What a stored checkpoint looks like: names, manifests, metadata."""

@@ -1,0 +1,1 @@
+"""From stored files back to tensors, to other shapes, and to other formats."""

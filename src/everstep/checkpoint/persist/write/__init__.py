@@ -1,0 +1,1 @@
+"""From arenas to stored files."""
