@@ -108,7 +108,7 @@ def test_a_directory_in_use_and_its_run_goes_on(everstep, tmp_path):
 
 
 def test_a_full_disk(everstep, monkeypatch):
-    from everstep.launcher import checks
+    from everstep.launcher.arguments import checks
 
     monkeypatch.setattr(checks, "MIN_FREE_BYTES", 1 << 62)
     code, err = everstep("train.py")

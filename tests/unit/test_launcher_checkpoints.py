@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from everstep.errors import ConfigError
-from everstep.launcher import checkpoints, options
-from everstep.launcher.checkpoints import Wanted, check, find, header_line, seconds
-from everstep.launcher.settings import resolve
+from everstep.launcher.arguments import checkpoints, options
+from everstep.launcher.arguments.checkpoints import Wanted, check, find, header_line, seconds
+from everstep.launcher.arguments.settings import resolve
 from everstep.model.events import CheckpointsFound
 from everstep.model.facts import Checkpoint
 from everstep.model.spec import RunSpec

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from everstep.errors import ConfigError, JournalError, PortInUseError
-from everstep.launcher import checks, options
-from everstep.launcher.settings import resolve
+from everstep.launcher.arguments import checks, options
+from everstep.launcher.arguments.settings import resolve
 from everstep.model.spec import Launch
 
 SETTINGS = resolve(options.parse(["train.py"]), {})

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.errors import ConfigError
-from everstep.launcher.output import OutputTail
-from everstep.launcher.shown import Shown, check_streams
-from everstep.launcher.teed import TeedLines
+from everstep.launcher.output.output import OutputTail
+from everstep.launcher.output.shown import Shown, check_streams
+from everstep.launcher.output.teed import TeedLines
 
 
 class Screen:

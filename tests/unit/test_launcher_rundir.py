@@ -10,9 +10,9 @@ import pytest
 from everstep.controller.ledger import Ledger
 from everstep.controller.spec_file import load_spec
 from everstep.errors import ConfigError, JournalError, RunLockedError
-from everstep.launcher import options
+from everstep.launcher.arguments import options
+from everstep.launcher.arguments.settings import resolve
 from everstep.launcher.rundir import prepare
-from everstep.launcher.settings import resolve
 from everstep.model.events import StopRequested
 from everstep.model.spec import Mode, RunSpec
 

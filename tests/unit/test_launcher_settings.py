@@ -4,9 +4,9 @@ import pytest
 
 from everstep.core.state.policy import preset
 from everstep.errors import ConfigError
-from everstep.launcher import options
+from everstep.launcher.arguments import options
+from everstep.launcher.arguments.settings import resolve
 from everstep.launcher.run import signal_numbers
-from everstep.launcher.settings import resolve
 from everstep.model.spec import Launch, Mode
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch.distributed.elastic.rendezvous.utils as rendezvous
 import torch.distributed.run as theirs
 
-from everstep.launcher import torch_parts
-from everstep.launcher.torch_parts import part
+from everstep.launcher.arguments import torch_parts
+from everstep.launcher.arguments.torch_parts import part
 
 
 def test_the_parser_is_torchruns():

@@ -9,8 +9,9 @@ import pytest
 import torch.distributed.run as theirs
 
 from everstep.errors import ConfigError
-from everstep.launcher import exit_codes, options, torchrun_table
-from everstep.launcher.settings import Settings, resolve
+from everstep.launcher import exit_codes
+from everstep.launcher.arguments import options, torchrun_table
+from everstep.launcher.arguments.settings import Settings, resolve
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +28,7 @@ def test_every_flag_of_torchrun_is_in_the_table():
 
 
 def test_the_table_is_the_one_in_the_docs():
-    expected = "run `python -m everstep.launcher.torchrun_table > docs/torchrun.md`"
+    expected = "run `python -m everstep.launcher.arguments.torchrun_table > docs/torchrun.md`"
     assert (ROOT / "docs" / "torchrun.md").read_text() == torchrun_table.render(), expected
 
 

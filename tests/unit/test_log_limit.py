@@ -7,8 +7,8 @@ import pytest
 
 from everstep.agent.streams.log_limit import limit
 from everstep.cli.logs import MAX_TAIL_BYTES, read_tail
-from everstep.launcher.output import OutputTail
-from everstep.launcher.shown import Shown
+from everstep.launcher.output.output import OutputTail
+from everstep.launcher.output.shown import Shown
 
 MIB = 1 << 20
 

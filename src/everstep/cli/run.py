@@ -12,7 +12,8 @@ from everstep.errors import EverstepError
 
 def run(argv: Sequence[str]) -> int:
     """The run's exit code (docs/exit-codes.md): torchrun's, unless everstep's are asked for."""
-    from everstep.launcher import error_file, exit_codes, options, stores
+    from everstep.launcher import error_file, exit_codes, stores
+    from everstep.launcher.arguments import options
     from everstep.launcher.run import launch
 
     style = exit_codes.STYLES[0]

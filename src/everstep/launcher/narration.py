@@ -1,6 +1,6 @@
 """everstep's own lines on the terminal: what happened, told from the journal while it grows, and the summary.
 
-It follows the journal as any reader does; the words are `report`'s. Used by `launcher.terminal`, in its thread.
+It follows the journal as any reader does; the words are `report`'s. Used by `launcher.output.terminal`, in its thread.
 """
 
 import os

@@ -21,15 +21,16 @@ from everstep import health
 from everstep.agent.streams.streams import of_this_process
 from everstep.engines.network import Network, is_of_its_own, open_network
 from everstep.errors import ConfigError
-from everstep.launcher import checkpoints, checks, error_file, versions
+from everstep.launcher import error_file, versions
+from everstep.launcher.arguments import checkpoints, checks
+from everstep.launcher.arguments.settings import Settings, resolve
 from everstep.launcher.narration import Narration
-from everstep.launcher.output import OutputTail
+from everstep.launcher.output.output import OutputTail
+from everstep.launcher.output.shown import DEFAULT_TEMPLATE, Shown, check_streams
+from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.rundir import Prepared, prepare
-from everstep.launcher.settings import Settings, resolve
-from everstep.launcher.shown import DEFAULT_TEMPLATE, Shown, check_streams
 from everstep.launcher.stores import Stores, stores_for
 from everstep.launcher.supervise import End, Supervisor
-from everstep.launcher.terminal import Terminal
 from everstep.model.spec import STDERR, STDOUT, RunSpec
 from everstep.version import __version__
 

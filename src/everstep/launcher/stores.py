@@ -17,8 +17,8 @@ from typing import Any
 
 from everstep.engines.network import Network, is_of_its_own
 from everstep.errors import ConfigError
-from everstep.launcher import checks
-from everstep.launcher.settings import Settings
+from everstep.launcher.arguments import checks
+from everstep.launcher.arguments.settings import Settings
 
 _TIMEOUT = datetime.timedelta(seconds=30)
 _BACKLOG = 2048

@@ -24,9 +24,9 @@ from everstep.engines.protocol import Engine, Loss, NoNodeError
 from everstep.errors import ConfigError
 from everstep.launcher import leftovers
 from everstep.launcher.governor import Governor
+from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.rundir import Prepared
 from everstep.launcher.stores import Stores
-from everstep.launcher.terminal import Terminal
 from everstep.model import actions as act
 from everstep.model.events import DrillFailed, NodeLost, NodeRefused, StopRequested, StoreOpened
 from everstep.wire.greeting import RejectedError

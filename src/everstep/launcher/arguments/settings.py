@@ -18,9 +18,10 @@ from everstep.core.restore.racks import why_no_rack
 from everstep.core.state.policy import Policy, preset
 from everstep.errors import ConfigError
 from everstep.journal.runs import LATEST
-from everstep.launcher import leftovers, torchrun
-from everstep.launcher.checkpoints import Wanted, resolve_checkpoints, useless
-from everstep.launcher.torch_parts import part
+from everstep.launcher import leftovers
+from everstep.launcher.arguments import torchrun
+from everstep.launcher.arguments.checkpoints import Wanted, resolve_checkpoints, useless
+from everstep.launcher.arguments.torch_parts import part
 from everstep.model.spec import Launch, Mode
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}

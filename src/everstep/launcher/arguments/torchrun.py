@@ -1,7 +1,8 @@
 """torchrun's flags that are refused here, wholly or with some values, each with the reason; nothing is accepted and
 ignored. What would be wrong under torchrun is refused with torchrun's own sentence.
 
-docs/torchrun.md has every flag; `launcher.torchrun_table` makes it. Called by `launcher.run` before anything starts.
+docs/torchrun.md has every flag; `launcher.arguments.torchrun_table` makes it. Called by `launcher.run` before anything
+starts.
 """
 
 import argparse
@@ -9,7 +10,7 @@ import socket
 from collections.abc import Mapping
 
 from everstep.errors import ConfigError
-from everstep.launcher.torch_parts import part
+from everstep.launcher.arguments.torch_parts import part
 
 _LOCAL_HOSTS = ("", "localhost", "::1", "[::1]", "0.0.0.0")
 _BACKENDS = ("c10d", "static")

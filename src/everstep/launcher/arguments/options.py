@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from everstep.errors import ConfigError
-from everstep.launcher.torch_parts import part
+from everstep.launcher.arguments.torch_parts import part
 
 OUR_FLAGS = (
     "--local-nodes",

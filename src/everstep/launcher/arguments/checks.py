@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 
 from everstep.errors import ConfigError, JournalError, PortInUseError
-from everstep.launcher.settings import Settings
+from everstep.launcher.arguments.settings import Settings
 from everstep.model.spec import Launch
 
 MIN_FREE_BYTES = 16 << 20

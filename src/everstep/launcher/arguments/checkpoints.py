@@ -1,7 +1,7 @@
 """The persistent tier as the launcher sees it: where it is, whether it can be used, and what it holds before a run.
 
 Whether it works is found out before anything starts, by writing a small file; what lies there goes to the controller,
-which decides from where the run goes on. Called by `launcher.settings` and `launcher.run`.
+which decides from where the run goes on. Called by `launcher.arguments.settings` and `launcher.run`.
 """
 
 import math

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from everstep.launcher.output import OutputTail
+from everstep.launcher.output.output import OutputTail
 
 PERIOD_S = 0.1
 """Between looks for new files and at the journal. What is written to files that are there is shown at once."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from everstep.agent.streams.paths import STDERR_NAME, STDOUT_NAME, is_other_name
-from everstep.launcher.changes import Changes
-from everstep.launcher.shown import Shown
-from everstep.launcher.teed import PATIENCE_S, TeedLines
+from everstep.launcher.output.changes import Changes
+from everstep.launcher.output.shown import Shown
+from everstep.launcher.output.teed import PATIENCE_S, TeedLines
 from everstep.model.spec import STDERR, STDOUT
 
 _CHUNK_BYTES = 256 << 10

@@ -1,0 +1,1 @@
+"""The ranks' output on the terminal, and what everstep says between it."""
