@@ -32,7 +32,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from everstep.controller.spec_file import SECRET_NAME, SpecFile, save_json
+from everstep.controller.record.spec_file import SECRET_NAME, SpecFile, save_json
 from everstep.core.state.policy import Policy
 from everstep.model.spec import RunSpec
 from everstep.wire.credentials import RunSecret

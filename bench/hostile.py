@@ -25,7 +25,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from everstep.controller.spec_file import Address
+from everstep.controller.record.spec_file import Address
 from everstep.errors import WireError
 from everstep.model.events import SignalsReported
 from everstep.wire.codec import MAX_FROM_PEER_BYTES, encode

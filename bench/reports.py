@@ -29,14 +29,14 @@ from typing import Any
 import msgspec
 
 import scale
-from everstep.controller.connection import Connection
-from everstep.controller.gate import Gate
-from everstep.controller.ledger import Ledger
 from everstep.controller.loop import Controller
-from everstep.controller.peers import Peer
-from everstep.controller.readiness import Selector, spare_collector
-from everstep.controller.spec_file import SpecFile
-from everstep.controller.thinning import RECORDS_PER_S
+from everstep.controller.peers.connection import Connection
+from everstep.controller.peers.gate import Gate
+from everstep.controller.peers.peers import Peer
+from everstep.controller.peers.readiness import Selector, spare_collector
+from everstep.controller.record.ledger import Ledger
+from everstep.controller.record.spec_file import SpecFile
+from everstep.controller.record.thinning import RECORDS_PER_S
 from everstep.core.state.frozenmap import FrozenMap
 from everstep.core.state.policy import Policy
 from everstep.model import events

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from everstep.controller.listening import Certificate
+from everstep.controller.peers.listening import Certificate
 from everstep.launcher.keys import Keys
 from figures import table
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from everstep.controller.spec_file import SpecFile, save_json
+from everstep.controller.record.spec_file import SpecFile, save_json
 from everstep.core.state.policy import Policy
 from everstep.journal.reader import read_journal
 from everstep.model.events import NodeJoined, StoreOpened

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from real_controller import TIMEOUT_S, FakePeer, Process, joined
 
-from everstep.controller import listening
+from everstep.controller.peers import listening
 from everstep.errors import WireError
 from everstep.launcher.keys import Keys
 from everstep.model.events import NodeJoined, SignalsReported, StopRequested

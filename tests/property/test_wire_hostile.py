@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.controller.budget import MAX_UNITS, UNITS_PER_S, Budget
-from everstep.controller.rejections import MAX_WHY_CHARS, Rejections
+from everstep.controller.peers.budget import MAX_UNITS, UNITS_PER_S, Budget
+from everstep.controller.peers.rejections import MAX_WHY_CHARS, Rejections
 from everstep.errors import WireError
 from everstep.model import events
 from everstep.wire import allowed, codec, local

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 from one_node import running
 
-from everstep.controller.watches.agreement import INTERVAL_S, AgreementWatch
-from everstep.controller.watches.digests import DigestWatch
-from everstep.controller.watches.together import Watches
+from everstep.controller.detectors.agreement import INTERVAL_S, AgreementWatch
+from everstep.controller.detectors.digests import DigestWatch
+from everstep.controller.detectors.together import Watches
 from everstep.core.state.policy import Policy
 from everstep.core.state.state import Worker
 from everstep.model.events import AnomalyFound, DigestsReported, ReplicasAgreed

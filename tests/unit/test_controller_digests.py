@@ -4,7 +4,7 @@ import msgspec
 from one_node import running
 
 from everstep.analyzer.exits import FaultFacts
-from everstep.controller.watches.digests import MAX_STEPS, DigestWatch
+from everstep.controller.detectors.digests import MAX_STEPS, DigestWatch
 from everstep.core.state.state import Incident, Worker
 from everstep.model.events import AnomalyFound, DigestsReported
 from everstep.model.facts import Exit, RankDigest

@@ -3,7 +3,7 @@
 import msgspec
 from one_node import running
 
-from everstep.controller.watches.groups import GroupWatch
+from everstep.controller.detectors.groups import GroupWatch
 from everstep.core.state.state import Worker
 from everstep.model.events import GroupsLearned, RoundReported
 from everstep.model.facts import Exit, RankGroup, RankRound

@@ -7,8 +7,8 @@ import pytest
 from one_node import running
 
 from everstep.analyzer.exits import FaultFacts
-from everstep.controller.watches.hangs import AGAIN_S, MAX_AGAIN_S, HangWatch
-from everstep.controller.watches.together import Watches
+from everstep.controller.detectors.hangs import AGAIN_S, MAX_AGAIN_S, HangWatch
+from everstep.controller.detectors.together import Watches
 from everstep.core.state.frozenmap import FrozenMap
 from everstep.core.state.place import Place
 from everstep.core.state.policy import Policy

@@ -5,9 +5,9 @@ import math
 import msgspec
 import pytest
 
-from everstep.controller.ledger import Ledger
-from everstep.controller.poison import Poison
-from everstep.controller.spec_file import SpecFile
+from everstep.controller.record.ledger import Ledger
+from everstep.controller.record.poison import Poison
+from everstep.controller.record.spec_file import SpecFile
 from everstep.core.state.policy import Policy
 from everstep.core.state.state import Phase
 from everstep.journal.reader import read_journal

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from everstep.controller import ledger as ledgers
-from everstep.controller.drafting import PoisonedError
-from everstep.controller.gate import Gate
-from everstep.controller.ledger import Ledger
 from everstep.controller.loop import Controller
-from everstep.controller.peers import Input
-from everstep.controller.spec_file import SpecFile
+from everstep.controller.peers.gate import Gate
+from everstep.controller.peers.peers import Input
+from everstep.controller.record import ledger as ledgers
+from everstep.controller.record.drafting import PoisonedError
+from everstep.controller.record.ledger import Ledger
+from everstep.controller.record.spec_file import SpecFile
 from everstep.core.state.policy import Policy
 from everstep.journal.reader import read_journal
 from everstep.model.events import (

@@ -7,9 +7,9 @@ import socket
 
 import pytest
 
-from everstep.controller.gate import Gate
-from everstep.controller.peers import MAX_OWED, Peer, Peers
-from everstep.controller.readiness import MOST_AT_ONCE, Selector
+from everstep.controller.peers.gate import Gate
+from everstep.controller.peers.peers import MAX_OWED, Peer, Peers
+from everstep.controller.peers.readiness import MOST_AT_ONCE, Selector
 from everstep.model.events import ProgressReported, TemplateReported
 from everstep.model.spec import RunSpec
 from everstep.wire.codec import encode

@@ -8,10 +8,10 @@ import pytest
 
 from everstep.analyzer.exits import FaultFacts
 from everstep.analyzer.slow import SlowVerdict
-from everstep.controller.watches.clocks import WINDOW_S, Clocks
-from everstep.controller.watches.pace import Pace, _Value
-from everstep.controller.watches.slowness import FINE_S, SlownessWatch
-from everstep.controller.watches.together import Watches
+from everstep.controller.detectors.clocks import WINDOW_S, Clocks
+from everstep.controller.detectors.pace import Pace, _Value
+from everstep.controller.detectors.slowness import FINE_S, SlownessWatch
+from everstep.controller.detectors.together import Watches
 from everstep.core.state.policy import Policy
 from everstep.core.state.state import Incident, Member, Phase, Role, State, Worker
 from everstep.core.state.tally import Tally

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from everstep.controller.ledger import Ledger
-from everstep.controller.spec_file import load_spec
+from everstep.controller.record.ledger import Ledger
+from everstep.controller.record.spec_file import load_spec
 from everstep.errors import ConfigError, JournalError, RunLockedError
 from everstep.launcher.arguments import options
 from everstep.launcher.arguments.settings import resolve

@@ -68,7 +68,7 @@ class Link:
 
 @given(st.lists(st.integers(0, 5000), max_size=40, unique=True).map(sorted), st.integers(0, 3), st.integers(1, 64))
 def test_regular_ranks_are_named_by_their_ends(listed, first, stride):
-    from everstep.controller.watches.digests import DigestWatch
+    from everstep.controller.detectors.digests import DigestWatch
 
     for ranks in (listed, list(range(first, 5000, stride))):
         short, distance = compact(ranks)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from everstep.controller.spec_file import Address
+from everstep.controller.record.spec_file import Address
 from everstep.errors import ConfigError, UnreachableError
 from everstep.journal.runs import RunDir
 

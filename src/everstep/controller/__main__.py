@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from everstep.controller.api import Api
-from everstep.controller.drafting import PoisonedError
-from everstep.controller.gate import Gate
-from everstep.controller.ledger import Ledger
-from everstep.controller.listening import Certificate, Place, check, serve
 from everstep.controller.loop import Controller
 from everstep.controller.parent import end_with_parent
-from everstep.controller.readiness import allow_files, new_loop, spare_collector
-from everstep.controller.spec_file import ADDRESS_NAME, SECRET_NAME, Address, load_spec, save_json
+from everstep.controller.peers.gate import Gate
+from everstep.controller.peers.listening import Certificate, Place, check, serve
+from everstep.controller.peers.readiness import allow_files, new_loop, spare_collector
+from everstep.controller.record.drafting import PoisonedError
+from everstep.controller.record.ledger import Ledger
+from everstep.controller.record.spec_file import ADDRESS_NAME, SECRET_NAME, Address, load_spec, save_json
 from everstep.errors import ConfigError, EverstepError, JournalError
 from everstep.wire.credentials import RunSecret
 

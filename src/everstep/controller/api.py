@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from everstep.controller.handling import Handling
 from everstep.controller.loop import Controller
 from everstep.controller.metrics import Ourselves, render_metrics
 from everstep.controller.page import PAGE
-from everstep.controller.peers import Input
+from everstep.controller.peers.handling import Handling
+from everstep.controller.peers.peers import Input
 from everstep.core.faults.drills import KINDS as DRILL_KINDS
 from everstep.core.state.state import Role
 from everstep.errors import JournalError

@@ -15,17 +15,17 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from everstep.controller.detectors.together import Watches
 from everstep.controller.diagnosing import diagnose_folder
-from everstep.controller.drafting import Drafting, needs_no_progress
-from everstep.controller.gate import Gate
-from everstep.controller.ledger import Drafted, Ledger
-from everstep.controller.peers import Input, Peer, Peers
-from everstep.controller.poison import Poison
+from everstep.controller.peers.gate import Gate
+from everstep.controller.peers.peers import Input, Peer, Peers
+from everstep.controller.record.drafting import Drafting, needs_no_progress
+from everstep.controller.record.ledger import Drafted, Ledger
+from everstep.controller.record.poison import Poison
+from everstep.controller.record.spec_file import SpecFile
 from everstep.controller.remembering import Remembering
 from everstep.controller.silence import Silence
-from everstep.controller.spec_file import SpecFile
 from everstep.controller.starved import Starved
-from everstep.controller.watches.together import Watches
 from everstep.core.state.state import Role
 from everstep.core.step import reissue
 from everstep.errors import JournalError

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.controller.listening import CERTIFICATE_NAME, KEY_NAME
-from everstep.controller.spec_file import READ_TOKEN_NAME, SECRET_NAME, TOKEN_NAME
+from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
+from everstep.controller.record.spec_file import READ_TOKEN_NAME, SECRET_NAME, TOKEN_NAME
 from everstep.errors import ConfigError, JournalError
 from everstep.wire.credentials import CREDENTIALS_NAME, RANDOM_BYTES, Credentials, RunSecret, fingerprint_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.controller.spec_file import SpecFile, save_json
+from everstep.controller.record.spec_file import SpecFile, save_json
 from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError, JournalError, RunLockedError
 from everstep.journal.reader import Reading, read_journal

@@ -13,9 +13,9 @@ from everstep.analyzer.codes import CODES
 from everstep.analyzer.records import RankTiming
 from everstep.analyzer.slow import SlowVerdict, flag_round, judge
 from everstep.analyzer.words import per_step
-from everstep.controller.watches.ballot import Ballot
-from everstep.controller.watches.clocks import Clocks
-from everstep.controller.watches.pace import Pace
+from everstep.controller.detectors.ballot import Ballot
+from everstep.controller.detectors.clocks import Clocks
+from everstep.controller.detectors.pace import Pace
 from everstep.core.state.policy import Policy
 from everstep.core.state.state import Phase, State
 from everstep.model.events import AnomalyFound, RoundReported, SignalsReported

@@ -9,10 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from everstep.controller import gate as gates
-from everstep.controller.budget import GREETING_UNITS, UNIT_BYTES
-from everstep.controller.gate import Gate, TurnedAwayError, parse_hello
-from everstep.controller.peers import Peer, Peers
+from everstep.controller.peers import gate as gates
+from everstep.controller.peers.budget import GREETING_UNITS, UNIT_BYTES
+from everstep.controller.peers.gate import Gate, TurnedAwayError, parse_hello
+from everstep.controller.peers.peers import Peer, Peers
 from everstep.wire import clocks, websocket
 from everstep.wire.codec import MAX_FROM_PEER_BYTES, encode
 from everstep.wire.credentials import Credentials

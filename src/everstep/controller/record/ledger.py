@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.controller.spec_file import JOURNAL_NAME, SpecFile
-from everstep.controller.thinning import Thinning
+from everstep.controller.record.spec_file import JOURNAL_NAME, SpecFile
+from everstep.controller.record.thinning import Thinning
 from everstep.core.state.policy import Policy
 from everstep.core.state.state import Phase, State
 from everstep.core.state.stride import stride

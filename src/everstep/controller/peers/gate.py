@@ -11,7 +11,7 @@ from collections import Counter
 
 from aiohttp import web
 
-from everstep.controller.rejections import Rejections
+from everstep.controller.peers.rejections import Rejections
 from everstep.errors import WireError
 from everstep.version import __version__
 from everstep.wire.codec import decode_from_peer

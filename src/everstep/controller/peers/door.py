@@ -10,9 +10,9 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from everstep.controller.connection import Connection
-from everstep.controller.gate import Gate
-from everstep.controller.peers import Peers
+from everstep.controller.peers.connection import Connection
+from everstep.controller.peers.gate import Gate
+from everstep.controller.peers.peers import Peers
 from everstep.errors import WireError
 from everstep.wire import websocket
 

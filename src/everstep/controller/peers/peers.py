@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from everstep.controller.budget import Budget
-from everstep.controller.gate import Gate
-from everstep.controller.handling import Handling
+from everstep.controller.peers.budget import Budget
+from everstep.controller.peers.gate import Gate
+from everstep.controller.peers.handling import Handling
 from everstep.errors import WireError
 from everstep.model.actions import Action
 from everstep.model.events import Event

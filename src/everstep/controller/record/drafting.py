@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 
 from everstep.analyzer.alerts import is_cause
-from everstep.controller.ledger import Drafted, Ledger
-from everstep.controller.peers import Input
-from everstep.controller.poison import Poison
+from everstep.controller.peers.peers import Input
+from everstep.controller.record.ledger import Drafted, Ledger
+from everstep.controller.record.poison import Poison
 from everstep.model.events import (
     CheckpointCommitted,
     MarksReported,

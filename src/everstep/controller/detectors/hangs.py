@@ -12,7 +12,7 @@ from everstep.analyzer.hang import HangPolicy, HangVerdict, judge, window_s
 from everstep.analyzer.signals import Phase as JobPhase
 from everstep.analyzer.signals import RankSample
 from everstep.analyzer.words import ranks_text, verb
-from everstep.controller.watches.learned import Learned, is_excused, moved_at, waits_on
+from everstep.controller.detectors.learned import Learned, is_excused, moved_at, waits_on
 from everstep.core.run.patience import SEEN_STRETCH
 from everstep.core.state.policy import Policy
 from everstep.core.state.state import Phase, Standstill, State

@@ -8,12 +8,12 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-from everstep.controller.watches.agreement import AgreementWatch
-from everstep.controller.watches.digests import DigestWatch
-from everstep.controller.watches.groups import GroupWatch
-from everstep.controller.watches.hangs import HangWatch
-from everstep.controller.watches.numbers import NumberWatch
-from everstep.controller.watches.slowness import SlownessWatch
+from everstep.controller.detectors.agreement import AgreementWatch
+from everstep.controller.detectors.digests import DigestWatch
+from everstep.controller.detectors.groups import GroupWatch
+from everstep.controller.detectors.hangs import HangWatch
+from everstep.controller.detectors.numbers import NumberWatch
+from everstep.controller.detectors.slowness import SlownessWatch
 from everstep.core.restore.trust import DIFFERENT
 from everstep.core.state.policy import Policy
 from everstep.core.state.state import State

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from everstep.controller.door import Doors
-from everstep.controller.gate import Gate, is_loopback
-from everstep.controller.peers import Peers
+from everstep.controller.peers.door import Doors
+from everstep.controller.peers.gate import Gate, is_loopback
+from everstep.controller.peers.peers import Peers
 from everstep.errors import ConfigError
 from everstep.wire.credentials import fingerprint_of
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from everstep.controller.watches.digests import MAX_ENDED, DigestWatch
+from everstep.controller.detectors.digests import MAX_ENDED, DigestWatch
 from everstep.core.state.state import State
 from everstep.model.events import AnomalyFound, DigestsReported, ReplicasAgreed
 

@@ -13,7 +13,7 @@ import msgspec
 from everstep.analyzer.arrivals import join, measure
 from everstep.analyzer.groups import kind_of
 from everstep.analyzer.records import ParallelGroup, RankTiming
-from everstep.controller.watches.clocks import DOUBT_S
+from everstep.controller.detectors.clocks import DOUBT_S
 from everstep.core.state.state import State
 from everstep.model.events import RoundReported
 from everstep.model.facts import RankRound

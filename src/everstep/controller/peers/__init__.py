@@ -1,0 +1,1 @@
+"""Who may talk to the controller, how much, and what is believed of it."""
