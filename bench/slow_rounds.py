@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from everstep.agent.watching import slow_rounds
-from everstep.analyzer.arrivals import measure
+from everstep.analyzer.slowness.arrivals import measure
 from everstep.model.facts import RankRound
 from everstep.wire import local
 from everstep.worker.link import entered

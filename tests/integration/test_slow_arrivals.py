@@ -15,7 +15,7 @@ import pytest
 
 from everstep.agent.watching import slow_rounds
 from everstep.agent.watching.slow_rounds import _Totals
-from everstep.analyzer.arrivals import measure
+from everstep.analyzer.slowness.arrivals import measure
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 

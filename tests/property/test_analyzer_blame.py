@@ -4,9 +4,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.analyzer.localise import localise
-from everstep.analyzer.positions import Positions
-from everstep.analyzer.records import Collective, FlightRecord, ParallelGroup
+from everstep.analyzer.base.positions import Positions
+from everstep.analyzer.base.records import Collective, FlightRecord, ParallelGroup
+from everstep.analyzer.hangs.localise import localise
 
 NUM_RANKS = 6
 

@@ -6,9 +6,9 @@ import pickle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.analyzer.flight import normalise
-from everstep.analyzer.log_lines import read_point, read_rank, read_step, read_timeout
-from everstep.analyzer.pickled import UnreadableError, loads
+from everstep.analyzer.reading.flight import normalise
+from everstep.analyzer.reading.log_lines import read_point, read_rank, read_step, read_timeout
+from everstep.analyzer.reading.pickled import UnreadableError, loads
 from everstep.evidence.decode import decode
 from everstep.evidence.sniff import HEAD_BYTES, Kind, kind_of
 

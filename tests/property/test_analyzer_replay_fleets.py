@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.analyzer import replay, singling
-from everstep.analyzer.replay import Layout
+from everstep.analyzer.slowness import replay, singling
+from everstep.analyzer.slowness.replay import Layout
 
 
 class Answer:

@@ -3,8 +3,8 @@
 import pytest
 
 from everstep.agent.base.classifying import explain_end
-from everstep.analyzer.alerts import AFTER_S, BEFORE_S, SeenAlert
 from everstep.analyzer.exits import FaultFacts, LostNode, judge, looks_like_consequence
+from everstep.analyzer.numbers.alerts import AFTER_S, BEFORE_S, SeenAlert
 from everstep.knowledge.signature import Action
 from everstep.model.facts import Alert, ErrorReport, Exit, OomEvidence
 from everstep.model.verdict import Blame

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.analyzer.arrivals import MIN_STEPS, is_synchronous, join, measure, trimmed_mean
+from everstep.analyzer.slowness.arrivals import MIN_STEPS, is_synchronous, join, measure, trimmed_mean
 from everstep.model.facts import RankRound
 
 COMM_S = 0.0002

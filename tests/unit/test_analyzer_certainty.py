@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from everstep.analyzer.certainty import judge
-from everstep.analyzer.clusters import Activity
-from everstep.analyzer.finding import Finding
-from everstep.analyzer.openers import ACCEPTS
-from everstep.analyzer.records import Frame, Hold, ProcessStack, RankEvidence, Thread, ThreadWait
+from everstep.analyzer.base.clusters import Activity
+from everstep.analyzer.base.finding import Finding
+from everstep.analyzer.base.records import Frame, Hold, ProcessStack, RankEvidence, Thread, ThreadWait
+from everstep.analyzer.hangs.certainty import judge
+from everstep.analyzer.hangs.openers import ACCEPTS
 from everstep.model.verdict import Certainty, Confidence
 
 PID = 100

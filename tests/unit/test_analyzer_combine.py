@@ -2,15 +2,8 @@
 
 import pytest
 
-from everstep.analyzer import stacks
-from everstep.analyzer.clusters import Activity, activity_of, cluster, signature
-from everstep.analyzer.codes import CODES, name_of
-from everstep.analyzer.combine import diagnose
-from everstep.analyzer.metrics import odd_ones_out
-from everstep.analyzer.numbers import Point
-from everstep.analyzer.overall import overall
-from everstep.analyzer.pickled import UnreadableError
-from everstep.analyzer.records import (
+from everstep.analyzer.base.clusters import Activity, activity_of, cluster, signature
+from everstep.analyzer.base.records import (
     Case,
     Collective,
     FlightRecord,
@@ -21,6 +14,13 @@ from everstep.analyzer.records import (
     RankLoad,
     Thread,
 )
+from everstep.analyzer.codes import CODES, name_of
+from everstep.analyzer.hangs.combine import diagnose
+from everstep.analyzer.hangs.metrics import odd_ones_out
+from everstep.analyzer.numbers.numbers import Point
+from everstep.analyzer.overall import overall
+from everstep.analyzer.reading import stacks
+from everstep.analyzer.reading.pickled import UnreadableError
 
 C10D = Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3252, False)
 POLL = Frame("select", "selectors.py", 415, False)

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from everstep.analyzer.flight import normalise
-from everstep.analyzer.groups import kind_of, shared_by
-from everstep.analyzer.localise import localise
-from everstep.analyzer.pickled import UnreadableError
-from everstep.analyzer.positions import Positions
-from everstep.analyzer.records import ParallelGroup
+from everstep.analyzer.base.groups import kind_of, shared_by
+from everstep.analyzer.base.positions import Positions
+from everstep.analyzer.base.records import ParallelGroup
+from everstep.analyzer.hangs.localise import localise
+from everstep.analyzer.reading.flight import normalise
+from everstep.analyzer.reading.pickled import UnreadableError
 
 WORLD = {"0": ("default_pg", [0, 1, 2, 3])}
 TP = {"1": ("mesh_tp", [0, 1]), "2": ("mesh_tp", [2, 3])}

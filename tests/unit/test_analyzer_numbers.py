@@ -2,10 +2,10 @@
 
 import pytest
 
-from everstep.analyzer.digests import Digest, compare
-from everstep.analyzer.log_lines import read_point, read_rank, read_step, read_timeout
-from everstep.analyzer.numbers import Point, judge_numbers
-from everstep.analyzer.records import ParallelGroup
+from everstep.analyzer.base.records import ParallelGroup
+from everstep.analyzer.numbers.digests import Digest, compare
+from everstep.analyzer.numbers.numbers import Point, judge_numbers
+from everstep.analyzer.reading.log_lines import read_point, read_rank, read_step, read_timeout
 
 MEGATRON = (
     " [2026-01-02 03:04:05] iteration      120/  500000 | consumed samples:       122880 | "

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from everstep.analyzer.pickled import UnreadableError, loads
+from everstep.analyzer.reading.pickled import UnreadableError, loads
 
 DATA = {
     "version": "2.10",

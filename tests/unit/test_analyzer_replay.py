@@ -2,8 +2,8 @@
 
 import pytest
 
-from everstep.analyzer import replay
-from everstep.analyzer.replay import Layout
+from everstep.analyzer.slowness import replay
+from everstep.analyzer.slowness.replay import Layout
 
 FIGURE = Layout(num_machines=24, size=4, num_groups=6, factor=1)
 

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from everstep.analyzer import excuses
-from everstep.analyzer.change import find_change
-from everstep.analyzer.records import ParallelGroup, RankTiming
-from everstep.analyzer.slow import flag_round, judge, judge_history
+from everstep.analyzer.base.records import ParallelGroup, RankTiming
+from everstep.analyzer.slowness import excuses
+from everstep.analyzer.slowness.change import find_change
+from everstep.analyzer.slowness.slow import flag_round, judge, judge_history
 
 PP = tuple(ParallelGroup(name=f"p{i}", kind="pp", ranks=(i, i + 2)) for i in range(2))
 DP = tuple(ParallelGroup(name=f"d{i}", kind="dp", ranks=(2 * i, 2 * i + 1)) for i in range(2))

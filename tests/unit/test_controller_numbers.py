@@ -7,7 +7,7 @@ import pytest
 from one_node import running
 
 from everstep.analyzer.exits import FaultFacts
-from everstep.analyzer.numbers import NumberSeries, judge_numbers
+from everstep.analyzer.numbers.numbers import NumberSeries, judge_numbers
 from everstep.controller.detectors.numbers import FINE_S, NumberWatch
 from everstep.core.state.policy import Policy
 from everstep.core.state.state import Incident, Phase

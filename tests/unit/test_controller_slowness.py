@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from everstep.analyzer.exits import FaultFacts
-from everstep.analyzer.slow import SlowVerdict
+from everstep.analyzer.slowness.slow import SlowVerdict
 from everstep.controller.detectors.clocks import WINDOW_S, Clocks
 from everstep.controller.detectors.pace import Pace, _Value
 from everstep.controller.detectors.slowness import FINE_S, SlownessWatch

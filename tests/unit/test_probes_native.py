@@ -10,10 +10,10 @@ import time
 import msgspec
 import pytest
 
-from everstep.analyzer.clusters import cluster
-from everstep.analyzer.describe import of_suspects
-from everstep.analyzer.pickled import UnreadableError
-from everstep.analyzer.records import Case, GpuLoad, KernelThread, RankEvidence, RankLoad
+from everstep.analyzer.base.clusters import cluster
+from everstep.analyzer.base.records import Case, GpuLoad, KernelThread, RankEvidence, RankLoad
+from everstep.analyzer.hangs.describe import of_suspects
+from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.evidence.decode import decode
 from everstep.evidence.sniff import Kind
 from everstep.probes import native

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.analyzer.signals import WaitsOn
+from everstep.analyzer.hangs.signals import WaitsOn
 from everstep.probes import waiting as probe
 from everstep.probes.process import Usage, descendants, usage
 from everstep.probes.rank_wait import find_wait

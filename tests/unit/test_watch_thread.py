@@ -13,7 +13,7 @@ import zlib
 import pytest
 
 from everstep.agent.base.board import Board
-from everstep.analyzer.stacks import from_json
+from everstep.analyzer.reading.stacks import from_json
 from everstep.probes.stack import parse_spill
 from everstep.wire import local
 from everstep.worker.base.board import BoardLine

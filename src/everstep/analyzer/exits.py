@@ -9,7 +9,7 @@ import signal as signals
 
 import msgspec
 
-from everstep.analyzer.alerts import SeenAlert, blame_of, cause_among, is_cause, verdict_on
+from everstep.analyzer.numbers.alerts import SeenAlert, blame_of, cause_among, is_cause, verdict_on
 from everstep.analyzer.standing import Hang, Left, is_of_left, left_verdict
 from everstep.model.facts import Alert, ErrorReport, Exit
 from everstep.model.verdict import Blame, Confidence, Evidence, Verdict

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from everstep.analyzer.base.finding import Finding
+from everstep.analyzer.base.records import Case
 from everstep.analyzer.codes import CODES
-from everstep.analyzer.combine import Diagnosis, diagnose
-from everstep.analyzer.finding import Finding
-from everstep.analyzer.numbers import Point, judge_numbers
-from everstep.analyzer.records import Case
-from everstep.analyzer.slow import judge_history
+from everstep.analyzer.hangs.combine import Diagnosis, diagnose
+from everstep.analyzer.numbers.numbers import Point, judge_numbers
+from everstep.analyzer.slowness.slow import judge_history
 from everstep.model.verdict import Blame, Evidence
 
 _NO_HANG = ("ES-H00", "ES-H15")

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from everstep.analyzer.base.words import fold, ranks_text
 from everstep.analyzer.codes import CODES, name_of
-from everstep.analyzer.combine import Diagnosis
+from everstep.analyzer.hangs.combine import Diagnosis
 from everstep.analyzer.overall import overall
-from everstep.analyzer.words import fold, ranks_text
 from everstep.evidence.folder import Folder, read_folder
 from everstep.report.ansi import printable
 

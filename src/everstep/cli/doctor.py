@@ -8,8 +8,8 @@ import argparse
 import time
 from typing import Any
 
-from everstep.analyzer.combine import diagnose
-from everstep.analyzer.records import Case
+from everstep.analyzer.base.records import Case
+from everstep.analyzer.hangs.combine import diagnose
 from everstep.cli.analyze import encode, render, to_object
 from everstep.cli.ask import post
 from everstep.errors import ConfigError, UnreachableError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.analyzer.combine import diagnose
+from everstep.analyzer.hangs.combine import diagnose
 from everstep.errors import EverstepError
 from everstep.evidence.folder import read_folder
 from everstep.model.verdict import Blame, Certainty, Confidence, Verdict

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from everstep.analyzer.flight import normalise
-from everstep.analyzer.pickled import UnreadableError
-from everstep.analyzer.records import Case, FlightRecord, ProcessStack, RankEvidence, RankLoad
+from everstep.analyzer.base.records import Case, FlightRecord, ProcessStack, RankEvidence, RankLoad
+from everstep.analyzer.reading.flight import normalise
+from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.evidence.decode import Part, Said
 from everstep.evidence.logs import LogFacts
 

@@ -11,9 +11,9 @@ import re
 
 import msgspec
 
-from everstep.analyzer import flight, pickled, stacks
-from everstep.analyzer.pickled import UnreadableError
-from everstep.analyzer.records import GpuLoad, KernelThread, ProcessStack, RankLoad, ThreadWait
+from everstep.analyzer.base.records import GpuLoad, KernelThread, ProcessStack, RankLoad, ThreadWait
+from everstep.analyzer.reading import flight, pickled, stacks
+from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.evidence.sniff import Kind
 
 MAX_DUMP_BYTES = 128 << 20
@@ -25,7 +25,7 @@ MAX_NATIVE = 64
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What an envelope says beside dumps; each field as in `analyzer.records.RankEvidence`."""
+    """What an envelope says beside dumps; each field as in `analyzer.base.records.RankEvidence`."""
 
     phase: str = ""
     step: int | None = None

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.analyzer.numbers import Point
-from everstep.analyzer.pickled import UnreadableError
-from everstep.analyzer.records import Case
+from everstep.analyzer.base.records import Case
+from everstep.analyzer.numbers.numbers import Point
+from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.errors import ConfigError
 from everstep.evidence.assemble import RankFiles, assemble
 from everstep.evidence.decode import MAX_DUMP_BYTES, Part, decode

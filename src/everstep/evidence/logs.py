@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from everstep.analyzer.log_lines import read_point, read_rank, read_step, read_timeout
-from everstep.analyzer.numbers import Point
+from everstep.analyzer.numbers.numbers import Point
+from everstep.analyzer.reading.log_lines import read_point, read_rank, read_step, read_timeout
 
 HEAD_BYTES = 256 << 10
 TAIL_BYTES = 2 << 20

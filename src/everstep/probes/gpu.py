@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from everstep.analyzer.records import GpuLoad
+from everstep.analyzer.base.records import GpuLoad
 from everstep.probes.node.sense import UnsupportedError
 from everstep.probes.nvml_session import LOST, LostError, Session
 

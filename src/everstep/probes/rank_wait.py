@@ -1,15 +1,15 @@
 """What does a quiet rank wait for that may just be late? Also by way of its own threads and processes.
 
 Called by the agent's monitor for ranks whose stack shows that they wait and not for each other. Where the main thread
-waits for somebody of its own rank, that one's wait is inherited (`analyzer.openers`).
+waits for somebody of its own rank, that one's wait is inherited (`analyzer.hangs.openers`).
 """
 
 from collections.abc import Mapping, Sequence
 
-from everstep.analyzer.certainty import LONGEST_S
-from everstep.analyzer.openers import find_opener
-from everstep.analyzer.records import Hold, Thread, ThreadWait
-from everstep.analyzer.signals import WaitsOn
+from everstep.analyzer.base.records import Hold, Thread, ThreadWait
+from everstep.analyzer.hangs.certainty import LONGEST_S
+from everstep.analyzer.hangs.openers import find_opener
+from everstep.analyzer.hangs.signals import WaitsOn
 from everstep.probes import waiting
 from everstep.probes.thread_waits import thread_wait, thread_waits
 from everstep.probes.waiting import Wait

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from everstep.analyzer.clusters import Activity, Signature, activity_of, main_thread, place_of, signature
-from everstep.analyzer.pickled import UnreadableError
-from everstep.analyzer.records import Frame, ProcessStack, Thread
-from everstep.analyzer.stacks import from_json
+from everstep.analyzer.base.clusters import Activity, Signature, activity_of, main_thread, place_of, signature
+from everstep.analyzer.base.records import Frame, ProcessStack, Thread
+from everstep.analyzer.reading.pickled import UnreadableError
+from everstep.analyzer.reading.stacks import from_json
 
 MIN_ROW = 4
 """Stacks at one place before it counts as standing. Fewer: a healthy evaluation that is at its main function three

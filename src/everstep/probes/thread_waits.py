@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.analyzer.openers import ACCEPTS
-from everstep.analyzer.records import Hold, ThreadWait
-from everstep.analyzer.signals import WaitsOn
+from everstep.analyzer.base.records import Hold, ThreadWait
+from everstep.analyzer.hangs.openers import ACCEPTS
+from everstep.analyzer.hangs.signals import WaitsOn
 from everstep.probes import waiting
 
 MAX_THREADS = 512

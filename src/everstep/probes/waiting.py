@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.analyzer.signals import WaitsOn
+from everstep.analyzer.hangs.signals import WaitsOn
 
 _READ, _POLL, _SELECT, _EPOLL, _SLEEP, _FUTEX, _LOCK, _CHILD, _CONNECT = (
     "read", "poll", "select", "epoll", "sleep", "futex", "lock", "child", "connect",

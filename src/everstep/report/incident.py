@@ -2,7 +2,7 @@
 
 import math
 
-from everstep.analyzer.words import fold
+from everstep.analyzer.base.words import fold
 from everstep.journal.view import IncidentView, RunView
 from everstep.report.actions import ACTIONS
 from everstep.report.ansi import PLAIN, Paint, Style, printable

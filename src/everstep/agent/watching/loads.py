@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from everstep.analyzer.records import GpuLoad, RankLoad
+from everstep.analyzer.base.records import GpuLoad, RankLoad
 from everstep.probes import gpu, traffic
 from everstep.probes.infiniband import port_bytes
 from everstep.probes.node.bounded import Bounded

@@ -1,14 +1,14 @@
 """Losses and gradient norms from the log files of ranks that do not tell them themselves.
 
 Reads what was added since the last look, at most `MAX_BYTES` per file: of a rank that writes faster only the newest is
-looked at. It knows nothing of formats: `analyzer.log_lines` does. Called by `observing`, twice a second.
+looked at. It knows nothing of formats: `analyzer.reading.log_lines` does. Called by `observing`, twice a second.
 """
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from everstep.analyzer.log_lines import read_point
+from everstep.analyzer.reading.log_lines import read_point
 from everstep.model.facts import NumberPoint
 
 MAX_BYTES = 64 << 10

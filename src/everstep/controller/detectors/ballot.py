@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from everstep.analyzer.arrivals import join, measure
-from everstep.analyzer.groups import kind_of
-from everstep.analyzer.records import ParallelGroup, RankTiming
+from everstep.analyzer.base.groups import kind_of
+from everstep.analyzer.base.records import ParallelGroup, RankTiming
+from everstep.analyzer.slowness.arrivals import join, measure
 from everstep.controller.detectors.clocks import DOUBT_S
 from everstep.core.state.state import State
 from everstep.model.events import RoundReported

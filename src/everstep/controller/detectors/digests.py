@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 import msgspec
 
+from everstep.analyzer.base.finding import Finding
+from everstep.analyzer.base.records import ParallelGroup
 from everstep.analyzer.codes import CODES
-from everstep.analyzer.digests import compare
-from everstep.analyzer.finding import Finding
-from everstep.analyzer.records import ParallelGroup
+from everstep.analyzer.numbers.digests import compare
 from everstep.core.state.state import Phase, State
 from everstep.model.events import AnomalyFound, DigestsReported
 from everstep.model.facts import RankDigest

@@ -1,4 +1,4 @@
-"""Does the job stand still? Feeds the agents' signals and the job's own step times to `analyzer.hang.judge`.
+"""Does the job stand still? Feeds the agents' signals and the job's own step times to `analyzer.hangs.hang.judge`.
 
 It knows the newest signals of every node, and from `learned` how long steps take here; all of it is in memory only and
 learned anew by another controller. It judges only a complete, fresh look at all live ranks of a running generation: a
@@ -8,10 +8,10 @@ node that is silent is somebody else's business, and what is not seen is not jud
 import logging
 import time
 
-from everstep.analyzer.hang import HangPolicy, HangVerdict, judge, window_s
-from everstep.analyzer.signals import Phase as JobPhase
-from everstep.analyzer.signals import RankSample
-from everstep.analyzer.words import ranks_text, verb
+from everstep.analyzer.base.words import ranks_text, verb
+from everstep.analyzer.hangs.hang import HangPolicy, HangVerdict, judge, window_s
+from everstep.analyzer.hangs.signals import Phase as JobPhase
+from everstep.analyzer.hangs.signals import RankSample
 from everstep.controller.detectors.learned import Learned, is_excused, moved_at, waits_on
 from everstep.core.run.patience import SEEN_STRETCH
 from everstep.core.state.policy import Policy

@@ -6,9 +6,9 @@ wait for something outside for a minute, again and again, says nothing about a m
 
 from collections import deque
 
-from everstep.analyzer.hang import HangPolicy, look_s
-from everstep.analyzer.signals import Phase as JobPhase
-from everstep.analyzer.signals import Rhythm, WaitsOn
+from everstep.analyzer.hangs.hang import HangPolicy, look_s
+from everstep.analyzer.hangs.signals import Phase as JobPhase
+from everstep.analyzer.hangs.signals import Rhythm, WaitsOn
 from everstep.model.events import SignalsReported
 from everstep.model.facts import Signals
 

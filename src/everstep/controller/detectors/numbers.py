@@ -1,4 +1,4 @@
-"""Losses and gradient norms of a running job: feeds what ranks said, or logged, to `analyzer.numbers`.
+"""Losses and gradient norms of a running job: feeds what ranks said, or logged, to `analyzer.numbers.numbers`.
 
 A finding is reported once, and again only after the job was fine for a while: a loss that is NaN is one incident, and
 one that stays NaN (ES-N07) another, for which the job goes back. Nothing else is ever stopped because of a number. Who
@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from everstep.analyzer.base.finding import Finding
+from everstep.analyzer.base.words import ranks_text
 from everstep.analyzer.codes import CODES
-from everstep.analyzer.finding import Finding
-from everstep.analyzer.numbers import NumberSeries
-from everstep.analyzer.words import ranks_text
+from everstep.analyzer.numbers.numbers import NumberSeries
 from everstep.core.restore.trust import LASTING_NAN
 from everstep.core.state.policy import Policy
 from everstep.core.state.state import Phase, State

@@ -9,7 +9,7 @@ from collections import deque
 
 import msgspec
 
-from everstep.analyzer.slow import SlowVerdict, judge_history
+from everstep.analyzer.slowness.slow import SlowVerdict, judge_history
 from everstep.core.state.state import State
 from everstep.model.events import SignalsReported
 
@@ -20,7 +20,7 @@ LASTED_S = 30.0
 BEFORE_S = 30.0
 """A level is what lasted for so long."""
 MIN_SHARE = 0.1
-"""`analyzer.change` sees three percent; on machines that are shared, a tenth is worth a person's time."""
+"""`analyzer.slowness.change` sees three percent; on machines that are shared, a tenth is worth a person's time."""
 
 AGAIN_S = 300.0
 """Between two changes that are told: a machine that gets ever busier is one piece of news."""

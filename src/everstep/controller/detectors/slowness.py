@@ -1,4 +1,5 @@
-"""Does somebody make the others wait, and did the job become slower? Feeds rounds and step times to `analyzer.slow`.
+"""Does somebody make the others wait, and did the job become slower? Feeds rounds and step times to
+`analyzer.slowness.slow`.
 
 Says so once: again only after it was fine for a minute, or in another generation. What is seen and is no machine's
 fault is said as a refusal, once per cause and generation. It decides nothing; `core.faults.anomalies` does. All of it
@@ -9,10 +10,10 @@ import logging
 import statistics
 import time
 
+from everstep.analyzer.base.records import RankTiming
+from everstep.analyzer.base.words import per_step
 from everstep.analyzer.codes import CODES
-from everstep.analyzer.records import RankTiming
-from everstep.analyzer.slow import SlowVerdict, flag_round, judge
-from everstep.analyzer.words import per_step
+from everstep.analyzer.slowness.slow import SlowVerdict, flag_round, judge
 from everstep.controller.detectors.ballot import Ballot
 from everstep.controller.detectors.clocks import Clocks
 from everstep.controller.detectors.pace import Pace

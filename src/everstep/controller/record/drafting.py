@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from everstep.analyzer.alerts import is_cause
+from everstep.analyzer.numbers.alerts import is_cause
 from everstep.controller.peers.peers import Input
 from everstep.controller.record.ledger import Drafted, Ledger
 from everstep.controller.record.poison import Poison

@@ -9,9 +9,9 @@ from itertools import groupby
 
 import msgspec
 
-from everstep.analyzer import replay, singling
-from everstep.analyzer.replay import Layout, Outcome
-from everstep.analyzer.words import names_text
+from everstep.analyzer.base.words import names_text
+from everstep.analyzer.slowness import replay, singling
+from everstep.analyzer.slowness.replay import Layout, Outcome
 from everstep.core.state.course import Answer, Examination, ExamRound, FlowStage
 from everstep.core.state.policy import Policy
 from everstep.core.state.state import State

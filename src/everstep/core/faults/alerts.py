@@ -6,7 +6,7 @@ repair is ended under the same conditions as an active node: mode act, and withi
 
 import msgspec
 
-from everstep.analyzer.alerts import SeenAlert, is_cause, verdict_on
+from everstep.analyzer.numbers.alerts import SeenAlert, is_cause, verdict_on
 from everstep.core.decide import eviction
 from everstep.core.faults.anomalies import take, take_deferred
 from everstep.core.state.state import Member, Phase, Role

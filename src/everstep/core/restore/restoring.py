@@ -6,7 +6,7 @@ up. Where nothing was ever kept, or no step by all ranks, the program begins as 
 
 import msgspec
 
-from everstep.analyzer.words import ranks_text
+from everstep.analyzer.base.words import ranks_text
 from everstep.core.restore import holdings, trust
 from everstep.core.restore.holdings import Restore
 from everstep.core.state.state import State, Struck

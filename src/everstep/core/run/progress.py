@@ -2,8 +2,8 @@
 
 import msgspec
 
+from everstep.analyzer.base.words import ranks_text, verb
 from everstep.analyzer.standing import Left
-from everstep.analyzer.words import ranks_text, verb
 from everstep.core.restore import backups, persistence
 from everstep.core.state.state import Phase
 from everstep.core.state.turn import Turn

@@ -4,8 +4,8 @@ import enum
 
 import msgspec
 
-from everstep.analyzer.alerts import SeenAlert
 from everstep.analyzer.exits import FaultFacts
+from everstep.analyzer.numbers.alerts import SeenAlert
 from everstep.core.state.course import Course, Examination, FruitlessRestarts
 from everstep.core.state.frozenmap import FrozenMap, Names
 from everstep.core.state.place import Place

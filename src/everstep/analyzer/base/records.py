@@ -1,7 +1,7 @@
 """What the analysis is given: flight records, stacks and loads of ranks, already read and normalised.
 
-Values only. Whoever collects evidence (tracer, probes, `everstep analyze`) makes them; `analyzer.combine` judges them.
-Unknown is None or empty, and never a number that could be mistaken for a measurement.
+Values only. Whoever collects evidence (tracer, probes, `everstep analyze`) makes them; `analyzer.hangs.combine` judges
+them. Unknown is None or empty, and never a number that could be mistaken for a measurement.
 """
 
 import enum

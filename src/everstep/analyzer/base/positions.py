@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from everstep.analyzer import groups as process_groups
-from everstep.analyzer.records import Collective, FlightRecord, ParallelGroup
+from everstep.analyzer.base import groups as process_groups
+from everstep.analyzer.base.records import Collective, FlightRecord, ParallelGroup
 
 STRICT = frozenset({
     "all_reduce", "allreduce", "all_gather", "_all_gather_base", "all_gather_single", "reduce_scatter",

@@ -9,14 +9,14 @@ Pure. Called by the controller and by `everstep analyze`.
 
 import msgspec
 
-from everstep.analyzer import certainty, describe, fallbacks, openers
-from everstep.analyzer.clusters import Activity, Clusters, cluster, main_thread, place_of
+from everstep.analyzer.base.clusters import Activity, Clusters, cluster, main_thread, place_of
+from everstep.analyzer.base.finding import Finding
+from everstep.analyzer.base.groups import shared_by
+from everstep.analyzer.base.positions import Positions
+from everstep.analyzer.base.records import Case, ParallelGroup, RankEvidence
 from everstep.analyzer.codes import CODES
-from everstep.analyzer.finding import Finding
-from everstep.analyzer.groups import shared_by
-from everstep.analyzer.localise import localise
-from everstep.analyzer.positions import Positions
-from everstep.analyzer.records import Case, ParallelGroup, RankEvidence
+from everstep.analyzer.hangs import certainty, describe, fallbacks, openers
+from everstep.analyzer.hangs.localise import localise
 from everstep.model.verdict import Blame, Certainty, Confidence, Evidence, Verdict
 
 SETTLED_S = 1.0

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from everstep.analyzer.replay import Outcome
+from everstep.analyzer.slowness.replay import Outcome
 
 Pair = tuple[str, str]
 

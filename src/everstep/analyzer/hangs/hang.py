@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from everstep.analyzer.signals import Phase, RankSample, Rhythm, Signal, WaitsOn
-from everstep.analyzer.words import fold, ranks_text, seconds, verb
+from everstep.analyzer.base.words import fold, ranks_text, seconds, verb
+from everstep.analyzer.hangs.signals import Phase, RankSample, Rhythm, Signal, WaitsOn
 
 
 class HangPolicy(msgspec.Struct, frozen=True, kw_only=True):

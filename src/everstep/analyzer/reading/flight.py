@@ -9,10 +9,10 @@ import functools
 import re
 from typing import Any
 
-from everstep.analyzer.frames import is_user_file
-from everstep.analyzer.groups import kind_of
-from everstep.analyzer.pickled import UnreadableError
-from everstep.analyzer.records import Collective, FlightRecord, ParallelGroup, Sizes
+from everstep.analyzer.base.frames import is_user_file
+from everstep.analyzer.base.groups import kind_of
+from everstep.analyzer.base.records import Collective, FlightRecord, ParallelGroup, Sizes
+from everstep.analyzer.reading.pickled import UnreadableError
 
 KNOWN_MAJOR = "2"
 MAX_ENTRIES = 200_000

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeAlias
 
-from everstep.analyzer.finding import Finding
-from everstep.analyzer.positions import Positions
-from everstep.analyzer.records import Collective, FlightRecord, ParallelGroup
-from everstep.analyzer.words import operation, ranks_text
+from everstep.analyzer.base.finding import Finding
+from everstep.analyzer.base.positions import Positions
+from everstep.analyzer.base.records import Collective, FlightRecord, ParallelGroup
+from everstep.analyzer.base.words import operation, ranks_text
 from everstep.model.verdict import Confidence, Evidence
 
 _EQUAL_INPUT = frozenset({

@@ -10,11 +10,11 @@ Pure. Called by `combine`; used by the controller and by `everstep analyze`.
 
 from collections import Counter, defaultdict
 
-from everstep.analyzer import desync
-from everstep.analyzer.finding import Finding
-from everstep.analyzer.positions import Positions
-from everstep.analyzer.records import Collective, ParallelGroup
-from everstep.analyzer.words import operation, ranks_text, verb
+from everstep.analyzer.base.finding import Finding
+from everstep.analyzer.base.positions import Positions
+from everstep.analyzer.base.records import Collective, ParallelGroup
+from everstep.analyzer.base.words import operation, ranks_text, verb
+from everstep.analyzer.hangs import desync
 from everstep.model.verdict import Confidence, Evidence
 
 

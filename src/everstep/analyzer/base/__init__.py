@@ -1,0 +1,1 @@
+"""The evidence as values, and words for it."""

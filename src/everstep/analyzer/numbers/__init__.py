@@ -1,0 +1,1 @@
+"""Loss, norms and digests: what no healthy training says."""

@@ -1,0 +1,1 @@
+"""Stacks, flight records and log lines, as they were written, into records."""

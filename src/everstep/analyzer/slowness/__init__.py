@@ -1,0 +1,1 @@
+"""Who is slow, from steps, arrivals and collectives."""
