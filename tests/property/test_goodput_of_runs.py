@@ -13,11 +13,11 @@ from everstep.journal.history import history_of
 from everstep.model import events
 from everstep.model.record import Header
 from everstep.model.spec import Mode, RunSpec
-from everstep.report.asked import Asked
 from everstep.report.explain import render_explanation
 from everstep.report.goodput import render_goodput
 from everstep.report.incident import render_incident, render_incidents
 from everstep.report.narrate import Narrator
+from everstep.report.parts.asked import Asked
 from everstep.report.status import render_status
 from everstep.testing.cluster import Cluster
 

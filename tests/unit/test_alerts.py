@@ -8,7 +8,7 @@ from everstep.analyzer.numbers.alerts import AFTER_S, BEFORE_S, SeenAlert
 from everstep.knowledge.signature import Action
 from everstep.model.facts import Alert, ErrorReport, Exit, OomEvidence
 from everstep.model.verdict import Blame
-from everstep.report.actions import ACTIONS
+from everstep.report.parts.actions import ACTIONS
 
 NODES = {0: "n0", 1: "n1"}
 

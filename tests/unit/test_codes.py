@@ -5,13 +5,13 @@ from pathlib import Path
 
 from everstep.core.faults import drills
 from everstep.knowledge.loading import load_base
-from everstep.report.codes import CODES, render_all
+from everstep.report.parts.codes import CODES, render_all
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_is_in_sync() -> None:
-    expected = "run `python -m everstep.report.codes > docs/codes.md`"
+    expected = "run `python -m everstep.report.parts.codes > docs/codes.md`"
     assert (ROOT / "docs/codes.md").read_text() == render_all(), expected
 
 

@@ -12,7 +12,7 @@ from everstep.journal.view import RunStatus, RunView
 from everstep.model import events
 from everstep.model.record import Header, Record
 from everstep.model.spec import Mode, RunSpec
-from everstep.report.asked import Asked
+from everstep.report.parts.asked import Asked
 from everstep.report.status import doing, render_status
 from everstep.testing.cluster import Cluster
 

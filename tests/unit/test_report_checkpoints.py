@@ -11,7 +11,7 @@ from everstep.model.record import Header
 from everstep.model.spec import RunSpec
 from everstep.report.checkpoints import lines, loss_text, view
 from everstep.report.narrate import Narrator
-from everstep.report.sentences import action_sentences, event_sentence
+from everstep.report.parts.sentences import action_sentences, event_sentence
 from everstep.testing.cluster import Cluster
 
 

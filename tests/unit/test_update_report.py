@@ -12,8 +12,8 @@ from everstep.model import events
 from everstep.model.record import Header
 from everstep.model.spec import RunSpec
 from everstep.model.versions import Stage
-from everstep.report.asked import Asked
 from everstep.report.narrate import Narrator
+from everstep.report.parts.asked import Asked
 from everstep.report.status import render_status
 from everstep.report.updates import cost_of, render_update, render_updates, running_text, updates_json
 from everstep.testing.cluster import Cluster

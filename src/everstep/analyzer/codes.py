@@ -1,6 +1,6 @@
 """Codes of silent faults: H hangs, S slowness, N numbers. Text only; the analysis names a code and never its text.
 
-`everstep.report.codes` puts them together with those of loud faults.
+`everstep.report.parts.codes` puts them together with those of loud faults.
 """
 
 from everstep.model.code import Code

@@ -15,7 +15,7 @@ from everstep.analyzer.codes import CODES, name_of
 from everstep.analyzer.hangs.combine import Diagnosis
 from everstep.analyzer.overall import overall
 from everstep.evidence.folder import Folder, read_folder
-from everstep.report.ansi import printable
+from everstep.report.parts.ansi import printable
 
 _MAX_LISTED = 20
 

@@ -25,8 +25,8 @@ from everstep.preflight.registry import BY_NAME, CHECKS
 from everstep.preflight.result import REPORT_VERSION, Judgement, Report, Value
 from everstep.preflight.settings import Level, Settings
 from everstep.preflight.text import render_report
-from everstep.report.ansi import style_for
-from everstep.report.units import duration
+from everstep.report.parts.ansi import style_for
+from everstep.report.parts.units import duration
 
 EXIT_BAD = 1
 EXIT_INTERRUPTED = 130

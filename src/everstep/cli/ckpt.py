@@ -20,10 +20,10 @@ from everstep.checkpoint.persist.form import form
 from everstep.checkpoint.persist.store.scanning import Scanned, scan_all
 from everstep.cli.reading import Opened, add_run_arguments, open_run, show, show_json, style
 from everstep.errors import ConfigError
-from everstep.report.ansi import Paint, Style, printable
 from everstep.report.checkpoints import Copies, loss_text, racks_text, view
-from everstep.report.layout import field, fields, table, text_of
-from everstep.report.units import NOT_MEASURED, ago, count, plural, size
+from everstep.report.parts.ansi import Paint, Style, printable
+from everstep.report.parts.layout import field, fields, table, text_of
+from everstep.report.parts.units import NOT_MEASURED, ago, count, plural, size
 
 EXIT_DAMAGED = 1
 

@@ -19,7 +19,7 @@ from everstep.journal.runs import find_run
 from everstep.model.actions import CollectEvidence, Refused
 from everstep.model.events import EvidenceCollected, EvidenceRequested
 from everstep.model.record import Record
-from everstep.report.ansi import printable
+from everstep.report.parts.ansi import printable
 from everstep.report.ranks import render_ranks
 
 _POLL_S = 0.05

@@ -11,7 +11,7 @@ import dataclasses
 from everstep.cli.reading import add_run_arguments, find_incident, open_run, show, show_json, style
 from everstep.errors import ConfigError
 from everstep.journal.view import RunView, UpdateView
-from everstep.report.codes import CODES
+from everstep.report.parts.codes import CODES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

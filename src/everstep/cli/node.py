@@ -16,9 +16,9 @@ from everstep.cli.reading import show, show_json, style
 from everstep.errors import ConfigError
 from everstep.health.rules import State
 from everstep.health.store import HealthError, NodeHealth, Store
-from everstep.report.ansi import Paint, Style, printable
-from everstep.report.layout import field, table, text_of
-from everstep.report.units import ago, short_stamp, stamp
+from everstep.report.parts.ansi import Paint, Style, printable
+from everstep.report.parts.layout import field, table, text_of
+from everstep.report.parts.units import ago, short_stamp, stamp
 
 _ORDER = (State.QUARANTINED, State.SUSPECT, State.HEALTHY)
 _PAINTS = {State.QUARANTINED: Paint.RED, State.SUSPECT: Paint.ORANGE, State.HEALTHY: Paint.GREEN}

@@ -13,8 +13,8 @@ from everstep.journal.history import history_of
 from everstep.journal.load import load_run
 from everstep.journal.runs import RunDir, find_run
 from everstep.journal.view import IncidentView, RunView
-from everstep.report.ansi import Style, style_for
-from everstep.report.asked import Asked
+from everstep.report.parts.ansi import Style, style_for
+from everstep.report.parts.asked import Asked
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):

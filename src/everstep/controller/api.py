@@ -35,7 +35,7 @@ from everstep.model.events import (
     UpdateRequested,
 )
 from everstep.report.asjson import status_json
-from everstep.report.asked import Asked
+from everstep.report.parts.asked import Asked
 from everstep.version import __version__
 
 MAX_BODY_BYTES = 64 << 10

@@ -1,6 +1,6 @@
 """Codes of what processes do: P for their ends, U for the user's code. A code is never reused for something else.
 
-`everstep.report.codes` puts them together with those of silent faults (H hangs, S slowness, N numbers).
+`everstep.report.parts.codes` puts them together with those of silent faults (H hangs, S slowness, N numbers).
 """
 
 from everstep.model.code import Code

@@ -2,7 +2,7 @@
 speaks.
 
 Lines of the kernel log have the codes of their signatures instead. Each code has a component, a severity and an
-action here once, so that no sense can make up its own. Called by `probes.node`; `report.codes` prints the pages.
+action here once, so that no sense can make up its own. Called by `probes.node`; `report.parts.codes` prints the pages.
 """
 
 import dataclasses

@@ -15,9 +15,9 @@ from everstep.journal.history import history_of
 from everstep.journal.reader import Cursor
 from everstep.journal.view import RunView
 from everstep.launcher.supervise import End
-from everstep.report.ansi import style_for
 from everstep.report.narrate import Narrator
-from everstep.report.units import duration, percent, plural
+from everstep.report.parts.ansi import style_for
+from everstep.report.parts.units import duration, percent, plural
 
 
 class Narration:

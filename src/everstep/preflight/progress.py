@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from everstep.preflight.runner import OnProgress, Progress
-from everstep.report.units import duration, plural
+from everstep.report.parts.units import duration, plural
 
 _BURN_IN_LINE_EVERY_S = 60.0
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from everstep.preflight.result import Judgement, Report, Result, Value
-from everstep.report.ansi import PLAIN, Paint, Style, printable
-from everstep.report.layout import table, text_of
-from everstep.report.units import NOT_MEASURED, duration, plural, stamp
+from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
+from everstep.report.parts.layout import table, text_of
+from everstep.report.parts.units import NOT_MEASURED, duration, plural, stamp
 
 SIGNS = {
     Judgement.OK: "✓", Judgement.WARN: "!", Judgement.BAD: "✗", Judgement.NOTED: "·", Judgement.UNSUPPORTED: "—",

@@ -9,7 +9,7 @@ from everstep.analyzer.base.words import fold
 from everstep.journal.kept import Written
 from everstep.journal.view import GenerationView, RunView
 from everstep.model.facts import Checkpoint
-from everstep.report.units import NOT_MEASURED, ago, count, duration, plural, written_text
+from everstep.report.parts.units import NOT_MEASURED, ago, count, duration, plural, written_text
 
 MAX_RACKS = 8
 """That are named on a screen."""

@@ -6,7 +6,7 @@ from everstep.analyzer.base.words import names_text
 from everstep.journal.view import IncidentView
 from everstep.model.actions import ExamineNode
 from everstep.model.events import NodeExamined
-from everstep.report.ansi import printable
+from everstep.report.parts.ansi import printable
 
 _RESULTS = {True: "passed", False: "failed", None: "not known"}
 _DIFFERS = "differs"  # it saw nothing wrong itself, and computed something else than most

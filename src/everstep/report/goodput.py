@@ -5,10 +5,10 @@ import math
 from everstep.goodput.buckets import GLOSSARY, Bucket
 from everstep.goodput.figures import Goodput
 from everstep.journal.view import RunView
-from everstep.report.ansi import PLAIN, Paint, Style
-from everstep.report.asked import Asked
-from everstep.report.layout import table, text_of
-from everstep.report.units import NOT_MEASURED, duration, percent, stamp
+from everstep.report.parts.ansi import PLAIN, Paint, Style
+from everstep.report.parts.asked import Asked
+from everstep.report.parts.layout import table, text_of
+from everstep.report.parts.units import NOT_MEASURED, duration, percent, stamp
 
 BAR_WIDTH = 46
 _EIGHTHS = " ▏▎▍▌▋▊▉"

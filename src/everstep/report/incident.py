@@ -4,16 +4,16 @@ import math
 
 from everstep.analyzer.base.words import fold
 from everstep.journal.view import IncidentView, RunView
-from everstep.report.actions import ACTIONS
-from everstep.report.ansi import PLAIN, Paint, Style, printable
-from everstep.report.asked import Asked
-from everstep.report.codes import CODES
-from everstep.report.evidence import evidence_groups
 from everstep.report.examined import examined_lines
-from everstep.report.layout import fields, table, text_of
-from everstep.report.phases import IncidentTimes, times_of
-from everstep.report.sentences import action_sentences, event_sentence
-from everstep.report.units import NOT_MEASURED, clock, count, duration, percent, plural, short_stamp, stamp
+from everstep.report.parts.actions import ACTIONS
+from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
+from everstep.report.parts.asked import Asked
+from everstep.report.parts.codes import CODES
+from everstep.report.parts.evidence import evidence_groups
+from everstep.report.parts.layout import fields, table, text_of
+from everstep.report.parts.phases import IncidentTimes, times_of
+from everstep.report.parts.sentences import action_sentences, event_sentence
+from everstep.report.parts.units import NOT_MEASURED, clock, count, duration, percent, plural, short_stamp, stamp
 
 
 def render_incidents(view: RunView, asked: Asked, style: Style = PLAIN) -> str:

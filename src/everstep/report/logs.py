@@ -3,9 +3,9 @@
 import msgspec
 
 from everstep.journal.view import IncidentView
-from everstep.report.ansi import PLAIN, Paint, Style, printable
 from everstep.report.incident import code_text, who
-from everstep.report.units import clock
+from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
+from everstep.report.parts.units import clock
 
 
 class LogPiece(msgspec.Struct, frozen=True, kw_only=True):

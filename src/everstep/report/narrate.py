@@ -9,10 +9,10 @@ from everstep.journal.view import GenerationView, IncidentView, RunView
 from everstep.model import actions, events
 from everstep.model.record import Header, Record
 from everstep.report import checkpoints
-from everstep.report.ansi import PLAIN, Paint, Style, printable
-from everstep.report.phases import times_of
-from everstep.report.sentences import event_sentence
-from everstep.report.units import clock, count, duration, plural, stamp
+from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
+from everstep.report.parts.phases import times_of
+from everstep.report.parts.sentences import event_sentence
+from everstep.report.parts.units import clock, count, duration, plural, stamp
 
 _TOLD_AS_IT_IS = (
     events.RunReopened,

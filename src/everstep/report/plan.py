@@ -1,7 +1,7 @@
 """The page of `everstep plan standby`."""
 
-from everstep.report.layout import field, text_of
-from everstep.report.units import percent
+from everstep.report.parts.layout import field, text_of
+from everstep.report.parts.units import percent
 from everstep.simulate.standby import Sizing
 
 

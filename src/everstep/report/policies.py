@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from everstep.core.state.policy import Policy
-from everstep.report.layout import field, table, text_of
-from everstep.report.units import NOT_MEASURED, duration, percent
+from everstep.report.parts.layout import field, table, text_of
+from everstep.report.parts.units import NOT_MEASURED, duration, percent
 from everstep.simulate.price import RESTART_S, VERDICT_S, Fleet, Price
 
 HEAD = ("rule", "found after", "95% within", "lost to hangs", "healthy hurt", "restarts", "never pass", "steps lost")

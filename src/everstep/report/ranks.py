@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from everstep.analyzer.base.clusters import Cluster, Clusters
 from everstep.analyzer.base.records import Case, GpuLoad, RankEvidence
 from everstep.analyzer.base.words import fold
-from everstep.report.units import NOT_MEASURED, duration, percent, plural
+from everstep.report.parts.units import NOT_MEASURED, duration, percent, plural
 
 MAX_LINES = 24
 _STATES = {"D": "uninterruptible sleep", "T": "stopped", "t": "held by a tracer", "Z": "ended"}

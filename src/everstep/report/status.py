@@ -9,11 +9,11 @@ from everstep.analyzer.base.words import fold
 from everstep.goodput.figures import Goodput
 from everstep.journal.view import GenerationView, IncidentView, RunStatus, RunView
 from everstep.report import checkpoints
-from everstep.report.ansi import PLAIN, Paint, Style
-from everstep.report.asked import Asked
-from everstep.report.layout import field, text_of
-from everstep.report.phases import times_of
-from everstep.report.units import NOT_MEASURED, ago, clock, count, duration, percent, plural, stamp
+from everstep.report.parts.ansi import PLAIN, Paint, Style
+from everstep.report.parts.asked import Asked
+from everstep.report.parts.layout import field, text_of
+from everstep.report.parts.phases import times_of
+from everstep.report.parts.units import NOT_MEASURED, ago, clock, count, duration, percent, plural, stamp
 from everstep.report.updates import running_text
 
 _PAINTS = {

@@ -6,9 +6,9 @@ import msgspec
 
 from everstep.journal.view import GenerationView, RunView, UpdateView
 from everstep.model.versions import FIRST, Stage, Version
-from everstep.report.ansi import PLAIN, Paint, Style, printable
-from everstep.report.layout import field, text_of
-from everstep.report.units import NOT_MEASURED, clock, count, duration, plural, stamp
+from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
+from everstep.report.parts.layout import field, text_of
+from everstep.report.parts.units import NOT_MEASURED, clock, count, duration, plural, stamp
 
 _PAINTS = {Stage.REFUSED: Paint.RED, Stage.ROLLED_BACK: Paint.ORANGE, Stage.TRAINED: Paint.GREEN}
 

@@ -20,7 +20,7 @@ from everstep.checkpoint.persist.store.storage import is_url, open_storage, sent
 from everstep.errors import ConfigError, SnapshotError
 from everstep.model.events import CheckpointsFound
 from everstep.model.spec import RunSpec
-from everstep.report.units import ago, count, duration, plural
+from everstep.report.parts.units import ago, count, duration, plural
 
 ANSWER_S = 60.0
 """A storage that does not answer a small request for so long will not take checkpoints either."""

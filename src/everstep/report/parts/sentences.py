@@ -7,7 +7,7 @@ from everstep.analyzer.base.words import fold
 from everstep.analyzer.exits import describe
 from everstep.model import actions, events
 from everstep.model.record import Record
-from everstep.report.units import plural, written_text
+from everstep.report.parts.units import plural, written_text
 
 
 def event_sentence(event: Any) -> str:  # noqa: ANN401  (any event: the table says which are told)

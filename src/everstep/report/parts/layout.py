@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from everstep.report.ansi import PLAIN, Paint, Style
+from everstep.report.parts.ansi import PLAIN, Paint, Style
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style = PLAIN, indent: str = "") -> list[str]:
