@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 
 from everstep.core.state.policy import Policy
-from everstep.simulate.costs import BYTEROBUST, MEASURED, Costs, with_changes
-from everstep.simulate.faults import LLAMA3
+from everstep.simulate.fleet.costs import BYTEROBUST, MEASURED, Costs, with_changes
+from everstep.simulate.fleet.faults import LLAMA3
+from everstep.simulate.fleet.setup import Setup
 from everstep.simulate.outcome import Outcome
 from everstep.simulate.run import simulate_once
-from everstep.simulate.setup import Setup
 
 STARTS_S = {"measured": (0.25, 10.0, 30.0, 60.0, 120.0), "byterobust": (10.0, 65.0, 120.0)}
 WIDTH, HEIGHT, LEFT, TOP = 640, 320, 60, 20

@@ -10,15 +10,15 @@ import pytest
 from everstep.cli.main import main
 from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError
-from everstep.simulate.costs import BYTEROBUST, MEASURED, Costs, scaled, with_changes
 from everstep.simulate.daly import expected_ettr, young_interval_s
-from everstep.simulate.faults import LLAMA3, Cause, Mix, Sign, Stays
+from everstep.simulate.fleet.costs import BYTEROBUST, MEASURED, Costs, scaled, with_changes
+from everstep.simulate.fleet.faults import LLAMA3, Cause, Mix, Sign, Stays
+from everstep.simulate.fleet.pace import Cadence, Pace
+from everstep.simulate.fleet.setup import DAY_S, Lemons, Setup
+from everstep.simulate.fleet.striking import draw_strikes
+from everstep.simulate.fleet.trace import read_trace, strikes_of
 from everstep.simulate.outcome import summarise
-from everstep.simulate.pace import Cadence, Pace
 from everstep.simulate.run import simulate_once
-from everstep.simulate.setup import DAY_S, Lemons, Setup
-from everstep.simulate.striking import draw_strikes
-from everstep.simulate.trace import read_trace, strikes_of
 
 FREE = msgspec.structs.replace(
     MEASURED, detect_s={"": 0.0}, diagnose_s={"": 0.0}, stop_s=0.0, initialise_s=0.0, load_s=0.0, persist_s=0.0

@@ -21,15 +21,15 @@ from everstep.cli.reading import show, show_json
 from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError
 from everstep.report.simulate import simulate_page
-from everstep.simulate.costs import COSTS, with_changes
-from everstep.simulate.faults import MIXES, Mix, Sign
+from everstep.simulate.fleet.costs import COSTS, with_changes
+from everstep.simulate.fleet.faults import MIXES, Mix, Sign
+from everstep.simulate.fleet.setup import DAY_S, GPUS_PER_NODE, MAX_CELLS, Lemons, Setup, Strike
+from everstep.simulate.fleet.trace import NUM_NODES, read_trace, strikes_of
 from everstep.simulate.outcome import Outcome, Summary, summarise
 from everstep.simulate.price import Fleet, fleet_prices
 from everstep.simulate.run import simulate_once
-from everstep.simulate.setup import DAY_S, GPUS_PER_NODE, MAX_CELLS, Lemons, Setup, Strike
 from everstep.simulate.standby import size_by_rate
 from everstep.simulate.standstills import benchmarked
-from everstep.simulate.trace import NUM_NODES, read_trace, strikes_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

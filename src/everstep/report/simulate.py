@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from everstep.report.parts.layout import field, table, text_of
 from everstep.report.parts.units import duration, percent, plural
 from everstep.report.policies import fleet_lines
+from everstep.simulate.fleet.setup import Setup
 from everstep.simulate.outcome import Lever, Outcome, Summary
 from everstep.simulate.price import Fleet
-from everstep.simulate.setup import Setup
 
 _BAR = 40
 _MAX_CAUSES = 12

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from everstep.goodput.buckets import Bucket
+from everstep.simulate.fleet.setup import Setup
+from everstep.simulate.fleet.world import World
 from everstep.simulate.outcome import EXAMINING, PARTS, PRODUCTIVE, RESUBMITTING, STEPS, STOPPING, WAITING, Outcome
-from everstep.simulate.setup import Setup
-from everstep.simulate.world import World
 
 
 def simulate_once(setup: Setup, seed: int) -> Outcome:

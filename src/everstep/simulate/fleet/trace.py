@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from everstep.errors import ConfigError
-from everstep.simulate.faults import Cause, Mix, Sign, Stays
-from everstep.simulate.setup import DAY_S, Strike
+from everstep.simulate.fleet.faults import Cause, Mix, Sign, Stays
+from everstep.simulate.fleet.setup import DAY_S, Strike
 
 NUM_NODES = 400
 """Servers of the published trace; it only lists those that had a fault."""

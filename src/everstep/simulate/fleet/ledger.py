@@ -8,7 +8,7 @@ import msgspec
 from everstep.goodput.figures import Goodput, goodput_of
 from everstep.goodput.history import Ending, EndKind, GenerationHistory, History
 from everstep.model.facts import RankAccount
-from everstep.simulate.pace import Pace
+from everstep.simulate.fleet.pace import Pace
 
 
 class Parts(msgspec.Struct, kw_only=True):

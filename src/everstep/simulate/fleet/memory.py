@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from everstep.model.actions import PlaceBackups
 from everstep.model.facts import Held
-from everstep.simulate.pace import Pace
-from everstep.simulate.setup import Setup
+from everstep.simulate.fleet.pace import Pace
+from everstep.simulate.fleet.setup import Setup
 
 
 class Memory:

@@ -22,15 +22,15 @@ from everstep.model.events import Event
 from everstep.model.facts import Checkpoint, RankAccount
 from everstep.model.record import Record
 from everstep.model.spec import RunSpec
-from everstep.simulate.exams import Examiner
-from everstep.simulate.ledger import Ledger
-from everstep.simulate.machines import Cell, Pool
-from everstep.simulate.memory import Memory
-from everstep.simulate.pace import Pace
-from everstep.simulate.setup import Setup
-from everstep.simulate.signs import hang_verdict
-from everstep.simulate.striking import draw_strikes
-from everstep.simulate.trouble import ALIVE, Trouble
+from everstep.simulate.fleet.exams import Examiner
+from everstep.simulate.fleet.ledger import Ledger
+from everstep.simulate.fleet.machines import Cell, Pool
+from everstep.simulate.fleet.memory import Memory
+from everstep.simulate.fleet.pace import Pace
+from everstep.simulate.fleet.setup import Setup
+from everstep.simulate.fleet.signs import hang_verdict
+from everstep.simulate.fleet.striking import draw_strikes
+from everstep.simulate.fleet.trouble import ALIVE, Trouble
 
 EPOCH = 1_700_000_000.0
 

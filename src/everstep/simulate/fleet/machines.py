@@ -3,8 +3,8 @@
 import math
 from random import Random
 
-from everstep.simulate.faults import Cause
-from everstep.simulate.setup import Setup
+from everstep.simulate.fleet.faults import Cause
+from everstep.simulate.fleet.setup import Setup
 
 
 class Fault:

@@ -5,9 +5,9 @@ import math
 import msgspec
 
 from everstep.core.state.policy import Policy
-from everstep.simulate.costs import Costs
-from everstep.simulate.faults import Mix
-from everstep.simulate.pace import Cadence
+from everstep.simulate.fleet.costs import Costs
+from everstep.simulate.fleet.faults import Mix
+from everstep.simulate.fleet.pace import Cadence
 
 DAY_S = 86400.0
 GPUS_PER_NODE = 8

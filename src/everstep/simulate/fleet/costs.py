@@ -8,7 +8,7 @@ import math
 import msgspec
 
 from everstep.errors import ConfigError
-from everstep.simulate.faults import Cause, Sign
+from everstep.simulate.fleet.faults import Cause, Sign
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):

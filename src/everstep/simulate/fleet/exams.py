@@ -6,8 +6,8 @@ from random import Random
 from everstep.model.actions import ExamineNode
 from everstep.model.events import NodeExamined
 from everstep.model.facts import ExamKind
-from everstep.simulate.machines import Cell
-from everstep.simulate.setup import Setup
+from everstep.simulate.fleet.machines import Cell
+from everstep.simulate.fleet.setup import Setup
 
 
 class Examiner:

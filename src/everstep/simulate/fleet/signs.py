@@ -5,8 +5,8 @@ from everstep.model import events
 from everstep.model.events import Event
 from everstep.model.facts import Alert, ErrorReport, Exit, OomEvidence
 from everstep.model.verdict import Blame, Certainty, Confidence, Verdict
-from everstep.simulate.faults import Sign
-from everstep.simulate.machines import Fault
+from everstep.simulate.fleet.faults import Sign
+from everstep.simulate.fleet.machines import Fault
 
 SIGABRT, SIGKILL = 6, 9
 

@@ -9,13 +9,13 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from everstep.core.state.state import Phase
-from everstep.simulate.faults import Sign, Stays
-from everstep.simulate.machines import Fault
-from everstep.simulate.setup import Strike
-from everstep.simulate.signs import exit_event, first_event
+from everstep.simulate.fleet.faults import Sign, Stays
+from everstep.simulate.fleet.machines import Fault
+from everstep.simulate.fleet.setup import Strike
+from everstep.simulate.fleet.signs import exit_event, first_event
 
 if TYPE_CHECKING:
-    from everstep.simulate.world import World
+    from everstep.simulate.fleet.world import World
 
 ALIVE = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING)
 _DIES_AFTER_S = 1.0

@@ -3,7 +3,7 @@
 import math
 from random import Random
 
-from everstep.simulate.setup import DAY_S, Setup, Strike
+from everstep.simulate.fleet.setup import DAY_S, Setup, Strike
 
 
 def draw_strikes(setup: Setup, dice: Random) -> list[Strike]:
