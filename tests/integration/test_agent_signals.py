@@ -12,7 +12,7 @@ from lateness import Lateness
 
 from everstep.model import events
 from everstep.model.actions import CollectEvidence, Inject, StartWorkers
-from everstep.probes.stack import find_py_spy
+from everstep.probes.rank.stack import find_py_spy
 
 FRESH = {"EVERSTEP_TWINS": "off"}
 QUIET = """

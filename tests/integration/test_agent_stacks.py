@@ -18,7 +18,7 @@ from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.ranks.workers import Paths, Worker
 from everstep.agent.watching.stacks import Stacks
 from everstep.probes.oom import KernelLog
-from everstep.probes.stack import find_py_spy
+from everstep.probes.rank.stack import find_py_spy
 
 RANK = """
 import ctypes, os, socket, sys, time

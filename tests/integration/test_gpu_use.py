@@ -76,7 +76,7 @@ def test_without_a_library_it_is_unsupported_and_says_so(tmp_path):
 def test_a_gpu_that_cannot_be_asked_says_why_and_the_other_is_read(nvml, tmp_path, state, why):
     (tmp_path / "state").write_text(state + "\n")
     env = {**os.environ, "LD_LIBRARY_PATH": str(nvml), "FAKE_NVML_STATE": str(tmp_path / "state")}
-    code = "import msgspec; from everstep.probes.gpu import read; print(msgspec.json.encode(read()).decode())"
+    code = "import msgspec; from everstep.probes.rank.gpu import read; print(msgspec.json.encode(read()).decode())"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr.decode()
     first, second = msgspec.json.decode(done.stdout, type=list[GpuLoad])

@@ -9,7 +9,7 @@ from real_run import Launcher, Run
 
 from everstep.model.actions import Concluded, IncidentClosed, IncidentOpened
 from everstep.model.events import DrillRequested, HangSuspected
-from everstep.probes.stack import find_py_spy
+from everstep.probes.rank.stack import find_py_spy
 
 pytestmark = pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not installed")
 

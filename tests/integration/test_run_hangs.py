@@ -12,7 +12,7 @@ from real_run import Launcher, Run
 from everstep.model.actions import Concluded, IncidentClosed, IncidentOpened, StartWorkers
 from everstep.model.events import HangSuspected, ProgressReported
 from everstep.model.record import Record
-from everstep.probes.stack import find_py_spy
+from everstep.probes.rank.stack import find_py_spy
 
 STEPS = """
 import sys, time

@@ -18,7 +18,7 @@ from everstep.agent.watching.stacks import Look
 from everstep.model.facts import Signals
 from everstep.probes.oom import KernelLog
 from everstep.probes.process import usage
-from everstep.probes.stack import command, find_py_spy, parse
+from everstep.probes.rank.stack import command, find_py_spy, parse
 from everstep.worker.base.board import Activity, BoardLine
 
 pytestmark = pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not installed")

@@ -5,7 +5,7 @@ import time
 
 from everstep.agent.watching import sockets
 from everstep.agent.watching.sockets import EVERY_S, SHARE, Sockets
-from everstep.probes.traffic import TrafficProbe
+from everstep.probes.rank.traffic import TrafficProbe
 
 
 def due_after(monkeypatch, work) -> float:

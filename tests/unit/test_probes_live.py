@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from everstep.probes.communication import STALE_S, CommunicationProbe
-from everstep.probes.log_age import LogProbe
 from everstep.probes.process import MIN_INTERVAL_S, DeviceProbe, descendants, is_traced, usage
-from everstep.probes.stack import MIN_ROW, StackProbe, parse
+from everstep.probes.rank.communication import STALE_S, CommunicationProbe
+from everstep.probes.rank.log_age import LogProbe
+from everstep.probes.rank.stack import MIN_ROW, StackProbe, parse
 
 
 def test_log_age(tmp_path):

@@ -16,8 +16,8 @@ from everstep.analyzer.hangs.describe import of_suspects
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.evidence.decode import decode
 from everstep.evidence.sniff import Kind
-from everstep.probes import native
-from everstep.probes.native import native_thread, native_threads
+from everstep.probes.rank import native
+from everstep.probes.rank.native import native_thread, native_threads
 from everstep.report.ranks import render_ranks
 
 WAITS = {

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.probes import traffic
-from everstep.probes.infiniband import port_bytes
-from everstep.probes.traffic import LIVE_BYTES_S, TrafficError, TrafficProbe, bytes_of, grown, interface_bytes
+from everstep.probes.rank import traffic
+from everstep.probes.rank.infiniband import port_bytes
+from everstep.probes.rank.traffic import LIVE_BYTES_S, TrafficError, TrafficProbe, bytes_of, grown, interface_bytes
 
 NUM_BYTES = 300_000
 

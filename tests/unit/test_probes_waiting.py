@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from everstep.analyzer.hangs.signals import WaitsOn
-from everstep.probes import waiting as probe
 from everstep.probes.process import Usage, descendants, usage
-from everstep.probes.rank_wait import find_wait
-from everstep.probes.waiting import Wait
+from everstep.probes.rank import waiting as probe
+from everstep.probes.rank.rank_wait import find_wait
+from everstep.probes.rank.waiting import Wait
 
 pytestmark = pytest.mark.skipif(not os.access("/proc/self/syscall", os.R_OK), reason="the kernel does not tell")
 

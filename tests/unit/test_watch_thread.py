@@ -14,7 +14,7 @@ import pytest
 
 from everstep.agent.base.board import Board
 from everstep.analyzer.reading.stacks import from_json
-from everstep.probes.stack import parse_spill
+from everstep.probes.rank.stack import parse_spill
 from everstep.wire import local
 from everstep.worker.base.board import BoardLine
 from everstep.worker.link import sampler, watch

@@ -1,7 +1,7 @@
 """NVML, loaded and initialised once: the GPUs of the node as handles, and questions that may stay without an answer.
 
-For the loads of ranks (`probes.gpu`) and the senses of the node (`probes.node.nvml`). Needs the package nvidia-ml-py:
-without it, or without a driver, everything is unsupported.
+For the loads of ranks (`probes.rank.gpu`) and the senses of the node (`probes.node.nvml`). Needs the package
+nvidia-ml-py: without it, or without a driver, everything is unsupported.
 """
 
 from collections.abc import Callable

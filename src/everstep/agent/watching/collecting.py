@@ -21,9 +21,9 @@ from everstep.model.actions import CollectEvidence
 from everstep.model.events import EvidenceCollected
 from everstep.model.facts import Gathered
 from everstep.model.text import without_surrogates
-from everstep.probes.native import native_thread, native_threads
 from everstep.probes.process import descendants, usage
-from everstep.probes.thread_waits import settled_waits, with_family
+from everstep.probes.rank.native import native_thread, native_threads
+from everstep.probes.rank.thread_waits import settled_waits, with_family
 from everstep.worker.base.board import Activity, Phase
 
 EVIDENCE = "evidence"

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from everstep.analyzer.base.records import GpuLoad, RankLoad
-from everstep.probes import gpu, traffic
-from everstep.probes.infiniband import port_bytes
 from everstep.probes.node.bounded import Bounded
 from everstep.probes.process import usage
+from everstep.probes.rank import gpu, traffic
+from everstep.probes.rank.infiniband import port_bytes
 
 T = TypeVar("T")
 

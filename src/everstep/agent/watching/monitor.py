@@ -16,14 +16,14 @@ from everstep.analyzer.base.clusters import Activity
 from everstep.analyzer.hangs.signals import Phase, phase_seen
 from everstep.model.events import SignalsReported
 from everstep.model.facts import RankAccount, Signals
-from everstep.probes.communication import CommunicationProbe
-from everstep.probes.log_age import LogProbe
 from everstep.probes.probe import Probe
 from everstep.probes.process import DeviceProbe, is_traced
-from everstep.probes.rank_wait import find_wait
-from everstep.probes.stack import StackProbe
-from everstep.probes.traffic import TrafficProbe
-from everstep.probes.waiting import Wait
+from everstep.probes.rank.communication import CommunicationProbe
+from everstep.probes.rank.log_age import LogProbe
+from everstep.probes.rank.rank_wait import find_wait
+from everstep.probes.rank.stack import StackProbe
+from everstep.probes.rank.traffic import TrafficProbe
+from everstep.probes.rank.waiting import Wait
 from everstep.worker.base.board import Activity as Told
 from everstep.worker.base.board import Phase as BoardPhase
 

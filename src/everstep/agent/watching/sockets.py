@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from everstep.probes.traffic import TrafficError, TrafficProbe, bytes_of
+from everstep.probes.rank.traffic import TrafficError, TrafficProbe, bytes_of
 
 EVERY_S = 0.9
 """So that there are two counts of a rank within the shortest window."""

@@ -19,7 +19,7 @@ from everstep.agent.base.reaping import Reaper
 from everstep.agent.ranks.watch_link import Spill
 from everstep.agent.ranks.workers import Worker
 from everstep.probes.process import usage
-from everstep.probes.stack import command, find_py_spy, parse, parse_spill, why_no_py_spy
+from everstep.probes.rank.stack import command, find_py_spy, parse, parse_spill, why_no_py_spy
 
 MAX_AT_ONCE = max(2, (os.cpu_count() or 2) // 4)
 """py-spy needs a processor for some tens of milliseconds; more of them would take it from the ranks."""

@@ -10,9 +10,9 @@ from everstep.analyzer.base.records import Hold, Thread, ThreadWait
 from everstep.analyzer.hangs.certainty import LONGEST_S
 from everstep.analyzer.hangs.openers import find_opener
 from everstep.analyzer.hangs.signals import WaitsOn
-from everstep.probes import waiting
-from everstep.probes.thread_waits import thread_wait, thread_waits
-from everstep.probes.waiting import Wait
+from everstep.probes.rank import waiting
+from everstep.probes.rank.thread_waits import thread_wait, thread_waits
+from everstep.probes.rank.waiting import Wait
 
 MAX_PROCESSES = 16
 _STUCK = "DTtZX"

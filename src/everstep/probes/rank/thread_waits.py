@@ -15,7 +15,7 @@ import msgspec
 from everstep.analyzer.base.records import Hold, ThreadWait
 from everstep.analyzer.hangs.openers import ACCEPTS
 from everstep.analyzer.hangs.signals import WaitsOn
-from everstep.probes import waiting
+from everstep.probes.rank import waiting
 
 MAX_THREADS = 512
 """Of one process. One that is not seen could do anything: beyond, one more is told that is not known."""
