@@ -14,9 +14,9 @@ from everstep.agent.control.examining import summed_up
 from everstep.core.faults.drills import why_bad_options
 from everstep.model.actions import ExamineNode, Inject
 from everstep.model.facts import ExamKind
-from everstep.preflight.stoptime.compare import compare
-from everstep.preflight.stoptime.layout import fit
-from everstep.preflight.stoptime.request import Said
+from everstep.preflight.examination.compare import compare
+from everstep.preflight.examination.layout import fit
+from everstep.preflight.examination.request import Said
 
 SHAPES = st.permutations(("pp", "dp", "tp")).flatmap(
     lambda names: st.tuples(*(st.tuples(st.just(name), st.sampled_from((1, 2, 3, 4, 8))) for name in names))

@@ -5,12 +5,12 @@ import pytest
 from everstep.cli.check import expectation, read_report
 from everstep.errors import ConfigError
 from everstep.preflight.burn_in import Series
-from everstep.preflight.html import render_html
 from everstep.preflight.light import since
 from everstep.preflight.registry import CHECKS
 from everstep.preflight.result import Better, Judgement, Report, Result, measured, unsupported
 from everstep.preflight.settings import SIZES, Level
-from everstep.preflight.text import number, render_report
+from everstep.preflight.shown.html import render_html
+from everstep.preflight.shown.text import number, render_report
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m"
 

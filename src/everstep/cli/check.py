@@ -24,7 +24,7 @@ from everstep.preflight.progress import shown
 from everstep.preflight.registry import BY_NAME, CHECKS
 from everstep.preflight.result import REPORT_VERSION, Judgement, Report, Value
 from everstep.preflight.settings import Level, Settings
-from everstep.preflight.text import render_report
+from everstep.preflight.shown.text import render_report
 from everstep.report.parts.ansi import style_for
 from everstep.report.parts.units import duration
 
@@ -191,7 +191,7 @@ def read_report(name: str) -> Report:
 
 def _show(reports: list[Report], given: argparse.Namespace) -> int:
     if given.html:
-        from everstep.preflight.html import render_html
+        from everstep.preflight.shown.html import render_html
 
         try:
             Path(given.html).write_text(render_html(reports))

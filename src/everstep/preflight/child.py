@@ -16,7 +16,7 @@ from everstep.preflight.processes import die_with_parent
 from everstep.preflight.registry import BY_NAME
 from everstep.preflight.result import Doing
 from everstep.preflight.settings import Settings
-from everstep.preflight.spoken import Begun, Busy, Ended, Found, Line, Request
+from everstep.preflight.shown.spoken import Begun, Busy, Ended, Found, Line, Request
 
 
 def main() -> int:

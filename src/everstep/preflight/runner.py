@@ -20,7 +20,7 @@ import msgspec
 from everstep.preflight.registry import BY_NAME, Check
 from everstep.preflight.result import Judgement, Result
 from everstep.preflight.settings import Settings
-from everstep.preflight.spoken import Begun, Busy, Ended, Found, Line, Request
+from everstep.preflight.shown.spoken import Begun, Busy, Ended, Found, Line, Request
 
 _TICK_S = 0.2  # how often progress is told while a check says nothing
 _TAIL_BYTES = 2000

@@ -22,10 +22,10 @@ from everstep.agent.base.reaping import Ended, Reaper
 from everstep.agent.control.starting import Home
 from everstep.agent.ranks.warden import Warden
 from everstep.errors import EverstepError
-from everstep.preflight.stoptime.request import Request, Said
+from everstep.preflight.examination.request import Request, Said
 from everstep.wire import local
 
-PROGRAM = "everstep.preflight.stoptime"
+PROGRAM = "everstep.preflight.examination"
 _KILLED_S = 5.0
 """For what was killed to be gone: a process in uninterruptible sleep may never be."""
 

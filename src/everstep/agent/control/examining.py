@@ -2,7 +2,7 @@
 
 One at a time: a newer one, a start, a stop and the end of the run each end what is under way, and nothing of it runs
 on. What is our own failure, or not done in time, is answered as unknown: it never speaks against the node. The programs
-are in `preflight.stoptime`.
+are in `preflight.examination`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from everstep.errors import EverstepError
 from everstep.model.actions import ExamineNode
 from everstep.model.events import Event, NodeExamined
 from everstep.model.facts import ExamKind
-from everstep.preflight.stoptime.request import Request, Said
+from everstep.preflight.examination.request import Request, Said
 
 MARGIN_SHARE = 0.1
 """Of the limit: the processes say by then what they know, before they are killed."""

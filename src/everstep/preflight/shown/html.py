@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 from everstep.preflight.result import Judgement, Report, Result
-from everstep.preflight.text import SIGNS, number, verdict_sentence
+from everstep.preflight.shown.text import SIGNS, number, verdict_sentence
 from everstep.report.parts.units import duration, stamp
 
 # Okabe-Ito, as on the terminal; never colour alone: each verdict has its sign and its word.

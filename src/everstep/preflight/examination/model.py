@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 
 from everstep.preflight.checks.arithmetic import digest, filled
-from everstep.preflight.stoptime.compare import COMPUTED, RECEIVED
-from everstep.preflight.stoptime.layout import Layout
-from everstep.preflight.stoptime.meeting import Meeting
+from everstep.preflight.examination.compare import COMPUTED, RECEIVED
+from everstep.preflight.examination.layout import Layout
+from everstep.preflight.examination.meeting import Meeting
 
 WIDTH, HEAD, HEADS_PER_RANK, TOKENS = 128, 16, 2, 64
 INNER = HEAD * HEADS_PER_RANK

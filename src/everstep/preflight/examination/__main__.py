@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from everstep.model.facts import ExamKind
-from everstep.preflight.stoptime.meeting import Absent, Broken, Meeting, Unreachable, interface
-from everstep.preflight.stoptime.request import Request, Said
+from everstep.preflight.examination.meeting import Absent, Broken, Meeting, Unreachable, interface
+from everstep.preflight.examination.request import Request, Said
 
 _MAX_WHY = 600
 
@@ -34,7 +34,7 @@ def _examine(request: Request) -> Said:
 
     torch.set_num_threads(1)
     if request.kind is ExamKind.SELF:
-        from everstep.preflight.stoptime import self_test
+        from everstep.preflight.examination import self_test
 
         return self_test.examine(request)
     if request.kind is ExamKind.ALL_TO_ALL and request.world_size == 1:
@@ -55,7 +55,7 @@ def _device(torch: Any, request: Request) -> Any:  # noqa: ANN401 - the module, 
 
 
 def _together(request: Request, device: Any) -> Said:  # noqa: ANN401
-    from everstep.preflight.stoptime import exchange, repeating
+    from everstep.preflight.examination import exchange, repeating
 
     interface(request.group)
     meeting = Meeting(request)

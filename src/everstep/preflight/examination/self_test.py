@@ -13,8 +13,8 @@ import torch
 
 from everstep.preflight import light
 from everstep.preflight.checks.arithmetic import DTYPES, copies, products
+from everstep.preflight.examination.request import Request, Said
 from everstep.preflight.result import Judgement, Result
-from everstep.preflight.stoptime.request import Request, Said
 
 _SIDE, _REPEATS = 384, 3
 _COPY_BYTES = 64 << 20

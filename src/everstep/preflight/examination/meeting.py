@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from everstep.preflight.stoptime.request import Request
+from everstep.preflight.examination.request import Request
 
 _COME_SHARE = 0.75
 """Of the time there is: what comes later could not be examined any more."""

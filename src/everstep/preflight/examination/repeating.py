@@ -8,12 +8,12 @@ import platform
 
 import torch
 
+from everstep.preflight.examination.compare import Compared, compare
+from everstep.preflight.examination.layout import Layout, fit
+from everstep.preflight.examination.meeting import Meeting
+from everstep.preflight.examination.model import Step
+from everstep.preflight.examination.request import Request, Said
 from everstep.preflight.identity import machine_kind
-from everstep.preflight.stoptime.compare import Compared, compare
-from everstep.preflight.stoptime.layout import Layout, fit
-from everstep.preflight.stoptime.meeting import Meeting
-from everstep.preflight.stoptime.model import Step
-from everstep.preflight.stoptime.request import Request, Said
 
 GROUP_AXES = ("tp", "pp", "dp")
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from everstep.preflight.stoptime.meeting import Meeting
-from everstep.preflight.stoptime.request import Request, Said
+from everstep.preflight.examination.meeting import Meeting
+from everstep.preflight.examination.request import Request, Said
 
 SIZES = (1 << 10, 1 << 20)
 """Numbers of four bytes that a rank sends at once: one message each of latency's size and of bandwidth's."""

@@ -1,0 +1,1 @@
+"""The result as a page, a table, or a sentence."""
