@@ -11,9 +11,9 @@ import pytest
 
 LOOKS = """
 import json, os, sys, time
-from everstep.probes.node.accelerators import Accelerators
-from everstep.probes.node.kernel_log import LazyKernelLog
-from everstep.probes.node.nvml import Nvml, NvmlXids
+from everstep.probes.node.accelerators.accelerators import Accelerators
+from everstep.probes.node.kernel.kernel_log import LazyKernelLog
+from everstep.probes.node.accelerators.nvml import Nvml, NvmlXids
 vendor = Nvml()
 gpus, xids = Accelerators(vendor), NvmlXids(LazyKernelLog().take)
 for at, line in enumerate(sys.stdin):
@@ -69,8 +69,8 @@ def test_without_a_driver_it_is_unsupported_and_says_why(tmp_path):
     if shutil.which("nvidia-smi"):
         pytest.skip("there is a driver here")
     code = (
-        "from everstep.probes.node.nvml import Nvml\n"
-        "from everstep.probes.node.sense import UnsupportedError\n"
+        "from everstep.probes.node.accelerators.nvml import Nvml\n"
+        "from everstep.probes.sense import UnsupportedError\n"
         "try: Nvml().read()\n"
         "except UnsupportedError as error: print(error)\n"
     )

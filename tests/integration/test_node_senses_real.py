@@ -22,8 +22,8 @@ from everstep.model.facts import Alert
 from everstep.probes.node.bounded import Bounded
 from everstep.probes.node.filesystems import Filesystems
 from everstep.probes.node.memory import Memory
-from everstep.probes.node.sense import UnsupportedError, alert
 from everstep.probes.oom import memory_cgroup
+from everstep.probes.sense import UnsupportedError, alert
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 DEADLINE_S = 20.0

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everstep.probes.node.all import standard_senses
-from everstep.probes.node.sense import UnsupportedError
+from everstep.probes.sense import UnsupportedError
 
 PORT = "sys/class/infiniband/mlx5_0/ports/1"
 NAMES = [

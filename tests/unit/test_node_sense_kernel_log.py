@@ -16,11 +16,11 @@ from everstep.knowledge.engine import Engine
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.review import ReviewQueue
 from everstep.model.facts import Alert
-from everstep.probes.node import kernel_log as kernel_log_module
-from everstep.probes.node.kernel_lines import MAX_BATCH_BYTES, KernelLines, path_for
-from everstep.probes.node.kernel_log import KernelLog
-from everstep.probes.node.sense import UnsupportedError
+from everstep.probes.node.kernel import kernel_log as kernel_log_module
+from everstep.probes.node.kernel.kernel_lines import MAX_BATCH_BYTES, KernelLines, path_for
+from everstep.probes.node.kernel.kernel_log import KernelLog
 from everstep.probes.oom import parse_record
+from everstep.probes.sense import UnsupportedError
 
 BASE = load_base()
 ENGINE = Engine(BASE.signatures)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.probes.node.amd import parse_amd_smi, parse_rocm_smi
-from everstep.probes.node.ascend import Ascend, parse_npu_smi
+from everstep.probes.node.accelerators.amd import parse_amd_smi, parse_rocm_smi
+from everstep.probes.node.accelerators.ascend import Ascend, parse_npu_smi
 from everstep.probes.node.command import output_of
 from everstep.probes.node.disks import failing, parse_smart
-from everstep.probes.node.sense import UnsupportedError
 from everstep.probes.process import usage
+from everstep.probes.sense import UnsupportedError
 
 AMD = [
     {

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from everstep.knowledge.node_codes import CODES, SENSED
 from everstep.model.facts import Alert
-from everstep.probes.node.accelerators import Accelerators, Device
+from everstep.probes.node.accelerators.accelerators import Accelerators, Device
 from everstep.probes.node.all import standard_senses
 from everstep.probes.node.clocks import ClockJumps, TimeService
 from everstep.probes.node.disks import Disks
 from everstep.probes.node.filesystems import Filesystems, Room, is_full, parse_mounts
 from everstep.probes.node.infiniband import Infiniband
 from everstep.probes.node.interfaces import Interfaces
+from everstep.probes.node.kernel.memory_errors import MemoryErrors, machine_checks
 from everstep.probes.node.memory import Memory, Pressure, available_share, full_percent
-from everstep.probes.node.memory_errors import MemoryErrors, machine_checks
 from everstep.probes.node.processes import MANY_ZOMBIES, Processes, parse_stat
-from everstep.probes.node.sense import UnsupportedError
+from everstep.probes.sense import UnsupportedError
 
 
 def codes(alerts: list[Alert]) -> list[str]:

@@ -1,14 +1,14 @@
 """NVML, loaded and initialised once: the GPUs of the node as handles, and questions that may stay without an answer.
 
-For the loads of ranks (`probes.rank.gpu`) and the senses of the node (`probes.node.nvml`). Needs the package
-nvidia-ml-py: without it, or without a driver, everything is unsupported.
+For the loads of ranks (`probes.rank.gpu`) and the senses of the node (`probes.node.accelerators.nvml`). Needs the
+package nvidia-ml-py: without it, or without a driver, everything is unsupported.
 """
 
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from everstep.probes.node.sense import UnsupportedError
+from everstep.probes.sense import UnsupportedError
 
 LOST = "lost"
 """In the place of a handle: the GPU has fallen off the bus."""

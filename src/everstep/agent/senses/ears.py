@@ -15,9 +15,9 @@ from pathlib import Path
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.review import ReviewQueue
 from everstep.model.facts import Alert
-from everstep.probes.node.kernel_lines import SOURCE, KernelLines
-from everstep.probes.node.kernel_log import KernelLog
-from everstep.probes.node.sense import UnsupportedError
+from everstep.probes.node.kernel.kernel_lines import SOURCE, KernelLines
+from everstep.probes.node.kernel.kernel_log import KernelLog
+from everstep.probes.sense import UnsupportedError
 
 LOAD_AFTER_S = 1.0
 GATHER_S = 0.05

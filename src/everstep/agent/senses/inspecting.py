@@ -24,7 +24,7 @@ from everstep.model.facts import Alert
 from everstep.preflight import light
 from everstep.preflight.result import Judgement, Result
 from everstep.probes.node.debounce import Debounce
-from everstep.probes.node.sense import alert
+from everstep.probes.sense import alert
 
 FIRST_AFTER_S = 30.0
 EVERY_S = 60.0

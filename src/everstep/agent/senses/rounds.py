@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from everstep.agent.senses.ears import be_nice
 from everstep.model.facts import Alert
-from everstep.probes.node.sense import Sense, UnsupportedError, alert
+from everstep.probes.sense import Sense, UnsupportedError, alert
 
 LOOK_LIMIT_S = 30.0
 """Vendors' tools take seconds. Longer: the sense hangs."""

@@ -21,8 +21,8 @@ from everstep.model import events
 from everstep.model.facts import Alert
 from everstep.probes.node.all import standard_senses
 from everstep.probes.node.debounce import Debounce
-from everstep.probes.node.kernel_lines import KernelLines
-from everstep.probes.node.sense import Sense
+from everstep.probes.node.kernel.kernel_lines import KernelLines
+from everstep.probes.sense import Sense
 
 TEND_S = 5.0
 """How often hung senses are looked for. Not a cadence of any sense."""

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from everstep.model import events
-from everstep.probes.node.kernel_lines import KernelLines, path_for
-from everstep.probes.node.sense import UnsupportedError
+from everstep.probes.node.kernel.kernel_lines import KernelLines, path_for
+from everstep.probes.sense import UnsupportedError
 
 SWITCH = "EVERSTEP_SENSING"
 START_AFTER_S = 1.0

@@ -7,21 +7,21 @@ EVERSTEP_NODE_ROOT puts another folder in the place of "/" (with sys/ and proc/ 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from everstep.probes.node.accelerators import Accelerators
-from everstep.probes.node.amd import Amd
-from everstep.probes.node.ascend import Ascend
+from everstep.probes.node.accelerators.accelerators import Accelerators
+from everstep.probes.node.accelerators.amd import Amd
+from everstep.probes.node.accelerators.ascend import Ascend
+from everstep.probes.node.accelerators.nvml import Nvml, NvmlXids
 from everstep.probes.node.clocks import ClockJumps, TimeService
 from everstep.probes.node.disks import Disks, Smart
 from everstep.probes.node.filesystems import Filesystems
 from everstep.probes.node.infiniband import Infiniband
 from everstep.probes.node.interfaces import Interfaces
-from everstep.probes.node.kernel_log import LazyKernelLog
+from everstep.probes.node.kernel.kernel_log import LazyKernelLog
+from everstep.probes.node.kernel.memory_errors import MemoryErrors
 from everstep.probes.node.memory import Memory, Pressure
-from everstep.probes.node.memory_errors import MemoryErrors
-from everstep.probes.node.nvml import Nvml, NvmlXids
 from everstep.probes.node.own_network import own_sys
 from everstep.probes.node.processes import Processes
-from everstep.probes.node.sense import Sense
+from everstep.probes.sense import Sense
 
 ROOT_VARIABLE = "EVERSTEP_NODE_ROOT"
 TOOL_EVERY_S = 60.0

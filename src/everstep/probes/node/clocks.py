@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from everstep.model.facts import Alert
-from everstep.probes.node.sense import UnsupportedError, alert
+from everstep.probes.sense import UnsupportedError, alert
 
 EVERY_S = 5.0
 JUMP_S = 0.5

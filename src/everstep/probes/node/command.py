@@ -11,7 +11,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
-from everstep.probes.node.sense import UnsupportedError
+from everstep.probes.sense import UnsupportedError
 
 LIMIT_S = 10.0
 MAX_OUTPUT_BYTES = 4 << 20

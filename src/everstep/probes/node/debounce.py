@@ -12,7 +12,7 @@ import msgspec
 from everstep.knowledge.signature import Action
 from everstep.model.facts import Alert
 from everstep.model.verdict import Blame
-from everstep.probes.node.sense import alert
+from everstep.probes.sense import alert
 
 NETWORK_WINDOW_S = 300.0
 NETWORK_ALERTS = 2

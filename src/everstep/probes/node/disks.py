@@ -11,7 +11,7 @@ import msgspec
 
 from everstep.model.facts import Alert
 from everstep.probes.node.command import output_of
-from everstep.probes.node.sense import UnsupportedError, alert, names_in, read_text
+from everstep.probes.sense import UnsupportedError, alert, names_in, read_text
 
 EVERY_S = 10.0
 STALLED_S = 30.0

@@ -11,7 +11,7 @@ import msgspec
 
 from everstep.model.facts import Alert
 from everstep.probes.node.bounded import Bounded
-from everstep.probes.node.sense import UnsupportedError, alert, read_text
+from everstep.probes.sense import UnsupportedError, alert, read_text
 
 EVERY_S = 15.0
 HUNG_AFTER_S = 5.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.model.facts import Alert
-from everstep.probes.node.sense import Counters, UnsupportedError, alert, names_in, read_int, read_text
+from everstep.probes.sense import Counters, UnsupportedError, alert, names_in, read_int, read_text
 
 EVERY_S = 5.0
 ERRORS_PER_S = 10.0

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from everstep.model.facts import Alert
-from everstep.probes.node.sense import Counters, UnsupportedError, alert, read_text
 from everstep.probes.oom import memory_cgroup
+from everstep.probes.sense import Counters, UnsupportedError, alert, read_text
 
 EVERY_S = 10.0
 LEAST_SHARE = 0.02

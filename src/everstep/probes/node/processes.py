@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.model.facts import Alert
-from everstep.probes.node.sense import UnsupportedError, alert, names_in, read_text
+from everstep.probes.sense import UnsupportedError, alert, names_in, read_text
 
 EVERY_S = 60.0
 MANY_ZOMBIES = 200

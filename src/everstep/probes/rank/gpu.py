@@ -3,7 +3,7 @@
 For evidence: it says who is busy. It is no sign of life, because kernels of a collective spin at 100 % while they wait.
 A field that a GPU does not tell is None; without NVML everything is unsupported, with the reason. NVML may block on a
 broken GPU, so the caller asks in a thread that may be lost (`agent.watching.loads`). What is wrong with a GPU is a
-sense of the node: `probes.node.nvml`.
+sense of the node: `probes.node.accelerators.nvml`.
 """
 
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from everstep.analyzer.base.records import GpuLoad
-from everstep.probes.node.sense import UnsupportedError
 from everstep.probes.nvml_session import LOST, LostError, Session
+from everstep.probes.sense import UnsupportedError
 
 __all__ = ["UnsupportedError", "of_processes", "read"]
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from everstep.model.facts import Alert
-from everstep.probes.node.sense import Counters, alert
+from everstep.probes.sense import Counters, alert
 
 EVERY_S = 10.0
 SLOW_LOOKS = 3

@@ -6,9 +6,9 @@ Not measured here on a real machine: the formats are those of the tools' documen
 import json
 from typing import Any
 
-from everstep.probes.node.accelerators import Device
+from everstep.probes.node.accelerators.accelerators import Device
 from everstep.probes.node.command import output_of
-from everstep.probes.node.sense import UnsupportedError
+from everstep.probes.sense import UnsupportedError
 
 AMD_SMI = ("amd-smi", "metric", "--json")
 ROCM_SMI = ("rocm-smi", "--showtemp", "--showpower", "--showbus", "--showrasinfo", "all", "--json")

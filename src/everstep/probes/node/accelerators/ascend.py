@@ -5,9 +5,9 @@ Not measured here on a real machine: the format is that of the tool's documentat
 
 import re
 
-from everstep.probes.node.accelerators import Device
+from everstep.probes.node.accelerators.accelerators import Device
 from everstep.probes.node.command import output_of
-from everstep.probes.node.sense import UnsupportedError
+from everstep.probes.sense import UnsupportedError
 
 NPU_SMI = ("npu-smi", "info")
 

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from everstep.model.facts import Alert
-from everstep.probes.node.accelerators import Device
-from everstep.probes.node.sense import UnsupportedError
+from everstep.probes.node.accelerators.accelerators import Device
 from everstep.probes.nvml_session import LOST, LostError, Session
+from everstep.probes.sense import UnsupportedError
 
 XID_EVERY_S = 0.5
 _MAX_EVENTS = 64

@@ -16,8 +16,8 @@ from everstep.knowledge.review import ReviewQueue
 from everstep.knowledge.signature import Action, Role, Severity
 from everstep.model.facts import Alert
 from everstep.probes.node.bounded import Bounded
-from everstep.probes.node.kernel_lines import SOURCE
-from everstep.probes.node.oom_lines import OUT_OF_MEMORY, oom_alert
+from everstep.probes.node.kernel.kernel_lines import SOURCE
+from everstep.probes.node.kernel.oom_lines import OUT_OF_MEMORY, oom_alert
 
 REPEATS_S = 24 * 3600.0
 """How long Xid 13 and 31 are remembered: the same GPU again, and no other, points to the machine."""

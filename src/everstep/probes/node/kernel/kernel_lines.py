@@ -9,8 +9,8 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from everstep.probes.node.sense import UnsupportedError
 from everstep.probes.oom import parse_record
+from everstep.probes.sense import UnsupportedError
 
 SOURCE = "kernel log"
 DEFAULT_PATH = "/dev/kmsg"

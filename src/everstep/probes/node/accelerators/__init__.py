@@ -1,0 +1,1 @@
+"""GPUs and other accelerators of the node, through what their makers give."""

@@ -1,0 +1,1 @@
+"""What the kernel says: its log, lack of memory, errors of memory."""
