@@ -234,14 +234,15 @@ def left_early(_job: Job) -> None:
     os._exit(0)
 
 
+@certain
+def sleeps(_job: Job) -> None:
+    """For longer than the others may wait."""
+    time.sleep(FOREVER_S)
+
+
 @doubtful
 def server_never_answers(job: Job) -> None:
     urllib.request.urlopen(f"{job.server}/late?seconds={FOREVER_S}").read()
-
-
-@doubtful
-def sleeps(_job: Job) -> None:
-    time.sleep(FOREVER_S)
 
 
 @doubtful

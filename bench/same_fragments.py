@@ -259,7 +259,7 @@ def package(_dice: Dice) -> Fragment:
 
 @fragment
 def modules_before(dice: Dice) -> Fragment:
-    names = dice.sample(["numpy", "torch", "json", "logging", "random", "asyncio", "multiprocessing", "everstep"], 4)
+    names = dice.sample(["numpy", "torch", "json", "logging", "random", "asyncio", "multiprocessing"], 4)
     return Fragment(
         name="modules-before",
         early=f"import sys\n_loaded = [name for name in {sorted(names)} if name in sys.modules]\n",

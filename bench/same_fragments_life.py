@@ -302,7 +302,8 @@ def open_files(_dice: Dice) -> Fragment:
     return Fragment(
         name="open-files",
         early="import os\n_open = [int(fd) for fd in os.listdir('/proc/self/fd')]\n",
-        body='say("descriptors above 2 at the start", len([fd for fd in _open if fd > 3]))\n',
+        # What is ours has numbers that no program counts on (docs/same-program.md, files.others).
+        body='say("descriptors at the start", len([fd for fd in _open if 3 < fd < 100]))\n',
     )
 
 
@@ -311,7 +312,8 @@ def patched(_dice: Dice) -> Fragment:
     return Fragment(
         name="patched",
         imports="import sys\nimport builtins\n",
-        body='say("hooks", sys.meta_path[0].__name__ if hasattr(sys.meta_path[0], "__name__") else "?", len(sys.meta_path),\n'
+        # Not sys.meta_path: our finder is a difference that is listed (docs/same-program.md).
+        body='say("hooks",\n'
         "    len(sys.path_hooks), builtins.__import__.__module__, type(sys.stdout).__name__, print.__module__)\n",
     )
 

@@ -326,3 +326,11 @@ def test_more_than_a_terminal_holds_passes_while_the_launcher_is_stopped(tmp_pat
 
 def test_nothing_of_these_runs_is_left(tmp_path):
     assert not processes_of(tmp_path.parent)
+
+
+def test_the_programs_own_files_may_be_called_like_those_of_the_standard_library(tmp_path):
+    for name in ("secrets", "cmd", "queue", "selectors", "dataclasses"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('not the one that you look for')\n")
+    command = Path(sys.executable).with_name("everstep")
+    done = run((str(command), "run"), tmp_path, "print('done', flush=True)")
+    assert (done.code, done.out) == (0, b"done\n"), done.err

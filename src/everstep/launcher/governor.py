@@ -58,7 +58,7 @@ class Governor:
         self._retry = None
         if self._is_ending:
             return
-        argv = [sys.executable, "-m", "everstep.controller", "--run-dir", str(self._run_dir)]
+        argv = [sys.executable, "-P", "-m", "everstep.controller", "--run-dir", str(self._run_dir)]
         argv += ["--parent", str(os.getpid())]
         argv += [word for fd in self._listen_fds for word in ("--listen-fd", str(fd))]
         argv += [word for fd in self._tls_fds for word in ("--tls-fd", str(fd))]
