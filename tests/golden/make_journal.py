@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.core.policy import Policy
-from everstep.core.state import State
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import State
 from everstep.core.step import step
 from everstep.journal.format import encode_header, encode_record
 from everstep.model import actions, events
