@@ -1,12 +1,15 @@
 # Two commands are enough on a fresh machine: `make demo` and `make test`. Both set everything up first.
+# `make help` prints every target that has a comment after `##`.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+DOCS   := $(VENV)/.installed-docs
 
 .PHONY: install demo test soak search lint types imports pytest pytest-pure pytest-real bench clean
+.PHONY: help format test-quick one docs
 
-install: $(STAMP)
+install: $(STAMP)  ## create .venv with the package and its development tools
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -14,40 +17,61 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
 	touch $(STAMP)
 
-demo: install
+$(DOCS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
+	touch $(DOCS)
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: install  ## train a small model here, kill parts of it, compare the result
 	$(BIN)/everstep demo
 
-test: install lint types imports pytest
+test: install lint types imports pytest  ## lint, types, import contract and all tests but the soak tests
 
-lint: install
+lint: install  ## check style and formatting (ruff)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: install
+format: install  ## format the code and fix what ruff can fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: install  ## check types (mypy, strict)
 	$(BIN)/mypy
 
-imports: install
+imports: install  ## check which package may import which (import-linter)
 	$(BIN)/lint-imports
 
+test-quick: install  ## unit tests only; stop at the first failure
+	$(BIN)/pytest tests/unit -q -x
+
+one: install  ## run one test: make one T=tests/unit/test_codes.py
+	@test -n "$(T)" || { echo "usage: make one T=tests/unit/test_codes.py" >&2; exit 2; }
+	$(BIN)/pytest $(T)
+
 # Beside each other: the tests with processes mostly wait, and leave a core to those that only compute.
-pytest: install
+pytest: install  ## all tests but the soak tests
 	@$(MAKE) --no-print-directory -j2 pytest-pure pytest-real
 
-pytest-pure: install
+pytest-pure: install  ## tests without the integration tests
 	@nice $(BIN)/pytest --ignore=tests/integration > .pytest-pure.log 2>&1; \
 	code=$$?; cat .pytest-pure.log; rm -f .pytest-pure.log; exit $$code
 
-pytest-real: install
+pytest-real: install  ## integration tests: real processes, real kills
 	$(BIN)/pytest tests/integration
 
-soak: install
+soak: install  ## tests that take minutes each
 	$(BIN)/pytest -m soak
 
-search: install
+search: install  ## property tests with new random examples
 	$(BIN)/pytest tests/property --hypothesis-profile=search
 
-bench: install
+bench: install  ## recovery time beside torchrun and ft_launcher
 	$(BIN)/python bench/recovery.py
 
-clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+docs: install $(DOCS)  ## build the documentation in site/; fail on a broken link
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:  ## remove .venv, caches and the built documentation
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache site
