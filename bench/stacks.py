@@ -29,7 +29,7 @@ from everstep.probes.oom import KernelLog
 RANK = """
 import socket, sys, time
 import torch
-from everstep.worker import watch
+from everstep.worker.link import watch
 class Board:
     def set_communication(self, seq, at): pass
     def forget_communication(self): pass

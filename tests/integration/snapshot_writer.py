@@ -7,7 +7,7 @@ it says whether the bytes that it was given are those that it wrote.
 WRITER = """
 import hashlib, os, sys, time
 from everstep.checkpoint import arena
-from everstep.worker import runtime
+from everstep.worker.link import runtime
 r = runtime.current()
 SIZE, NUM_BUFFERS = 300_000, 6
 def content(step):

@@ -19,7 +19,7 @@ FRESH = {"EVERSTEP_TWINS": "off"}
 WRITER = """
 import os, time
 from everstep.checkpoint import arena
-from everstep.worker import runtime
+from everstep.worker.link import runtime
 r = runtime.current()
 steps = [arena.held_steps(fd) for fd in r.arenas]
 print("resume", r.resume_step, "held", steps, flush=True)

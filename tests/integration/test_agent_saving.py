@@ -18,7 +18,7 @@ FRESH = {"EVERSTEP_TWINS": "off"}
 
 RANK = """
 import math, os, sys, time
-from everstep.worker import runtime, sequence
+from everstep.worker.link import runtime; from everstep.worker.link import sequence
 from everstep.worker.base.board import FloatCell
 sequence.Sequence.look = lambda self: 1  # as with a process group: the board says when the watch thread last looked
 r = runtime.current()

@@ -22,7 +22,7 @@ from everstep.probes.rank.stack import find_py_spy
 
 RANK = """
 import ctypes, os, socket, sys, time
-from everstep.worker import watch
+from everstep.worker.link import watch
 class Board:
     def set_communication(self, seq, at): pass
     def forget_communication(self): pass

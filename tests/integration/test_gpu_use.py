@@ -17,7 +17,7 @@ MEASURE = """
 import asyncio, json, os, sys, time
 import msgspec
 from everstep.agent.watching.loads import measure
-from everstep.probes import gpu
+from everstep.probes.rank import gpu
 try:
     gpu.read()  # its imports do not count
 except Exception:

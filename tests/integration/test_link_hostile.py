@@ -217,7 +217,8 @@ def test_one_that_floods_does_not_slow_the_others(controller):
 
 def test_half_a_request_and_silence_are_let_go(tmp_path):
     code = (
-        "from everstep.controller import listening, gate; listening.IDLE_S = 2.0; gate.HELLO_TIMEOUT_S = 0.3\n"
+        "from everstep.controller.peers import gate, listening\n"
+        "listening.IDLE_S = 2.0; gate.HELLO_TIMEOUT_S = 0.3\n"
         "import everstep.controller.__main__ as m, sys; sys.exit(m.main(sys.argv[1:]))"
     )
     process = Process(tmp_path)

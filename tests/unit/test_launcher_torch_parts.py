@@ -32,7 +32,7 @@ def test_a_function_of_torch_answers_as_it_does_there(text):
 
 def test_arguments_are_read_without_importing_torch():
     text = (
-        "import sys\nfrom everstep.launcher import options, settings\n"
+        "import sys\nfrom everstep.launcher.arguments import options, settings\n"
         "settings.resolve(options.parse(['--nproc-per-node', '2', '--rdzv-endpoint', 'localhost:0', 'x.py']), {})\n"
         "assert 'torch' not in sys.modules"
     )

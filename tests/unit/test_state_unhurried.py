@@ -297,7 +297,7 @@ sys.path.insert(0, sys.argv[1])
 import test_state
 import everstep
 from everstep.checkpoint import arena
-from everstep.worker import copying, keeper
+from everstep.worker.snapshots import copying; from everstep.worker.snapshots import keeper
 
 torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
 atexit.register(lambda: print(arena.held_steps(kept), flush=True))  # after what is registered later

@@ -291,7 +291,7 @@ def test_nobody_causes_what_nobody_would_see(kind, switch):
 
 INTERRUPTED = """
 import signal, threading, time, types
-from everstep.worker import drill
+from everstep.worker.drills import drill
 rung, put_back = [], []
 signal.signal(drill.DRILL_SIGNAL, lambda *_: rung.append(1))
 request = {"kind": "python-loop", "id": "d"}

@@ -34,7 +34,7 @@ def see():
     alive = [t.name for t in threading.enumerate() if t.name == "everstep-watch"]
     print("alive" if alive else "ended", flush=True)
 
-from everstep.worker import watch
+from everstep.worker.link import watch
 watch.LOOK_S = 0.001
 watch.END_LIMIT_S = 30
 ours, theirs = socket.socketpair()
