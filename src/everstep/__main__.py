@@ -2,6 +2,9 @@
 
 import sys
 
+if not sys.flags.safe_path:
+    del sys.path[0]  # the user's directory: `secrets.py` there is theirs, not the one that we mean
+
 from everstep.cli.main import main
 
 sys.exit(main())

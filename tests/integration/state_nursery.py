@@ -36,7 +36,8 @@ from everstep.checkpoint import arena
 from everstep.wire import local
 from everstep.worker.base import board
 from everstep.worker.link import runtime
-from everstep.worker.snapshots import cadence, copying, dividing, keeper
+from everstep.worker.snapshots import cadence, copying, dividing
+from everstep.worker.snapshots import snapshots as keeper
 
 DEADLINE_S = 100
 
@@ -84,8 +85,8 @@ def train(job: dict, rank: int, store: str, log: Path) -> None:
     dist.barrier()
     digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in body.parameters())).hexdigest()
     log.with_suffix(".final").write_text(digest)
-    if state._keeper is not None:
-        pace = state._keeper._cadence  # None: killed after the last step's snapshot, so none was left to do
+    if state._snapshots is not None:
+        pace = state._snapshots._cadence  # None: killed after the last step's snapshot, so none was left to do
         log.with_suffix(".every").write_text("0" if pace is None else str(pace.every))
     os._exit(0)  # FileStore's destructor waits for its file, which the other rank's has removed
 

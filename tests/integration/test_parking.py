@@ -209,6 +209,29 @@ def test_a_program_that_starts_a_thread_is_parked_before_it(tmp_path):
     lives(tmp_path, check, before=THREAD)
 
 
+FIRST_EFFECTS = {
+    "executor": "from concurrent.futures import ThreadPoolExecutor as P; print(list(P(2).map(abs, [-1])), flush=True)",
+    "log file": "import logging; logging.basicConfig(filename='own.log'); logging.warning('first')",
+    "late log file": (
+        "import logging; logging.root.addHandler(logging.FileHandler('own.log', delay=True)); logging.warning('first')"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FIRST_EFFECTS)
+def test_no_twin_is_left_in_the_middle_of_what_handles_forks_itself(tmp_path, case):
+    """It would wait for ever for a lock that it holds, or find that lock released when it goes on."""
+
+    async def check(made: Bench) -> None:
+        await twin_is_there(made)
+        for generation in (1, 2):
+            started = (await again(made, generation)).started[0]
+            assert (started.how, started.why) == ("twin", "after import torch at train.py:4")
+            await told_by(made, generation)
+
+    lives(tmp_path, check, before=FIRST_EFFECTS[case])
+
+
 LOCKS = "import multiprocessing as mp; lock = mp.Lock(); mine = mp.RLock(); mine.acquire(); mine.acquire()"
 ACQUIRES = "mine.release(); mine.release(); print('has it', lock.acquire(timeout=20), mine.acquire(), flush=True)"
 

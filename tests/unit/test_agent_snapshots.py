@@ -9,7 +9,7 @@ from filled_arena import filled
 from everstep.agent.base import memory as memory_module
 from everstep.agent.base.memory import Memory
 from everstep.agent.control import granting
-from everstep.agent.control.hearing import Hearing
+from everstep.agent.control.rank_frames import RankFrames
 from everstep.agent.copies.anchors import Anchors
 from everstep.agent.copies.saving import wants_save
 from everstep.checkpoint import arena
@@ -176,7 +176,7 @@ class Heard:
     def __init__(self) -> None:
         self.events: list[events.Event] = []
         self.worker = SimpleNamespace(rank=3, has_entered=True)
-        self.hearing = Hearing(
+        self.frames = RankFrames(
             "n0",
             SimpleNamespace(),
             SimpleNamespace(take=lambda *_: None),
@@ -188,21 +188,21 @@ class Heard:
             on_no_twin=lambda worker, why: None,
             on_all_stepped=lambda: None,
         )
-        self.hearing.begin(SimpleNamespace(generation=4, workers={3: self.worker}), 8)
+        self.frames.begin(SimpleNamespace(generation=4, workers={3: self.worker}), 8)
 
 
 def test_a_snapshot_that_does_not_restore_is_told():
     heard = Heard()
     frame = {"restore_failed": {"step": 40, "source": "memory", "where": "", "why": "sums do not match"}}
-    heard.hearing.take(heard.worker, frame, [])
+    heard.frames.take(heard.worker, frame, [])
     (told,) = heard.events
     assert isinstance(told, events.RestoreFailed)
     assert (told.node, told.generation, told.rank, told.step, told.source) == ("n0", 4, 3, 40, "memory")
     assert told.why == "sums do not match"
     assert told.is_damaged
-    heard.hearing.take(heard.worker, {"restore_failed": {**frame["restore_failed"], "is_damaged": False}}, [])
+    heard.frames.take(heard.worker, {"restore_failed": {**frame["restore_failed"], "is_damaged": False}}, [])
     assert not heard.events.pop().is_damaged
-    heard.hearing.take(SimpleNamespace(rank=3, has_entered=True), frame, [])
+    heard.frames.take(SimpleNamespace(rank=3, has_entered=True), frame, [])
     assert len(heard.events) == 1, "of a process that has no part in this generation"
 
 
@@ -221,7 +221,7 @@ def test_a_snapshot_that_does_not_restore_is_told():
 def test_garbage_from_a_rank_costs_the_frame_and_its_descriptors_are_closed(told):
     heard = Heard()
     fd = os.memfd_create("stray")
-    heard.hearing.take(heard.worker, {"restore_failed": told}, [fd])
+    heard.frames.take(heard.worker, {"restore_failed": told}, [fd])
     assert not heard.events
     with pytest.raises(OSError):
         os.fstat(fd)

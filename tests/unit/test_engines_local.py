@@ -7,8 +7,8 @@ import pytest
 
 from everstep.engines import local
 from everstep.engines.children import Ended
-from everstep.engines.keeper import Keeper
 from everstep.engines.local import LocalEngine
+from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.protocol import NoNodeError
 
 
@@ -32,7 +32,7 @@ class Processes:
 def engine_of(tmp_path, processes, racks=()) -> LocalEngine:
     return LocalEngine(
         children=processes,
-        keeper=Keeper(),
+        keeper=MemoryKeeper(),
         run_dir=tmp_path,
         url="ws://localhost:1/link",
         nproc=1,

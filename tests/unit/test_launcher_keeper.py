@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from everstep.checkpoint import arena
-from everstep.engines.keeper import Keeper
+from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.model.facts import Held
 from everstep.wire.local import recv, send
 
@@ -41,7 +41,7 @@ def run():
 
     def run_story(story):
         async def main():
-            keeper = Keeper()
+            keeper = MemoryKeeper()
             try:
                 await story(keeper)
             finally:

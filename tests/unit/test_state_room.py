@@ -11,7 +11,7 @@ import everstep
 from everstep.checkpoint import arena
 from everstep.errors import SnapshotError
 from everstep.worker.link import runtime
-from everstep.worker.snapshots import keeper
+from everstep.worker.snapshots import snapshots as keeper
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_large_memory_is_made_on_a_thread_and_steps_go_on(agent: Agent, monkeypa
         if step == 1:
             assert agent.arenas == []
             may_answer.set()
-            state._keeper._space._asking.join(10)
+            state._snapshots._space._asking.join(10)
     assert held(agent) == (1, 2, 3)
 
 
@@ -80,7 +80,7 @@ def test_a_damaged_seal_is_told_before_the_rank_raises(agent: Agent) -> None:
     _, model, optimizer, state = begin(agent)
     for _ in state.steps(3):
         step_once(model, optimizer)
-    state._keeper._copier.end()
+    state._snapshots._copier.end()
     snapshot = arena.inspect(agent.arenas[0]).snapshots[-1]
     begin_of = arena.offset_of(arena.inspect(agent.arenas[0]), snapshot.buffer)
     if not snapshot.sealed:  # the thread had something else to do: sealed now

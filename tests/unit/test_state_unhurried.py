@@ -14,7 +14,8 @@ from unhurried import Gate, answer, begin, gate_before_copies, held, step_once, 
 
 import everstep
 from everstep.worker.link import watch
-from everstep.worker.snapshots import cadence, copying, keeper
+from everstep.worker.snapshots import cadence, copying
+from everstep.worker.snapshots import snapshots as keeper
 
 
 @pytest.fixture
@@ -105,11 +106,11 @@ def test_a_torn_copy_is_never_kept_and_training_waits_from_then_on(
             if how == "in place":
                 with torch.no_grad():
                     model.weight.add_(1)
-            job = state._keeper._copier.job
+            job = state._snapshots._copier.job
             job.is_to_compare = how == "behind torch's back"  # no count shows it; the first copies are compared
             gate.is_open.set()
             if job.is_to_compare:
-                assert not state._keeper._copier.finish(job, time.monotonic() + 60)
+                assert not state._snapshots._copier.finish(job, time.monotonic() + 60)
                 assert job.is_withheld
                 model.weight.data.add_(1)
         step_once(model, optimizer)
@@ -118,7 +119,7 @@ def test_a_torn_copy_is_never_kept_and_training_waits_from_then_on(
         if step == 1:
             gate.close()
     assert held(agent)[-2:] == (2, 3)
-    assert state._keeper._is_hurried
+    assert state._snapshots._is_hurried
     assert "outside of an optimizer's step" in capfd.readouterr().err
     assert [fault["where"] for fault in agent.faults()] == ["state: torn"]
 
@@ -169,7 +170,7 @@ def test_a_step_without_an_optimizer_is_copied_at_once(agent: Agent, gate: Gate)
         if step == 0:
             step_once(model, optimizer)
         elif step == 1:
-            state._keeper._copier.settle()
+            state._snapshots._copier.settle()
             gate.close()  # nobody is let through any more: nothing may need it
     gate.is_open.set()
     assert held(agent) == (0, 1, 2)
@@ -183,7 +184,7 @@ def test_a_request_completes_a_copy_that_was_only_made_ready(
     next(steps)
     step_once(model, optimizer)
     next(steps)
-    state._keeper._cadence.every = 4  # steps 3, 7, ...
+    state._snapshots._cadence.every = 4  # steps 3, 7, ...
     step_once(model, optimizer)
     next(steps)
     assert now.save_now is not None
@@ -217,8 +218,8 @@ def test_what_is_felt_at_once_is_not_made_ready_in_vain(agent: Agent, monkeypatc
     for step in state.steps(4):
         step_once(model, optimizer)
         if step == 2:
-            assert shares[-1] >= state._keeper._job.at_once_s > 0
-            state._keeper._cadence.every = 64
+            assert shares[-1] >= state._snapshots._job.at_once_s > 0
+            state._snapshots._cadence.every = 64
     assert held(agent) == (0, 1)
     assert answer(now, 1.0) == (None, "step 3 was not kept: it could not be taken")
 
@@ -263,7 +264,7 @@ def test_the_pace_counts_steps_and_its_changes_are_said(agent: Agent, capfd: pyt
         step_once(model, optimizer)
         state.complete_step(step)
         if step == 30:
-            pace = state._keeper._cadence
+            pace = state._snapshots._cadence
             pace._waits.extend([0.03] * cadence.NUM_WAITS)
             pace._next = (4, 6)  # from the seventh step on
         if step > 30:
@@ -297,11 +298,11 @@ sys.path.insert(0, sys.argv[1])
 import test_state
 import everstep
 from everstep.checkpoint import arena
-from everstep.worker.snapshots import copying; from everstep.worker.snapshots import keeper
+from everstep.worker.snapshots import copying, snapshots
 
 torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
 atexit.register(lambda: print(arena.held_steps(kept), flush=True))  # after what is registered later
-keeper.SMALL_BYTES = -1
+snapshots.SMALL_BYTES = -1
 agent = test_state.Agent()
 now = agent.runtime()
 now.snapshot_buffers = 5

@@ -9,7 +9,8 @@ from test_state import Agent
 import everstep
 from everstep.checkpoint import arena
 from everstep.worker.link import runtime
-from everstep.worker.snapshots import copying, keeper
+from everstep.worker.snapshots import copying
+from everstep.worker.snapshots import snapshots as keeper
 
 
 def unhurried_agent(monkeypatch: pytest.MonkeyPatch):

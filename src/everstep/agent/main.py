@@ -23,12 +23,12 @@ import msgspec
 
 from everstep.agent.base.classifying import warm_up
 from everstep.agent.base.environment import base_environment
-from everstep.agent.base.keeper import Keeper
+from everstep.agent.base.kept_memory import KeptMemory
 from everstep.agent.base.lease import LOOK_S as LEASE_LOOK_S
 from everstep.agent.base.lease import Lease
 from everstep.agent.base.memory import Memory
 from everstep.agent.base.reaping import Reaper
-from everstep.agent.control.doubt import Doubt
+from everstep.agent.control.lease_gate import LeaseGate
 from everstep.agent.control.starting import Home
 from everstep.agent.copies.copies import Copies
 from everstep.agent.node import END_GRACE_S, PROGRESS_S, Node
@@ -142,13 +142,13 @@ class _Agent:
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, over.set)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        keeper = Keeper(self._options.keeper_fd, lambda: node.report_joined())
-        memory = Memory(keeper.keep, keeper.tell_ranks)
-        await keeper.receive(memory)
-        node, link, copies, doubt = self._make(keeper, memory, reaper, over)
+        kept = KeptMemory(self._options.keeper_fd, lambda: node.report_joined())
+        memory = Memory(kept.keep, kept.tell_ranks)
+        await kept.receive(memory)
+        node, link, copies, gate = self._make(kept, memory, reaper, over)
         await copies.start()
         works: list[Coroutine[Any, Any, Any]] = [link.run(), _beat(node, link), over.wait()]
-        works.append(_keep_lease(self._lease, doubt, link))
+        works.append(_keep_lease(self._lease, gate, link))
         if self._policy.needs_watch_thread:
             works.append(_watch(node, link))
         if self._policy.watch_slowness and self._policy.slow_round_s > 0:
@@ -163,12 +163,12 @@ class _Agent:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             is_over = self._lease.is_over()
             if is_over:
-                doubt.end_ranks()
+                gate.end_ranks()
             await node.close(0.0 if is_over else _ORPHAN_GRACE_S if await _is_gone(launcher) else END_GRACE_S)
             await link.drain(0.0 if is_over else _FLUSH_S)
             self._home.pump.close()
         finally:
-            keeper.close()
+            kept.close()
             failures = await _cancel(*tasks)
         for failure in failures:
             raise failure
@@ -178,13 +178,13 @@ class _Agent:
         await sense(options.node, link.report, run_dir=options.run_dir, home=self._home.home, rank_of=node.rank_of)
 
     def _make(
-        self, keeper: Keeper, memory: Memory, reaper: Reaper, over: asyncio.Event
-    ) -> tuple[Node, Link, Copies, Doubt]:
+        self, kept: KeptMemory, memory: Memory, reaper: Reaper, over: asyncio.Event
+    ) -> tuple[Node, Link, Copies, LeaseGate]:
         """They know each other."""
         options = self._options
 
         def report(event: events.Event) -> None:
-            doubt.report(event)
+            gate.report(event)
 
         copies = Copies(
             options.node,
@@ -208,7 +208,7 @@ class _Agent:
         )
 
         def carry_out(command: Command) -> None:
-            keeper.catch_up()
+            kept.catch_up()
             node.on_command(command)
 
         def on_welcome(spec: RunSpec) -> None:
@@ -219,10 +219,10 @@ class _Agent:
             url=options.controller,
             credentials=self._credentials,
             on_welcome=on_welcome,
-            on_command=lambda command: doubt.command(command),
+            on_command=lambda command: gate.command(command),
         )
-        doubt = Doubt(options.node, self._lease, link, ranks=node.ranks, carry_out=carry_out)
-        return node, link, copies, doubt
+        gate = LeaseGate(options.node, self._lease, link, ranks=node.ranks, carry_out=carry_out)
+        return node, link, copies, gate
 
 
 async def _is_gone(launcher: int) -> bool:
@@ -245,16 +245,16 @@ async def _beat(node: Node, link: Link) -> None:
                 _log.exception("progress cannot be told")  # the ranks go on, and the next beat may tell it
 
 
-async def _keep_lease(lease: Lease, doubt: Doubt, link: Link) -> None:
+async def _keep_lease(lease: Lease, gate: LeaseGate, link: Link) -> None:
     """Let it be known that this node is alive; when nobody can know, stop the ranks and ask. Raises LeaseOverError."""
     while True:
         link.beat(lease.beat_s)
         lease.renew(link.heard_at())
         if lease.is_over():
             try:
-                await doubt.settle()
+                await gate.settle()
             except LeaseOverError:
-                doubt.end_ranks()
+                gate.end_ranks()
                 raise
         await asyncio.sleep(LEASE_LOOK_S)
 

@@ -23,7 +23,7 @@ from everstep.agent.base.memory import Memory
 from everstep.agent.base.reaping import Reaper
 from everstep.agent.control import drills
 from everstep.agent.control.examining import Examiner
-from everstep.agent.control.hearing import Hearing
+from everstep.agent.control.rank_frames import RankFrames
 from everstep.agent.control.starting import Home, Starter
 from everstep.agent.copies import saving
 from everstep.agent.copies.copies import Copies
@@ -86,7 +86,7 @@ class Node:
         self._trials = Trials(node, home.run_dir / "nodes" / node, home.base_env, reaper, report)
         self._spec: RunSpec | None = None
         self._twins = Twins(reaper, warden.tell_session, self._report_twins, self._keep_ahead)
-        self._hearing = self._listen()
+        self._frames = self._listen()
         self._starter: Starter | None = None
         self._group: Group | None = None
         self._fence = -1  # newest generation that was started or stopped here
@@ -100,8 +100,8 @@ class Node:
         self._told_twins: tuple[bool, str] | None = None
         self._num_stale = 0
 
-    def _listen(self) -> Hearing:
-        return Hearing(
+    def _listen(self) -> RankFrames:
+        return RankFrames(
             self.node,
             self._memory,
             self._observing,
@@ -308,13 +308,13 @@ class Node:
         group = Group(
             action.generation,
             reaper=self._reaper,
-            on_frame=self._hearing.take,
+            on_frame=self._frames.take,
             on_exit=self._on_exit,
             is_parking=lambda: self._twins.is_forking,
             store_port=action.store_port,
         )
         self._group = group
-        self._hearing.begin(group, action.world_size)
+        self._frames.begin(group, action.world_size)
         failed = await self._copies.prepare(action)
         if failed is None:
             prepared = await self._starter.prepare(action)

@@ -3,7 +3,7 @@
 Answers: how is any nest of objects with tensors in it laid out in memory that we own, fast enough for every step.
 Tensors are copied raw, one after the other; everything else is the skeleton, a pickle at the end of the data in
 which a tensor is only a number. Of a DTensor the local shard is a tensor like others, and what it is a shard of is in
-the skeleton. It must not decide when or where to write (that is `worker.snapshots.keeper`), and never unpickles
+the skeleton. It must not decide when or where to write (that is `worker.snapshots.snapshots`), and never unpickles
 anything that did not come from an arena: this is memory that the same run wrote, and its checksum is compared first.
 
 As long as the tensors of a state have the same shapes as in the step before, offsets and views of the

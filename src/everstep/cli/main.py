@@ -109,4 +109,6 @@ def _usage() -> str:
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # as `everstep.__main__` does
     sys.exit(main())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from everstep.engines import freezing
 from everstep.engines.children import Child, Children, Ended, wait_ended
-from everstep.engines.keeper import Keeper
+from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.network import Loopback, Network, NetworkError
 from everstep.engines.protocol import Loss, NoNodeError, OnLoss
 from everstep.errors import LeaseOverError
@@ -44,7 +44,7 @@ class LocalEngine:
         self,
         *,
         children: Children,
-        keeper: Keeper,
+        keeper: MemoryKeeper,
         run_dir: Path,
         url: str,
         nproc: int,

@@ -17,8 +17,8 @@ import msgspec
 
 from everstep.agent.streams.streams import Origin
 from everstep.engines.children import Children, wait_ended
-from everstep.engines.keeper import Keeper
 from everstep.engines.local import LocalEngine
+from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.network import Network, is_of_its_own
 from everstep.engines.protocol import Engine, Loss, NoNodeError
 from everstep.errors import ConfigError
@@ -83,7 +83,7 @@ class Supervisor:
         self._at_once = asyncio.Event()
         self._signal: int | None = None
         self._children = Children()
-        self._keeper = Keeper()
+        self._keeper = MemoryKeeper()
         self._network = network
         self._stores = stores
         self._for_nodes = network.listen() if is_of_its_own(network) else listener

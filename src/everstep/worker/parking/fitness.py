@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
+
+TYPE_CHECKING = False  # `typing` would be imported before the program imports it
+if TYPE_CHECKING:
+    from types import FrameType
 
 MAX_LISTED = 3
 SAFE_THREADS = frozenset({"jemalloc_bg_thd"})
 """Threads of libraries that prepare themselves for a fork (pthread_atfork)."""
 
+_WITH_FORK_HANDLERS = frozenset({"concurrent.futures.thread", "logging"})
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/habanalabs", "/dev/accel", "/dev/davinci", "/dev/infiniband")
 _SHARED = ("pipe:", "socket:", "anon_inode:")
 _OURS = "/memfd:everstep"
@@ -23,7 +29,19 @@ def threads() -> set[int]:
 def why_unfit(safe: set[int], own_fds: set[int]) -> str:
     """Why not; empty if it can. `safe`: threads that were there when torch had been imported: its numeric library's,
     which prepares itself for a fork."""
-    return _bad_threads(safe) or _children() or _bad_files(own_fds)
+    return _in_a_fork_handlers_module() or _bad_threads(safe) or _children() or _bad_files(own_fds)
+
+
+def _in_a_fork_handlers_module() -> str:
+    """These take their locks before a fork and make them anew in the child. In the middle of their own functions, which
+    hold the locks, the first waits for ever, and the second takes the lock away from who will release it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name in _WITH_FORK_HANDLERS:
+            return f"it is in the middle of {name}, which handles forks itself"
+        frame = frame.f_back
+    return ""
 
 
 def offsets(own_fds: set[int]) -> dict[int, int]:

@@ -3,7 +3,7 @@
 All ranks must keep the same steps, or after a fault there is none that everybody has. So k is agreed: a rank that waits
 too long proposes one in the job's own store, to begin at a step some seconds ahead, and every rank looks there now and
 then, on a thread of its own. The first proposal counts. Where there is no store to be seen, or it fails, k stays what
-it is. Called by `worker.snapshots.keeper`; the training thread never waits for the store.
+it is. Called by `worker.snapshots.snapshots`; the training thread never waits for the store.
 
 Steps are numbered here as they are completed by this process, from 0: indices of the program's own may leave some out,
 and all ranks begin after the same one.

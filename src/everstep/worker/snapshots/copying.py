@@ -9,7 +9,7 @@ the next step is done, and until then nobody sees it. A copy that was made ready
 costs nothing and can still be begun for as long as no optimizer has.
 
 The thread also seals snapshots, when it has nothing to copy (`worker.snapshots.sealing`). Used by
-`worker.snapshots.keeper`; it decides what is copied and where to, and this module never raises into the program. On
+`worker.snapshots.snapshots`; it decides what is copied and where to, and this module never raises into the program. On
 CUDA the copies are queued on a stream of their own behind an event of the step's end, and the optimizer's stream waits
 for them. The arena's memory is not page-locked, so CUDA returns from such a copy only when it is done: the optimizer
 waits for that in the program.

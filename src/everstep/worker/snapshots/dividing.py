@@ -2,8 +2,8 @@
 
 Known for DistributedDataParallel: parameters, and the state of optimizers that step all of them on every rank. Where an
 optimizer steps a part of them only (ZeRO, by whatever hand), where averages are taken later (local SGD), or where some
-rank of the node is not among the replicas, nothing is divided. Called by `worker.snapshots.keeper`; the answer depends
-on the program only, so it is the same on all ranks.
+rank of the node is not among the replicas, nothing is divided. Called by `worker.snapshots.snapshots`; the answer
+depends on the program only, so it is the same on all ranks.
 """
 
 from collections.abc import Iterator

@@ -3,7 +3,7 @@
 Answers: into which arena does a state of so many bytes go. Large memory takes a second to make, so it is asked for on a
 thread, and the steps done meanwhile have no snapshot. If the node has no room for all the buffers that were wished for,
 the least is asked for. Raises ArenaRefused, once; afterwards there is nothing to ask for. Called by
-`worker.snapshots.keeper`.
+`worker.snapshots.snapshots`.
 """
 
 import threading

@@ -28,7 +28,7 @@ from everstep.worker.link.runtime import Runtime, current
 from everstep.worker.parking import begin
 from everstep.worker.snapshots import in_place, restoring
 from everstep.worker.snapshots.adapting import adapted
-from everstep.worker.snapshots.keeper import Keeper
+from everstep.worker.snapshots.snapshots import Snapshots
 
 _RANDOM = "everstep.random"  # a keyword cannot contain a dot
 _DDP_ORDER = "everstep.ddp_order"
@@ -71,8 +71,8 @@ class State:
         self._order: ddp_order.BucketOrder | None = None
         self._digests: StateDigests | None = None
         self._runtime = current()
-        self._keeper = Keeper(self._runtime) if self._runtime is not None else None
-        if self._runtime is not None and self._keeper is not None:
+        self._snapshots = Snapshots(self._runtime) if self._runtime is not None else None
+        if self._runtime is not None and self._snapshots is not None:
             began = time.perf_counter()
             self._restore(self._runtime)
             self._runtime.let_siblings_go()
@@ -115,16 +115,16 @@ class State:
         if done <= self._step:
             raise EverstepError(f"complete_step({done}): step {self._step} is complete already; indices only grow")
         self._step = done
-        if self._runtime is not None and self._keeper is not None:
-            self._completed(self._runtime, self._keeper)
+        if self._runtime is not None and self._snapshots is not None:
+            self._completed(self._runtime, self._snapshots)
             self._runtime.step_in_progress = done + 1
 
     def finish(self) -> None:
         """The loop has ended: there is no next step."""
-        if self._runtime is not None and self._keeper is not None:
-            self._guarded(self._keeper, "snapshot", self._keeper.finish)
+        if self._runtime is not None and self._snapshots is not None:
+            self._guarded(self._snapshots, "snapshot", self._snapshots.finish)
             board = self._runtime.board
-            self._guarded(self._keeper, "progress", lambda: board.set_phase(Phase.FINISHING))
+            self._guarded(self._snapshots, "progress", lambda: board.set_phase(Phase.FINISHING))
 
     def _steps(self, num_steps: int) -> Iterator[int]:
         self.begin()
@@ -133,8 +133,8 @@ class State:
                 yield self._step + 1
                 self.complete_step()
         except GeneratorExit:  # the loop was left early
-            if self._keeper is not None:
-                self._guarded(self._keeper, "snapshot", self._keeper.finish)
+            if self._snapshots is not None:
+                self._guarded(self._snapshots, "snapshot", self._snapshots.finish)
             raise
         self.finish()
 
@@ -142,8 +142,8 @@ class State:
         attempt = restoring.begin(runtime)
         if attempt is not None:
             stored = self._load(attempt, runtime)
-            if not stored.is_sealed and self._keeper is not None:
-                self._keeper.warn(
+            if not stored.is_sealed and self._snapshots is not None:
+                self._snapshots.warn(
                     "unsealed",
                     f"goes on after step {runtime.resume_step} with a snapshot that was not sealed yet: its bytes "
                     "could not be compared with those that were written",
@@ -188,21 +188,21 @@ class State:
 
     def _begin(self) -> None:
         """Once per call of steps: random state and the order of DDP's sums, then the clock of the loop."""
-        runtime, keeper = self._runtime, self._keeper
-        if runtime is None or keeper is None:
+        runtime, snapshots = self._runtime, self._snapshots
+        if runtime is None or snapshots is None:
             return
         self._be_the_only_one()
         began = time.perf_counter()
         if self._order is None:
-            self._pin_order(keeper)
-        self._guarded(keeper, "dividing", lambda: keeper.begin(self._objects.values()))
+            self._pin_order(snapshots)
+        self._guarded(snapshots, "dividing", lambda: snapshots.begin(self._objects.values()))
         if self._digests is None and runtime.digest_every > 0 and runtime.world_size > 1:
-            self._guarded(keeper, "digest", lambda: self._begin_digests(runtime))
+            self._guarded(snapshots, "digest", lambda: self._begin_digests(runtime))
         if self._random is not None:
             random, self._random = self._random, None
-            self._guarded(keeper, "random state", lambda: random_state.restore(random))
+            self._guarded(snapshots, "random state", lambda: random_state.restore(random))
         runtime.board.add_restore_s(time.perf_counter() - began)
-        self._guarded(keeper, "progress", lambda: _begin_account(runtime))
+        self._guarded(snapshots, "progress", lambda: _begin_account(runtime))
 
     def _begin_digests(self, runtime: Runtime) -> None:
         self._digests = StateDigests(runtime, self._objects.values())
@@ -218,23 +218,23 @@ class State:
             )
         _stepping = weakref.ref(self)
 
-    def _pin_order(self, keeper: Keeper) -> None:
+    def _pin_order(self, snapshots: Snapshots) -> None:
         """Raises SnapshotError: a rank that sums in other buckets than its peers would corrupt all of them."""
         try:
             self._order = ddp_order.BucketOrder(ddp_order.find(self._objects.values()), self._pinned)
         except ddp_order.NotPinnedError as error:  # the same on every rank: it depends on the program only
-            keeper.warn(_ORDER, f"{_ORDER} is not kept: {error}; {_INEXACT}")
+            snapshots.warn(_ORDER, f"{_ORDER} is not kept: {error}; {_INEXACT}")
         except Exception as error:
             if came_from_signal(error):
                 raise
             if self._pinned is None:
-                keeper.warn(_ORDER, f"{_ORDER} is not kept: {type(error).__name__}: {error}; {_INEXACT}")
+                snapshots.warn(_ORDER, f"{_ORDER} is not kept: {type(error).__name__}: {error}; {_INEXACT}")
                 return
             raise SnapshotError(
                 f"{_ORDER} could not be restored on this rank: {type(error).__name__}: {error}"
             ) from error
 
-    def _follow_order(self, keeper: Keeper) -> bool:
+    def _follow_order(self, snapshots: Snapshots) -> bool:
         """False: the order of this step's sums is not known, so no snapshot of it could be resumed exactly."""
         if self._order is None:
             return True
@@ -243,27 +243,27 @@ class State:
             return True
         except ddp_order.NotPinnedError as error:
             self._order = None
-            keeper.warn(_ORDER, f"{_ORDER} is not kept: {error}; {_INEXACT}")
+            snapshots.warn(_ORDER, f"{_ORDER} is not kept: {error}; {_INEXACT}")
             return True
         except Exception as error:  # a peer is gone, most likely: its fault will be reported by the next collective
             if came_from_signal(error):
                 raise
-            keeper.warn(_ORDER, f"no snapshot of step {self._step}: {_ORDER}: {type(error).__name__}: {error}")
+            snapshots.warn(_ORDER, f"no snapshot of step {self._step}: {_ORDER}: {type(error).__name__}: {error}")
             return False
 
-    def _completed(self, runtime: Runtime, keeper: Keeper) -> None:
-        self._guarded(keeper, "progress", lambda: runtime.step_done(self._step))
+    def _completed(self, runtime: Runtime, snapshots: Snapshots) -> None:
+        self._guarded(snapshots, "progress", lambda: runtime.step_done(self._step))
         digests = self._digests
-        if digests is not None and not self._guarded(keeper, "digest", lambda: digests.after_step(self._step)):
+        if digests is not None and not self._guarded(snapshots, "digest", lambda: digests.after_step(self._step)):
             self._digests = None
-        if self._follow_order(keeper):
-            keeper.take(self._step, self._parts)
+        if self._follow_order(snapshots):
+            snapshots.take(self._step, self._parts)
 
     def _parts(self) -> dict[str, Any]:
         order = self._order.layouts if self._order is not None else None
         return {**self._kept, _RANDOM: _RANDOM_PART, _DDP_ORDER: order}
 
-    def _guarded(self, keeper: Keeper, what: str, act: Callable[[], Any]) -> bool:
+    def _guarded(self, snapshots: Snapshots, what: str, act: Callable[[], Any]) -> bool:
         """Run something of ours; a failure is said and reported, and training goes on."""
         try:
             act()
@@ -271,7 +271,7 @@ class State:
         except Exception as error:
             if came_from_signal(error):
                 raise
-            keeper.warn(what, f"{what}: {type(error).__name__}: {error}; training goes on")
+            snapshots.warn(what, f"{what}: {type(error).__name__}: {error}; training goes on")
             return False
 
 

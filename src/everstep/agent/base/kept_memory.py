@@ -18,7 +18,7 @@ _FIRST_TIMEOUT_S = 10.0
 _log = logging.getLogger(__name__)
 
 
-class Keeper:
+class KeptMemory:
     def __init__(self, fd: int | None, on_more: Callable[[], None]) -> None:
         """`on_more` is called when a running agent was given the memory of another node."""
         self._on_more = on_more

@@ -36,7 +36,7 @@ class _Line:
     reader: FrameReader = field(default_factory=FrameReader)
 
 
-class Keeper:
+class MemoryKeeper:
     def __init__(self) -> None:
         self._kept: dict[int, list[_Kept]] = {}  # by rank, oldest first
         self._lines: dict[str, _Line] = {}

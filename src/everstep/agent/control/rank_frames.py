@@ -25,7 +25,7 @@ MAX_TEXT = 2000
 _log = logging.getLogger(__name__)
 
 
-class Hearing:
+class RankFrames:
     """Of the node's current group."""
 
     def __init__(

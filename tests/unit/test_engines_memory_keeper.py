@@ -9,7 +9,7 @@ import pytest
 from filled_arena import filled
 
 from everstep.checkpoint import arena
-from everstep.engines.keeper import Keeper
+from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.model.facts import Held
 from everstep.wire import local
 
@@ -31,7 +31,7 @@ def agent_sends(line: socket.socket, fds: list[int], rank: int, *steps: int, gen
 
 def test_a_lost_agent_leaves_its_memory_and_a_lost_machine_does_not(fds):
     async def play():
-        keeper = Keeper()
+        keeper = MemoryKeeper()
         n0, n1, n2 = (keeper.open_line(node) for node in ("n0", "n1", "n2"))
         with n0, n1, n2:
             agent_sends(n0, fds, 0, 4, 5, generation=1)
@@ -58,7 +58,7 @@ def test_a_lost_agent_leaves_its_memory_and_a_lost_machine_does_not(fds):
 
 def test_a_step_that_two_generations_wrote_is_the_newer_ones(fds):
     async def play():
-        keeper = Keeper()
+        keeper = MemoryKeeper()
         with keeper.open_line("n0") as n0:
             agent_sends(n0, fds, 0, 7, generation=1)
             agent_sends(n0, fds, 0, 7, 8, generation=2)

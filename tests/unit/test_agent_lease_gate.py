@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from everstep.agent.base.lease import Lease
-from everstep.agent.control import doubt as doubts
-from everstep.agent.control.doubt import UNANSWERED_S, UNREACHED_S, Doubt
+from everstep.agent.control import lease_gate as lease_gate
+from everstep.agent.control.lease_gate import UNANSWERED_S, UNREACHED_S, LeaseGate
 from everstep.errors import LeaseOverError
 from everstep.model.actions import SettleDoubt
 from everstep.model.events import NodeInDoubt
@@ -29,7 +29,7 @@ class Play:
         self.now += 8.0
         assert self.lease.is_over()
         self.began = self.now
-        self.doubt = Doubt(
+        self.gate = LeaseGate(
             "n0",
             self.lease,
             self,  # type: ignore[arg-type]
@@ -54,12 +54,12 @@ class Play:
         question = self.asked[-1]
         if self.now - self.began >= self._answers_after_s:
             action = SettleDoubt(why="test", node="n0", number=question.number, may_go_on=True)
-            self.doubt.command(Command(id="1.0", action=action))
+            self.gate.command(Command(id="1.0", action=action))
 
     def settle(self, monkeypatch) -> float:
         """How long it took."""
-        monkeypatch.setattr(doubts.asyncio, "sleep", self.tick)
-        asyncio.run(self.doubt.settle())
+        monkeypatch.setattr(lease_gate.asyncio, "sleep", self.tick)
+        asyncio.run(self.gate.settle())
         return self.now - self.began
 
 

@@ -75,7 +75,7 @@ class Runtime(Protocol):
     def report_fault(self, where: str, why: str) -> None: ...
 
 
-class Keeper:
+class Snapshots:
     """The snapshots of this process. One per State under `everstep run`."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -334,9 +334,9 @@ def _why_not(job: Job) -> str:
     return job.why or "its copy is not over in time"
 
 
-def _watch_optimizers(keeper: Keeper) -> None:
-    """Have torch call `before_optimizer`, for as long as this keeper lives."""
-    reference = weakref.ref(keeper)
+def _watch_optimizers(snapshots: Snapshots) -> None:
+    """Have torch call `before_optimizer`, for as long as this object lives."""
+    reference = weakref.ref(snapshots)
 
     def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
         alive = reference()
@@ -345,4 +345,4 @@ def _watch_optimizers(keeper: Keeper) -> None:
 
     before_step._torchdynamo_disable = True  # type: ignore[attr-defined]  # see worker.hooks
     handle = register_optimizer_step_pre_hook(before_step)
-    weakref.finalize(keeper, handle.remove)
+    weakref.finalize(snapshots, handle.remove)

@@ -37,7 +37,7 @@ _STOPPED = "Tt"
 _log = logging.getLogger(__name__)
 
 
-class Doubt:
+class LeaseGate:
     """`ranks()`: the newest ones of this node. `carry_out` takes a command when there is no doubt."""
 
     def __init__(
