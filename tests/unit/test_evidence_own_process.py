@@ -45,3 +45,24 @@ def test_the_state_is_the_ranks_own(tmp_path, own_stack_first):
         (tmp_path / f"rank-{rank}.json").write_text(json.dumps(envelope))
     verdict, _ = diagnose_folder(tmp_path, 4)
     assert (verdict.code, verdict.ranks) == ("ES-H01", (3,)), verdict.sentence
+
+
+@pytest.mark.parametrize("name", ["join", "BaseProcess.join", "start", "is_alive"])
+def test_who_waits_for_a_child_is_no_child(tmp_path, name):
+    """And the child that has ended has no stack: the state of the rank is its own all the same."""
+    joining = (name, "/usr/lib/python3.11/multiprocessing/process.py", 149)
+    for rank in range(3):
+        own, child = 1000 + rank, 2000 + rank
+        is_stopped = rank == 1
+        envelope = {
+            "everstep_evidence": 1,
+            "rank": rank,
+            "generation": 0,
+            "at": 100.0,
+            "stacks": [stack(own, *((joining, MAIN) if is_stopped else (ALL_REDUCE, MAIN)))],
+            "states": [[own, "T"], [child, "Z"]] if is_stopped else [[own, "S"]],
+            "unavailable": [],
+        }
+        (tmp_path / f"rank-{rank}.json").write_text(json.dumps(envelope))
+    verdict, _ = diagnose_folder(tmp_path, 3)
+    assert (verdict.code, verdict.ranks, verdict.certainty) == ("ES-H01", (1,), "certain"), verdict.sentence

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from everstep.analyzer.base.records import Case, FlightRecord, ProcessStack, RankEvidence, RankLoad
+from everstep.analyzer.base.records import Case, FlightRecord, Frame, ProcessStack, RankEvidence, RankLoad
 from everstep.analyzer.reading.flight import normalise
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.evidence.decode import Part, Said
@@ -12,6 +12,10 @@ from everstep.evidence.logs import LogFacts
 
 SAME_MOMENT_S = 1.0
 """Records of one rank whose newest entries are closer than this are one dump in two formats."""
+
+
+_CHILD_BEGINS = frozenset({"run", "_bootstrap", "_main", "spawn_main"})
+"""Functions of multiprocessing in which a child runs. Its parent is in others, as `join` and `start`."""
 
 
 class RankFiles(msgspec.Struct, kw_only=True):
@@ -110,11 +114,15 @@ def _is_child(process: ProcessStack, by_pid: Mapping[int, ProcessStack]) -> bool
     if process.parent is not None and process.parent in by_pid:
         return True
     return any(
-        frame.name == "_worker_loop" or frame.file.endswith(("multiprocessing/process.py", "multiprocessing/spawn.py"))
+        frame.name == "_worker_loop" or (frame.name.rpartition(".")[2] in _CHILD_BEGINS and _is_multiprocessing(frame))
         for thread in process.threads
         if thread.name == "MainThread"
         for frame in thread.frames
     )
+
+
+def _is_multiprocessing(frame: Frame) -> bool:
+    return frame.file.endswith(("multiprocessing/process.py", "multiprocessing/spawn.py"))
 
 
 def _states(files: RankFiles, processes: tuple[ProcessStack, ...]) -> tuple[tuple[int, str], ...]:
