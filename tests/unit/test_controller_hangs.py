@@ -396,7 +396,7 @@ def test_who_was_seen_to_compute_for_long_does_not_hide_who_has_no_reason(ranks)
     assert suspected.window_s > 200, "what is usual here decides how long a doubtful one is left alone"
 
 
-@pytest.mark.parametrize("changes", [{}, {"phase": "evaluation"}, {"phase": "checkpoint"}])
+@pytest.mark.parametrize("changes", [{}, {"phase": "evaluation"}, {"phase": "checkpoint"}, {"looking": True}])
 def test_who_is_stopped_is_looked_at_within_the_window_however_long_steps_take(changes):
     job = after_long_steps((1,))
     job.stands_at = begin = job.now

@@ -111,7 +111,7 @@ class HangWatch:
 
     def _judge(self, event: SignalsReported, state: State) -> HangSuspected | None:
         signals = self._complete(state, event.at)
-        if any(each.looking for each in signals) or not any(self._is_quiet(each) for each in signals):
+        if not any(self._is_quiet(each) for each in signals):
             return None
         if all(each.last_step is None and each.communication_s is None for each in signals):
             return None  # neither steps nor process groups: nobody knows what this program is doing
@@ -123,6 +123,8 @@ class HangWatch:
             stopped := [each.rank for each in signals if each.state == STOPPED and self._is_quiet(each)]
         ):
             return self._suspect_stopped(stopped, signals, event, state)
+        if any(each.looking for each in signals):
+            return None
         rule = self._rule()
         verdict = judge([_sample(each, event.at) for each in signals], self._learned.rhythm(rule), rule)
         self._say(verdict)
