@@ -50,7 +50,7 @@ one: install  ## run one test: make one T=tests/unit/test_codes.py
 	@test -n "$(T)" || { echo "usage: make one T=tests/unit/test_codes.py" >&2; exit 2; }
 	$(BIN)/pytest $(T)
 
-# Beside each other: the tests with processes mostly wait, so three of them share the cores, and those that only
+# Beside each other: the tests with processes mostly wait, so two of them share the cores, and those that only
 # compute get what is left.
 pytest: install  ## all tests but the soak tests
 	@$(MAKE) --no-print-directory -j2 pytest-pure pytest-real
@@ -60,7 +60,7 @@ pytest-pure: install  ## tests without the integration tests
 	code=$$?; cat .pytest-pure.log; rm -f .pytest-pure.log; exit $$code
 
 pytest-real: install  ## integration tests: real processes, real kills
-	$(BIN)/pytest -n 3 tests/integration
+	$(BIN)/pytest -n 2 tests/integration
 
 soak: install  ## tests that take minutes each
 	$(BIN)/pytest -m soak

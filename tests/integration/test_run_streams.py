@@ -111,7 +111,7 @@ def test_one_rank_through_pipes_is_the_same_bytes(tmp_path, name):
 
 @pytest.mark.parametrize("flags", [("-t", "0:3"), ("-r", "0:1,1:2"), ("-t", "3"), ("--local-ranks-filter", "1")])
 def test_two_ranks_with_flags_show_the_same(tmp_path, flags):
-    text = WAIT + "mine = turn(rank)\nfor i in range(3): print('line', i, 'of', rank)\nmine.touch()"
+    text = WAIT + "mine = turn(rank)\nfor i in range(3): os.write(1, b'line %d of %d\\n' % (i, rank))\nmine.touch()"
     told = [
         run(launcher, tmp_path / str(n), text, "--nproc-per-node", "2", *flags)
         for n, launcher in enumerate((TORCHRUN, EVERSTEP))

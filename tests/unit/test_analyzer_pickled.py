@@ -87,7 +87,7 @@ def test_bombs_cost_little():
     doubling = (
         b"\x80\x02(" + b"".join(b"]q%c(h%ch%ce" % (i, i - 1, i - 1) if i else b"]q\x00" for i in range(80)) + b"t."
     )
-    begun = time.monotonic()
+    begun = time.process_time()  # what it costs, not how long others made it wait
     value = loads(doubling)  # 2**80 leaves, if anybody walked them
     assert isinstance(value, tuple)
     for opcode in (b"(", b"]", b"}", b"N"):
@@ -95,7 +95,7 @@ def test_bombs_cost_little():
             loads(b"\x80\x02" + opcode * 100_001, max_operations=100_000)
     nested = loads(b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".")
     del nested
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
 
 
 def test_a_list_that_holds_itself_is_only_data():

@@ -89,6 +89,20 @@ def test_who_comes_late_shows_lines_in_turn_all_the_same(tmp_path, screen, look)
     assert screen.streams[1].decode().split("\n") == [*lines, "no line end"]
 
 
+def test_a_line_that_is_written_in_pieces_is_one_turn(tmp_path, screen, monkeypatch):
+    following = tail(tmp_path, screen)
+    for rank in (0, 1):
+        write(tmp_path, rank, "")
+    following.poll()
+    for rank, text in ((1, "0 1\n"), (0, "0 0\n"), (1, "1 1\n")):
+        write(tmp_path, rank, text)
+    told = [[(1, 1), (0, 1), (1, 1)], []]  # what came while the first piece was looked after
+    monkeypatch.setattr(following._changes, "wait", lambda timeout_s: [(1, 1)])
+    monkeypatch.setattr(following._changes, "take", lambda: told.pop(0))
+    following.wait(1.0)
+    assert screen.streams[1] == b"0 1\n0 0\n1 1\n"
+
+
 def test_what_was_written_before_the_first_look_is_shown_in_the_order_of_its_time(tmp_path, screen):
     following = tail(tmp_path, screen)
     write(tmp_path, 1, "first\n")

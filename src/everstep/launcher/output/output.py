@@ -62,7 +62,7 @@ class OutputTail:
         while True:
             self._open_generations()
             unread = self._with_more()
-            events += self._changes.take()
+            events = _joined(events, self._changes.take())
             events = self._copy_in_turn([key for key in unread if key not in events] + events)
             if _FOLDER not in events:
                 break
@@ -145,7 +145,7 @@ class OutputTail:
             more = self._changes.take()
             if not more:
                 break
-            changed = changed + more
+            changed = _joined(changed, more)
             for key in dict.fromkeys(more):
                 unread[key] = unread.get(key, b"") + self._take(key)
         is_much = [key for key, data in unread.items() if len(data) >= _CHUNK_BYTES]
@@ -213,6 +213,11 @@ class OutputTail:
             path.open("ab") as target,
         ):  # they are on the terminal and in the ranks' files
             target.write("".join(found).encode())
+
+
+def _joined(events: list[object], more: list[object]) -> list[object]:
+    """`print` to an unbuffered stream is several writes: the same file twice in a row is one turn."""
+    return events + (more[1:] if more and events[-1:] == more[:1] else more)
 
 
 def _read(fd: int) -> bytes:
