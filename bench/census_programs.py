@@ -111,6 +111,7 @@ if __name__ == "__main__":
     drawn = [each.item() for each in torch.utils.data.DataLoader(range(4), sampler=None, num_workers=1)]
     census.note("child/loader.items", drawn)
     census.write()
+    dist.barrier()  # the others have written theirs
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and rank == 1:
         os.kill(os.getpid(), 9)
     dist.barrier()

@@ -103,6 +103,24 @@ def test_a_line_that_is_written_in_pieces_is_one_turn(tmp_path, screen, monkeypa
     assert screen.streams[1] == b"0 1\n0 0\n1 1\n"
 
 
+def test_what_was_written_before_a_file_was_watched_comes_before_what_was_told(tmp_path, screen, monkeypatch):
+    following = tail(tmp_path, screen)
+    for rank in (0, 1):
+        write(tmp_path, rank, "")
+    told = [[], [(0, 1), (1, 1)]]  # rank 1 wrote its first line before it was watched
+
+    def take():
+        if told == [[(0, 1), (1, 1)]]:
+            for rank, text in ((0, "0 0\n"), (1, "1 1\n")):
+                write(tmp_path, rank, text)
+        return told.pop(0) if told else []
+
+    monkeypatch.setattr(following._changes, "take", take)
+    write(tmp_path, 1, "0 1\n")
+    following.poll()
+    assert screen.streams[1] == b"0 1\n0 0\n1 1\n"
+
+
 def test_what_was_written_before_the_first_look_is_shown_in_the_order_of_its_time(tmp_path, screen):
     following = tail(tmp_path, screen)
     write(tmp_path, 1, "first\n")

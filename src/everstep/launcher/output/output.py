@@ -8,6 +8,7 @@ and runs in a thread of its own (`terminal`), so that a terminal that takes noth
 import contextlib
 import os
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,7 @@ class OutputTail:
     _generation: int = -1
     _files: dict[object, _File] = field(default_factory=dict)  # by rank and stream
     _changes: Changes = field(default_factory=Changes)
+    _just_opened: set[object] = field(default_factory=set)  # what was written before has no event
     _folders: set[Path] = field(default_factory=set)  # watched
 
     def wait(self, timeout_s: float) -> None:
@@ -63,7 +65,9 @@ class OutputTail:
             self._open_generations()
             unread = self._with_more()
             events = _joined(events, self._changes.take())
-            events = self._copy_in_turn([key for key in unread if key not in events] + events)
+            untold = [key for key in unread if key not in events or key in self._just_opened]
+            self._just_opened.clear()
+            events = self._copy_in_turn(untold + events)
             if _FOLDER not in events:
                 break
             events = []
@@ -135,11 +139,12 @@ class OutputTail:
         if teed is not None and self.shown.filters.get(stream):
             self._duplicate(self._files[rank, stream], [])
         self._changes.add(path, (rank, stream))
+        self._just_opened.add((rank, stream))
 
     def _copy_in_turn(self, changed: list[object]) -> list[object]:
         """Of several that were written to before we came: what each wrote, and in which order they took turns, but not
-        how much at a time. So one line each turn, and in its last turn the rest. A rank that writes a line at a time
-        is shown where it belongs. Returns all events."""
+        how much at a time. So one line each turn, and in its first turn what is over. A rank that writes a line at a
+        time is shown where it belongs. Returns all events."""
         unread = {key: self._take(key) for key in dict.fromkeys(changed)}
         for _ in range(_MAX_LOOKS):
             more = self._changes.take()
@@ -149,11 +154,12 @@ class OutputTail:
             for key in dict.fromkeys(more):
                 unread[key] = unread.get(key, b"") + self._take(key)
         is_much = [key for key, data in unread.items() if len(data) >= _CHUNK_BYTES]
-        last_turn = {key: turn for turn, key in enumerate(changed)}
-        for turn, key in enumerate(changed):
-            line_end = unread[key].find(b"\n") + 1
-            end = line_end if line_end and turn < last_turn[key] else len(unread[key])
-            data, unread[key] = unread[key][:end], unread[key][end:]
+        turns = Counter(changed)
+        lines = {key: deque(data.splitlines(keepends=True)) for key, data in unread.items()}
+        for key in changed:
+            turns[key] -= 1
+            number = max(0, len(lines[key]) - turns[key])  # each of its turns to come gets one
+            data = b"".join(lines[key].popleft() for _ in range(number))
             if data:
                 self._show(self._files[key], data)
         self._copy(is_much)
