@@ -1,7 +1,5 @@
 """One key-value store per generation, in this process: workers come and go, the store they meet in does not.
 
-The first one's port is told at once, and torch is imported beside the ranks' own start: who connects meanwhile waits.
-
 A store of its own for every generation means that no key is stale. All of them have the same port, as under torchrun: a
 firewall, a script that was told the port, and a rank that was made ready ahead of time count on it. So the older one is
 closed first; it is asked for only when no rank of the older generation lives. It listens where the nodes are, nowhere
@@ -12,7 +10,6 @@ import datetime
 import logging
 import socket
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from everstep.engines.network import Network, is_of_its_own
@@ -75,35 +72,35 @@ class Stores:
         self._generation = -1
         self._store: Any = None
         self._opening: threading.Thread | None = None
+        self._failure: Exception | None = None
 
-    def open(self, generation: int, on_failure: Callable[[Exception], None]) -> tuple[str, int]:
-        """Host and port; the same ones when asked again. Closes the one before. Raises OSError or RuntimeError, or
-        calls `on_failure`, from another thread, when that comes out later."""
-        if self._first is not None and self._opening is None:
-            self._opening = threading.Thread(
-                target=self._open_first, args=(on_failure,), name=_THREAD_NAME, daemon=True
-            )
-            self._generation = generation
-            self._opening.start()
-        elif generation > self._generation or not self._is_there():
-            self._wait()
+    def prepare(self) -> None:
+        """Begin to import torch, beside the start of the controller and the agents. Not beside the ranks: what shows
+        their output would have to wait for the interpreter."""
+        self._opening = threading.Thread(target=self._import, name=_THREAD_NAME, daemon=True)
+        self._opening.start()
+
+    def _import(self) -> None:
+        try:
+            import torch.distributed  # noqa: F401
+        except Exception as error:
+            self._failure = error
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `open` would wait for nothing."""
+        return self._opening is None or not self._opening.is_alive()
+
+    def open(self, generation: int) -> tuple[str, int]:
+        """Host and port; the same ones when asked again. Closes the one before. Raises OSError, RuntimeError, or what
+        the import of torch raised."""
+        if self._failure is not None:
+            raise self._failure
+        if generation > self._generation or self._store is None:
             self._store = None  # the last reference: the server thread ends, the port is free
             self._store = self._network.call(self._make)
             self._generation = generation
         return self._told_host, self._address[1]
-
-    def _open_first(self, on_failure: Callable[[Exception], None]) -> None:
-        try:
-            self._store = self._network.call(self._make)
-        except Exception as error:
-            on_failure(error)
-
-    def _is_there(self) -> bool:
-        return self._store is not None or (self._opening is not None and self._opening.is_alive())
-
-    def _wait(self) -> None:
-        if self._opening is not None:
-            self._opening.join()
 
     def close(self) -> None:
         """Waits for nothing: see `is_importing`."""

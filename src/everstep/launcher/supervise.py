@@ -43,6 +43,7 @@ UNHEARD_S = 2.0
 """A controller that has not taken the request to stop by then is stuck: the nodes are ended without it."""
 
 RELINK_S = 1.0
+STORE_LOOK_S = 0.01
 
 SUCCEEDED = "succeeded"
 """Finish's outcome when every rank ended well."""
@@ -136,6 +137,7 @@ class Supervisor:
             self._link.report(self._prepared.found)
         try:
             self._governor.start()
+            self._stores.prepare()
             if self._prepared.file.attempt == 1:
                 self._engine.prepare(self._prepared.file.spec.num_slots)
             return await self._end
@@ -183,11 +185,11 @@ class Supervisor:
             self._link.report(DrillFailed(at=time.time(), drill=action.drill, why=str(error)))
 
     def _open_store(self, generation: int) -> None:
-        def on_failure(error: Exception) -> None:  # in another thread
-            self._loop.call_soon_threadsafe(self._on_no_store, generation, error)
-
+        if not self._stores.is_ready:
+            self._loop.call_later(STORE_LOOK_S, self._open_store, generation)
+            return
         try:
-            host, port = self._stores.open(generation, on_failure)
+            host, port = self._stores.open(generation)
         except (OSError, RuntimeError, ImportError) as error:
             self._on_no_store(generation, error)
             return

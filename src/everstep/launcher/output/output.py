@@ -9,7 +9,7 @@ import contextlib
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,9 +65,9 @@ class OutputTail:
             self._open_generations()
             unread = self._with_more()
             events = _joined(events, self._changes.take())
-            untold = [key for key in unread if key not in events or key in self._just_opened]
+            opened = [key for key in unread if key in self._just_opened]
             self._just_opened.clear()
-            events = self._copy_in_turn(untold + events)
+            events = self._copy_in_turn([key for key in unread if key not in (*events, *opened)] + events, opened)
             if _FOLDER not in events:
                 break
             events = []
@@ -141,11 +141,11 @@ class OutputTail:
         self._changes.add(path, (rank, stream))
         self._just_opened.add((rank, stream))
 
-    def _copy_in_turn(self, changed: list[object]) -> list[object]:
+    def _copy_in_turn(self, changed: list[object], opened: Sequence[object] = ()) -> list[object]:
         """Of several that were written to before we came: what each wrote, and in which order they took turns, but not
-        how much at a time. So one line each turn, and in its first turn what is over. A rank that writes a line at a
-        time is shown where it belongs. Returns all events."""
-        unread = {key: self._take(key) for key in dict.fromkeys(changed)}
+        how much at a time. So one line each turn, and in its last turn the rest. A rank that writes a line at a
+        time is shown where it belongs. `opened`: since the last call. Returns all events."""
+        unread = {key: self._take(key) for key in dict.fromkeys((*opened, *changed))}
         for _ in range(_MAX_LOOKS):
             more = self._changes.take()
             if not more:
@@ -154,16 +154,20 @@ class OutputTail:
             for key in dict.fromkeys(more):
                 unread[key] = unread.get(key, b"") + self._take(key)
         is_much = [key for key, data in unread.items() if len(data) >= _CHUNK_BYTES]
-        turns = Counter(changed)
         lines = {key: deque(data.splitlines(keepends=True)) for key, data in unread.items()}
+        turns = Counter(changed)
+        for key in opened:  # what nobody told of was written before the file was watched
+            self._show_next(key, lines[key], len(lines[key]) - turns[key])
         for key in changed:
             turns[key] -= 1
-            number = max(0, len(lines[key]) - turns[key])  # each of its turns to come gets one
-            data = b"".join(lines[key].popleft() for _ in range(number))
-            if data:
-                self._show(self._files[key], data)
+            self._show_next(key, lines[key], 1 if turns[key] else len(lines[key]))
         self._copy(is_much)
         return changed
+
+    def _show_next(self, key: object, lines: deque[bytes], number: int) -> None:
+        data = b"".join(lines.popleft() for _ in range(min(number, len(lines))))
+        if data:
+            self._show(self._files[key], data)
 
     def _take(self, key: object) -> bytes:
         """What comes next of this file, if it is one."""
