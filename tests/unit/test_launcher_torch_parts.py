@@ -45,6 +45,21 @@ def test_what_needs_torch_itself_is_imported():
         part("torch.distributed.run", "no_such_name")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from . import other\n",
+        "try:\n    import other\nexcept ImportError:\n    other = None\n",
+        "if 1:\n    other = 2\n",
+    ],
+)
+def test_what_cannot_be_followed_is_no_part(tmp_path, text):
+    (tmp_path / "odd.py").write_text(text + "def wanted(): return other\ndef plain(): return 1\n")
+    with pytest.raises(ImportError, match="needs torch itself"):
+        torch_parts._part(tmp_path, "torch.odd", "wanted")
+    assert torch_parts._part(tmp_path, "torch.odd", "plain")() == 1
+
+
 def test_without_torch_it_says_so(monkeypatch):
     monkeypatch.setattr(torch_parts.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match="No module named 'torch'"):

@@ -72,7 +72,7 @@ class Stores:
         self._generation = -1
         self._store: Any = None
         self._opening: threading.Thread | None = None
-        self._failure: Exception | None = None
+        self._failure: ImportError | None = None
 
     def prepare(self) -> None:
         """Begin to import torch, beside the start of the controller and the agents. Not beside the ranks: what shows
@@ -83,8 +83,8 @@ class Stores:
     def _import(self) -> None:
         try:
             import torch.distributed  # noqa: F401
-        except Exception as error:
-            self._failure = error
+        except Exception as error:  # a broken build raises anything
+            self._failure = ImportError(f"{type(error).__name__}: {error}")
 
     @property
     def is_ready(self) -> bool:
@@ -92,8 +92,8 @@ class Stores:
         return self._opening is None or not self._opening.is_alive()
 
     def open(self, generation: int) -> tuple[str, int]:
-        """Host and port; the same ones when asked again. Closes the one before. Raises OSError, RuntimeError, or what
-        the import of torch raised."""
+        """Host and port; the same ones when asked again. Closes the one before. Raises OSError, RuntimeError, or
+        ImportError where torch cannot be imported."""
         if self._failure is not None:
             raise self._failure
         if generation > self._generation or self._store is None:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 _TORCH = "torch."
+_UNKNOWN = ("torch", "")
+"""Of what is not followed: a relative import, or a name that depends on a condition."""
 
 
 def part(module: str, name: str) -> Any:  # noqa: ANN401 - whatever that name is there
@@ -54,7 +56,23 @@ def _names(folder: Path, module: str) -> tuple[dict[str, ast.stmt], dict[str, tu
                 imported |= {alias.asname or alias.name: (alias.name, "") for alias in names}
             case ast.ImportFrom(module=source, names=names, level=0):
                 imported |= {alias.asname or alias.name: (source or "", alias.name) for alias in names}
+            case ast.ImportFrom(names=names):
+                imported |= {alias.asname or alias.name: _UNKNOWN for alias in names}
+            case ast.If() | ast.Try():
+                imported |= dict.fromkeys(_bound(statement), _UNKNOWN)
     return defined, imported
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """Names that a statement may define, whichever way it goes."""
+    found = set()
+    for node in ast.walk(statement):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                found |= {alias.asname or alias.name.split(".")[0] for alias in names}
+    return found
 
 
 def _define(
