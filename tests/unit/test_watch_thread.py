@@ -123,9 +123,9 @@ def test_the_sampler_tells_who_waits_who_runs_python_and_who_computes(rank):
             count += 1
 
     def compute() -> None:
-        data = bytes(1 << 20)
+        data = bytes(1 << 25)  # made once: to make it is work with the lock
         while not over.is_set():
-            zlib.crc32(data * 32)
+            zlib.crc32(data)
 
     answers = []
 

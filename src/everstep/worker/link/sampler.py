@@ -10,6 +10,7 @@ the lock does: whoever executes Python gives it back only after the switch inter
 """
 
 import faulthandler
+import math
 import os
 import signal
 import sys
@@ -27,13 +28,18 @@ NAP_S = 0.002
 NUM_NAPS = 3
 """The shortest of so many hand-overs counts: what else delays one or two of them never makes one shorter."""
 
+STARVED_S = 0.25
+"""For so long a thread that wants a processor and gets none is waited for: the lock that it did not come to take says
+nothing about it."""
+
 BUSY_SHARE = 0.03
 BUSY_NS = 500_000
 """Of the time of the naps, and at least. A thread that waits uses some microseconds; one that works gets this much also
 on a machine with ten times as much work as processors."""
 
 OWNER_NS = 200_000
-"""Somebody keeps the lock: then it is the thread that used most, if it used at all this much."""
+"""Somebody keeps the lock: then it is the thread that used most, if it used at all this much. Less in a nap: nobody was
+there to take the lock."""
 
 MAX_FRAMES = 400
 MAX_THREADS = 256
@@ -46,7 +52,7 @@ def threads() -> list[dict[str, Any]]:
     native = {ident: thread.native_id for ident, thread in known.items() if thread.native_id is not None}
     native[threading.main_thread().ident or 0] = os.getpid()  # after a fork, the thread still says its parent's number
     before = {ident: _cpu_ns(task) for ident, task in native.items()}
-    elapsed_s, is_contended = _hand_over()
+    elapsed_s, is_contended = _hand_over([task for ident, task in native.items() if ident != own])
     used = {
         ident: now - then
         for ident, task in native.items()
@@ -95,20 +101,41 @@ def _is_caught(signum: int) -> bool:
     return bool(int(mask, 16) >> (signum - 1) & 1)
 
 
-def _hand_over() -> tuple[float, bool]:
-    """Give the lock away a few times: how long it took, and whether somebody kept it until asked for it."""
+def _hand_over(others: list[int]) -> tuple[float, bool]:
+    """Give the lock away a few times: how long it took, and whether one of `others`, the kernel's numbers of threads,
+    kept it until asked for it."""
     began = time.perf_counter()
     task = threading.get_native_id()
-    shortest = min(_nap(task) for _ in range(NUM_NAPS))
-    return time.perf_counter() - began, shortest - NAP_S >= 0.6 * sys.getswitchinterval()
+    shortest = math.inf
+    naps = 0
+    while naps < NUM_NAPS:
+        nap_s, others_ns = _nap(task)
+        if others_ns >= OWNER_NS:
+            shortest = min(shortest, nap_s)
+        elif time.perf_counter() - began < STARVED_S and any(map(_wants_processor, others)):
+            continue
+        naps += 1
+    is_contended = shortest < math.inf and shortest - NAP_S >= 0.6 * sys.getswitchinterval()
+    return time.perf_counter() - began, is_contended
 
 
-def _nap(task: int) -> float:
-    """How long it took, but for the time in which only a processor was missing: who waits for the lock sleeps."""
+def _nap(task: int) -> tuple[float, int]:
+    """How long it took, but for the time in which only a processor was missing: who waits for the lock sleeps. And the
+    processor time of all other threads meanwhile, in ns."""
     began, before = time.perf_counter(), _sched_ns(task)
+    used = time.process_time_ns() - time.thread_time_ns()
     time.sleep(NAP_S)
+    used = time.process_time_ns() - time.thread_time_ns() - used
     elapsed_s, after = time.perf_counter() - began, _sched_ns(task)
-    return elapsed_s if before is None or after is None else elapsed_s - (after[1] - before[1]) / 1e9
+    return elapsed_s if before is None or after is None else elapsed_s - (after[1] - before[1]) / 1e9, used
+
+
+def _wants_processor(task: int) -> bool:
+    try:
+        with open(f"/proc/self/task/{task}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] == b"R"
+    except OSError:
+        return False
 
 
 def _cpu_ns(task: int) -> int | None:
