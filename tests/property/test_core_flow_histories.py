@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Phase
 from everstep.model import actions, events
 from everstep.model.spec import Mode, RunSpec
 from everstep.testing import Cluster

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep.core.restore.holdings import newest_checkpoint
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Phase
 from everstep.journal.fold import fold
 from everstep.model import actions, events
 from everstep.model.record import Header

@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep.core.check import check
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Phase, State
+from everstep.core.state.state import State
 from everstep.core.state.stride import stride
 from everstep.core.step import step
 from everstep.model import events

@@ -5,8 +5,9 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Phase, State
+from everstep.core.state.state import State
 from everstep.goodput.figures import goodput_of
 from everstep.journal.fold import Fold
 from everstep.journal.history import history_of

@@ -10,9 +10,10 @@ from everstep.analyzer.exits import FaultFacts
 from everstep.controller.detectors.hangs import AGAIN_S, MAX_AGAIN_S, HangWatch
 from everstep.controller.detectors.together import Watches
 from everstep.core.state.frozenmap import FrozenMap
+from everstep.core.state.phases import Phase
 from everstep.core.state.place import Place
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Incident, Phase, Standstill, State, Worker
+from everstep.core.state.state import Incident, Standstill, State, Worker
 from everstep.model.events import HangSuspected, SignalsReported, StandstillEnded
 from everstep.model.facts import Exit, Signals
 

@@ -8,8 +8,8 @@ import pytest
 from everstep.controller.record.ledger import Ledger
 from everstep.controller.record.poison import Poison
 from everstep.controller.record.spec_file import SpecFile
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Phase
 from everstep.journal.reader import read_journal
 from everstep.model.actions import AcquireNode, Finish, OpenStore, StartWorkers
 from everstep.model.events import (

@@ -12,8 +12,9 @@ from everstep.controller.detectors.clocks import WINDOW_S, Clocks
 from everstep.controller.detectors.pace import Pace, _Value
 from everstep.controller.detectors.slowness import FINE_S, SlownessWatch
 from everstep.controller.detectors.together import Watches
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Incident, Member, Phase, Role, State, Worker
+from everstep.core.state.state import Incident, Member, Role, State, Worker
 from everstep.core.state.tally import Tally
 from everstep.model.events import RoundReported, SignalsReported
 from everstep.model.facts import RankRound, Signals

@@ -6,8 +6,9 @@ from everstep.core.decide.exam_rounds import job_shape, judge, next_round, repla
 from everstep.core.decide.flow import TABLE, WORDS
 from everstep.core.state.course import Answer, Examination, ExamRound, FlowStage
 from everstep.core.state.frozenmap import FrozenMap
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Phase, State
+from everstep.core.state.state import State
 from everstep.errors import ConfigError
 from everstep.model import actions, events
 from everstep.model.facts import ExamKind, RankGroup

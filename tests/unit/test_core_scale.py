@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from everstep.core.check import InvariantError, check
-from everstep.core.state.state import Phase
+from everstep.core.state.phases import Phase
 from everstep.core.state.tally import Tally
 from everstep.core.state.worker import Worker
 from everstep.model.facts import Exit, RankAccount

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from everstep.core.restore.persistence import LIMIT_TIMER, MAX_AGE_S, NEXT_TIMER, step_to_come
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Phase
 from everstep.model import actions, events
 from everstep.model.actions import Action
 from everstep.model.facts import Checkpoint, RankAccount

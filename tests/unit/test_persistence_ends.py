@@ -4,8 +4,8 @@ import pytest
 
 from everstep.core.restore import holdings
 from everstep.core.restore.persistence import COMMIT_LIMIT_S, LIMIT_TIMER, SLACK_S
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Phase
 from everstep.model import actions, events
 from everstep.model.actions import Action
 from everstep.model.facts import Checkpoint

@@ -1,14 +1,25 @@
-"""What must hold in every state, as code. Run after each step in tests, and on replay."""
+"""What must hold in every state, as code. Run after each step in tests."""
+
+from collections.abc import Sequence
 
 from everstep.core.check_restore import broken_promises
-from everstep.core.state.state import Phase, Role, State
+from everstep.core.state.phases import Phase
+from everstep.core.state.state import Role, State
 from everstep.core.state.tally import Tally
+from everstep.model.record import Record
 
 _WITH_GENERATION = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING, Phase.STOPPING, Phase.EXAMINING, Phase.PROPOSING)
 
 
+STORY = 10
+"""Records that the message of a broken rule tells: enough for the input and for what set it up."""
+
+LONGEST = 400
+"""Characters of one event: some hold the accounts of a thousand ranks."""
+
+
 class InvariantError(AssertionError):
-    """The message says which rule is broken, by what."""
+    """The message says which rule is broken, by what, and after which records."""
 
 
 def check(state: State) -> None:
@@ -19,8 +30,31 @@ def check(state: State) -> None:
         rule(state)
 
 
-def check_step(before: State, after: State) -> None:
-    """What must hold between two states."""
+def check_step(before: State, after: State, records: Sequence[Record] = ()) -> None:
+    """What must hold between two states. `records`: the journal so far; the newest are told where a rule is broken."""
+    try:
+        _check_step(before, after)
+    except InvariantError as error:
+        if not records:
+            raise
+        raise InvariantError(f"{error}\n{story(records)}") from None
+
+
+def story(records: Sequence[Record]) -> str:
+    """The newest records, one a line: what happened, and what was decided."""
+    lines = [f"the last {min(STORY, len(records))} of {len(records)} records:"]
+    for record in records[-STORY:]:
+        decided = ", ".join(type(action).__name__ for action in record.actions) or "nothing"
+        lines.append(f"  #{record.seq} at {record.at:g}, generation {record.gen}: {_short(record)} -> {decided}")
+    return "\n".join(lines)
+
+
+def _short(record: Record) -> str:
+    said = repr(record.event)
+    return said if len(said) <= LONGEST else f"{said[:LONGEST]}..."
+
+
+def _check_step(before: State, after: State) -> None:
     _require(
         after.generation >= before.generation,
         f"generation went back from {before.generation} to {after.generation}",
@@ -33,6 +67,7 @@ def check_step(before: State, after: State) -> None:
     for node, member in before.members.items():
         if member.role is Role.OUT and node in after.members:
             _require(after.members[node].role is Role.OUT, f"{node} was out and came back")
+    _require(not after.unlisted, f"not in the table of phases: {after.unlisted}")
     check(after)
 
 

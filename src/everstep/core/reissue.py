@@ -13,8 +13,9 @@ from everstep.core.restore.trust import strike_actions, trust_actions
 from everstep.core.run import grace
 from everstep.core.run.forming import start_actions
 from everstep.core.run.updates import pending_checks
+from everstep.core.state.phases import ALIVE, Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Phase, State
+from everstep.core.state.state import State
 from everstep.core.state.turn import Turn
 from everstep.model.actions import AcquireNode, Action, EvictNode, Finish, OpenStore, ReleaseNode, SetTimer, StopWorkers
 
@@ -36,7 +37,7 @@ def reissue(state: State, policy: Policy) -> list[Action]:
         EvictNode(node=m.node, why=_WHY) for m in state.members.values() if m.suspected and m.role.value != "out"
     ]
     actions += pending_checks(state, _WHY)
-    if state.phase in (Phase.FORMING, Phase.RUNNING, Phase.SETTLING):
+    if state.phase in ALIVE:
         actions += _unconfirmed_starts(state, policy)
         actions += trust_actions(Turn(state, policy, 0.0))
         actions += place_actions(state, _WHY)

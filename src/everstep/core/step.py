@@ -7,8 +7,10 @@ from everstep.core.faults import alerts, anomalies, damage, drills, faults, hang
 from everstep.core.reissue import reissue
 from everstep.core.restore import backups, persistence
 from everstep.core.run import ending, forming, progress, standstill, updates
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Phase, State
+from everstep.core.state.state import State
+from everstep.core.state.timers import TimerKind, timer_of
 from everstep.core.state.turn import Turn
 from everstep.model import events
 from everstep.model.actions import Action
@@ -20,28 +22,41 @@ Handler = Callable[[Turn, Any], None]
 
 
 def _on_timer_fired(turn: Turn, event: events.TimerFired) -> None:
-    """Timers are facts about time; whether they still matter is decided by whoever set them."""
-    if event.key not in turn.state.timers:
+    """Timers are facts about time; each handler decides whether its timer still matters."""
+    timer = timer_of(event.key)
+    if timer is None or not turn.has_timer(timer):
         return
     due_at = turn.state.timers[event.key]
-    turn.drop_timer(event.key)
-    if event.key.startswith(("evidence:", "diagnosis:")):
-        hangs.on_evidence_timer(turn, event)
-    elif event.key == f"{progress.LATE_TIMER}{turn.state.generation}":
-        progress.say_who_is_late(turn)
-    elif event.key.startswith(standstill.TIMER):
-        hangs.on_standstill_timer(turn, event, due_at)
-    elif event.key == membership.STANDBY_TIMER:
-        membership.on_standby_timer(turn)
-    elif event.key in (persistence.NEXT_TIMER, persistence.LIMIT_TIMER):
-        ending.on_persist_timer(turn, event)
-    elif event.key.startswith(updates.TIMER):
-        updates.on_update_timer(turn, event)
-    elif event.key.startswith(progress.TIMER):
-        progress.on_timer(turn, event)
-    else:
-        faults.on_timer_fired(turn, event)
+    turn.drop_timer(timer)
+    TIMER_HANDLERS[timer.kind](turn, timer.subject, due_at)
 
+
+def _on_update_due(turn: Turn, version: str, due_at: float) -> None:
+    """Nothing more: `updates.look` sees after every event that the version is due."""
+
+
+TIMER_HANDLERS: dict[TimerKind, Callable[[Turn, str, float], None]] = {
+    TimerKind.NODE: forming.on_node_timer,
+    TimerKind.STANDBY: membership.on_standby_timer,
+    TimerKind.BACKOFF: faults.on_backoff_timer,
+    TimerKind.START: faults.on_start_timer,
+    TimerKind.RENDEZVOUS: faults.on_rendezvous_timer,
+    TimerKind.LATE: progress.on_late_timer,
+    TimerKind.RECOVERED: progress.on_recovered_timer,
+    TimerKind.SETTLE: faults.on_settle_timer,
+    TimerKind.EVIDENCE: hangs.on_evidence_timer,
+    TimerKind.DIAGNOSIS: hangs.on_diagnosis_timer,
+    TimerKind.ACT: hangs.on_standstill_timer,
+    TimerKind.EVICT: faults.on_evict_timer,
+    TimerKind.EXAM: faults.on_exam_timer,
+    TimerKind.APPROVAL: faults.on_approval_timer,
+    TimerKind.UPDATE_CHECK: updates.on_check_timer,
+    TimerKind.UPDATE_DUE: _on_update_due,
+    TimerKind.PERSIST_NEXT: ending.on_persist_next_timer,
+    TimerKind.PERSIST_LIMIT: ending.on_persist_limit_timer,
+}
+"""Each handler takes the turn, the subject of the timer and when it was due. It may be of a generation or an incident
+that is over; then it does nothing."""
 
 HANDLERS: dict[type, Handler] = {
     events.RunStarted: forming.on_run_started,

@@ -256,11 +256,11 @@ class Cluster:
     def _turn(self, event: Event) -> None:
         before = self.state
         self.state, decided = step(before, event, self.policy)
-        check_step(before, self.state)
         record = Record(
             seq=len(self.records) + 1, at=self.clock.now, gen=before.generation, event=event, actions=tuple(decided)
         )
         self.records.append(record)
+        check_step(before, self.state, self.records)
         for action in decided:
             self._carry_out(action)
 

@@ -14,8 +14,9 @@ from everstep.analyzer.hangs.signals import Phase as JobPhase
 from everstep.analyzer.hangs.signals import RankSample
 from everstep.controller.detectors.learned import Learned, is_excused, moved_at, waits_on
 from everstep.core.run.patience import SEEN_STRETCH
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Phase, Standstill, State
+from everstep.core.state.state import Standstill, State
 from everstep.model.events import HangSuspected, SignalsReported, StandstillEnded
 from everstep.model.facts import Signals
 from everstep.model.verdict import Certainty

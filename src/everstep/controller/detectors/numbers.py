@@ -16,8 +16,9 @@ from everstep.analyzer.base.words import ranks_text
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.numbers.numbers import NumberSeries
 from everstep.core.restore.trust import LASTING_NAN
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Phase, State
+from everstep.core.state.state import State
 from everstep.model.events import AnomalyFound, NumbersReported
 from everstep.model.facts import NumberPoint, RankNumbers
 from everstep.model.verdict import Blame, Evidence, Verdict

@@ -17,8 +17,9 @@ from everstep.analyzer.slowness.slow import SlowVerdict, flag_round, judge
 from everstep.controller.detectors.ballot import Ballot
 from everstep.controller.detectors.clocks import Clocks
 from everstep.controller.detectors.pace import Pace
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Phase, State
+from everstep.core.state.state import State
 from everstep.model.events import AnomalyFound, RoundReported, SignalsReported
 from everstep.model.verdict import Blame, Evidence, Verdict
 

@@ -15,8 +15,9 @@ import msgspec
 
 from everstep.controller.record.spec_file import JOURNAL_NAME, SpecFile
 from everstep.controller.record.thinning import Thinning
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Phase, State
+from everstep.core.state.state import State
 from everstep.core.state.stride import stride
 from everstep.core.step import step
 from everstep.errors import JournalError
@@ -116,6 +117,12 @@ class Ledger:
     def take(self, drafts: list[Drafted]) -> None:
         """They are on record: the state is theirs."""
         for draft in drafts:
+            if draft.state.unlisted != self.state.unlisted:
+                log.error(
+                    "phase: %s: not in the table of phases (after record %d). the run goes on. report this as a bug",
+                    draft.state.unlisted,
+                    draft.record.seq,
+                )
             self.state = draft.state
             self._note(draft.record)
 

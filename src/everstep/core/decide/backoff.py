@@ -8,10 +8,9 @@ import signal
 
 from everstep.core.decide import allowance
 from everstep.core.state.course import FruitlessRestarts
+from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import Refused
-
-TIMER = "backoff:"
 
 RULES = ("restart-in-place", "reattempt", "read-again")
 """Nothing has changed but the time. Other rules take another node, another snapshot, another version."""
@@ -51,4 +50,4 @@ def begin(turn: Turn, after_s: float) -> None:
     turn.set(is_backing_off=True)
     incident = turn.state.incident.id if turn.state.incident is not None else None
     turn.do(Refused(what="restart at once", why=why, incident=incident))
-    turn.start_timer(f"{TIMER}{turn.state.generation + 1}", after_s, why)
+    turn.start_timer(Timer.of_generation(TimerKind.BACKOFF, turn.state.generation + 1), after_s, why)

@@ -8,14 +8,14 @@ import msgspec
 from everstep.core.decide import eviction, exam_rounds
 from everstep.core.state.course import Answer, Examination, ExamRound, FlowStage
 from everstep.core.state.frozenmap import FrozenMap, Names
-from everstep.core.state.state import Member, Phase, Role
+from everstep.core.state.phases import Phase
+from everstep.core.state.state import Member, Role
+from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import EvictNode, ExamineNode, Refused
-from everstep.model.events import NodeExamined, TimerFired
+from everstep.model.events import NodeExamined
 from everstep.model.facts import ExamKind
 from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
-
-TIMER = "exam:"
 
 FEWEST = 3
 """Machines in an examination, where there are standbys to make up for it: of two, nobody can say which is wrong."""
@@ -40,7 +40,7 @@ def begin(turn: Turn, stage: FlowStage) -> bool:
         shape=exam_rounds.job_shape(turn.state),
         pipeline=exam_rounds.pipeline_machines(turn.state),
     )
-    turn.set(phase=Phase.EXAMINING, waiting=Names())
+    turn.enter(Phase.EXAMINING, waiting=Names())
     return _go_on(turn, examination)
 
 
@@ -61,9 +61,9 @@ def on_lost(turn: Turn, node: str, reason: str) -> bool:
     return _take(turn, examination, node, Answer(passed=None, why=f"it was lost ({reason})"))
 
 
-def on_timer(turn: Turn, event: TimerFired) -> bool:
+def on_timer(turn: Turn, exam: str) -> bool:
     """The answers are late: what there is, is judged."""
-    examination = _under_way(turn, event.key.removeprefix(TIMER))
+    examination = _under_way(turn, exam)
     return examination is not None and _go_on(turn, msgspec.structs.replace(examination, waiting=Names()))
 
 
@@ -118,7 +118,7 @@ def _go_on(turn: Turn, examination: Examination) -> bool:
         if action.node in here:
             turn.do(action)
     limit_s = _limit_s(turn, kind)
-    turn.start_timer(f"{TIMER}{exam}", limit_s, f"{kind}: whoever has not answered by then is not known")
+    turn.start_timer(Timer(TimerKind.EXAM, exam), limit_s, f"{kind}: whoever has not answered by then is not known")
     return False
 
 
@@ -128,7 +128,7 @@ def _take(turn: Turn, examination: Examination, node: str, answer: Answer) -> bo
     waiting = examination.waiting.without(node)
     taken = msgspec.structs.replace(examination, rounds=(*before, answered), waiting=waiting)
     if not waiting:
-        turn.drop_timer(f"{TIMER}{current.exam}")
+        turn.drop_timer(Timer(TimerKind.EXAM, current.exam))
         return _go_on(turn, taken)
     turn.set_incident(examination=taken)
     return False

@@ -10,11 +10,10 @@ import msgspec
 from everstep.analyzer.exits import FailedRestore, FaultFacts
 from everstep.core.faults.faults import open_incident, stop_generation
 from everstep.core.restore import rereading
-from everstep.core.state.state import Formation, Phase, Struck
+from everstep.core.state.phases import ALIVE
+from everstep.core.state.state import Formation, Struck
 from everstep.core.state.turn import Turn
 from everstep.model.events import RestoreFailed
-
-_ALIVE = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING)
 
 
 def on_restore_failed(turn: Turn, event: RestoreFailed) -> None:
@@ -27,14 +26,14 @@ def on_restore_failed(turn: Turn, event: RestoreFailed) -> None:
         known = {_identity(each) for each in turn.state.struck}
         new = [struck for struck in _struck(turn, event, formation) if _identity(struck) not in known]
         turn.set(struck=(*turn.state.struck, *new))
-    if turn.state.phase in _ALIVE:
+    if turn.state.phase in ALIVE:
         open_incident(turn, FaultFacts(at=turn.at))
     if turn.state.incident is not None and not turn.incident.restarted:
         facts = turn.incident.facts
         turn.set_incident(
             facts=msgspec.structs.replace(facts, unrestored=(*facts.unrestored, _failed(event, formation)))
         )
-    if turn.state.phase in _ALIVE:
+    if turn.state.phase in ALIVE:
         stop_generation(turn)
 
 

@@ -6,8 +6,8 @@ import msgspec
 
 from everstep.analyzer.exits import FaultFacts
 from everstep.core.restore import racks
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Phase
 from everstep.core.state.turn import Turn
 from everstep.core.state.worker import Worker
 from everstep.model.actions import Inject, Refused

@@ -11,8 +11,10 @@ from everstep.core.faults import drills
 from everstep.core.run import ending, grace, progress, standstill, updates
 from everstep.core.run.forming import ask_for_store, form_if_possible, ranks_of_slot, start_limit_s
 from everstep.core.run.progress import completed_step, note_best_step, note_success
-from everstep.core.state.frozenmap import FrozenMap, Names
-from everstep.core.state.state import Failure, Incident, Member, Phase
+from everstep.core.state.frozenmap import Names
+from everstep.core.state.phases import ALIVE, Phase
+from everstep.core.state.state import Failure, Incident, Member
+from everstep.core.state.timers import LASTING, Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.core.state.worker import Worker
 from everstep.model.actions import Concluded, EvictNode, IncidentClosed, IncidentOpened, Refused, StopWorkers
@@ -20,7 +22,6 @@ from everstep.model.events import (
     NodeExamined,
     NodeLost,
     ProposalApproved,
-    TimerFired,
     WorkerExited,
     WorkersFailedToStart,
     WorkersStopped,
@@ -31,15 +32,13 @@ from everstep.model.verdict import Verdict
 EVICT_LIMIT_S = 20.0
 """From EvictNode to the loss of the node. The engine ends it by force; longer means that the engine is in trouble."""
 
-_ALIVE = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING)
-
 
 def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
     worker = turn.state.workers.get(event.exit.rank)
     if worker is None or worker.exit is not None:
         return
     turn.set_worker(worker.rank, exit=event.exit, account=event.account or worker.account)
-    if turn.state.phase not in _ALIVE:
+    if turn.state.phase not in ALIVE:
         if turn.state.incident is not None:
             _add_exits(turn, (event.exit,))
         return
@@ -55,7 +54,7 @@ def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
 
 
 def on_workers_failed_to_start(turn: Turn, event: WorkersFailedToStart) -> None:
-    if turn.state.phase not in _ALIVE:
+    if turn.state.phase not in ALIVE:
         return
     ranks = tuple(worker.rank for worker in turn.workers_of(event.node))
     _overdue(turn, "ES-P04", ranks, f"{event.node} could not make its worker processes: {event.why}")
@@ -67,41 +66,52 @@ def on_slot_lost(turn: Turn, event: NodeLost, member: Member) -> None:
     ranks = tuple(ranks_of_slot(turn, member.slot))
     kept = {item.rank: item for item in event.kept if item.rank in ranks}
     turn.set(held=turn.state.held.without(*ranks).updated(kept))
-    if turn.state.phase in _ALIVE:
+    if turn.state.phase in ALIVE:
         open_incident(turn, FaultFacts(at=turn.at))
     if turn.state.incident is not None and event.node not in turn.incident.evicting:
         lost = LostNode(node=event.node, at=event.at, reason=event.reason, ranks=ranks, rack=member.rack)
         facts = turn.incident.facts
         turn.set_incident(facts=msgspec.structs.replace(facts, lost=(*facts.lost, lost)))
-    if turn.state.phase in _ALIVE:
+    if turn.state.phase in ALIVE:
         stop_generation(turn)
     elif turn.state.phase is Phase.STOPPING:
         _confirm_stopped(turn, event.node)
 
 
-def on_timer_fired(turn: Turn, event: TimerFired) -> None:
-    """Of the timers that are set here and in `forming`."""
-    kind, _, subject = event.key.partition(":")
-    current = subject == str(turn.state.generation)
-    if kind == "settle" and current and turn.state.phase is Phase.SETTLING:
+def on_settle_timer(turn: Turn, generation: str, _due_at: float) -> None:
+    if turn.is_current(generation) and turn.state.phase is Phase.SETTLING:
         stop_generation(turn)
-    elif kind == "start" and current and turn.state.phase is Phase.FORMING:
+
+
+def on_start_timer(turn: Turn, generation: str, _due_at: float) -> None:
+    if turn.is_current(generation) and turn.state.phase is Phase.FORMING:
         _check_start(turn)
-    elif kind == "rendezvous" and current and turn.state.phase in _ALIVE:
+
+
+def on_rendezvous_timer(turn: Turn, generation: str, _due_at: float) -> None:
+    if turn.is_current(generation) and turn.state.phase in ALIVE:
         _check_rendezvous(turn)
-    elif kind == "node" and subject in turn.state.requests and turn.state.num_vacant:
-        why = f"no node came within {turn.policy.node_timeout_s:g} s for an empty slot (policy node_timeout_s)"
-        ending.give_up(turn, why)
-    elif kind == "evict" and turn.state.phase is Phase.STOPPING and turn.state.incident is not None:
-        if subject == turn.incident.id:
-            _on_evict_overdue(turn)
-    elif event.key.startswith(examining.TIMER):
-        if examining.on_timer(turn, event):
-            _after_examination(turn)
-    elif event.key.startswith(backoff.TIMER) and turn.state.is_backing_off:
+
+
+def on_evict_timer(turn: Turn, incident: str, _due_at: float) -> None:
+    current = turn.state.incident
+    if current is not None and current.id == incident and turn.state.phase is Phase.STOPPING:
+        _on_evict_overdue(turn)
+
+
+def on_exam_timer(turn: Turn, exam: str, _due_at: float) -> None:
+    if examining.on_timer(turn, exam):
+        _after_examination(turn)
+
+
+def on_backoff_timer(turn: Turn, _generation: str, _due_at: float) -> None:
+    if turn.state.is_backing_off:
         turn.set(is_backing_off=False)
         form_if_possible(turn)
-    elif kind == "approval" and turn.state.phase is Phase.PROPOSING and subject == turn.incident.id:
+
+
+def on_approval_timer(turn: Turn, incident: str, _due_at: float) -> None:
+    if turn.state.phase is Phase.PROPOSING and incident == turn.incident.id:
         ending.finish_unallowed(turn, f"the proposal was not approved within {turn.policy.approval_timeout_s:g} s")
 
 
@@ -159,10 +169,10 @@ def open_incident(turn: Turn, facts: FaultFacts) -> None:
 
 
 def stop_generation(turn: Turn) -> None:
-    """Conclude from what is known, and end the generation's workers everywhere."""
-    plan = _conclude(turn)
+    """Conclude from what is known so far, and end the generation's workers everywhere."""
+    plan = _conclude_provisionally(turn)
     nodes = turn.state.active_nodes
-    turn.set(phase=Phase.STOPPING, waiting=Names(nodes))
+    turn.enter(Phase.STOPPING, waiting=Names(nodes))
     evicting = tuple(node for node in plan.evict if turn.state.is_active(node))
     for stop in _stop_workers(turn, [node for node in nodes if node not in evicting]):
         turn.do(stop)
@@ -185,7 +195,9 @@ def _evict(turn: Turn, evicting: tuple[str, ...], why: str, new: tuple[str, ...]
     turn.set_incident(evicting=evicting)
     for node in new:
         turn.do(EvictNode(node=node, why=why))
-    turn.start_timer(f"evict:{turn.incident.id}", EVICT_LIMIT_S, "the engine has to end the suspected node by then")
+    turn.start_timer(
+        Timer(TimerKind.EVICT, turn.incident.id), EVICT_LIMIT_S, "the engine has to end the suspected node by then"
+    )
 
 
 def _on_evict_overdue(turn: Turn) -> None:
@@ -210,9 +222,8 @@ def restart(turn: Turn) -> None:
 
 def _gather(turn: Turn, after_s: float = 0.0) -> None:
     """Into gathering; forms at once when nothing is missing and it need not wait."""
-    lasting = ("node:", "standby:", updates.TIMER)
-    timers = FrozenMap((key, due) for key, due in turn.state.timers.items() if key.startswith(lasting))
-    turn.set(phase=Phase.GATHERING, timers=timers, waiting=Names(), pending_drills={}, updating="")
+    turn.drop_timers(but=LASTING)
+    turn.enter(Phase.GATHERING, waiting=Names(), pending_drills={}, updating="")
     ask_for_store(turn, turn.state.generation + 1)
     if after_s > 0:
         backoff.begin(turn, after_s)
@@ -237,7 +248,7 @@ def _after_stop(turn: Turn) -> None:
     if turn.state.ending is not None:
         ending.finish(turn, turn.state.ending)
         return
-    plan = _conclude(turn)
+    plan = _conclude_finally(turn)
     flow.note(turn, plan.stage)
     late = tuple(node for node in plan.evict if turn.state.is_active(node))
     if late:  # what blames the machine came after the ranks had ended
@@ -255,9 +266,10 @@ def _after_stop(turn: Turn) -> None:
             updates.roll_back(turn, plan.back_to, plan.decision.why)
         restart(turn)
     elif plan.kind == "propose":
-        turn.set(phase=Phase.PROPOSING, proposed_version=plan.back_to)
+        turn.enter(Phase.PROPOSING, proposed_version=plan.back_to)
         turn.do(Refused(what=plan.decision.chosen, why=plan.decision.why, incident=turn.incident.id))
-        turn.start_timer(f"approval:{turn.incident.id}", turn.policy.approval_timeout_s, plan.decision.why)
+        timer = Timer(TimerKind.APPROVAL, turn.incident.id)
+        turn.start_timer(timer, turn.policy.approval_timeout_s, plan.decision.why)
     elif plan.kind == "unallowed":
         ending.finish_unallowed(turn, plan.decision.why)
     else:
@@ -276,7 +288,7 @@ def on_examined_lost(turn: Turn, node: str, reason: str) -> None:
 
 def _after_examination(turn: Turn) -> None:
     """As when the ranks had just ended, with more known."""
-    turn.set(phase=Phase.STOPPING, waiting=Names())
+    turn.enter(Phase.STOPPING, waiting=Names())
     _after_stop(turn)
 
 
@@ -286,6 +298,16 @@ def _forget_judged(turn: Turn) -> None:
     if verdict is not None and turn.state.unjudged:
         left = [s for s in turn.state.unjudged if (s.node, s.alert.code) != (verdict.node, verdict.code)]
         turn.set(unjudged=tuple(left))
+
+
+def _conclude_provisionally(turn: Turn) -> Plan:
+    """Workers still run: the verdict so far, which says what to evict at once. Later exits may change it."""
+    return _conclude(turn)
+
+
+def _conclude_finally(turn: Turn) -> Plan:
+    """All workers have ended: the verdict that the restart, the examination or the end of the run follows from."""
+    return _conclude(turn)
 
 
 def _conclude(turn: Turn) -> Plan:
@@ -317,9 +339,9 @@ def _on_success(turn: Turn) -> None:
 def _settle(turn: Turn) -> None:
     if turn.state.phase is Phase.SETTLING:
         return
-    turn.set(phase=Phase.SETTLING)
+    turn.enter(Phase.SETTLING)
     why = "the first end looks like a consequence; the rank that caused it may still be ending"
-    turn.start_timer(f"settle:{turn.state.generation}", turn.policy.settle_s, why)
+    turn.start_timer(Timer.of_generation(TimerKind.SETTLE, turn.state.generation), turn.policy.settle_s, why)
 
 
 def _check_start(turn: Turn) -> None:

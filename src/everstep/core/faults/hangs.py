@@ -13,8 +13,9 @@ from everstep.core.faults.faults import open_incident, stop_generation
 from everstep.core.run import standstill
 from everstep.core.run.patience import STOPPED, is_repeated, key_of, patience
 from everstep.core.state.frozenmap import Names
+from everstep.core.state.phases import ALIVE, Phase
 from everstep.core.state.place import Place
-from everstep.core.state.state import Phase
+from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import CollectEvidence, Concluded, Diagnose, IncidentClosed, Refused
 from everstep.model.events import (
@@ -24,7 +25,6 @@ from everstep.model.events import (
     HangSuspected,
     RestartRequested,
     StandstillEnded,
-    TimerFired,
 )
 from everstep.model.spec import Mode
 from everstep.model.verdict import Blame, Certainty, Decision, Refusal
@@ -40,15 +40,15 @@ def on_hang_suspected(turn: Turn, event: HangSuspected) -> None:
     nodes, incident = turn.state.active_nodes, turn.incident.id
     limit_s = turn.policy.evidence_timeout_s
     turn.set_incident(asked=Names(nodes))
-    turn.set(phase=Phase.SETTLING)
+    turn.enter(Phase.SETTLING)
     for action in collect_actions(turn):
         turn.do(action)
-    turn.start_timer(f"evidence:{incident}", limit_s, "the evidence of a hang has to come by then")
+    turn.start_timer(Timer(TimerKind.EVIDENCE, incident), limit_s, "the evidence of a hang has to come by then")
 
 
 def on_evidence_requested(turn: Turn, event: EvidenceRequested) -> None:
     """A look at the ranks that changes nothing: no incident, no diagnosis; whoever asked reads the files."""
-    if turn.state.phase not in (Phase.FORMING, Phase.RUNNING, Phase.SETTLING):
+    if turn.state.phase not in ALIVE:
         why = f"no rank is to be looked at now: the run is {turn.state.phase}"
         turn.do(Refused(what=f"evidence {event.request}", why=why))
         return
@@ -71,15 +71,16 @@ def on_evidence_collected(turn: Turn, event: EvidenceCollected) -> None:
         _ask_for_diagnosis(turn)
 
 
-def on_evidence_timer(turn: Turn, event: TimerFired) -> None:
-    """The evidence is late: judge what there is. The diagnosis is late: go on without it."""
-    kind, _, incident = event.key.partition(":")
-    if not _is_awaited(turn, incident):
-        return
-    if kind == "evidence" and turn.incident.asked:
+def on_evidence_timer(turn: Turn, incident: str, _due_at: float) -> None:
+    """The evidence is late: judge what there is."""
+    if _is_awaited(turn, incident) and turn.incident.asked:
         turn.set_incident(asked=Names())
         _ask_for_diagnosis(turn)
-    elif kind == "diagnosis":
+
+
+def on_diagnosis_timer(turn: Turn, incident: str, _due_at: float) -> None:
+    """The diagnosis is late: go on without it."""
+    if _is_awaited(turn, incident):
         _judge(turn)
 
 
@@ -104,10 +105,10 @@ def on_standstill_ended(turn: Turn, event: StandstillEnded) -> None:
         standstill.went_on(turn, event.lasted_s)
 
 
-def on_standstill_timer(turn: Turn, event: TimerFired, due_at: float) -> None:
+def on_standstill_timer(turn: Turn, incident: str, due_at: float) -> None:
     """The time that a standstill was given is over."""
     current = standstill.incident_of(turn)
-    if current is None or event.key != f"{standstill.TIMER}{current.id}":
+    if current is None or current.id != incident:
         return
     if standstill.is_late(turn, due_at):
         standstill.wait_again(turn)
@@ -172,7 +173,8 @@ def _ask_for_diagnosis(turn: Turn) -> None:
     world_size = turn.spec.world_size
     why = f"{incident}: the evidence is as complete as it gets"
     turn.do(Diagnose(generation=turn.state.generation, incident=incident, world_size=world_size, why=why))
-    turn.start_timer(f"diagnosis:{incident}", turn.policy.evidence_timeout_s, "the diagnosis has to come by then")
+    timer = Timer(TimerKind.DIAGNOSIS, incident)
+    turn.start_timer(timer, turn.policy.evidence_timeout_s, "the diagnosis has to come by then")
 
 
 def _act(turn: Turn) -> None:
@@ -213,7 +215,7 @@ def _let_run(turn: Turn, outcome: str, why: str) -> None:
         stop_generation(turn)  # a rank ended meanwhile: whatever the evidence says, this generation is over
         return
     turn.do(IncidentClosed(incident=turn.incident.id, outcome=outcome, why=why))
-    turn.set(incident=None, phase=Phase.RUNNING)
+    turn.enter(Phase.RUNNING, incident=None)
 
 
 def _is_awaited(turn: Turn, incident: str) -> bool:

@@ -6,12 +6,13 @@ from everstep.core.faults import faults
 from everstep.core.restore import persistence, racks
 from everstep.core.run.ending import finish_if_saved, give_up
 from everstep.core.run.forming import acquire, form_if_possible, ranks_of_slot
-from everstep.core.state.state import Member, Phase, Role
+from everstep.core.state.phases import Phase
+from everstep.core.state.state import Member, Role
+from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import EvictNode, Refused, ReleaseNode, SettleDoubt
 from everstep.model.events import NodeInDoubt, NodeJoined, NodeLost, NodeRefused, NodeSilent
 
-STANDBY_TIMER = "standby:again"
 STANDBY_AGAIN_S = 60.0
 """Between two attempts to get a standby that the engine could not give."""
 
@@ -93,10 +94,11 @@ def on_node_refused(turn: Turn, event: NodeRefused) -> None:
     else:
         turn.set(requests=turn.state.requests[1:])
         turn.do(Refused(what="another standby", why=event.why))
-        turn.start_timer(STANDBY_TIMER, STANDBY_AGAIN_S, "a standby is missing; the engine may have one by then")
+        why = "a standby is missing; the engine may have one by then"
+        turn.start_timer(Timer(TimerKind.STANDBY), STANDBY_AGAIN_S, why)
 
 
-def on_standby_timer(turn: Turn) -> None:
+def on_standby_timer(turn: Turn, _subject: str, _due_at: float) -> None:
     """Ask again for what was refused."""
     members = turn.state.members.values()
     coming = sum(member.role is Role.STANDBY for member in members) + len(turn.state.requests)

@@ -14,14 +14,16 @@ import msgspec
 from everstep.core.restore import trust
 from everstep.core.restore.holdings import floors, newest_checkpoint
 from everstep.core.state.frozenmap import Names
-from everstep.core.state.state import Ending, Persisting, Phase, State
+from everstep.core.state.phases import Phase
+from everstep.core.state.state import Ending, Persisting, State
+from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import Action, CommitCheckpoint, PersistSnapshot, Refused
-from everstep.model.events import CheckpointCommitted, ReplicasAgreed, SnapshotPersisted, TimerFired
+from everstep.model.events import CheckpointCommitted, ReplicasAgreed, SnapshotPersisted
 from everstep.model.facts import RankAccount
 
-NEXT_TIMER = "persist:next"
-LIMIT_TIMER = "persist:limit"
+NEXT_TIMER = TimerKind.PERSIST_NEXT
+LIMIT_TIMER = TimerKind.PERSIST_LIMIT
 
 MIN_LEAD_STEPS = 2
 LEAD_S = 1.0
@@ -56,16 +58,18 @@ def start_clock(turn: Turn) -> None:
     if turn.state.persist_at is None:
         turn.set(persist_at=turn.at + turn.spec.checkpoint_every_s)
     after_s = max(0.0, (turn.state.persist_at or 0.0) - turn.at)
-    turn.start_timer(NEXT_TIMER, after_s, "the next step is due in the persistent tier")
+    turn.start_timer(Timer(NEXT_TIMER), after_s, "the next step is due in the persistent tier")
 
 
-def on_timer(turn: Turn, event: TimerFired) -> None:
-    if event.key == NEXT_TIMER:
-        is_too_early = turn.state.phase is not Phase.RUNNING or not _begin_next(turn)
-        every_s = turn.spec.checkpoint_every_s
-        turn.set(persist_at=turn.at + (min(RETRY_S, every_s) if is_too_early else every_s))
-        start_clock(turn)
-    elif turn.state.persisting is not None:
+def on_next_timer(turn: Turn) -> None:
+    is_too_early = turn.state.phase is not Phase.RUNNING or not _begin_next(turn)
+    every_s = turn.spec.checkpoint_every_s
+    turn.set(persist_at=turn.at + (min(RETRY_S, every_s) if is_too_early else every_s))
+    start_clock(turn)
+
+
+def on_limit_timer(turn: Turn) -> None:
+    if turn.state.persisting is not None:
         missing = tuple(turn.state.persisting.missing) or (turn.state.persisting.committer,)
         limit_s = turn.state.persisting.limit_s
         _fail(turn, f"no answer of {', '.join(missing[:4])} within {limit_s:.0f} s")
@@ -147,7 +151,9 @@ def hurry(turn: Turn, by: float) -> None:
     if now is None or (due_at is not None and due_at <= by):
         return
     turn.set(persisting=msgspec.structs.replace(now, limit_s=max(0.0, by - turn.at - SLACK_S)))
-    turn.start_timer(LIMIT_TIMER, max(0.0, by - turn.at), f"step {now.step} has to be in the persistent tier by then")
+    turn.start_timer(
+        Timer(LIMIT_TIMER), max(0.0, by - turn.at), f"step {now.step} has to be in the persistent tier by then"
+    )
 
 
 def save_first(turn: Turn, end: Ending) -> bool:
@@ -168,7 +174,7 @@ def save_first(turn: Turn, end: Ending) -> bool:
             why = "no time is left of the notice (policy notice_s)"
             turn.do(Refused(what=f"write step {step} to the persistent tier", why=why))
             return False
-    turn.set(phase=Phase.SAVING, ending=end, waiting=Names())
+    turn.enter(Phase.SAVING, ending=end, waiting=Names())
     _begin(turn, step, limit_s, f"the last step before the end: {end.why}")
     return True
 
@@ -275,7 +281,7 @@ def _begin(turn: Turn, step: int, limit_s: float, why: str, *, only_mark: bool =
     )
     for action in pending_actions(turn.state, why):
         turn.do(action)
-    turn.start_timer(LIMIT_TIMER, limit_s + SLACK_S, f"step {step} has to be in the persistent tier by then")
+    turn.start_timer(Timer(LIMIT_TIMER), limit_s + SLACK_S, f"step {step} has to be in the persistent tier by then")
 
 
 def _fail(turn: Turn, why: str) -> None:
@@ -300,7 +306,7 @@ def _ask_to_commit(turn: Turn, why: str) -> None:
     if ending is not None and ending.save_by is not None:
         wait_s = min(wait_s, max(0.0, ending.save_by - turn.at))
     turn.set(persisting=msgspec.structs.replace(now, limit_s=max(0.0, wait_s - SLACK_S)))
-    turn.start_timer(LIMIT_TIMER, wait_s, f"step {now.step} has to be committed by then")
+    turn.start_timer(Timer(LIMIT_TIMER), wait_s, f"step {now.step} has to be committed by then")
 
 
 def _note_uncommitted(turn: Turn) -> None:
@@ -314,7 +320,7 @@ def _note_uncommitted(turn: Turn) -> None:
 
 def _end(turn: Turn) -> None:
     turn.set(persisting=None)
-    turn.drop_timer(LIMIT_TIMER)
+    turn.drop_timer(Timer(LIMIT_TIMER))
 
 
 def _last_step(turn: Turn) -> tuple[int | None, str]:

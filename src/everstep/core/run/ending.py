@@ -6,13 +6,12 @@ import msgspec
 from everstep.core.restore import persistence
 from everstep.core.run import standstill
 from everstep.core.state.frozenmap import Names
-from everstep.core.state.state import Ending, Phase
+from everstep.core.state.phases import ALIVE, Phase
+from everstep.core.state.state import Ending
 from everstep.core.state.turn import Turn
 from everstep.errors import EXIT_GAVE_UP, EXIT_NOT_ALLOWED_TO_ACT
 from everstep.model.actions import Finish, IncidentClosed, StopWorkers
-from everstep.model.events import CheckpointCommitted, SnapshotPersisted, StopRequested, TimerFired
-
-_WORKERS_MAY_LIVE = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING)
+from everstep.model.events import CheckpointCommitted, SnapshotPersisted, StopRequested
 
 
 def on_stop_requested(turn: Turn, event: StopRequested) -> None:
@@ -31,10 +30,10 @@ def stop_with(turn: Turn, ending: Ending) -> None:
         turn.set(ending=_hurried(turn.state.ending, ending))
         return
     nodes = turn.state.active_nodes
-    if turn.state.phase not in _WORKERS_MAY_LIVE or not nodes:
+    if turn.state.phase not in ALIVE or not nodes:
         finish(turn, ending)
         return
-    turn.set(phase=Phase.STOPPING, waiting=Names(nodes), ending=ending)
+    turn.enter(Phase.STOPPING, waiting=Names(nodes), ending=ending)
     for node in nodes:
         turn.do(
             StopWorkers(
@@ -104,8 +103,13 @@ def on_checkpoint_committed(turn: Turn, event: CheckpointCommitted) -> None:
     finish_if_saved(turn)
 
 
-def on_persist_timer(turn: Turn, event: TimerFired) -> None:
-    persistence.on_timer(turn, event)
+def on_persist_next_timer(turn: Turn, _subject: str, _due_at: float) -> None:
+    persistence.on_next_timer(turn)
+    finish_if_saved(turn)
+
+
+def on_persist_limit_timer(turn: Turn, _subject: str, _due_at: float) -> None:
+    persistence.on_limit_timer(turn)
     finish_if_saved(turn)
 
 
@@ -126,7 +130,7 @@ def _finish_now(turn: Turn, ending: Ending) -> None:
     if turn.state.incident is not None:
         _close_incident(turn, "stopped" if ending.outcome == "stopped" else "gave-up", ending.why)
     turn.drop_timers()
-    turn.set(phase=Phase.OVER, ending=ending, waiting=Names(), persisting=None)
+    turn.enter(Phase.OVER, ending=ending, waiting=Names(), persisting=None)
     turn.do(Finish(outcome=ending.outcome, exit_code=ending.exit_code, why=ending.why))
 
 

@@ -3,8 +3,10 @@
 from everstep.core.restore import holdings, restoring, trust
 from everstep.core.run import ending, updates
 from everstep.core.state.frozenmap import FrozenMap, Names
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Formation, Phase, State
+from everstep.core.state.state import Formation, State
+from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.core.state.worker import Worker
 from everstep.model.actions import NOT_TRUSTED, AcquireNode, IncidentClosed, OpenStore, Refused, StartWorkers
@@ -15,7 +17,7 @@ from everstep.model.spec import Launch
 
 def on_run_started(turn: Turn, event: RunStarted) -> None:
     spec = event.spec
-    turn.set(run=event.run, spec=spec, phase=Phase.GATHERING)
+    turn.enter(Phase.GATHERING, run=event.run, spec=spec)
     turn.empty_slots()
     ask_for_store(turn, 0)
     for slot in range(spec.num_slots):
@@ -37,8 +39,9 @@ def on_run_reopened(turn: Turn, event: RunReopened) -> None:
     turn.drop_timers()
     turn.begin_workers(())
     turn.empty_slots()
-    turn.set(
-        phase=Phase.GATHERING,
+    turn.enter(
+        Phase.GATHERING,
+        is_reopened=True,
         attempt=event.attempt,
         members=FrozenMap(),
         requests=(),
@@ -95,7 +98,9 @@ def acquire(turn: Turn, why: str, *, is_urgent: bool = True) -> None:
     request = f"r{number}"
     turn.set(num_requests=number, requests=(*turn.state.requests, request))
     turn.do(AcquireNode(request=request, is_urgent=is_urgent, why=why))
-    turn.start_timer(f"node:{request}", turn.policy.node_timeout_s, f"the engine has not given {request} in time")
+    turn.start_timer(
+        Timer(TimerKind.NODE, request), turn.policy.node_timeout_s, f"the engine has not given {request} in time"
+    )
 
 
 def ask_for_store(turn: Turn, generation: int) -> None:
@@ -104,6 +109,12 @@ def ask_for_store(turn: Turn, generation: int) -> None:
         return
     turn.set(store_asked=generation)
     turn.do(OpenStore(generation=generation, why=f"generation {generation} gets a store of its own, at the same port"))
+
+
+def on_node_timer(turn: Turn, request: str, _due_at: float) -> None:
+    if request in turn.state.requests and turn.state.num_vacant:
+        why = f"no node came within {turn.policy.node_timeout_s:g} s for an empty slot (policy node_timeout_s)"
+        ending.give_up(turn, why)
 
 
 def form_if_possible(turn: Turn) -> None:
@@ -133,7 +144,7 @@ def form_if_possible(turn: Turn) -> None:
         why=choice.why,
         version=version,
     )
-    turn.set(generation=coming, phase=Phase.FORMING, formation=formation)
+    turn.enter(Phase.FORMING, generation=coming, formation=formation)
     turn.begin_workers(
         Worker(rank=rank, node=node)
         for slot, node in enumerate(state.slots)
@@ -148,7 +159,7 @@ def form_if_possible(turn: Turn) -> None:
         turn.do(trusted)
     if turn.spec.launch is not Launch.COMMAND:
         limit_s = start_limit_s(turn.state, turn.policy)
-        turn.start_timer(f"start:{coming}", limit_s, "every rank must have started by then")
+        turn.start_timer(Timer.of_generation(TimerKind.START, coming), limit_s, "every rank must have started by then")
 
 
 def start_actions(turn: Turn) -> list[StartWorkers]:

@@ -5,19 +5,17 @@ import msgspec
 from everstep.analyzer.base.words import ranks_text, verb
 from everstep.analyzer.standing import Left
 from everstep.core.restore import backups, persistence
-from everstep.core.state.state import Phase
+from everstep.core.state.phases import Phase
+from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import IncidentClosed, Refused
-from everstep.model.events import MarksReported, ProgressReported, TimerFired, WorkersStarted
+from everstep.model.events import MarksReported, ProgressReported, WorkersStarted
 from everstep.model.spec import Launch
-
-TIMER = "recovered:"
 
 LEAST_PROOF_S = 2.0
 LONGEST_PROOF_S = 60.0
 """How long a generation without known steps has to live before it counts as recovered."""
 
-LATE_TIMER = "late:"
 LATE_S = 30.0
 """After the first rank called init_process_group: imports and downloads of the others differ by seconds."""
 
@@ -51,7 +49,7 @@ def _matters(turn: Turn) -> bool:
 def _on_through(turn: Turn, through_at: float) -> None:
     """Every rank is where it can train (or trains)."""
     if turn.state.phase is Phase.FORMING:
-        turn.set(phase=Phase.RUNNING)
+        turn.enter(Phase.RUNNING)
         backups.place_once(turn)
         persistence.start_clock(turn)
     if turn.state.phase is not Phase.RUNNING or turn.state.incident is None or not turn.incident.restarted:
@@ -64,24 +62,23 @@ def _on_through(turn: Turn, through_at: float) -> None:
 
 def _wait_and_see(turn: Turn, through_at: float) -> None:
     """A program that tells of no steps has recovered once it lives longer than the generation that failed."""
-    key = f"{TIMER}{turn.state.generation}"
-    if key in turn.state.timers:
+    timer = Timer.of_generation(TimerKind.RECOVERED, turn.state.generation)
+    if turn.has_timer(timer):
         return
     turn.set_incident(through_at=through_at)
     after_s = min(LONGEST_PROOF_S, max(LEAST_PROOF_S, 1.1 * turn.incident.lived_s))
-    turn.start_timer(key, after_s, "no steps are known: it has recovered if it lives longer than before")
+    turn.start_timer(timer, after_s, "no steps are known: it has recovered if it lives longer than before")
 
 
-def on_timer(turn: Turn, event: TimerFired) -> None:
+def on_recovered_timer(turn: Turn, generation: str, _due_at: float) -> None:
     """It has lived long enough, and no step was seen meanwhile that would tell more."""
-    is_current = event.key == f"{TIMER}{turn.state.generation}" and turn.state.phase is Phase.RUNNING
-    if is_current and not turn.state.has_stepped:
+    if turn.is_current(generation) and turn.state.phase is Phase.RUNNING and not turn.state.has_stepped:
         _close_unseen(turn)
 
 
 def note_success(turn: Turn) -> None:
     """Every rank has ended with success: nothing more has to be seen."""
-    if f"{TIMER}{turn.state.generation}" in turn.state.timers:
+    if turn.has_timer(Timer.of_generation(TimerKind.RECOVERED, turn.state.generation)):
         _close_unseen(turn)
 
 
@@ -150,17 +147,20 @@ def note_best_step(turn: Turn) -> None:
 
 
 def _watch_rendezvous(turn: Turn) -> None:
-    key = f"rendezvous:{turn.state.generation}"
-    if key in turn.state.timers or turn.state.phase not in (Phase.FORMING, Phase.RUNNING):
+    timer = Timer.of_generation(TimerKind.RENDEZVOUS, turn.state.generation)
+    if turn.has_timer(timer) or turn.state.phase not in (Phase.FORMING, Phase.RUNNING):
         return
     if turn.state.tally.in_rendezvous:
-        turn.start_timer(key, turn.policy.rendezvous_timeout_s, "every rank must be out of init_process_group by then")
-        soon = f"{LATE_TIMER}{turn.state.generation}"
+        why = "every rank must be out of init_process_group by then"
+        turn.start_timer(timer, turn.policy.rendezvous_timeout_s, why)
+        soon = Timer.of_generation(TimerKind.LATE, turn.state.generation)
         turn.start_timer(soon, min(LATE_S, turn.policy.rendezvous_timeout_s), "whoever is not there by then is named")
 
 
-def say_who_is_late(turn: Turn) -> None:
+def on_late_timer(turn: Turn, generation: str, _due_at: float) -> None:
     """Some wait in init_process_group for ranks that have not called it: said long before anything is done."""
+    if not turn.is_current(generation):
+        return
     accounts = {w.rank: w.account for w in turn.state.workers.values() if w.exit is None}
     waiting = [r for r, a in accounts.items() if a and a.rendezvous_begun_at and not a.rendezvous_done_at]
     late = [r for r, a in accounts.items() if a is None or a.rendezvous_begun_at is None]

@@ -7,14 +7,15 @@ over, when somebody does not want to wait, or with whatever else ends the genera
 import msgspec
 
 from everstep.core.run.patience import Patience, key_of
+from everstep.core.state.phases import Phase
 from everstep.core.state.place import Place
-from everstep.core.state.state import Incident, Phase, Standstill
+from everstep.core.state.state import Incident, Standstill
+from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import Concluded, IncidentClosed
 from everstep.model.spec import Mode
 from everstep.model.verdict import Certainty, Decision, Refusal, Verdict
 
-TIMER = "act:"
 RULE = "wait"
 
 LATE_S = 10.0
@@ -31,9 +32,9 @@ def begin(turn: Turn, verdict: Verdict, patience: Patience) -> None:
     turn.set_incident(verdict=verdict, decision=decision)
     turn.do(Concluded(incident=incident.id, verdict=verdict, decision=decision, why=decision.why))
     standing = Standstill(incident=turn.incident, since=since, act_at=act_at, place=key_of(verdict), step=step_of(turn))
-    turn.set(incident=None, standstill=standing, phase=Phase.RUNNING)
+    turn.enter(Phase.RUNNING, incident=None, standstill=standing)
     if act_at is not None:
-        turn.start_timer(f"{TIMER}{incident.id}", act_at - turn.at, decision.why)
+        turn.start_timer(Timer(TimerKind.ACT, incident.id), act_at - turn.at, decision.why)
 
 
 def _decision(turn: Turn, verdict: Verdict, patience: Patience, act_at: float | None) -> Decision:
@@ -63,7 +64,7 @@ def close(turn: Turn, outcome: str, why: str) -> None:
     standing = turn.state.standstill
     if standing is None:
         return
-    turn.drop_timer(f"{TIMER}{standing.incident.id}")
+    turn.drop_timer(Timer(TimerKind.ACT, standing.incident.id))
     turn.set(standstill=None)
     turn.do(IncidentClosed(incident=standing.incident.id, outcome=outcome, why=why))
 
@@ -82,7 +83,7 @@ def take_up(turn: Turn) -> None:
     """Its time is over: the incident is the current one again, to be acted on."""
     standing = turn.state.standstill
     assert standing is not None
-    turn.drop_timer(f"{TIMER}{standing.incident.id}")
+    turn.drop_timer(Timer(TimerKind.ACT, standing.incident.id))
     turn.set(standstill=None, incident=standing.incident)
 
 
@@ -98,7 +99,7 @@ def wait_again(turn: Turn) -> None:
     left_s = max(LATE_S, standing.act_at - standing.since)
     turn.set(standstill=msgspec.structs.replace(standing, act_at=turn.at + left_s, since=turn.at))
     why = "nobody looked while its time passed (the machine slept, or the controller was gone): it begins again"
-    turn.start_timer(f"{TIMER}{standing.incident.id}", left_s, why)
+    turn.start_timer(Timer(TimerKind.ACT, standing.incident.id), left_s, why)
 
 
 def note_acted_on(turn: Turn, verdict: Verdict) -> None:

@@ -9,16 +9,15 @@ import msgspec
 
 from everstep.core.run.progress import completed_step
 from everstep.core.state.frozenmap import Names
-from everstep.core.state.state import Candidate, Phase, Role, State
+from everstep.core.state.phases import Phase
+from everstep.core.state.state import Candidate, Role, State
+from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import Refused, StopWorkers, UpdateConcluded, ValidateUpdate
-from everstep.model.events import TimerFired, UpdateRequested, UpdateValidated
+from everstep.model.events import UpdateRequested, UpdateValidated
 from everstep.model.spec import Launch
 from everstep.model.verdict import Blame, Verdict
 from everstep.model.versions import FIRST, Stage, Version
-
-TIMER = "update:"
-"""Prefix of the timers of this module; they outlive generations."""
 
 CHECK_LIMIT_S = 120.0
 """From ValidateUpdate to its answer. A first import of torch on a cold disk is within it."""
@@ -46,7 +45,7 @@ def on_update_validated(turn: Turn, event: UpdateValidated) -> None:
     candidate = find(turn.state, event.version)
     if candidate is None or candidate.stage is not Stage.CHECKING:
         return
-    turn.drop_timer(f"{TIMER}check:{event.version}")
+    turn.drop_timer(Timer(TimerKind.UPDATE_CHECK, event.version))
     if not event.is_good:
         _conclude(turn, event.version, Stage.REFUSED, event.why)
         return
@@ -57,13 +56,13 @@ def on_update_validated(turn: Turn, event: UpdateValidated) -> None:
     _conclude(turn, event.version, Stage.WAITING, f"{event.why}; it is started {when}")
     due_s = candidate.version.at + turn.policy.update_after_s - turn.at
     if not candidate.version.is_urgent and due_s > 0.0:
-        turn.start_timer(f"{TIMER}due:{event.version}", due_s, f"{event.version} waits for an interruption no longer")
+        why = f"{event.version} waits for an interruption no longer"
+        turn.start_timer(Timer(TimerKind.UPDATE_DUE, event.version), due_s, why)
 
 
-def on_update_timer(turn: Turn, event: TimerFired) -> None:
-    _, kind, version = event.key.split(":", 2)
+def on_check_timer(turn: Turn, version: str, _due_at: float) -> None:
     candidate = find(turn.state, version)
-    if kind == "check" and candidate is not None and candidate.stage is Stage.CHECKING:
+    if candidate is not None and candidate.stage is Stage.CHECKING:
         why = f"{candidate.checked_on or 'no node'} has not said within {CHECK_LIMIT_S:g} s whether it can start"
         _conclude(turn, version, Stage.REFUSED, why)
 
@@ -210,7 +209,8 @@ def _have_checked(turn: Turn, candidate: Candidate) -> None:
     version = candidate.version
     _replace(turn, msgspec.structs.replace(candidate, checked_on=chosen.node))
     turn.do(check_action(turn.state, version, chosen.node, f"{version.id} must be able to start before it may"))
-    turn.start_timer(f"{TIMER}check:{version.id}", CHECK_LIMIT_S, f"{chosen.node} has to say whether it can start")
+    why = f"{chosen.node} has to say whether it can start"
+    turn.start_timer(Timer(TimerKind.UPDATE_CHECK, version.id), CHECK_LIMIT_S, why)
 
 
 def check_action(state: State, version: Version, node: str, why: str) -> ValidateUpdate:
@@ -231,7 +231,7 @@ def _interrupt(turn: Turn, version: Version) -> None:
     nodes = state.active_nodes
     if state.phase not in (Phase.FORMING, Phase.RUNNING) or state.ending is not None or not nodes:
         return
-    turn.set(phase=Phase.STOPPING, waiting=Names(nodes), updating=version.id)
+    turn.enter(Phase.STOPPING, waiting=Names(nodes), updating=version.id)
     why = f"{version.id} is {'urgent' if version.is_urgent else 'due'}: all ranks end, and start again with it"
     for node in nodes:
         turn.do(

@@ -8,6 +8,7 @@ from everstep.analyzer.exits import FaultFacts
 from everstep.analyzer.numbers.alerts import SeenAlert
 from everstep.core.state.course import Course, Examination, FruitlessRestarts
 from everstep.core.state.frozenmap import FrozenMap, Names
+from everstep.core.state.phases import Phase
 from everstep.core.state.place import Place
 from everstep.core.state.tally import Tally
 from everstep.core.state.worker import Worker
@@ -15,19 +16,6 @@ from everstep.model.facts import Checkpoint, Exit, Fetch, Held, RankGroup
 from everstep.model.spec import RunSpec
 from everstep.model.verdict import Decision, Verdict
 from everstep.model.versions import FIRST, Stage, Version
-
-
-class Phase(enum.StrEnum):
-    NEW = "new"  # no RunStarted yet
-    GATHERING = "gathering"  # waiting for nodes or for the store of the next generation
-    FORMING = "forming"  # workers are being started; not every rank is through yet
-    RUNNING = "running"  # every rank of this generation is through rendezvous, or has stepped
-    SETTLING = "settling"  # a fault is known and its culprit is not: a later exit, or the evidence of a hang, will tell
-    STOPPING = "stopping"  # waiting for nodes to end the generation's workers
-    EXAMINING = "examining"  # workers have ended and no machine is to blame: all are examined before the restart
-    PROPOSING = "proposing"  # mode advise: waiting for approval
-    SAVING = "saving"  # workers have ended, and so will the run: the last step goes to the persistent tier first
-    OVER = "over"  # terminal
 
 
 class Role(enum.StrEnum):
@@ -243,6 +231,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     proposed_version: str = ""  # PROPOSING: the version that is gone back to, if that is approved
     timers: FrozenMap[str, float] = FrozenMap()
     stale: int = 0  # messages of older generations dropped
+    unlisted: str = ""  # the last change of phase that is not in the table: a bug of ours, which ends no run
 
     @classmethod
     def initial(cls) -> "State":

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from everstep.core.state.state import Phase, State
+from everstep.core.state.phases import Phase
+from everstep.core.state.state import State
 from everstep.core.state.tally import completed_of
+from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.worker import Worker
 from everstep.model.events import ProgressReported
 from everstep.model.facts import RankAccount
@@ -37,7 +39,9 @@ def _is_calm(state: State) -> bool:
     """Whether nothing but the ranks themselves is under way: see `step`, and what it asks after every event."""
     if state.phase is not Phase.RUNNING or state.incident is not None or not state.has_stepped:
         return False
-    is_watched = not state.tally.in_rendezvous or f"rendezvous:{state.generation}" in state.timers
+    is_watched = (
+        not state.tally.in_rendezvous or Timer.of_generation(TimerKind.RENDEZVOUS, state.generation).key in state.timers
+    )
     is_quiet = not state.unjudged and not state.deferred
     return is_watched and is_quiet and all(candidate.stage not in _OPEN for candidate in state.candidates)
 

@@ -3,15 +3,17 @@
 What is derived from something else in the state (the tally of workers, the vacant slots) changes here, and with it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import msgspec
 
 from everstep.core.state.frozenmap import FrozenMap
+from everstep.core.state.phases import Phase, is_legal
 from everstep.core.state.policy import Policy
 from everstep.core.state.state import Incident, Member, State
 from everstep.core.state.tally import Tally
+from everstep.core.state.timers import Timer, TimerKind, timer_of
 from everstep.core.state.worker import Worker
 from everstep.model.actions import Action, SetTimer
 from everstep.model.facts import RankAccount
@@ -37,6 +39,17 @@ class Turn:
 
     def set(self, **changes: Any) -> None:  # noqa: ANN401  (fields of State; msgspec checks the names)
         self.state = msgspec.structs.replace(self.state, **changes)
+
+    def enter(self, phase: Phase, *, is_reopened: bool = False, **changes: Any) -> None:  # noqa: ANN401
+        """Go to this phase, with what else changes at that moment. The only way to change the phase.
+
+        An edge that the table does not list is noted (`core.check` fails on it) and taken all the same: to stop here
+        would leave the run in a phase that nothing leads out of.
+        """
+        before = self.state.phase
+        if not is_legal(before, phase, is_reopened=is_reopened):
+            self.set(unlisted=f"{before} to {phase}")
+        self.set(phase=phase, **changes)
 
     def set_incident(self, **changes: Any) -> None:  # noqa: ANN401
         self.set(incident=msgspec.structs.replace(self.incident, **changes))
@@ -86,17 +99,30 @@ class Turn:
     def do(self, action: Action) -> None:
         self.actions.append(action)
 
-    def start_timer(self, key: str, after_s: float, why: str) -> None:
+    def start_timer(self, timer: Timer, after_s: float, why: str) -> None:
         due_at = self.at + after_s
-        self.set(timers=self.state.timers.updated({key: due_at}))
-        self.do(SetTimer(key=key, due_at=due_at, why=why))
+        self.set(timers=self.state.timers.updated({timer.key: due_at}))
+        self.do(SetTimer(key=timer.key, due_at=due_at, why=why))
 
-    def drop_timer(self, key: str) -> None:
+    def has_timer(self, timer: Timer) -> bool:
+        return timer.key in self.state.timers
+
+    def drop_timer(self, timer: Timer) -> None:
         """Forget it; if it is still set in the shell, it fires into nothing."""
-        self.set(timers=self.state.timers.without(key))
+        self.set(timers=self.state.timers.without(timer.key))
 
-    def drop_timers(self) -> None:
-        self.set(timers=FrozenMap())
+    def is_current(self, generation: str) -> bool:
+        """Whether a timer of this generation is about the one that is there now."""
+        return generation == str(self.state.generation)
+
+    def drop_timers(self, but: Container[TimerKind] = ()) -> None:
+        """All of them, but those of these kinds."""
+        kept = {}
+        for key, due_at in self.state.timers.items():
+            timer = timer_of(key)
+            if timer is not None and timer.kind in but:
+                kept[key] = due_at
+        self.set(timers=FrozenMap(kept))
 
     def workers_of(self, node: str) -> list[Worker]:
         """Of a node that holds a slot, what runs there of this generation; of any other node nothing."""

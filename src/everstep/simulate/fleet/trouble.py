@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from everstep.core.state.state import Phase
+from everstep.core.state.phases import ALIVE, Phase
 from everstep.simulate.fleet.faults import Sign, Stays
 from everstep.simulate.fleet.machines import Fault
 from everstep.simulate.fleet.setup import Strike
@@ -17,7 +17,6 @@ from everstep.simulate.fleet.signs import exit_event, first_event
 if TYPE_CHECKING:
     from everstep.simulate.fleet.world import World
 
-ALIVE = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING)
 _DIES_AFTER_S = 1.0
 """From a machine's alert to the end of its ranks, if it was left in place."""
 

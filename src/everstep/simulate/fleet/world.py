@@ -14,7 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from everstep.core.state.state import Phase, State
+from everstep.core.state.phases import ALIVE, Phase
+from everstep.core.state.state import State
 from everstep.core.step import step
 from everstep.model import actions, events
 from everstep.model.actions import Action
@@ -30,7 +31,7 @@ from everstep.simulate.fleet.pace import Pace
 from everstep.simulate.fleet.setup import Setup
 from everstep.simulate.fleet.signs import hang_verdict
 from everstep.simulate.fleet.striking import draw_strikes
-from everstep.simulate.fleet.trouble import ALIVE, Trouble
+from everstep.simulate.fleet.trouble import Trouble
 
 EPOCH = 1_700_000_000.0
 

@@ -1,0 +1,50 @@
+"""Timers: each kind has a handler, a key that journals keep for ever, and a way back from the key."""
+
+import pytest
+
+from everstep.core.state.policy import Policy
+from everstep.core.state.state import State
+from everstep.core.state.timers import LASTING, MEANINGS, Timer, TimerKind, timer_of
+from everstep.core.state.turn import Turn
+from everstep.core.step import TIMER_HANDLERS
+
+KEYS = {
+    "node:a3", "standby:again", "backoff:4", "start:4", "rendezvous:4", "late:4", "recovered:4", "settle:4",
+    "evidence:i2", "diagnosis:i2", "act:i2", "evict:i2", "exam:i2/1", "approval:i2", "update:check:v1", "update:due:v1",
+    "persist:next", "persist:limit",
+}  # fmt: skip
+"""As they are in journals."""
+
+
+def test_every_kind_has_a_handler_and_a_meaning() -> None:
+    assert set(TIMER_HANDLERS) == set(MEANINGS) == set(TimerKind)
+
+
+@pytest.mark.parametrize("key", sorted(KEYS))
+def test_keys_of_journals_lead_to_their_timer_and_back(key: str) -> None:
+    timer = timer_of(key)
+    assert timer is not None
+    assert timer.key == key
+
+
+def test_every_kind_is_among_those_keys() -> None:
+    assert {timer.kind for key in KEYS if (timer := timer_of(key)) is not None} == set(TimerKind)
+
+
+@pytest.mark.parametrize("key", ["", ":", "settle4", "settler:4", "persist", "update:", "no such:4"])
+def test_other_keys_lead_to_none(key: str) -> None:
+    assert timer_of(key) is None
+
+
+@pytest.mark.parametrize("kind", TimerKind)
+@pytest.mark.parametrize("subject", ["", "7", "i2/1", "v1:x", "update:check"])
+def test_a_subject_may_hold_anything(kind: TimerKind, subject: str) -> None:
+    assert timer_of(Timer(kind, subject).key) == Timer(kind, subject)
+
+
+def test_only_lasting_timers_outlive_a_generation() -> None:
+    turn = Turn(State(), Policy(), at=0.0)
+    for kind in TimerKind:
+        turn.start_timer(Timer(kind, "1"), 5.0, "a test")
+    turn.drop_timers(but=LASTING)
+    assert set(turn.state.timers) == {Timer(kind, "1").key for kind in LASTING}
