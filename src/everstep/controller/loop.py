@@ -6,6 +6,7 @@ question about the state. Run by `controller.__main__`.
 """
 
 import asyncio
+import dataclasses
 import logging
 import os
 import signal
@@ -19,6 +20,7 @@ from everstep.controller.detectors.together import Watches
 from everstep.controller.diagnosing import diagnose_folder
 from everstep.controller.peers.gate import Gate
 from everstep.controller.peers.peers import Input, Peer, Peers
+from everstep.controller.record.bare import bare
 from everstep.controller.record.drafting import Drafting, needs_no_progress
 from everstep.controller.record.ledger import Drafted, Ledger
 from everstep.controller.record.poison import Poison
@@ -229,12 +231,21 @@ class Controller:
     ) -> list[tuple[Input, Drafted]]:
         """One of them cannot be written (a time that is NaN): find it, leave it out, decide the rest anew."""
         if len(taken) == 1:
-            log.warning("%s cannot be recorded and is ignored: %s", type(taken[0][0].event).__name__, error)
-            self._put_aside(taken[0][0], "garbage")
+            await self._record_bare(taken[0][0], error)
             return []
         for item, _ in taken:
             await self._handle([item])
         return []
+
+    async def _record_bare(self, item: Input, error: ValueError) -> None:
+        """An end of which the explanation cannot be written is recorded without it; everything else is left out."""
+        name, kept = type(item.event).__name__, bare(item.event, time.time())
+        if kept is None or kept == item.event:
+            log.warning("%s cannot be recorded and is ignored: %s", name, error)
+            self._put_aside(item, "garbage")
+            return
+        log.warning("%s cannot be recorded as it came: %s. Recorded without its explanation", name, error)
+        await self._handle([dataclasses.replace(item, event=kept)])
 
     def _execute_all(self, record: Record) -> None:
         for index, action in enumerate(record.actions):

@@ -6,6 +6,7 @@ standard library: it is imported inside the user's training process.
 
 import array
 import json
+import os
 import socket
 import struct
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 _LENGTH = struct.Struct("<I")
 MAX_FRAME_BYTES = 64 << 20  # an assignment carries an environment; far above any real one
 MAX_FDS = 250
+"""Of one frame; the kernel passes no more with one message."""
 
 Frame = dict[str, Any]
 
@@ -64,9 +66,10 @@ def recv(sock: socket.socket) -> tuple[Frame, list[int]] | None:
 
 
 class FrameReader:
-    """Cuts a byte stream into frames. Feed it what arrived, take frames until None."""
+    """Cuts a byte stream into frames. Feed it what arrived, take frames until None. After a FrameError close it."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._data = bytearray()
         self._fds: list[int] = []
 
@@ -78,8 +81,16 @@ class FrameReader:
         return self._frame_bytes() - len(self._data)
 
     def feed(self, data: bytes, fds: list[int] | None = None) -> None:
+        """Raises FrameError for more descriptors than a frame can have: a byte at a time, each could bring its own."""
         self._data += data
         self._fds += fds or []
+        if len(self._fds) > MAX_FDS:
+            raise FrameError(f"more than {MAX_FDS} descriptors for one frame")
+
+    def close(self) -> None:
+        """Close the descriptors of a frame that did not come whole."""
+        while self._fds:
+            os.close(self._fds.pop())
 
     def next(self) -> tuple[Frame, list[int]] | None:
         if len(self._data) < _LENGTH.size or len(self._data) < self._frame_bytes():
@@ -97,6 +108,6 @@ class FrameReader:
 
     def _frame_bytes(self) -> int:
         (length,) = _LENGTH.unpack_from(self._data)
-        if length > MAX_FRAME_BYTES:
-            raise FrameError(f"frame of {length} bytes; at most {MAX_FRAME_BYTES}")
+        if length > self._max_bytes:
+            raise FrameError(f"frame of {length} bytes; at most {self._max_bytes}")
         return int(_LENGTH.size + length)

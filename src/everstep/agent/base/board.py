@@ -2,8 +2,13 @@
 
 Layout and the worker's side are in `worker/base/board.py`. Reading never waits for anybody: the values are as old
 as the worker's last store, which also holds for a worker that was killed.
+
+Ranks write here, so anything may be in it. Whose a line is and when that process was started, the agent knows itself.
+A time in the future, a negative count, NaN: unknown.
 """
 
+import fcntl
+import math
 import mmap
 import os
 import time
@@ -11,17 +16,24 @@ import time
 from everstep.model.facts import RankAccount
 from everstep.worker.base.board import LINE_BYTES, NAN, UNKNOWN, FloatCell, IntCell, Phase
 
+_CLOCK_S = 5.0
+"""A clock that is set back by more makes the times that were written before unknown."""
+
 
 class Board:
     """One memfd for all local ranks of this agent."""
 
     def __init__(self, num_lines: int) -> None:
-        self.fd = os.memfd_create("everstep-board", os.MFD_CLOEXEC)
+        self.fd = os.memfd_create("everstep-board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, num_lines * LINE_BYTES)
+        # A rank that cuts it would end the agent with SIGBUS.
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._map = mmap.mmap(self.fd, num_lines * LINE_BYTES)
         self._ints = memoryview(self._map).cast("q")
         self._floats = memoryview(self._map).cast("d")
         self.num_lines = num_lines
+        self._ranks = [UNKNOWN] * num_lines
+        self._spawned_at = [0.0] * num_lines
 
     def reset(self, line: int, *, rank: int, generation: int, spawned_at: float | None = None) -> None:
         """Make the line ready for a new worker. Only while no worker has it."""
@@ -36,7 +48,9 @@ class Board:
             self._floats[base + seconds] = 0.0
         self._ints[base + IntCell.RANK] = rank
         self._ints[base + IntCell.GENERATION] = generation
-        self._floats[base + FloatCell.SPAWNED_AT] = time.time() if spawned_at is None else spawned_at
+        self._ranks[line] = rank
+        self._spawned_at[line] = time.time() if spawned_at is None else spawned_at
+        self._floats[base + FloatCell.SPAWNED_AT] = self._spawned_at[line]
 
     def set_entered(self, line: int) -> None:
         """The program runs. Before the worker writes anything itself."""
@@ -47,18 +61,18 @@ class Board:
     def account(self, line: int, *, ended_at: float | None = None) -> RankAccount:
         """What the line says now."""
         return RankAccount(
-            rank=self._ints[line * LINE_BYTES // 8 + IntCell.RANK],
-            spawned_at=self._float(line, FloatCell.SPAWNED_AT) or 0.0,
-            entered_at=self._float(line, FloatCell.ENTERED_AT),
-            rendezvous_begun_at=self._float(line, FloatCell.RENDEZVOUS_BEGUN_AT),
-            rendezvous_done_at=self._float(line, FloatCell.RENDEZVOUS_DONE_AT),
-            restore_s=self._float(line, FloatCell.RESTORE_S) or 0.0,
-            loop_at=self._float(line, FloatCell.LOOP_AT),
+            rank=self._ranks[line],
+            spawned_at=self._spawned_at[line],
+            entered_at=self._time(line, FloatCell.ENTERED_AT),
+            rendezvous_begun_at=self._time(line, FloatCell.RENDEZVOUS_BEGUN_AT),
+            rendezvous_done_at=self._time(line, FloatCell.RENDEZVOUS_DONE_AT),
+            restore_s=self._seconds(line, FloatCell.RESTORE_S) or 0.0,
+            loop_at=self._time(line, FloatCell.LOOP_AT),
             first_step=self._int(line, IntCell.FIRST_STEP),
             last_step=self._int(line, IntCell.LAST_STEP),
-            first_step_at=self._float(line, FloatCell.FIRST_STEP_AT),
-            last_step_at=self._float(line, FloatCell.LAST_STEP_AT),
-            stall_s=self._float(line, FloatCell.STALL_S) or 0.0,
+            first_step_at=self._time(line, FloatCell.FIRST_STEP_AT),
+            last_step_at=self._time(line, FloatCell.LAST_STEP_AT),
+            stall_s=self._seconds(line, FloatCell.STALL_S) or 0.0,
             published_step=self._int(line, IntCell.PUBLISHED_STEP),
             ended_at=ended_at,
             counts_own_steps=self._int(line, IntCell.COUNTS_OWN_STEPS) == 1,
@@ -69,7 +83,7 @@ class Board:
 
     def communication(self, line: int) -> tuple[float | None, float | None]:
         """When the groups' sequence numbers last moved, and when somebody last looked."""
-        return self._float(line, FloatCell.COMM_MOVED_AT), self._float(line, FloatCell.COMM_LOOKED_AT)
+        return self._time(line, FloatCell.COMM_MOVED_AT), self._time(line, FloatCell.COMM_LOOKED_AT)
 
     def activity(self, line: int) -> int:
         """What the program or a hook says that the rank does: `worker.base.board.Activity`."""
@@ -81,11 +95,15 @@ class Board:
 
     def durations(self, line: int) -> tuple[float | None, float | None]:
         """How long the last evaluation and the last save took."""
-        return self._float(line, FloatCell.EVALUATION_S), self._float(line, FloatCell.CHECKPOINT_S)
+        return self._seconds(line, FloatCell.EVALUATION_S), self._seconds(line, FloatCell.CHECKPOINT_S)
 
     def loads(self, line: int) -> tuple[float | None, float | None, float | None]:
         """Seconds waited for data, seconds in the garbage collector, work done; cumulative, None is not measured."""
-        return self._float(line, FloatCell.DATA_S), self._float(line, FloatCell.GC_S), self._float(line, FloatCell.WORK)
+        return (
+            self._seconds(line, FloatCell.DATA_S),
+            self._seconds(line, FloatCell.GC_S),
+            self._seconds(line, FloatCell.WORK),
+        )
 
     def num_faults(self, line: int) -> int:
         return self._ints[line * LINE_BYTES // 8 + IntCell.NUM_FAULTS]
@@ -98,8 +116,14 @@ class Board:
 
     def _int(self, line: int, cell: IntCell) -> int | None:
         value = self._ints[line * LINE_BYTES // 8 + cell]
-        return None if value == UNKNOWN else value
+        return value if value >= 0 else None
 
-    def _float(self, line: int, cell: FloatCell) -> float | None:
+    def _seconds(self, line: int, cell: FloatCell) -> float | None:
+        """Or work: what only grows."""
         value = self._floats[line * LINE_BYTES // 8 + cell]
-        return None if value != value else value
+        return value if value >= 0 and math.isfinite(value) else None
+
+    def _time(self, line: int, cell: FloatCell) -> float | None:
+        """Not in the future."""
+        value = self._floats[line * LINE_BYTES // 8 + cell]
+        return value if 0 <= value <= time.time() + _CLOCK_S else None

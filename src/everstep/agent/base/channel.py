@@ -12,6 +12,15 @@ from collections.abc import Callable
 
 from everstep.wire import local
 
+MAX_FRAME_BYTES = 16 << 20
+"""Of a local peer. The longest honest frames list modules or the stacks of all threads, some hundred KiB."""
+
+MAX_FRAMES_PER_TURN = 64
+"""A peer that writes as fast as we read must not keep the loop, and with it the node's signs of life."""
+
+MAX_LAST_FRAMES = 4096
+"""Of one that has ended; a process that it left may hold its end of the socket, and write on."""
+
 OnFrame = Callable[[local.Frame, list[int]], None]
 OnClosed = Callable[[str], None]
 
@@ -24,7 +33,7 @@ class Channel:
         self._sock: socket.socket | None = sock
         self._on_frame = on_frame
         self._on_closed = on_closed
-        self._reader = local.FrameReader()
+        self._reader = local.FrameReader(MAX_FRAME_BYTES)
         self._outbox: collections.deque[tuple[bytes, tuple[int, ...]]] = collections.deque()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(sock, self._read)
@@ -44,7 +53,7 @@ class Channel:
 
     def read_now(self) -> None:
         """Take what has arrived, without waiting for the loop's next turn."""
-        self._read()
+        self._read(MAX_LAST_FRAMES)
 
     def close(self) -> None:
         """End it without calling `on_closed`."""
@@ -54,6 +63,7 @@ class Channel:
         self._loop.remove_writer(self._sock)
         self._sock.close()
         self._sock = None
+        self._reader.close()
         while self._outbox:
             _close_all(self._outbox.popleft()[1])
 
@@ -81,8 +91,8 @@ class Channel:
         if self._sock is not None:
             self._loop.remove_writer(self._sock)
 
-    def _read(self) -> None:
-        while self._sock is not None:
+    def _read(self, most: int = MAX_FRAMES_PER_TURN) -> None:
+        while self._sock is not None and most > 0:
             try:
                 data, fds = local.receive(self._sock, self._reader.wanted)
                 if not data:
@@ -96,6 +106,7 @@ class Channel:
                 self._fail(str(error))
                 return
             if received is not None:
+                most -= 1
                 self._on_frame(*received)
 
 

@@ -1,14 +1,21 @@
 """What a dead rank left behind: its error report and the last lines of its stderr.
 
-Both are written by the user's process, so anything may be in them: what cannot be read is unknown, never an error.
+Both are written by the user's process, so anything may be in them and in their place (a pipe, a device): what cannot be
+read is unknown, never an error. What comes out of here can be sent and recorded, whatever went in.
 """
 
+import contextlib
 import json
+import math
+import os
 import re
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from everstep.model.facts import ErrorReport
+from everstep.model.text import without_surrogates
 from everstep.worker.base.modules import is_library_file, library_roots
 
 SYSTEM_EXIT = "SystemExit"
@@ -26,10 +33,8 @@ _KIND = re.compile(r"^[A-Za-z_][\w.]*$")
 def read_error(path: Path) -> ErrorReport | None:
     """The report in TORCHELASTIC_ERROR_FILE, ours or torch's own; None if there is none that can be read."""
     try:
-        if path.stat().st_size > _MAX_REPORT_BYTES:
-            return None
-        report = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        report = json.loads(_read(path, _MAX_REPORT_BYTES))
+    except (OSError, ValueError, RecursionError, MemoryError):
         return None
     if not isinstance(report, dict):
         return None
@@ -73,10 +78,9 @@ def place_of(traceback: str) -> str:
 def last_output(path: Path) -> str:
     """The last lines of a log, at most 2 KiB, whole lines if there are any."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - MAX_OUTPUT_BYTES))
-            data = file.read(MAX_OUTPUT_BYTES)
+        with _opened(path) as fd:
+            size = os.fstat(fd).st_size
+            data = os.pread(fd, MAX_OUTPUT_BYTES, max(0, size - MAX_OUTPUT_BYTES))
     except OSError:
         return ""
     text = data.decode("utf-8", "replace")
@@ -85,20 +89,41 @@ def last_output(path: Path) -> str:
     return text.rstrip("\n")
 
 
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """A descriptor of a regular file. Raises OSError for everything else, and never waits for a writer of a pipe."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(0, "not a regular file", str(path))
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _read(path: Path, limit: int) -> bytes:
+    """The whole file. Raises OSError when it is larger, or none."""
+    with _opened(path) as fd:
+        if os.fstat(fd).st_size > limit:
+            raise OSError(0, "too large", str(path))
+        return os.pread(fd, limit, 0)
+
+
 def _text(value: object) -> str:
     """Its beginning and its end, if it is long: what matters is hardly ever in the middle."""
     if not isinstance(value, str):
         return ""
-    if len(value) <= _MAX_TEXT_CHARS:
-        return value
-    half = _MAX_TEXT_CHARS // 2
-    return f"{value[:half]}\n... {len(value) - 2 * half} characters left out ...\n{value[-half:]}"
+    if len(value) > _MAX_TEXT_CHARS:
+        half = _MAX_TEXT_CHARS // 2
+        value = f"{value[:half]}\n... {len(value) - 2 * half} characters left out ...\n{value[-half:]}"
+    return str(without_surrogates(value))
 
 
 def _seconds(value: object) -> float | None:
-    if not isinstance(value, int | float | str):
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
         return None
     try:
-        return float(value)
-    except ValueError:
+        seconds = float(value)
+    except (ValueError, OverflowError):
         return None
+    return seconds if math.isfinite(seconds) else None

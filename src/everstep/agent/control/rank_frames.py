@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -21,6 +22,9 @@ from everstep.model.facts import RankAccount
 from everstep.wire import local
 
 MAX_TEXT = 2000
+MAX_TOLD = 64
+"""Faults and failed restores of one rank in one generation that are reported, and garbage that is logged: a rank that
+goes on for ever must fill neither the journal nor the log."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,10 +59,12 @@ class RankFrames:
         self._group: Group | None = None
         self._world_size = 1
         self._rung: set[int] = set()
+        self._num_told: Counter[tuple[int, str]] = Counter()
 
     def begin(self, group: Group, world_size: int) -> None:
         """Frames are this group's from now on."""
         self._group = group
+        self._num_told.clear()
         self._world_size = world_size
 
     def take(self, worker: Worker, frame: local.Frame, fds: list[int]) -> None:
@@ -67,26 +73,35 @@ class RankFrames:
         for fd in fds:
             os.close(fd)  # workers have no others to give
         try:
-            if twin is not None:
-                self._on_twin(worker, frame["twin"], twin)
-            elif "no_twin" in frame:
-                self._on_no_twin(worker, str(frame["no_twin"]))
-            elif "mark" in frame or "listens" in frame or "begins" in frame:
-                self._on_mark(worker, str(frame.get("mark", "entered" if "begins" in frame else "")))
-            elif "modules" in frame and isinstance(frame["modules"], list):
-                self._on_ahead(ahead.parse(frame["modules"], frame.get("changed")))
-            elif "memory" in frame:
-                self._spawn(self._grant(worker, granting.asked(frame["memory"])))
-            elif "drilled" in frame:
-                drills.on_answer(worker, frame)
-            elif "fault" in frame:
-                self._on_fault(worker, str(frame["fault"]["where"]), str(frame["fault"]["why"]))
-            elif "restore_failed" in frame:
-                self._on_restore_failed(worker, frame["restore_failed"])
-            elif self._group is not None:
-                self._observing.take(self._group, worker, frame)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            _log.warning("rank %d: frame not understood: %s: %s", worker.rank, type(error).__name__, error)
+            self._act_on(worker, frame, twin)
+        except Exception as error:  # a lie must not end the turn of the loop in which others are heard
+            if self._may_tell(worker, "garbage"):
+                text = str(error)[:MAX_TEXT]
+                _log.warning("rank %d: frame not understood: %s: %s", worker.rank, type(error).__name__, text)
+
+    def _act_on(self, worker: Worker, frame: local.Frame, twin: int | None) -> None:
+        if twin is not None:
+            self._on_twin(worker, frame["twin"], twin)
+        elif "no_twin" in frame:
+            self._on_no_twin(worker, str(frame["no_twin"])[:MAX_TEXT])
+        elif "mark" in frame or "listens" in frame or "begins" in frame:
+            self._on_mark(worker, str(frame.get("mark", "entered" if "begins" in frame else "")))
+        elif "modules" in frame and isinstance(frame["modules"], list):
+            self._on_ahead(ahead.parse(frame["modules"], frame.get("changed")))
+        elif "memory" in frame:
+            self._spawn(self._grant(worker, granting.asked(frame["memory"])))
+        elif "drilled" in frame:
+            drills.on_answer(worker, frame)
+        elif "fault" in frame and self._may_tell(worker, "fault"):
+            self._on_fault(worker, str(frame["fault"]["where"])[:MAX_TEXT], str(frame["fault"]["why"])[:MAX_TEXT])
+        elif "restore_failed" in frame and self._may_tell(worker, "restore_failed"):
+            self._on_restore_failed(worker, frame["restore_failed"])
+        elif self._group is not None:
+            self._observing.take(self._group, worker, frame)
+
+    def _may_tell(self, worker: Worker, what: str) -> bool:
+        self._num_told[worker.rank, what] += 1
+        return self._num_told[worker.rank, what] <= MAX_TOLD
 
     def _on_mark(self, worker: Worker, mark: str) -> None:
         """A rank whose program runs natively listens once torch has been imported."""

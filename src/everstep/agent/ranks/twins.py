@@ -165,10 +165,15 @@ class Twins:
         if len(self._twins.get(local_rank, ())) >= MAX_TWINS:
             os.close(fd)
             return
-        sizes = {"out_bytes": int(told.get("out", 0)), "err_bytes": int(told.get("err", 0))}
-        prefix = Prefix(stdout=out, stderr=err, **sizes)
-        stage, reads = str(told.get("stage", ""))[:200], int(told.get("reads", 0))
-        twin = Twin(socket.socket(fileno=fd), stage=stage, placed=placed, prefix=prefix, reads=reads)
+        try:
+            sizes = {"out_bytes": int(told.get("out", 0)), "err_bytes": int(told.get("err", 0))}
+            prefix = Prefix(stdout=out, stderr=err, **sizes)
+            stage, reads = str(told.get("stage", ""))[:200], int(told.get("reads", 0))
+            sock = socket.socket(fileno=fd)
+        except (ValueError, TypeError, OverflowError, OSError):  # a rank may say, and pass, anything
+            os.close(fd)
+            raise
+        twin = Twin(sock, stage=stage, placed=placed, prefix=prefix, reads=reads)
         twin.on_here = functools.partial(self._on_here, local_rank)
         twin.on_gone = functools.partial(self._on_gone, local_rank)
         self._twins.setdefault(local_rank, []).append(twin)

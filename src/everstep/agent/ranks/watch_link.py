@@ -7,6 +7,7 @@ The thread's first frame says how to have the frames written all the same (`spil
 import asyncio
 import os
 import socket
+import stat
 from pathlib import Path
 
 from everstep.agent.base.channel import Channel
@@ -90,7 +91,7 @@ class WatchLink:
         number = next((frame[name] for name in _ANSWERS if name in frame), None)
         answer = self._asked.get(number) if isinstance(number, int) else None
         if answer is not None and "entered" in frame and fds:
-            frame["record"] = os.pread(fds[0], MAX_RECORD_BYTES, 0)  # at once, so that no descriptor is ever left over
+            frame["record"] = _content(fds[0])  # at once, so that no descriptor is ever left over
         for fd in fds:
             os.close(fd)
         if answer is not None and not answer.done():
@@ -108,3 +109,11 @@ class WatchLink:
         for answer in self._asked.values():
             if not answer.done():
                 answer.set_result({"why": f"the rank's watch thread is gone: {why}"})
+
+
+def _content(fd: int) -> bytes:
+    """Of the file that a rank passed; nothing of anything else, such as a device without an end."""
+    try:
+        return os.pread(fd, MAX_RECORD_BYTES, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    except OSError:
+        return b""

@@ -38,6 +38,10 @@ WRITE_OFF_S = 60.0
 """After SIGKILL, one that still moves (it frees memory, or resets a device) is waited for so long."""
 
 
+_WHOLE_S = 1.0
+"""torch writes whole seconds into its error reports."""
+
+
 Answers: TypeAlias = "asyncio.Queue[tuple[str, bool]]"
 """Of a rank that was asked for a drill: why not, and whether it is only armed."""
 
@@ -58,6 +62,7 @@ class Worker:
         self.rank = rank
         self.local_rank = local_rank
         self.pid = pid
+        self.began_at = time.time()
         self.paths = paths
         self._drain = drain  # after it, what the rank wrote is in its files
         self.channel: Channel | None = None
@@ -104,33 +109,57 @@ class Worker:
         )
 
     def conclude(self) -> Exit:
-        """How it ended, with everything that it left behind."""
+        """How it ended, with everything that it left behind; if that breaks a reader, the end alone."""
         assert self.ended is not None
+        try:
+            self.exit = self._explained(self.ended)
+        except Exception:
+            _log.exception("what rank %d left behind cannot be read; its end is reported without", self.rank)
+            self.exit = self._bare(self.ended)
+        return self.exit
+
+    def _bare(self, ended: Ended) -> Exit:
+        """What the kernel says of its end, and nothing else."""
+        return Exit(
+            rank=self.rank,
+            at=ended.at,
+            code=ended.code,
+            signal=ended.signal,
+            stopped_by_us=self.stopped_at is not None,
+            left_behind=self.left_behind,
+        )
+
+    def _lived_at(self, at: float, ended: Ended) -> bool:
+        """Whether a time that the rank wrote lies within its life: others' ends are ordered by it."""
+        return self.began_at - _WHOLE_S <= at <= ended.at + _WHOLE_S
+
+    def _explained(self, ended: Ended) -> Exit:
         error = exits.read_error(self.paths.error_file)
+        if error is not None and error.at is not None and not self._lived_at(error.at, ended):
+            error = msgspec.structs.replace(error, at=None if self.stopped_at is None else ended.at)
         had_failed = error is not None and (error.at is None or self.stopped_at is None or error.at < self.stopped_at)
-        oom = self.oom.evidence() if self.ended.signal == signal.SIGKILL and not self.was_killed else None
+        oom = self.oom.evidence() if ended.signal == signal.SIGKILL and not self.was_killed else None
         self._drain()
         last_output = exits.last_output(self.paths.stderr)
         by_itself = self.stopped_at is None or had_failed
-        failed = by_itself and self.ended.code != 0
+        failed = by_itself and ended.code != 0
         is_exit = error is not None and error.kind == exits.SYSTEM_EXIT  # says where; it is no exception of its own
-        place = error.place if error is not None and is_exit and self.ended.code else ""
+        place = error.place if error is not None and is_exit and ended.code else ""
         error = None if is_exit else error
-        self.exit = Exit(
+        return Exit(
             rank=self.rank,
-            at=self.ended.at,
-            code=self.ended.code,
-            signal=self.ended.signal,
+            at=ended.at,
+            code=ended.code,
+            signal=ended.signal,
             error=error,
             place=place,
             oom=oom,
             # A rank that had raised before our signal was ending by itself; the signal only made it quicker.
             stopped_by_us=self.stopped_at is not None and not had_failed and oom is None,
-            finding=explain_end(last_output, error, rank=self.rank, at=self.ended.at) if failed else None,
+            finding=explain_end(last_output, error, rank=self.rank, at=ended.at) if failed else None,
             left_behind=self.left_behind,
             last_output=last_output,
         )
-        return self.exit
 
 
 class Group:

@@ -20,6 +20,7 @@ MAX_POINTS = 256
 """Per rank and report. More come only while nothing is reported; then the newest count."""
 
 MAX_VALUES = 64
+MAX_REPLICAS = 1 << 17
 MAX_TEXT = 300
 
 _log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class Observing:
             self._take_digest(group, worker, frame["digest"])
 
     def _take_numbers(self, group: Group, worker: Worker, frame: dict[str, Any]) -> None:
-        points = [_point(raw) for raw in frame["numbers"]]
+        points = [_point(raw) for raw in list(frame["numbers"])[-MAX_POINTS:]]
         self._begin(group.generation)
         self._logs[worker.rank] = None
         self._told.setdefault(worker.rank, []).extend(points)
@@ -52,14 +53,15 @@ class Observing:
             self._flush()
 
     def _take_digest(self, group: Group, worker: Worker, raw: dict[str, Any]) -> None:
-        values = {str(name)[:MAX_TEXT]: str(value)[:MAX_TEXT] for name, value in dict(raw["values"]).items()}
-        if len(values) > MAX_VALUES:
-            raise ValueError(f"{len(values)} digests; at most {MAX_VALUES}")
+        told, replicas = dict(raw["values"]), list(raw["replicas"])
+        if len(told) > MAX_VALUES or len(replicas) > MAX_REPLICAS:
+            raise ValueError(f"{len(told)} digests of {len(replicas)} replicas; at most {MAX_VALUES}, {MAX_REPLICAS}")
+        values = {str(name)[:MAX_TEXT]: str(value)[:MAX_TEXT] for name, value in told.items()}
         digest = RankDigest(
             rank=worker.rank,
             step=_int(raw["step"]),
             values=values,
-            replicas=tuple(_int(rank) for rank in raw["replicas"]),
+            replicas=tuple(_int(rank) for rank in replicas),
             stride=_int(raw.get("stride", 0)),
             missing=str(raw.get("missing", ""))[:MAX_TEXT],
         )

@@ -36,6 +36,9 @@ STANDS_S = 0.5
 """And twice its usual step without one: then a rank is not asked."""
 
 MAX_KIND = 60
+MAX_NAME = 200
+MAX_NAMED = 1 << 17
+"""Ranks that one rank names in all its groups: the reports of a node's ranks are one message, which has a limit."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -108,8 +111,9 @@ class SlowRounds:
             # Not asked: it would answer all that it was asked, one after the other, when it comes back.
             return _nothing(worker, "its watch thread sees no process groups")
         answer, data = await worker.watch.entered(ANSWER_LIMIT_S)
-        if isinstance(answer.get("took_s"), float):
-            self._took_s.setdefault(worker.pid, deque(maxlen=5)).append(answer["took_s"])
+        took_s = answer.get("took_s")
+        if isinstance(took_s, float) and 0 <= took_s <= ANSWER_LIMIT_S:
+            self._took_s.setdefault(worker.pid, deque(maxlen=5)).append(took_s)
         try:
             entries = _entries(answer, data)
         except ValueError as error:  # also msgspec's
@@ -228,9 +232,15 @@ def _kind(entry: _Entry) -> str:
 
 def _declared(answer: local.Frame) -> dict[str, tuple[str, tuple[int, ...]]]:
     try:
-        return {name: (str(title), tuple(map(int, ranks))) for name, title, ranks in answer.get("groups", [])}
-    except (TypeError, ValueError):
+        found = {
+            str(name)[:MAX_NAME]: (str(title)[:MAX_NAME], tuple(map(int, ranks)))
+            for name, title, ranks in answer.get("groups", [])
+        }
+    except (TypeError, ValueError, OverflowError):
         return {}
+    named = [rank for _, ranks in found.values() for rank in ranks]
+    is_sane = len(named) <= MAX_NAMED and all(0 <= rank < 1 << 31 for rank in named)
+    return found if is_sane else {}
 
 
 def _difference(now: float | None, before: float | None) -> float | None:
