@@ -11,7 +11,8 @@ body. Raises DamagedFileError for everything that is not what was written.
 """
 
 import re
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 import xxhash
@@ -34,6 +35,11 @@ _OBJECT = re.compile(r"[0-9a-f]{32}")
 
 _T = TypeVar("_T")
 
+ObjectName = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+"""Checked when a file is read: the name of an object becomes a path, and the file may be somebody else's."""
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
 PathItem = str | int | tuple[int]
 """A key of a dict, or, in a tuple of its own, an index into a list."""
 
@@ -54,15 +60,15 @@ class NewerFormError(DamagedFileError):
 class Piece(msgspec.Struct, frozen=True, array_like=True):
     """Some bytes of a tensor, and where they lie: within a stream of torch.save in an object."""
 
-    at: int  # in the snapshot's buffer
-    num_bytes: int
+    at: Count  # in the snapshot's buffer
+    num_bytes: Count
     sum: str  # xxh3_128 of these bytes
-    object: str
-    stream_at: int  # what torch.load reads
-    stream_bytes: int
-    data_at: int  # these bytes, raw
-    offsets: tuple[int, ...]  # within the tensor of this rank
-    sizes: tuple[int, ...]
+    object: ObjectName
+    stream_at: Count  # what torch.load reads
+    stream_bytes: Count
+    data_at: Count  # these bytes, raw
+    offsets: tuple[Count, ...]  # within the tensor of this rank
+    sizes: tuple[Count, ...]
 
 
 class Tensor(msgspec.Struct, frozen=True, array_like=True):
@@ -77,9 +83,9 @@ class Named(msgspec.Struct, frozen=True, array_like=True):
     """A tensor in a state dict. `sizes` and `offsets` are those of the whole tensor and of this rank's shard in it."""
 
     path: tuple[PathItem, ...]
-    tensor: int
-    sizes: tuple[int, ...]
-    offsets: tuple[int, ...]
+    tensor: Count
+    sizes: tuple[Count, ...]
+    offsets: tuple[Count, ...]
     is_shard: bool  # one of several that make up a tensor; otherwise every rank is expected to hold the same
 
 
@@ -88,19 +94,19 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
 
     path: tuple[PathItem, ...]
     sum: str
-    object: str
-    stream_at: int
-    stream_bytes: int
+    object: ObjectName
+    stream_at: Count
+    stream_bytes: Count
 
 
 class Skeleton(msgspec.Struct, frozen=True, array_like=True):
     """The part of a snapshot that is no tensor, as it was in memory."""
 
-    num_bytes: int
+    num_bytes: Count
     crc: int
     sum: str
-    object: str
-    data_at: int
+    object: ObjectName
+    data_at: Count
 
 
 class RankPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,13 +117,13 @@ class RankPart(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     rank: int
     world_size: int
-    length: int  # of the snapshot's buffer
+    length: Count  # of the snapshot's buffer
     skeleton: Skeleton
     tensors: tuple[Tensor, ...]
     named: tuple[Named, ...]
     values: tuple[Value, ...]
     opaque: tuple[str, ...] = ()  # names that only this program can read: not in .metadata, but in the skeleton
-    objects: dict[str, int]  # name: size of the file
+    objects: dict[ObjectName, Count]  # name: size of the file
     run: str = ""
     everstep: str = ""
     torch: str = ""
@@ -145,6 +151,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def checksum(data: bytes | bytearray | memoryview) -> str:
     return xxhash.xxh3_128_hexdigest(data)
+
+
+def checksum_of(chunks: Iterable[bytes]) -> str:
+    """The same, of bytes that come in pieces."""
+    hasher = xxhash.xxh3_128()
+    for chunk in chunks:
+        hasher.update(chunk)
+    return hasher.hexdigest()
 
 
 def step_name(step: int) -> str:
@@ -217,9 +231,19 @@ def unseal(name: str, data: bytes, kind: type[_T]) -> _T:
         version = msgspec.json.decode(body, type=_Versioned).version
         if version > FORM_VERSION:
             raise NewerFormError(name, f"form {version}; this everstep reads up to {FORM_VERSION}")
-        return msgspec.json.decode(body, type=kind)
+        return _consistent(name, msgspec.json.decode(body, type=kind))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedFileError(name, f"is not what was written: {error}") from error
+
+
+def _consistent(name: str, value: _T) -> _T:
+    """What refers to something refers to what is there. Raises DamagedFileError."""
+    if isinstance(value, RankPart):
+        used = {piece.object for tensor in value.tensors for piece in tensor.pieces}
+        used |= {value.skeleton.object, *(other.object for other in value.values)}
+        if not used <= value.objects.keys() or any(one.tensor >= len(value.tensors) for one in value.named):
+            raise DamagedFileError(name, "is not what was written: it refers to what it does not hold")
+    return value
 
 
 class _Versioned(msgspec.Struct, frozen=True):

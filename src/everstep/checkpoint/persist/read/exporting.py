@@ -5,6 +5,8 @@ Called by `everstep ckpt export`. Tensors are put together from all ranks' shard
 What is written appears whole or not at all.
 """
 
+import io
+import math
 import os
 import re
 import shutil
@@ -19,9 +21,11 @@ from torch.distributed.checkpoint import FileSystemWriter, load, save
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import ReadItem
 
 from everstep.checkpoint.persist.form import form
 from everstep.checkpoint.persist.form.paths import set_in, typed_path
+from everstep.checkpoint.persist.read.metadata import stored_bytes
 from everstep.checkpoint.persist.read.resharding import read_metadata
 from everstep.checkpoint.persist.store.checked import CheckedReader, cause_of
 from everstep.checkpoint.persist.store.files import read_manifest
@@ -53,8 +57,8 @@ def export(
         if struck:  # who asks for it by its number may have it
             on_progress(f"step {step} is not to be restored from: {struck}")
         flat, paths, left_out = _read(root, step, tensors_only=format == "safetensors")
-        if left_out:
-            on_progress(f"left out, because it was different on every rank: {', '.join(left_out)}")
+        for why in dict.fromkeys(left_out.values()):
+            on_progress(f"left out, because {why}: {', '.join(name for name in left_out if left_out[name] == why)}")
         on_progress(f"writing {out}")
         target.parent.mkdir(parents=True, exist_ok=True)
         if format == "safetensors":
@@ -71,8 +75,8 @@ def export(
 
 def _read(
     root: str, step: int, *, tensors_only: bool
-) -> tuple[dict[str, Any], dict[str, tuple[form.PathItem, ...]], list[str]]:
-    """By name, without what belongs to everstep or to one rank; the path of each name; what was left out."""
+) -> tuple[dict[str, Any], dict[str, tuple[form.PathItem, ...]], dict[str, str]]:
+    """By name, without what belongs to everstep or to one rank; the path of each name; what was left out, and why."""
     storage, folder = open_storage(root), form.step_name(step)
     try:
         manifest = read_manifest(storage, folder)
@@ -82,17 +86,38 @@ def _read(
         names = [name for name in metadata.state_dict_metadata if not name.startswith("everstep.")]
         if tensors_only:
             names = _weights_only(names, metadata)
-        flat = {name: _empty(metadata, name) for name in names if name not in manifest.unequal}
+        lengths = stored_bytes(metadata)
+        flat = {name: _empty(metadata, name, lengths[name]) for name in names if name not in manifest.unequal}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that no process group is used is meant
-            planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+            planner = _Planner()
             load(flat, storage_reader=CheckedReader(storage, metadata), planner=planner, no_dist=True)
     except form.DamagedFileError as error:
         raise SnapshotError(f"checkpoint {storage.path(folder)} is damaged: {error}") from error
     except CheckpointException as error:
         raise SnapshotError(f"checkpoint {storage.path(folder)} is damaged: {cause_of(error)}") from error
-    left_out = [name for name in names if name in manifest.unequal]
+    except (ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:  # of torch, about what it was given
+        why = f"{type(error).__name__}: {error}"
+        raise SnapshotError(f"checkpoint {storage.path(folder)} is not what was written: {why}") from error
+    flat = {name: value for name, value in flat.items() if name not in planner.unsafe}
+    left_out = {name: "it was different on every rank" for name in names if name in manifest.unequal}
+    left_out |= dict.fromkeys(planner.unsafe, "reading it could run code")
     return flat, {name: typed_path(metadata, name) or (name,) for name in flat}, left_out
+
+
+class _Planner(DefaultLoadPlanner):  # type: ignore[misc]
+    """Reads values as tensors are read: without running what the bytes may ask for."""
+
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self.unsafe: list[str] = []
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        name = read_item.dest_index.fqn
+        try:
+            self.state_dict[name] = torch.load(value, weights_only=True)
+        except Exception:  # an object of the program's own classes; or bytes that are none
+            self.unsafe.append(name)
 
 
 def _struck(root: str, step: int) -> str:
@@ -103,10 +128,12 @@ def _struck(root: str, step: int) -> str:
         return ""  # that is told in its place
 
 
-def _empty(metadata: Metadata, name: str) -> torch.Tensor | None:
+def _empty(metadata: Metadata, name: str, length: int) -> torch.Tensor | None:
     entry = metadata.state_dict_metadata[name]
     if not isinstance(entry, TensorStorageMetadata):
         return None
+    if math.prod(entry.size) * entry.properties.dtype.itemsize > length:
+        raise form.DamagedFileError(form.METADATA, f"{name} is said to be larger than its pieces")
     return torch.empty(entry.size, dtype=entry.properties.dtype)
 
 

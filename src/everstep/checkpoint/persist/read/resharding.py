@@ -6,7 +6,6 @@ is built from the names. Called by `reading`. What cannot be spread over other r
 rank held differently and that is no shard of anything has no meaning for another number of ranks.
 """
 
-import pickle
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +20,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from everstep.checkpoint.packing import DamagedError
 from everstep.checkpoint.persist.form import form
 from everstep.checkpoint.persist.form.paths import set_in, typed_path
+from everstep.checkpoint.persist.read.metadata import unpickle
 from everstep.checkpoint.persist.read.opening import leaves_of
 from everstep.checkpoint.persist.read.reading import OWN, Loaded, Stateful, give_one
 from everstep.checkpoint.persist.read.templates import Template
@@ -81,13 +81,12 @@ def load_resharded(
 
 
 def read_metadata(storage: Storage, folder: str, manifest: form.Manifest) -> Metadata:
-    """Ours, checked before it is unpickled. Raises OSError, DamagedFileError."""
+    """Ours, checked, and unpickled to the classes that we write and nothing else. Raises OSError, DamagedFileError."""
     name = f"{folder}/{form.METADATA}"
     data = storage.read(name)
     if form.checksum(data) != manifest.metadata:
         raise form.DamagedFileError(name, "its checksum is not that of the manifest")
-    metadata: Metadata = pickle.loads(data)
-    return metadata
+    return unpickle(name, data)
 
 
 def load_foreign(storage: Storage, folder: str, objects: Mapping[str, Stateful]) -> Loaded:

@@ -14,6 +14,7 @@ import msgspec
 
 from everstep.checkpoint.persist.form import form
 from everstep.checkpoint.persist.store.files import put_aside, read_object, read_part
+from everstep.checkpoint.persist.store.plain import SMALL_BYTES
 from everstep.checkpoint.persist.store.storage import Storage, open_storage, sentence
 from everstep.checkpoint.persist.store.striking import STRUCK, reason
 
@@ -52,12 +53,15 @@ class _Use:
 def _problems(storage: Storage, folder: str, step: int, *, deep: bool, on_progress: OnProgress) -> Iterator[Problem]:
     name = f"{folder}/{form.MANIFEST}"
     try:
-        manifest = form.unseal(name, storage.read(name), form.Manifest)
+        manifest = form.unseal(name, storage.read(name, SMALL_BYTES), form.Manifest)
     except FileNotFoundError:
         yield Problem(name=name, why="is missing: the checkpoint is not whole")
         return
     if manifest.step != step:
         yield Problem(name=name, why=f"is that of step {manifest.step}")
+    if len(manifest.parts) != manifest.world_size:
+        yield Problem(name=name, why=f"names {len(manifest.parts)} parts for {manifest.world_size} ranks")
+        return
     struck = reason(storage, folder, manifest)
     if struck:
         yield Problem(name=f"{folder}/{STRUCK}", why=struck)
@@ -89,11 +93,11 @@ def _collect(part: form.RankPart, uses: dict[str, _Use]) -> None:
 def _check_metadata(storage: Storage, folder: str, manifest: form.Manifest) -> Iterator[Problem]:
     name = f"{folder}/{form.METADATA}"
     try:
-        data = storage.read(name)
+        found = form.checksum_of(storage.chunks(name))
     except FileNotFoundError:
         yield Problem(name=name, why="is missing")
         return
-    if form.checksum(data) != manifest.metadata:
+    if found != manifest.metadata:
         yield Problem(name=name, why="its checksum is not that of the manifest")
 
 

@@ -10,6 +10,7 @@ import os
 import time
 from pathlib import Path
 
+from everstep.checkpoint.persist.store.plain import SMALL_BYTES
 from everstep.checkpoint.persist.store.storage import Storage
 
 RENEW_S = 5.0
@@ -45,7 +46,7 @@ def is_claimed(storage: Storage, name: str) -> bool:
     if age_s is None and storage.size(name) is None:
         return False
     try:
-        words = storage.read(name).decode("utf-8", "replace").split()
+        words = storage.read(name, SMALL_BYTES).decode("utf-8", "replace").split()
     except FileNotFoundError:
         return False
     if words[:2] == _identity(os.getpid()).split()[:2] and len(words) == 4 and words[2].isdigit():

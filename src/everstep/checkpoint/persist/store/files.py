@@ -7,8 +7,12 @@ import errno
 from contextlib import suppress
 
 from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.store.plain import SMALL_BYTES
 from everstep.checkpoint.persist.store.storage import Storage, open_storage
 from everstep.errors import SnapshotError
+
+MOST_OBJECT_BYTES = 256 << 20
+"""Of an object whose size nobody has told: many times what is ever written as one (a piece of 32 MiB)."""
 
 
 def locate(path: str) -> tuple[Storage, str]:
@@ -24,7 +28,7 @@ def read_manifest(storage: Storage, folder: str) -> form.Manifest | None:
         raise FileNotFoundError(errno.ENOENT, "there is nothing (any more)", storage.path(folder))
     name = f"{folder}/{form.MANIFEST}"
     if form.MANIFEST in files:
-        return form.unseal(name, storage.read(name), form.Manifest)
+        return form.unseal(name, storage.read(name, SMALL_BYTES), form.Manifest)
     if any(file.startswith("rank-") for file in files):
         raise form.DamagedFileError(name, "is missing: the checkpoint is not whole")
     if form.METADATA not in files:
@@ -49,15 +53,21 @@ def read_part(storage: Storage, folder: str, manifest: form.Manifest, rank: int)
 def read_object(storage: Storage, content: str, size: int | None = None) -> memoryview:
     """Whole and checked. One that is damaged, also when it is read once more, is put aside. One of another length than
     `size` that is whole by itself stays: it may be right for another checkpoint, and who writes measures it."""
-    name = form.object_name(content)
+    name = _checked_name(content)
+    most = MOST_OBJECT_BYTES if size is None else max(size, form.FOOTER_BYTES)
     try:
-        data = _read_object(storage, name)
-    except form.DamagedFileError:  # by the disk, or on the way here
         try:
-            data = _read_object(storage, name)
-        except form.DamagedFileError:
-            put_aside(storage, content)
+            data = _read_object(storage, name, most)
+        except form.DamagedFileError:  # by the disk, or on the way here
+            try:
+                data = _read_object(storage, name, most)
+            except form.DamagedFileError:
+                put_aside(storage, content)
+                raise
+    except OSError as error:
+        if error.errno != errno.EFBIG:
             raise
+        raise form.DamagedFileError(name, f"{error.strerror}: it is longer than its checkpoint says") from error
     if size is not None and len(data) != size:
         raise form.DamagedFileError(name, f"has {len(data):,} bytes instead of {size:,}")
     return data
@@ -66,15 +76,22 @@ def read_object(storage: Storage, content: str, size: int | None = None) -> memo
 def put_aside(storage: Storage, content: str) -> None:
     """Under another name: the next checkpoint would take it for the piece that it is named after, and leave that out of
     what it writes."""
-    name = form.object_name(content)
+    name = _checked_name(content)
     with suppress(OSError):  # who may not write here cannot write the next one either
         if storage.size(name) is not None:
             storage.rename(name, name + form.DAMAGED)
 
 
-def _read_object(storage: Storage, name: str) -> memoryview:
+def _checked_name(content: str) -> str:
+    """Raises DamagedFileError for what is not an object's name: it comes from a file, and becomes a path."""
+    if not form.is_object(content):
+        raise form.DamagedFileError(f"{form.OBJECTS}/{content[:80]!r}", "is not the name of an object")
+    return form.object_name(content)
+
+
+def _read_object(storage: Storage, name: str, most: int) -> memoryview:
     try:
-        data = storage.read(name)
+        data = storage.read(name, most)
     except FileNotFoundError as error:
         raise form.DamagedFileError(name, "is missing") from error
     form.check_object(name, data)

@@ -8,6 +8,7 @@ import msgspec
 
 from everstep.checkpoint.persist.form import form
 from everstep.checkpoint.persist.store import fencing
+from everstep.checkpoint.persist.store.plain import SMALL_BYTES
 from everstep.checkpoint.persist.store.storage import Storage, open_storage, sentence
 from everstep.checkpoint.persist.store.striking import STRUCK, reason
 from everstep.errors import SnapshotError
@@ -82,7 +83,7 @@ def find_steps(storage: Storage) -> list[Found]:
 def _look(storage: Storage, folder: str, step: int) -> Found:
     name = f"{folder}/{form.MANIFEST}"
     try:
-        manifest = form.unseal(name, storage.read(name), form.Manifest)
+        manifest = form.unseal(name, storage.read(name, SMALL_BYTES), form.Manifest)
         files = set(storage.names(folder))
         struck = reason(storage, folder, manifest) if STRUCK in files else ""
     except FileNotFoundError:
@@ -93,9 +94,9 @@ def _look(storage: Storage, folder: str, step: int) -> Found:
         return Found(step=step, folder=folder, why=f"cannot be read: {sentence(error, storage.path(folder))}")
     except form.DamagedFileError as error:
         return Found(step=step, folder=folder, why=f"damaged: {error}")
-    missing = [rank for rank in range(manifest.world_size) if form.rank_name(rank) not in files]
-    if manifest.step != step or len(manifest.parts) != manifest.world_size:
+    if manifest.step != step or len(manifest.parts) != manifest.world_size:  # before anything counts up to world_size
         return Found(step=step, folder=folder, why=f"its manifest is that of step {manifest.step}")
+    missing = [rank for rank in range(manifest.world_size) if form.rank_name(rank) not in files]
     if missing or form.METADATA not in files:
         what = f"the parts of ranks {missing}" if missing else form.METADATA
         return Found(step=step, folder=folder, why=f"incomplete: {what} missing")

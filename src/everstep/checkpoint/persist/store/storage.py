@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from everstep.checkpoint.persist.store.plain import MOST_BYTES, chunks_of, read_file, rename_file, size_of
+
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[a-z][a-z0-9+.-]*::", re.IGNORECASE)
 _TEMPORARY = ".tmp-"
 REPLACED = ".replaced"
@@ -39,7 +41,11 @@ class Storage(Protocol):
     def size(self, name: str) -> int | None:
         """None: there is no such file."""
 
-    def read(self, name: str) -> bytes: ...
+    def read(self, name: str, most: int = MOST_BYTES) -> bytes:
+        """In a folder: a regular file of at most `most` bytes, never through a link."""
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """The same file in pieces, where that is possible: for checksums of what may be long."""
 
     def write(self, name: str, chunks: Iterable[Bytes]) -> int:
         """All or nothing; replaces what was there. Durable when it returns. Returns the number of bytes."""
@@ -89,13 +95,13 @@ class FolderStorage:
         self._base = Path(self.root)
 
     def size(self, name: str) -> int | None:
-        try:
-            return (self._base / name).stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return size_of(self._base / name)
 
-    def read(self, name: str) -> bytes:
-        return (self._base / name).read_bytes()
+    def read(self, name: str, most: int = MOST_BYTES) -> bytes:
+        return read_file(self._base / name, most)
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        return chunks_of(self._base / name)
 
     def write(self, name: str, chunks: Iterable[Bytes]) -> int:
         path = self._base / name
@@ -141,7 +147,7 @@ class FolderStorage:
             path.unlink(missing_ok=True)
 
     def rename(self, name: str, to: str) -> None:
-        (self._base / name).replace(self._base / to)
+        rename_file(self._base, name, to)
 
     def move_folder(self, name: str, to: str, last: str) -> None:
         target = self._base / to
@@ -199,9 +205,12 @@ class UrlStorage:
             except FileNotFoundError:
                 return None
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, most: int = MOST_BYTES) -> bytes:
         with _as_os_errors(self.root):
             return bytes(self._fs.cat_file(self._at(name)))
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        yield self.read(name)
 
     def write(self, name: str, chunks: Iterable[Bytes]) -> int:
         data = b"".join(bytes(chunk) for chunk in chunks)

@@ -11,6 +11,7 @@ import time
 import msgspec
 
 from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.store.plain import SMALL_BYTES
 from everstep.checkpoint.persist.store.storage import Storage, open_storage
 from everstep.errors import SnapshotError
 
@@ -53,7 +54,7 @@ def reason(storage: Storage, folder: str, manifest: form.Manifest | None) -> str
     """Why this checkpoint must not be restored; "" if nobody struck it. Raises OSError."""
     name = f"{folder}/{STRUCK}"
     try:
-        note = form.unseal(name, storage.read(name), Note)
+        note = form.unseal(name, storage.read(name, SMALL_BYTES), Note)
     except FileNotFoundError:
         return ""
     except form.DamagedFileError as error:
@@ -66,6 +67,6 @@ def reason(storage: Storage, folder: str, manifest: form.Manifest | None) -> str
 def _manifest(storage: Storage, folder: str) -> form.Manifest | None:
     name = f"{folder}/{form.MANIFEST}"
     try:
-        return form.unseal(name, storage.read(name), form.Manifest)
+        return form.unseal(name, storage.read(name, SMALL_BYTES), form.Manifest)
     except (FileNotFoundError, form.DamagedFileError):
         return None
