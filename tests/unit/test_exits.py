@@ -1,9 +1,14 @@
 """Which end was the cause: the rules of analyzer.exits, one by one."""
 
+import msgspec
 import pytest
 
 from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, describe, judge, looks_like_consequence
-from everstep.model.facts import ErrorReport, Exit, OomEvidence
+from everstep.analyzer.numbers.alerts import SeenAlert
+from everstep.knowledge.ending import end_of_rank
+from everstep.knowledge.loading import load_base
+from everstep.model.components import NODE_ACTIONS
+from everstep.model.facts import Alert, ErrorReport, Exit, OomEvidence
 from everstep.model.verdict import Blame, Confidence
 
 NODES = {0: "n0", 1: "n0", 2: "n1", 3: "n1"}
@@ -108,3 +113,60 @@ def test_a_debugger_without_input_says_what_to_do():
         said = describe(Exit(rank=0, at=0.0, code=1, error=error))
         assert said.startswith(f"raised {kind} at train.py:7: ")
         assert "run one rank at a terminal" in said
+
+
+PRINTED = [
+    "NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU has fallen off the bus.",
+    "mce: [Hardware Error]: Machine check events logged",
+    "EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2: comm python: reading directory lblock 0",
+    "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff",
+    "EDAC MC0: 1 UE memory read error on DIMM_A1 (channel:0 slot:0)",
+    "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+    "[ERROR] RUNTIME(1,python): The device is broken, error code 0x80E18402",
+]
+
+
+@pytest.mark.parametrize("text", PRINTED)
+@pytest.mark.parametrize("has_report", [False, True])
+def test_what_a_program_prints_takes_no_machine_out(text: str, has_report: bool) -> None:
+    """A signature of the kernel or a driver counts from there; in a rank's output it says what a program printed."""
+    error = ErrorReport(kind="ValueError", message="bad sample", place="train.py:7", at=100.0) if has_report else None
+    finding = end_of_rank(text, error, rank=2, at=100.0)
+    verdict = judge(facts(Exit(rank=2, at=100.0, code=1, error=error, finding=finding, last_output=text)))
+    assert verdict.action not in NODE_ACTIONS
+    assert verdict.confidence is not Confidence.HIGH
+    assert verdict.ranks == (2,)
+
+
+def test_every_signature_that_would_take_a_machine_out_needs_another_source_than_a_rank() -> None:
+    for signature in load_base().signatures:
+        found = Alert(
+            at=100.0,
+            code=signature.code,
+            sentence=signature.title,
+            component=signature.component,
+            blame=str(signature.blame),
+            severity=str(signature.severity),
+            action=str(signature.action),
+            role=str(signature.role),
+            source="rank 2 stderr",
+            line="what it says",
+            rank=2,
+        )
+        verdict = judge(facts(Exit(rank=2, at=100.0, code=1, finding=found)))
+        assert verdict.action not in NODE_ACTIONS, signature.code
+        if verdict.blame in (Blame.MACHINE, Blame.NETWORK):
+            assert verdict.confidence is not Confidence.HIGH, signature.code
+
+
+def test_the_printed_line_is_shown_and_the_nodes_own_sense_is_believed() -> None:
+    finding = end_of_rank(PRINTED[0], None, rank=2, at=100.0)
+    assert finding is not None
+    exit_ = Exit(rank=2, at=100.0, code=1, finding=finding, last_output=PRINTED[0])
+    alone = judge(facts(exit_))
+    assert alone.code == "ES-P01"
+    assert "it printed" in alone.sentence
+    assert "ES-G79" in alone.sentence
+    sensed = msgspec.structs.replace(finding, source="kernel log", rank=None)
+    agreed = judge(facts(exit_, alerts=(SeenAlert(node="n1", alert=sensed),)))
+    assert (agreed.code, agreed.action, agreed.confidence) == ("ES-G79", finding.action, Confidence.HIGH)

@@ -11,6 +11,7 @@ import msgspec
 
 from everstep.analyzer.numbers.alerts import SeenAlert, blame_of, cause_among, is_cause, verdict_on
 from everstep.analyzer.standing import Hang, Left, is_of_left, left_verdict
+from everstep.model.components import KERNEL, NODE_ACTIONS
 from everstep.model.facts import Alert, ErrorReport, Exit
 from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
 
@@ -101,7 +102,21 @@ def _named(exit_: Exit) -> Alert | None:
     found = exit_.finding
     if found is None or exit_.oom is not None or exit_.signal == signals.SIGKILL:
         return None  # whoever is killed from outside has not said why
-    return found if is_cause(found) and found.component != "python" else None
+    return found if is_cause(found) and found.component != "python" and not _is_of_machine(found) else None
+
+
+def _is_of_machine(found: Alert) -> bool:
+    """What the kernel or a driver says when a machine is broken."""
+    return found.component in KERNEL and (blame_of(found) is Blame.MACHINE or found.action in NODE_ACTIONS)
+
+
+def _repeated(exit_: Exit) -> str:
+    """A line of the kernel or of a driver in its output: evidence of what the program printed. If it is true, the
+    node's own senses say so (`_noticed_verdict`)."""
+    found = exit_.finding
+    if found is None or not is_cause(found) or not _is_of_machine(found):
+        return ""
+    return f'; it printed "{_shorten(found.line.strip(), 80)}" ({found.code}), which its node did not notice'
 
 
 def fault_time(exit_: Exit) -> float:
@@ -169,7 +184,7 @@ def _exit_verdict(facts: FaultFacts, cause: Exit, causes: list[Exit]) -> Verdict
     place = cause.error.place if cause.error is not None else cause.place
     same = [e.rank for e in causes if _same_fault(cause, e)]
     who = f"rank {cause.rank}" if len(same) == 1 else f"{len(same)} ranks (first: rank {cause.rank})"
-    sentence = f"{who} on {node} {describe(cause)}{note}"
+    sentence = f"{who} on {node} {describe(cause)}{note}{_repeated(cause)}"
     return Verdict(
         code=code,
         sentence=sentence,
@@ -179,16 +194,24 @@ def _exit_verdict(facts: FaultFacts, cause: Exit, causes: list[Exit]) -> Verdict
         node=node,
         at=fault_time(cause),
         place=place,
-        action=named.action if (named := _named(cause)) is not None else "",
+        action=_action(cause),
         evidence=_evidences(facts, _strongest_first(facts, cause)),
     )
+
+
+def _action(cause: Exit) -> str:
+    """What its words suggest. They never take a machine out of the fleet: a program can print anything."""
+    named = _named(cause)
+    return "" if named is None or named.action in NODE_ACTIONS else named.action
 
 
 def _classify(cause: Exit, causes: list[Exit], num_ranks: int) -> tuple[str, Blame, Confidence, str]:
     """Code, blame, confidence, and what to add to the sentence."""
     named = _named(cause)
     if named is not None:
-        confidence = Confidence.HIGH if named.role == "root" else Confidence.MEDIUM
+        # A program's words are a hint where somebody else would have to act on them.
+        is_own = named.role == "root" and blame_of(named) is Blame.USER
+        confidence = Confidence.HIGH if is_own else Confidence.MEDIUM
         return named.code, blame_of(named), confidence, f" ({named.sentence})"
     if cause.error is not None:
         everywhere = len({e.rank for e in causes if _same_fault(cause, e)}) >= max(2, num_ranks)

@@ -14,6 +14,7 @@ from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.ranking import AFTER_WINDOW_S, rank_findings
 from everstep.knowledge.review import ReviewQueue
 from everstep.knowledge.signature import Action, Role, Severity
+from everstep.model.components import KERNEL
 from everstep.model.facts import Alert
 from everstep.probes.node.bounded import Bounded
 from everstep.probes.node.kernel.kernel_lines import SOURCE
@@ -26,10 +27,7 @@ _MAX_RECENT = 256
 REVIEW_LIMIT_S = 1.0
 """The queue's file may lie on the filesystem of which the kernel is just saying that it hangs."""
 
-COMPONENTS = frozenset(
-    {"cpu", "disk", "fs", "gpu", "gpu_amd", "host", "host_memory", "kernel", "network", "neuron", "nic", "npu"}
-    | {"nvlink", "nvswitch", "pcie", "power", "rdma", "storage", "thermal", "time"}
-)
+COMPONENTS = KERNEL | {"neuron", "npu", "storage"}
 """What the kernel speaks of. A line that looks like a Python error is some program's that writes to the kernel log."""
 
 
