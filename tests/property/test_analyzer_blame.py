@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from everstep.analyzer.base.positions import Positions
 from everstep.analyzer.base.records import Collective, FlightRecord, ParallelGroup
-from everstep.analyzer.hangs.localise import localise
+from everstep.analyzer.flights.localise import localise
 
 NUM_RANKS = 6
 

@@ -6,7 +6,7 @@ import pytest
 from everstep.analyzer.base.groups import kind_of, shared_by
 from everstep.analyzer.base.positions import Positions
 from everstep.analyzer.base.records import ParallelGroup
-from everstep.analyzer.hangs.localise import localise
+from everstep.analyzer.flights.localise import localise
 from everstep.analyzer.reading.flight import normalise
 from everstep.analyzer.reading.pickled import UnreadableError
 

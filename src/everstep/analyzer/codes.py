@@ -188,6 +188,17 @@ _HANGS = (
         "The rank's log ends normally; the others wait in a collective, or say that a connection was closed.",
         "Give all ranks the same number of steps: an uneven data set, a `break` or a `return` on one rank.",
     ),
+    Code(
+        "ES-H18",
+        "device-stands",
+        "unknown",
+        "Every rank has queued the collective, and this rank's device does not get to it or does not finish it: its "
+        "peers have finished it, or have begun it.",
+        _ISOLATE,
+        "The flight records: what is pending on this rank has a lower number than what its peers finished or began.",
+        "Look for an Xid in the kernel log and run dcgmi diag on that machine. A kernel of the program that never ends "
+        "looks the same: py-spy shows the host waiting in a synchronisation.",
+    ),
 )
 
 _SLOWNESS = (

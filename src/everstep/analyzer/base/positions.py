@@ -4,12 +4,12 @@ A rank's ring buffer may have dropped what is old: a group of which it shows not
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
 from everstep.analyzer.base import groups as process_groups
-from everstep.analyzer.base.records import Collective, FlightRecord, ParallelGroup
+from everstep.analyzer.base.records import Collective, FlightRecord, GroupStatus, ParallelGroup
 
 STRICT = frozenset({
     "all_reduce", "allreduce", "all_gather", "_all_gather_base", "all_gather_single", "reduce_scatter",
@@ -22,6 +22,8 @@ class Position(msgspec.Struct, kw_only=True):
     """One rank in one group."""
 
     entered: int = 0  # newest sequence number
+    finished: int = 0  # newest one that the rank is known to have finished, by entry or by status
+    is_stated: bool = False  # `pg_status` says where it stands, whatever the buffer has dropped
     completed_strict: int = 0  # newest one that proves that all the others had entered it
     by_seq: dict[int, Collective] = msgspec.field(default_factory=dict)
     pending: list[Collective] = msgspec.field(default_factory=list)
@@ -39,9 +41,12 @@ class Positions:
         distinct = {id(group): group for group in self.group_of.values()}
         self.groups = {(group.name, group.ranks): group for group in distinct.values()}
         self._at: dict[tuple[str, int], Position] = defaultdict(Position)
+        self._mixed = {name for record in self.records.values() for name in record.p2p_groups}
         for record in self.records.values():
             for entry in record.entries:
                 self._add(record.rank, entry)
+            for status in record.status:
+                self._state(record.rank, status)
         self.stale = self._find_stale()
 
     def _add(self, rank: int, entry: Collective) -> None:
@@ -54,8 +59,21 @@ class Positions:
         position.entered = max(position.entered, entry.seq)
         if not entry.completed:
             position.pending.append(entry)
-        elif entry.op in STRICT:
+            return
+        position.finished = max(position.finished, entry.seq)
+        if entry.op in STRICT:
             position.completed_strict = max(position.completed_strict, entry.seq)
+
+    def _state(self, rank: int, status: GroupStatus) -> None:
+        """What `pg_status` says. In a group with sends and receives its numbers may be of those: then it says only that
+        the group's operations that still wait are all among the entries."""
+        position = self._at[status.group, rank]
+        position.is_stated = True
+        if status.group in self._mixed or status.enqueued is None:
+            return
+        position.entered = max(position.entered, status.enqueued)
+        if status.completed is not None and status.completed <= status.enqueued:
+            position.finished = max(position.finished, status.completed)
 
     def at(self, name: str, rank: int) -> Position | None:
         """None: unknown, because there is no record or its buffer has dropped this group."""
@@ -63,7 +81,7 @@ class Positions:
         if record is None or rank in self.stale:
             return None
         position = self._at.get((name, rank))
-        if position is not None and (position.by_seq or position.pending_p2p):
+        if position is not None and (position.by_seq or position.pending_p2p or position.is_stated):
             return position
         dropped = bool(record.entries) and record.entries[0].record_id > 0
         return None if dropped else Position()
@@ -90,11 +108,18 @@ class Positions:
         stale: dict[int, str] = {}
         for group in self.groups.values():
             known = {rank: self._at[group.name, rank] for rank in group.ranks if rank in self.records}
-            proven = max((position.completed_strict for position in known.values()), default=0)
+            proven = self._proven(known.values())
             for rank, position in known.items():
-                if position.by_seq and position.entered < proven:
+                if (position.by_seq or position.is_stated) and position.entered < proven:
                     stale[rank] = (
                         f"the record of rank {rank} ends at #{position.entered} in {group.title}, but others completed "
                         f"#{proven} there: it was taken earlier, or in another generation"
                     )
         return stale
+
+    @staticmethod
+    def _proven(known: Collection[Position]) -> int:
+        """The newest operation of which somebody's end proves that all had entered it."""
+        finished = max((position.finished for position in known), default=0)
+        strict = (seq for each in known for seq, entry in each.by_seq.items() if seq <= finished and entry.op in STRICT)
+        return max((*(each.completed_strict for each in known), *strict), default=0)

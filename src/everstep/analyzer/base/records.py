@@ -43,6 +43,18 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float | None = None
     place: str = ""  # "train.py:212 step", innermost frame that is the user's
     timeout_s: float | None = None  # after which torch ends it
+    started: bool | None = None  # the device has begun it; None: the recorder does not time its device
+    seen_at: float | None = None  # newest moment at which the recorder noted something of it
+
+
+class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """`pg_status` of one group: the newest sequence numbers, also where the record shows no entry of the group. None is
+    unknown, 0 is none yet."""
+
+    group: str
+    enqueued: int | None = None
+    started: int | None = None
+    completed: int | None = None
 
 
 class FlightRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +66,9 @@ class FlightRecord(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[ParallelGroup, ...] = ()
     world: tuple[int, ...] = ()  # ranks of the whole job, where the record says so
     taken_at: float | None = None  # when it was dumped, or somewhat later
+    status: tuple[GroupStatus, ...] = ()
+    p2p_groups: tuple[str, ...] = ()  # where sends and receives were seen: their numbers share `status`
+    is_queued: bool = False  # the host queues operations for a device (NCCL), and runs ahead of it
 
 
 class Frame(msgspec.Struct, frozen=True):

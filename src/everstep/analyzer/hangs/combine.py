@@ -15,17 +15,14 @@ from everstep.analyzer.base.groups import shared_by
 from everstep.analyzer.base.positions import Positions
 from everstep.analyzer.base.records import Case, ParallelGroup, RankEvidence
 from everstep.analyzer.codes import CODES
+from everstep.analyzer.flights.localise import localise
+from everstep.analyzer.flights.moving import LATELY_S, SPREAD_S, is_moving
 from everstep.analyzer.hangs import certainty, describe, fallbacks, openers
-from everstep.analyzer.hangs.localise import localise
 from everstep.model.verdict import Blame, Certainty, Confidence, Evidence, Verdict
 
 SETTLED_S = 1.0
 """A wait younger than this when the evidence was taken is what a running job looks like, too: ranks arrive one after
 another in every step. Younger hangs are not called; the hang rule does not ask before."""
-
-SPREAD_S = 5.0
-"""Ranks take their records within so many seconds of each other. What begins later than this after the first record is
-no sign of life but a clock that differs, or a record of another time."""
 
 _PROOF = ("ES-H03", "ES-H04", "ES-H05")
 _SURE = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
@@ -135,6 +132,8 @@ def _findings(bench: Bench) -> list[Finding]:
     found = [_narrowed(finding, bench) for finding in localise(bench.positions, bench.case.at)]
     if found and _is_young(found[0], bench):
         return [_young(bench)]
+    if not found and is_moving(bench.positions):
+        return [_queued(bench)]
     if not found and _is_moving(bench):
         return [fallbacks.nothing(bench.case.at, bench.by_rank, bench.positions)]
     free = {rank for rank, doing in bench.doing.items() if doing not in (Activity.COLLECTIVE, Activity.BACKWARD)}
@@ -216,6 +215,16 @@ def _young(bench: Bench) -> Finding:
         code="ES-H00",
         sentence=f"no fault found: {len(pending)} ranks are in a collective, for less than {SETTLED_S} s when the "
         "evidence was taken, as in every running job.",
+        confidence=Confidence.MEDIUM,
+    )
+
+
+def _queued(bench: Bench) -> Finding:
+    pending = [rank for rank in bench.positions.records if bench.positions.pending(rank)]
+    return Finding(
+        code="ES-H00",
+        sentence=f"no fault found: {len(pending)} ranks have operations queued, and most ranks queued or ended some "
+        f"within {LATELY_S:.0f} s of their record, as in every running job.",
         confidence=Confidence.MEDIUM,
     )
 

@@ -17,7 +17,7 @@ from everstep.analyzer.base.records import KernelThread, RankEvidence
 from everstep.analyzer.base.words import ranks_text, verb
 from everstep.model.verdict import Confidence, Evidence
 
-_REFINABLE = frozenset({"ES-H02", "ES-H10", "ES-H12"})
+_REFINABLE = frozenset({"ES-H02", "ES-H10", "ES-H12", "ES-H18"})
 _BY_ACTIVITY = {
     Activity.LOADER: "ES-H06",
     Activity.PYTHON: "ES-H07",

@@ -1,6 +1,7 @@
 """A flight record of torch (gloo or NCCL, from pickle or JSON, already decoded) as a FlightRecord.
 
-Every field is checked before it is used, because the file may say anything. On gloo `state` stays "scheduled" and
+Every field is checked before it is used, because the file may say anything. `pg_status` numbers its groups by the
+order of their creation and not by name (`reading.status`). On gloo `state` stays "scheduled" and
 `pg_config` names no group: whether an operation completed is read from `retired`, and who is in a group is learned
 by `groups.learn` from the records of all ranks.
 """
@@ -12,11 +13,12 @@ from typing import Any
 from everstep.analyzer.base.frames import is_user_file
 from everstep.analyzer.base.groups import kind_of
 from everstep.analyzer.base.records import Collective, FlightRecord, ParallelGroup, Sizes
+from everstep.analyzer.reading.fields import INT64, integer
 from everstep.analyzer.reading.pickled import UnreadableError
+from everstep.analyzer.reading.status import read_status
 
 KNOWN_MAJOR = "2"
 MAX_ENTRIES = 200_000
-_INT64 = 1 << 63
 MAX_RANKS_IN_GROUP = 1_000_000
 
 _P2P = re.compile(r"(send|recv) (\d+)(->|<-)(\d+)$")
@@ -53,7 +55,20 @@ def normalise(raw: object, rank: int) -> FlightRecord:
         entries=tuple(sorted(seen, key=lambda entry: entry.record_id)),
         groups=tuple(groups),
         world=world,
+        status=read_status(raw.get("pg_status"), raw.get("pg_config"), entries),
+        p2p_groups=tuple(sorted({_group_of(entry)[0] for entry in entries if _has_p2p(entry)})),
+        is_queued=any(_is_queued(entry) for entry in entries),
     )
+
+
+def _has_p2p(entry: object) -> bool:
+    """Whether its group has sends or receives: those have a number of their own, which stays 0 elsewhere."""
+    return isinstance(entry, dict) and (bool(entry.get("is_p2p")) or (integer(entry.get("p2p_seq_id")) or 0) > 0)
+
+
+def _is_queued(entry: object) -> bool:
+    name = entry.get("profiling_name") if isinstance(entry, dict) else None
+    return isinstance(name, str) and name.startswith("nccl:")
 
 
 def _entry(raw: object, number: int) -> Collective:
@@ -64,14 +79,16 @@ def _entry(raw: object, number: int) -> Collective:
     p2p = _P2P.search(op)
     is_p2p = bool(raw.get("is_p2p")) or p2p is not None
     state = raw.get("state")
-    finished = _int(raw.get("time_discovered_completed_ns"))
-    created = _int(raw.get("time_created_ns"))
+    finished = integer(raw.get("time_discovered_completed_ns"))
+    begun = integer(raw.get("time_discovered_started_ns"))
+    created = integer(raw.get("time_created_ns"))
+    completed = raw.get("retired") is True or state == "completed" or bool(finished)
     return Collective(
         group=_group_of(raw)[0],
         seq=_needed(raw, "p2p_seq_id" if is_p2p else "collective_seq_id", number),
         op=p2p[1] if p2p else op[:100],
         record_id=_needed(raw, "record_id", number),
-        completed=raw.get("retired") is True or state == "completed" or bool(finished),
+        completed=completed,
         is_p2p=is_p2p,
         peer=_peer(p2p) if p2p else None,
         input_sizes=_sizes(raw.get("input_sizes")),
@@ -80,7 +97,9 @@ def _entry(raw: object, number: int) -> Collective:
         output_dtypes=_words(raw.get("output_dtypes")),
         created_at=created / 1e9 if created else None,
         place=_place(raw.get("frames")),
-        timeout_s=timeout / 1e3 if (timeout := _int(raw.get("timeout_ms"))) and timeout > 0 else None,
+        timeout_s=timeout / 1e3 if (timeout := integer(raw.get("timeout_ms"))) and timeout > 0 else None,
+        started=True if completed or bool(begun) or state == "started" else None,
+        seen_at=max((moment for moment in (created, begun, finished) if moment), default=0) / 1e9 or None,
     )
 
 
@@ -97,27 +116,17 @@ def _group_of(raw: object) -> tuple[str, str]:
 
 
 def _needed(raw: dict[Any, Any], key: str, number: int) -> int:
-    value = _int(raw.get(key))
+    value = integer(raw.get(key))
     if value is None:
         raise UnreadableError(f"entry {number} of the flight record has no {key}")
     return value
-
-
-def _int(value: object) -> int | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value if -_INT64 <= value < _INT64 else None
-    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
-        return int(value)
-    return None
 
 
 def _sizes(value: object) -> Sizes:
     if not isinstance(value, list | tuple):
         return ()
     return tuple(
-        tuple(n for n in shape[:16] if isinstance(n, int) and -_INT64 <= n < _INT64)
+        tuple(n for n in shape[:16] if isinstance(n, int) and -INT64 <= n < INT64)
         for shape in value[:4096]
         if isinstance(shape, list | tuple)
     )
@@ -132,7 +141,7 @@ def _place(frames: object) -> str:
     for frame in frames[:256] if isinstance(frames, list | tuple) else ():
         if not isinstance(frame, dict):
             continue
-        name, file, line = frame.get("name"), frame.get("filename"), _int(frame.get("line"))
+        name, file, line = frame.get("name"), frame.get("filename"), integer(frame.get("line"))
         if isinstance(name, str) and isinstance(file, str) and is_user_file(file):
             return f"{file.rpartition('/')[2]}:{line} {name}"
     return ""

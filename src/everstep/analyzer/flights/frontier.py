@@ -1,0 +1,152 @@
+"""Ranks whose device or host stands, although every rank has entered what the others wait in. Pure; for `localise`.
+
+On NCCL a collective is queued by the host and run by the device, so records in which nobody is behind still tell:
+who has not finished what a peer finished, who has not begun what the peers began, and whose host queued least.
+"""
+
+from collections import Counter, defaultdict
+
+from everstep.analyzer.base.positions import Positions
+from everstep.analyzer.base.records import Collective
+from everstep.analyzer.flights.edges import Edges, Missed
+
+Oldest = dict[int, Collective]
+"""What each rank's device is in, or waits to begin: its first pending operation of all groups."""
+
+
+def oldest(edges: Edges) -> Oldest:
+    return {rank: min(entries, key=lambda entry: entry.record_id) for rank, entries in edges.waits.items()}
+
+
+def finished_elsewhere(edges: Edges) -> tuple[int, ...]:
+    """Ranks that still wait in what a peer has finished, the most such operations first. None when they are more than
+    half of the job: then it is the records that differ, not the ranks."""
+    positions = edges.positions
+    count: Counter[int] = Counter()
+    for rank, listed in edges.finished.items():
+        count[rank] = sum(
+            other != rank
+            and (position := positions.at(group.name, other)) is not None
+            and position.finished >= entry.seq
+            for entry, group in listed
+            for other in group.ranks
+        )
+    ranks = tuple(sorted(count, key=lambda rank: (-count[rank], rank)))
+    return ranks if 2 * len(ranks) <= len(positions.world) else ()
+
+
+def never_started(edges: Edges, first: Oldest) -> tuple[int, ...]:
+    """Ranks whose device has only scheduled its oldest operation, while most devices have begun theirs and wait in it.
+    A device begins a collective as soon as it gets there, whoever is late; a send or receive may be begun by the last
+    one of its batch, so it says this only where its peer has begun it."""
+    begun = sum(bool(entry.started) for entry in first.values())
+    named = [
+        rank
+        for rank, entry in first.items()
+        if not entry.started and not _is_missed(edges, rank, entry) and _began(edges, rank, entry)
+    ]
+    return tuple(named) if 2 * begun >= len(first) and 2 * len(named) <= len(edges.positions.world) else ()
+
+
+def _began(edges: Edges, rank: int, entry: Collective) -> bool:
+    """Whether a peer has begun the same; of a collective that is taken for granted where nobody can be asked."""
+    others = partners(edges, rank, entry).values()
+    if not others:
+        return not entry.is_p2p and not edges.is_finished(entry, edges.positions.group(entry.group, rank), rank)
+    return any(theirs.started for theirs in others)
+
+
+def partners(edges: Edges, rank: int, entry: Collective) -> dict[int, Collective]:
+    """The other ranks' entries of the same operation, where they still wait in it."""
+    group = edges.positions.group(entry.group, rank)
+    found: dict[int, Collective] = {}
+    for other in group.ranks:
+        position = edges.positions.at(group.name, other) if other != rank else None
+        if position is None:
+            continue
+        if entry.is_p2p:
+            theirs = next((e for e in position.pending_p2p if e.peer == entry.peer and e.op != entry.op), None)
+        else:
+            theirs = position.by_seq.get(entry.seq)
+        if theirs is not None and not theirs.completed:
+            found[other] = theirs
+    return found
+
+
+def _is_missed(edges: Edges, rank: int, entry: Collective) -> bool:
+    """Whether a rank with a record is behind in it."""
+    return any(
+        rank in listed and listed[rank][0] is entry
+        for other, listed in edges.missed.items()
+        if other in edges.positions.records
+    )
+
+
+def host_frontier(edges: Edges, first: Oldest) -> tuple[int, ...]:
+    """Ranks whose newest operation is older than a peer's in at least half of the groups that they share, where nobody
+    is behind in what the devices are in."""
+    if edges.finished or any(_is_missed(edges, rank, entry) for rank, entry in first.items()):
+        return ()
+    positions = edges.positions
+    shared: Counter[int] = Counter()
+    behind: Counter[int] = Counter()
+    for group in positions.groups.values():
+        known = {
+            rank: position.entered
+            for rank in group.ranks
+            if (position := positions.at(group.name, rank)) is not None and position.entered
+        }
+        if len(known) > 1:
+            newest = max(known.values())
+            shared.update(known)
+            behind.update(rank for rank, entered in known.items() if entered < newest)
+    ranks = tuple(sorted((r for r in behind if 2 * behind[r] >= shared[r]), key=lambda r: (-behind[r] / shared[r], r)))
+    return ranks if 2 * len(ranks) <= len(positions.world) else ()
+
+
+def chain_end(edges: Edges, first: Oldest) -> Missed | None:
+    """The operation at which the chains of waiting end: all of its members with a record are in it, and in nothing
+    earlier. Of several, the one that most ranks wait for."""
+    count: defaultdict[int, int] = defaultdict(int)
+    ends: dict[int, Missed] = {}
+    for start in first:
+        for rank in _ends(edges, first, start):
+            entry = first[rank]
+            group = edges.positions.group(entry.group, rank)
+            root = min(rank, *partners(edges, rank, entry), rank)
+            count[root] += 1
+            ends.setdefault(root, (entry, group))
+    best = max(ends, key=lambda root: (count[root], -len(ends[root][1].ranks), -root), default=None)
+    return ends[best] if best is not None else None
+
+
+def _ends(edges: Edges, first: Oldest, start: int) -> set[int]:
+    """Ranks at the ends of the chains that begin at `start`: each waits for partners that are in something earlier."""
+    seen, queue, ends = {start}, [start], set()
+    while queue:
+        rank = queue.pop()
+        held = [
+            other
+            for other, theirs in partners(edges, rank, first[rank]).items()
+            if first.get(other) is not None and first[other] is not theirs
+        ]
+        if not held:
+            ends.add(rank)
+        for other in held:
+            if other not in seen:
+                seen.add(other)
+                queue.append(other)
+    return ends
+
+
+def is_held_with_all(positions: Positions, edges: Edges, rank: int, roots: set[int]) -> bool:
+    """Whether the rank stands in operations that all entered and nobody finished, together with ranks that wait for
+    nobody either: then the fault is within them, and the records do not say with whom."""
+    for entry in edges.waits.get(rank, ()):
+        group = positions.group(entry.group, rank)
+        if edges.is_finished(entry, group, rank):
+            continue
+        others = partners(edges, rank, entry)
+        if others and set(others) <= roots:
+            return True
+    return False

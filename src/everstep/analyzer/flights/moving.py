@@ -1,0 +1,33 @@
+"""Does the job of these flight records still move? Pure; asked by `localise` and `combine`.
+
+On NCCL the host queues operations for its device and runs ahead of it: at every moment of a healthy job dozens of them
+wait, and ranks differ by as many. So what most ranks entered just before their records were taken is no hang.
+"""
+
+from everstep.analyzer.base.positions import Positions
+
+LATELY_S = 5.0
+"""A host that queued, or a device that ended, something within so many seconds before its record moves. NCCL writes
+records by itself when a collective timed out, minutes later; who takes them by hand sooner gets them taken again."""
+
+SPREAD_S = 5.0
+"""Ranks take their records within so many seconds of each other. What begins later than this after the first record is
+no sign of life but a clock that differs, or a record of another time."""
+
+
+def is_alive(positions: Positions, rank: int) -> bool:
+    """Whether the rank shows a sign of life shortly before its own record was taken; not, where that is not known."""
+    record = positions.records.get(rank)
+    if record is None or record.taken_at is None:
+        return False
+    seen = [entry.seen_at for entry in record.entries if entry.seen_at is not None]
+    return bool(seen) and -SPREAD_S <= record.taken_at - max(seen) < LATELY_S
+
+
+def is_moving(positions: Positions) -> bool:
+    """Most ranks of a job on NCCL are alive."""
+    records = positions.records
+    if not any(record.is_queued for record in records.values()):
+        return False
+    alive = sum(is_alive(positions, rank) for rank in records)
+    return 2 * alive > len(records)
