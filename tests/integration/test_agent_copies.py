@@ -242,7 +242,7 @@ def test_a_peer_that_is_gone_costs_the_copy_and_a_line(tmp_path):
             await pair.place(0, n0=(0, "n1"))
             await until("it says so", lambda: "no backup on n1" in made.agent_log())
             (tmp_path / "go on").touch()
-            await until("training goes on", lambda: "step 60\n" in made.log(0, 0))
+            await until("training continues", lambda: "step 60\n" in made.log(0, 0))
             began = time.monotonic()
             stopped = await pair.stop("n0", 0)
             assert time.monotonic() - began < 1.5

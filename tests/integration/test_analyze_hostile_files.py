@@ -234,7 +234,7 @@ def test_a_folder_that_is_none(tmp_path):
     analyze.add_arguments(parser)
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "absent", tmp_path / "file"):
-        with pytest.raises(ConfigError, match="cannot be read as a folder"):
+        with pytest.raises(ConfigError, match="cannot be read as a directory"):
             analyze.run(parser.parse_args([str(path)]))
 
 

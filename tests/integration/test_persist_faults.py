@@ -207,7 +207,7 @@ def test_a_root_that_is_a_file_and_garbage_for_an_arena_have_a_sentence(tmp_path
     (tmp_path / "file").write_text("x")
     fd = snapshot({"model": tensors(0, (9,))}, 1)
     answer = ask(write_args(tmp_path / "file", 1, [fd]), [fd])
-    assert "a file is where a folder should be" in answer["why"]
+    assert "a file is where a directory should be" in answer["why"]
     os.close(fd)
     with (tmp_path / "garbage").open("w+b") as garbage:
         garbage.write(os.urandom(10_000))

@@ -128,7 +128,7 @@ ACTS = {
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("again", [30, 50], ids=["older", "newer"])
 def test_a_commit_of_a_generation_that_is_over_does_not_become_visible(tmp_path, act, again):
-    """Step 40 of generation 0 is on its way; generation 1 goes on after step 25, and commits before or beyond it."""
+    """Step 40 of generation 0 is on its way; generation 1 resumes after step 25, and commits before or beyond it."""
     committed(tmp_path, 20, 0)
     written(tmp_path, 40, 0)
     late = lambda: commit(str(tmp_path), step=40, world_size=1, keep=3, run=RUN, generation=0)  # noqa: E731
@@ -194,12 +194,12 @@ def test_readers_leave_out_what_a_run_went_back_on_however_it_came_there(tmp_pat
     shutil.move(aside, tmp_path / "step-0000000040")
     found = scan_all(root)
     assert [one.step for one in found.checkpoints] == [20, 50]
-    assert found.refused[0].why == "of a history that is no more: generation 1 of its run went on after step 25"
+    assert found.refused[0].why == "of a history that is void: generation 1 of its run resumed after step 25"
     done = committed(tmp_path, 60, 1, ((1, 25),), keep=2)
     assert [step for step, is_new in seen(tmp_path) if is_new] == [50, 60], (
         "it is not counted among those that are kept"
     )
-    assert any("history that is no more" in note for note in done.notes)
+    assert any("history that is void" in note for note in done.notes)
 
 
 def test_what_was_done_before_the_job_went_back_stays(tmp_path):

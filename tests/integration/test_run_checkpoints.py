@@ -60,7 +60,7 @@ def test_sigterm_with_notice_saves_the_last_step_and_another_run_goes_on_from_it
     assert found.checkpoints[-1].step == last.step
     start = again.actions(StartWorkers)[0]
     assert (start.resume_step, start.restore_path) == (last.step, last.path)
-    assert f"goes on after step {last.step}" in again.err().replace(",", "")
+    assert f"resumes after step {last.step}" in again.err().replace(",", "")
     assert scan(str(root))[-1].step == num_steps - 1, "success saves the last step too"
 
     plain = subprocess.run(

@@ -161,7 +161,7 @@ def test_what_goes_on_and_is_wrong_is_found_and_left_alone(launcher: Launcher):
     nan = run.drill("nan", 3, limit_s=150)
     assert (nan.passed, nan.code) == (True, "ES-N01"), (nan, run.story())
     print("seen after", [(each.kind, each.detect_s) for each in (flipped, slow, nan)])
-    assert generation(run) == 0, "training goes on"
+    assert generation(run) == 0, "training continues"
     run.process.send_signal(signal.SIGINT)
     assert run.wait() == 130
 

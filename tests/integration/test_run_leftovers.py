@@ -61,7 +61,7 @@ def test_it_is_waited_for_where_that_is_asked_for(launcher: Launcher):
     began = time.monotonic()
     assert run.wait() == 0, run.story()
     assert time.monotonic() - began < 50
-    assert "goes on by itself" not in run.err()
+    assert "it continues, as with torchrun" not in run.err()
 
 
 def test_a_failed_run_leaves_nothing(launcher: Launcher):

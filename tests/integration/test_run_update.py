@@ -105,7 +105,7 @@ def test_code_is_changed_while_the_job_trains_and_taken_back_when_it_fails(launc
     assert applied.returncode == 0, applied.stdout + applied.stderr + job.run.story()
     update = json.loads(applied.stdout)
     assert (update["id"], update["generation"], update["lost_steps"], update["incident"]) == ("v2", 1, 0, None)
-    assert update["source"] == f"folder {job.folder}"
+    assert update["source"] == f"directory {job.folder}"
     before, after = job.until_said("first", 0), job.until_said("second", 1)
     assert before < after
     lines = (job.run.run_dir / "logs/gen-1/rank-0/stdout.log").read_text().splitlines()

@@ -82,6 +82,6 @@ def test_a_question_that_never_arrives_is_not_waited_for(monkeypatch):
 
 def test_one_that_nobody_answers_is_waited_for_longer(monkeypatch):
     play = Play(arrives_after_s=0.3, silent_from_s=NEVER, answers_after_s=NEVER)
-    with pytest.raises(LeaseOverError, match="nobody answered"):
+    with pytest.raises(LeaseOverError, match="no answer came"):
         play.settle(monkeypatch)
     assert play.now - play.began == pytest.approx(UNANSWERED_S, abs=0.3)

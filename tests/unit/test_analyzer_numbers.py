@@ -143,7 +143,7 @@ def test_without_a_majority_nobody_is_blamed(given):
     found = compare(given, REPLICAS, 0.0)
     assert found is not None
     assert found.code == "ES-N05"
-    assert "not tell" in found.sentence
+    assert "is not known" in found.sentence
 
 
 def test_only_digests_of_one_step_are_compared():

@@ -160,7 +160,7 @@ def test_memory_is_refused_before_it_is_taken(shelf) -> None:
 
 def test_unknown_memory_is_no_memory(shelf) -> None:
     shelf._free_bytes = lambda: None
-    with pytest.raises(Refusal, match="nobody knows how many are free"):
+    with pytest.raises(Refusal, match="it is not known how many are free"):
         shelf.begin(offer(1), lambda: None)
 
 

@@ -82,7 +82,7 @@ def test_an_overdue_rank_is_named_and_a_real_end_outweighs_it() -> None:
 def test_nothing_known_is_said_to_be_unknown() -> None:
     verdict = judge(facts())
     assert verdict.blame is Blame.UNKNOWN
-    assert "nobody could tell why" in verdict.sentence
+    assert "for an unknown reason" in verdict.sentence
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_consequence(exit_: Exit, expected: bool) -> None:
 def test_describe_names_signals_and_survives_unknown_ones() -> None:
     assert describe(Exit(rank=0, at=0.0, signal=11)) == "was killed by SIGSEGV"
     assert describe(Exit(rank=0, at=0.0, signal=99)) == "was killed by signal 99"
-    assert describe(Exit(rank=0, at=0.0)) == "ended, and nobody could tell how"
+    assert describe(Exit(rank=0, at=0.0)) == "ended, it is not known how"
 
 
 def test_a_debugger_without_input_says_what_to_do():

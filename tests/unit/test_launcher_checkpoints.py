@@ -99,7 +99,7 @@ def test_a_storage_that_hangs_does_not_hang_the_launcher(tmp_path, monkeypatch):
 
 
 def test_what_to_start_from_must_be_there(tmp_path):
-    with pytest.raises(ConfigError, match="there is no such folder"):
+    with pytest.raises(ConfigError, match="no such directory"):
         check(Wanted(init_from=str(tmp_path / "gone")))
     check(Wanted(init_from=str(tmp_path)))
 
@@ -127,7 +127,7 @@ def test_the_head_says_from_where():
     older = Checkpoint(step=400, path="/ck/step-400", world_size=2, at=100.0)
     found = CheckpointsFound(at=1000.0, checkpoints=(older, newest))
     assert header_line(spec("/ck"), found) == (
-        "  checkpoints /ck (every 10m 00s, 3 kept): 2 checkpoints there, goes on after step 1,400, written 1m 00s ago"
+        "  checkpoints /ck (every 10m 00s, 3 kept): 2 checkpoints there, resumes after step 1,400, written 1m 00s ago"
     )
     assert header_line(spec("/ck"), CheckpointsFound(at=1.0)).endswith("none there yet")
     assert header_line(spec(""), None) == ""

@@ -163,7 +163,7 @@ def test_racks_are_names_in_turn():
     assert settings("--racks", "a,a,b").racks == ("a", "a", "b")
     assert settings(environ={"EVERSTEP_RACKS": "row1/leaf3"}).racks == ("row1/leaf3",)
     for bad in ("a,,b", "a b", "-a", "x" * 65):
-        with pytest.raises(ConfigError, match="is no name of a rack"):
+        with pytest.raises(ConfigError, match="is not the name of a rack"):
             settings(f"--racks={bad}")
 
 

@@ -68,7 +68,7 @@ def test_a_folder_that_is_none_of_code_is_refused_and_leaves_nothing(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(versions, "MAX_BYTES", 20)
-    with pytest.raises(ConfigError, match="is not a folder of code"):
+    with pytest.raises(ConfigError, match="is not a directory of code"):
         copy_folder(job, job, tmp_path / "run")
     assert list((tmp_path / "run" / "code").iterdir()) == []
 
@@ -188,5 +188,5 @@ def test_what_is_neither_folder_nor_revision_is_refused(job: Path, tmp_path: Pat
     empty.mkdir()
     with pytest.raises(ConfigError, match=r"looked for train\.py in it"):
         copy_for_update(str(empty), spec_of(job), tmp_path / "run")
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a directory"):
         copy_for_update("main", spec_of(job), tmp_path / "run")

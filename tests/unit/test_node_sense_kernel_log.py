@@ -188,7 +188,7 @@ def test_a_terminal_is_no_log():
     ours, theirs = os.openpty()
     try:
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-        with pytest.raises(UnsupportedError, match="is no log"):
+        with pytest.raises(UnsupportedError, match="is not a log"):
             KernelLines(os.ttyname(theirs))
         assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
     finally:

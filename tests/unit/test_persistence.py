@@ -173,7 +173,7 @@ def test_a_failure_is_told_with_what_stays_and_tried_again_with_the_next_timer(w
     job.fails[who] = "no space left"
     refused = of(actions.Refused, job.answer("n0", "n1"))
     assert len(refused) == 1
-    assert refused[0].why.startswith(f"{'n0' if who == 'commit' else who}: no space left; training goes on")
+    assert refused[0].why.startswith(f"{'n0' if who == 'commit' else who}: no space left; training continues")
     assert f"stays step {first[0]}" in refused[0].why
     assert (job.state.phase, steps(job)) == (Phase.RUNNING, first)
     job.fails.clear()
@@ -248,7 +248,7 @@ def test_without_snapshots_there_is_nothing_to_write_and_that_is_said_once():
     job = Storing(launch="command")
     refused = of(actions.Refused, job.wait(5 * EVERY_S))
     assert len(refused) == 1
-    assert "rank 0 has told of no snapshot" in refused[0].why
+    assert "rank 0 has reported no snapshot" in refused[0].why
 
 
 def test_nothing_forms_before_it_is_known_what_the_tier_holds():

@@ -25,7 +25,7 @@ def test_names(name):
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "-a", "a\n", "x" * 65, "\x1b[31m"])
 def test_names_that_cannot_be(name):
-    assert "is no name of a rack" in racks.why_no_rack(name)
+    assert "is not the name of a rack" in racks.why_no_rack(name)
 
 
 def test_who_shares_a_rack():

@@ -214,4 +214,4 @@ def test_one_node_without_a_rack_and_nobody_knows():
     job = cluster(nodes=4, racks=("a", "a", "b", ""))
     job.train(5)
     text = texts(folded(job, dict.fromkeys(range(4), 4)), job.clock.now)
-    assert "if a rack dies: not known (n3 did not tell the rack)" in text
+    assert "if a rack dies: not known (n3 did not report the rack)" in text

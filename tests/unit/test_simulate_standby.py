@@ -87,7 +87,7 @@ def test_plan_reads_a_history_and_says_what_is_wrong_with_it(tmp_path, capsys):
     assert found["num_standby"] == found["clustered"] > found["binomial"]
     (tmp_path / "faults").write_text("2026-01-01T00:00:00Z\nyesterday\n")
     assert main(["plan", "standby", "--nodes", "400", "--history", str(tmp_path / "faults")]) == 2
-    assert "faults:2: 'yesterday' is no time" in capsys.readouterr().err
+    assert "faults:2: 'yesterday' is not a time" in capsys.readouterr().err
     assert main(["plan", "standby", "--nodes", "512", "--rate", "0.0012"]) == 0
     assert capsys.readouterr().out.startswith("3 standbys for 512 machines")
 

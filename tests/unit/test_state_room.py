@@ -109,7 +109,7 @@ def test_a_snapshot_that_was_not_sealed_is_restored_and_that_is_said(
     capfd.readouterr()
     *_, state = begin(agent, resume_step=2, generation=1)
     assert state.step == 2
-    assert "goes on after step 2 with a snapshot that was not sealed yet" in capfd.readouterr().err
+    assert "resumes after step 2 with a snapshot that was not sealed yet" in capfd.readouterr().err
 
 
 def test_a_small_snapshot_is_sealed_at_once(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

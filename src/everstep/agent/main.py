@@ -242,7 +242,7 @@ async def _beat(node: Node, link: Link) -> None:
             try:
                 node.report_progress()
             except Exception:
-                _log.exception("progress cannot be told")  # the ranks go on, and the next beat may tell it
+                _log.exception("progress cannot be reported")  # the ranks go on, and the next beat may tell it
 
 
 async def _keep_lease(lease: Lease, gate: LeaseGate, link: Link) -> None:
@@ -333,7 +333,7 @@ def _rack_of(name: str) -> str:
     """Without a usable name the node is one of which nobody knows; it runs all the same."""
     why = why_no_rack(name) if name else ""
     if why:
-        _log.warning("this node tells no rack: %s", why)
+        _log.warning("rack of this node: unknown: %s", why)
     return "" if why else name
 
 
@@ -364,7 +364,7 @@ def _parse(argv: Sequence[str]) -> _Options:
     parser.add_argument("--controller", required=True, help="ws://host:port/link")
     parser.add_argument("--nproc", type=int, required=True, help="ranks on this node")
     parser.add_argument("--run", default="", help="run id; default: EVERSTEP_RUN_ID, then the run directory's name")
-    parser.add_argument("--max-restarts", type=int, default=None, help="only told to the ranks")
+    parser.add_argument("--max-restarts", type=int, default=None, help="only passed to the ranks")
     parser.add_argument("--address", default="127.0.0.1", help="where other nodes get this one's snapshots")
     parser.add_argument("--rack", default="", help="rack or switch of this node; default: EVERSTEP_RACK")
     parser.add_argument("--namespace-fd", type=int, default=None, help="network namespace to live in")

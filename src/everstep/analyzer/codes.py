@@ -11,7 +11,7 @@ _REPORT = "Reports it with the evidence; ends nothing by itself."
 
 _GO_BACK = (
     "Found at the next digest. Goes back to the newest step after which all replicas agreed, in memory or on disk, and "
-    "starts all ranks from there; without such a step training goes on."
+    "starts all ranks from there; without such a step training continues."
 )
 
 _HANGS = (
@@ -28,7 +28,7 @@ _HANGS = (
         "ES-H01",
         "rank-stopped",
         "unknown",
-        "A rank's process exists and is stopped (SIGSTOP, a debugger, a frozen control group): it runs nothing.",
+        "A rank's process exists and is stopped (SIGSTOP, a debugger, a frozen cgroup): it runs nothing.",
         _ISOLATE,
         "grep State /proc/PID/status shows T (stopped) or t (tracing stop).",
         "Find who stopped it: a debugger, a job-control shell, a freezer. kill -CONT PID lets it go on.",
@@ -38,7 +38,7 @@ _HANGS = (
         "ES-H02",
         "rank-never-entered",
         "unknown",
-        "The others of a process group wait in a collective that this rank never entered, and it waits for nobody.",
+        "The others of a process group wait in a collective that this rank never entered, and it waits for none.",
         _ISOLATE,
         "The flight record of the rank ends before the sequence number that the others wait at.",
         "Read the rank's stack: it shows what it does instead. A branch on rank or on data before a collective is "
@@ -91,7 +91,7 @@ _HANGS = (
         "user",
         "The rank executes Python code without end while the others wait for it.",
         _ISOLATE,
-        "Two stacks, seconds apart, show the same function, running and holding the interpreter lock.",
+        "Two stacks, seconds apart, show the same function, running and holding the GIL.",
         "Read the loop at the named place: its end condition never becomes true on this rank.",
         "everstep drill python-loop R",
     ),
@@ -99,7 +99,7 @@ _HANGS = (
         "ES-H08",
         "native-call",
         "unknown",
-        "The rank is inside a call of native code that holds the interpreter lock and does not return.",
+        "The rank is inside a call of native code that holds the GIL and does not return.",
         _ISOLATE,
         "py-spy dump --native shows the function; no other thread of the process can run Python.",
         "An extension, a driver call or a system call without a timeout: the named line calls it.",
@@ -159,14 +159,14 @@ _HANGS = (
         "The files do not belong together: other generations, or records that cannot have existed at one moment.",
         "Judges the newest generation, and sets aside what does not belong to it.",
         "The list of evidence names the files that were set aside.",
-        "Collect all ranks at one moment into an empty folder.",
+        "Collect all ranks at one moment into an empty directory.",
     ),
     Code(
         "ES-H15",
         "not-enough-evidence",
         "unknown",
         "Something is wrong or may be, and the evidence does not say with whom.",
-        "Says what is missing, blames nobody.",
+        "Says what is missing, blames no rank.",
         "The list of evidence names what could not be read.",
         "Collect flight records (TORCH_FR_BUFFER_SIZE=2000) and py-spy dumps of all ranks.",
     ),
@@ -175,9 +175,9 @@ _HANGS = (
         "everybody-waits",
         "unknown",
         "No rank is in a collective, and every one of them waits: at the job's store, or for something of its own.",
-        "Acts at once where nobody can answer (all wait at the store); else gives it the time of a doubtful wait.",
+        "Acts at once where no rank can answer (all wait at the store); else gives it the time of a doubtful wait.",
         "The stacks of all ranks; the kernel's word on what each thread waits for.",
-        "Look at the named line: a key of the store that nobody sets, a file or a service that does not answer.",
+        "Look at the named line: a key of the store that no rank sets, a file or a service that does not answer.",
     ),
     Code(
         "ES-H17",
@@ -339,9 +339,9 @@ _NUMBERS = (
         "replicas-disagree",
         "unknown",
         "Data-parallel replicas hold different parameters, and there is no majority that would say which one is right.",
-        _GO_BACK + " Nobody is blamed.",
+        _GO_BACK + " No rank is blamed.",
         "Repeat the steps since then on other machines and compare.",
-        "With two replicas only a repetition can tell which one is wrong.",
+        "With two replicas only a repetition can show which one is wrong.",
     ),
     Code(
         "ES-N06",

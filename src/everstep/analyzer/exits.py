@@ -168,7 +168,7 @@ def describe(exit_: Exit) -> str:
         return f"was killed by {signal_name(exit_.signal)}"
     if exit_.code is not None:
         return f"ended with exit code {exit_.code}" + (f" at {exit_.place}" if exit_.place else "")
-    return "ended, and nobody could tell how"
+    return "ended, it is not known how"
 
 
 def signal_name(number: int) -> str:
@@ -221,7 +221,7 @@ def _classify(cause: Exit, causes: list[Exit], num_ranks: int) -> tuple[str, Bla
     if cause.oom is not None:
         return "ES-P03", Blame.USER, Confidence.HIGH, f" for lack of memory ({cause.oom.source})"
     if cause.signal == signals.SIGKILL:
-        return "ES-P09", Blame.UNKNOWN, Confidence.HIGH, "; nothing speaks of lack of memory"
+        return "ES-P09", Blame.UNKNOWN, Confidence.HIGH, "; no sign of lack of memory"
     if cause.signal is not None:
         return "ES-P02", Blame.UNKNOWN, Confidence.HIGH, ""
     if cause.place:
@@ -374,7 +374,7 @@ def _contact_verdict(facts: FaultFacts, failures: list[Exit]) -> Verdict:
         who = f"rank {first.rank} on {facts.nodes.get(first.rank)}"
         sentence = f"{who} {describe(first)}; no rank failed for a reason of its own"
     else:
-        sentence = "the workers ended, and nobody could tell why"
+        sentence = "the workers ended, for an unknown reason"
     return Verdict(
         code="ES-P07",
         sentence=sentence,

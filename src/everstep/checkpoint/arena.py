@@ -314,7 +314,7 @@ class Arena:
     def seal(
         self, snapshot: Snapshot, is_wanted: Callable[[], bool] = lambda: True, table: bytearray | None = None
     ) -> bool:
-        """Put sums behind a complete snapshot; False: it is not there any more, there is no room, or it is not wanted
+        """Put sums behind a complete snapshot; False: it is gone, there is no room, or it is not wanted
         any more (asked after every piece). May run while another snapshot is written. `table` has the sums of a call
         that was broken off, and gets those of this one: given again, they are gone on with."""
         at = page.seal_at(snapshot.length)

@@ -316,7 +316,7 @@ class Backups:
             num_bytes = arena.PAGE_BYTES + num_buffers * -(-offer.capacity_bytes // arena.PAGE_BYTES) * arena.PAGE_BYTES
             free = self._free_bytes()
             if free is None or num_bytes > free:
-                why = f"it needs {num_bytes} bytes, {'nobody knows how many' if free is None else free} are free"
+                why = f"it needs {num_bytes} bytes, {'it is not known how many' if free is None else free} are free"
                 continue
             try:
                 fd = arena.create(num_bytes, rank=offer.rank, world_size=offer.world_size, num_buffers=num_buffers)

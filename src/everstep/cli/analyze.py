@@ -1,6 +1,6 @@
-"""`everstep analyze DIR`: what a folder of logs, py-spy dumps and flight records says about a hang, offline.
+"""`everstep analyze DIR`: what a directory of logs, py-spy dumps and flight records says about a hang, offline.
 
-Prints the verdict first. Never fails because of what is in the folder: what cannot be used is listed with the reason.
+Prints the verdict first. Never fails because of what it finds there: what cannot be used is listed with the reason.
 """
 
 import argparse
@@ -21,12 +21,12 @@ _MAX_LISTED = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", metavar="DIR", type=Path, help="folder with logs, py-spy dumps and flight records")
+    parser.add_argument("dir", metavar="DIR", type=Path, help="directory with logs, py-spy dumps and flight records")
     parser.add_argument("--json", action="store_true", help="one object, for programs")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Raises ConfigError when DIR is not a folder that can be read."""
+    """Raises ConfigError when DIR is not a directory that can be read."""
     folder = read_folder(given.dir, time.time())
     diagnosis = overall(folder.case, folder.points)
     if given.json:

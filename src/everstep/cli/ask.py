@@ -1,6 +1,6 @@
 """Asks a run's controller for something (drill, approve, stop) over its HTTP port. No torch, no event loop.
 
-The port comes from `controller.json` and the token from `token` in the run directory, so only somebody who may read
+The port comes from `controller.json` and the token from `token` in the run directory, so only a user who may read
 the directory can ask.
 """
 

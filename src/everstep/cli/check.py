@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how_long.add_argument("--compare", nargs="+", metavar="FILE", help="judge saved reports against each other")
     how_long.add_argument("--serve", type=int, metavar="PORT", help="be a peer for the network check of other nodes")
     parser.add_argument("--only", metavar="CHECK,...", help=f"some checks of: {', '.join(c.name for c in CHECKS)}")
-    parser.add_argument("--disk-path", action="append", metavar="DIR", help="write here (default: current folder)")
+    parser.add_argument("--disk-path", action="append", metavar="DIR", help="write here (default: current directory)")
     parser.add_argument("--peers", default="", metavar="HOST:PORT,...", help="nodes that run everstep check --serve")
     parser.add_argument("--baseline", nargs="+", default=[], metavar="FILE", help="saved reports of good nodes")
     parser.add_argument(
@@ -173,7 +173,7 @@ def _value(text: str, sign: str, whole: str) -> Value:
     except ValueError:
         if sign == "=":
             return text
-        raise ConfigError(f"--expect {whole!r}: {text!r} is no number") from None
+        raise ConfigError(f"--expect {whole!r}: {text!r} is not a number") from None
 
 
 def read_report(name: str) -> Report:
@@ -183,7 +183,7 @@ def read_report(name: str) -> Report:
     except OSError as error:
         raise ConfigError(f"{name}: {error.strerror or error}") from error
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{name} is no report of everstep check --json: {error}") from error
+        raise ConfigError(f"{name} is not a report of everstep check --json: {error}") from error
     if report.version > REPORT_VERSION:
         raise ConfigError(f"{name} was written by everstep {report.everstep_version}, which is newer than this one")
     return report

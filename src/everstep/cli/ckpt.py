@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ls = verbs.add_parser("ls", help="what can be restored, and what a fault would cost now")
     verify = verbs.add_parser("verify", help="is every byte what was written")
     export = verbs.add_parser("export", help="for those without everstep")
-    export.add_argument("out", metavar="OUT", help="file to write; with --format dcp a folder")
+    export.add_argument("out", metavar="OUT", help="file to write; with --format dcp a directory")
     for verb in (ls, verify, export):
         add_run_arguments(verb)
         verb.add_argument("--dir", metavar="DIR", help="instead of the run's tier; or one checkpoint in it")

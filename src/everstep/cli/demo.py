@@ -18,7 +18,7 @@ EXIT_DIFFERENT = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="processes (default 4)")
     parser.add_argument("--steps", type=int, default=48, metavar="N", help="steps of each training (default 48)")
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="keep everything here (default: a new folder in /tmp)")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="keep all here (default: a new directory in /tmp)")
 
 
 def run(given: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """`everstep drill`: cause a fault on purpose, wait for what everstep makes of it, and say whether it is as expected.
 
-The drill is marked in the journal, so nobody mistakes it for bad luck. Verdict and times are read from the journal.
+The drill is marked in the journal, so it is not mistaken for a real fault. Verdict and times are read from the journal.
 """
 
 import argparse
@@ -77,12 +77,12 @@ EXPECTED = {
         ("ES-S01", "ES-S02"),
     ),
     "flip-bit": Expected(
-        "the replica that differs is named (of two nobody can say which), and all ranks go back to a trusted step",
+        "the replica that differs is named (of two, neither can be named), and all ranks go back to a trusted step",
         ("ES-N04", "ES-N05"),
         _LEFT,
         ("ES-N04",),
     ),
-    "nan": Expected("the loss is reported to be no number any more", ("ES-N01",), _LEFT),
+    "nan": Expected("the loss is reported as NaN from then on", ("ES-N01",), _LEFT),
     "kill-agent": Expected("node replaced, all ranks restarted, run recovered"),
     "lose-node": Expected("node replaced, its ranks restored from copies or from disk, run recovered"),
     "lose-rack": Expected("all its nodes replaced, their ranks restored from copies or from disk, run recovered"),

@@ -1,7 +1,7 @@
 """`everstep kb`: what is known about faults, and what of it stands in a log.
 
 everstep kb match [FILE...|-]   findings, cause first          everstep kb ls [WORD]     all signatures
-everstep kb show CODE           one signature                  everstep kb unknown       lines that nobody knows
+everstep kb show CODE           one signature                  everstep kb unknown       lines that no signature matches
 """
 
 import argparse

@@ -68,7 +68,7 @@ def run(given: argparse.Namespace) -> int:
 
 def _reason(why: str) -> str:
     if not why.strip():
-        raise ConfigError("--why is empty; say a reason, it is shown to whoever asks later")
+        raise ConfigError("--why is empty; give a reason: `everstep node` shows it later")
     return why
 
 

@@ -74,7 +74,7 @@ def _time(text: str, path: Path, number: int) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
-        raise ConfigError(f"{path}:{number}: {text[:60]!r} is no time; seconds or ISO 8601, one per line") from None
+        raise ConfigError(f"{path}:{number}: {text[:60]!r} is not a time; seconds or ISO 8601, one per line") from None
 
 
 def _seen_here() -> list[float]:

@@ -49,7 +49,7 @@ def find_incident(view: RunView, name: str) -> IncidentView:
         return list(view.incidents.values())[-1]
     incident = view.incidents.get(name)
     if incident is None:
-        known = f"there are: {', '.join(view.incidents)}" if view.incidents else "there are none"
+        known = f"there are: {', '.join(view.incidents)}" if view.incidents else "none exist"
         raise ConfigError(f"no incident {name!r} in run {view.run}; {known}")
     return incident
 

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", type=float, default=99.5, metavar="PERCENT", help="ETTR to be passed")
     parser.add_argument("--seed", type=int, default=1, metavar="N")
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="with seeds N, N+1, ...; default: 3")
-    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes; default: one per processor")
+    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes; default: one per CPU")
     parser.add_argument("--cells", type=int, default=MAX_CELLS, metavar="N", help="nodes that the rules see at most")
     parser.add_argument("--waits", type=float, default=1.0, metavar="N", help="healthy waits in a day; default: 1")
     parser.add_argument("--json", action="store_true", help="for programs; keys in docs/simulate.md")

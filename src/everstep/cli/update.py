@@ -1,7 +1,7 @@
 """Change a running job's program. The change is recorded, looked at, and taken back if it does worse.
 
 everstep update [RUN]                        the versions of the program, and what became of each
-everstep update [RUN] --code DIR|GIT_REV     other code: a folder, or a revision of the program's repository
+everstep update [RUN] --code DIR|GIT_REV     other code: a directory, or a revision of the program's repository
 everstep update [RUN] --args "--lr 0.1"      other arguments, all of them
 everstep update [RUN] --env NAME=VALUE       another environment variable; may be repeated
 ... --urgent                                 now, in place; else at the next interruption, after a day at the latest
@@ -30,7 +30,7 @@ _LOST_S = 2.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="id or directory; default: the latest run")
-    parser.add_argument("--code", metavar="DIR|GIT_REV", help="a folder, or a git revision")
+    parser.add_argument("--code", metavar="DIR|GIT_REV", help="a directory, or a git revision")
     parser.add_argument("--args", metavar="TEXT", help="the program's arguments, as in a shell; replaces all of them")
     parser.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="may be repeated")
     parser.add_argument("--urgent", action="store_true", help="apply it now")

@@ -1,7 +1,7 @@
 """The controller's one loop: inputs become events in order of arrival, events become records, records are acted on.
 
 Journal first: nothing is acknowledged and nothing is done before the record is on disk. When the disk does not take
-it, the loop waits and tries again; training goes on meanwhile. Every effect is one branch of `_execute`, without a
+it, the loop waits and tries again; training continues meanwhile. Every effect is one branch of `_execute`, without a
 question about the state. Run by `controller.__main__`.
 """
 
@@ -384,7 +384,7 @@ class Controller:
 
     def _on_never_ended(self, node: str, silent_s: float) -> None:
         """Nobody could end it, so it has ended itself: its lease is shorter than this."""
-        reason = f"it has said nothing for {silent_s:.1f} s, and the engine did not tell of its end"
+        reason = f"it was silent for {silent_s:.1f} s, and the engine did not report its end"
         self.put_soon(Input(event=NodeLost(at=time.time(), node=node, reason=reason)))
 
     def _drop(self, item: Input, kind: str) -> None:

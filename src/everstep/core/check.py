@@ -60,7 +60,7 @@ def _check_step(before: State, after: State) -> None:
         f"generation went back from {before.generation} to {after.generation}",
     )
     _require(after.generation - before.generation <= 1, "a generation was skipped")
-    _require(not before.is_over or after.is_over, "a run that was over went on")
+    _require(not before.is_over or after.is_over, "a run that was over continued")
     if after.generation > before.generation:
         for broken in broken_promises(before, after):
             raise InvariantError(broken)
@@ -101,14 +101,14 @@ def _phases(state: State) -> None:
     if state.phase in (Phase.SETTLING, Phase.PROPOSING):
         _require(state.incident is not None, f"{state.phase} without an incident")
     if state.phase is Phase.STOPPING:
-        _require(bool(state.waiting), "stopping, and nobody is waited for")
+        _require(bool(state.waiting), "stopping, and no node is waited for")
         _require(
             state.incident is not None or state.ending is not None or bool(state.updating), "stopping for no reason"
         )
     if state.phase is Phase.EXAMINING:
         examination = state.incident.examination if state.incident is not None else None
         is_awaited = examination is not None and not examination.is_over and bool(examination.waiting)
-        _require(is_awaited, "examining, and nobody is waited for")
+        _require(is_awaited, "examining, and no node is waited for")
     if state.standstill is not None:
         _require(state.phase is Phase.RUNNING, f"{state.phase}, and the job stands still")
     if state.phase is Phase.SAVING:

@@ -320,7 +320,7 @@ class LocalEngine:
 def _why_lost(ended: Ended) -> str:
     """For an end that is not a fault of the agent's."""
     if ended.code == LeaseOverError.exit_code:
-        return "it ended itself: nothing that it said had arrived for as long as others may be started in its place"
+        return "it ended itself: no report of it had arrived for so long that another node may have its slot"
     return ""
 
 

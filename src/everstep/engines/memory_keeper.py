@@ -125,7 +125,7 @@ class MemoryKeeper:
                 while (frame := line.reader.next()) is not None:
                     self._take(node, *frame)
             except FrameError as error:
-                log.warning("%s sent what is no frame to the keeper; its snapshots are not kept: %s", node, error)
+                log.warning("%s sent something else than a frame; its snapshots are not kept: %s", node, error)
                 self._drop_line(node)
                 return
 

@@ -141,11 +141,11 @@ class _Reading:
 
 
 def read_folder(root: Path, now: float) -> Folder:
-    """Raises ConfigError when `root` is not a folder that can be read; never because of what is in it."""
+    """Raises ConfigError when `root` is not a directory that can be read; never because of what is in it."""
     try:
         paths = sorted(_walk(root))
     except OSError as error:
-        raise ConfigError(f"{root}: cannot be read as a folder of evidence: {error.strerror or error}") from error
+        raise ConfigError(f"{root}: cannot be read as a directory of evidence: {error.strerror or error}") from error
     reading = _Reading(root)
     reading.read_all(paths[:MAX_FILES], time.monotonic() + MAX_READ_S)
     generation, by_rank, notes = _choose_generation(reading.ranks)
@@ -161,9 +161,9 @@ def read_folder(root: Path, now: float) -> Folder:
 
 
 def _walk(root: Path) -> Iterator[str]:
-    """Paths of everything that is not a folder, below `root`. Links are not followed."""
+    """Paths of everything that is not a directory, below `root`. Links are not followed."""
     if not root.is_dir():
-        raise NotADirectoryError(20, "not a folder", str(root))
+        raise NotADirectoryError(20, "not a directory", str(root))
     os.scandir(root).close()  # os.walk would hide that it may not be read
     for folder, subfolders, names in os.walk(root, followlinks=False):
         below = os.path.relpath(folder, root)

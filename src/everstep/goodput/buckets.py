@@ -27,5 +27,5 @@ GLOSSARY: dict[Bucket, str] = {
     Bucket.RESTORE: "loading state from a snapshot",
     Bucket.CHECKPOINT_STALL: "training stood still while a snapshot was taken",
     Bucket.IDLE: "nothing to do: the rank was done, or the run was ending",
-    Bucket.NOT_MEASURED: "nobody knows: no reports, a program that reports no steps, or clocks that disagree",
+    Bucket.NOT_MEASURED: "unknown: no reports, a program that reports no steps, or clocks that disagree",
 }

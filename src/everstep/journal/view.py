@@ -26,7 +26,7 @@ class RunStatus(enum.StrEnum):
 
     STARTING = "starting"
     RUNNING = "running"
-    STANDING_STILL = "standing-still"  # and left alone, because it may go on by itself
+    STANDING_STILL = "standing-still"  # and left alone, because it may continue by itself
     RECOVERING = "recovering"
     WAITING_FOR_APPROVAL = "waiting-for-approval"
     STOPPING = "stopping"
@@ -125,7 +125,7 @@ class IncidentView(msgspec.Struct, kw_only=True):
 
     @property
     def is_left_alone(self) -> bool:
-        """The job stands still, and nothing is done yet: it may go on by itself."""
+        """The job stands still, and nothing is done yet: it may continue by itself."""
         return self.decision is not None and self.decision.rule == STANDSTILL and self.next_generation is None
 
 

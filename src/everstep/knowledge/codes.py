@@ -27,7 +27,7 @@ CODES: dict[str, Code] = {
             name="worker-signal",
             blame="unknown",
             means="A rank was ended by a signal other than SIGKILL: SIGSEGV and SIGABRT come from native code, "
-            "SIGTERM from somebody outside.",
+            "SIGTERM from outside.",
             everstep_does=f"{_RESTART} When native code crashes again soon, all machines are examined: docs/flow.md.",
             confirm="everstep logs --rank R; dmesg | grep segfault; python -X faulthandler prints the Python stack.",
             you_do="Again on the same machine: suspect the machine. On others too: suspect a native extension.",
@@ -37,10 +37,10 @@ CODES: dict[str, Code] = {
             code="ES-P03",
             name="worker-oom-killed",
             blame="user",
-            means="The kernel's out-of-memory killer ended a rank: the machine, or the control group the rank is in, "
+            means="The kernel's out-of-memory killer ended a rank: the machine, or the cgroup the rank is in, "
             "had no memory left.",
             everstep_does=_RESTART,
-            confirm="The incident shows the kernel line or the control group's oom_kill counter.",
+            confirm="The incident shows the kernel line or the cgroup's oom_kill counter.",
             you_do="Lower the memory use (data-loader workers, prefetch, caches) or raise the limit. "
             "It comes back otherwise.",
             drill="everstep drill oom R",
@@ -98,8 +98,8 @@ CODES: dict[str, Code] = {
             code="ES-P09",
             name="worker-killed",
             blame="unknown",
-            means="A rank was ended by SIGKILL, and neither the kernel log nor the control group speaks of memory: "
-            "somebody or something sent it.",
+            means="A rank was ended by SIGKILL, and neither the kernel log nor the cgroup shows lack of memory: "
+            "a user or a program sent it.",
             everstep_does=_RESTART,
             confirm="Scheduler's log, audit log, other tools on the machine (earlyoom, systemd-oomd log elsewhere).",
             you_do="Find the sender if it happens again.",
@@ -112,7 +112,7 @@ CODES: dict[str, Code] = {
             means="The user's program raised an exception that nothing caught.",
             everstep_does=_RESTART + " The same place max_same_failure times without a new step: gives up.",
             confirm="The incident carries the traceback of the first rank that raised.",
-            you_do="Fix the line that the traceback names. It came once and the run went on: look at that step's data.",
+            you_do="Fix the line that the traceback names. It came once, the run continued: look at that step's data.",
             drill="everstep drill raise R",
         ),
         Code(

@@ -27,7 +27,7 @@ _RECORDS = "Puts it on record as a warning."
 _DRAINS = "Reports an error of this node: the run leaves the node when it can."
 _REPLACES = "Reports a fault of this node: the run replaces it."
 _POSSIBLE_CAUSE = (
-    "Reports it as a possible cause of what fails. Whether the device needs a reset is told by the Xid with it "
+    "Reports it as a possible cause of what fails. The Xid with it says whether the device needs a reset "
     "(48, 63, 64, 94, 95): an error that was contained needs none."
 )
 _MACHINE, _NETWORK, _STORAGE, _USER = Blame.MACHINE, Blame.NETWORK, Blame.STORAGE, Blame.USER
@@ -159,7 +159,7 @@ _ROWS: tuple[tuple[str, str, Sensed, str, str, str, str], ...] = (
         "A network interface that was up is down, or is gone.",
         _DRAINS + " The first one in five minutes is only a warning.",
         "ip link; ethtool NAME.",
-        "Cable, transceiver, port of the switch, whoever took it down.",
+        "Cable, transceiver, port of the switch; or an operator took it down.",
     ),
     (
         "ES-M14",
@@ -211,7 +211,7 @@ _ROWS: tuple[tuple[str, str, Sensed, str, str, str, str], ...] = (
         "disk-failing",
         Sensed("disk", _MACHINE, "warning", _DRAIN),
         "A drive's own check (SMART) says that it fails, or that its spare blocks are used up.",
-        "Puts it on record as a warning; what a failing drive does to the run is told by the kernel's lines.",
+        "Puts it on record as a warning; the kernel's lines show what a failing drive does to the run.",
         "smartctl -a /dev/NAME.",
         "Replace the drive.",
     ),
@@ -246,18 +246,18 @@ _ROWS: tuple[tuple[str, str, Sensed, str, str, str, str], ...] = (
         "ES-M27",
         "machine-check-counted",
         Sensed("cpu", _MACHINE, "error", _DRAIN, "either"),
-        "The processors' counter of machine-check exceptions grew. The kernel log says which part reported what.",
+        "The CPUs' counter of machine-check exceptions grew. The kernel log says which part reported what.",
         _DRAINS,
         "grep MCE /proc/interrupts; dmesg | grep -i 'machine check'; ras-mc-ctl --errors.",
-        "Have the machine inspected: processor, memory module or bus.",
+        "Have the machine inspected: CPU, memory module or bus.",
     ),
     (
         "ES-M30",
         "memory-low",
         Sensed("host_memory", _USER, "warning", Action.CHECK_ENVIRONMENT, "either"),
-        "The machine, or the control group that the run lives in, has next to no memory left.",
+        "The machine, or the cgroup that the run lives in, has next to no memory left.",
         _RECORDS,
-        "free -m; memory.max and memory.current of the control group.",
+        "free -m; memory.max and memory.current of the cgroup.",
         "Lower the memory use (data-loader workers, prefetch, caches) or raise the limit.",
     ),
     (
@@ -273,9 +273,9 @@ _ROWS: tuple[tuple[str, str, Sensed, str, str, str, str], ...] = (
         "ES-M32",
         "cgroup-out-of-memory",
         Sensed("host_memory", _USER, "warning", Action.CHECK_ENVIRONMENT, "either"),
-        "The kernel ended a process in the run's control group for want of memory. A rank tells by its own end.",
+        "The kernel ended a process in the run's cgroup for lack of memory. A rank reports this in its exit.",
         _RECORDS,
-        "memory.events (or memory.oom_control) of the control group; dmesg.",
+        "memory.events (or memory.oom_control) of the cgroup; dmesg.",
         "Lower the memory use (data-loader workers, prefetch, caches) or raise the limit.",
     ),
     (

@@ -66,7 +66,7 @@ class Governor:
         try:
             self.child = self._children.spawn("controller", argv, on_end=self._on_end, pass_fds=fds)
         except OSError as error:
-            self._say(f"the controller cannot be started: {error}; training goes on without it")
+            self._say(f"the controller cannot be started: {error}; training continues without it")
             self._start_after(UNMANAGED_RETRY_S)
 
     def stop(self) -> Child | None:
@@ -91,12 +91,12 @@ class Governor:
         if len(self._deaths) > MAX_DEATHS:
             self._say(
                 f"the controller has ended {len(self._deaths)} times within {DEATHS_WINDOW_S:.0f} s (last: {ended}): "
-                f"training goes on UNMANAGED, no fault is handled; trying again every {UNMANAGED_RETRY_S:.0f} s. "
+                f"training continues UNMANAGED, no fault is handled; trying again every {UNMANAGED_RETRY_S:.0f} s. "
                 f"See {self._run_dir / 'controller.log'}"
             )
             self._start_after(UNMANAGED_RETRY_S)
             return
-        meanwhile = ", training goes on" if self._has_worked() else ""
+        meanwhile = ", training continues" if self._has_worked() else ""
         self._say(f"the controller ended ({ended}); starting another{meanwhile}")
         self._start_after(_BACK_OFF_S[min(len(self._deaths) - 1, len(_BACK_OFF_S) - 1)])
 

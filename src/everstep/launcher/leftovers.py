@@ -34,7 +34,7 @@ async def look_after(children: Children, how: str, say: Callable[[str], None], i
             say(f"left running by a rank: {describe(pid)}: waiting for it, at most {WAIT_S:g} s (--leftovers wait)")
         await _until_gone(children, WAIT_S, is_hurried)
     for pid in _left(children):
-        say(f"left running by a rank: {describe(pid)}: it goes on by itself, as with torchrun (--leftovers wait, kill)")
+        say(f"left running by a rank: {describe(pid)}: it continues, as with torchrun (--leftovers wait, kill)")
 
 
 async def _until_gone(children: Children, limit_s: float, is_hurried: asyncio.Event) -> None:

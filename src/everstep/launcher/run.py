@@ -82,7 +82,7 @@ def signal_numbers(names: Sequence[str]) -> tuple[int, ...]:
     for name in names:
         number = getattr(signal, name, None)
         if not isinstance(number, signal.Signals) or number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD):
-            raise ConfigError(f"--signals-to-handle: {name!r} is no signal that can be handled, as SIGTERM,SIGINT")
+            raise ConfigError(f"--signals-to-handle: {name!r} is not a signal that can be handled, as SIGTERM,SIGINT")
         numbers.append(int(number))
     return tuple(numbers)
 
@@ -168,7 +168,7 @@ def _beside_the_start(prepared: Prepared, terminal: Terminal) -> None:
     spec = prepared.file.spec
     why = versions.copy_start(spec) if spec.code_copy else ""
     if why:
-        terminal.say(f"no copy of the code is kept ({why}): a way back to it would run what is in the folder then")
+        terminal.say(f"no copy of the code is kept ({why}): a way back to it would run what is in the directory then")
 
 
 def header(prepared: Prepared, port: int) -> list[str]:

@@ -214,7 +214,7 @@ def _reopen(file: SpecFile, earlier: _Earlier, settings: Settings, path: Path) -
 def _copy_notes(spec: RunSpec) -> tuple[str, ...]:
     if not spec.code_why:
         return ()
-    return (f"no copy of the code is kept ({spec.code_why}): a way back to it would run what is in the folder then",)
+    return (f"no copy of the code is kept ({spec.code_why}): a way back to it would run what is in the directory then",)
 
 
 def _shape(spec: RunSpec) -> str:

@@ -164,7 +164,7 @@ class Supervisor:
             case act.Finish():
                 self._finish(End(exit_code=action.exit_code, outcome=action.outcome, why=action.why))
             case _:
-                log.warning("%s is no command for a launcher", type(action).__name__)
+                log.warning("%s is not a command for a launcher", type(action).__name__)
 
     def _inject(self, action: act.Inject) -> None:
         """A drill of a whole machine: the only ones that are sent here."""
@@ -180,7 +180,7 @@ class Supervisor:
                 case "freeze-node":
                     self._engine.freeze(node, seconds)
                 case _:
-                    raise NoNodeError(f"drill {action.kind!r} is none of the launcher's")
+                    raise NoNodeError(f"drill {action.kind!r} does not concern the launcher")
         except NoNodeError as error:
             self._link.report(DrillFailed(at=time.time(), drill=action.drill, why=str(error)))
 
@@ -241,7 +241,7 @@ class Supervisor:
                 return
             except Exception as error:
                 log.exception("the link to the controller failed")
-                self._terminal.say(f"the link to the controller failed ({error!r}); linking again, training goes on")
+                self._terminal.say(f"the link to the controller failed ({error!r}); linking again, training continues")
                 await asyncio.sleep(RELINK_S)
 
     def _on_hopeless(self, exit_code: int) -> None:

@@ -54,7 +54,7 @@ def plan_start(spec: RunSpec, run_dir: Path) -> RunSpec:
         return spec
     root = _root_of_start(spec)
     if root is None:
-        return msgspec.structs.replace(spec, code_why="the program's file is not in a folder that can be copied")
+        return msgspec.structs.replace(spec, code_why="the program's file is not in a directory that can be copied")
     return msgspec.structs.replace(spec, code_copy=str(run_dir / "code" / START), code_root=str(root))
 
 
@@ -110,7 +110,11 @@ def copy_folder(folder: Path, root: Path, run_dir: Path, source: str = "", max_f
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return Copy(
-        source=source or f"folder {folder}", code=str(target), root=str(root), num_files=num_files, num_bytes=num_bytes
+        source=source or f"directory {folder}",
+        code=str(target),
+        root=str(root),
+        num_files=num_files,
+        num_bytes=num_bytes,
     )
 
 
@@ -130,8 +134,8 @@ def _copy_tree(folder: Path, target: Path, *, leave_out: Path, max_files: int) -
         num_files, num_bytes = num_files + 1, num_bytes + size
         if num_files > max_files or num_bytes > MAX_BYTES:
             raise ConfigError(
-                f"{folder} is not a folder of code: more than {max_files} files, or {MAX_BYTES >> 20} MiB in small "
-                "ones. Name the folder that holds the program and what it imports, or a git revision"
+                f"{folder} is not a directory of code: more than {max_files} files, or {MAX_BYTES >> 20} MiB in small "
+                "ones. Name the directory that holds the program and what it imports, or a git revision"
             )
         data = path.read_bytes()
         place.write_bytes(data)
@@ -207,12 +211,12 @@ def _copy_revision(revision: str, spec: RunSpec, run_dir: Path) -> Copy:
         root = Path(_git(at, "rev-parse", "--show-toplevel"))
     except ConfigError:
         raise ConfigError(
-            f"{revision!r} is no folder, and {at}, where the run's program is, belongs to no git repository"
+            f"{revision!r} is not a directory, and {at}, where the run's program is, belongs to no git repository"
         ) from None
     try:
         short = _git(root, "rev-parse", "--short", "--verify", f"{revision}^{{commit}}")
     except ConfigError as error:
-        raise ConfigError(f"{revision!r} is no folder, and no revision of the repository {root} ({error})") from error
+        raise ConfigError(f"{revision!r} is neither a directory nor a revision of {root} ({error})") from error
     with tempfile.TemporaryDirectory(prefix="everstep-") as folder:
         archive = Path(folder) / "code.tar"
         _git(root, "archive", "--format=tar", f"--output={archive}", short)

@@ -84,7 +84,7 @@ class NodeSilent(_Event, frozen=True, kw_only=True):
 
 
 class NodeInDoubt(_Event, frozen=True, kw_only=True):
-    """Nothing of this node arrived for longer than it may go on by itself: it did not run, or was cut off. Now it asks
+    """Nothing of this node arrived for longer than it may continue by itself: it stood still, or was cut off. It asks
     whether it is still counted on; its ranks stand still meanwhile. Answered by SettleDoubt, or its release."""
 
     node: str
@@ -345,7 +345,7 @@ class CheckpointsFound(_Event, frozen=True, kw_only=True):
 
 
 class RuntimeFaulted(_Event, frozen=True, kw_only=True):
-    """Something of ours inside a worker failed and was swallowed; training went on."""
+    """Something of ours inside a worker failed and was swallowed; training continued."""
 
     node: str
     rank: int

@@ -19,4 +19,4 @@ def machine_kind(root: str = "/") -> str:
     parts = [text_of(root, f"{dmi}/sys_vendor"), text_of(root, f"{dmi}/product_name")]
     processor = keyed(text_of(root, "/proc/cpuinfo") or "").get("model name") or platform.processor()
     named = [part for part in parts if part and "to be filled" not in part.lower()]
-    return ", ".join([*named, processor or "unknown processor", platform.machine()])
+    return ", ".join([*named, processor or "unknown CPU", platform.machine()])

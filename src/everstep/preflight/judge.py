@@ -148,7 +148,7 @@ def why_busy(results: Iterable[Result]) -> str:
     if isinstance(pressure, float):
         return f"CPU pressure was {pressure:.0f} % before it began" if pressure > _BUSY_PRESSURE else ""
     if isinstance(load, float) and isinstance(cpus, int) and load > cpus:
-        return f"{load:.0f} processes wanted its {cpus} processors before it began"
+        return f"{load:.0f} processes wanted its {cpus} CPUs before it began"
     return ""
 
 
@@ -175,7 +175,7 @@ def _against_same(result: Result, values: Sequence[Value], source: str, *, are_t
     (top, most), *rest = votes.most_common()
     verdict = Judgement.BAD if result.tolerance == 0 else Judgement.WARN
     if rest and rest[0][1] == most:
-        why = f"differs between nodes ({len(votes)} values, none has a majority): nobody can say which is right"
+        why = f"differs between nodes ({len(votes)} values, none has a majority): which is right is not known"
         return worse(result, verdict, why, next(value for value in values if value != result.value), source)
     if result.value == top:
         return worse(result, Judgement.OK, "", top, source)

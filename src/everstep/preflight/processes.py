@@ -105,4 +105,4 @@ def _answer(text: bytes, status: int) -> Answer:
     if "error" in content:
         return Failed(why=str(content["error"]))
     answer = content["answer"]
-    return answer if isinstance(answer, dict) else Failed(why=f"answer is no object: {answer!r}")
+    return answer if isinstance(answer, dict) else Failed(why=f"answer is not an object: {answer!r}")

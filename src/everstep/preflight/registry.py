@@ -44,11 +44,11 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CHECKS = (
-    Check(name="cpu", module="cpu", function="measure", says="processors, clocks, caches"),
+    Check(name="cpu", module="cpu", function="measure", says="CPUs, clocks, caches"),
     Check(name="memory", module="memory", function="measure", says="memory, swap, huge pages, ECC counts"),
     Check(name="kernel", module="kernel", function="measure", says="kernel, its parameters, time"),
     Check(name="software", module="software", function="measure", says="drivers, libraries, environment"),
-    Check(name="container", module="container", function="measure", says="limits of processes and control groups"),
+    Check(name="container", module="container", function="measure", says="limits of processes and cgroups"),
     Check(name="devices", module="devices", function="measure", says="device files"),
     Check(name="pci", module="pci", function="measure", says="PCI devices and their links"),
     Check(name="gpu", module="gpu", function="measure", says="GPUs", quick_limit_s=20.0, full_limit_s=60.0),

@@ -89,7 +89,7 @@ class KernelLog:
         return self._fd >= 0
 
     def victim_line(self, pid: int) -> str:
-        """The line that says that `pid` was killed for want of memory; empty if there is none so far."""
+        """The line that says that `pid` was killed for lack of memory; empty if there is none so far."""
         self._read()
         for line in reversed(self._lines):
             match = _VICTIM.search(line)

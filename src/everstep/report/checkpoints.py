@@ -217,7 +217,7 @@ def _worst_rack(run: RunView, nodes: tuple[NodeCopies, ...], last: int | None, c
     told = {node for mine in racks.values() for node in mine}
     untold = tuple(node.node for node in nodes if node.node not in told)
     if untold:
-        return Loss(steps=None, why=f"{fold_names(untold)} did not tell the rack")
+        return Loss(steps=None, why=f"{fold_names(untold)} did not report the rack")
     homes = {rack: [n for n in nodes if n.node in mine] for rack, mine in racks.items()}
     losses = [_rack_loss(run, rack, mine, nodes, last, checkpoint) for rack, mine in homes.items() if mine]
     return max(losses, key=lambda loss: loss.steps if loss.steps is not None else -1)

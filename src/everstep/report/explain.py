@@ -25,7 +25,7 @@ KNOBS = {
     "failed-start": "--max-restarts N: it would be restarted N times, whatever it ends with; a step in between: "
     "policy max_same_failure = {max_same_failure} counts then",
     "restart-budget": "policy max_restarts = {max_restarts} within budget_window_s = {budget_window_s} s "
-    "(--max-restarts): a higher one goes on restarting",
+    "(--max-restarts): a higher one restarts further",
     "mode-observe": "--mode act: it would have been restarted; --mode advise: it would have been proposed",
     "mode-advise": "--mode act: done without asking; policy approval_timeout_s = {approval_timeout_s} s "
     "is how long it waits",
@@ -44,7 +44,7 @@ KNOBS = {
     "reattempt": "policy blind_restarts = {blind_restarts} and course_s = {course_s} s: when machines are examined",
     "evict-group": "no standbys, policy max_evicted_share = {max_evicted_share} or group_cooldown_s = "
     "{group_cooldown_s} s: the next stage instead",
-    "flow-exhausted": "a new step in between: it would have gone on within policy max_restarts = {max_restarts}",
+    "flow-exhausted": "a new step in between: it would have continued within policy max_restarts = {max_restarts}",
     "explain-only": "--standby N, if a machine is to blame: it would have been evicted",
     "replace-lost-node": "--standby N: another node would be ready at once; policy node_silent_s = {node_silent_s} s "
     "is how long a silent agent is waited for",

@@ -72,7 +72,7 @@ class Narrator:
         if isinstance(event, events.CheckpointCommitted):
             return self._committed(event)
         if isinstance(event, events.ControllerStarted):
-            return [f"{event_sentence(event)}; training went on"] if event.took_over else []
+            return [f"{event_sentence(event)}; training continued"] if event.took_over else []
         if isinstance(event, events.TemplateReported):
             return [] if event.usable else [f"{printable(event_sentence(event))}; ranks start as fresh interpreters"]
         if isinstance(event, events.WorkersStopped):

@@ -69,14 +69,14 @@ def _headline(replayed: Replayed) -> str:
     if found.diverged is not None:
         return f"run {replayed.run} would have gone another way at record {found.diverged.seq} ({what})"
     if found.differences:
-        return f"run {replayed.run} would have gone the same way, told otherwise ({what})"
+        return f"run {replayed.run} would have gone the same way, in other words ({what})"
     return f"run {replayed.run} would have gone the same way ({what})"
 
 
 def _difference(difference: Difference) -> list[str]:
     where = f"record {difference.seq}, {short_stamp(difference.at)}"
     incident = f", {difference.incident}" if difference.incident else ""
-    kind = "" if difference.changes_world else ": only told otherwise"
+    kind = "" if difference.changes_world else ": only in other words"
     return [
         f"{where}{incident}{kind}",
         *_choice("was", difference.was),
@@ -105,7 +105,7 @@ def _end(found: WhatIf) -> list[str]:
 
 def _first(found: WhatIf) -> str:
     if found.diverged is None:
-        return "none" if not found.differences else "none; told otherwise"
+        return "none" if not found.differences else "none; in other words"
     return f"record {found.diverged.seq}: {found.diverged.would.chosen} instead of: {found.diverged.was.chosen}"
 
 

@@ -40,7 +40,7 @@ def render_status(view: RunView, goodput: Goodput, asked: Asked, style: Style = 
     elif disk := checkpoints.disk_text(view, checkpoints.view(view), asked.at):
         lines += field("disk", disk)
     if not view.is_over and view.incident is None:
-        lines += field("now", "nobody looks after it" if asked.is_gone(view) else _now(view, asked))
+        lines += field("now", "controller not running" if asked.is_gone(view) else _now(view, asked))
     for note in notes(view):
         lines += field("note", note)
     return text_of(lines)
@@ -92,13 +92,13 @@ def notes(view: RunView) -> list[str]:
         last_fault = view.runtime_faults[-1]
         number = plural(len(view.runtime_faults), "fault")
         found.append(
-            f"{number} of everstep's own in workers, training went on; last: {last_fault.where}: {last_fault.why}"
+            f"{number} of everstep's own in workers, training continued; last: {last_fault.where}: {last_fault.why}"
         )
     restarted = sum(start.took_over for start in view.controllers)
     if restarted:
         torn = sum(start.torn_bytes for start in view.controllers)
         cut = f"; {plural(torn, 'torn byte')} cut off the journal" if torn else ""
-        found.append(f"the controller was restarted {plural(restarted, 'time')}, training went on{cut}")
+        found.append(f"the controller was restarted {plural(restarted, 'time')}, training continued{cut}")
     if view.torn_bytes:
         found.append(f"the journal's last {plural(view.torn_bytes, 'byte')} are an incomplete record and were left out")
     if view.num_unknown:

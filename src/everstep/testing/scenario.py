@@ -5,7 +5,7 @@
     train 10
     kill 2
     ----
-    incident i1: ES-P09 rank 2 on n0 was killed by SIGKILL; nothing speaks of lack of memory
+    incident i1: ES-P09 rank 2 on n0 was killed by SIGKILL; no sign of lack of memory
     ...
 
 Commands are the keys of COMMANDS. `run_scenario(text)` returns the text with the answers that the brain gives now; a

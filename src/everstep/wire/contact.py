@@ -2,7 +2,7 @@
 
 TCP acknowledges what arrived also while the process behind it is busy, stopped or being replaced by another; only a
 link that carries nothing, or a machine that is gone, acknowledges nothing. So an agent can tell "my controller is away"
-(training goes on) from "I am cut off" (somebody else may be started in my place). Used by `wire.link`.
+(training continues) from "I am cut off" (somebody else may be started in my place). Used by `wire.link`.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """A peer's link to the controller: reports that are not lost, commands, and a connection that comes back.
 
 A report stays in the outbox until it is acknowledged, and is sent again after a reconnect unless the controller says
-that it has it. There is no end to the attempts: training goes on while the controller is away. Used by the agent and
+that it has it. There is no end to the attempts: training continues while the controller is away. Used by the agent and
 by the launcher; it decides nothing.
 """
 

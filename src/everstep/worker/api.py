@@ -51,7 +51,7 @@ def phase(name: Literal["evaluation", "checkpoint"]) -> "Context":
     activity = _PHASES.get(name)
     runtime = current()
     if activity is None and runtime is not None:
-        runtime.report_fault("everstep.phase", f"{name!r} is no phase; there are: {', '.join(_PHASES)}")
+        runtime.report_fault("everstep.phase", f"{name!r} is not a phase; choose from: {', '.join(_PHASES)}")
     return Context(activity)
 
 

@@ -70,7 +70,7 @@ def write(path: Path, ahead: Ahead) -> None:
         draft.write_bytes(msgspec.json.encode(ahead))
         draft.replace(path)
     except OSError as error:
-        _log.warning("standbys are not told what to import: %s", error)
+        _log.warning("standbys do not know what to import: %s", error)
 
 
 def read(path: Path) -> Ahead | None:

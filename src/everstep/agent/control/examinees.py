@@ -131,4 +131,4 @@ def _on_frame(examinee: Examinee, frame: dict[str, Any], fds: list[int]) -> None
         try:
             examinee.said = msgspec.convert(frame["examined"], Said)
         except msgspec.ValidationError as error:
-            examinee.said = Said(passed=None, why=f"our own examination said what nobody understands: {error}")
+            examinee.said = Said(passed=None, why=f"our own examination gave an answer that cannot be read: {error}")

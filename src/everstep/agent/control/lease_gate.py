@@ -93,14 +93,14 @@ class LeaseGate:
             # Once is enough: while something newer is under way, nothing is known of what arrived before.
             is_reached = is_reached or (self._link.heard_at() or -math.inf) >= began
             if waited_s > (UNANSWERED_S if is_reached else UNREACHED_S):
-                arrived = "nobody answered" if is_reached else "nothing arrived there"
+                arrived = "no answer came" if is_reached else "nothing arrived there"
                 raise LeaseOverError(f"{self._lease.why_over}; the controller was asked and {arrived}")
             before = self._clock()
             await asyncio.sleep(_TICK_S)
             # Of a time in which this process did not run, an answer may lie unread.
             elapsed_s = min(self._clock() - before, 5 * _TICK_S)
             waited_s, since_s = waited_s + elapsed_s, since_s + elapsed_s
-        _log.warning("the node is still counted on (%.2f s after the question): it goes on", self._clock() - began)
+        _log.warning("the controller counts on this node (answered after %.2f s): it continues", self._clock() - began)
         self._go_on()
 
     def end_ranks(self) -> None:

@@ -291,7 +291,7 @@ def _that_is_there(version: Version | None) -> Version | None:
     """What the run was started with has no copy where that could not be taken: it runs where the user has it."""
     if version is None or version.id != FIRST.id or not version.code or Path(version.code).is_dir():
         return version
-    _log.warning("%s is not there: %s runs from the user's folder", version.code, version.id)
+    _log.warning("%s: not found. %s runs from the user's directory", version.code, version.id)
     return msgspec.structs.replace(version, code="", root="")
 
 

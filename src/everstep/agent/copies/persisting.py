@@ -81,7 +81,7 @@ class Persisting:
         """A new generation: a later step is of a history that is given up, and nobody waits for one to come."""
         asked = self._asked
         if asked is not None and (resume_step is None or asked.step > resume_step):
-            self.cancel(f"the job was restarted, and goes on after step {resume_step}")
+            self.cancel(f"the job was restarted, and resumes after step {resume_step}")
 
     def cancel(self, why: str) -> None:
         if self._task is not None and not self._task.done() and self._asked is not None:

@@ -103,7 +103,7 @@ class Ears:
     def _fail(self, error: Exception) -> None:
         if not self._has_failed:
             self._has_failed = True
-            _log.error("listening to the kernel log failed; said once", exc_info=error)
+            _log.error("cannot read the kernel log; logged once", exc_info=error)
         self._say(SOURCE, f"failed: {type(error).__name__}: {error}")
 
     def _load(self) -> KernelLog:

@@ -123,7 +123,7 @@ class Rounds:
         except Exception as error:
             if sense.name not in self._failed:
                 self._failed.add(sense.name)
-                _log.exception("sense %s failed; said once", sense.name)
+                _log.exception("sense %s failed; logged once", sense.name)
             self._say(sense.name, f"failed: {type(error).__name__}: {error}")
             return max(sense.every_s, FAILED_AGAIN_S)
         self._say(sense.name, "")

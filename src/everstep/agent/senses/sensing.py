@@ -79,7 +79,7 @@ class Sensing:
                 self._rounds.replace_if_hung()
                 self._pass_on([])
         except Exception:
-            _log.exception("sensing failed; the node goes on without")
+            _log.exception("sensing failed; the node continues without it")
             await asyncio.Event().wait()  # to end would end the agent
         finally:
             self.close()

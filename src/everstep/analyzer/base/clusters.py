@@ -29,7 +29,7 @@ class Activity(enum.StrEnum):
     LOADER = "waits for its data loader"
     SAVING = "saves or loads a checkpoint"
     PYTHON = "executes Python"
-    NATIVE = "is in native code and holds the interpreter lock"
+    NATIVE = "is in native code and holds the GIL"
     BLOCKED = "waits in a call of its own"
     UNKNOWN = "not known"
 

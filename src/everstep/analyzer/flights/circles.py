@@ -89,7 +89,7 @@ def alone(edges: Edges, at: float, rank: int, entry: Collective, group: Parallel
     missed, where = what
     return Finding(
         code="ES-H05",
-        sentence=f"rank {rank} waits in {operation(entry, group)}, which nobody else entered, and "
+        sentence=f"rank {rank} waits in {operation(entry, group)}, which no other rank entered, and "
         f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for it in {operation(missed, where)}.",
         confidence=Confidence.LOW,
         waiting=tuple(sorted({rank, *waiting})),

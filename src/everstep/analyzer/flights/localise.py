@@ -191,7 +191,7 @@ def _host(edges: Edges, ranks: tuple[int, ...], at: float) -> Finding | None:
     return Finding(
         code="ES-H18",
         sentence=f"{ranks_text(ranks)} queued fewer operations than {verb(ranks, 'its', 'their')} peers in most "
-        f"groups, and nobody is behind in what the devices are in: {verb(ranks, 'it', 'they')} stopped first.",
+        f"groups, and no rank is behind in what the devices are in: {verb(ranks, 'it', 'they')} stopped first.",
         confidence=Confidence.MEDIUM,
         ranks=ranks,
         waiting=tuple(sorted(set(edges.waits) - set(ranks))),
@@ -252,7 +252,7 @@ def _stalled(edges: Edges, first: frontier.Oldest, at: float) -> Finding | None:
         confidence=Confidence.LOW,
         waiting=tuple(sorted(edges.waits)),
         group=group,
-        evidence=(says(at, f"{ranks_text(edges.waits)} pending, nobody behind"),),
+        evidence=(says(at, f"{ranks_text(edges.waits)} pending, no rank behind"),),
     )
 
 

@@ -81,7 +81,7 @@ def _stopped(by_rank: Mapping[int, RankEvidence]) -> list[int]:
 
 def _of_stopped(stopped: list[int], by_rank: Mapping[int, RankEvidence]) -> Judgement:
     if len(stopped) == len(by_rank) > 1:
-        because = "every rank is stopped (process state T), as somebody at a terminal does who goes on later"
+        because = "every rank is stopped (process state T), as a user at a terminal does to continue later"
         return Judgement(certainty=Certainty.DOUBTFUL, because=because)
     are = verb(stopped, "is", "are")
     return _certain(f"{ranks_text(stopped)} {are} stopped (process state T) and {verb(stopped, 'runs', 'run')} nothing")

@@ -34,7 +34,7 @@ _SERVANT_FILES = (
 """The same by where a Python thread stands: they write what they are given, or hand on what a child brings."""
 
 
-ACCEPTS = "waits for somebody to connect"
+ACCEPTS = "waits for a peer to connect"
 """What a thread that serves others does, as evidence says it."""
 
 _TIMED = "waits with a time limit"

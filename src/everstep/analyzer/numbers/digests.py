@@ -67,8 +67,8 @@ def _undecided(held: Mapping[int, Digest], replicas: ParallelGroup, step: int, n
     different = next(other for other in others if other != first)
     return Finding(
         code="ES-N05",
-        sentence=f"the replicas of {ranks_text(ranks)} differ at step {step} ({_named(first, different)}), and that "
-        f"does not tell which is right: {len(held)} of them hold {num_kinds} different states.",
+        sentence=f"the replicas of {ranks_text(ranks)} differ at step {step} ({_named(first, different)}). "
+        f"Which one is right is not known: {len(held)} of them hold {num_kinds} different states.",
         confidence=Confidence.LOW,
         ranks=ranks,
         group=replicas,

@@ -143,7 +143,7 @@ def rounds_for(detection: float, confidence: float, num_phases: int = 3) -> int:
     """Replays in each phase after which a machine that shows itself in one replay with probability `detection` has been
     seen in all phases (horizontal, vertical, confirmation) with probability `confidence`. Raises ValueError."""
     if not 0 < detection <= 1 or not 0 < confidence < 1 or num_phases < 1:
-        raise ValueError(f"no number of rounds: detection {detection}, confidence {confidence}, {num_phases} phases")
+        raise ValueError(f"number of rounds: detection {detection}, confidence {confidence}, {num_phases} phases")
     if detection == 1:
         return 1
     missed = 1 - confidence ** (1 / num_phases)

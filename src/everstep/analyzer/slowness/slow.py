@@ -178,7 +178,7 @@ def _refused(code: str, ranks: tuple[int, ...], why: str) -> SlowVerdict:
     what = f"evict the machine of {ranks_text(ranks)}"
     return SlowVerdict(
         code=code,
-        sentence=f"{why}; nobody is evicted.",
+        sentence=f"{why}; no node is evicted.",
         confidence=Confidence.MEDIUM,
         ranks=ranks,
         refusal=Refusal(what=what, why=why),

@@ -74,9 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     commit.add_argument("--trusted", action="store_true")
     commit.add_argument("--generation", type=int, default=None, help="the one that commits; those before it are over")
     commit.add_argument(
-        "--resumed", type=_pairs, default=(), metavar="1:35,2:40", help="generations that went on, where"
+        "--resumed", type=_pairs, default=(), metavar="1:35,2:40", help="generations that resumed, and from where"
     )
-    strike.add_argument("--why", required=True, metavar="TEXT", help="what whoever looks at it later is told")
+    strike.add_argument("--why", required=True, metavar="TEXT", help="the reason, for later readers")
     return parser
 
 

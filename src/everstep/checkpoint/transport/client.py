@@ -74,7 +74,7 @@ async def drop(
 ) -> None:
     """Tell a node that copies of this rank are complete elsewhere, where this generation has placed them. Raises
     TransferError."""
-    with _as_sentence(f"{endpoint} could not be told to drop its copies of rank {rank}"):
+    with _as_sentence(f"{endpoint} did not get the request to drop its copies of rank {rank}"):
         secret = Secret(token, run)
         stream = await _connect(endpoint, patience_s)
 
@@ -219,6 +219,6 @@ def _as_sentence(what: str) -> Iterator[None]:
         is_refusal = isinstance(error, HandshakeError)
         raise TransferError(f"{what}: the other side {error}", is_refusal=is_refusal) from error
     except TimeoutError as error:
-        raise TransferError(f"{what}: nobody answers there within {CONNECT_S:.0f} s") from error
+        raise TransferError(f"{what}: no answer within {CONNECT_S:.0f} s") from error
     except OSError as error:
         raise TransferError(f"{what}: {os.strerror(error.errno) if error.errno else error}") from error

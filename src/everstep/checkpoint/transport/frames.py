@@ -71,7 +71,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if not self.length <= self.capacity_bytes <= MOST_SNAPSHOT_BYTES:
             return f"{self.length} bytes in a buffer of {self.capacity_bytes}"
         if not 0 <= self.skeleton_crc < 1 << 64 or not -(1 << 63) <= self.generation < 1 << 63:
-            return "a checksum or a generation that is none"
+            return "an invalid checksum or generation"
         return ""
 
 
@@ -147,7 +147,7 @@ def hear(stream: Stream, kind: type[M], other: type[N] | None = None, third: typ
     try:
         message = _decoder.decode(stream.receive(length))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StreamError(f"sent what is no message: {error}") from error
+        raise StreamError(f"sent something that is not a message: {error}") from error
     if isinstance(message, Refused):
         raise Refusal(message.why)
     if isinstance(message, kind) or (other is not None and isinstance(message, other)):

@@ -74,7 +74,7 @@ def introduce(stream: Stream, secret: Secret, endpoint: str) -> None:
     stream.hurry(LIMIT_S)
     magic = stream.receive(len(MAGIC))
     if magic[:-1] != MAGIC[:-1]:
-        raise HandshakeError("garbage", f"is no everstep: it began with {magic!r}")
+        raise HandshakeError("garbage", f"is not everstep: it began with {magic!r}")
     if magic != MAGIC:
         raise HandshakeError("version", f"speaks version {magic[-1]} of the protocol, this is version {MAGIC[-1]}")
     theirs = stream.receive(_RANDOM_BYTES)
@@ -83,7 +83,7 @@ def introduce(stream: Stream, secret: Secret, endpoint: str) -> None:
     verdict = stream.receive(1)
     proof = stream.receive(_PROOF_BYTES)
     if verdict != _ACCEPTED:
-        raise HandshakeError("proof", "refused us: it is of another run, or this is not the endpoint that it told")
+        raise HandshakeError("proof", "refused us: it is of another run, or not the endpoint that it reported")
     if not hmac.compare_digest(proof, secret.proof(b"server", endpoint, theirs, ours)):
         raise HandshakeError("proof", "could not prove that it is of this run")
     stream.hurry(None)

@@ -101,7 +101,7 @@ class Outgoing:
         for found in contents.snapshots:
             if (found.buffer, found.step, found.generation) == (buffer, step, generation):
                 return found
-        raise Refusal(f"the snapshot of rank {contents.rank} at step {step} is not there any more")
+        raise Refusal(f"the snapshot of rank {contents.rank} at step {step} is gone")
 
     def _sealed_table(self) -> bytes:
         """Empty if nobody has sealed it yet."""

@@ -130,7 +130,7 @@ class SlownessWatch:
         now, first = (_delay(rounds) for rounds in (list(self._ballot.rounds)[-2:], self._ballot.begun))
         if now is None or first is None or now - first < BUSIER_S:
             return ""
-        return f"ranks wait {per_step(now)} per step for a processor, at first {per_step(first)}"
+        return f"ranks wait {per_step(now)} per step for a CPU, at first {per_step(first)}"
 
     def _verdict(self, verdict: SlowVerdict, at: float) -> Verdict:
         return Verdict(

@@ -99,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._challenge:
             self._end_greeting()
-            self._gate.rejections.note("silence", f"{self._known.name} left before it said who it is")
+            self._gate.rejections.note("silence", f"{self._known.name} left before it identified itself")
         self._on_over()
 
     def _cut(self, data: bytes | memoryview) -> list[Message]:
@@ -157,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end_greeting()
         try:
             if not challenge:
-                raise TurnedAwayError("garbage", "a Hello that nobody asked for")
+                raise TurnedAwayError("garbage", "a Hello that was not asked for")
             hello = parse_hello(data, is_binary=is_binary)
             self._gate.check(hello, self._known, challenge)
         except TurnedAwayError as error:

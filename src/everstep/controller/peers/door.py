@@ -51,7 +51,7 @@ class Doors:
     def __call__(self) -> asyncio.Protocol:
         if len(self.open) + self._num_http() < self._most:
             return Door(self)
-        self.gate.rejections.note("crowd", f"{self._most} connections are open that are no peer's")
+        self.gate.rejections.note("crowd", f"{self._most} connections are open that belong to no peer")
         return _Refused()
 
 

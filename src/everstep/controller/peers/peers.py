@@ -257,7 +257,7 @@ class Peers:
             if not isinstance(report, Report) or not 1 <= report.source_seq <= MAX_SEQ:
                 raise WireError(f"{type(report).__name__} where a numbered Report is expected")
         except WireError as error:
-            self._rejections.note("garbage", f"{peer.name} sent what is no report: {error}")
+            self._rejections.note("garbage", f"{peer.name} sent something that is not a report: {error}")
             return None
         objection = allowed.objection(peer.role, peer.name, report.event)
         if objection:

@@ -119,7 +119,7 @@ class Ledger:
         for draft in drafts:
             if draft.state.unlisted != self.state.unlisted:
                 log.error(
-                    "phase: %s: not in the table of phases (after record %d). the run goes on. report this as a bug",
+                    "phase: %s: not in the table of phases (after record %d). the run continues. report this as a bug",
                     draft.state.unlisted,
                     draft.record.seq,
                 )

@@ -23,7 +23,7 @@ Axes = tuple[tuple[str, int], ...]
 
 _TENSOR, _PIPELINE = ("tp", "tensor"), ("pp", "pipeline")
 
-NO_VOTE = "no majority computed the same, so nobody is right and nobody wrong"
+NO_VOTE = "no majority computed the same, so no node can be named"
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):

@@ -118,7 +118,7 @@ def _go_on(turn: Turn, examination: Examination) -> bool:
         if action.node in here:
             turn.do(action)
     limit_s = _limit_s(turn, kind)
-    turn.start_timer(Timer(TimerKind.EXAM, exam), limit_s, f"{kind}: whoever has not answered by then is not known")
+    turn.start_timer(Timer(TimerKind.EXAM, exam), limit_s, f"{kind}: a node without an answer is not known")
     return False
 
 

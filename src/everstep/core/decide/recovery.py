@@ -251,7 +251,7 @@ def _examine(turn: Turn, verdict: Verdict, choice: flow.Choice) -> Plan:
     examination = turn.incident.examination
     if examination is not None and examination.is_over:
         refused = (*_no_eviction(turn, verdict), *examination.unclear) if examination.failed else examination.unclear
-        outcome = "" if examination.failed or examination.unclear else ": taken for transient"
+        outcome = "" if examination.failed or examination.unclear else ": treated as transient"
         why = f"{examination.says}{outcome}; {verdict.sentence}"
         return _staged(_plan("restart", _restart_text(turn), "reattempt", why, refused), choice)
     why = f"{_so_often(choice)}: {verdict.sentence}"
@@ -317,7 +317,7 @@ def _no_eviction(turn: Turn, verdict: Verdict) -> tuple[Refusal, ...]:
     if verdict.node is None:
         return ()
     only = "it is the job's only node, and " if turn.spec.num_slots == 1 and verdict.code.startswith("ES-H") else ""
-    return (Refusal(what=f"evict {verdict.node}", why=f"{only}nothing says that the machine is at fault"),)
+    return (Refusal(what=f"evict {verdict.node}", why=f"{only}nothing shows that the machine is at fault"),)
 
 
 RULES: tuple[Rule, ...] = (

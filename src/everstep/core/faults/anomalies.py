@@ -45,7 +45,7 @@ def take(turn: Turn, found: Verdict, *, is_declared: bool = True) -> None:
         stop_generation(turn)
         return
     why_not, refused = _left_alone(turn, nodes, plan) if is_declared else (_NOT_DECLARED, _NO_WAY_BACK)
-    why = f"{verdict.sentence}; training goes on: {why_not or plan.decision.why}"
+    why = f"{verdict.sentence}; training continues: {why_not or plan.decision.why}"
     rule = plan.decision.rule if plan.kind == "leave" and is_declared else "explain-only"
     decision = Decision(chosen="leave the job as it is", rule=rule, why=why, refused=refused)
     turn.set_incident(verdict=verdict, decision=decision)

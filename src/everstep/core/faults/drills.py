@@ -170,7 +170,7 @@ def _inject_rank(turn: Turn, event: DrillRequested) -> None:
     elif worker.exit is not None or turn.state.phase not in (Phase.FORMING, Phase.RUNNING):
         _refuse(turn, event, f"rank {event.rank} has no live process now (the run is {turn.state.phase})")
     elif event.kind in HANG_KINDS and turn.state.has_stepped and not _steps(worker):
-        why = f"rank {event.rank} has done no step since the restart: a start may take long, it is no hang"
+        why = f"rank {event.rank} has done no step since the restart: a start may take long, it is not a hang"
         _refuse(turn, event, why)
     else:
         _expect(turn, event)
@@ -204,7 +204,7 @@ def _inject_rack(turn: Turn, event: DrillRequested) -> None:
         _refuse(turn, event, why)
     elif not known:
         how = "everstep run --racks a,a,b,b, or EVERSTEP_RACK on each machine"
-        _refuse(turn, event, f"no node has told its rack: {how}")
+        _refuse(turn, event, f"no node has reported its rack: {how}")
     elif not mine:
         _refuse(turn, event, f"no node is in rack {rack!r}; racks of this run: {', '.join(known)}")
     elif not racks.active_nodes(turn.state, rack):

@@ -53,7 +53,7 @@ def on_evidence_requested(turn: Turn, event: EvidenceRequested) -> None:
         turn.do(Refused(what=f"evidence {event.request}", why=why))
         return
     for node in turn.state.active_nodes:
-        turn.do(_collect(turn, node, event.request, "somebody asked what the ranks are doing"))
+        turn.do(_collect(turn, node, event.request, "a user asked what the ranks are doing"))
 
 
 def collect_actions(turn: Turn) -> list[CollectEvidence]:

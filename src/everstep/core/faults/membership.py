@@ -84,7 +84,7 @@ def on_node_in_doubt(turn: Turn, event: NodeInDoubt) -> None:
     evicting = turn.state.incident.evicting if turn.state.incident is not None else ()
     is_ending = member is not None and (member.suspected or event.node in evicting)
     why_not = ((member.silent if member is not None else "") or "it is being evicted") if is_ending else ""
-    why = why_not or f"nothing of it arrived for {event.silent_s:.1f} s, and nobody was started in its place"
+    why = why_not or f"nothing of it arrived for {event.silent_s:.1f} s, and no node was started in its place"
     turn.do(SettleDoubt(node=event.node, number=event.number, may_go_on=not why_not, why=why))
 
 

@@ -79,7 +79,7 @@ def _place(turn: Turn) -> None:
     without = [node for node in state.active_nodes if not state.members[node].endpoint]
     if without:
         if not again:
-            why = f"{without[0]} takes no snapshots of other nodes: it told no address for them"
+            why = f"{without[0]} takes no snapshots of other nodes: it reported no address for them"
             turn.do(Refused(what="copy snapshots to another node", why=why))
         return
     placement = placement_of(state)
@@ -87,7 +87,7 @@ def _place(turn: Turn) -> None:
     if again:
         why = "the job's parallel groups are known now: no copy where the same eviction would take it"
     elif state.phase is Phase.FORMING:
-        why = f"what generation {state.generation} goes on from must outlive the next loss as well, from now on"
+        why = f"what generation {state.generation} resumes from must survive the next loss as well"
     else:
         why = f"every rank of generation {state.generation} is through; a lost machine must not cost its snapshots"
     for action in place_actions(turn.state, why) if placement.backups != state.backups or not again else ():

@@ -231,7 +231,7 @@ def _begin_next(turn: Turn) -> bool:
     if without:
         if _is_young(turn):
             return False
-        _refuse_once(turn, f"rank {without[0]} has told of no snapshot (a program without everstep.State takes none)")
+        _refuse_once(turn, f"rank {without[0]} has reported no snapshot (a program without everstep.State takes none)")
         return True
     turn.set(persist_refused="")
     step, wait_s = step_to_come([a for a in accounts if a is not None], turn.at)
@@ -291,7 +291,7 @@ def _fail(turn: Turn, why: str) -> None:
     kept = "there is no earlier one" if newest is None else f"the newest one there stays step {newest.step}"
     is_there = newest is not None and newest.step == now.step
     what = f"mark step {now.step} as trusted" if is_there else f"write step {now.step} to the persistent tier"
-    turn.do(Refused(what=what, why=f"{why}; training goes on, {kept}" if turn.state.ending is None else why))
+    turn.do(Refused(what=what, why=f"{why}; training continues, {kept}" if turn.state.ending is None else why))
     _note_uncommitted(turn)
     _end(turn)
 

@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,63}")
 def why_no_rack(name: str) -> str:
     """Why this cannot be a rack's name; empty when it can."""
     allowed = "letters, digits and . _ : / -, at most 64 of them, the first a letter or a digit"
-    return "" if _NAME.fullmatch(name) else f"{name[:80]!r} is no name of a rack: {allowed}"
+    return "" if _NAME.fullmatch(name) else f"{name[:80]!r} is not the name of a rack: {allowed}"
 
 
 def of_nodes(state: State, nodes: Iterable[str]) -> dict[str, str]:

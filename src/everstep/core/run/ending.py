@@ -124,7 +124,7 @@ def finish_if_saved(turn: Turn) -> bool:
 
 def _finish_now(turn: Turn, ending: Ending) -> None:
     if ending.outcome == "succeeded":
-        standstill.close(turn, "passed", "it went on by itself: the program ended with success on every rank")
+        standstill.close(turn, "passed", "it continued by itself: the program ended with success on every rank")
     else:
         standstill.close(turn, "stopped" if ending.outcome == "stopped" else "superseded", ending.why)
     if turn.state.incident is not None:

@@ -83,7 +83,7 @@ def _of_a_mistake_that_costs_seconds(
         f"policy {setting} = {usual_s:g} s"
         + (f", {AGAIN**known.times:g} times as it came again" if known.times else ""),
         f"up to {window_s:.0f} s are usual here",
-        f"this place has taken {known.longest_s:.0f} s before, and went on",
+        f"this place has taken {known.longest_s:.0f} s before, and continued",
     )
     assert over.act_after_s is not None
     if found[0] > over.act_after_s:

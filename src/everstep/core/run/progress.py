@@ -154,7 +154,7 @@ def _watch_rendezvous(turn: Turn) -> None:
         why = "every rank must be out of init_process_group by then"
         turn.start_timer(timer, turn.policy.rendezvous_timeout_s, why)
         soon = Timer.of_generation(TimerKind.LATE, turn.state.generation)
-        turn.start_timer(soon, min(LATE_S, turn.policy.rendezvous_timeout_s), "whoever is not there by then is named")
+        turn.start_timer(soon, min(LATE_S, turn.policy.rendezvous_timeout_s), "ranks that are late by then are named")
 
 
 def on_late_timer(turn: Turn, generation: str, _due_at: float) -> None:

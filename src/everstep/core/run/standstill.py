@@ -46,7 +46,7 @@ def _decision(turn: Turn, verdict: Verdict, patience: Patience, act_at: float | 
     chosen = f"{chosen} (`everstep restart` does it now)"
     why = f"{verdict.certainty or Certainty.DOUBTFUL}: {verdict.because or verdict.sentence}; {patience.why}"
     is_certain = verdict.certainty is Certainty.CERTAIN
-    hope = "it would come again" if is_certain else "it may go on by itself"
+    hope = "it would come again" if is_certain else "it may continue by itself"
     refused = (Refusal(what=f"{what} now", why=f"{hope}; {patience.why}"),)
     return Decision(chosen=chosen, rule=RULE, why=why, refused=refused, act_at=act_at)
 
@@ -76,7 +76,7 @@ def went_on(turn: Turn, lasted_s: float) -> None:
     known = turn.state.places.get(standing.place, Place())
     learnt = msgspec.structs.replace(known, longest_s=max(known.longest_s, lasted_s))
     turn.set(places=turn.state.places.updated({standing.place: learnt}))
-    close(turn, "passed", f"it went on by itself after {lasted_s:.0f} s")
+    close(turn, "passed", f"it continued by itself after {lasted_s:.0f} s")
 
 
 def take_up(turn: Turn) -> None:
@@ -98,7 +98,7 @@ def wait_again(turn: Turn) -> None:
     assert standing.act_at is not None
     left_s = max(LATE_S, standing.act_at - standing.since)
     turn.set(standstill=msgspec.structs.replace(standing, act_at=turn.at + left_s, since=turn.at))
-    why = "nobody looked while its time passed (the machine slept, or the controller was gone): it begins again"
+    why = "its time passed unwatched (the machine slept, or the controller was gone): it begins again"
     turn.start_timer(Timer(TimerKind.ACT, standing.incident.id), left_s, why)
 
 

@@ -67,7 +67,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Whether losses and gradient norms are looked at."""
 
     undo_nan: bool = True
-    """Whether a job whose loss is no number three times in a row goes back to a trusted step (ES-N07): it would
+    """Whether a job whose loss is NaN three times in a row goes back to a trusted step (ES-N07): it would
     otherwise compute for nothing until somebody looks. Off: only said, as everything else about numbers."""
 
     digest_every: int = 50

@@ -93,8 +93,8 @@ class _Draft:
 
     def _move(self, before: int | None, after: int | None) -> bool:
         """One rank from a completed step to another; whether it was the last one there."""
-        assert before is not None, "both have told of a step"
-        assert after is not None, "both have told of a step"
+        assert before is not None, "both have reported a step"
+        assert after is not None, "both have reported a step"
         if before == after:
             return False
         completed = self._completed

@@ -85,7 +85,7 @@ def seconds(name: str, value: object) -> float:
 def check(wanted: Wanted) -> None:
     """Whether it can be written, and what is to start from is there. Makes the folder. Raises ConfigError."""
     if wanted.init_from and not is_url(wanted.init_from) and not Path(wanted.init_from).is_dir():
-        raise ConfigError(f"--init-from {wanted.init_from}: there is no such folder. It is that of one checkpoint")
+        raise ConfigError(f"--init-from {wanted.init_from}: no such directory. Name the directory of one checkpoint")
     if not wanted.dir:
         return
 
@@ -130,7 +130,7 @@ def header_line(spec: RunSpec, found: CheckpointsFound | None) -> str:
     if newest is None:
         return f"  checkpoints {spec.checkpoint_dir} ({rhythm}): none there yet{start}"
     there = f"{plural(len(found.checkpoints), 'checkpoint')} there"
-    from_ = f"goes on after step {count(newest.step)}, written {ago(newest.at, found.at)}"
+    from_ = f"resumes after step {count(newest.step)}, written {ago(newest.at, found.at)}"
     return f"  checkpoints {spec.checkpoint_dir} ({rhythm}): {there}, {from_}"
 
 

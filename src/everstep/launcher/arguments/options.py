@@ -71,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     )
     ours.add_argument("--tls", help="auto: encrypt what listens beyond loopback (default); always: loopback too")
     ours.add_argument("--config", help="TOML file with defaults for these flags, a [policy] and a [checkpoint] table")
-    ours.add_argument("--checkpoint-dir", "--checkpoint_dir", help="folder or URL for checkpoints; resumes from there")
+    ours.add_argument("--checkpoint-dir", "--checkpoint_dir", help="directory or URL of checkpoints; resumes from it")
     ours.add_argument("--checkpoint-every", "--checkpoint_every", help="time between two, as 30s, 10m (default)")
     ours.add_argument("--checkpoint-keep", "--checkpoint_keep", help="how many of the newest stay (default 3)")
     ours.add_argument("--init-from", "--init_from", help="checkpoint that a first start takes its state from")

@@ -21,7 +21,7 @@ def _same(text: str = "", *accepted: str) -> Meaning:
 FLAGS: dict[str, Meaning] = {
     "nnodes": Meaning(
         "in part",
-        "`1`, and `1:MAX` when nobody else comes: one machine, and a line says that others cannot join. More than "
+        "`1`, and `1:MAX` when no other machine comes: one machine, and a line says that others cannot join. More than "
         "one machine is refused. Several nodes on this machine: `--local-nodes N`",
         ("1", "1:4"),
         ("2", "2:4", "0", "3:2", "a"),
@@ -30,7 +30,7 @@ FLAGS: dict[str, Meaning] = {
     "rdzv_backend": Meaning(
         "in part",
         "`c10d` and `static`, which differ only in where ranks meet. A backend that needs a server is refused: "
-        "there is nobody to meet",
+        "there is no other machine to meet",
         ("c10d", "static"),
         ("etcd", "etcd-v2", "nonsense"),
     ),
@@ -52,7 +52,7 @@ FLAGS: dict[str, Meaning] = {
         "1000",
     ),
     "monitor_interval": _same("an end is noticed at once, so never later than torchrun would", "2"),
-    "start_method": _same("torchrun uses it for functions only, and a script is none", "fork"),
+    "start_method": _same("torchrun uses it for functions only, and a script is not one", "fork"),
     "event_log_handler": Meaning(
         "refused",
         "but for `null`, the default: torch's agent, whose events these are, does not run. docs/journal.md",
@@ -72,12 +72,12 @@ FLAGS: dict[str, Meaning] = {
     "node_rank": Meaning("in part", "`0`. Another one means another machine, and is refused", ("0",), ("1",)),
     "master_addr": Meaning(
         "in part",
-        "a name or address of this machine, told to ranks when `--master-port` is given. Another machine's is refused",
+        "a name or address of this machine, ranks get it with `--master-port`. Another machine's is refused",
         ("localhost",),
         ("203.0.113.9",),
     ),
     "master_port": _same("the same port after every restart", "29544"),
-    "local_addr": _same("told to ranks as `MASTER_ADDR`", "127.0.0.3"),
+    "local_addr": _same("ranks get it as `MASTER_ADDR`", "127.0.0.3"),
     "logs_specs": Meaning(
         "refused", "but for torch's own: everstep writes the ranks' files itself", ("default",), ("nope",)
     ),
@@ -85,13 +85,13 @@ FLAGS: dict[str, Meaning] = {
     "signals_to_handle": _same("ranks get the very signal that the launcher got", "SIGUSR1,SIGTERM"),
     "shutdown_timeout": _same("30 s, or `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`", "9"),
     "virtual_local_rank": _same("`LOCAL_RANK` 0, one device in `CUDA_VISIBLE_DEVICES`"),
-    "training_script": _same("a script, a module, a zip archive, a folder, a compiled file"),
+    "training_script": _same("a script, a module, a zip archive, a directory, a compiled file"),
     "training_script_args": _same("also flags of ours among them; `${local_rank}` is filled in as torchrun does"),
 }
 
 _HEAD = """# torchrun's flags
 
-`everstep run` takes torchrun's own parser, so every flag is known, with dash or underscore, abbreviated as torchrun
+`everstep run` takes torchrun's own parser, so every flag is known: with dash or underscore, abbreviated as torchrun
 allows, and with its `PET_*` variable for a default. Each one means the same, or is refused before anything starts, with
 a reason. None is accepted and ignored. everstep's own flags are written out ([run.md](run.md)), so that no abbreviation
 of torchrun's gets another meaning.
@@ -110,8 +110,8 @@ _TAIL = """
 | `TORCHELASTIC_RUN_ID` with `--rdzv-id` and no backend | a new UUID, the id is dropped | the id |
 | ports | `MASTER_PORT`, the agent's | also the status page's and the snapshot server's, on loopback |
 
-Without `--max-restarts`, what fails before the first step for the second time at the same place, or with the same exit
-code or signal, ends the run, with code 1 and the reason. Arguments that the program refuses (exit code 2) end it at
+Without `--max-restarts`, a program that fails twice in the same way before its first step ends the run with code 1. The
+same way is the same place, exit code or signal. Arguments that the program refuses (exit code 2) end it at
 once. After a step, the same place three times without a new step in between does (policy `max_same_failure`).
 """
 

@@ -81,7 +81,7 @@ def groups(root: str) -> Iterator[Result]:
         found = _first(root, paths, files)
         full = f"container.{name}"
         if found is None:
-            yield unsupported(full, f"no control group of this process has {files[0]} or {files[1]}", unit)
+            yield unsupported(full, f"no cgroup of this process has {files[0]} or {files[1]}", unit)
             continue
         path, text = found
         if name == "cpu_statistics":
@@ -141,10 +141,10 @@ def _ratios(root: str, paths: dict[str, str]) -> Iterator[Result]:
         if have and have[1].isdigit() and isinstance(most, int) and most:
             yield measured(f"container.{name}", int(have[1]) / most, "ratio", how=f"{have[0]} by its limit")
         else:
-            yield unsupported(f"container.{name}", "the control group has no such limit", "ratio")
+            yield unsupported(f"container.{name}", "the cgroup has no such limit", "ratio")
     events = _first(root, paths, ("memory.events", "memory.oom_control"))
     counts = dict(line.split() for line in events[1].splitlines() if len(line.split()) == 2) if events else {}
     if events and counts.get("oom_kill", "").isdigit():
         yield measured("container.memory_oom_kills", int(counts["oom_kill"]), "times", how=f"read {events[0]}")
     else:
-        yield unsupported("container.memory_oom_kills", "the control group counts no out-of-memory kills", "times")
+        yield unsupported("container.memory_oom_kills", "the cgroup counts no out-of-memory kills", "times")

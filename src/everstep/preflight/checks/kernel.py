@@ -124,7 +124,7 @@ def clock() -> Iterator[Result]:
         yield measured("kernel.clock.max_error_s", timex.maxerror / 1e6, "s", how=how)
         yield measured("kernel.clock.estimated_error_s", timex.esterror / 1e6, "s", how=how)
     else:
-        why = "the clock is not synchronised, so nobody knows how far it is off"
+        why = "the clock is not synchronised, so it is not known how far it is off"
         for name in ("offset_s", "max_error_s", "estimated_error_s"):
             yield unsupported(f"kernel.clock.{name}", why, "s", how=how)
     yield measured("kernel.clock.frequency_ppm", timex.freq / 65536, "ppm", how=how)

@@ -113,7 +113,7 @@ def _asked(address: tuple[str, int], token: str, what: str, number: float) -> so
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         greeting = read_line(link)
         if not greeting.startswith(GREETING):
-            raise ValueError("whoever listens there is no everstep check --serve")
+            raise ValueError("what listens there is not everstep check --serve")
         link.sendall(f"{proof(token, greeting.removeprefix(GREETING))} {what} {number:g}\n".encode())
         answer = read_line(link)
         if answer != b"ok":

@@ -64,7 +64,7 @@ def _judged(request: Request, layout: Layout, compared: Compared, digest: str, *
         why = f"{what}: bits differ, and so do the machines or their libraries: that says nothing"
         return Said(passed=None, why=why, digest=digest)
     blames = request.nodes_of(list(compared.culprits))
-    whose = f"first on {', '.join(blames)}" if blames else "and nobody can say on which of them first"
+    whose = f"first on {', '.join(blames)}" if blames else "and it is not known on which of them first"
     differ = f"{compared.num_different} of {compared.num_compared} times other bits than the others"
     return Said(passed=False, why=f"{what}: {differ}, {whose}; digest {digest}", blames=blames, digest=digest)
 

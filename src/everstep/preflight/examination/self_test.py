@@ -30,7 +30,7 @@ def examine(request: Request) -> Said:
         more = f"; and {len(bad) - _MAX_NAMED} more" if len(bad) > _MAX_NAMED else ""
         return Said(passed=False, why="; ".join(bad[:_MAX_NAMED]) + more, blames=(request.node,))
     gpus = f" and {len(devices) - 1} GPUs" if len(devices) > 1 else ""
-    why = f"{len(inspected)} readings of the kernel, products and copies on the processor{gpus}: nothing is bad"
+    why = f"{len(inspected)} readings of the kernel, products and copies on the CPU{gpus}: nothing is bad"
     return Said(passed=True, why=why)
 
 

@@ -53,7 +53,7 @@ class TimeService:
             self._was_held = True
             return []
         if not self._was_held:
-            raise UnsupportedError("no time service has told the kernel that it holds the clock")
+            raise UnsupportedError("no time service has reported to the kernel that it holds the clock")
         what = "no time service holds the clock of the node any more"
         return [alert("ES-M34", what, at=now, source=self.name, device="clock")]
 

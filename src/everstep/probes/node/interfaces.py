@@ -138,7 +138,7 @@ class InterfaceWatch:
         many = drops > DROPS_PER_S * interval_s
         self._dropping[one.name] = self._dropping.get(one.name, 0) + 1 if many else 0
         if self._dropping[one.name] >= DROP_LOOKS:
-            what = f"interface {one.name} drops packets: {drops} in {interval_s:.0f} s, and it goes on"
+            what = f"interface {one.name} drops packets: {drops} in {interval_s:.0f} s, and still does"
             alerts.append(_alert("ES-M15", one.name, what, now))
         return alerts
 

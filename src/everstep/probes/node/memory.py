@@ -31,7 +31,7 @@ class Memory:
     def look(self, now: float) -> list[Alert]:
         share = available_share(read_text(self._proc / "meminfo") or "")
         if share is None:
-            raise UnsupportedError(f"{self._proc / 'meminfo'} does not tell how much memory is available")
+            raise UnsupportedError(f"{self._proc / 'meminfo'} does not show how much memory is available")
         alerts = []
         if share < LEAST_SHARE:
             what = f"{100 * share:.1f} % of the machine's memory is available"
@@ -47,11 +47,11 @@ class Memory:
             return []
         kills = self._kills.grown(str(cgroup.path), cgroup.num_kills())
         if kills:
-            what = f"the kernel ended {kills} processes in control group {cgroup.path} for want of memory"
+            what = f"the kernel ended {kills} processes in cgroup {cgroup.path} for lack of memory"
             return [self._say("ES-M32", str(cgroup.path), what, now, kills)]
         limit, room = _limit_bytes(cgroup.path), cgroup.room_bytes(cgroup.path)
         if limit and room is not None and room < limit * LEAST_SHARE:
-            what = f"control group {cgroup.path} has {room / (1 << 20):.0f} of {limit / (1 << 20):.0f} MiB left"
+            what = f"cgroup {cgroup.path} has {room / (1 << 20):.0f} of {limit / (1 << 20):.0f} MiB left"
             return [self._say("ES-M30", str(cgroup.path), what, now)]
         return []
 

@@ -89,7 +89,7 @@ class Processes:
             return []
         most = max(set(parents), key=parents.count)
         whose = f"{parents.count(most)} are of process {most}"
-        what = f"{len(parents)} processes have ended and nobody waited for them; {whose}"
+        what = f"{len(parents)} processes have ended and their parents did not wait for them; {whose}"
         return [self._say("ES-M36", "", what, now)]
 
     def _say(self, code: str, device: str, sentence: str, now: float, rank: int | None = None) -> Alert:

@@ -133,7 +133,7 @@ def _dump(link: socket.socket, family: int, until: float) -> Iterator[tuple[int,
     link.send(_HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, family, 0) + body)
     while True:
         if time.thread_time() > until:
-            raise TrafficError(f"sock_diag took more than {MAX_DUMP_S} s of a processor")
+            raise TrafficError(f"sock_diag took more than {MAX_DUMP_S} s of a CPU")
         data = link.recv(1 << 18)
         at = 0
         while at + _HEADER.size <= len(data):

@@ -119,7 +119,7 @@ def _of_fd(pid: int, fd: int) -> Wait | None:
     if target.startswith("socket:"):
         return Wait(what="waits for a socket")
     if target.startswith(("/dev/pts/", "/dev/tty")):
-        return Wait(what="waits for somebody at a terminal")
+        return Wait(what="waits for a user at a terminal")
     if not target.startswith("/") or target.startswith(_NOT_FILES):
         return None
     return Wait(what=f"waits for {target[:200]}")

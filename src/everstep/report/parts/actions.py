@@ -1,7 +1,7 @@
 """What the actions of the knowledge base mean for a person. The closed list is `knowledge.signature.Action`; pure."""
 
 ACTIONS = {
-    "RESTART_IN_PLACE": "Nothing: a restart cures it. Comes it again, look at the node.",
+    "RESTART_IN_PLACE": "Nothing: a restart cures it. If it recurs, inspect the node.",
     "RESET_GPU": "Drain the node, reset its accelerator, run `everstep check`, and readmit it.",
     "DRAIN_AND_RESTART_NODE": "Drain the node, restart its services, run `everstep check`, and readmit it.",
     "REBOOT_NODE": "Drain and reboot the node, run `everstep check`, and readmit it.",
@@ -12,7 +12,7 @@ ACTIONS = {
     "CHECK_STORAGE": "Look at the storage that the evidence names.",
     "CHECK_SCHEDULER": "Ask the scheduler why it ended or moved the job.",
     "FIND_ROOT": "This is a consequence: what came before it is the cause.",
-    "REVIEW": "Nobody has classified this line yet: `everstep kb unknown`.",
+    "REVIEW": "This line is not classified yet: `everstep kb unknown`.",
     "MONITOR": "Nothing yet: watch whether it grows.",
     "IGNORE": "Nothing.",
 }

@@ -19,5 +19,5 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.at, last_at) if self.has_controller and not view.is_over else last_at
 
     def is_gone(self, view: RunView) -> bool:
-        """It did not end, and nobody looks after it."""
+        """It did not end, and controller not running."""
         return not self.has_controller and not view.is_over

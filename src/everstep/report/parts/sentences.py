@@ -135,7 +135,7 @@ _EVENTS: dict[type, Callable[[Any], str]] = {
     events.WorkerExited: lambda e: f"rank {e.exit.rank} on {e.node} {describe(e.exit)}",
     events.WorkersStopped: _stopped,
     events.HangSuspected: lambda e: f"the job stands still: {e.why}",
-    events.StandstillEnded: lambda e: f"the job goes on after it stood still for {e.lasted_s:.0f} s",
+    events.StandstillEnded: lambda e: f"the job continues after it stood still for {e.lasted_s:.0f} s",
     events.RestartRequested: lambda e: f"a restart was asked for{f' by {e.by}' if e.by else ''}",
     events.EvidenceRequested: lambda e: f"asked what all ranks are doing ({e.request})",
     events.EvidenceCollected: _collected,

@@ -54,7 +54,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
 MEASURED = Costs(
     name="measured",
     source="this system, docs/benchmarks.md: four gloo ranks on two cores. NCCL, CUDA and the model's own start are\n"
-    "not in it, and nobody has measured it at this size",
+    "not in it, and it is not measured at this size",
     detect_s={
         Sign.ALERT: 1.0,  # a line of the kernel log
         Sign.LOST: 3.6,  # a machine that is cut off or frozen (docs/run.md)
@@ -88,7 +88,7 @@ MEASURED = Costs(
 BYTEROBUST = Costs(
     name="byterobust",
     source="ByteRobust (SOSP 2025): detection of Table 3, localisation of Table 6 (means), restart of Table 7\n"
-    "(hot update by size), snapshots of Table 8 (0.89 % of a step of 6 s)",
+    "(hot update by size); snapshots of Table 8 (0.89 % of a step of 6 s)",
     detect_s={
         Sign.ALERT: 10.0,
         Sign.LOST: 2.0,

@@ -31,7 +31,7 @@ def first_event(
         case Sign.WRONG if fault.cause.code == LASTING_NAN:
             verdict = Verdict(
                 code=LASTING_NAN,
-                sentence="the loss stays no number (simulated)",
+                sentence="the loss stays NaN (simulated)",
                 blame=Blame.UNKNOWN,
                 confidence=Confidence.HIGH,
                 at=at,

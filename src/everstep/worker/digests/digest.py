@@ -28,7 +28,7 @@ MAX_NAME = 80
 """64 names and digests, and 1,024 ranks, fit into one frame of 16 KiB, which the kernel takes whole."""
 
 MAX_CPU_BYTES = 4 << 30
-"""Of parameters in the processor's memory, which the training thread reads itself: 0.2 to 0.6 s. Decided by their size
+"""Of parameters in the CPU's memory, which the training thread reads itself: 0.2 to 0.6 s. Decided by their size
 alone, so that all ranks decide alike."""
 
 _WORD_BYTES = 8
@@ -106,7 +106,7 @@ def _bytes_here(parameters: Sequence[Named]) -> int:
 
 
 def _too_large(size: int) -> str:
-    return f"{size / 2**30:.0f} GiB of parameters in the processor's memory: reading them would hold up the training"
+    return f"{size / 2**30:.0f} GiB of parameters in the CPU's memory: reading them would hold up the training"
 
 
 def weigh(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 The parameter is changed behind autograd's back, as a broken memory cell would do it. Which one is said in the rank's
 output. A flipped bit is in the middle of the mantissa of the largest element of the largest parameter: small enough
-that the training goes on, large enough that the next updates do not round it away. A NaN is put where the next forward
+that training continues, large enough that the next updates do not round it away. A NaN is put where the next forward
 surely meets it and takes it through all layers, so that all gradients have it: into the first parameter that is no
 table of which only some rows are used.
 """

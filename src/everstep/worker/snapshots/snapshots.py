@@ -1,7 +1,7 @@
 """Keeps a rank's snapshots in the memory that its agent owns.
 
 Answers: where does the next snapshot go, and when is it copied. Called by `everstep.State`, once per completed step.
-`take` never raises for a failure of ours: it says once on stderr what happened, reports it, and training goes on with
+`take` never raises for a failure of ours: it says once on stderr what happened, reports it, and training continues with
 the last good snapshot or with none. What a restart begins with is `worker.snapshots.restoring`'s business.
 
 A large state is not waited for: what may change at any time is copied at once, parameters and optimizer state while
@@ -129,12 +129,12 @@ class Snapshots:
             self._tell(
                 f"part {error.part}",
                 f"no snapshot of step {step}: State keyword {error.part!r} could not be saved ({error}); the last good "
-                "snapshot is kept and training goes on. Make its state_dict() return what pickle can store",
+                "snapshot is kept and training continues. Make its state_dict() return what pickle can store",
             )
         except Exception as error:
             if came_from_signal(error):
                 raise
-            self._tell("snapshot", f"no snapshot of step {step}: {type(error).__name__}: {error}; training goes on")
+            self._tell("snapshot", f"no snapshot of step {step}: {type(error).__name__}: {error}; training continues")
         finally:
             self._copier.let_seal()
             self._runtime.board.add_stall_s(time.perf_counter() - began)
@@ -291,7 +291,7 @@ class Snapshots:
             if came_from_signal(error):
                 raise
             self._is_hurried = True
-            self._tell("snapshot", f"{type(error).__name__}: {error}; training goes on")
+            self._tell("snapshot", f"{type(error).__name__}: {error}; training continues")
 
     def _published(self, step: int) -> None:
         self._published_step = step
@@ -305,7 +305,7 @@ class Snapshots:
             self._is_hurried = True
             self._tell("torn", f"no snapshot of step {job.step}: {TORN}; from now on training waits for each copy")
         else:
-            self._tell("snapshot", f"no snapshot of step {job.step}: {job.why}; training goes on")
+            self._tell("snapshot", f"no snapshot of step {job.step}: {job.why}; training continues")
 
     def _tell(self, where: str, what: str) -> None:
         if where in self._told:

@@ -114,7 +114,7 @@ class Space:
 
     def _refused(self, refusal: ArenaRefused, needed_bytes: int) -> ArenaRefused:
         return ArenaRefused(
-            f"training goes on without snapshots: this rank needs {_mib(needed_bytes)} MiB of memory for two copies "
+            f"training continues without snapshots: this rank needs {_mib(needed_bytes)} MiB of memory for two copies "
             f"of its state, free: {_free(refusal)} ({refusal.why}). After a fault the job begins again at its last "
             "common snapshot, or at step 0. Free memory on this node, use fewer ranks on it, or put less into State",
             refusal.free_bytes,

@@ -33,7 +33,7 @@ from everstep.worker.snapshots.snapshots import Snapshots
 _RANDOM = "everstep.random"  # a keyword cannot contain a dot
 _DDP_ORDER = "everstep.ddp_order"
 _ORDER = "the order of DDP's sums"
-_INEXACT = "training goes on, and after a restart the last bits of gradients may differ with 3 or more ranks"
+_INEXACT = "training continues, and after a restart the last bits of gradients may differ with 3 or more ranks"
 
 _stepping: "weakref.ref[State] | None" = None
 """The State whose loop has begun in this process."""
@@ -145,7 +145,7 @@ class State:
             if not stored.is_sealed and self._snapshots is not None:
                 self._snapshots.warn(
                     "unsealed",
-                    f"goes on after step {runtime.resume_step} with a snapshot that was not sealed yet: its bytes "
+                    f"resumes after step {runtime.resume_step} with a snapshot that was not sealed yet: its bytes "
                     "could not be compared with those that were written",
                 )
             return
@@ -264,14 +264,14 @@ class State:
         return {**self._kept, _RANDOM: _RANDOM_PART, _DDP_ORDER: order}
 
     def _guarded(self, snapshots: Snapshots, what: str, act: Callable[[], Any]) -> bool:
-        """Run something of ours; a failure is said and reported, and training goes on."""
+        """Run something of ours; a failure is said and reported, and training continues."""
         try:
             act()
             return True
         except Exception as error:
             if came_from_signal(error):
                 raise
-            snapshots.warn(what, f"{what}: {type(error).__name__}: {error}; training goes on")
+            snapshots.warn(what, f"{what}: {type(error).__name__}: {error}; training continues")
             return False
 
 

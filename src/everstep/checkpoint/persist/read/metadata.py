@@ -88,7 +88,7 @@ def _check(metadata: object) -> None:
     for paths, index in ((metadata.planner_data, int), (vars(metadata).get(TYPED_PATHS, {}), tuple)):
         _demand(type(paths) is dict, "paths of another kind")
         for path in paths.values():
-            _demand(type(path) is tuple and 0 < len(path) <= MOST_DEEP, "a path that is none")
+            _demand(type(path) is tuple and 0 < len(path) <= MOST_DEEP, "not a path")
             for item in path:
                 _check_item(item, is_index=type(item) is index)
 
@@ -109,7 +109,7 @@ def _check_item(item: Any, *, is_index: bool) -> None:  # noqa: ANN401 - of a pa
         number = item[0] if isinstance(item, tuple) and len(item) == 1 else item
         _demand(type(number) is int and 0 <= number <= MOST_INDEX, "an index that no list has")
     else:
-        _demand(type(item) in (str, int), "a path that is none")
+        _demand(type(item) in (str, int), "not a path")
 
 
 def _are_counts(numbers: Iterable[object]) -> bool:

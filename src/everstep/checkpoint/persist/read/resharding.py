@@ -129,7 +129,7 @@ def _refuse_unequal(
         shown = ", ".join(refused[:_SHOWN]) + (f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else "")
         raise SnapshotError(
             f"the checkpoint of step {manifest.step} was written with {manifest.world_size} ranks, this generation has "
-            f"{world_size} or another layout: {shown} differed from rank to rank and are no DTensor, so they cannot be "
+            f"{world_size} or another layout: {shown} differed from rank to rank and are not DTensors: they cannot be "
             f"spread over other ranks. Run with {manifest.world_size} ranks and the same layout"
         )
     return (f"{', '.join(taken[:_SHOWN])} differed from rank to rank: all have rank 0's now",) if taken else ()

@@ -22,7 +22,7 @@ from everstep.errors import SnapshotError
 if TYPE_CHECKING:
     from everstep.checkpoint.persist.store.scanning import Found
 
-FENCED_OFF = "a later generation of the run has fenced it off; it is no checkpoint"
+FENCED_OFF = "a later generation of the run has fenced it off; it is not a checkpoint"
 
 
 def fence(storage: Storage, run: str, generation: int) -> None:
@@ -48,7 +48,7 @@ def left_behind(one: "Found", found: Sequence["Found"]) -> str:
             continue
         for generation, step in manifest.resumed:
             if mine.generation < generation <= manifest.generation and step < mine.step:
-                return f"of a history that is no more: generation {generation} of its run went on after step {step}"
+                return f"of a history that is void: generation {generation} of its run resumed after step {step}"
     return ""
 
 

@@ -33,7 +33,7 @@ def read_manifest(storage: Storage, folder: str) -> form.Manifest | None:
         raise form.DamagedFileError(name, "is missing: the checkpoint is not whole")
     if form.METADATA not in files:
         raise SnapshotError(
-            f"{storage.path(folder)} is no checkpoint: it has neither {form.MANIFEST} nor {form.METADATA}; "
+            f"{storage.path(folder)} is not a checkpoint: it has neither {form.MANIFEST} nor {form.METADATA}; "
             f"it holds {', '.join(sorted(files)[:5])}"
         )
     return None

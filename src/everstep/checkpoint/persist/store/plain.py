@@ -79,7 +79,7 @@ def _folder(base: Path, below: PurePosixPath) -> Iterator[int]:
     try:
         for part in below.parts:
             if part == "..":
-                raise OSError(errno.EINVAL, "leads out of the folder", str(base / below))
+                raise OSError(errno.EINVAL, "leads out of the directory", str(base / below))
             inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
             os.close(fd)
             fd = inner

@@ -91,7 +91,7 @@ def retain(storage: Storage, keep: int) -> tuple[tuple[int, ...], tuple[str, ...
     dropped = [one.step for one in found if one.step not in stay and not (one.step in damage and one.order >= first)]
     for one in found:
         if one.step in dropped and _is_still(storage, one):
-            storage.remove(f"{one.folder}/{form.MANIFEST}")  # from here on it is no checkpoint
+            storage.remove(f"{one.folder}/{form.MANIFEST}")  # from here on it is not a checkpoint
             storage.remove(one.folder)
     notes = (f"step {step} is {why}; it is not counted among those that are kept" for step, why in damage.items())
     return tuple(sorted(dropped)), tuple(notes)

@@ -15,7 +15,7 @@ from everstep.errors import SnapshotError
 from everstep.model.facts import Checkpoint
 
 NO_MANIFEST = "incomplete: it has no manifest"
-NO_FOLDER = "a file, where a checkpoint's folder would be"
+NO_FOLDER = "a file, where a checkpoint's directory would be"
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):

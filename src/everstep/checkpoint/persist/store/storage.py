@@ -300,7 +300,7 @@ _TO_DO = {
     errno.ENOENT: "it was taken away: mount or make it again",
     errno.ESTALE: "the file server lost it: mount it again",
     errno.EIO: "the device or the file server is failing: look at its log",
-    errno.ENOTDIR: "a file is where a folder should be",
+    errno.ENOTDIR: "a file is where a directory should be",
 }
 
 

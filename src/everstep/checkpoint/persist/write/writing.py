@@ -110,8 +110,8 @@ class _Writer:
         """Called at least every few seconds, whatever is under way."""
         if not self._claim.renew():
             raise SnapshotError(
-                f"this process or the storage stood still for more than {STALE_S / 2:.0f} s, and what was written "
-                "may have been taken for what a killed process left"
+                f"this process or the storage stood still for more than {STALE_S / 2:.0f} s: what was written "
+                "may have been removed as what a killed process left"
             )
 
     def _write_object(self, plan: ObjectPlan) -> int:

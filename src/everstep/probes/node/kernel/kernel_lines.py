@@ -71,7 +71,7 @@ class KernelLines:
             os.lseek(self.fd, 0, os.SEEK_END)
         except OSError as error:  # a terminal: containers make their console /dev/kmsg
             self.close()
-            raise UnsupportedError(f"{self.path} is no log: {error.strerror}") from error
+            raise UnsupportedError(f"{self.path} is not a log: {error.strerror}") from error
 
     def _read_some(self) -> bytes | None:
         try:

@@ -100,7 +100,7 @@ class MemoryErrors:
         grown = self._counters.grown("mce", machine_checks(read_text(self._interrupts) or ""))
         if not grown:
             return []
-        what = f"the processors raised {grown} machine-check exceptions"
+        what = f"the CPUs raised {grown} machine-check exceptions"
         return [self._say("ES-M27", "cpu", what, now, grown)]
 
     def _say(self, code: str, device: str, sentence: str, now: float, count: int) -> Alert:

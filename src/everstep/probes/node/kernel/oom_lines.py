@@ -28,7 +28,7 @@ def oom_alert(finding: Finding, now: float, source: str, rank_of: Callable[[int]
     return Alert(
         at=now,
         code=finding.code,
-        sentence=f"the kernel ended {who} for want of memory",
+        sentence=f"the kernel ended {who} for lack of memory",
         component=finding.component,
         blame=finding.blame,
         severity="warning",

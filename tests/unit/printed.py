@@ -1,0 +1,67 @@
+"""What Everstep prints, as its source says it: strings of several words that are no docstrings, with `{}` for values.
+
+Strings that sit side by side and f-strings count as one. The help of a verb is the docstring of its module in `cli`.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE = Path(__file__).parents[2] / "src/everstep"
+
+
+class Printed(NamedTuple):
+    where: str  # "cli/run.py:12"
+    text: str
+    is_error: bool = False  # raised, or logged as a warning or an error
+
+
+def printed() -> list[Printed]:
+    return [found for path in sorted(SOURCE.rglob("*.py")) for found in _of_file(path)]
+
+
+def _of_file(path: Path) -> Iterator[Printed]:
+    where = str(path.relative_to(SOURCE))
+    tree = ast.parse(path.read_text())
+    docstrings = set(_docstrings(tree))
+    errors = set(_errors(tree))
+    if where.startswith("cli/") and (shown := ast.get_docstring(tree)):
+        yield Printed(f"{where}:1", shown)
+    for node, parts in _texts(tree):
+        text = " ".join("".join(parts).split())
+        if node not in docstrings and len(text.split()) > 1 and any(each.isalpha() for each in text):
+            yield Printed(f"{where}:{node.lineno}", text, node in errors)
+
+
+def _texts(tree: ast.AST) -> Iterator[tuple[ast.expr, list[str]]]:
+    """Each string once; the parts of an f-string belong to it."""
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node, [node.value]
+        elif isinstance(node, ast.JoinedStr):
+            yield node, [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
+            todo += [part for part in node.values if isinstance(part, ast.FormattedValue)]
+        else:
+            todo += ast.iter_child_nodes(node)
+
+
+def _docstrings(tree: ast.AST) -> Iterator[ast.expr]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.value
+
+
+def _errors(tree: ast.AST) -> Iterator[ast.expr]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            yield from node.exc.args[:1]
+        elif isinstance(node, ast.Call) and _is_logged(node.func):
+            yield from node.args[:1]
+
+
+def _is_logged(func: ast.expr) -> bool:
+    levels = ("warning", "error", "exception")
+    return isinstance(func, ast.Attribute) and func.attr in levels and ast.unparse(func.value) in ("log", "_log")
