@@ -42,6 +42,7 @@ class Traceback:
     ignored: bool  # "Exception ignored in": Python went on
     place: str = ""
     num_lines: int = 0
+    chained: bool = False  # "The above exception was the direct cause" stands before it
 
     def feed(self, message: bytes) -> Verdict:
         self.num_lines += 1

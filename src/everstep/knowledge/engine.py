@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import re2
 
+from everstep.knowledge.causality.tone import Tone
 from everstep.knowledge.signature import Signature
 
 _MEMORY_BYTES = 64 << 20
@@ -35,6 +36,8 @@ _LEVEL_WITHIN_BYTES = 160
 """A log level stands near the begin of a line; further on it is a part of what is said."""
 
 _CONTEXT = rb"(?i:error|exception|fatal|fail|critical|panic|traceback|abort|cannot|denied|unable)|^E\d{4} |\bE: "
+_OF_PROGRAMS = frozenset({"storage", "network", "python", "training", "pytorch_dist", "nccl"})
+"""Components of which programs and their libraries tell: a request that is tried again is no fault yet."""
 _CALM = (
     rb"(?: - |\[|\|)\s{0,4}(?:INFO|DEBUG|TRACE)\s{0,4}(?: - |\]|\|)"
     rb"|\] (?:INFO|DEBUG):? |\d (?:INFO|DEBUG) |^(?:INFO|DEBUG):"
@@ -140,6 +143,7 @@ class Engine:
         self._screen.Compile()
         self._context = re2.compile(_CONTEXT, options())
         self._calm = re2.compile(_CALM, options())
+        self._tone = Tone(options())
         self._negatives = {
             index: re2.compile(b"|".join(n.encode() for n in signature.negatives), options())
             for index, signature in enumerate(self.signatures)
@@ -184,17 +188,27 @@ class Engine:
                 return begin, min(high, begin + MAX_LINE_BYTES)
         return None
 
-    def match(self, line: bytes, message: bytes, *, in_traceback: bool = False) -> Signature | None:
+    def match(
+        self, line: bytes, message: bytes, *, in_traceback: bool = False, from_kernel: bool = False
+    ) -> Signature | None:
         """The most specific signature of a line. `message` is the line without stamps and tags."""
         hits = {self._floating_owners[i] for i in self._floating.Match(line) or ()}
         hits.update(self._anchored_owners[i] for i in self._anchored.Match(message) or ())
+        if not hits:
+            return None
+        head = line[:_LEVEL_WITHIN_BYTES]
+        calm, coped = self._calm.search(head) is not None, False
+        if not (in_traceback or from_kernel):
+            if self._tone.is_source(message):
+                return None
+            calm, coped = calm or self._tone.is_warning(head), self._tone.is_coped_with(message)
         best: Signature | None = None
-        calm = bool(hits) and self._calm.search(line[:_LEVEL_WITHIN_BYTES]) is not None
         for index in sorted(hits):
             signature = self.signatures[index]
             if best is not None and signature.specificity <= best.specificity:
                 continue
-            if calm and signature.action.acts and not signature.any_level:
+            is_information = (coped and not _spoken_by_drivers(signature)) or (calm and not signature.any_level)
+            if is_information and signature.action.acts:
                 continue
             if signature.context and not in_traceback and self._context.search(message) is None:
                 continue
@@ -202,6 +216,11 @@ class Engine:
                 continue
             best = signature
         return best
+
+
+def _spoken_by_drivers(signature: Signature) -> bool:
+    """Whether its lines are the kernel's, a driver's or a daemon's, whose levels and words are not a program's."""
+    return signature.any_level and signature.component not in _OF_PROGRAMS
 
 
 def _line_end(data: bytes, position: int) -> int:

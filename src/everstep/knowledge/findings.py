@@ -67,6 +67,11 @@ class Finding:
     last_seq: int = 0
     explained_by: str = ""  # code of the finding that caused this one
     note: str = ""  # why something was changed from what the signature says
+    from_kernel: bool = False  # the kernel said it, not a program
+    is_exception: bool = False  # the last line of a traceback
+    is_chained: bool = False  # its traceback names an earlier one as its reason
+    moved_on: bool = False  # training steps stand after its last line, wherever it was seen
+    last_line: int = 0  # of its source: where it was seen last
 
     @property
     def acts(self) -> bool:
@@ -107,6 +112,8 @@ class _Folded:
     ranks: dict[int, None]
     sources: dict[str, None]
     occurrences: list[Occurrence]
+    open: set[str]  # sources in which no training was seen after it
+    last_line: int
 
     def freeze(self) -> Finding:
         return dataclasses.replace(
@@ -116,6 +123,8 @@ class _Folded:
             ranks=tuple(sorted(self.ranks)),
             sources=tuple(self.sources),
             occurrences=tuple(self.occurrences),
+            moved_on=not self.open,
+            last_line=self.last_line,
         )
 
 
@@ -126,6 +135,8 @@ class Fold:
         self._folded: dict[tuple[str, ...], _Folded] = {}
         self._seq = 0
         self.num_dropped = 0
+        self.last_key: tuple[str, ...] | None = None
+        """Of what was added last; None when there was no room for it."""
 
     def add(
         self,
@@ -138,11 +149,15 @@ class Fold:
         rank: int | None,
         place: str = "",
         subject: str | None = None,
+        from_kernel: bool = False,
+        is_exception: bool = False,
+        is_chained: bool = False,
     ) -> Finding | None:
         """The new finding, or None when it repeats a known one."""
         self._seq += 1
         about = subject_of(text) if subject is None else subject
         key = (signature.code, about and f"{source_host(source)}|{about}", fingerprint(text))
+        self.last_key = key
         happened = Occurrence(at, _first(_PID, text), _first(_SPOT, text))
         known = self._folded.get(key)
         if known is not None:
@@ -150,6 +165,7 @@ class Fold:
             return None
         if len(self._folded) >= MAX_FINDINGS:
             self.num_dropped += 1
+            self.last_key = None
             return None
         finding = Finding(
             code=signature.code,
@@ -172,14 +188,22 @@ class Fold:
             at=at,
             subject=about,
             place=place,
+            from_kernel=from_kernel,
+            is_exception=is_exception,
+            is_chained=is_chained,
         )
         ranks = {} if rank is None else {rank: None}
-        self._folded[key] = _Folded(finding, 1, self._seq, ranks, {source: None}, [happened])
+        self._folded[key] = _Folded(
+            finding, 1, self._seq, ranks, {source: None}, [happened], open={source}, last_line=line
+        )
         return finding
 
     def _repeat(self, known: _Folded, happened: Occurrence, source: str, line: int, rank: int | None) -> None:
         known.count += 1
         known.last_seq = self._seq
+        known.last_line = line
+        if len(known.open) < MAX_SEEN:
+            known.open.add(source)
         if rank is not None and len(known.ranks) < MAX_SEEN:
             known.ranks[rank] = None
         if len(known.sources) < MAX_SEEN:
@@ -189,6 +213,11 @@ class Fold:
         first = known.finding
         if happened.at is not None and first.at is not None and happened.at < first.at:
             known.finding = dataclasses.replace(first, at=happened.at, source=source, line=line)
+
+    def move_on(self, key: tuple[str, ...], source: str) -> None:
+        """Training went on after it in this source."""
+        if key in self._folded:
+            self._folded[key].open.discard(source)
 
     def findings(self) -> list[Finding]:
         return [folded.freeze() for folded in self._folded.values()]

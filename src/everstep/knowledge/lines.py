@@ -57,6 +57,7 @@ class Line:
     rank: int | None
     at: float | None  # wall clock, seconds since the epoch
     uptime: float | None  # kernel clock, seconds since boot
+    from_kernel: bool = False  # it bears the stamp or the name of the kernel's log
 
 
 def clean(block: bytes) -> bytes:
@@ -102,6 +103,7 @@ class Clock:
                 break
             position = end
         out.message = line[position:]
+        out.from_kernel = out.from_kernel or out.uptime is not None or b"kernel: " in line[:position]
         return out
 
     def _one_prefix(self, line: bytes, position: int, out: Line) -> int:
@@ -144,6 +146,7 @@ class Clock:
             if named := _MONTHS.get(match[1]):
                 second = (match[3], match[4], match[5])
                 out.at = self.wall(int(match[7]), named, int(match[2]), second, match[6] or b"")
+            out.from_kernel = True
             return match.end()
         return position
 

@@ -29,6 +29,7 @@ MAX_STREAMS = 4096
 MAX_TAIL_CHARS = 256 << 10
 """`classify` reads this much of the end of a text."""
 
+_REPORT = "report"
 _LAST_WORDS = """\
 [rank3]: Traceback (most recent call last):
 [rank3]:   File "/job/train.py", line 41, in main
@@ -112,8 +113,10 @@ class LiveReader:
         return self._matcher
 
 
-def classify(text: str) -> Finding | None:
+def classify(text: str, *, report: str = "") -> Finding | None:
     """What the end of one rank's output says about why it ended; None when nothing in it is known.
+
+    `report`: the exception that it reported itself. The output explains the end only as far as it is linked to that.
 
     Look at `role`: a root names the cause, a cascade says that this rank is a victim, unknown is an exception without
     an entry. Lines that are harmless or only for information are never returned. The first call of a process compiles
@@ -124,7 +127,8 @@ def classify(text: str) -> Finding | None:
     matcher = Matcher(base, now=0.0, engine=engine)
     matcher.arrived_at = 0.0
     matcher.feed("", text[-MAX_TAIL_CHARS:].encode("utf-8", "replace"))
-    ordered = rank_findings(matcher.finish())
+    matcher.feed(_REPORT, report[-MAX_TAIL_CHARS:].encode("utf-8", "replace"))
+    ordered = rank_findings(matcher.finish(), end=_REPORT if report else "")
     return next((f for f in ordered if _says_why(f)), None)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from everstep.knowledge.blocks import LINK_CAUSE, LINK_CONTEXT, AgentBlock, Traceback, Verdict
+from everstep.knowledge.causality.progress import Watch, marks
 from everstep.knowledge.engine import MAX_LINE_BYTES, OVERLAP_BYTES, Engine
 from everstep.knowledge.findings import Finding, Fold, subject_of
 from everstep.knowledge.lines import Clock, Line, clean, rank_in
@@ -17,6 +18,8 @@ from everstep.knowledge.signature import Signature
 
 BLOCK_BYTES = 1 << 20
 MAX_OPEN_BLOCKS = 4096
+_LINK_BYTES = 300
+_MAX_WATCHES = 256
 _LOOK_BACK_BYTES = 8 << 10
 _TRACEBACK = b"Traceback (most recent call last)"
 _IGNORED = (b"Exception ignored in", b"--- Logging error ---", b"Exception ignored on")
@@ -41,6 +44,8 @@ class _Stream:
     agents: dict[bytes, AgentBlock] = field(default_factory=dict)
     thrown: dict[bytes, tuple[int, Line]] = field(default_factory=dict)  # "terminate called": line number, line
     ignore_next: set[bytes] = field(default_factory=set)
+    watches: dict[tuple[str, ...], Watch] = field(default_factory=dict)  # findings after which no training was seen
+    at: int = 0  # where in the data at hand the line is that is read
     sxid: str = ""  # switch and number of the last NVSwitch event
 
 
@@ -104,6 +109,8 @@ class Matcher:
 
     def start_over(self) -> list[Finding]:
         """Forgets what was found, and returns it. What is half read stays."""
+        for stream in self._streams.values():
+            stream.watches.clear()
         found, self._fold = self._fold.findings(), Fold()
         return found
 
@@ -144,6 +151,14 @@ class Matcher:
         stream.line += data.count(b"\n", counted)
         unseen = data[max(stream.looked_to, len(data) - _LOOK_BACK_BYTES) :]
         stream.before = (stream.before + unseen)[-_LOOK_BACK_BYTES:]
+        if stream.watches:
+            self._look_for_progress(stream, data)
+
+    def _look_for_progress(self, stream: _Stream, data: bytes) -> None:
+        seen = list(marks(data))
+        for key in [key for key, watch in stream.watches.items() if watch.has_moved_on(seen)]:
+            del stream.watches[key]
+            self._fold.move_on(key, stream.name)
 
     def _read_in_block(
         self, stream: _Stream, data: bytes, position: int, counted: int, new: list[Finding]
@@ -151,6 +166,7 @@ class Matcher:
         """Inside a block every line counts, also those that no signature knows."""
         end = data.find(b"\n", position)
         end = len(data) if end < 0 else end
+        stream.at = position
         stream.line += data.count(b"\n", counted, position)
         raw = data[position : min(end, position + MAX_LINE_BYTES)]
         part = self._clock.split(raw)
@@ -182,17 +198,18 @@ class Matcher:
 
     def _line(self, stream: _Stream, data: bytes, begin: int, end: int, new: list[Finding]) -> None:
         """A line, or a window of a very long one, that may match."""
+        stream.at = begin
         for raw in data[begin:end].split(b"\r"):
             if not raw:
                 continue
             part = self._clock.split(raw)
             self._keep_time(stream, part, data, begin)
-            if self._opens_block(stream, part):
+            if self._opens_block(stream, part, data[max(0, begin - _LINK_BYTES) : begin]):
                 continue
             self._match_and_report(stream, part, raw, new)
 
     def _match_and_report(self, stream: _Stream, part: Line, raw: bytes, new: list[Finding]) -> None:
-        signature = self._engine.match(raw, part.message.lstrip(b" \t"))
+        signature = self._engine.match(raw, part.message.lstrip(b" \t"), from_kernel=part.from_kernel)
         if signature is not None:
             self._report(stream, signature, part, raw, new)
 
@@ -229,7 +246,8 @@ class Matcher:
                 stream.last_at = earlier + (stream.offset_s or 0.0)
         stream.looked_to, stream.before = begin, b""
 
-    def _opens_block(self, stream: _Stream, part: Line) -> bool:
+    def _opens_block(self, stream: _Stream, part: Line, before: bytes) -> bool:
+        """`before`: the text in front of the line, where a traceback says whether it follows from another one."""
         message = part.message
         if message.startswith(_IGNORED):
             if len(stream.ignore_next) < MAX_OPEN_BLOCKS:
@@ -242,6 +260,7 @@ class Matcher:
                 stream.ignore_next.discard(part.tag)
                 indent = 2 if message[:at].lstrip().startswith(b"traceback :") else _indent(message)
                 stream.tracebacks[part.tag] = Traceback(stream.line + 1, indent, ignored)
+                stream.tracebacks[part.tag].chained = LINK_CAUSE in before or LINK_CONTEXT in before
             return True
         if message.startswith(_THROWN) and _WHAT not in message and len(stream.thrown) < MAX_OPEN_BLOCKS:
             stream.thrown[part.tag] = (stream.line + 1, part)
@@ -258,7 +277,9 @@ class Matcher:
             return
         signature = self._engine.match(name, name, in_traceback=True) or self._fallback
         if signature is not None:
-            self._add(stream, signature, name, part.rank, self._when(stream, part), new, place=block.place)
+            when = self._when(stream, part)
+            place, chained = block.place, block.chained
+            self._add(stream, signature, name, part.rank, when, new, place=place, is_exception=True, is_chained=chained)
 
     def _close_agent(self, stream: _Stream, block: AgentBlock, new: list[Finding]) -> None:
         if block.exitcode is None:
@@ -275,7 +296,8 @@ class Matcher:
         if _SXID in raw and self._joins_switch_event(stream, signature, raw):
             return
         rank = part.rank if part.rank is not None else rank_in(part.message)
-        self._add(stream, signature, part.message or raw, rank, self._when(stream, part), new)
+        when, kernel = self._when(stream, part), part.from_kernel
+        self._add(stream, signature, part.message or raw, rank, when, new, from_kernel=kernel)
 
     def _joins_switch_event(self, stream: _Stream, signature: Signature, raw: bytes) -> bool:
         """Detail lines repeat the number of the event line before them: one fault, not four."""
@@ -307,10 +329,25 @@ class Matcher:
         new: list[Finding],
         *,
         place: str = "",
+        from_kernel: bool = False,
+        is_exception: bool = False,
+        is_chained: bool = False,
     ) -> None:
         finding = self._fold.add(
-            signature, text, source=stream.name, line=stream.line + 1, at=at, rank=rank, place=place
+            signature,
+            text,
+            source=stream.name,
+            line=stream.line + 1,
+            at=at,
+            rank=rank,
+            place=place,
+            from_kernel=from_kernel,
+            is_exception=is_exception,
+            is_chained=is_chained,
         )
+        key = self._fold.last_key
+        if key is not None and (key in stream.watches or len(stream.watches) < _MAX_WATCHES):
+            stream.watches[key] = Watch(stream.at)
         if finding is not None:
             new.append(finding)
 

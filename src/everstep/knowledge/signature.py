@@ -39,6 +39,7 @@ class Action(enum.StrEnum):
     DRAIN_AND_RESTART_NODE = "DRAIN_AND_RESTART_NODE"
     REBOOT_NODE = "REBOOT_NODE"
     REPLACE_NODE = "REPLACE_NODE"
+    CHECK_NODE = "CHECK_NODE"  # somebody says that the machine is at fault, and the machine itself does not
     CHECK_USER_CODE = "CHECK_USER_CODE"
     CHECK_ENVIRONMENT = "CHECK_ENVIRONMENT"
     CHECK_NETWORK = "CHECK_NETWORK"

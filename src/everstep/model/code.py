@@ -7,7 +7,7 @@ import dataclasses
 class Code:
     code: str
     name: str
-    blame: str  # user, machine, network, storage, scheduler, unknown: what is believed without further evidence
+    blame: str  # value of verdict.Blame: what is believed without further evidence
     means: str
     everstep_does: str
     confirm: str

@@ -48,7 +48,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     oom: OomEvidence | None = None
     stopped_by_us: bool = False  # it got our SIGTERM or SIGKILL first; its exit says nothing about a fault
     finding: "Alert | None" = None  # what its last output and its report mean, if that is known
-    last_output: str = ""  # last lines of stderr, at most 2 KiB, for ends that left no report
+    last_output: str = ""  # what it wrote to stderr in its last seconds or since its last step, at most 2 KiB
     left_behind: str = ""  # it did not end on SIGKILL and is not waited for: which process it is and what holds it
 
     @property

@@ -10,6 +10,7 @@ class Blame(enum.StrEnum):
     MACHINE = "machine"
     NETWORK = "network"
     STORAGE = "storage"
+    ENVIRONMENT = "environment"  # limits of the container or the host: /dev/shm, memlock, threads, read-only mounts
     SCHEDULER = "scheduler"
     UNKNOWN = "unknown"
 

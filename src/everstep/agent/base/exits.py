@@ -75,16 +75,17 @@ def place_of(traceback: str) -> str:
     return ""
 
 
-def last_output(path: Path) -> str:
-    """The last lines of a log, at most 2 KiB, whole lines if there are any."""
+def last_output(path: Path, begin: int = 0) -> str:
+    """The last lines of a log from `begin` on, at most 2 KiB, whole lines if there are any."""
     try:
         with _opened(path) as fd:
             size = os.fstat(fd).st_size
-            data = os.pread(fd, MAX_OUTPUT_BYTES, max(0, size - MAX_OUTPUT_BYTES))
+            start = max(begin if begin <= size else 0, size - MAX_OUTPUT_BYTES)
+            data = os.pread(fd, MAX_OUTPUT_BYTES, start)
     except OSError:
         return ""
     text = data.decode("utf-8", "replace")
-    if size > MAX_OUTPUT_BYTES and "\n" in text:
+    if start > begin and "\n" in text:
         text = text.split("\n", 1)[1]
     return text.rstrip("\n")
 

@@ -18,6 +18,7 @@ from everstep.agent.base import exits, reaping
 from everstep.agent.base.channel import Channel
 from everstep.agent.base.classifying import explain_end
 from everstep.agent.base.reaping import Ended, Reaper
+from everstep.agent.ranks.last_words import LastWords
 from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.streams import log_limit
 from everstep.agent.streams.paths import Paths
@@ -64,6 +65,7 @@ class Worker:
         self.pid = pid
         self.began_at = time.time()
         self.paths = paths
+        self.last_words = LastWords(paths.stderr)
         self._drain = drain  # after it, what the rank wrote is in its files
         self.channel: Channel | None = None
         self.watch: WatchLink | None = None
@@ -140,7 +142,7 @@ class Worker:
         had_failed = error is not None and (error.at is None or self.stopped_at is None or error.at < self.stopped_at)
         oom = self.oom.evidence() if ended.signal == signal.SIGKILL and not self.was_killed else None
         self._drain()
-        last_output = exits.last_output(self.paths.stderr)
+        last_output = exits.last_output(self.paths.stderr, self.last_words.begin(self.ended.at))
         by_itself = self.stopped_at is None or had_failed
         failed = by_itself and ended.code != 0
         is_exit = error is not None and error.kind == exits.SYSTEM_EXIT  # says where; it is no exception of its own

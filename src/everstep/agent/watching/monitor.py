@@ -75,6 +75,7 @@ class _RankMonitor:
 
     def look(self, now: float) -> Signals:
         account = self._board.account(self.worker.local_rank)
+        self.worker.last_words.look(now, account.last_step_at)
         self._note_step(account)
         communication_s = self._communication.look(now)
         self._note_communication(communication_s)

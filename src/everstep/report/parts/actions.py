@@ -6,6 +6,7 @@ ACTIONS = {
     "DRAIN_AND_RESTART_NODE": "Drain the node, restart its services, run `everstep check`, and readmit it.",
     "REBOOT_NODE": "Drain and reboot the node, run `everstep check`, and readmit it.",
     "REPLACE_NODE": "Take the node out and have its hardware looked at: it does not come back by itself.",
+    "CHECK_NODE": "Run `everstep check` on the node: a program says that it is at fault, its own sensors do not.",
     "CHECK_USER_CODE": "Look at the program: no machine is to blame.",
     "CHECK_ENVIRONMENT": "Look at versions, limits and settings of the job and the node.",
     "CHECK_NETWORK": "Look at the link that the evidence names: cable, port, switch, counters.",

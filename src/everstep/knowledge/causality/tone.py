@@ -1,0 +1,66 @@
+"""How a line is meant: source code that was printed, a warning about what the program copes with, or neither.
+
+Words alone do not make a fault: `raise ValueError("CUDA out of memory")` in a listing is what a program *could* say,
+and "connection refused, retrying (2/5)" is what it got over. Pure. Called by `engine` for lines that match a signature.
+"""
+
+import re2
+
+_SOURCE = (
+    rb"^(?:\d{1,6}[:|>]?\s{1,12}|[+-]\s{0,8})?(?:"
+    rb"raise\s+[\w.]+\s*\(|raise [\w.]+$|assert\s+[\w.(].*,\s*f?[\"']|return\s+[\w.]+\("
+    rb"|(?:if|elif|while|for|with)\s.*:$"
+    rb"|except\b.*:$|(?:async )?def \w+\(|class \w+.*:$|(?:self\.)?(?:_?log(?:ger|ging)?|warnings)\.\w+\(|print\("
+    rb"|(?:sys\.|os\._?)?exit\(-?\d*\)$|throw\s+[\w:]+\s*\(|(?:TORCH_CHECK\w*|AT_ERROR|[A-Z]+CHECK)\s*\("
+    rb"|f?printf\s*\(|std::c(?:err|out)\b|echo [\"'])"
+    rb"|^(?://|/\*|\"\"\")"
+    rb"|^[rbf]{1,2}[\"'].{0,400}[\"'][,)]{0,3}$"
+    rb"|\(\s*f[\"'].{0,400}\{[A-Za-z_][\w.\[\]()]*"
+)
+"""Statements, comments and literals of Python, C++ and shells, with the line number of a listing or the sign of a diff
+before them."""
+
+_WARNING = (
+    rb"\[W\d{3,4} |^\W{0,2}W\d{3,4} \d\d:|\[W [\w./]{1,80}\.(?:cpp|cc|h|hpp|cu|py)\b|\[W\]"
+    rb"|(?: - |\[|\|)\s{0,4}WARN(?:ING)?\s{0,4}(?: - |\]|\|)|\] WARN(?:ING)?:? |\d WARN(?:ING)? |^WARN(?:ING)?:"
+    rb"|level=warn|\b\w{0,40}Warning: |^\s{0,8}warnings\.warn\("
+)
+_COPED_WITH = (
+    rb"(?i:\b(?:will (?:be )?(?:retr(?:y|ied)|reconnect|try again)|re-?trying|trying again|retry (?:in|\d{1,4})"
+    rb"|(?:safely |can be |, |: )ignor(?:ed|ing)|ignoring\b"
+    rb"|falling back|fall(?:s)? back to|continuing (?:anyway|without)"
+    rb"|non-?fatal|not fatal|skipping|nothing to do|is not an error|halving|reducing (?:the )?(?:micro.?)?batch"
+    rb"|(?:was|were|been) (?:caught|handled|recovered)|caught (?:and|an?|the)? ?(?:cuda |gpu )?(?:oom|out of memory)"
+    rb"|recovered from|succeeded (?:on|after)|using (?:the )?(?:default|fallback)|disabling))"
+)
+_ATTEMPT = rb"(?i:\b(?:attempt|retry|try)\b ?#?:? ?\(?(\d{1,4}) ?(?:/|of|out of) ?(\d{1,4}))"
+_LIBRARY = rb"\bNCCL (?:WARN|ERROR)\b|\bRCCL\b|\bWARN: Function: "
+"""NCCL and its plug-ins print their errors as WARN."""
+
+
+class Tone:
+    """Compiled once per engine."""
+
+    def __init__(self, options: "re2.Options") -> None:
+        capturing = re2.Options()
+        capturing.encoding, capturing.log_errors = options.encoding, False
+        self._source = re2.compile(_SOURCE, options)
+        self._warning = re2.compile(_WARNING, options)
+        self._coped = re2.compile(_COPED_WITH, options)
+        self._attempt = re2.compile(_ATTEMPT, capturing)
+        self._library = re2.compile(_LIBRARY, options)
+
+    def is_source(self, message: bytes) -> bool:
+        """Whether this is a line of a program's text. `message` begins with its first visible character."""
+        return self._source.search(message) is not None
+
+    def is_warning(self, head: bytes) -> bool:
+        """Whether it was logged as a warning. `head`: the begin of the line, where its level stands."""
+        return self._library.search(head) is None and self._warning.search(head) is not None
+
+    def is_coped_with(self, message: bytes) -> bool:
+        """Whether the line itself says that the program tries again, does without, or has got over it."""
+        attempt = self._attempt.search(message)
+        if attempt is not None:
+            return int(attempt[1]) < int(attempt[2])  # the last one that fails is the failure
+        return self._coped.search(message) is not None
