@@ -142,7 +142,7 @@ class Worker:
         had_failed = error is not None and (error.at is None or self.stopped_at is None or error.at < self.stopped_at)
         oom = self.oom.evidence() if ended.signal == signal.SIGKILL and not self.was_killed else None
         self._drain()
-        last_output = exits.last_output(self.paths.stderr, self.last_words.begin(self.ended.at))
+        last_output = exits.last_output(self.paths.stderr, self.last_words.begin(ended.at))
         by_itself = self.stopped_at is None or had_failed
         failed = by_itself and ended.code != 0
         is_exit = error is not None and error.kind == exits.SYSTEM_EXIT  # says where; it is no exception of its own
