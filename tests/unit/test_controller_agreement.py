@@ -4,9 +4,9 @@ import msgspec
 import pytest
 from one_node import running
 
-from everstep.controller.detectors.agreement import INTERVAL_S, AgreementWatch
-from everstep.controller.detectors.digests import DigestWatch
-from everstep.controller.detectors.together import Watches
+from everstep.controller.detectors.agreement import INTERVAL_S, AgreementDetector
+from everstep.controller.detectors.digests import DigestDetector
+from everstep.controller.detectors.together import Detectors
 from everstep.core.state.policy import Policy
 from everstep.core.state.state import Worker
 from everstep.model.events import AnomalyFound, DigestsReported, ReplicasAgreed
@@ -19,8 +19,8 @@ STATE = running(4)
 class Job:
     def __init__(self) -> None:
         self.lost = False
-        digests = DigestWatch(are_numbers_lost=lambda at: self.lost)
-        self.watches = (digests, AgreementWatch(digests, are_numbers_lost=lambda at: self.lost))
+        digests = DigestDetector(are_numbers_lost=lambda at: self.lost)
+        self.watches = (digests, AgreementDetector(digests, are_numbers_lost=lambda at: self.lost))
         self.state = STATE
         self.now = 1000.0
         self.told: list[int] = []
@@ -147,7 +147,7 @@ def test_the_same_number_again_is_another_step():
 
 
 def test_what_differs_is_told_with_the_newest_agreement_also_if_that_was_not_told():
-    watches = Watches(Policy(digest_every=10))
+    watches = Detectors(Policy(digest_every=10))
     state, found = running(4), []
     for step in (0, 9, 19, 29, 39):
         for rank in ALL:

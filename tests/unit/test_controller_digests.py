@@ -4,7 +4,7 @@ import msgspec
 from one_node import running
 
 from everstep.analyzer.exits import FaultFacts
-from everstep.controller.detectors.digests import MAX_STEPS, DigestWatch
+from everstep.controller.detectors.digests import MAX_STEPS, DigestDetector
 from everstep.core.state.state import Incident, Worker
 from everstep.model.events import AnomalyFound, DigestsReported
 from everstep.model.facts import Exit, RankDigest
@@ -16,7 +16,7 @@ INCIDENT = Incident(id="i1", generation=0, opened_at=1.0, facts=FaultFacts(at=1.
 
 class Job:
     def __init__(self, replicas: tuple[int, ...] = ALL) -> None:
-        self.watch = DigestWatch()
+        self.watch = DigestDetector()
         self.replicas = replicas
         self.state = STATE
         self.found: list[AnomalyFound] = []
@@ -173,14 +173,14 @@ def test_what_cannot_be_compared_is_only_said(caplog):
 
 def test_replicas_of_lost_numbers_are_told_when_numbers_are_fine_again():
     job = Job()
-    job.watch = DigestWatch(are_numbers_lost=lambda at: 10 < at < 60)
+    job.watch = DigestDetector(are_numbers_lost=lambda at: 10 < at < 60)
     job.steps(0)
     job.steps(49, r2="nan", r3="another nan")
     assert job.seen == []
     job.steps(99, r2="other")
     assert job.seen == [("ES-N04", (2,))]
     job = Job()
-    job.watch = DigestWatch(are_numbers_lost=lambda at: 10 < at < 60)
+    job.watch = DigestDetector(are_numbers_lost=lambda at: 10 < at < 60)
     job.steps(0)
     job.steps(49, 99, r2="other")
     assert job.seen == [("ES-N04", (2,))], "found meanwhile is not told meanwhile"

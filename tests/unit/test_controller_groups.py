@@ -3,7 +3,7 @@
 import msgspec
 from one_node import running
 
-from everstep.controller.detectors.groups import GroupWatch
+from everstep.controller.detectors.groups import GroupDetector
 from everstep.core.state.state import Worker
 from everstep.model.events import GroupsLearned, RoundReported
 from everstep.model.facts import Exit, RankGroup, RankRound
@@ -15,7 +15,7 @@ PP = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
 
 class Job:
     def __init__(self) -> None:
-        self.watch = GroupWatch()
+        self.watch = GroupDetector()
         self.state = STATE
         self.told: list[GroupsLearned] = []
 

@@ -7,8 +7,8 @@ import pytest
 from one_node import running
 
 from everstep.analyzer.exits import FaultFacts
-from everstep.controller.detectors.hangs import AGAIN_S, MAX_AGAIN_S, HangWatch
-from everstep.controller.detectors.together import Watches
+from everstep.controller.detectors.hangs import AGAIN_S, MAX_AGAIN_S, HangDetector
+from everstep.controller.detectors.together import Detectors
 from everstep.core.state.frozenmap import FrozenMap
 from everstep.core.state.phases import Phase
 from everstep.core.state.place import Place
@@ -41,7 +41,7 @@ class Job:
     """Two ranks, seen every half second; they do a step every 0.1 s until `stands_at`."""
 
     def __init__(self, state: State = STATE, policy: Policy | None = None, **changes: object) -> None:
-        self.watch = HangWatch(policy or Policy())
+        self.watch = HangDetector(policy or Policy())
         self.state = state
         self.now = 0.0
         self.generation = 0
@@ -294,7 +294,7 @@ def test_only_a_running_generation_is_judged(phase):
 
 
 def test_signals_of_another_generation_or_node_say_nothing():
-    watch = Watches(Policy())
+    watch = Detectors(Policy())
     for node, generation in (("n0", 1), ("n7", 0)):
         event = SignalsReported(at=1.0, node=node, generation=generation, signals=(signals(0, 1.0, 1.0),))
         assert watch.take(event, STATE) == []

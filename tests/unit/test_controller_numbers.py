@@ -8,7 +8,7 @@ from one_node import running
 
 from everstep.analyzer.exits import FaultFacts
 from everstep.analyzer.numbers.numbers import NumberSeries, judge_numbers
-from everstep.controller.detectors.numbers import FINE_S, NumberWatch
+from everstep.controller.detectors.numbers import FINE_S, NumberDetector
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.state import Incident
@@ -22,7 +22,7 @@ INCIDENT = Incident(id="i1", generation=0, opened_at=1.0, facts=FaultFacts(at=1.
 
 class Job:
     def __init__(self, **policy: bool) -> None:
-        self.watch = NumberWatch(Policy(**policy))
+        self.watch = NumberDetector(Policy(**policy))
         self.state = STATE
         self.at = 0.0
         self.step = 0

@@ -10,8 +10,8 @@ from everstep.analyzer.exits import FaultFacts
 from everstep.analyzer.slowness.slow import SlowVerdict
 from everstep.controller.detectors.clocks import WINDOW_S, Clocks
 from everstep.controller.detectors.pace import Pace, _Value
-from everstep.controller.detectors.slowness import FINE_S, SlownessWatch
-from everstep.controller.detectors.together import Watches
+from everstep.controller.detectors.slowness import FINE_S, SlownessDetector
+from everstep.controller.detectors.together import Detectors
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.state import Incident, Member, Role, State, Worker
@@ -47,7 +47,7 @@ class Job:
 
     def __init__(self, state: State | None = None, **of_rank) -> None:
         self.state = state or state_of()
-        self.watch = SlownessWatch(Policy())
+        self.watch = SlownessDetector(Policy())
         self.compute_s = dict.fromkeys(range(4), STEP_S)
         self.of_rank = of_rank  # name of a field -> value per rank
         self.dice = random.Random(0)
@@ -279,13 +279,13 @@ def test_clocks_that_are_set_back_do_not_end_the_vote():
 
 def test_switched_off_it_says_nothing():
     job = Job()
-    job.watch = SlownessWatch(Policy(watch_slowness=False))
+    job.watch = SlownessDetector(Policy(watch_slowness=False))
     job.compute_s[2] = 1.0
     assert job.rounds(8) == []
 
 
 def test_the_watches_survive_garbage_in_a_round(caplog):
-    watches = Watches(Policy())
+    watches = Detectors(Policy())
     broken = RankRound(rank=0, num_steps=9, window_s=1.0, num_entered=9, kinds=(), arrivals=((5, 1, 1.0),) * 100)
     for number in range(8):
         ranks = (broken, msgspec.structs.replace(broken, rank=1), msgspec.structs.replace(broken, rank=77))
@@ -401,7 +401,7 @@ def test_a_clock_that_is_set_back_does_not_silence_the_pace():
 
 @pytest.mark.parametrize(("bad_at", "is_told"), [(3600.0, True), (9.0, False), (11.0, False)])
 def test_somebody_who_was_slow_before_the_clock_was_set_back_explains_nothing(monkeypatch, bad_at, is_told):
-    watch = SlownessWatch(Policy())
+    watch = SlownessDetector(Policy())
     event = SignalsReported(at=10.0, node="n0", generation=0, signals=())
     assert watch.take(event, state_of()) == ()
     slower = SlowVerdict(code="ES-S03", sentence="steps take longer.", confidence=Confidence.HIGH, since_step=1)

@@ -68,12 +68,12 @@ class Link:
 
 @given(st.lists(st.integers(0, 5000), max_size=40, unique=True).map(sorted), st.integers(0, 3), st.integers(1, 64))
 def test_regular_ranks_are_named_by_their_ends(listed, first, stride):
-    from everstep.controller.detectors.digests import DigestWatch
+    from everstep.controller.detectors.digests import DigestDetector
 
     for ranks in (listed, list(range(first, 5000, stride))):
         short, distance = compact(ranks)
         assert len(short) <= 40
-        assert DigestWatch()._ranks((tuple(short), distance)) == tuple(ranks)
+        assert DigestDetector()._ranks((tuple(short), distance)) == tuple(ranks)
 
 
 def test_too_many_irregular_ranks_are_not_declared():

@@ -16,7 +16,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from everstep.controller.detectors.together import Watches
+from everstep.controller.detectors.together import Detectors
 from everstep.controller.diagnosing import diagnose_folder
 from everstep.controller.peers.gate import Gate
 from everstep.controller.peers.peers import Input, Peer, Peers
@@ -82,7 +82,7 @@ class Controller:
         self.append_seconds: float | None = None  # the last one
         self._drafting = Drafting(ledger, Poison(run_dir), self._put_aside)
         self._run_dir = run_dir
-        self._watches = Watches(ledger.policy)
+        self._detectors = Detectors(ledger.policy)
         self._remembering = Remembering(wanted.run)
         self._remembering.resume(ledger.state.incident)
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -172,7 +172,7 @@ class Controller:
             self.dropped["duplicate"] += 1
             return True
         if isinstance(event, UNRECORDED):
-            for found in self._watches.take(event, self.ledger.state):
+            for found in self._detectors.take(event, self.ledger.state):
                 self.put_soon(Input(event=found))
         elif not self.ledger.hold_back(event, time.time()):
             return False
@@ -182,7 +182,7 @@ class Controller:
     def _due(self, item: Input) -> deque[Input]:
         """What has to be recorded now. Nothing for signals and progress that can wait; held progress first."""
         if isinstance(item.event, UNRECORDED):
-            found = self._watches.take(item.event, self.ledger.state)
+            found = self._detectors.take(item.event, self.ledger.state)
             return deque([*self._held(), *(Input(event=event) for event in found)] if found else [])
         if self.ledger.hold_back(item.event, time.time()):
             return deque()
@@ -320,7 +320,7 @@ class Controller:
             generation=action.generation,
             incident=action.incident,
             verdict=verdict,
-            moved_on=self._watches.hangs.has_moved_on(),
+            moved_on=self._detectors.hangs.has_moved_on(),
             limit_s=limit_s,
         )
         await self.queue.put(Input(event=event))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from everstep.controller.detectors.digests import MAX_ENDED, DigestWatch
+from everstep.controller.detectors.digests import MAX_ENDED, DigestDetector
 from everstep.core.state.state import State
 from everstep.model.events import AnomalyFound, DigestsReported, ReplicasAgreed
 
@@ -20,9 +20,9 @@ INTERVAL_S = 5.0
 INTERVAL_PER_NODE_S = 0.1
 
 
-class AgreementWatch:
+class AgreementDetector:
     def __init__(
-        self, digests: DigestWatch, *, every: int = 1, are_numbers_lost: Callable[[float], bool] = lambda at: False
+        self, digests: DigestDetector, *, every: int = 1, are_numbers_lost: Callable[[float], bool] = lambda at: False
     ) -> None:
         """`digests` has seen each report before this watch does. `every`: policy digest_every. The first step of a
         generation is digested as well, but no rank keeps its snapshot until it is known whether it can be trusted."""

@@ -39,7 +39,7 @@ Whole: TypeAlias = tuple[tuple[str, str], ...]
 log = logging.getLogger("everstep.controller")
 
 
-class DigestWatch:
+class DigestDetector:
     def __init__(self, *, are_numbers_lost: Callable[[float], bool] = lambda at: False) -> None:
         """`are_numbers_lost`: parameters are NaN then, which is told already; their bits say nothing."""
         self._are_numbers_lost = are_numbers_lost

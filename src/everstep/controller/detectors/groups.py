@@ -12,7 +12,7 @@ MAX_RANKS = 4_000_000
 """In all groups together, on record. More is no job of today."""
 
 
-class GroupWatch:
+class GroupDetector:
     def __init__(self) -> None:
         self._generation = -1
         self._round = -1

@@ -58,7 +58,7 @@ MAX_SENTENCES = 64
 log = logging.getLogger("everstep.controller")
 
 
-class HangWatch:
+class HangDetector:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._newest: dict[str, SignalsReported] = {}

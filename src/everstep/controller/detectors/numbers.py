@@ -38,7 +38,7 @@ class _Rank:
         self.recent: deque[NumberPoint] = deque(maxlen=NUM_RECENT)
 
 
-class NumberWatch:
+class NumberDetector:
     def __init__(self, policy: Policy) -> None:
         self._is_on = policy.watch_numbers
         self._undoes = policy.undo_nan

@@ -38,7 +38,7 @@ MAX_RANKS = 16
 log = logging.getLogger("everstep.controller")
 
 
-class SlownessWatch:
+class SlownessDetector:
     def __init__(self, policy: Policy) -> None:
         self._is_on = policy.watch_slowness
         self._clocks = Clocks()

@@ -8,12 +8,12 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-from everstep.controller.detectors.agreement import AgreementWatch
-from everstep.controller.detectors.digests import DigestWatch
-from everstep.controller.detectors.groups import GroupWatch
-from everstep.controller.detectors.hangs import HangWatch
-from everstep.controller.detectors.numbers import NumberWatch
-from everstep.controller.detectors.slowness import SlownessWatch
+from everstep.controller.detectors.agreement import AgreementDetector
+from everstep.controller.detectors.digests import DigestDetector
+from everstep.controller.detectors.groups import GroupDetector
+from everstep.controller.detectors.hangs import HangDetector
+from everstep.controller.detectors.numbers import NumberDetector
+from everstep.controller.detectors.slowness import SlownessDetector
 from everstep.core.restore.trust import DIFFERENT
 from everstep.core.state.policy import Policy
 from everstep.core.state.state import State
@@ -35,29 +35,29 @@ Found: TypeAlias = HangSuspected | StandstillEnded | AnomalyFound | ReplicasAgre
 log = logging.getLogger("everstep.controller")
 
 
-class Watch(Protocol):
+class Detector(Protocol):
     def take(self, event: Observation, state: State) -> Sequence[Found]:
         """Look at one report; what it leads to. Reports of other kinds are not for this watch."""
         ...
 
 
-class Watches:
+class Detectors:
     def __init__(self, policy: Policy) -> None:
-        self.hangs = HangWatch(policy)
-        numbers = NumberWatch(policy)
-        digests = DigestWatch(are_numbers_lost=numbers.is_lost)
-        self._agreement = AgreementWatch(digests, every=policy.digest_every, are_numbers_lost=numbers.is_lost)
-        self._all: tuple[Watch, ...] = (
+        self.hangs = HangDetector(policy)
+        numbers = NumberDetector(policy)
+        digests = DigestDetector(are_numbers_lost=numbers.is_lost)
+        self._agreement = AgreementDetector(digests, every=policy.digest_every, are_numbers_lost=numbers.is_lost)
+        self._all: tuple[Detector, ...] = (
             self.hangs,
             numbers,
             digests,
             self._agreement,
-            GroupWatch(),
-            SlownessWatch(policy),
+            GroupDetector(),
+            SlownessDetector(policy),
         )
 
     def take(self, event: Observation, state: State) -> list[Found]:
-        """What the watches conclude from one report of the current generation."""
+        """What the detectors conclude from one report of the current generation."""
         if event.generation != state.generation or not state.is_active(event.node):
             return []
         found: list[Found] = []

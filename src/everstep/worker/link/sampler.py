@@ -112,7 +112,7 @@ def _hand_over(others: list[int]) -> tuple[float, bool]:
         nap_s, others_ns = _nap(task)
         if others_ns >= OWNER_NS:
             shortest = min(shortest, nap_s)
-        elif time.perf_counter() - began < STARVED_S and any(map(_wants_processor, others)):
+        elif time.perf_counter() - began < STARVED_S and any(map(_wants_cpu, others)):
             continue
         naps += 1
     is_contended = shortest < math.inf and shortest - NAP_S >= 0.6 * sys.getswitchinterval()
@@ -130,7 +130,7 @@ def _nap(task: int) -> tuple[float, int]:
     return elapsed_s if before is None or after is None else elapsed_s - (after[1] - before[1]) / 1e9, used
 
 
-def _wants_processor(task: int) -> bool:
+def _wants_cpu(task: int) -> bool:
     try:
         with open(f"/proc/self/task/{task}/stat", "rb") as file:
             return file.read().rpartition(b") ")[2][:1] == b"R"
