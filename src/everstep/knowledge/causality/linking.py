@@ -76,7 +76,7 @@ def _without_earlier_exceptions(findings: Sequence[Finding], end: str) -> list[F
             if end and end not in finding.sources:
                 finding = _information(finding, "the process reported another exception as its end")
             elif not end and final is not finding and not _is_chained(finding, final) and _outlived(finding, final):
-                finding = _information(finding, f"the process went on to {final.code}: {final.text[:80]}")
+                finding = _information(finding, f"the process continued to {final.code}: {final.text[:80]}")
         out.append(finding)
     return out
 
@@ -103,7 +103,7 @@ def _judged(finding: Finding, ends: list[Finding], victims: list[Finding], crash
     if not _names_a_cause(finding):
         return finding
     if _is_over(finding):
-        return _information(finding, "training went on after it")
+        return _information(finding, "training continued after it")
     if finding.is_exception or finding.from_kernel or finding.klass in _CRASHES:
         return finding
     if ends:
