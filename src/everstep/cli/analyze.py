@@ -13,8 +13,8 @@ import msgspec
 from everstep.analyzer.base.words import fold, ranks_text
 from everstep.analyzer.codes import CODES, name_of
 from everstep.analyzer.hangs.combine import Diagnosis
-from everstep.analyzer.overall import overall
-from everstep.evidence.folder import Folder, read_folder
+from everstep.evidence.apart import read_apart
+from everstep.evidence.folder import Folder
 from everstep.report.parts.ansi import printable
 
 _MAX_LISTED = 20
@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Raises ConfigError when DIR is not a directory that can be read."""
-    folder = read_folder(given.dir, time.time())
-    diagnosis = overall(folder.case, folder.points)
+    found = read_apart(given.dir, time.time(), with_numbers=True)
+    folder, diagnosis = found.folder, found.diagnosis
     if given.json:
         print(encode(to_object(diagnosis, folder)))
     else:

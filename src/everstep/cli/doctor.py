@@ -9,11 +9,10 @@ import time
 from typing import Any
 
 from everstep.analyzer.base.records import Case
-from everstep.analyzer.hangs.combine import diagnose
 from everstep.cli.analyze import encode, render, to_object
 from everstep.cli.ask import post
 from everstep.errors import ConfigError, UnreachableError
-from everstep.evidence.folder import read_folder
+from everstep.evidence.apart import read_apart
 from everstep.journal.reader import Cursor
 from everstep.journal.runs import find_run
 from everstep.model.actions import CollectEvidence, Refused
@@ -41,8 +40,8 @@ def run(given: argparse.Namespace) -> int:
     request, turned_away = str(answer["request"]), dict(answer.get("turned_away", {}))
     missing = _await(cursor, request, given.timeout)
     place = run_dir.path / "evidence" / request
-    folder = read_folder(place, time.time())
-    diagnosis = diagnose(folder.case)
+    read = read_apart(place, time.time(), with_case=True)
+    folder, diagnosis = read.folder, read.diagnosis
     if given.json:
         collected = {"folder": str(place), "missing_nodes": missing}
         found = {**to_object(diagnosis, folder), "per_rank": _per_rank(folder.case), "collected": collected}

@@ -1,4 +1,5 @@
-"""From the evidence files of an incident to a verdict, by `evidence` and `analyzer`. In a thread of the controller.
+"""From the evidence files of an incident to a verdict, by `evidence` and `analyzer`. In a thread of the controller,
+which waits for a process that reads them: ranks have written there too.
 
 Raises nothing: evidence that cannot be read gives the verdict that says so. It needs the run directory to be one folder
 for the controller and all agents.
@@ -10,9 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.analyzer.hangs.combine import diagnose
 from everstep.errors import EverstepError
-from everstep.evidence.folder import read_folder
+from everstep.evidence.apart import read_apart
 from everstep.model.verdict import Blame, Certainty, Confidence, Verdict
 
 MAX_EVIDENCE = 64
@@ -25,9 +25,7 @@ def diagnose_folder(folder: Path, world_size: int) -> tuple[Verdict, float | Non
     """The verdict, and the time limit of the collectives that ranks wait in."""
     now = time.time()
     try:
-        found = read_folder(folder, now)
-        case = msgspec.structs.replace(found.case, world=tuple(range(world_size)))
-        diagnosis = diagnose(case)
+        diagnosis = read_apart(folder, now, world_size=world_size).diagnosis
     except EverstepError as error:
         return _nothing(f"the evidence cannot be read: {error}", now)
     except Exception as error:

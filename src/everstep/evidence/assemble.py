@@ -6,9 +6,9 @@ import msgspec
 
 from everstep.analyzer.base.records import Case, FlightRecord, Frame, ProcessStack, RankEvidence, RankLoad
 from everstep.analyzer.reading.flight import normalise
-from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.evidence.decode import Part, Said
 from everstep.evidence.logs import LogFacts
+from everstep.evidence.watched import TooLongError, Watch, say, unwatched
 
 SAME_MOMENT_S = 1.0
 """Records of one rank whose newest entries are closer than this are one dump in two formats."""
@@ -42,23 +42,36 @@ class RankFiles(msgspec.Struct, kw_only=True):
         )
 
 
-def assemble(by_rank: Mapping[int, RankFiles], at: float) -> tuple[Case, list[str]]:
+def assemble(by_rank: Mapping[int, RankFiles], at: float, watch: Watch = unwatched) -> tuple[Case, list[str]]:
     """The case, and notes about what was set aside."""
     notes: list[str] = []
-    ranks = tuple(_rank(rank, files, notes) for rank, files in sorted(by_rank.items()))
+    ranks = tuple(_guarded(rank, files, notes, watch) for rank, files in sorted(by_rank.items()))
     return Case(at=at, ranks=ranks, world=tuple(sorted(by_rank))), notes
 
 
-def _rank(rank: int, files: RankFiles, notes: list[str]) -> RankEvidence:
+def _guarded(rank: int, files: RankFiles, notes: list[str], watch: Watch) -> RankEvidence:
+    """One rank's evidence, or why there is none: the others' counts all the same."""
+    try:
+        with watch(""):
+            return _rank(rank, files, notes, watch)
+    except (Exception, TooLongError) as error:
+        what = f"the evidence of rank {rank} cannot be put together: {say(error)}"
+        notes.append(what)
+        return RankEvidence(rank=rank, unavailable=(what,))
+
+
+def _rank(rank: int, files: RankFiles, notes: list[str], watch: Watch) -> RankEvidence:
     unavailable = list(files.unavailable)
     records: list[tuple[str, FlightRecord]] = []
     for path, part in files.parts:
         if part.record is None:
             continue
         try:
-            records.append((path, msgspec.structs.replace(normalise(part.record, rank), taken_at=part.at)))
-        except UnreadableError as error:
-            unavailable.append(f"{path}: {error}")
+            with watch(path):
+                records.append((path, msgspec.structs.replace(normalise(part.record, rank), taken_at=part.at)))
+        except (Exception, TooLongError) as error:
+            unavailable.append(f"{path}: {say(error)}")
+            notes.append(unavailable[-1])
     unavailable += [f"{path}: {why}" for path, part in files.parts for why in part.unavailable]
     steps = [facts.last_step for facts in files.logs if facts.last_step is not None]
     timeouts = [facts.waits_at for facts in files.logs if facts.waits_at is not None]

@@ -7,12 +7,13 @@ and not guessed: {"everstep_evidence": 1, "rank": 2, "generation": 0, "at": 1795
 """
 
 import json
+import math
 import re
 
 import msgspec
 
 from everstep.analyzer.base.records import GpuLoad, KernelThread, ProcessStack, RankLoad, ThreadWait
-from everstep.analyzer.reading import flight, pickled, stacks
+from everstep.analyzer.reading import bounds, flight, pickled, stacks
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.evidence.sniff import Kind
 
@@ -55,7 +56,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 def decode(data: bytes, kind: Kind) -> list[Part]:
     """Raises UnreadableError."""
     if kind is Kind.PICKLE:
-        return [_part(pickled.loads(data))]
+        value = pickled.loads(data)
+        if why := bounds.objection(value):
+            raise UnreadableError(why)
+        return [_part(value)]
     if kind is Kind.JSON:
         return [_part(value) for value in _json_values(data)]
     text = data.decode("utf-8", "replace")
@@ -112,7 +116,7 @@ def _shape(value: object) -> str:
 def _envelope(value: dict[str, object]) -> Part:
     version = value["everstep_evidence"]
     if version != 1:
-        raise UnreadableError(f"evidence of format {version!r}; this version of everstep reads 1")
+        raise UnreadableError(f"evidence of format {_short(version)}; this version of everstep reads 1")
     raw_stacks = value.get("stacks")
     states = value.get("states")
     unavailable = value.get("unavailable")
@@ -121,18 +125,35 @@ def _envelope(value: dict[str, object]) -> Part:
         record=value.get("flight_record"),
         processes=tuple(stacks.from_json(raw_stacks)) if raw_stacks is not None else (),
         states=tuple(
-            (pid, str(letter)[:1])
+            (pid, letter[:1])
             for pid, letter in (s for s in (states if isinstance(states, list) else ()) if _is_pair(s))
-            if isinstance(pid, int)
+            if _int(pid) is not None and isinstance(letter, str)
         ),
         native=_native(value.get("native")),
         load=_load(value.get("load")),
         said=_said(value),
-        unavailable=tuple(str(why)[:500] for why in unavailable[:64]) if isinstance(unavailable, list) else (),
+        unavailable=tuple(map(_short, unavailable[:64])) if isinstance(unavailable, list) else (),
         rank=_int(value.get("rank")),
         generation=_int(value.get("generation")),
-        at=float(at) if isinstance(at, int | float) else None,
+        at=_seconds(at),
     )
+
+
+def _short(value: object) -> str:
+    """Text as it is, a number, or what kind of thing it is: to write out a nest may take for ever."""
+    if isinstance(value, str):
+        return value[:500]
+    is_plain = value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 1 << 63)
+    return repr(value) if is_plain else f"a value of type {type(value).__name__}"
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer of 400 digits
+        return None
 
 
 def _is_pair(value: object) -> bool:
@@ -146,7 +167,7 @@ def _int(value: object) -> int | None:
 def _said(value: dict[str, object]) -> Said:
     try:
         return msgspec.convert(value, Said)
-    except (msgspec.ValidationError, RecursionError) as error:
+    except (msgspec.ValidationError, RecursionError, OverflowError) as error:
         raise UnreadableError(f"envelope: {error}") from None
 
 
@@ -155,7 +176,7 @@ def _load(value: object) -> RankLoad | None:
         return None
     try:
         return msgspec.convert(value, RankLoad)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError, OverflowError) as error:
         raise UnreadableError(f"load: {error}") from None
 
 
@@ -164,7 +185,7 @@ def _native(value: object) -> tuple[KernelThread, ...]:
         return ()
     try:
         listed = msgspec.convert(value, tuple[KernelThread, ...])
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError, OverflowError) as error:
         raise UnreadableError(f"native: {error}") from None
     return listed[:MAX_NATIVE]
 

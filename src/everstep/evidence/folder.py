@@ -8,8 +8,9 @@ import os
 import stat
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -22,6 +23,7 @@ from everstep.evidence.decode import MAX_DUMP_BYTES, Part, decode
 from everstep.evidence.logs import facts_by_rank, read_lines
 from everstep.evidence.names import generation_in, numbered, rank_in
 from everstep.evidence.sniff import HEAD_BYTES, Kind, kind_of
+from everstep.evidence.watched import TooLongError, Watch, say, unwatched
 
 MAX_FILES = 200_000
 MAX_DEPTH = 12
@@ -47,8 +49,10 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
 class _Reading:
     """One pass over a folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, watch: Watch, skip: Mapping[str, str]) -> None:
         self.root = root
+        self.watch = watch
+        self.skip = skip
         self.ranks: defaultdict[int | None, defaultdict[int, RankFiles]] = defaultdict(lambda: defaultdict(RankFiles))
         self.points: dict[str, list[Point]] = {}
         self.unreadable: list[Unreadable] = []
@@ -63,13 +67,13 @@ class _Reading:
                 continue
             rank = rank_in(path)
             try:
-                self.read(path, rank)
-            except UnreadableError as error:
-                self.refuse(path, str(error), rank if rank is not None else self.numbered.get(path))
-            except OSError as error:
-                self.refuse(path, f"cannot be read: {error.strerror or error}", rank)
-            except MemoryError:
-                self.refuse(path, "needs more memory than there is", rank)
+                if path in self.skip:
+                    raise UnreadableError(self.skip[path])
+                with self.watch(path):
+                    self.read(path, rank)
+            except (Exception, TooLongError) as error:
+                is_content = isinstance(error, UnreadableError)
+                self.refuse(path, say(error), self.numbered.get(path) if rank is None and is_content else rank)
 
     def refuse(self, path: str, why: str, rank: int | None) -> None:
         self.unreadable.append(Unreadable(file=path, why=why, rank=rank))
@@ -140,16 +144,19 @@ class _Reading:
         self.ranks[generation][said].add(path, part)
 
 
-def read_folder(root: Path, now: float) -> Folder:
-    """Raises ConfigError when `root` is not a directory that can be read; never because of what is in it."""
+def read_folder(
+    root: Path, now: float, watch: Watch = unwatched, skip: Mapping[str, str] = MappingProxyType({})
+) -> Folder:
+    """Raises ConfigError when `root` is not a directory that can be read; never because of what is in it. `skip`: files
+    that are not to be read, and why. What is foreign is read by `apart`."""
     try:
         paths = sorted(_walk(root))
     except OSError as error:
         raise ConfigError(f"{root}: cannot be read as a directory of evidence: {error.strerror or error}") from error
-    reading = _Reading(root)
+    reading = _Reading(root, watch, skip)
     reading.read_all(paths[:MAX_FILES], time.monotonic() + MAX_READ_S)
     generation, by_rank, notes = _choose_generation(reading.ranks)
-    case, more = assemble(by_rank, reading.newest or now)
+    case, more = assemble(by_rank, reading.newest or now, watch)
     return Folder(
         case=case,
         points=reading.points,

@@ -13,7 +13,10 @@ MAX_LINE = 4_000
 """Longer lines are cut: progress bars rewrite one line for hours."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_NUMBER = r"([+-]?(?:\d[\d,]*\.?\d*(?:[eE][+-]?\d+)?|nan|inf(?:inity)?))\b"
+_WHOLE = r"(?:\d{1,3}(?:,\d{3}){1,6}|\d{1,24})"
+_NUMBER = rf"([+-]?(?:{_WHOLE}(?:\.\d{{0,24}})?(?:[eE][+-]?\d{{1,4}})?|nan|inf(?:inity)?))\b"
+"""All repetitions are bounded: a line of a million digits must not be tried from each of them."""
+
 _MEGATRON = re.compile(r"\biteration\s+(\d{1,12})/\s*\d{1,12}\s*\|")
 _STEP = re.compile(r"(?:\b(?:step|iter|iteration|global_step)['\"]?\s{0,3}[:=#]?\s{0,8})(\d{1,12})\b", re.I)
 _NOT_TRAINING = "".join(

@@ -14,7 +14,8 @@ from typing import TypeVar
 
 MAX_OPERATIONS = 4_000_000
 """A dump of 2,000 records (torch's default buffer) with stacks takes some 600,000. It bounds time and memory: no
-operation makes more than one small object, so no file costs more than a few hundred MiB and a few seconds."""
+operation makes more than one small object, so no file costs more than a few hundred MiB and a few seconds. What is
+shared may be endless once it is written out: `bounds` before anybody walks it."""
 
 MAX_INT_BYTES = 16
 """Nanoseconds need 8. Python would happily build an integer of a gigabyte."""

@@ -16,7 +16,9 @@ MAX_TEXT_LINES = 200_000
 _PROCESS = re.compile(r"Process (\d{1,9}): ?(.*)")
 _PARENT = re.compile(r"Parent Process (\d{1,9}): ?(.*)")
 _THREAD = re.compile(r'Thread (?:0x)?[0-9A-Fa-f]+ \(([a-z+ ]+)\)(?:: "(.*)")?')
-_FRAME = re.compile(r"    (.+) \((.+?)(?::(\d{1,9}))?\)$")
+_LINE = re.compile(r":(\d{1,9})$")
+MAX_LINE = 4_000
+"""Of a line. py-spy's own are as long as a name and a path."""
 
 
 def is_stack_json(raw: object) -> bool:
@@ -33,7 +35,7 @@ def from_json(raw: object) -> list[ProcessStack]:
         if not isinstance(entry, dict) or not isinstance(entry.get("frames"), list):
             raise UnreadableError(f"thread {number} of the py-spy dump has no frames")
         pid = entry.get("pid")
-        if not isinstance(pid, int) or isinstance(pid, bool):
+        if _whole(pid) is None or not isinstance(pid, int):
             raise UnreadableError(f"thread {number} of the py-spy dump has no pid")
         name = entry.get("thread_name")
         if not isinstance(name, str):
@@ -44,7 +46,7 @@ def from_json(raw: object) -> list[ProcessStack]:
                 frames=tuple(_frame(frame) for frame in entry["frames"][:MAX_FRAMES]),
                 active=entry.get("active") is True,
                 owns_gil=entry.get("owns_gil") is True,
-                tid=tid if isinstance(tid := entry.get("os_thread_id"), int) else None,
+                tid=_whole(entry.get("os_thread_id")),
             )
         )
         facts.setdefault(pid, _facts(entry.get("process_info")))
@@ -54,12 +56,18 @@ def from_json(raw: object) -> list[ProcessStack]:
     ]
 
 
+def _whole(value: object) -> int | None:
+    """A number of a process, a thread or a line."""
+    is_one = isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
+    return value if is_one and isinstance(value, int) else None
+
+
 def _facts(info: object) -> tuple[int | None, str]:
     if not isinstance(info, dict):
         return None, ""
     parent, command = info.get("parent"), info.get("command_line")
     parent_pid = parent.get("pid") if isinstance(parent, dict) else None
-    return (parent_pid if isinstance(parent_pid, int) else None), command[:500] if isinstance(command, str) else ""
+    return _whole(parent_pid), command[:500] if isinstance(command, str) else ""
 
 
 def _frame(raw: object) -> Frame:
@@ -70,7 +78,7 @@ def _frame(raw: object) -> Frame:
     return Frame(
         raw["name"][:200],
         (short if isinstance(short, str) else short_name(full))[:200],
-        line if isinstance(line, int) else 0,
+        _whole(line) or 0,
         is_user_file(full),
     )
 
@@ -79,7 +87,7 @@ def from_text(text: str) -> list[ProcessStack]:
     """`py-spy dump`, with or without --subprocesses, any number of dumps one after another."""
     readers: list[_Reader] = []
     for line in text.splitlines()[:MAX_TEXT_LINES]:
-        process = _PROCESS.match(line)
+        process = _PROCESS.match(line[:MAX_LINE])
         if process:
             readers.append(_Reader(int(process[1]), process[2]))
         elif readers:
@@ -87,6 +95,18 @@ def from_text(text: str) -> list[ProcessStack]:
     if not any(reader.threads for reader in readers):
         raise UnreadableError("no thread in the py-spy dump")
     return [reader.finish() for reader in readers]
+
+
+def _frame_in(text: str) -> Frame | None:
+    """`    name (file:line)`. By hand: an expression would try each parenthesis with each other one."""
+    name, separator, rest = text.rpartition(" (")
+    if not separator or not name.startswith("    ") or not name[4:] or not rest.endswith(")"):
+        return None
+    found = _LINE.search(rest[:-1])
+    file = rest[: found.start()] if found else rest[:-1]
+    if not file:
+        return None
+    return Frame(name[4:][:200], file[:200], int(found[1]) if found else 0, is_user_file(file))
 
 
 class _Reader:
@@ -99,14 +119,14 @@ class _Reader:
         self.threads: list[tuple[str, str, list[Frame]]] = []
 
     def read(self, line: str) -> None:
-        thread, frame, parent = _THREAD.match(line), _FRAME.match(line), _PARENT.match(line)
+        line = line[:MAX_LINE]
+        thread, frame, parent = _THREAD.match(line), _frame_in(line), _PARENT.match(line)
         if parent:
             self.parent = int(parent[1])
         elif thread and len(self.threads) < MAX_THREADS:
             self.threads.append((thread[2] or "", thread[1], []))
         elif frame and self.threads and len(self.threads[-1][2]) < MAX_FRAMES:
-            file = frame[2]
-            self.threads[-1][2].append(Frame(frame[1][:200], file[:200], int(frame[3] or 0), is_user_file(file)))
+            self.threads[-1][2].append(frame)
 
     def finish(self) -> ProcessStack:
         return ProcessStack(

@@ -1,0 +1,90 @@
+"""The process that reads a folder of foreign files: `python -P -m everstep.evidence.child`, started by `apart`.
+
+It has its own limits of memory and time, so that no file costs more than itself. Lines on its standard output: what it
+reads now, and at the end what it found.
+"""
+
+import argparse
+import os
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from everstep.analyzer.hangs.combine import diagnose
+from everstep.analyzer.overall import overall
+from everstep.errors import ConfigError
+from everstep.evidence.apart import LENGTH, Asked, Begun, Broken, Found, Line, Refused
+from everstep.evidence.folder import Folder, read_folder
+from everstep.evidence.watched import TooLongError, say, timed
+from everstep.model.text import without_surrogates
+from everstep.version import __version__
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="everstep.evidence.child", description=__doc__)
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.parse_args()
+    asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=Asked)
+    _limit_memory(asked.memory_bytes)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what anything else prints is no answer
+
+    def tell(line: Line) -> None:
+        content = _encoded(line)
+        data = memoryview(LENGTH.pack(len(content)) + content)
+        while data:
+            data = data[os.write(answers, data) :]
+
+    tell(_answer(asked, lambda path: tell(Begun(path=path))))
+    return 0
+
+
+def _answer(asked: Asked, tell: Callable[[str], None]) -> Line:
+    root = Path(os.fsdecode(bytes.fromhex(asked.root)))
+    watch = timed(asked.cpu_s, tell)
+    skip = {os.fsdecode(bytes.fromhex(path)): why for path, why in asked.skip.items()}
+    try:
+        folder = read_folder(root, asked.now, watch, skip)
+    except ConfigError as error:
+        return Refused(why=str(error))
+    try:
+        with watch(""):
+            return _found(asked, folder)
+    except (Exception, TooLongError) as error:
+        return Broken(why=f"the diagnosis {say(error)}")
+
+
+def _found(asked: Asked, folder: Folder) -> Found:
+    if asked.world_size is not None:
+        case = msgspec.structs.replace(folder.case, world=tuple(range(asked.world_size)))
+        folder = msgspec.structs.replace(folder, case=case)
+    diagnosis = overall(folder.case, folder.points) if asked.with_numbers else diagnose(folder.case)
+    return Found(diagnosis=diagnosis, folder=folder if asked.with_case else _light(folder))
+
+
+def _light(folder: Folder) -> Folder:
+    """Without what only the diagnosis needs: records of ten thousand ranks are not sent."""
+    return msgspec.structs.replace(folder, case=msgspec.structs.replace(folder.case, ranks=()), points={})
+
+
+def _encoded(line: Line) -> bytes:
+    """Paths travel as bytes; text of a file that is no Unicode is written out."""
+    if isinstance(line, Begun):
+        line = Begun(path=os.fsencode(line.path).hex())
+    try:
+        return msgspec.msgpack.encode(line)
+    except UnicodeEncodeError:
+        return msgspec.msgpack.encode(without_surrogates(msgspec.to_builtins(line)))
+
+
+def _limit_memory(num_bytes: int) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = num_bytes if most == resource.RLIM_INFINITY else min(num_bytes, most)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, most))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
