@@ -14,8 +14,8 @@ import random
 import time
 from collections.abc import Iterator
 
-from everstep.analyzer.base.clusters import cluster
-from everstep.analyzer.base.records import Frame, Thread
+from everstep.analyzer.observations.clusters import cluster
+from everstep.analyzer.observations.records import Frame, Thread
 
 _TORCH = "torch/nn/modules/module.py"
 _OUTLIERS = 5

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.analyzer.base.records import Case, RankEvidence
 from everstep.analyzer.hangs.combine import diagnose
+from everstep.analyzer.observations.records import Case, RankEvidence
 from everstep.analyzer.reading.flight import normalise
 from everstep.analyzer.reading.pickled import loads
 from everstep.model.verdict import Verdict

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from everstep.core.check import check
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.core.step import step
 from everstep.model import actions, events
 from everstep.model.actions import Action

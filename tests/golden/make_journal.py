@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.core.step import step
 from everstep.journal.format import encode_header, encode_record
 from everstep.model import actions, events

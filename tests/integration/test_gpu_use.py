@@ -11,7 +11,7 @@ import msgspec
 import nvml_child
 import pytest
 
-from everstep.analyzer.base.records import GpuLoad
+from everstep.analyzer.observations.records import GpuLoad
 
 MEASURE = """
 import asyncio, json, os, sys, time

@@ -4,9 +4,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.analyzer.base.positions import Positions
-from everstep.analyzer.base.records import Collective, FlightRecord, ParallelGroup
 from everstep.analyzer.flights.localise import localise
+from everstep.analyzer.observations.positions import Positions
+from everstep.analyzer.observations.records import Collective, FlightRecord, ParallelGroup
 
 NUM_RANKS = 6
 

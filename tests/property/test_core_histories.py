@@ -7,7 +7,7 @@ from everstep.core.check import check_step
 from everstep.core.reissue import reissue
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Role, State
+from everstep.core.state.schema import Role, State
 from everstep.core.step import step
 from everstep.model import actions, events
 from everstep.model.facts import Alert, Checkpoint, ErrorReport, Exit, Held, RankAccount, Started

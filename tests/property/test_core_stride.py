@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from everstep.core.check import check
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.core.state.stride import stride
 from everstep.core.step import step
 from everstep.model import events

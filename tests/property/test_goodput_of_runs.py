@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.goodput.figures import goodput_of
 from everstep.journal.fold import Fold
 from everstep.journal.history import history_of

@@ -1,7 +1,7 @@
 """A running generation on one node, for the watches of the controller."""
 
 from everstep.core.state.phases import Phase
-from everstep.core.state.state import Member, Role, State, Worker
+from everstep.core.state.schema import Member, Role, State, Worker
 
 
 def running(num_ranks: int) -> State:

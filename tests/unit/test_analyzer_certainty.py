@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from everstep.analyzer.base.clusters import Activity
-from everstep.analyzer.base.finding import Finding
-from everstep.analyzer.base.records import Frame, Hold, ProcessStack, RankEvidence, Thread, ThreadWait
 from everstep.analyzer.hangs.certainty import judge
 from everstep.analyzer.hangs.openers import ACCEPTS
+from everstep.analyzer.observations.clusters import Activity
+from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.records import Frame, Hold, ProcessStack, RankEvidence, Thread, ThreadWait
 from everstep.model.verdict import Certainty, Confidence
 
 PID = 100

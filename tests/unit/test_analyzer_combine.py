@@ -2,8 +2,12 @@
 
 import pytest
 
-from everstep.analyzer.base.clusters import Activity, activity_of, cluster, signature
-from everstep.analyzer.base.records import (
+from everstep.analyzer.codes import CODES, name_of
+from everstep.analyzer.hangs.combine import diagnose
+from everstep.analyzer.hangs.metrics import odd_ones_out
+from everstep.analyzer.numbers.series import Point
+from everstep.analyzer.observations.clusters import Activity, activity_of, cluster, signature
+from everstep.analyzer.observations.records import (
     Case,
     Collective,
     FlightRecord,
@@ -14,10 +18,6 @@ from everstep.analyzer.base.records import (
     RankLoad,
     Thread,
 )
-from everstep.analyzer.codes import CODES, name_of
-from everstep.analyzer.hangs.combine import diagnose
-from everstep.analyzer.hangs.metrics import odd_ones_out
-from everstep.analyzer.numbers.numbers import Point
 from everstep.analyzer.overall import overall
 from everstep.analyzer.reading import stacks
 from everstep.analyzer.reading.pickled import UnreadableError

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from everstep.analyzer.base.groups import kind_of, shared_by
-from everstep.analyzer.base.positions import Positions
-from everstep.analyzer.base.records import ParallelGroup
 from everstep.analyzer.flights.localise import localise
+from everstep.analyzer.observations.groups import kind_of, shared_by
+from everstep.analyzer.observations.positions import Positions
+from everstep.analyzer.observations.records import ParallelGroup
 from everstep.analyzer.reading.flight import normalise
 from everstep.analyzer.reading.pickled import UnreadableError
 

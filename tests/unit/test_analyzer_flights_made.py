@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.analyzer.base.positions import Positions
 from everstep.analyzer.flights.localise import localise
+from everstep.analyzer.observations.positions import Positions
 from everstep.analyzer.reading.flight import normalise
 from everstep.testing.flights import FAULTS, make_guilty, make_healthy
 

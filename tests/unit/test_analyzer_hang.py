@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from everstep.analyzer.base.clusters import Activity
 from everstep.analyzer.hangs.hang import HangPolicy, judge, judge_rank, window_s
 from everstep.analyzer.hangs.signals import Phase, RankSample, Rhythm, Signal, WaitsOn, phase_seen
+from everstep.analyzer.observations.clusters import Activity
 
 FAST = Rhythm(step_s=(0.1,) * 60)  # a job of 100 ms steps
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from everstep.analyzer.base.records import ParallelGroup
 from everstep.analyzer.numbers.digests import Digest, compare
-from everstep.analyzer.numbers.numbers import Point, judge_numbers
+from everstep.analyzer.numbers.series import Point, judge_numbers
+from everstep.analyzer.observations.records import ParallelGroup
 from everstep.analyzer.reading.log_lines import read_point, read_rank, read_step, read_timeout
 
 MEGATRON = (

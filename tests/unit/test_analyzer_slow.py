@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from everstep.analyzer.base.records import ParallelGroup, RankTiming
+from everstep.analyzer.observations.records import ParallelGroup, RankTiming
 from everstep.analyzer.slowness import excuses
 from everstep.analyzer.slowness.change import find_change
 from everstep.analyzer.slowness.slow import flag_round, judge, judge_history

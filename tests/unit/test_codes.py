@@ -17,7 +17,7 @@ def test_the_page_is_in_sync() -> None:
 
 def test_every_code_used_in_the_source_has_a_page() -> None:
     text = "\n".join(path.read_text() for path in (ROOT / "src/everstep/analyzer").glob("*.py"))
-    text += (ROOT / "src/everstep/core/faults/faults.py").read_text()
+    text += (ROOT / "src/everstep/core/faults/incidents.py").read_text()
     signatures = {signature.code for signature in load_base().signatures}
     assert set(re.findall(r"ES-[A-Z]\d\d", text)) <= {*CODES, *signatures}
 

@@ -8,7 +8,7 @@ from everstep.controller.detectors.agreement import INTERVAL_S, AgreementDetecto
 from everstep.controller.detectors.digests import DigestDetector
 from everstep.controller.detectors.together import Detectors
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Worker
+from everstep.core.state.schema import Worker
 from everstep.model.events import AnomalyFound, DigestsReported, ReplicasAgreed
 from everstep.model.facts import Exit, RankDigest
 

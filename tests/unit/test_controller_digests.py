@@ -5,7 +5,7 @@ from one_node import running
 
 from everstep.analyzer.exits import FaultFacts
 from everstep.controller.detectors.digests import MAX_STEPS, DigestDetector
-from everstep.core.state.state import Incident, Worker
+from everstep.core.state.schema import Incident, Worker
 from everstep.model.events import AnomalyFound, DigestsReported
 from everstep.model.facts import Exit, RankDigest
 

@@ -4,7 +4,7 @@ import msgspec
 from one_node import running
 
 from everstep.controller.detectors.groups import GroupDetector
-from everstep.core.state.state import Worker
+from everstep.core.state.schema import Worker
 from everstep.model.events import GroupsLearned, RoundReported
 from everstep.model.facts import Exit, RankGroup, RankRound
 

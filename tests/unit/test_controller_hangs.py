@@ -13,7 +13,7 @@ from everstep.core.state.frozenmap import FrozenMap
 from everstep.core.state.phases import Phase
 from everstep.core.state.place import Place
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Incident, Standstill, State, Worker
+from everstep.core.state.schema import Incident, Standstill, State, Worker
 from everstep.model.events import HangSuspected, SignalsReported, StandstillEnded
 from everstep.model.facts import Exit, Signals
 

@@ -7,11 +7,11 @@ import pytest
 from one_node import running
 
 from everstep.analyzer.exits import FaultFacts
-from everstep.analyzer.numbers.numbers import NumberSeries, judge_numbers
+from everstep.analyzer.numbers.series import NumberSeries, judge_numbers
 from everstep.controller.detectors.numbers import FINE_S, NumberDetector
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Incident
+from everstep.core.state.schema import Incident
 from everstep.model.events import AnomalyFound, NumbersReported
 from everstep.model.facts import NumberPoint, RankNumbers
 

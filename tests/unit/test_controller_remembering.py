@@ -7,7 +7,7 @@ import pytest
 from everstep import health
 from everstep.analyzer.exits import FaultFacts
 from everstep.controller.remembering import Remembering
-from everstep.core.state.state import Incident, Member, Role, State
+from everstep.core.state.schema import Incident, Member, Role, State
 from everstep.health.store import Store
 from everstep.model import actions as act
 from everstep.model.events import NodeAlerted, TimerFired

@@ -14,7 +14,7 @@ from everstep.controller.detectors.slowness import FINE_S, SlownessDetector
 from everstep.controller.detectors.together import Detectors
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Incident, Member, Role, State, Worker
+from everstep.core.state.schema import Incident, Member, Role, State, Worker
 from everstep.core.state.tally import Tally
 from everstep.model.events import RoundReported, SignalsReported
 from everstep.model.facts import RankRound, Signals

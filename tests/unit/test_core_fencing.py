@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from everstep.core.state.state import Role
+from everstep.core.state.schema import Role
 from everstep.model import actions, events
 from everstep.model.facts import Exit, RankAccount, Started
 from everstep.model.spec import RunSpec

@@ -8,7 +8,7 @@ from everstep.core.state.course import Answer, Examination, ExamRound, FlowStage
 from everstep.core.state.frozenmap import FrozenMap
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.errors import ConfigError
 from everstep.model import actions, events
 from everstep.model.facts import ExamKind, RankGroup

@@ -11,7 +11,7 @@ from everstep.controller.record.ledger import Drafted, Ledger
 from everstep.core.check import STORY, InvariantError, check_step
 from everstep.core.state.phases import MEANINGS, REOPENABLE, TRANSITIONS, Phase, is_legal
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.core.state.turn import Turn
 from everstep.model import events
 from everstep.model.record import Record

@@ -6,7 +6,7 @@ import pytest
 from everstep.core.check import InvariantError, check_step
 from everstep.core.restore import holdings, trust
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Member, Role, State
+from everstep.core.state.schema import Member, Role, State
 from everstep.model import actions, events
 from everstep.model.facts import Checkpoint, Held, RankAccount
 from everstep.model.spec import RunSpec

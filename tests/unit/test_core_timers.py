@@ -3,7 +3,7 @@
 import pytest
 
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.core.state.timers import LASTING, MEANINGS, Timer, TimerKind, timer_of
 from everstep.core.state.turn import Turn
 from everstep.core.step import TIMER_HANDLERS

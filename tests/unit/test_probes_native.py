@@ -10,9 +10,9 @@ import time
 import msgspec
 import pytest
 
-from everstep.analyzer.base.clusters import cluster
-from everstep.analyzer.base.records import Case, GpuLoad, KernelThread, RankEvidence, RankLoad
 from everstep.analyzer.hangs.describe import of_suspects
+from everstep.analyzer.observations.clusters import cluster
+from everstep.analyzer.observations.records import Case, GpuLoad, KernelThread, RankEvidence, RankLoad
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.evidence.decode import decode
 from everstep.evidence.sniff import Kind

@@ -5,7 +5,7 @@ import pytest
 
 from everstep.core.restore import racks
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Role
+from everstep.core.state.schema import Role
 from everstep.model.spec import RunSpec
 from everstep.testing.cluster import Cluster
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.analyzer.base.words import fold
+from everstep.analyzer.observations.words import fold
 from everstep.core.decide import recovery
 from everstep.core.faults import anomalies, hangs
 from everstep.goodput.buckets import Bucket

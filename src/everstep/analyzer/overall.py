@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from everstep.analyzer.base.finding import Finding
-from everstep.analyzer.base.records import Case
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.hangs.combine import Diagnosis, diagnose
-from everstep.analyzer.numbers.numbers import Point, judge_numbers
+from everstep.analyzer.numbers.series import Point, judge_numbers
+from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.records import Case
 from everstep.analyzer.slowness.slow import judge_history
 from everstep.model.verdict import Blame, Evidence
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from everstep.analyzer.base.words import fold, ranks_text
 from everstep.analyzer.codes import CODES, name_of
 from everstep.analyzer.hangs.combine import Diagnosis
+from everstep.analyzer.observations.words import fold, ranks_text
 from everstep.evidence.apart import read_apart
 from everstep.evidence.folder import Folder
 from everstep.report.parts.ansi import printable

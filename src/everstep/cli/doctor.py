@@ -8,7 +8,7 @@ import argparse
 import time
 from typing import Any
 
-from everstep.analyzer.base.records import Case
+from everstep.analyzer.observations.records import Case
 from everstep.cli.analyze import encode, render, to_object
 from everstep.cli.ask import post
 from everstep.errors import ConfigError, UnreachableError

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from everstep.analyzer.base.words import ranks_text
 from everstep.analyzer.codes import CODES
+from everstep.analyzer.observations.words import ranks_text
 from everstep.cli.ask import AnswerLostError, post
 from everstep.core.faults.drills import (
     ANOMALY_KINDS,

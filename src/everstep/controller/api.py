@@ -20,7 +20,7 @@ from everstep.controller.page import PAGE
 from everstep.controller.peers.handling import Handling
 from everstep.controller.peers.peers import Input
 from everstep.core.faults.drills import KINDS as DRILL_KINDS
-from everstep.core.state.state import Role
+from everstep.core.state.schema import Role
 from everstep.errors import JournalError
 from everstep.goodput.figures import Goodput, goodput_of
 from everstep.journal.history import history_of

@@ -28,7 +28,7 @@ from everstep.controller.record.spec_file import SpecFile
 from everstep.controller.remembering import Remembering
 from everstep.controller.silence import Silence
 from everstep.controller.starved import Starved
-from everstep.core.state.state import Role
+from everstep.core.state.schema import Role
 from everstep.core.step import reissue
 from everstep.errors import JournalError
 from everstep.model import actions as act

@@ -12,7 +12,7 @@ import msgspec
 
 from everstep import health
 from everstep.core.decide import eviction
-from everstep.core.state.state import Incident, Member, State
+from everstep.core.state.schema import Incident, Member, State
 from everstep.health import HealthEvent, Kind
 from everstep.model import actions as act
 from everstep.model.events import NodeAlerted

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from everstep.core.check_restore import broken_promises
 from everstep.core.state.phases import Phase
-from everstep.core.state.state import Role, State
+from everstep.core.state.schema import Role, State
 from everstep.core.state.tally import Tally
 from everstep.model.record import Record
 

@@ -6,7 +6,7 @@ Part of `check`. Written from the state alone and not with `holdings`, so that a
 from collections.abc import Iterator
 
 from everstep.core.restore.trust import is_corrupted
-from everstep.core.state.state import Formation, Role, State, Struck
+from everstep.core.state.schema import Formation, Role, State, Struck
 from everstep.model.facts import Held
 
 

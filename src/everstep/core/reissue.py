@@ -15,7 +15,7 @@ from everstep.core.run.forming import start_actions
 from everstep.core.run.updates import pending_checks
 from everstep.core.state.phases import ALIVE, Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.core.state.turn import Turn
 from everstep.model.actions import AcquireNode, Action, EvictNode, Finish, OpenStore, ReleaseNode, SetTimer, StopWorkers
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from everstep.core.faults import alerts, anomalies, damage, drills, faults, hangs, membership
+from everstep.core.faults import alerts, anomalies, damage, drills, hangs, incidents, membership
 from everstep.core.reissue import reissue
 from everstep.core.restore import backups, persistence
 from everstep.core.run import ending, forming, progress, standstill, updates
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.core.state.timers import TimerKind, timer_of
 from everstep.core.state.turn import Turn
 from everstep.model import events
@@ -38,18 +38,18 @@ def _on_update_due(turn: Turn, version: str, due_at: float) -> None:
 TIMER_HANDLERS: dict[TimerKind, Callable[[Turn, str, float], None]] = {
     TimerKind.NODE: forming.on_node_timer,
     TimerKind.STANDBY: membership.on_standby_timer,
-    TimerKind.BACKOFF: faults.on_backoff_timer,
-    TimerKind.START: faults.on_start_timer,
-    TimerKind.RENDEZVOUS: faults.on_rendezvous_timer,
+    TimerKind.BACKOFF: incidents.on_backoff_timer,
+    TimerKind.START: incidents.on_start_timer,
+    TimerKind.RENDEZVOUS: incidents.on_rendezvous_timer,
     TimerKind.LATE: progress.on_late_timer,
     TimerKind.RECOVERED: progress.on_recovered_timer,
-    TimerKind.SETTLE: faults.on_settle_timer,
+    TimerKind.SETTLE: incidents.on_settle_timer,
     TimerKind.EVIDENCE: hangs.on_evidence_timer,
     TimerKind.DIAGNOSIS: hangs.on_diagnosis_timer,
     TimerKind.ACT: hangs.on_standstill_timer,
-    TimerKind.EVICT: faults.on_evict_timer,
-    TimerKind.EXAM: faults.on_exam_timer,
-    TimerKind.APPROVAL: faults.on_approval_timer,
+    TimerKind.EVICT: incidents.on_evict_timer,
+    TimerKind.EXAM: incidents.on_exam_timer,
+    TimerKind.APPROVAL: incidents.on_approval_timer,
     TimerKind.UPDATE_CHECK: updates.on_check_timer,
     TimerKind.UPDATE_DUE: _on_update_due,
     TimerKind.PERSIST_NEXT: ending.on_persist_next_timer,
@@ -68,7 +68,7 @@ HANDLERS: dict[type, Handler] = {
     events.NodeRefused: membership.on_node_refused,
     events.StoreOpened: forming.on_store_opened,
     events.WorkersStarted: progress.on_workers_started,
-    events.WorkersFailedToStart: faults.on_workers_failed_to_start,
+    events.WorkersFailedToStart: incidents.on_workers_failed_to_start,
     events.MarksReported: progress.on_accounts,
     events.ProgressReported: progress.on_accounts,
     events.HangSuspected: hangs.on_hang_suspected,
@@ -85,14 +85,14 @@ HANDLERS: dict[type, Handler] = {
     events.SnapshotPersisted: ending.on_snapshot_persisted,
     events.CheckpointCommitted: ending.on_checkpoint_committed,
     events.CheckpointsFound: forming.on_checkpoints_found,
-    events.NodeExamined: faults.on_node_examined,
-    events.WorkerExited: faults.on_worker_exited,
-    events.WorkersStopped: faults.on_workers_stopped,
+    events.NodeExamined: incidents.on_node_examined,
+    events.WorkerExited: incidents.on_worker_exited,
+    events.WorkersStopped: incidents.on_workers_stopped,
     events.TimerFired: _on_timer_fired,
     events.StopRequested: ending.on_stop_requested,
     events.DrillRequested: drills.on_drill_requested,
     events.DrillFailed: drills.on_drill_failed,
-    events.ProposalApproved: faults.on_proposal_approved,
+    events.ProposalApproved: incidents.on_proposal_approved,
     events.UpdateRequested: updates.on_update_requested,
     events.UpdateValidated: updates.on_update_validated,
 }

@@ -16,9 +16,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from everstep.analyzer.base.clusters import Clusters
-from everstep.analyzer.base.records import Case
 from everstep.analyzer.hangs.combine import Diagnosis
+from everstep.analyzer.observations.clusters import Clusters
+from everstep.analyzer.observations.records import Case
 from everstep.errors import ConfigError
 from everstep.evidence.folder import Folder, Unreadable
 from everstep.model.verdict import Blame, Certainty, Confidence, Verdict

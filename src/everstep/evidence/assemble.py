@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from everstep.analyzer.base.records import Case, FlightRecord, Frame, ProcessStack, RankEvidence, RankLoad
+from everstep.analyzer.observations.records import Case, FlightRecord, Frame, ProcessStack, RankEvidence, RankLoad
 from everstep.analyzer.reading.flight import normalise
 from everstep.evidence.decode import Part, Said
 from everstep.evidence.logs import LogFacts

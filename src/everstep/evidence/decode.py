@@ -12,7 +12,7 @@ import re
 
 import msgspec
 
-from everstep.analyzer.base.records import GpuLoad, KernelThread, ProcessStack, RankLoad, ThreadWait
+from everstep.analyzer.observations.records import GpuLoad, KernelThread, ProcessStack, RankLoad, ThreadWait
 from everstep.analyzer.reading import bounds, flight, pickled, stacks
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.evidence.sniff import Kind
@@ -26,7 +26,7 @@ MAX_NATIVE = 64
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What an envelope says beside dumps; each field as in `analyzer.base.records.RankEvidence`."""
+    """What an envelope says beside dumps; each field as in `analyzer.observations.records.RankEvidence`."""
 
     phase: str = ""
     step: int | None = None

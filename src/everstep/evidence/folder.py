@@ -14,8 +14,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from everstep.analyzer.base.records import Case
-from everstep.analyzer.numbers.numbers import Point
+from everstep.analyzer.numbers.series import Point
+from everstep.analyzer.observations.records import Case
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.errors import ConfigError
 from everstep.evidence.assemble import RankFiles, assemble

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from everstep.analyzer.numbers.numbers import Point
+from everstep.analyzer.numbers.series import Point
 from everstep.analyzer.reading.log_lines import read_point, read_rank, read_step, read_timeout
 
 HEAD_BYTES = 256 << 10

@@ -5,7 +5,7 @@ Pure. A number is given only where it is known. How old a copy is, is as old as 
 
 import msgspec
 
-from everstep.analyzer.base.words import fold
+from everstep.analyzer.observations.words import fold
 from everstep.journal.kept import Written
 from everstep.journal.view import GenerationView, RunView
 from everstep.model.facts import Checkpoint

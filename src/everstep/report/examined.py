@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from everstep.analyzer.base.words import names_text
+from everstep.analyzer.observations.words import names_text
 from everstep.journal.view import IncidentView
 from everstep.model.actions import ExamineNode
 from everstep.model.events import NodeExamined

@@ -3,7 +3,7 @@
 Everything said here is read from the journal: the decision was recorded with its reasons when it was taken.
 """
 
-from everstep.analyzer.base.words import fold
+from everstep.analyzer.observations.words import fold
 from everstep.journal.view import GenerationView, IncidentView, RefusedView, RunView
 from everstep.model.code import Code
 from everstep.report.examined import examined_lines

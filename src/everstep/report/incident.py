@@ -2,7 +2,7 @@
 
 import math
 
-from everstep.analyzer.base.words import fold
+from everstep.analyzer.observations.words import fold
 from everstep.journal.view import IncidentView, RunView
 from everstep.report.examined import examined_lines
 from everstep.report.parts.actions import ACTIONS

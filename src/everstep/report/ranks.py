@@ -7,9 +7,9 @@ have is named once, with the reason.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from everstep.analyzer.base.clusters import Cluster, Clusters
-from everstep.analyzer.base.records import Case, GpuLoad, RankEvidence
-from everstep.analyzer.base.words import fold
+from everstep.analyzer.observations.clusters import Cluster, Clusters
+from everstep.analyzer.observations.records import Case, GpuLoad, RankEvidence
+from everstep.analyzer.observations.words import fold
 from everstep.report.parts.units import NOT_MEASURED, duration, percent, plural
 
 MAX_LINES = 24

@@ -5,7 +5,7 @@ Order: is it moving; if not, what is wrong, who handles it, what comes next; the
 
 from statistics import median
 
-from everstep.analyzer.base.words import fold
+from everstep.analyzer.observations.words import fold
 from everstep.goodput.figures import Goodput
 from everstep.journal.view import GenerationView, IncidentView, RunStatus, RunView
 from everstep.report import checkpoints

@@ -13,7 +13,7 @@ from everstep.analyzer.codes import CODES
 from everstep.core.check import check_step
 from everstep.core.reissue import reissue
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Role, State
+from everstep.core.state.schema import Role, State
 from everstep.core.step import step
 from everstep.knowledge.ending import end_of_rank
 from everstep.model import actions, events

@@ -1,6 +1,6 @@
 """Actions as lines of a transcript: what a reader of a scenario needs, and nothing that changes from run to run."""
 
-from everstep.analyzer.base.words import ranks_text
+from everstep.analyzer.observations.words import ranks_text
 from everstep.model import actions
 from everstep.model.actions import Action
 

@@ -16,7 +16,7 @@ from everstep.agent.base.board import Board
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.loads import Loads, measure
 from everstep.agent.watching.stacks import SAMPLE_S, Look, Stacks
-from everstep.analyzer.base.records import KernelThread, ThreadWait
+from everstep.analyzer.observations.records import KernelThread, ThreadWait
 from everstep.model.actions import CollectEvidence
 from everstep.model.events import EvidenceCollected
 from everstep.model.facts import Gathered

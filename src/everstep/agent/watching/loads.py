@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from everstep.analyzer.base.records import GpuLoad, RankLoad
+from everstep.analyzer.observations.records import GpuLoad, RankLoad
 from everstep.probes.node.bounded import Bounded
 from everstep.probes.process import usage
 from everstep.probes.rank import gpu, traffic

@@ -12,8 +12,8 @@ from everstep.agent.base.board import Board
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.sockets import FRESH_S, Sockets
 from everstep.agent.watching.stacks import Stacks
-from everstep.analyzer.base.clusters import Activity
 from everstep.analyzer.hangs.signals import Phase, phase_seen
+from everstep.analyzer.observations.clusters import Activity
 from everstep.model.events import SignalsReported
 from everstep.model.facts import RankAccount, Signals
 from everstep.probes.probe import Probe

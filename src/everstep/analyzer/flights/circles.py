@@ -2,12 +2,12 @@
 
 from collections import Counter
 
-from everstep.analyzer.base.finding import Finding
-from everstep.analyzer.base.records import Collective, ParallelGroup
-from everstep.analyzer.base.words import operation, ranks_text, verb
 from everstep.analyzer.flights import desync
 from everstep.analyzer.flights.edges import Edges
 from everstep.analyzer.flights.telling import called_at, says
+from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.records import Collective, ParallelGroup
+from everstep.analyzer.observations.words import operation, ranks_text, verb
 from everstep.model.verdict import Confidence
 
 

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeAlias
 
-from everstep.analyzer.base.finding import Finding
-from everstep.analyzer.base.positions import Positions
-from everstep.analyzer.base.records import Collective, FlightRecord, ParallelGroup
-from everstep.analyzer.base.words import operation, ranks_text
+from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.positions import Positions
+from everstep.analyzer.observations.records import Collective, FlightRecord, ParallelGroup
+from everstep.analyzer.observations.words import operation, ranks_text
 from everstep.model.verdict import Confidence, Evidence
 
 _EQUAL_INPUT = frozenset({

@@ -7,8 +7,8 @@ has finished waits for nobody: all were there, and what keeps this rank is its o
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from everstep.analyzer.base.positions import STRICT, Positions
-from everstep.analyzer.base.records import Collective, ParallelGroup
+from everstep.analyzer.observations.positions import STRICT, Positions
+from everstep.analyzer.observations.records import Collective, ParallelGroup
 
 Missed = tuple[Collective, ParallelGroup]
 

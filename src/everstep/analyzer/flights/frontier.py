@@ -6,9 +6,9 @@ who has not finished what a peer finished, who has not begun what the peers bega
 
 from collections import Counter, defaultdict
 
-from everstep.analyzer.base.positions import Positions
-from everstep.analyzer.base.records import Collective
 from everstep.analyzer.flights.edges import Edges, Missed
+from everstep.analyzer.observations.positions import Positions
+from everstep.analyzer.observations.records import Collective
 
 Oldest = dict[int, Collective]
 """What each rank's device is in, or waits to begin: its first pending operation of all groups."""

@@ -11,14 +11,14 @@ Pure. Called by `combine`; used by the controller and by `everstep analyze`.
 
 from collections.abc import Iterable
 
-from everstep.analyzer.base.finding import Finding
-from everstep.analyzer.base.positions import Positions
-from everstep.analyzer.base.records import Collective, ParallelGroup
-from everstep.analyzer.base.words import operation, ranks_text, verb
 from everstep.analyzer.flights import circles, desync, frontier, membership
 from everstep.analyzer.flights.edges import Edges, Missed
 from everstep.analyzer.flights.moving import is_alive, is_moving
 from everstep.analyzer.flights.telling import called_at, missed_by, says
+from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.positions import Positions
+from everstep.analyzer.observations.records import Collective, ParallelGroup
+from everstep.analyzer.observations.words import operation, ranks_text, verb
 from everstep.model.verdict import Confidence
 
 

@@ -2,11 +2,11 @@
 
 from collections import Counter
 
-from everstep.analyzer.base.finding import Finding
-from everstep.analyzer.base.positions import Positions
-from everstep.analyzer.base.records import Collective, ParallelGroup
-from everstep.analyzer.base.words import fold, ranks_text, verb
 from everstep.analyzer.flights.telling import says
+from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.positions import Positions
+from everstep.analyzer.observations.records import Collective, ParallelGroup
+from everstep.analyzer.observations.words import fold, ranks_text, verb
 from everstep.model.verdict import Confidence
 
 

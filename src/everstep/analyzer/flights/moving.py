@@ -4,7 +4,7 @@ On NCCL the host queues operations for its device and runs ahead of it: at every
 wait, and ranks differ by as many. So what most ranks entered just before their records were taken is no hang.
 """
 
-from everstep.analyzer.base.positions import Positions
+from everstep.analyzer.observations.positions import Positions
 
 LATELY_S = 5.0
 """A host that queued, or a device that ended, something within so many seconds before its record moves. NCCL writes

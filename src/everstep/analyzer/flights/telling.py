@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from everstep.analyzer.base.records import Collective
-from everstep.analyzer.base.words import operation, ranks_text, verb
 from everstep.analyzer.flights.edges import Edges, Missed
+from everstep.analyzer.observations.records import Collective
+from everstep.analyzer.observations.words import operation, ranks_text, verb
 from everstep.model.verdict import Evidence
 
 MAX_TOLD = 8

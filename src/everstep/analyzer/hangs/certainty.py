@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from everstep.analyzer.base.clusters import Activity, main_thread, place_of
-from everstep.analyzer.base.finding import Finding
-from everstep.analyzer.base.records import Hold, RankEvidence, Thread, ThreadWait
-from everstep.analyzer.base.words import ranks_text, seconds, verb
 from everstep.analyzer.hangs.openers import WITHIN, Opener, find_opener
+from everstep.analyzer.observations.clusters import Activity, main_thread, place_of
+from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.records import Hold, RankEvidence, Thread, ThreadWait
+from everstep.analyzer.observations.words import ranks_text, seconds, verb
 from everstep.model.verdict import Certainty
 
 _CANNOT_MEET = {

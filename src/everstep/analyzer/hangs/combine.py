@@ -9,15 +9,15 @@ Pure. Called by the controller and by `everstep analyze`.
 
 import msgspec
 
-from everstep.analyzer.base.clusters import Activity, Clusters, cluster, main_thread, place_of
-from everstep.analyzer.base.finding import Finding
-from everstep.analyzer.base.groups import shared_by
-from everstep.analyzer.base.positions import Positions
-from everstep.analyzer.base.records import Case, ParallelGroup, RankEvidence
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.flights.localise import localise
 from everstep.analyzer.flights.moving import LATELY_S, SPREAD_S, is_moving
 from everstep.analyzer.hangs import certainty, describe, fallbacks, openers
+from everstep.analyzer.observations.clusters import Activity, Clusters, cluster, main_thread, place_of
+from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.groups import shared_by
+from everstep.analyzer.observations.positions import Positions
+from everstep.analyzer.observations.records import Case, ParallelGroup, RankEvidence
 from everstep.model.verdict import Blame, Certainty, Confidence, Evidence, Verdict
 
 SETTLED_S = 1.0

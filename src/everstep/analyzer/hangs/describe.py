@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from everstep.analyzer.base.clusters import (
+from everstep.analyzer.observations.clusters import (
     Activity,
     Clusters,
     children_of,
@@ -12,9 +12,9 @@ from everstep.analyzer.base.clusters import (
     main_thread,
     place_of,
 )
-from everstep.analyzer.base.finding import Finding
-from everstep.analyzer.base.records import KernelThread, RankEvidence
-from everstep.analyzer.base.words import ranks_text, verb
+from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.records import KernelThread, RankEvidence
+from everstep.analyzer.observations.words import ranks_text, verb
 from everstep.model.verdict import Confidence, Evidence
 
 _REFINABLE = frozenset({"ES-H02", "ES-H10", "ES-H12", "ES-H18"})

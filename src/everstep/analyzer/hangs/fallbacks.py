@@ -3,12 +3,12 @@
 import re
 from collections.abc import Mapping
 
-from everstep.analyzer.base.clusters import Activity, Clusters
-from everstep.analyzer.base.finding import Finding
-from everstep.analyzer.base.positions import Positions
-from everstep.analyzer.base.records import Hold, RankEvidence
-from everstep.analyzer.base.words import fold, ranks_text, verb
 from everstep.analyzer.hangs.metrics import odd_ones_out
+from everstep.analyzer.observations.clusters import Activity, Clusters
+from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.positions import Positions
+from everstep.analyzer.observations.records import Hold, RankEvidence
+from everstep.analyzer.observations.words import fold, ranks_text, verb
 from everstep.model.verdict import Confidence, Evidence
 
 _VICTIM = (Activity.COLLECTIVE,)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from everstep.analyzer.base.words import fold, ranks_text, seconds, verb
 from everstep.analyzer.hangs.signals import Phase, RankSample, Rhythm, Signal, WaitsOn
+from everstep.analyzer.observations.words import fold, ranks_text, seconds, verb
 
 
 class HangPolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from everstep.analyzer.base.records import RankLoad
+from everstep.analyzer.observations.records import RankLoad
 
 BUSY_SHARE = 0.5
 """A rank that works or spins uses a processor or GPU nearly whole; half leaves room for a shared machine."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from everstep.analyzer.base.clusters import Activity, activity_of
-from everstep.analyzer.base.records import Hold, Thread, ThreadWait
+from everstep.analyzer.observations.clusters import Activity, activity_of
+from everstep.analyzer.observations.records import Hold, Thread, ThreadWait
 
 WITHIN = (Hold.LOCK, Hold.OWN)
 """What somebody of the same rank has to open."""

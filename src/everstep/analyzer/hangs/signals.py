@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from everstep.analyzer.base.clusters import Activity
+from everstep.analyzer.observations.clusters import Activity
 
 
 class Signal(enum.StrEnum):

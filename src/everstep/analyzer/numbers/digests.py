@@ -7,9 +7,9 @@ wrongly. With three or more the one that differs is named exactly; with two only
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from everstep.analyzer.base.finding import Finding
-from everstep.analyzer.base.records import ParallelGroup
-from everstep.analyzer.base.words import ranks_text, verb
+from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.records import ParallelGroup
+from everstep.analyzer.observations.words import ranks_text, verb
 from everstep.model.facts import RankDigest
 from everstep.model.verdict import Confidence, Evidence
 

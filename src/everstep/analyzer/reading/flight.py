@@ -10,9 +10,9 @@ import functools
 import re
 from typing import Any
 
-from everstep.analyzer.base.frames import is_user_file
-from everstep.analyzer.base.groups import kind_of
-from everstep.analyzer.base.records import Collective, FlightRecord, ParallelGroup, Sizes
+from everstep.analyzer.observations.frames import is_user_file
+from everstep.analyzer.observations.groups import kind_of
+from everstep.analyzer.observations.records import Collective, FlightRecord, ParallelGroup, Sizes
 from everstep.analyzer.reading.fields import INT64, integer
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.analyzer.reading.status import read_status

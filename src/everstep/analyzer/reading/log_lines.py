@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-from everstep.analyzer.numbers.numbers import Point
+from everstep.analyzer.numbers.series import Point
 
 MAX_LINE = 4_000
 """Longer lines are cut: progress bars rewrite one line for hours."""

@@ -5,8 +5,8 @@ The file may say anything, so every field is checked. Raises UnreadableError, no
 
 import re
 
-from everstep.analyzer.base.frames import is_user_file, short_name
-from everstep.analyzer.base.records import Frame, ProcessStack, Thread
+from everstep.analyzer.observations.frames import is_user_file, short_name
+from everstep.analyzer.observations.records import Frame, ProcessStack, Thread
 from everstep.analyzer.reading.pickled import UnreadableError
 
 MAX_FRAMES = 2_000  # Python's own recursion limit is 1,000

@@ -7,7 +7,7 @@ the order of creation. Otherwise the status of a group stays unknown.
 
 from collections.abc import Sequence
 
-from everstep.analyzer.base.records import GroupStatus
+from everstep.analyzer.observations.records import GroupStatus
 from everstep.analyzer.reading.fields import integer
 
 MAX_GROUPS = 20_000

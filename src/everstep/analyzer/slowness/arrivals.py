@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from everstep.analyzer.base.records import RankTiming
+from everstep.analyzer.observations.records import RankTiming
 from everstep.model.facts import RankRound
 
 MIN_STEPS = 5

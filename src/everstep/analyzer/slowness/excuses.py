@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from everstep.analyzer.base.records import ParallelGroup, RankTiming
-from everstep.analyzer.base.words import ranks_text, verb
+from everstep.analyzer.observations.records import ParallelGroup, RankTiming
+from everstep.analyzer.observations.words import ranks_text, verb
 
 MIN_GROWTH = 0.08
 """Of the others' time: a lead that was large from the beginning and moves by less has only moved."""

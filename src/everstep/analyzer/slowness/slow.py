@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from everstep.analyzer.base.groups import shared_by
-from everstep.analyzer.base.records import ParallelGroup, RankTiming
-from everstep.analyzer.base.words import per_step, ranks_text, verb
+from everstep.analyzer.observations.groups import shared_by
+from everstep.analyzer.observations.records import ParallelGroup, RankTiming
+from everstep.analyzer.observations.words import per_step, ranks_text, verb
 from everstep.analyzer.slowness import excuses
 from everstep.analyzer.slowness.change import Change, find_change
 from everstep.model.verdict import Confidence, Refusal

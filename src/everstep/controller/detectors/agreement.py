@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from everstep.controller.detectors.digests import MAX_ENDED, DigestDetector
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.model.events import AnomalyFound, DigestsReported, ReplicasAgreed
 
 INTERVAL_S = 5.0

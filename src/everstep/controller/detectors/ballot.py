@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from everstep.analyzer.base.groups import kind_of
-from everstep.analyzer.base.records import ParallelGroup, RankTiming
+from everstep.analyzer.observations.groups import kind_of
+from everstep.analyzer.observations.records import ParallelGroup, RankTiming
 from everstep.analyzer.slowness.arrivals import join, measure
 from everstep.controller.detectors.clocks import DOUBT_S
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.model.events import RoundReported
 from everstep.model.facts import RankRound
 

@@ -7,7 +7,7 @@ Nodes on one host share a clock. Used by the slowness watch; nobody else compare
 
 from collections.abc import Iterable
 
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 
 WINDOW_S = 60.0
 DOUBT_S = 0.002

@@ -12,12 +12,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from everstep.analyzer.base.finding import Finding
-from everstep.analyzer.base.records import ParallelGroup
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.numbers.digests import compare
+from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.records import ParallelGroup
 from everstep.core.state.phases import Phase
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.model.events import AnomalyFound, DigestsReported
 from everstep.model.facts import RankDigest
 from everstep.model.verdict import Blame, Evidence, Verdict

@@ -4,7 +4,7 @@ Told when every live rank has declared its groups, and again when there are more
 already, as after most restarts. Groups of one rank, and the whole job, say nothing about who is evicted together.
 """
 
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.model.events import GroupsLearned, RoundReported
 from everstep.model.facts import RankGroup
 

@@ -8,15 +8,15 @@ node that is silent is somebody else's business, and what is not seen is not jud
 import logging
 import time
 
-from everstep.analyzer.base.words import ranks_text, verb
 from everstep.analyzer.hangs.hang import HangPolicy, HangVerdict, judge, window_s
 from everstep.analyzer.hangs.signals import Phase as JobPhase
 from everstep.analyzer.hangs.signals import RankSample
+from everstep.analyzer.observations.words import ranks_text, verb
 from everstep.controller.detectors.learned import Learned, is_excused, moved_at, waits_on
 from everstep.core.run.patience import SEEN_STRETCH
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Standstill, State
+from everstep.core.state.schema import Standstill, State
 from everstep.model.events import HangSuspected, SignalsReported, StandstillEnded
 from everstep.model.facts import Signals
 from everstep.model.verdict import Certainty

@@ -1,4 +1,4 @@
-"""Losses and gradient norms of a running job: feeds what ranks said, or logged, to `analyzer.numbers.numbers`.
+"""Losses and gradient norms of a running job: feeds what ranks said, or logged, to `analyzer.numbers.series`.
 
 A finding is reported once, and again only after the job was fine for a while: a loss that is NaN is one incident, and
 one that stays NaN (ES-N07) another, for which the job goes back. Nothing else is ever stopped because of a number. Who
@@ -11,14 +11,14 @@ from collections.abc import Iterable
 
 import msgspec
 
-from everstep.analyzer.base.finding import Finding
-from everstep.analyzer.base.words import ranks_text
 from everstep.analyzer.codes import CODES
-from everstep.analyzer.numbers.numbers import NumberSeries
+from everstep.analyzer.numbers.series import NumberSeries
+from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.words import ranks_text
 from everstep.core.restore.trust import LASTING_NAN
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.model.events import AnomalyFound, NumbersReported
 from everstep.model.facts import NumberPoint, RankNumbers
 from everstep.model.verdict import Blame, Evidence, Verdict

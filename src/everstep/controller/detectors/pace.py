@@ -10,7 +10,7 @@ from collections import deque
 import msgspec
 
 from everstep.analyzer.slowness.slow import SlowVerdict, judge_history
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.model.events import SignalsReported
 
 VALUE_S = 1.0

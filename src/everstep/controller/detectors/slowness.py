@@ -10,16 +10,16 @@ import logging
 import statistics
 import time
 
-from everstep.analyzer.base.records import RankTiming
-from everstep.analyzer.base.words import per_step
 from everstep.analyzer.codes import CODES
+from everstep.analyzer.observations.records import RankTiming
+from everstep.analyzer.observations.words import per_step
 from everstep.analyzer.slowness.slow import SlowVerdict, flag_round, judge
 from everstep.controller.detectors.ballot import Ballot
 from everstep.controller.detectors.clocks import Clocks
 from everstep.controller.detectors.pace import Pace
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.model.events import AnomalyFound, RoundReported, SignalsReported
 from everstep.model.verdict import Blame, Evidence, Verdict
 

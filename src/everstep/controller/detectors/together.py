@@ -16,7 +16,7 @@ from everstep.controller.detectors.numbers import NumberDetector
 from everstep.controller.detectors.slowness import SlownessDetector
 from everstep.core.restore.trust import DIFFERENT
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.model.events import (
     AnomalyFound,
     DigestsReported,

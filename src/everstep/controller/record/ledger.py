@@ -17,7 +17,7 @@ from everstep.controller.record.spec_file import JOURNAL_NAME, SpecFile
 from everstep.controller.record.thinning import Thinning
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.core.state.stride import stride
 from everstep.core.step import step
 from everstep.errors import JournalError

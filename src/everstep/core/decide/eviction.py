@@ -4,7 +4,7 @@ A machine is evicted only when something names it with certainty, another machin
 ready to take its place, and not too much of the fleet has been taken out lately: a wrong rule must not eat the fleet.
 """
 
-from everstep.core.state.state import Role
+from everstep.core.state.schema import Role
 from everstep.core.state.turn import Turn
 from everstep.model.spec import Mode
 from everstep.model.verdict import Blame, Verdict

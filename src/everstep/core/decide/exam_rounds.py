@@ -9,12 +9,12 @@ from itertools import groupby
 
 import msgspec
 
-from everstep.analyzer.base.words import names_text
+from everstep.analyzer.observations.words import names_text
 from everstep.analyzer.slowness import replay, singling
 from everstep.analyzer.slowness.replay import Layout, Outcome
 from everstep.core.state.course import Answer, Examination, ExamRound, FlowStage
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.model.facts import ExamKind
 from everstep.model.verdict import Refusal
 

@@ -1,6 +1,6 @@
 """Examinations while the job stands still: ask, wait with a limit, judge, ask again or end. Rounds: `exam_rounds`.
 
-The caller (`faults`) begins one when the flow says so, and decides again when it is over.
+The caller (`incidents`) begins one when the flow says so, and decides again when it is over.
 """
 
 import msgspec
@@ -9,7 +9,7 @@ from everstep.core.decide import eviction, exam_rounds
 from everstep.core.state.course import Answer, Examination, ExamRound, FlowStage
 from everstep.core.state.frozenmap import FrozenMap, Names
 from everstep.core.state.phases import Phase
-from everstep.core.state.state import Member, Role
+from everstep.core.state.schema import Member, Role
 from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import EvictNode, ExamineNode, Refused

@@ -10,7 +10,7 @@ from everstep.analyzer.numbers.alerts import SeenAlert, is_cause, verdict_on
 from everstep.core.decide import eviction
 from everstep.core.faults.anomalies import take, take_deferred
 from everstep.core.state.phases import Phase
-from everstep.core.state.state import Member, Role
+from everstep.core.state.schema import Member, Role
 from everstep.core.state.turn import Turn
 from everstep.model.actions import EvictNode, Refused
 from everstep.model.events import NodeAlerted

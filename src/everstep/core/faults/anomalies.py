@@ -7,10 +7,10 @@ faster nor a number right. What was left alone only because no standby was ready
 
 from everstep.analyzer.exits import FaultFacts, judge
 from everstep.core.decide import eviction, recovery
-from everstep.core.faults.faults import open_incident, stop_generation
+from everstep.core.faults.incidents import open_incident, stop_generation
 from everstep.core.restore import trust
 from everstep.core.state.phases import Phase
-from everstep.core.state.state import Deferred, Role
+from everstep.core.state.schema import Deferred, Role
 from everstep.core.state.turn import Turn
 from everstep.model.actions import Concluded, IncidentClosed, Refused
 from everstep.model.events import AnomalyFound

@@ -8,10 +8,10 @@ only not be read is tried again first (`rereading`), and struck for this attempt
 import msgspec
 
 from everstep.analyzer.exits import FailedRestore, FaultFacts
-from everstep.core.faults.faults import open_incident, stop_generation
+from everstep.core.faults.incidents import open_incident, stop_generation
 from everstep.core.restore import rereading
 from everstep.core.state.phases import ALIVE
-from everstep.core.state.state import Formation, Struck
+from everstep.core.state.schema import Formation, Struck
 from everstep.core.state.turn import Turn
 from everstep.model.events import RestoreFailed
 

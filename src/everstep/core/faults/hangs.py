@@ -9,7 +9,7 @@ import msgspec
 
 from everstep.analyzer.exits import FaultFacts, judge
 from everstep.analyzer.standing import Hang
-from everstep.core.faults.faults import open_incident, stop_generation
+from everstep.core.faults.incidents import open_incident, stop_generation
 from everstep.core.run import standstill
 from everstep.core.run.patience import STOPPED, is_repeated, key_of, patience
 from everstep.core.state.frozenmap import Names

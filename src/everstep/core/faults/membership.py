@@ -2,12 +2,12 @@
 
 import msgspec
 
-from everstep.core.faults import faults
+from everstep.core.faults import incidents
 from everstep.core.restore import persistence, racks
 from everstep.core.run.ending import finish_if_saved, give_up
 from everstep.core.run.forming import acquire, form_if_possible, ranks_of_slot
 from everstep.core.state.phases import Phase
-from everstep.core.state.state import Member, Role
+from everstep.core.state.schema import Member, Role
 from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import EvictNode, Refused, ReleaseNode, SettleDoubt
@@ -54,10 +54,10 @@ def on_node_lost(turn: Turn, event: NodeLost) -> None:
     if member.slot is None:
         if turn.state.ending is None:
             acquire(turn, f"standby {event.node} is lost: {event.reason}", is_urgent=False)
-        faults.on_examined_lost(turn, event.node, event.reason)
+        incidents.on_examined_lost(turn, event.node, event.reason)
         return
-    faults.on_slot_lost(turn, event, member)
-    faults.on_examined_lost(turn, event.node, event.reason)
+    incidents.on_slot_lost(turn, event, member)
+    incidents.on_examined_lost(turn, event.node, event.reason)
     if not turn.state.is_over and turn.state.ending is None:
         fill_slots(turn)
         form_if_possible(turn)

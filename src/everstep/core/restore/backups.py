@@ -11,7 +11,7 @@ import functools
 from everstep.core.restore import racks
 from everstep.core.restore.placement import Placement, place
 from everstep.core.state.phases import Phase
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.core.state.turn import Turn
 from everstep.model.actions import PlaceBackups, Refused
 from everstep.model.events import GroupsLearned

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from everstep.core.state.state import Member, Role, State, Struck
+from everstep.core.state.schema import Member, Role, State, Struck
 from everstep.model.facts import Checkpoint, Fetch, Held
 
 

@@ -15,7 +15,7 @@ from everstep.core.restore import trust
 from everstep.core.restore.holdings import floors, newest_checkpoint
 from everstep.core.state.frozenmap import Names
 from everstep.core.state.phases import Phase
-from everstep.core.state.state import Ending, Persisting, State
+from everstep.core.state.schema import Ending, Persisting, State
 from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import Action, CommitCheckpoint, PersistSnapshot, Refused

@@ -4,7 +4,7 @@ Reading again costs a restart, the next best candidate costs steps. Asked by `da
 for what they say. Pure.
 """
 
-from everstep.core.state.state import State, Unread
+from everstep.core.state.schema import State, Unread
 from everstep.core.state.turn import Turn
 
 MAX_RETRIES = 3

@@ -6,10 +6,10 @@ up. Where nothing was ever kept, or no step by all ranks, the program begins as 
 
 import msgspec
 
-from everstep.analyzer.base.words import ranks_text
+from everstep.analyzer.observations.words import ranks_text
 from everstep.core.restore import holdings, trust
 from everstep.core.restore.holdings import Restore
-from everstep.core.state.state import State, Struck
+from everstep.core.state.schema import State, Struck
 from everstep.core.state.turn import Turn
 
 _MAX_NAMED = 3

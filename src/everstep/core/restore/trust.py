@@ -7,7 +7,7 @@ recovery and by whoever chooses what is restored.
 
 from everstep.core.restore import holdings
 from everstep.core.state.phases import Phase
-from everstep.core.state.state import Corruption, Incident, State, Struck
+from everstep.core.state.schema import Corruption, Incident, State, Struck
 from everstep.core.state.turn import Turn
 from everstep.model.actions import StrikeCheckpoint, TrustStep
 from everstep.model.events import AnomalyFound, ReplicasAgreed

@@ -7,7 +7,7 @@ from everstep.core.restore import persistence
 from everstep.core.run import standstill
 from everstep.core.state.frozenmap import Names
 from everstep.core.state.phases import ALIVE, Phase
-from everstep.core.state.state import Ending
+from everstep.core.state.schema import Ending
 from everstep.core.state.turn import Turn
 from everstep.errors import EXIT_GAVE_UP, EXIT_NOT_ALLOWED_TO_ACT
 from everstep.model.actions import Finish, IncidentClosed, StopWorkers

@@ -5,7 +5,7 @@ from everstep.core.run import ending, updates
 from everstep.core.state.frozenmap import FrozenMap, Names
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Formation, State
+from everstep.core.state.schema import Formation, State
 from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.core.state.worker import Worker

@@ -2,7 +2,7 @@
 
 from everstep.core.restore.trust import is_corrupted
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 
 
 def of(state: State, policy: Policy) -> float:

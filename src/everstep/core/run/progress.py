@@ -2,7 +2,7 @@
 
 import msgspec
 
-from everstep.analyzer.base.words import ranks_text, verb
+from everstep.analyzer.observations.words import ranks_text, verb
 from everstep.analyzer.standing import Left
 from everstep.core.restore import backups, persistence
 from everstep.core.state.phases import Phase

@@ -9,7 +9,7 @@ import msgspec
 from everstep.core.run.patience import Patience, key_of
 from everstep.core.state.phases import Phase
 from everstep.core.state.place import Place
-from everstep.core.state.state import Incident, Standstill
+from everstep.core.state.schema import Incident, Standstill
 from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import Concluded, IncidentClosed

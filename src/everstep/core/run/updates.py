@@ -10,7 +10,7 @@ import msgspec
 from everstep.core.run.progress import completed_step
 from everstep.core.state.frozenmap import Names
 from everstep.core.state.phases import Phase
-from everstep.core.state.state import Candidate, Role, State
+from everstep.core.state.schema import Candidate, Role, State
 from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import Refused, StopWorkers, UpdateConcluded, ValidateUpdate

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from everstep.core.state.phases import Phase
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.core.state.tally import completed_of
 from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.worker import Worker

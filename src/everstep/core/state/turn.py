@@ -11,7 +11,7 @@ import msgspec
 from everstep.core.state.frozenmap import FrozenMap
 from everstep.core.state.phases import Phase, is_legal
 from everstep.core.state.policy import Policy
-from everstep.core.state.state import Incident, Member, State
+from everstep.core.state.schema import Incident, Member, State
 from everstep.core.state.tally import Tally
 from everstep.core.state.timers import Timer, TimerKind, timer_of
 from everstep.core.state.worker import Worker

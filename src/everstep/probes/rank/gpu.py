@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from everstep.analyzer.base.records import GpuLoad
+from everstep.analyzer.observations.records import GpuLoad
 from everstep.probes.nvml_session import LOST, LostError, Session
 from everstep.probes.sense import UnsupportedError
 

@@ -11,7 +11,7 @@ import os
 import platform
 from pathlib import Path
 
-from everstep.analyzer.base.records import KernelThread
+from everstep.analyzer.observations.records import KernelThread
 
 MAX_THREADS = 16
 """The main thread is first; what a rank has beyond these are pools that wait for work."""

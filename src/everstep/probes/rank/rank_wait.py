@@ -6,10 +6,10 @@ waits for somebody of its own rank, that one's wait is inherited (`analyzer.hang
 
 from collections.abc import Mapping, Sequence
 
-from everstep.analyzer.base.records import Hold, Thread, ThreadWait
 from everstep.analyzer.hangs.certainty import LONGEST_S
 from everstep.analyzer.hangs.openers import find_opener
 from everstep.analyzer.hangs.signals import WaitsOn
+from everstep.analyzer.observations.records import Hold, Thread, ThreadWait
 from everstep.probes.rank import waiting
 from everstep.probes.rank.thread_waits import thread_wait, thread_waits
 from everstep.probes.rank.waiting import Wait

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from everstep.analyzer.base.clusters import Activity, Signature, activity_of, main_thread, place_of, signature
-from everstep.analyzer.base.records import Frame, ProcessStack, Thread
+from everstep.analyzer.observations.clusters import Activity, Signature, activity_of, main_thread, place_of, signature
+from everstep.analyzer.observations.records import Frame, ProcessStack, Thread
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.analyzer.reading.stacks import from_json
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.analyzer.base.records import Hold, ThreadWait
 from everstep.analyzer.hangs.openers import ACCEPTS
 from everstep.analyzer.hangs.signals import WaitsOn
+from everstep.analyzer.observations.records import Hold, ThreadWait
 from everstep.probes.rank import waiting
 
 MAX_THREADS = 512

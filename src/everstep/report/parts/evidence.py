@@ -2,7 +2,7 @@
 
 import msgspec
 
-from everstep.analyzer.base.words import fold
+from everstep.analyzer.observations.words import fold
 from everstep.journal.view import IncidentView
 from everstep.model.events import NodeLost, WorkerExited, WorkersStopped
 from everstep.model.verdict import Evidence

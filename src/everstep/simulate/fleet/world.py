@@ -15,7 +15,7 @@ from functools import partial
 from random import Random
 
 from everstep.core.state.phases import ALIVE, Phase
-from everstep.core.state.state import State
+from everstep.core.state.schema import State
 from everstep.core.step import step
 from everstep.model import actions, events
 from everstep.model.actions import Action

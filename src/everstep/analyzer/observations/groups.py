@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from everstep.analyzer.base.records import FlightRecord, ParallelGroup
+from everstep.analyzer.observations.records import FlightRecord, ParallelGroup
 
 _KINDS = (
     ("ep", r"\bep\b|expert"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from everstep.analyzer.base.records import Collective, ParallelGroup
+from everstep.analyzer.observations.records import Collective, ParallelGroup
 
 
 def fold(ranks: Iterable[int]) -> str:

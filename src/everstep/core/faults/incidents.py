@@ -13,7 +13,7 @@ from everstep.core.run.forming import ask_for_store, form_if_possible, ranks_of_
 from everstep.core.run.progress import completed_step, note_best_step, note_success
 from everstep.core.state.frozenmap import Names
 from everstep.core.state.phases import ALIVE, Phase
-from everstep.core.state.state import Failure, Incident, Member
+from everstep.core.state.schema import Failure, Incident, Member
 from everstep.core.state.timers import LASTING, Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.core.state.worker import Worker

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from everstep.analyzer.base import groups as process_groups
-from everstep.analyzer.base.records import Collective, FlightRecord, GroupStatus, ParallelGroup
+from everstep.analyzer.observations import groups as process_groups
+from everstep.analyzer.observations.records import Collective, FlightRecord, GroupStatus, ParallelGroup
 
 STRICT = frozenset({
     "all_reduce", "allreduce", "all_gather", "_all_gather_base", "all_gather_single", "reduce_scatter",

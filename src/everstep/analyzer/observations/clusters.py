@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from everstep.analyzer.base.records import Frame, ProcessStack, RankEvidence, Thread
+from everstep.analyzer.observations.records import Frame, ProcessStack, RankEvidence, Thread
 
 Signature: TypeAlias = tuple[tuple[str, str, int], ...]
 

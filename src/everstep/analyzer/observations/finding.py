@@ -2,7 +2,7 @@
 
 import msgspec
 
-from everstep.analyzer.base.records import ParallelGroup
+from everstep.analyzer.observations.records import ParallelGroup
 from everstep.model.verdict import Confidence, Evidence
 
 

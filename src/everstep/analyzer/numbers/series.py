@@ -9,7 +9,7 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 
-from everstep.analyzer.base.finding import Finding
+from everstep.analyzer.observations.finding import Finding
 from everstep.model.facts import NumberPoint
 from everstep.model.verdict import Confidence, Evidence
 
