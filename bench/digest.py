@@ -27,11 +27,11 @@ import everstep
 from everstep.agent.base.board import Board
 from everstep.core.state.policy import Policy
 from everstep.wire import local
-from everstep.worker.base.board import BoardLine
 from everstep.worker.digests import replicas
 from everstep.worker.digests.digest import Digests, weigh
 from everstep.worker.link import runtime
 from everstep.worker.link.runtime import Runtime
+from everstep.worker.process.board import BoardLine
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "train_gpt.py"
 

@@ -34,8 +34,8 @@ from torch.nn.parallel import DistributedDataParallel
 import everstep
 from everstep.checkpoint import arena
 from everstep.wire import local
-from everstep.worker.base import board
 from everstep.worker.link import runtime
+from everstep.worker.process import board
 from everstep.worker.snapshots import cadence, copying, dividing
 from everstep.worker.snapshots import snapshots as keeper
 

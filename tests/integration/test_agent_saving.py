@@ -19,7 +19,7 @@ FRESH = {"EVERSTEP_TWINS": "off"}
 RANK = """
 import math, os, sys, time
 from everstep.worker.link import runtime; from everstep.worker.link import sequence
-from everstep.worker.base.board import FloatCell
+from everstep.worker.process.board import FloatCell
 sequence.Sequence.look = lambda self: 1  # as with a process group: the board says when the watch thread last looked
 r = runtime.current()
 r.board.set_counts_own_steps()

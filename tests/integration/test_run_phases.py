@@ -13,7 +13,7 @@ import gc, io, json, threading
 import torch
 import everstep
 from torch.utils.data import DataLoader, Dataset
-from everstep.worker.base.board import Activity, FloatCell, IntCell
+from everstep.worker.process.board import Activity, FloatCell, IntCell
 from everstep.worker.link.runtime import current
 line = current().board
 seen = {}

@@ -19,7 +19,7 @@ from everstep.model.facts import Signals
 from everstep.probes.oom import KernelLog
 from everstep.probes.process import usage
 from everstep.probes.rank.stack import command, find_py_spy, parse
-from everstep.worker.base.board import Activity, BoardLine
+from everstep.worker.process.board import Activity, BoardLine
 
 pytestmark = pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not installed")
 

@@ -21,10 +21,10 @@ from everstep.agent.base.environment import base_environment, rank_environment
 from everstep.model.actions import StartWorkers
 from everstep.model.spec import RunSpec
 from everstep.wire import local
-from everstep.worker.base import errors, modules
-from everstep.worker.base.board import BoardLine
 from everstep.worker.hooks import hooks
 from everstep.worker.link import assignment, runtime
+from everstep.worker.process import errors, modules
+from everstep.worker.process.board import BoardLine
 
 ACTION = StartWorkers(
     why="test",
@@ -208,7 +208,7 @@ def test_only_library_modules_are_told(tmp_path, monkeypatch):
     __import__("own_module_of_mine")
     names = modules.importable_ahead()
     assert {"json", "pytest", "json.decoder"} <= set(names)
-    assert not {"own_module_of_mine", "__main__", "everstep", "everstep.worker.base.modules"} & set(names)
+    assert not {"own_module_of_mine", "__main__", "everstep", "everstep.worker.process.modules"} & set(names)
     del sys.modules["own_module_of_mine"]
 
 

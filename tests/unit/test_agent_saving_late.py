@@ -9,7 +9,7 @@ import pytest
 
 from everstep.agent.base.board import Board
 from everstep.agent.copies import saving
-from everstep.worker.base.board import BoardLine
+from everstep.worker.process.board import BoardLine
 
 LATE_S = 0.05
 LIMIT_S = 60.0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from everstep.agent.base.board import Board
 from everstep.model.facts import RankAccount
-from everstep.worker.base.board import LINE_BYTES, MARKS, BoardLine, FloatCell, IntCell, Phase
+from everstep.worker.process.board import LINE_BYTES, MARKS, BoardLine, FloatCell, IntCell, Phase
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from everstep.probes.oom import KernelLog
 from everstep.wire import local
 from everstep.wire.codec import decode_from_peer, encode
 from everstep.wire.messages import Report
-from everstep.worker.base.board import LINE_BYTES
+from everstep.worker.process.board import LINE_BYTES
 
 BIG = "9" * 400
 REPORTS = [

@@ -16,8 +16,8 @@ from everstep.agent.base.board import Board
 from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.watching import slow_rounds
 from everstep.agent.watching.slow_rounds import SlowRounds, run_delay_s
-from everstep.worker.base.board import BoardLine, FloatCell
 from everstep.worker.link import watch
+from everstep.worker.process.board import BoardLine, FloatCell
 
 BEGAN = 1_700_000_000.0
 MODULE = "torch._C._distributed_c10d"

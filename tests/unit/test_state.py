@@ -16,8 +16,8 @@ import everstep
 from everstep.checkpoint import arena
 from everstep.errors import EverstepError, SnapshotError
 from everstep.wire import local
-from everstep.worker.base import board
 from everstep.worker.link import runtime
+from everstep.worker.process import board
 
 
 class Agent:

@@ -8,7 +8,7 @@ import pytest
 from everstep.agent.versions.placing import place, why_fresh
 from everstep.model.spec import Launch, RunSpec
 from everstep.model.versions import Version
-from everstep.worker.base import relocation
+from everstep.worker.process import relocation
 
 V1 = Version(id="v1", code="/run/code/abc", root="/home/anna/job")
 

@@ -16,8 +16,8 @@ from everstep.agent.base.board import Board
 from everstep.analyzer.reading.stacks import from_json
 from everstep.probes.rank.stack import parse_spill
 from everstep.wire import local
-from everstep.worker.base.board import BoardLine
 from everstep.worker.link import sampler, watch
+from everstep.worker.process.board import BoardLine
 
 C10D = "torch.distributed.distributed_c10d"
 

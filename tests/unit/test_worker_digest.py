@@ -101,8 +101,8 @@ def test_a_frame_fits_into_the_kernels_buffer():
 
 def test_a_frame_that_is_too_large_is_lost_and_not_the_link():
     from everstep.agent.base.board import Board
-    from everstep.worker.base.board import BoardLine
     from everstep.worker.link.runtime import Runtime
+    from everstep.worker.process.board import BoardLine
 
     board = Board(1)
     board.reset(0, rank=0, generation=0)

@@ -8,11 +8,11 @@ import weakref
 import pytest
 import torch
 
-from everstep.worker.base import capturing
 from everstep.worker.digests.digest import Digests
 from everstep.worker.digests.replicas import Target
 from everstep.worker.link import record
 from everstep.worker.link.sequence import Sequence
+from everstep.worker.process import capturing
 
 ENDS = """
 import atexit, socket, sys, threading, time, types

@@ -8,9 +8,9 @@ import pytest
 
 import everstep
 from everstep.agent.base.board import Board
-from everstep.worker.base.board import Activity, BoardLine
-from everstep.worker.base.phases import HABIT, Phases
 from everstep.worker.hooks.phase_hooks import MAX_PARTS, size_of
+from everstep.worker.process.board import Activity, BoardLine
+from everstep.worker.process.phases import HABIT, Phases
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ from everstep.wire.credentials import CREDENTIALS_NAME, Credentials
 from everstep.wire.greeting import RejectedError
 from everstep.wire.link import Link
 from everstep.wire.messages import Command
-from everstep.worker.base.life import die_with_parent
+from everstep.worker.process.life import die_with_parent
 
 _FLUSH_S = 1.0
 _PROBES_AGAIN_S = 60.0

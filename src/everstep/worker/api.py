@@ -12,10 +12,10 @@ import contextlib
 from types import TracebackType
 from typing import Literal
 
-from everstep.worker.base.board import Activity
-from everstep.worker.base.signals import came_from_signal
 from everstep.worker.digests.numbers import Numbers
 from everstep.worker.link.runtime import Runtime, current
+from everstep.worker.process.board import Activity
+from everstep.worker.process.signals import came_from_signal
 
 _PHASES = {"evaluation": int(Activity.EVALUATION), "checkpoint": int(Activity.CHECKPOINT)}
 

@@ -1,6 +1,6 @@
 """The agent's side of the progress board: makes the memory, resets lines, reads accounts.
 
-Layout and the worker's side are in `worker/base/board.py`. Reading never waits for anybody: the values are as old
+Layout and the worker's side are in `worker/process/board.py`. Reading never waits for anybody: the values are as old
 as the worker's last store, which also holds for a worker that was killed.
 
 Ranks write here, so anything may be in it. Whose a line is and when that process was started, the agent knows itself.
@@ -14,7 +14,7 @@ import os
 import time
 
 from everstep.model.facts import RankAccount
-from everstep.worker.base.board import LINE_BYTES, NAN, UNKNOWN, FloatCell, IntCell, Phase
+from everstep.worker.process.board import LINE_BYTES, NAN, UNKNOWN, FloatCell, IntCell, Phase
 
 _CLOCK_S = 5.0
 """A clock that is set back by more makes the times that were written before unknown."""
@@ -86,7 +86,7 @@ class Board:
         return self._time(line, FloatCell.COMM_MOVED_AT), self._time(line, FloatCell.COMM_LOOKED_AT)
 
     def activity(self, line: int) -> int:
-        """What the program or a hook says that the rank does: `worker.base.board.Activity`."""
+        """What the program or a hook says that the rank does: `worker.process.board.Activity`."""
         return self._ints[line * LINE_BYTES // 8 + IntCell.ACTIVITY]
 
     def is_collecting(self, line: int) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from everstep.model.facts import ErrorReport
 from everstep.model.text import without_surrogates
-from everstep.worker.base.modules import is_library_file, library_roots
+from everstep.worker.process.modules import is_library_file, library_roots
 
 SYSTEM_EXIT = "SystemExit"
 """Kind of the report of a program that ended itself, with an exit code other than 0."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.worker.base.modules import is_library_file, library_roots
+from everstep.worker.process.modules import is_library_file, library_roots
 
 MAX_FILES = 5000
 

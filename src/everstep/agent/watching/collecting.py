@@ -24,7 +24,7 @@ from everstep.model.text import without_surrogates
 from everstep.probes.process import descendants, usage
 from everstep.probes.rank.native import native_thread, native_threads
 from everstep.probes.rank.thread_waits import settled_waits, with_family
-from everstep.worker.base.board import Activity, Phase
+from everstep.worker.process.board import Activity, Phase
 
 EVIDENCE = "evidence"
 MAX_CHILDREN = 8

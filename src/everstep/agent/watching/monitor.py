@@ -24,8 +24,8 @@ from everstep.probes.rank.rank_wait import find_wait
 from everstep.probes.rank.stack import StackProbe
 from everstep.probes.rank.traffic import TrafficProbe
 from everstep.probes.rank.waiting import Wait
-from everstep.worker.base.board import Activity as Told
-from everstep.worker.base.board import Phase as BoardPhase
+from everstep.worker.process.board import Activity as Told
+from everstep.worker.process.board import Phase as BoardPhase
 
 LOOK_S = 0.5
 """A quarter of the shortest window."""

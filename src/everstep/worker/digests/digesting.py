@@ -10,10 +10,10 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from everstep.worker.base.capturing import is_capturing
 from everstep.worker.digests import ddp_order, replicas
 from everstep.worker.digests.digest import Digests
 from everstep.worker.link.runtime import Runtime
+from everstep.worker.process.capturing import is_capturing
 
 
 class StateDigests:

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any, Protocol
 
-from everstep.worker.base.capturing import is_capturing
+from everstep.worker.process.capturing import is_capturing
 
 SEND_EVERY_S = 1.0
 JUMP = 3.0

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from everstep.worker.base.board import Activity
-from everstep.worker.base.capturing import is_capturing
-from everstep.worker.base.signals import came_from_signal
 from everstep.worker.hooks import phase_hooks
 from everstep.worker.link.runtime import Runtime
 from everstep.worker.parking import begin
 from everstep.worker.parking.finder import OnImport
+from everstep.worker.process.board import Activity
+from everstep.worker.process.capturing import is_capturing
+from everstep.worker.process.signals import came_from_signal
 
 _OPTIMIZER = "torch.optim.optimizer"
 _RENDEZVOUS = "torch.distributed.distributed_c10d"

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
-from everstep.worker.base.board import Activity
-from everstep.worker.base.signals import came_from_signal
 from everstep.worker.link.runtime import Runtime
+from everstep.worker.process.board import Activity
+from everstep.worker.process.signals import came_from_signal
 
 MODULES = "torch.nn.modules.module"
 SAVE = "torch.serialization"

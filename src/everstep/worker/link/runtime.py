@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from everstep.wire import local
-from everstep.worker.base.board import BoardLine
-from everstep.worker.base.phases import Phases
 from everstep.worker.parking import begin
+from everstep.worker.process.board import BoardLine
+from everstep.worker.process.phases import Phases
 
 if TYPE_CHECKING:
     from everstep.worker.parking.begin import Process
@@ -286,7 +286,7 @@ class Runtime:
             self._drills.append(frame)
 
     def _tell_modules(self) -> None:
-        from everstep.worker.base.modules import importable_ahead, variables_changed
+        from everstep.worker.process.modules import importable_ahead, variables_changed
 
         try:
             process = self.process

@@ -17,12 +17,12 @@ import threading
 import time
 
 from everstep.wire import local
-from everstep.worker.base.board import BoardLine
-from everstep.worker.base.naming import name_thread
 from everstep.worker.link import entered, sampler
 from everstep.worker.link.record import flight_record
 from everstep.worker.link.runtime import current
 from everstep.worker.link.sequence import Sequence
+from everstep.worker.process.board import BoardLine
+from everstep.worker.process.naming import name_thread
 
 LOOK_S = 0.5
 """Shorter than a quarter of the shortest window, so that it hardly adds to the time to detect. A look takes some

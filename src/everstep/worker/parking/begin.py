@@ -264,7 +264,7 @@ class Process:
             return
         was_busy, self._is_busy = self._is_busy, True
         try:
-            from everstep.worker.base import errors
+            from everstep.worker.process import errors
 
             errors.report_exception(path, error)
             if isinstance(error, KeyboardInterrupt):

@@ -19,7 +19,7 @@ import sys
 import threading
 from typing import Any, Protocol
 
-from everstep.worker.base.naming import name_thread
+from everstep.worker.process.naming import name_thread
 
 STALL_SHARE = 0.01
 """Of a step that may be spent waiting. More is felt; less would give up steps that cost nothing."""

@@ -30,7 +30,7 @@ import torch
 
 from everstep.checkpoint import arena as arenas
 from everstep.checkpoint.packing import copy
-from everstep.worker.base.naming import name_thread
+from everstep.worker.process.naming import name_thread
 from everstep.worker.snapshots.sealing import Sealing, Unsealed
 
 CHUNK_BYTES = 256 << 20

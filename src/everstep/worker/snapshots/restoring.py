@@ -16,7 +16,7 @@ from everstep.checkpoint.packing import DamagedError
 from everstep.checkpoint.pending import Pending
 from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
-from everstep.worker.base.signals import came_from_signal
+from everstep.worker.process.signals import came_from_signal
 from everstep.worker.snapshots.reading import Reading
 
 BEGIN_ANEW = "to begin from the start, end this run and start a new one"

@@ -24,10 +24,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from everstep.checkpoint import arena as arenas
 from everstep.checkpoint.packing import Packed, Packer, Target, copy
 from everstep.checkpoint.recalling import PartError
-from everstep.worker.base.capturing import is_capturing
-from everstep.worker.base.signals import came_from_signal
 from everstep.worker.digests import ddp_order, replicas
 from everstep.worker.link.runtime import ArenaRefused
+from everstep.worker.process.capturing import is_capturing
+from everstep.worker.process.signals import came_from_signal
 from everstep.worker.snapshots import cadence
 from everstep.worker.snapshots.copying import TORN, Copier, Job
 from everstep.worker.snapshots.dividing import Dividing

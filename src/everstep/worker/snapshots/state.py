@@ -20,12 +20,12 @@ from everstep.checkpoint.pending import Pending
 from everstep.checkpoint.recalling import Part
 from everstep.checkpoint.stored import Stored
 from everstep.errors import EverstepError, SnapshotError
-from everstep.worker.base.board import Phase
-from everstep.worker.base.signals import came_from_signal
 from everstep.worker.digests import ddp_order, random_state
 from everstep.worker.digests.digesting import StateDigests
 from everstep.worker.link.runtime import Runtime, current
 from everstep.worker.parking import begin
+from everstep.worker.process.board import Phase
+from everstep.worker.process.signals import came_from_signal
 from everstep.worker.snapshots import in_place, restoring
 from everstep.worker.snapshots.adapting import adapted
 from everstep.worker.snapshots.snapshots import Snapshots

@@ -7,8 +7,8 @@ for its own users first of all; that list is private, so without it the end is o
 import os
 import threading
 
-from everstep.worker.base.board import Phase
 from everstep.worker.link.runtime import current
+from everstep.worker.process.board import Phase
 
 
 def install() -> None:

@@ -10,14 +10,14 @@ import socket
 from typing import Any
 
 from everstep.wire import local
-from everstep.worker.base import life
-from everstep.worker.base.board import BoardLine, Phase
 from everstep.worker.drills import drill
 from everstep.worker.hooks import hooks
 from everstep.worker.link import assignment as assignments
 from everstep.worker.link.runtime import Runtime, installed
 from everstep.worker.link.runtime import install as make_current
 from everstep.worker.parking.descriptors import raise_fd
+from everstep.worker.process import life
+from everstep.worker.process.board import BoardLine, Phase
 from everstep.worker.start import ending
 
 ASSIGNMENT_S = 30.0

@@ -11,13 +11,13 @@ import socket
 import sys
 
 from everstep.wire import local
-from everstep.worker.base import errors, life, relocation
-from everstep.worker.base.board import Phase
 from everstep.worker.drills import drill
 from everstep.worker.hooks import hooks
 from everstep.worker.link import assignment as assignments
 from everstep.worker.link.assignment import Assignment
 from everstep.worker.link.runtime import Runtime, install
+from everstep.worker.process import errors, life, relocation
+from everstep.worker.process.board import Phase
 from everstep.worker.start import installing, program
 
 EXIT_BAD_ASSIGNMENT = 70

@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable
 from typing import NoReturn
 
-from everstep.worker.base import relocation
+from everstep.worker.process import relocation
 
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127

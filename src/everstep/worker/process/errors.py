@@ -12,7 +12,7 @@ import time
 import traceback
 from types import TracebackType
 
-from everstep.worker.base.modules import is_library_file, library_roots
+from everstep.worker.process.modules import is_library_file, library_roots
 
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 MAX_TRACEBACK_CHARS = 64_000

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Protocol
 
-from everstep.worker.base.board import Activity
+from everstep.worker.process.board import Activity
 
 _TRAIN, _DATA, _OPTIMIZER = int(Activity.TRAIN), int(Activity.DATA), int(Activity.OPTIMIZER)
 _EVALUATION, _CHECKPOINT = int(Activity.EVALUATION), int(Activity.CHECKPOINT)
@@ -22,7 +22,7 @@ in it is found as soon as any other."""
 
 
 class Line(Protocol):
-    """What of `worker.base.board.BoardLine` is used here."""
+    """What of `worker.process.board.BoardLine` is used here."""
 
     def set_activity(self, activity: int, at: float) -> None: ...
     def set_evaluation_s(self, seconds: float) -> None: ...
