@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import everstep
-from everstep.agent.base.board import Board
+from everstep.agent.memory.board import Board
 from everstep.core.state.policy import Policy
 from everstep.wire import local
 from everstep.worker.digests import replicas

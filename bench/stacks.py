@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from everstep.agent.base.reaping import Reaper
+from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.ranks.workers import Paths, Worker
 from everstep.agent.watching import stacks

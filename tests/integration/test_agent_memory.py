@@ -7,7 +7,7 @@ import socket
 import pytest
 from fake_controller import Bench, bench, kill
 
-from everstep.agent.base import memory
+from everstep.agent.memory import arenas
 from everstep.checkpoint import arena
 from everstep.model import events
 from everstep.model.facts import Held
@@ -182,7 +182,7 @@ def make(rank: int = 0, *steps: int) -> int:
 
 def test_an_old_arena_goes_when_the_new_one_is_complete():
     kept: list[int] = []
-    held = memory.Memory(lambda rank, fd: kept.append(rank))
+    held = arenas.Memory(lambda rank, fd: kept.append(rank))
     held.add(0, make(0, 4, 5))
     new = make(0)
     held.add(0, new)
@@ -204,12 +204,12 @@ def test_an_old_arena_goes_when_the_new_one_is_complete():
 
 @pytest.mark.parametrize("num_bytes", [0, -1, 5, 1 << 62, 1 << 70])
 def test_impossible_sizes_are_refused(num_bytes):
-    with pytest.raises(memory.ArenaRefusal):
-        memory.make(num_bytes, 0, 1)
+    with pytest.raises(arenas.ArenaRefusal):
+        arenas.make(num_bytes, 0, 1)
 
 
 def test_garbage_that_was_kept_holds_nothing():
-    held = memory.Memory(lambda rank, fd: None)
+    held = arenas.Memory(lambda rank, fd: None)
     fd = os.memfd_create("garbage", os.MFD_CLOEXEC)
     os.write(fd, os.urandom(10_000))
     held.adopt(0, fd)

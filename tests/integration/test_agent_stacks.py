@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent.base.reaping import Reaper
+from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.ranks.workers import Paths, Worker
 from everstep.agent.watching.stacks import Stacks

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from everstep.agent.base.memory import Memory
-from everstep.agent.base.reaping import Reaper
-from everstep.agent.control.starting import Home
 from everstep.agent.copies import backing_up
 from everstep.agent.copies.anchors import Anchors
 from everstep.agent.copies.backing_up import BackingUp
 from everstep.agent.copies.copies import Copies
 from everstep.agent.copies.persisting import Persisting
+from everstep.agent.memory.arenas import Memory
+from everstep.agent.processes.reaping import Reaper
+from everstep.agent.ranks.starting import Home
 from everstep.checkpoint import arena
 from everstep.checkpoint.transport import Pushed
 from everstep.core.state.policy import Policy

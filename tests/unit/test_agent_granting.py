@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from everstep.agent.base import memory
-from everstep.agent.control import granting
+from everstep.agent.memory import arenas
+from everstep.agent.ranks import granting
 
 
 class Told:
@@ -26,7 +26,7 @@ def test_whatever_goes_wrong_the_rank_that_waits_for_memory_is_answered(monkeypa
     told = Told()
     worker = types.SimpleNamespace(rank=3, channel=told)
     held = types.SimpleNamespace(add=fails)
-    monkeypatch.setattr(memory, "make", fails if at == "make" else lambda *_: -1)
+    monkeypatch.setattr(arenas, "make", fails if at == "make" else lambda *_: -1)
     refusal = asyncio.run(granting.grant(worker, granting.Asked(num_bytes=4096), 4, held))
     assert told.frames == [{"memory": "refused", "why": refusal.why, "free_bytes": None}]
     assert refusal.why == "our own failure: RuntimeError: unforeseen"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent.base.channel import Channel
-from everstep.agent.base.reaping import Reaper
+from everstep.agent.processes.channel import Channel
+from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.workers import Group, Paths, Worker
 from everstep.probes.oom import KernelLog
 from everstep.probes.process import usage

@@ -1,6 +1,6 @@
 """How long a node goes on while nobody hears of it: never beyond its lease, whatever happens to it."""
 
-from everstep.agent.base.lease import Lease
+from everstep.agent.lease.clock import Lease
 from everstep.core.state.policy import PRESETS
 
 ENDS_S = 3.0

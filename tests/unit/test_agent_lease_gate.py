@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from everstep.agent.base.lease import Lease
-from everstep.agent.control import lease_gate as lease_gate
-from everstep.agent.control.lease_gate import UNANSWERED_S, UNREACHED_S, LeaseGate
+from everstep.agent.lease import gate as lease_gate
+from everstep.agent.lease.clock import Lease
+from everstep.agent.lease.gate import UNANSWERED_S, UNREACHED_S, LeaseGate
 from everstep.errors import LeaseOverError
 from everstep.model.actions import SettleDoubt
 from everstep.model.events import NodeInDoubt

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from everstep.agent.base.board import Board
+from everstep.agent.memory.board import Board
 from everstep.agent.ranks.workers import Paths, Worker
 from everstep.agent.watching.monitor import LOOK_QUIET_S, LOOK_S, Monitor
 from everstep.agent.watching.stacks import Look

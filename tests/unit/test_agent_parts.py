@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.agent.base import ahead, exits
-from everstep.agent.base.board import Board
-from everstep.agent.base.channel import Channel
-from everstep.agent.base.environment import base_environment, rank_environment
+from everstep.agent.memory.board import Board
+from everstep.agent.processes import ahead, exits
+from everstep.agent.processes.channel import Channel
+from everstep.agent.processes.environment import base_environment, rank_environment
 from everstep.model.actions import StartWorkers
 from everstep.model.spec import RunSpec
 from everstep.wire import local

@@ -7,8 +7,8 @@ import types
 
 import pytest
 
-from everstep.agent.base.board import Board
 from everstep.agent.copies import saving
+from everstep.agent.memory.board import Board
 from everstep.worker.process.board import BoardLine
 
 LATE_S = 0.05

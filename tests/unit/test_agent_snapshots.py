@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 from filled_arena import filled
 
-from everstep.agent.base import memory as memory_module
-from everstep.agent.base.memory import Memory
-from everstep.agent.control import granting
-from everstep.agent.control.rank_frames import RankFrames
 from everstep.agent.copies.anchors import Anchors
 from everstep.agent.copies.saving import wants_save
+from everstep.agent.memory import arenas as memory_module
+from everstep.agent.memory.arenas import Memory
+from everstep.agent.ranks import granting
+from everstep.agent.watching.rank_frames import RankFrames
 from everstep.checkpoint import arena
 from everstep.core.state.policy import Policy
 from everstep.model import events

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent.base import reaping
-from everstep.agent.base.reaping import Ended, Reaper
+from everstep.agent.processes import reaping
+from everstep.agent.processes.reaping import Ended, Reaper
 from everstep.agent.ranks.workers import Group, Paths, Worker
 from everstep.probes.node.command import output_of
 from everstep.probes.oom import KernelLog

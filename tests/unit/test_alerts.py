@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstep.agent.base.classifying import explain_end
+from everstep.agent.processes.classifying import explain_end
 from everstep.analyzer.exits import FaultFacts, LostNode, judge, looks_like_consequence
 from everstep.analyzer.numbers.alerts import AFTER_S, BEFORE_S, SeenAlert
 from everstep.knowledge.signature import Action

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.agent.base.board import Board
+from everstep.agent.memory.board import Board
 from everstep.model.facts import RankAccount
 from everstep.worker.process.board import LINE_BYTES, MARKS, BoardLine, FloatCell, IntCell, Phase
 

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent.base import exits
-from everstep.agent.base.board import Board
-from everstep.agent.base.channel import MAX_FRAMES_PER_TURN, Channel
-from everstep.agent.base.reaping import Ended
-from everstep.agent.control.rank_frames import MAX_TEXT, MAX_TOLD, RankFrames
+from everstep.agent.memory.board import Board
+from everstep.agent.processes import exits
+from everstep.agent.processes.channel import MAX_FRAMES_PER_TURN, Channel
+from everstep.agent.processes.reaping import Ended
 from everstep.agent.ranks.watch_link import _content
 from everstep.agent.ranks.workers import Group, Paths, Worker
 from everstep.agent.watching.observing import Observing
+from everstep.agent.watching.rank_frames import MAX_TEXT, MAX_TOLD, RankFrames
 from everstep.agent.watching.slow_rounds import _declared
 from everstep.controller.record.bare import bare
 from everstep.journal.format import decode_record, encode_record

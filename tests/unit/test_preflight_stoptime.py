@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.agent.base.ailments import Ailments
-from everstep.agent.base.reaping import Ended
-from everstep.agent.control.examinees import Examinee
-from everstep.agent.control.examining import summed_up
+from everstep.agent.exams.examinees import Examinee
+from everstep.agent.exams.examining import summed_up
+from everstep.agent.processes.ailments import Ailments
+from everstep.agent.processes.reaping import Ended
 from everstep.core.faults.drills import why_bad_options
 from everstep.model.actions import ExamineNode, Inject
 from everstep.model.facts import ExamKind

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent.base.board import Board
+from everstep.agent.memory.board import Board
 from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.watching import slow_rounds
 from everstep.agent.watching.slow_rounds import SlowRounds, run_delay_s

@@ -12,7 +12,7 @@ import zlib
 
 import pytest
 
-from everstep.agent.base.board import Board
+from everstep.agent.memory.board import Board
 from everstep.analyzer.reading.stacks import from_json
 from everstep.probes.rank.stack import parse_spill
 from everstep.wire import local

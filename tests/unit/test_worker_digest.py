@@ -100,7 +100,7 @@ def test_a_frame_fits_into_the_kernels_buffer():
 
 
 def test_a_frame_that_is_too_large_is_lost_and_not_the_link():
-    from everstep.agent.base.board import Board
+    from everstep.agent.memory.board import Board
     from everstep.worker.link.runtime import Runtime
     from everstep.worker.process.board import BoardLine
 

@@ -159,7 +159,7 @@ def test_values_on_a_gpu_are_read_when_they_are_there(clock):
 
 
 def test_a_step_that_is_told_is_counted_once():
-    from everstep.agent.base.board import Board
+    from everstep.agent.memory.board import Board
     from everstep.worker.link.runtime import Runtime
     from everstep.worker.process.board import BoardLine
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import everstep
-from everstep.agent.base.board import Board
+from everstep.agent.memory.board import Board
 from everstep.worker.hooks.phase_hooks import MAX_PARTS, size_of
 from everstep.worker.process.board import Activity, BoardLine
 from everstep.worker.process.phases import HABIT, Phases

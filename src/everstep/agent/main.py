@@ -21,17 +21,17 @@ from typing import Any
 
 import msgspec
 
-from everstep.agent.base.classifying import warm_up
-from everstep.agent.base.environment import base_environment
-from everstep.agent.base.kept_memory import KeptMemory
-from everstep.agent.base.lease import LOOK_S as LEASE_LOOK_S
-from everstep.agent.base.lease import Lease
-from everstep.agent.base.memory import Memory
-from everstep.agent.base.reaping import Reaper
-from everstep.agent.control.lease_gate import LeaseGate
-from everstep.agent.control.starting import Home
 from everstep.agent.copies.copies import Copies
+from everstep.agent.lease.clock import LOOK_S as LEASE_LOOK_S
+from everstep.agent.lease.clock import Lease
+from everstep.agent.lease.gate import LeaseGate
+from everstep.agent.memory.arenas import Memory
+from everstep.agent.memory.kept_memory import KeptMemory
 from everstep.agent.node import END_GRACE_S, PROGRESS_S, Node
+from everstep.agent.processes.classifying import warm_up
+from everstep.agent.processes.environment import base_environment
+from everstep.agent.processes.reaping import Reaper
+from everstep.agent.ranks.starting import Home
 from everstep.agent.ranks.warden import Warden
 from everstep.agent.senses.aside import aside
 from everstep.agent.senses.starting import sense

@@ -15,19 +15,17 @@ from typing import Any
 
 import msgspec
 
-from everstep.agent.base import ahead
-from everstep.agent.base.ahead import Ahead
-from everstep.agent.base.ailments import Ailments
-from everstep.agent.base.board import Board
-from everstep.agent.base.memory import Memory
-from everstep.agent.base.reaping import Reaper
-from everstep.agent.control import drills
-from everstep.agent.control.examining import Examiner
-from everstep.agent.control.rank_frames import RankFrames
-from everstep.agent.control.starting import Home, Starter
 from everstep.agent.copies import saving
 from everstep.agent.copies.copies import Copies
-from everstep.agent.ranks import entering, workers
+from everstep.agent.exams.examining import Examiner
+from everstep.agent.memory.arenas import Memory
+from everstep.agent.memory.board import Board
+from everstep.agent.processes import ahead
+from everstep.agent.processes.ahead import Ahead
+from everstep.agent.processes.ailments import Ailments
+from everstep.agent.processes.reaping import Reaper
+from everstep.agent.ranks import drills, entering, workers
+from everstep.agent.ranks.starting import Home, Starter
 from everstep.agent.ranks.twins import NO_TWIN, Twins
 from everstep.agent.ranks.warden import Warden
 from everstep.agent.ranks.workers import Group, Worker
@@ -35,6 +33,7 @@ from everstep.agent.versions.trial import Trials
 from everstep.agent.watching import collecting
 from everstep.agent.watching.monitor import Monitor
 from everstep.agent.watching.observing import Observing
+from everstep.agent.watching.rank_frames import RankFrames
 from everstep.agent.watching.slow_rounds import SlowRounds
 from everstep.agent.watching.stacks import Stacks
 from everstep.errors import EverstepError

@@ -4,7 +4,7 @@ Silence is counted on a clock that only runs while this controller listens: a co
 could not take more inputs has not heard anybody, and that is nobody's fault but its own. Nor does it count while the
 node's agent waits for a processor of this very machine (`waited_s`). Two things are told: that a
 node is silent, so that whoever gives nodes ends it, and, when that is not confirmed in time, that it is lost: by then
-it has ended its ranks itself (`agent/base/lease.py`).
+it has ended its ranks itself (`agent/lease/clock.py`).
 """
 
 import asyncio

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from everstep.agent.base.exits import SYSTEM_EXIT
+from everstep.agent.processes.exits import SYSTEM_EXIT
 from everstep.journal.runs import RunDir
 from everstep.journal.view import RunView
 

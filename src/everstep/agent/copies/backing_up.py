@@ -10,8 +10,8 @@ import asyncio
 import logging
 import re
 
-from everstep.agent.base.memory import Memory
 from everstep.agent.copies.anchors import Anchors
+from everstep.agent.memory.arenas import Memory
 from everstep.checkpoint import arena
 from everstep.checkpoint.transport import Limiter, Pushed, TransferError, drop, push
 from everstep.core.state.policy import Policy

@@ -14,15 +14,15 @@ import logging
 import time
 from collections.abc import Callable
 
-from everstep.agent.base import memory
-from everstep.agent.base.memory import Memory
-from everstep.agent.base.reaping import Reaper
-from everstep.agent.control.starting import Home
 from everstep.agent.copies.anchors import Anchors
 from everstep.agent.copies.backing_up import BackingUp
 from everstep.agent.copies.fetching import Fetching
 from everstep.agent.copies.persisting import Persisting
 from everstep.agent.copies.writer import Writer
+from everstep.agent.memory import arenas
+from everstep.agent.memory.arenas import Memory
+from everstep.agent.processes.reaping import Reaper
+from everstep.agent.ranks.starting import Home
 from everstep.checkpoint import arena
 from everstep.checkpoint.backups import Backups
 from everstep.checkpoint.transport import Server
@@ -67,7 +67,7 @@ class Copies:
         self._anchors = Anchors(policy)
         self._is_backed_up = policy.backup
         self._backups = Backups(
-            memory.free_bytes,
+            arenas.free_bytes,
             num_buffers=_NUM_BUFFERS,
             is_candidate=self._anchors.includes,
         )

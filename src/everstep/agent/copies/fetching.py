@@ -10,8 +10,8 @@ import os
 import threading
 import time
 
-from everstep.agent.base import memory
-from everstep.agent.base.memory import Memory
+from everstep.agent.memory import arenas
+from everstep.agent.memory.arenas import Memory
 from everstep.checkpoint import arena
 from everstep.checkpoint.transport import TransferError, fetch
 from everstep.core.state.policy import Policy
@@ -57,7 +57,7 @@ class Fetching:
         return None
 
     async def _fetch(self, wanted: Fetch, world_size: int) -> None:
-        """Raises TransferError, memory.ArenaRefusal."""
+        """Raises TransferError, arenas.ArenaRefusal."""
         fd = await fetch(
             wanted.endpoint,
             self._token,
@@ -75,14 +75,14 @@ class Fetching:
 
     def _make(self, rank: int, world_size: int, capacity_bytes: int) -> int:
         """Memory for the one snapshot that is awaited, and room for the others, which the rank will write: ranks start
-        while that is being made. In a thread. Raises memory.ArenaRefusal."""
+        while that is being made. In a thread. Raises arenas.ArenaRefusal."""
         room = capacity_bytes + capacity_bytes // SPARE_SHARE
         with self._making:
             for num_buffers in dict.fromkeys((self._num_buffers, arena.NUM_BUFFERS)):
                 num_bytes = arena.arena_bytes(room, num_buffers)
                 try:
-                    fd = memory.make(num_bytes, rank, world_size, num_buffers, 1, self._promised_bytes)
-                except memory.ArenaRefusal:
+                    fd = arenas.make(num_bytes, rank, world_size, num_buffers, 1, self._promised_bytes)
+                except arenas.ArenaRefusal:
                     if num_buffers == arena.NUM_BUFFERS:
                         raise
                     continue

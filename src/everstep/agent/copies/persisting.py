@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from everstep.agent.base.memory import Memory
 from everstep.agent.copies.writer import Writer
+from everstep.agent.memory.arenas import Memory
 from everstep.checkpoint import arena
 from everstep.model.actions import CommitCheckpoint, PersistSnapshot, StrikeCheckpoint
 from everstep.model.events import CheckpointCommitted, Event, SnapshotPersisted

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 
-from everstep.agent.base.board import Board
+from everstep.agent.memory.board import Board
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.model.facts import RankAccount
 from everstep.probes.process import usage

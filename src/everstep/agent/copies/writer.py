@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from everstep.agent.base import reaping
-from everstep.agent.base.reaping import Ended, Reaper
 from everstep.agent.copies.writer_main import HURRY_VARIABLE
+from everstep.agent.processes import reaping
+from everstep.agent.processes.reaping import Ended, Reaper
 
 _BOOT = "import sys; sys.path[:1] = []; from everstep.agent.copies.writer_main import main; main()"
 _FIRST_FD = 10

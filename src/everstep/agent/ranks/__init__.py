@@ -1,1 +1,1 @@
-"""The ranks of this node: their processes, twins, warden and watch threads."""
+"""The ranks of this node: how they are started, their processes, twins, warden and watch threads, drills."""

@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from everstep.agent.base import reaping
-from everstep.agent.base.ahead import Ahead
-from everstep.agent.base.channel import Channel
-from everstep.agent.base.reaping import Ended, Reaper
+from everstep.agent.processes import reaping
+from everstep.agent.processes.ahead import Ahead
+from everstep.agent.processes.channel import Channel
+from everstep.agent.processes.reaping import Ended, Reaper
 from everstep.agent.versions.placing import Placed
 from everstep.wire import local
 

@@ -11,7 +11,7 @@ import signal
 import time
 from pathlib import Path
 
-from everstep.agent.base.environment import WARD_VARIABLE
+from everstep.agent.processes.environment import WARD_VARIABLE
 from everstep.probes.tracker import LIMIT_S, is_tracker
 
 _TRACKER_POLL_S = 0.01

@@ -10,7 +10,7 @@ import socket
 import stat
 from pathlib import Path
 
-from everstep.agent.base.channel import Channel
+from everstep.agent.processes.channel import Channel
 from everstep.wire import local
 
 MAX_RECORD_BYTES = 64 << 20

@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from everstep.agent.base import exits, reaping
-from everstep.agent.base.channel import Channel
-from everstep.agent.base.classifying import explain_end
-from everstep.agent.base.reaping import Ended, Reaper
+from everstep.agent.processes import exits, reaping
+from everstep.agent.processes.channel import Channel
+from everstep.agent.processes.classifying import explain_end
+from everstep.agent.processes.reaping import Ended, Reaper
 from everstep.agent.ranks.last_words import LastWords
 from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.streams import log_limit

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from everstep.agent.base import reaping
-from everstep.agent.base.reaping import Ended, Reaper
+from everstep.agent.processes import reaping
+from everstep.agent.processes.reaping import Ended, Reaper
 from everstep.agent.versions.placing import Placed, place
 from everstep.model.actions import ValidateUpdate
 from everstep.model.events import UpdateValidated

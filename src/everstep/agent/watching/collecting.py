@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.agent.base.board import Board
+from everstep.agent.memory.board import Board
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.loads import Loads, measure
 from everstep.agent.watching.stacks import SAMPLE_S, Look, Stacks

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from everstep.agent.base.board import Board
+from everstep.agent.memory.board import Board
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.sockets import FRESH_S, Sockets
 from everstep.agent.watching.stacks import Stacks

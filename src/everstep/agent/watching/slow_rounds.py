@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.agent.base.board import Board
+from everstep.agent.memory.board import Board
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.model.events import RoundReported
 from everstep.model.facts import RankRound

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.agent.base import reaping
-from everstep.agent.base.reaping import Reaper
+from everstep.agent.processes import reaping
+from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.watch_link import Spill
 from everstep.agent.ranks.workers import Worker
 from everstep.probes.process import usage

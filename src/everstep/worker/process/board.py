@@ -1,7 +1,7 @@
 """The progress board: one 512-byte line of shared memory per local rank, written by the worker, read by its
 agent.
 
-It answers "where is this rank?" without asking it: the agent reads a mapping (`agent/base/board.py`), also after
+It answers "where is this rank?" without asking it: the agent reads a mapping (`agent/memory/board.py`), also after
 the worker was killed at any instruction. It must not cost the training loop anything to speak of (a setter is
 one aligned 8-byte store) and must not import anything beyond the standard library, because it lives in the
 user's process.

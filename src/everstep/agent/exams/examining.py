@@ -10,10 +10,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from everstep.agent.base.ailments import Ailments
-from everstep.agent.base.reaping import Reaper
-from everstep.agent.control.examinees import Examinee, Examinees
-from everstep.agent.control.starting import Home
+from everstep.agent.exams.examinees import Examinee, Examinees
+from everstep.agent.processes.ailments import Ailments
+from everstep.agent.processes.reaping import Reaper
+from everstep.agent.ranks.starting import Home
 from everstep.agent.ranks.warden import Warden
 from everstep.errors import EverstepError
 from everstep.model.actions import ExamineNode

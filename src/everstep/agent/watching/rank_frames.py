@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from everstep.agent.base import ahead
-from everstep.agent.base.ahead import Ahead
-from everstep.agent.base.memory import Memory
-from everstep.agent.control import drills, granting
+from everstep.agent.memory.arenas import Memory
+from everstep.agent.processes import ahead
+from everstep.agent.processes.ahead import Ahead
+from everstep.agent.ranks import drills, granting
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.observing import Observing
 from everstep.model import events

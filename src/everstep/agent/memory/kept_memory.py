@@ -8,8 +8,8 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 
-from everstep.agent.base.channel import Channel
-from everstep.agent.base.memory import Memory
+from everstep.agent.memory.arenas import Memory
+from everstep.agent.processes.channel import Channel
 from everstep.wire import local
 
 _FIRST_TIMEOUT_S = 10.0

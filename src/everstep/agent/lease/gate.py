@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from everstep.agent.base.lease import Lease
+from everstep.agent.lease.clock import Lease
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.errors import LeaseOverError
 from everstep.model.actions import Finish, SettleDoubt

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.agent.base import ahead, environment, memory, spawn
-from everstep.agent.base.ailments import Ailments
-from everstep.agent.base.board import Board
-from everstep.agent.base.channel import Channel
-from everstep.agent.base.memory import Memory
+from everstep.agent.memory import arenas
+from everstep.agent.memory.arenas import Memory
+from everstep.agent.memory.board import Board
+from everstep.agent.processes import ahead, environment, spawn
+from everstep.agent.processes.ailments import Ailments
+from everstep.agent.processes.channel import Channel
 from everstep.agent.ranks.twins import NO_TWIN, Awake, Twins
 from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.ranks.workers import Group, Worker
@@ -281,7 +282,7 @@ class Starter:
         then nothing is divided either."""
         ranks = [r for r in range(action.first_rank, action.first_rank + action.num_ranks) if r != worker.rank]
         found = {rank: self._memory.for_rank(rank) for rank in ranks}
-        return found if memory.MAX_ARENAS * action.num_ranks + 5 <= local.MAX_FDS else {}
+        return found if arenas.MAX_ARENAS * action.num_ranks + 5 <= local.MAX_FDS else {}
 
     def _python(self) -> str:
         return self._home.base_env.get("PYTHON_EXEC") or sys.executable

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from everstep.agent.base import memory
-from everstep.agent.base.memory import Memory
+from everstep.agent.memory import arenas
+from everstep.agent.memory.arenas import Memory
 from everstep.agent.ranks.workers import Worker
 from everstep.checkpoint import arena
 from everstep.model.events import SnapshotsRefused
@@ -31,29 +31,29 @@ def asked(raw: Any) -> Asked:  # noqa: ANN401 - JSON
     return Asked(num_bytes=int(raw["bytes"]), num_buffers=num_buffers)
 
 
-async def grant(worker: Worker, wanted: Asked, world_size: int, held: Memory) -> memory.ArenaRefusal | None:
+async def grant(worker: Worker, wanted: Asked, world_size: int, held: Memory) -> arenas.ArenaRefusal | None:
     """The rank is answered whatever happens here, as its training waits for that; a refusal is returned as well."""
     try:
-        fd = await asyncio.to_thread(memory.make, wanted.num_bytes, worker.rank, world_size, wanted.num_buffers)
+        fd = await asyncio.to_thread(arenas.make, wanted.num_bytes, worker.rank, world_size, wanted.num_buffers)
         held.add(worker.rank, fd)
-    except memory.ArenaRefusal as refusal:
+    except arenas.ArenaRefusal as refusal:
         return _refuse(worker, refusal)
     except Exception as error:
         _log.exception("no snapshot memory for rank %d", worker.rank)
-        return _refuse(worker, memory.ArenaRefusal(f"our own failure: {type(error).__name__}: {error}", None))
+        return _refuse(worker, arenas.ArenaRefusal(f"our own failure: {type(error).__name__}: {error}", None))
     if worker.channel is not None:
         worker.channel.send({"memory": "granted", "bytes": wanted.num_bytes}, (fd,))
     return None
 
 
-def _refuse(worker: Worker, refusal: memory.ArenaRefusal) -> memory.ArenaRefusal:
+def _refuse(worker: Worker, refusal: arenas.ArenaRefusal) -> arenas.ArenaRefusal:
     if worker.channel is not None:
         worker.channel.send({"memory": "refused", "why": refusal.why, "free_bytes": refusal.free_bytes})
     return refusal
 
 
 def as_event(
-    refused: memory.ArenaRefusal, node: str, rank: int, generation: int, needed_bytes: int
+    refused: arenas.ArenaRefusal, node: str, rank: int, generation: int, needed_bytes: int
 ) -> SnapshotsRefused:
     return SnapshotsRefused(
         at=time.time(),

@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from everstep.agent.base import reaping, spawn
-from everstep.agent.base.ailments import Ailments
-from everstep.agent.base.board import Board
-from everstep.agent.base.channel import Channel
-from everstep.agent.base.reaping import Ended, Reaper
-from everstep.agent.control.starting import Home
+from everstep.agent.memory.board import Board
+from everstep.agent.processes import reaping, spawn
+from everstep.agent.processes.ailments import Ailments
+from everstep.agent.processes.channel import Channel
+from everstep.agent.processes.reaping import Ended, Reaper
+from everstep.agent.ranks.starting import Home
 from everstep.agent.ranks.warden import Warden
 from everstep.errors import EverstepError
 from everstep.preflight.examination.request import Request, Said

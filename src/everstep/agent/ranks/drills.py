@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from everstep.agent.base.ailments import Ailments
+from everstep.agent.processes.ailments import Ailments
 from everstep.agent.ranks.workers import Answers, Group, Worker
 from everstep.core.faults.drills import ANOMALY_KINDS, HANG_KINDS, MACHINE_KINDS
 from everstep.model.actions import Inject

@@ -1,1 +1,0 @@
-"""What every other room of the agent needs: memory, boards, channels, children, environments."""

@@ -1,1 +1,0 @@
-"""What the controller asks for, and what ranks say: starting, granting, drills, examinations, the lease."""

@@ -1,0 +1,1 @@
+"""Examinations on this node, while the job stands still: the orders, and the processes that carry them out."""

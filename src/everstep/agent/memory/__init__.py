@@ -1,0 +1,1 @@
+"""What ranks share with their agent as memory: boards, and the arenas that outlive a rank."""
