@@ -50,9 +50,12 @@ class Watched:
         self._journal = run_dir / "journal.jsonl"
         self._pid = pid
         self._port = port
+        token = RunSecret((run_dir / SECRET_NAME).read_text(), "bench").api_token("read")
+        self._headers = {"Authorization": f"Bearer {token}"}
 
     def health(self) -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/api/health", timeout=60) as got:
+        request = urllib.request.Request(f"http://127.0.0.1:{self._port}/api/health", headers=self._headers)
+        with urllib.request.urlopen(request, timeout=60) as got:
             found: dict[str, Any] = json.load(got)
         return found
 

@@ -75,7 +75,9 @@ class Target:
         return int(found[1]) / 1024
 
     def get(self, path: str) -> dict[str, object]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.address.port}{path}", timeout=30) as answer:
+        headers = {"Authorization": f"Bearer {self.secret.api_token('read')}"}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.address.port}{path}", headers=headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
             body: dict[str, object] = json.loads(answer.read())
             return body
 

@@ -59,8 +59,10 @@ class Process:
         return self.process.returncode, err
 
     def get(self, path: str) -> bytes:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}")
+        request.add_header("Authorization", f"Bearer {self.secret.api_token('read')}")
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=TIMEOUT_S) as answer:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
                 return answer.read()
         except urllib.error.HTTPError as error:
             with error:

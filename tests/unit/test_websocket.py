@@ -105,3 +105,14 @@ def test_the_answer_to_the_request_is_that_of_the_standard():
                 switching({name: value for name, value in headers.items() if name != missing})
     with pytest.raises(WireError):
         parse_request(b"GET /link HTTP/1.1\r\nno header")
+
+
+def test_fragments_without_end_or_content_end_the_connection():
+    empty = bytes([0x00, 0x80, 0, 0, 0, 0])
+    begin = bytes([0x02, 0x80, 0, 0, 0, 0])
+    incoming = Incoming(1 << 20)
+    with pytest.raises(BrokenError, match="fragments"):
+        incoming.feed(begin + empty * 1000)
+    incoming = Incoming(1 << 20)
+    final = bytes([0x80, 0x80, 0, 0, 0, 0])
+    assert incoming.feed((begin + empty * 100 + final) * 3) == [(BINARY, bytearray())] * 3

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from everstep.controller.api import Api
@@ -29,6 +30,9 @@ from everstep.wire.credentials import RunSecret
 
 EXIT_FAULT = 70
 
+MAX_LOG_BYTES = 16 << 20
+"""Of controller.log, and again of the one before it. Whatever is logged, the disk stays the journal's."""
+
 log = logging.getLogger("everstep.controller")
 
 
@@ -39,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tls-fd", type=int, action="append", default=[], help="a socket to listen on with TLS")
     parser.add_argument("--parent", type=int, default=0, help="process without which it must not run")
     given = parser.parse_args(argv)
+    os.umask(0o077)  # everything that it writes is for its user alone
     if given.parent and not end_with_parent(given.parent):
         return 0
     run_dir: Path = given.run_dir
@@ -118,8 +123,12 @@ def _set_up_logging(path: Path) -> None:
     logging.raiseExceptions = False  # a full disk must not turn log lines into tracebacks
     root, ours = logging.getLogger(), logging.getLogger("everstep")
     root.setLevel(logging.INFO)
+    logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # strangers write its lines: they are counted instead
     with contextlib.suppress(OSError):
-        to_file = logging.FileHandler(path, delay=False)
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_symlink():
+                path.unlink()  # somebody's; what it leads to is not ours to write
+        to_file = RotatingFileHandler(path, maxBytes=MAX_LOG_BYTES, backupCount=1)
         to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         root.addHandler(to_file)
     to_terminal = logging.StreamHandler(sys.stderr)

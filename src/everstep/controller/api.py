@@ -1,11 +1,12 @@
 """The controller's HTTP side: status, health, journal, metrics, the page, and the three things one may ask for.
 
-Reading needs no token on loopback; POST does, and so does everything that comes from elsewhere. A request becomes an
-event on the same queue as all others: nothing here changes the state. Documented in docs/api.md.
+Everything needs a token: reading the one, acting the other. A request becomes an event on the same queue as all others:
+nothing here changes the state. Documented in docs/api.md.
 """
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -14,17 +15,20 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from everstep.controller.answering import send
 from everstep.controller.loop import Controller
 from everstep.controller.metrics import Ourselves, render_metrics
-from everstep.controller.page import PAGE
+from everstep.controller.page import LOCKED, PAGE
+from everstep.controller.peers import browsers
 from everstep.controller.peers.handling import Handling
 from everstep.controller.peers.peers import Input
+from everstep.controller.peers.rejections import printable
 from everstep.core.faults.drills import KINDS as DRILL_KINDS
 from everstep.core.state.schema import Role
 from everstep.errors import JournalError
 from everstep.goodput.figures import Goodput, goodput_of
 from everstep.journal.history import history_of
-from everstep.journal.reader import Cursor
+from everstep.journal.pages import Pages
 from everstep.model.events import (
     DrillRequested,
     Event,
@@ -39,8 +43,12 @@ from everstep.report.parts.asked import Asked
 from everstep.version import __version__
 
 MAX_BODY_BYTES = 64 << 10
-MAX_RECORDS = 10_000
-"""Per answer of /api/journal; the caller asks again after the last one."""
+JOURNALS_AT_ONCE = 2
+JOURNALS_WAITING = 32
+"""Requests for pages of the journal. Each has at most a page in memory, until it is sent; more are turned away."""
+
+BODY_S = 15.0
+"""From the headers of a request to the end of its body."""
 
 RECORD_TIMEOUT_S = 10.0
 """How long a POST waits for its event to be on record; longer means that the journal cannot be written."""
@@ -49,7 +57,17 @@ LAG_PERIOD_S = 0.1
 LAGS_KEPT = 600
 """A minute."""
 
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",  # the link holds a token
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+
 _HEADER = "'Authorization: Bearer <content of RUN_DIR/{}>'"
+
+log = logging.getLogger("everstep.controller")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -93,6 +111,10 @@ class Api:
         self._lags = Handling(LAGS_KEPT)
         self._num_drills = 0  # asked for, not yet on record
         self._num_updates = 0  # the same
+        self._pages = Pages(controller.ledger.journal.path)
+        self._pages_lock = asyncio.Lock()
+        self._journals = asyncio.Semaphore(JOURNALS_AT_ONCE)
+        self._num_journals = 0
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
@@ -119,18 +141,56 @@ class Api:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = self._controller.gate.answering.get(request.transport) if request.transport else None
+        if connection is not None:
+            connection.begin_answer()
+        try:
+            response = await self._answer(request, handler)
+            if not response.prepared and not await send(request, response):
+                self._controller.gate.rejections.note("silence", f"{request.remote} did not read its answer")
+            return response
+        finally:
+            if connection is not None:
+                connection.end_answer()
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            refusal = await self._refusal(request)
+        except ValueError as error:  # headers that cannot be read; anybody may send them, so nobody's log grows
+            self._controller.gate.rejections.note("garbage", f"headers of {request.remote}: {error}")
+            return _error(400, "the headers cannot be read")
+        try:
+            return refusal or await handler(request)
+        except web.HTTPException as error:  # of the router: no such path
+            return _error(error.status, error.reason)
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception:
+            log.exception("a request for %s failed", printable(request.path[:60]))
+            return _error(500, "a fault of the controller's own; its log has it")
+
+    async def _refusal(self, request: web.Request) -> web.Response | None:
+        """None: it may have what it asks for."""
         gate = self._controller.gate
+        if why := browsers.why_foreign(request):
+            await gate.note_stranger(f"{request.remote} sent {why}")
+            return _error(403, why)
         if request.method in ("GET", "HEAD"):
             if not gate.may_read(request):
                 await gate.note_stranger(f"{request.remote} asked for {request.path[:60]!r}")
+                if request.path == "/":
+                    return web.Response(status=401, text=LOCKED, content_type="text/html", headers=_HEADERS)
                 return _error(401, f"needs a token: {_HEADER.format('token-read')}")
         elif not gate.may_act(request):
             await gate.note_stranger(f"{request.remote} sent {request.method[:10]!r} {request.path[:60]!r}")
             return _error(401, f"needs the run's token: {_HEADER.format('token')}")
-        return await handler(request)
+        return None
 
-    async def _page(self, _: web.Request) -> web.Response:
-        return web.Response(text=PAGE, content_type="text/html")
+    async def _page(self, request: web.Request) -> web.Response:
+        response = web.Response(text=PAGE, content_type="text/html", headers=_HEADERS)
+        if self._controller.gate.has_link(request):
+            self._controller.gate.admit_browser(request, response)
+        return response
 
     async def _status(self, _: web.Request) -> web.Response:
         """The same JSON as `everstep status --json`."""
@@ -160,13 +220,26 @@ class Api:
             after = int(request.query.get("after", "0"))
         except ValueError:
             return _error(400, "after must be a record's number")
-        path = self._controller.ledger.journal.path
+        if self._num_journals >= JOURNALS_AT_ONCE + JOURNALS_WAITING:
+            return _error(503, f"{self._num_journals} others ask for the journal; ask again later")
+        self._num_journals += 1
         try:
-            entries = await asyncio.to_thread(lambda: Cursor(path).read())
+            async with self._journals:
+                response = await self._page_of_journal(after)
+                if not await send(request, response):  # within its turn: so few answers are in memory at a time
+                    self._controller.gate.rejections.note("silence", f"{request.remote} did not read the journal")
+                return response
+        finally:
+            self._num_journals -= 1
+
+    async def _page_of_journal(self, after: int) -> web.Response:
+        last = self._controller.ledger.journal.seq
+        try:
+            async with self._pages_lock:
+                records = await asyncio.to_thread(self._pages.read, after, last)
         except JournalError as error:
             return _error(500, str(error))
-        records = [entry for entry in entries if entry.seq > after][:MAX_RECORDS]
-        return _json({"records": records, "last": self._controller.ledger.journal.seq})
+        return _json({"records": records, "last": last})
 
     async def _metrics(self, _: web.Request) -> web.Response:
         controller = self._controller
@@ -274,7 +347,11 @@ class Api:
 async def _body(request: web.Request, kind: type[Any]) -> Any:  # noqa: ANN401
     """The decoded body, or the answer that says what is wrong with it."""
     with contextlib.suppress(web.HTTPRequestEntityTooLarge):
-        data = await request.read()
+        try:
+            async with asyncio.timeout(BODY_S):
+                data = await request.read()
+        except TimeoutError:
+            return _error(408, f"the body did not come within {BODY_S:.0f} s")
         try:
             return msgspec.json.decode(data or b"{}", type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -22,6 +22,7 @@ th, .dim { color: var(--dim); font-weight: normal; } code { font-family: ui-mono
 <a href="/api/journal">journal</a>, <a href="/metrics">metrics</a>.</p>
 <script>
 "use strict";
+history.replaceState(null, "", location.pathname);
 const el = id => document.getElementById(id);
 const span = (text, kind) => { const s = document.createElement("span"); s.textContent = text; s.className = kind || "";
   return s; };
@@ -69,4 +70,10 @@ async function poll() {
 poll();
 </script>
 </html>
+"""
+
+LOCKED = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>everstep</title>
+<p>This page needs its token. Open the link that <code>everstep run</code> printed beside <code>ui</code>, or add
+<code>?token=</code> and the content of <code>RUN_DIR/token-read</code> to this address.</p></html>
 """

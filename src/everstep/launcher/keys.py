@@ -45,12 +45,13 @@ class Keys:
         root = secrets.token_hex(RANDOM_BYTES)
         self._secret = RunSecret(root, run)
         self.fingerprint = ""
+        self.read_token = self._secret.api_token("read")
         for name in (CERTIFICATE_NAME, KEY_NAME):
             with contextlib.suppress(OSError):
                 (run_dir / name).unlink()  # of an earlier attempt
         _write(run_dir / SECRET_NAME, root)
         _write(run_dir / TOKEN_NAME, self._secret.api_token("act"))
-        _write(run_dir / READ_TOKEN_NAME, self._secret.api_token("read"))
+        _write(run_dir / READ_TOKEN_NAME, self.read_token)
 
     def certify(self) -> None:
         """Make the run's certificate. Raises ConfigError when this machine cannot."""

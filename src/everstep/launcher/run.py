@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import stat
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ import msgspec
 
 from everstep import health
 from everstep.agent.streams.streams import of_this_process
+from everstep.controller.record.spec_file import READ_TOKEN_NAME
 from everstep.engines.network import Network, is_of_its_own, open_network
 from everstep.errors import ConfigError
 from everstep.launcher import error_file, versions
@@ -182,10 +184,19 @@ def header(prepared: Prepared, port: int) -> list[str]:
     what = f"everstep {__version__}  run {prepared.file.run}{attempt}  policy {policy.name}  mode {spec.mode}"
     lines = [
         f"{what}      journal {prepared.path / 'journal.jsonl'}",
-        f"  {nodes} x {spec.nproc_per_node} = {ranks}{standby}          ui {scheme}://127.0.0.1:{port}/",
+        f"  {nodes} x {spec.nproc_per_node} = {ranks}{standby}          ui {scheme}://127.0.0.1:{port}/{_token(prepared)}",
         checkpoints.header_line(spec, prepared.found),
     ]
     return [line for line in lines if line]
+
+
+def _token(prepared: Prepared, fd: int = 2) -> str:
+    """What makes the link open the page; not in a file that other users may read, as a batch system's log often is."""
+    with contextlib.suppress(OSError):
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode) and found.st_mode & 0o044:
+            return f"?token=<content of {prepared.path / READ_TOKEN_NAME}>"
+    return f"?token={prepared.keys.read_token}"
 
 
 def _health_notes() -> list[str]:

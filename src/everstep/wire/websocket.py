@@ -26,6 +26,9 @@ _CONTINUATION = 0
 _FINAL, _MASKED, _RESERVED, _OPCODE, _LENGTH = 0x80, 0x80, 0x70, 0x0F, 0x7F
 _MOST_IN_CONTROL = 125
 
+MOST_FRAGMENTS = 256
+"""Of one message. Our clients send one; a peer is charged by the message, and empty fragments would cost it nothing."""
+
 NORMAL_CLOSURE, PROTOCOL_ERROR, TOO_BIG = 1000, 1002, 1009
 
 _GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -45,13 +48,14 @@ class BrokenError(WireError):
 class Incoming:
     """Cuts what a client sends into messages. Feed it what arrived; after BrokenError, nothing more."""
 
-    __slots__ = ("_most", "_parts", "_rest", "_type", "_wanted")
+    __slots__ = ("_most", "_num_parts", "_parts", "_rest", "_type", "_wanted")
 
     def __init__(self, most: int) -> None:
         """`most`: bytes of a message."""
         self._most = most
         self._rest = bytearray()  # of a frame that has not come to its end
         self._parts = bytearray()  # of a message that has not
+        self._num_parts = 0
         self._type = 0
         self._wanted = 0  # bytes of the frame that has not come to its end, as far as that is known
 
@@ -103,11 +107,14 @@ class Incoming:
             raise BrokenError(f"a frame of type {opcode} where none can be")
         self._type = self._type or opcode
         self._parts += payload
+        self._num_parts += 1
+        if self._num_parts > MOST_FRAGMENTS:
+            raise BrokenError(f"a message of more than {MOST_FRAGMENTS} fragments", TOO_BIG)
         if len(self._parts) > self._most:
             raise BrokenError(f"a message of more than {self._most} bytes", TOO_BIG)
         if is_final:
             found.append((self._type, self._parts))
-            self._type, self._parts = 0, bytearray()
+            self._type, self._parts, self._num_parts = 0, bytearray(), 0
 
 
 def frame(opcode: int, payload: bytes | bytearray) -> bytes:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from everstep.controller.peers.connection import Connection
-from everstep.controller.peers.gate import Gate
+from everstep.controller.peers.gate import Gate, is_loopback
+from everstep.controller.peers.guests import Guests
+from everstep.controller.peers.owner import Owners
 from everstep.controller.peers.peers import Peers
 from everstep.errors import WireError
 from everstep.wire import websocket
@@ -26,62 +28,93 @@ _END = b"\r\n\r\n"
 
 
 class Doors:
-    """Makes a door for each connection. `make_http()`: a protocol for whatever is no link, `num_http()`: how many
-    of those are open; `most`: connections that are no peer's; `idle_s`: in which one must have become something."""
+    """Makes a door for each connection to one socket. `make_http()`: a protocol for whatever is no link; `guests`: who
+    has a place; `idle_s`: in which one must have asked for something whole, and again after each answer."""
 
     def __init__(
-        self,
-        gate: Gate,
-        peers: Peers,
-        *,
-        make_http: Callable[[], asyncio.Protocol],
-        num_http: Callable[[], int],
-        most: int,
-        idle_s: float,
+        self, gate: Gate, peers: Peers, *, make_http: Callable[[], asyncio.Protocol], guests: Guests, idle_s: float
     ) -> None:
         self.gate = gate
         self.peers = peers
         self.make_http = make_http
-        self.open: set[Door] = set()
-        self.refusing: set[asyncio.Task[None]] = set()
-        self._num_http = num_http
-        self._most = most
+        self.guests = guests
         self.idle_s = idle_s
+        self.owners = Owners()
+        self.refusing: set[asyncio.Task[None]] = set()
 
     def __call__(self) -> asyncio.Protocol:
-        if len(self.open) + self._num_http() < self._most:
-            return Door(self)
-        self.gate.rejections.note("crowd", f"{self._most} connections are open that belong to no peer")
-        return _Refused()
+        return Door(self)
 
 
 class Door(asyncio.Protocol):
+    """What is no link is passed on to aiohttp, and stays in view: it is counted, and its silence has a limit."""
+
     def __init__(self, doors: Doors) -> None:
         self._doors = doors
         self._head = bytearray()
+        self._http: asyncio.Protocol | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_busy = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._doors.open.add(self)
-        self._timer = asyncio.get_running_loop().call_later(self._doors.idle_s, transport.abort)
+        peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        user = self._doors.owners.uid(peer, here) if is_loopback(here) else None
+        if not self._doors.guests.admit(self, user):
+            self._doors.gate.rejections.note("crowd", "too many connections are open that belong to no peer")
+            transport.abort()
+            return
+        self._wait()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._leave()
+        if self._http is not None:
+            self._doors.gate.answering.pop(self._transport, None)
+            self._http.connection_lost(error)
+
+    def abort(self) -> None:
+        """Its place is another's."""
+        self._doors.gate.rejections.note("crowd", "an idle connection that belongs to no peer made room for another")
+        self._transport.abort()
+
+    def begin_answer(self) -> None:
+        """A request has come, up to the end of its headers."""
+        self.is_busy = True
+        self._doors.guests.touch(self)
+        self._stop_waiting()
+
+    def end_answer(self) -> None:
+        self.is_busy = False
+        self._wait()
+
+    def pause_writing(self) -> None:
+        if self._http is not None:
+            self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._http is not None:
+            self._http.resume_writing()
+
+    def eof_received(self) -> bool | None:
+        return None if self._http is None else self._http.eof_received()
 
     def data_received(self, data: bytes) -> None:
+        if self._http is not None:
+            self._http.data_received(data)
+            return
         self._head += data
         head = self._head
         if not (_LINK.startswith(head) or (head.startswith(_LINK) and head[len(_LINK) : len(_LINK) + 1] in b" ?")):
-            self._leave()
-            http = self._doors.make_http()
-            self._transport.set_protocol(http)
-            http.connection_made(self._transport)
-            http.data_received(bytes(head))
+            self._http = self._doors.make_http()
+            self._doors.gate.answering[self._transport] = self
+            self._http.connection_made(self._transport)
+            self._http.data_received(bytes(head))
+            head.clear()
             return
         request, end, rest = head.partition(_END)
         if end:
-            self._timer.cancel()
+            self._stop_waiting()
             self._open(bytes(request), bytes(rest))
         elif len(head) > MAX_REQUEST_BYTES:
             self._refuse(431, "a request of too many bytes")
@@ -127,12 +160,16 @@ class Door(asyncio.Protocol):
         self._doors.refusing.add(task)
         task.add_done_callback(self._doors.refusing.discard)
 
+    def _wait(self) -> None:
+        self._stop_waiting()
+        if not self._transport.is_closing():
+            self._timer = asyncio.get_running_loop().call_later(self._doors.idle_s, self._transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _leave(self) -> None:
-        self._timer.cancel()
-        self._doors.open.discard(self)
-
-
-class _Refused(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()
+        self._stop_waiting()
+        self._doors.guests.leave(self)

@@ -8,9 +8,11 @@ import asyncio
 import ipaddress
 import secrets
 from collections import Counter
+from typing import Protocol
 
 from aiohttp import web
 
+from everstep.controller.peers import browsers
 from everstep.controller.peers.rejections import Rejections
 from everstep.errors import WireError
 from everstep.version import __version__
@@ -31,6 +33,14 @@ MAX_DELAYED = 64
 """Whoever guesses is answered slowly; when so many wait already, at once."""
 
 
+class Answering(Protocol):
+    """The connection on which a request came."""
+
+    def begin_answer(self) -> None: ...
+
+    def end_answer(self) -> None: ...
+
+
 class TurnedAwayError(Exception):
     """`kind` is what it is counted under, the text what the peer is told."""
 
@@ -46,14 +56,24 @@ class Gate:
         self._run = run
         self._fingerprint = fingerprint  # of the certificate with which encrypted connections are made
         self._act = f"Bearer {secret.api_token('act')}"
-        self._read = f"Bearer {secret.api_token('read')}"
+        self._read = secret.api_token("read")
+        self.answering: dict[asyncio.BaseTransport, Answering] = {}  # connections of the HTTP API
         self._greetings: Counter[str] = Counter()
         self._num_delayed = 0
 
     def may_read(self, request: web.Request) -> bool:
-        """On loopback everybody on this machine; from elsewhere only with a token."""
+        """Who has a token, or the cookie that it was given for one."""
         given = request.headers.get("Authorization", "")
-        return _is_local(request) or is_same(given, self._read) or is_same(given, self._act)
+        cookie = request.cookies.get(browsers.cookie_name(request), "")
+        is_known = is_same(given, f"Bearer {self._read}") or is_same(given, self._act)
+        return is_known or is_same(cookie, self._read) or self.has_link(request)
+
+    def has_link(self, request: web.Request) -> bool:
+        """It asks for the page with the link that was printed."""
+        return request.path == "/" and is_same(request.query.get("token", ""), self._read)
+
+    def admit_browser(self, request: web.Request, response: web.Response) -> None:
+        browsers.admit(request, response, self._read)
 
     def may_act(self, request: web.Request) -> bool:
         return is_same(request.headers.get("Authorization", ""), self._act)
@@ -131,8 +151,3 @@ def is_loopback(address: object) -> bool:
         return ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
     except ValueError:
         return False
-
-
-def _is_local(request: web.Request) -> bool:
-    transport = request.transport
-    return transport is not None and is_loopback(transport.get_extra_info("sockname"))

@@ -4,6 +4,8 @@ Connections that have not become anything yet cannot pile up: each has seconds, 
 """
 
 import asyncio
+import logging
+import os
 import resource
 import socket
 import ssl
@@ -15,7 +17,9 @@ from aiohttp import web
 
 from everstep.controller.peers.door import Doors
 from everstep.controller.peers.gate import Gate, is_loopback
+from everstep.controller.peers.guests import Guests
 from everstep.controller.peers.peers import Peers
+from everstep.controller.peers.rejections import Rejections
 from everstep.errors import ConfigError
 from everstep.wire.credentials import fingerprint_of
 
@@ -31,6 +35,8 @@ BACKLOG = 4096
 
 AT_ONCE = 32
 """Connections that are taken before the loop looks after others: some milliseconds."""
+
+_MAX_SAID = 200
 
 MAX_CONNECTIONS = 4096
 """Besides the peers'. Fewer where the process may not open so many files."""
@@ -86,16 +92,43 @@ async def serve(
 ) -> web.AppRunner:
     """Start answering on the inherited sockets."""
     check(places, certificate)
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5, keepalive_timeout=IDLE_S)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=0.5,
+        keepalive_timeout=IDLE_S,
+        logger=_garbage_log(gate.rejections),
+    )
     await runner.setup()
     http = runner.server
     assert http is not None, "the runner is set up"
     most = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-    doors = Doors(gate, peers, make_http=http, num_http=lambda: len(http.connections), most=most, idle_s=IDLE_S)
-    for place in places:
+    ours = frozenset({os.geteuid(), 0})
+    for place in places:  # each with places of its own: who is at the one takes none of the other's
+        guests = Guests(most // len(places), ours, is_shared=is_loopback(place.sock.getsockname()))
+        doors = Doors(gate, peers, make_http=http, guests=guests, idle_s=IDLE_S)
         context = certificate.context() if place.is_encrypted and certificate is not None else None
         await _Site(runner, place.sock, context, doors).start()
     return runner
+
+
+def _garbage_log(rejections: Rejections) -> logging.Logger:
+    """aiohttp's own lines, with tracebacks that repeat what was sent, are counted and not written: a stranger could
+    fill the disk. It speaks of requests that are none; faults of ours are caught before (`api`)."""
+    logger = logging.Logger("everstep.controller.http", logging.WARNING)  # not of the tree: nothing inherits to it
+    logger.addHandler(_Counting(rejections))
+    return logger
+
+
+class _Counting(logging.Handler):
+    def __init__(self, rejections: Rejections) -> None:
+        super().__init__()
+        self._rejections = rejections
+
+    def emit(self, record: logging.LogRecord) -> None:
+        cause = record.exc_info[1] if record.exc_info else None
+        self._rejections.note("garbage", f"not an HTTP request: {cause or record.msg!s}"[:_MAX_SAID])
 
 
 class _Site(web.SockSite):

@@ -1,0 +1,57 @@
+"""What a web page from elsewhere can make a browser on this machine do: ask us. Here it is turned away.
+
+A name that is made to lead to 127.0.0.1 (DNS rebinding) is seen by the Host header, a page of another origin by Origin.
+A browser proves who it is with a cookie, which it got for the token in the printed link. Called by `gate` and `api`.
+"""
+
+import ipaddress
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+_LOCAL_NAMES = frozenset({"localhost", "ip6-localhost"})
+COOKIE = "everstep-read-"
+"""And the port: cookies do not tell ports apart, and two runs are two ports of one host."""
+
+
+def why_foreign(request: web.Request) -> str:
+    """Why this request may come from a page of somebody else; "" if not."""
+    hosts = request.headers.getall("Host", [])
+    if request.raw_path and "://" in request.raw_path.partition("?")[0]:
+        hosts = [*hosts, urlsplit(request.raw_path).netloc]
+    for host in hosts:
+        if not _is_ours(host):
+            return f"a request for host {host[:60]!r}; ask by the address or as localhost"
+    for origin in request.headers.getall("Origin", []):
+        if not hosts or urlsplit(origin).netloc.lower() != hosts[0].lower():
+            return f"a request by a page of {origin[:60]!r}"
+    return ""
+
+
+def cookie_name(request: web.Request) -> str:
+    """Of the port that the browser knows, which is another one behind `ssh -L`."""
+    _, port = _split(request.headers.get("Host", ""))
+    return f"{COOKIE}{port or 80}"
+
+
+def admit(request: web.Request, response: web.Response, token: str) -> None:
+    """From now on this browser may read, until it is closed."""
+    response.set_cookie(cookie_name(request), token, httponly=True, samesite="Strict", secure=request.secure, path="/")
+
+
+def _is_ours(host: str) -> bool:
+    """An address cannot be rebound, a name can; which of our addresses it is does not matter."""
+    name, _ = _split(host)
+    try:
+        ipaddress.ip_address(name.strip("[]").partition("%")[0])
+    except ValueError:
+        return name.lower().rstrip(".") in _LOCAL_NAMES
+    return True
+
+
+def _split(host: str) -> tuple[str, str]:
+    if host.startswith("["):
+        name, _, port = host.partition("]")
+        return f"{name}]", port.lstrip(":")
+    name, _, port = host.partition(":")
+    return name, port if port.isdecimal() and len(port) < 6 else ""

@@ -1,0 +1,75 @@
+"""Who keeps a place among the connections that are no peer's, when there are too many. Pure bookkeeping.
+
+One per listening socket. Everybody on the machine may connect, so places run out. All users but ours share half of
+them, and each has an eighth; who comes next takes the place of the one of them that has been idle for longest. So
+a crowd of idle strangers keeps out strangers, and no verb, agent or page of ours. Called by `door`.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+OTHERS_SHARE = 2
+EACH_SHARE = 8
+
+_OURS = -1
+_UNKNOWN = -2
+
+
+class Guest(Protocol):
+    is_busy: bool
+    """A request of its own is being answered."""
+
+    def abort(self) -> None: ...
+
+
+class Guests:
+    def __init__(self, most: int, ours: frozenset[int] = frozenset(), *, is_shared: bool = True) -> None:
+        """`ours`: ids of the users that are not to be kept out. `is_shared`: others can connect at all."""
+        self._most = max(EACH_SHARE, most)
+        self._ours = ours
+        self._is_shared = is_shared
+        self._users: dict[Guest, int] = {}  # in the order in which they last asked for something
+        self._num_of: Counter[int] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def admit(self, guest: Guest, user: int | None) -> bool:
+        """Whether it gets a place; another one may lose its own for it. `user`: None if that is not known."""
+        is_ours = not self._is_shared or user in self._ours
+        kind = _OURS if is_ours else _UNKNOWN if user is None else user
+        if kind != _OURS and not self._has_share(kind):
+            return False
+        if len(self._users) >= self._most:
+            is_free = self._drop_idle(lambda other: other != _OURS) or self._drop_idle(lambda other: other == kind)
+            if not is_free:
+                return False
+        self._users[guest] = kind
+        self._num_of[kind] += 1
+        return True
+
+    def touch(self, guest: Guest) -> None:
+        """It has just asked for something."""
+        if guest in self._users:
+            self._users[guest] = self._users.pop(guest)
+
+    def leave(self, guest: Guest) -> None:
+        if guest in self._users:
+            self._num_of[self._users.pop(guest)] -= 1
+
+    def _has_share(self, kind: int) -> bool:
+        """Room for one more of this other user, if need be in the place of an idle one."""
+        each = self._most // (OTHERS_SHARE if kind == _UNKNOWN else EACH_SHARE)
+        if self._num_of[kind] >= each and not self._drop_idle(lambda other: other == kind):
+            return False
+        others = len(self._users) - self._num_of[_OURS]
+        return others < self._most // OTHERS_SHARE or self._drop_idle(lambda other: other != _OURS)
+
+    def _drop_idle(self, is_meant: Callable[[int], bool]) -> bool:
+        for guest, user in self._users.items():
+            if is_meant(user) and not guest.is_busy:
+                self.leave(guest)
+                guest.abort()
+                return True
+        return False

@@ -1,0 +1,84 @@
+"""Who keeps a place at the controller's port: no crowd of other users keeps out ours."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everstep.controller.peers.guests import EACH_SHARE, OTHERS_SHARE, Guests
+
+MOST = 64
+OURS = 1000
+
+
+class Guest:
+    def __init__(self, *, is_busy=False):
+        self.is_busy = is_busy
+        self.is_gone = False
+
+    def abort(self):
+        self.is_gone = True
+
+
+def crowd(guests, user, number, **more):
+    made = [Guest(**more) for _ in range(number)]
+    return [guest for guest in made if guests.admit(guest, user)]
+
+
+def test_a_crowd_of_one_stranger_has_an_eighth_and_its_oldest_idle_one_goes_first():
+    guests = Guests(MOST, frozenset({OURS}))
+    all_of_them = crowd(guests, 7, 500)
+    left = [guest for guest in all_of_them if not guest.is_gone]
+    assert len(left) == MOST // EACH_SHARE
+    assert left == all_of_them[-len(left) :]
+
+
+def test_many_strangers_have_half_and_what_is_ours_stays():
+    guests = Guests(MOST, frozenset({OURS}))
+    ours = crowd(guests, OURS, MOST // 2)
+    for user in [None, *range(50)]:
+        crowd(guests, user, 50)
+    assert len(guests) == MOST
+    assert not any(guest.is_gone for guest in ours)
+    assert len(crowd(guests, OURS, 10)) == 10, "a verb gets a place of a stranger's"
+    assert not any(guest.is_gone for guest in ours)
+
+
+def test_one_that_is_being_answered_keeps_its_place_and_the_next_stranger_is_refused():
+    guests = Guests(MOST, frozenset({OURS}))
+    busy = crowd(guests, 7, 500, is_busy=True)
+    assert len(busy) == MOST // EACH_SHARE
+    assert not any(guest.is_gone for guest in busy)
+
+
+def test_who_asks_again_is_not_the_oldest():
+    guests = Guests(MOST, frozenset({OURS}))
+    first, *others = crowd(guests, 7, MOST // EACH_SHARE)
+    guests.touch(first)
+    crowd(guests, 7, 1)
+    assert not first.is_gone
+    assert others[0].is_gone
+
+
+def test_where_no_other_user_can_connect_nobody_is_a_stranger():
+    guests = Guests(MOST, frozenset({OURS}), is_shared=False)
+    assert len(crowd(guests, None, MOST)) == MOST
+
+
+@given(st.lists(st.tuples(st.sampled_from([OURS, 0, 1, 2, 3, None]), st.booleans(), st.booleans()), max_size=300))
+@settings(deadline=None, max_examples=100)
+def test_no_history_gives_others_more_than_their_share(history):
+    guests, there = Guests(MOST, frozenset({OURS, 0})), []
+    for user, is_busy, leaves in history:
+        guest = Guest(is_busy=is_busy)
+        was_ours = [one for one, owner in there if owner in (OURS, 0)]
+        if guests.admit(guest, user):
+            there.append((guest, user))
+        if user not in (OURS, 0):
+            assert not any(one.is_gone for one in was_ours), "a stranger never takes a place of ours"
+        there = [(one, owner) for one, owner in there if not one.is_gone]
+        if leaves and there:
+            one, _ = there.pop(0)
+            guests.leave(one)
+        others = [owner for _, owner in there if owner not in (OURS, 0)]
+        assert len(others) <= MOST // OTHERS_SHARE
+        assert all(others.count(owner) <= MOST // EACH_SHARE for owner in set(others) - {None})
+        assert len(guests) == len(there) <= MOST
