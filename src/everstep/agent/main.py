@@ -42,6 +42,7 @@ from everstep.core.restore.racks import why_no_rack
 from everstep.core.state.policy import Policy
 from everstep.engines.network.namespaces import INTERFACE, enter
 from everstep.errors import ConfigError, EverstepError, LeaseOverError
+from everstep.journal.runs import home
 from everstep.model import events
 from everstep.model.spec import RunSpec
 from everstep.wire.credentials import CREDENTIALS_NAME, Credentials
@@ -121,7 +122,7 @@ class _Agent:
             nproc=options.nproc,
             max_restarts=options.max_restarts,
             policy=self._policy,
-            home=Path(os.environ.get("EVERSTEP_HOME") or Path.home() / ".everstep"),
+            home=_home_or(options.run_dir),
             origin=Origin.inherited(options.streams) if options.streams else Origin(),
             rack=_rack_of(options.rack or os.environ.get("EVERSTEP_RACK", "")),
             base_env=base_environment(
@@ -327,6 +328,14 @@ async def _cancel(*tasks: "asyncio.Task[Any]") -> list[BaseException]:
         if not isinstance(failure, RejectedError | LeaseOverError):
             _log.error("the agent failed", exc_info=failure)
     return list(failures)
+
+
+def _home_or(run_dir: Path) -> Path:
+    """Where this machine keeps what outlives a run; a user without a home keeps it with the run."""
+    try:
+        return home()
+    except ConfigError:
+        return run_dir / "home"
 
 
 def _rack_of(name: str) -> str:

@@ -25,7 +25,7 @@ from everstep.preflight.registry import BY_NAME, CHECKS
 from everstep.preflight.result import REPORT_VERSION, Judgement, Report, Value
 from everstep.preflight.settings import Level, Settings
 from everstep.preflight.shown.text import render_report
-from everstep.report.parts.ansi import style_for
+from everstep.report.parts.ansi import safe, style_for
 from everstep.report.parts.units import duration
 
 EXIT_BAD = 1
@@ -202,5 +202,5 @@ def _show(reports: list[Report], given: argparse.Namespace) -> int:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(shape), indent=1).decode() + "\n")
     else:
         style = style_for(sys.stdout)
-        sys.stdout.write("\n".join(render_report(report, style, every=given.verbose) for report in reports))
+        sys.stdout.write(safe("\n".join(render_report(report, style, every=given.verbose) for report in reports)))
     return EXIT_BAD if any(report.count(Judgement.BAD) for report in reports) else 0

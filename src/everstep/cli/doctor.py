@@ -51,7 +51,7 @@ def run(given: argparse.Namespace) -> int:
     print(render(diagnosis, folder))
     print(printable("\n".join(["", *render_ranks(folder.case, diagnosis.clusters), ""])))
     for node in missing:
-        print(f"node {node} did not answer within {given.timeout:g} s")
+        print(printable(f"node {node} did not answer within {given.timeout:g} s"))
     if turned_away:
         print(turned_away_text(turned_away))
     print(f"everstep analyze {place}   reads it again")

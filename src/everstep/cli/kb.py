@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from everstep.errors import ConfigError
+from everstep.journal import runs
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.loading import Base, load_base
 from everstep.knowledge.matcher import Matcher
@@ -22,6 +23,7 @@ from everstep.knowledge.pages import entry
 from everstep.knowledge.ranking import SKEW_S, choose_verdict, rank_findings
 from everstep.knowledge.review import ReviewQueue, Unknown, fold_unknown
 from everstep.knowledge.signature import PASSIVE
+from everstep.report.parts.ansi import safe
 
 _CHUNK_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
@@ -80,9 +82,9 @@ def _match(given: argparse.Namespace, base: Base) -> int:
         return 0
     shown = [f for f in ordered if given.all or _worth_showing(f)]
     choice = choose_verdict(ordered)
-    print(f"cause: {choice.why}" if choice.finding else f"no cause: {choice.why}")
+    print(safe(f"cause: {choice.why}" if choice.finding else f"no cause: {choice.why}"))
     for finding in shown:
-        print(_text(finding))
+        print(safe(_text(finding)))
     hidden = len(ordered) - len(shown)
     if hidden:
         print(f"({hidden} more are harmless or unknown; --all shows them)")
@@ -169,8 +171,7 @@ def _as_json(item: Unknown) -> dict[str, object]:
 
 
 def _queue() -> ReviewQueue:
-    home = Path(os.environ.get("EVERSTEP_HOME") or Path.home() / ".everstep")
-    return ReviewQueue(home / "kb" / "unknown.jsonl")
+    return ReviewQueue(runs.home() / "kb" / "unknown.jsonl")
 
 
 def _feed(matcher: Matcher, files: list[str]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.agent.streams.paths import is_other_name
-from everstep.cli.reading import Opened, add_run_arguments, open_run, show, show_json, style
+from everstep.cli.reading import Opened, add_run_arguments, open_run, show, show_json, show_raw, style
 from everstep.errors import ConfigError
 from everstep.report.logs import LogPiece, render_first_error, render_pieces
 
@@ -61,7 +61,7 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         show_json({"run": opened.view.run, "logs": [msgspec.to_builtins(piece) for piece in pieces]})
     else:
-        show(render_pieces(pieces, style()))
+        show_raw(render_pieces(pieces, style()))
     return 0
 
 
@@ -165,7 +165,7 @@ def _first_error(opened: Opened, given: argparse.Namespace) -> int:
         logs = [msgspec.to_builtins(piece) for piece in pieces]
         show_json({"run": opened.view.run, "incident": incident.id, "verdict": verdict, "logs": logs})
     else:
-        show(render_first_error(incident, pieces, style()))
+        show_raw(render_first_error(incident, pieces, style()))
     return 0
 
 
@@ -214,7 +214,7 @@ def _follow(opened: Opened, given: argparse.Namespace) -> int:
                     files[key].skip_to_tail(tail)
         for _, file in sorted(files.items()):
             for line in file.lines(is_last=is_last):
-                sys.stdout.write(line + "\n")
+                show_raw(line + "\n")
         sys.stdout.flush()
         if is_last:
             return 0

@@ -78,7 +78,9 @@ def _guarded(verb: str, arguments: list[str]) -> int:
         sys.stdout.flush()
         return code
     except EverstepError as error:
-        print(f"everstep: {error}", file=sys.stderr)
+        from everstep.report.parts.ansi import safe
+
+        print(safe(f"everstep: {error}"), file=sys.stderr)  # it may quote a foreign file
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

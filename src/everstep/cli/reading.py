@@ -13,7 +13,7 @@ from everstep.journal.history import history_of
 from everstep.journal.load import load_run
 from everstep.journal.runs import RunDir, find_run
 from everstep.journal.view import IncidentView, RunView
-from everstep.report.parts.ansi import Style, style_for
+from everstep.report.parts.ansi import Style, safe, style_for
 from everstep.report.parts.asked import Asked
 
 
@@ -55,7 +55,13 @@ def find_incident(view: RunView, name: str) -> IncidentView:
 
 
 def show(text: str) -> None:
-    sys.stdout.write(text)
+    """A page. What a job wrote into its journal does not steer the terminal."""
+    sys.stdout.write(safe(text))
+
+
+def show_raw(text: str) -> None:
+    """What ranks wrote, byte by byte into a file or a pipe; onto a terminal like any page."""
+    sys.stdout.write(safe(text) if sys.stdout.isatty() else text)
 
 
 def show_json(value: Any) -> None:  # noqa: ANN401  (whatever JSON can hold)

@@ -20,6 +20,9 @@ from everstep.probes.process import descendants
 from everstep.probes.tracker import LIMIT_S, is_tracker
 from everstep.probes.unkillable import Stillness, describe
 
+MARK = b"EVERSTEP_WARD="
+"""Of everything that an agent starts (agent/base/environment.py)."""
+
 _PR_SET_CHILD_SUBREAPER = 36
 _ORPHAN_POLL_S = 0.005
 _LOOK_S = 0.25
@@ -79,6 +82,7 @@ class Children:
     def __init__(self) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._foreign = set(_children_of_this())
+        self._pid = os.getpid()
         self._own: dict[int, Child] = {}
         self._orphans: dict[int, Stillness] = {}  # that were killed, and have not ended yet
         self.left_behind: dict[int, str] = {}
@@ -128,9 +132,11 @@ class Children:
                 child.note_end(_ended(status))
 
     def orphans(self) -> list[int]:
-        """Processes that a dead agent left."""
+        """Processes that a dead agent left. As process 1 of a container this one is also given what others leave there
+        (`docker exec`), so only those with an agent's mark are ours."""
         known = self._own.keys() | self._foreign | self.left_behind.keys()
-        return [pid for pid in _children_of_this() if pid not in known]
+        found = [pid for pid in _children_of_this() if pid not in known]
+        return found if self._pid != 1 else [pid for pid in found if _is_marked(pid)]
 
     async def end_orphans(self, limit_s: float = 5.0) -> bool:
         """Kill them, and what they leave in turn. False when some process does not go: it is left behind then."""
@@ -195,6 +201,14 @@ def _ended(status: int) -> Ended:
     if os.WIFSIGNALED(status):
         return Ended(at=time.time(), signal=os.WTERMSIG(status))
     return Ended(at=time.time(), code=os.WEXITSTATUS(status))
+
+
+def _is_marked(pid: int) -> bool:
+    """Whether it, or what it was forked from, was started by an agent. One that has ended already is waited for."""
+    try:
+        return b"\0" + MARK in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
 
 
 def _children_of_this() -> list[int]:

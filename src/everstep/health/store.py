@@ -7,7 +7,6 @@ file, does one transaction and closes it, so several runs can write at once and 
 """
 
 import contextlib
-import os
 import sqlite3
 import stat
 from collections.abc import Iterator, Sequence
@@ -15,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.errors import EverstepError
+from everstep.errors import ConfigError, EverstepError
 from everstep.health.place import is_shared, mounts_of_this_process
 from everstep.health.rules import DEFAULT, HealthEvent, Judgement, Kind, Rules, State, judge, why_not_readmit
+from everstep.journal.runs import home
 
 FILE = "nodes.db"
 BUSY_S = 0.2
@@ -67,8 +67,11 @@ class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_path() -> Path:
-    home = Path(os.environ.get("EVERSTEP_HOME") or Path.home() / ".everstep")
-    return home / FILE
+    """Raises HealthError."""
+    try:
+        return home() / FILE
+    except ConfigError as error:
+        raise HealthError(str(error)) from error
 
 
 class Store:

@@ -64,15 +64,25 @@ class RunDir:
 
 
 def home() -> Path:
-    """EVERSTEP_HOME, or ~/.everstep."""
-    return Path(os.environ.get("EVERSTEP_HOME") or "~/.everstep").expanduser().absolute()
+    """EVERSTEP_HOME, or ~/.everstep. Raises ConfigError for a user without a home, as in containers."""
+    try:
+        return Path(os.environ.get("EVERSTEP_HOME") or "~/.everstep").expanduser().absolute()
+    except RuntimeError:
+        raise ConfigError(
+            f"no home directory: HOME is not set, and user {os.getuid()} has no passwd entry. "
+            "Set HOME or EVERSTEP_HOME, or choose a directory with --run-dir"
+        ) from None
 
 
 def new_run_id() -> str:
     """Short enough to be said aloud, and not taken in this home: "r7f3a"."""
     while True:
         run = f"r{os.urandom(2).hex()}"
-        if not os.path.lexists(home() / "runs" / run):
+        try:
+            is_taken = os.path.lexists(home() / "runs" / run)
+        except ConfigError:
+            is_taken = False
+        if not is_taken:
             return run
 
 
@@ -94,7 +104,10 @@ def make_run_dir(run: str, run_dir: str | None = None) -> RunDir:
 
 def register(run: str, run_dir: RunDir) -> str:
     """Let `run` and "latest" find this directory. Returns what went wrong, "" if nothing: a run goes on without."""
-    runs = home() / "runs"
+    try:
+        runs = home() / "runs"
+    except ConfigError:
+        return f"cannot register the run: there is no home directory; read it with --run-dir {run_dir.path}"
     try:
         runs.mkdir(parents=True, exist_ok=True)
         if run_dir.path != runs / run:

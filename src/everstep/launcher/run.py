@@ -24,7 +24,7 @@ from everstep.controller.record.spec_file import READ_TOKEN_NAME
 from everstep.engines.network import Network, is_of_its_own, open_network
 from everstep.errors import ConfigError
 from everstep.launcher import error_file, versions
-from everstep.launcher.arguments import checkpoints, checks
+from everstep.launcher.arguments import checkpoints, checks, machine
 from everstep.launcher.arguments.settings import Settings, resolve
 from everstep.launcher.narration import Narration
 from everstep.launcher.output.output import OutputTail
@@ -46,6 +46,7 @@ def launch(given: argparse.Namespace) -> int:
     signals = signal_numbers(settings.signals)
     check_streams(settings.redirects, settings.tee, settings.nproc_per_node)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(settings.signals)  # for the ranks, as torchrun does
+    machine.check_limits()
     checks.check_program(settings)
     checkpoints.check(settings.checkpoints)
     prepared = prepare(settings, _spec(settings))
@@ -103,7 +104,7 @@ def _supervise(
     tails = _tails(_shown(settings, prepared), terminal, is_one=origin.is_one)
     for line in header(prepared, listener.getsockname()[1]):
         terminal.write(2, line.encode() + b"\n")
-    for note in (*settings.notes, *prepared.notes, *_health_notes()):
+    for note in (*settings.notes, *prepared.notes, *_health_notes(), *filter(None, [machine.unseen(os.environ)])):
         terminal.say(note)
     if prepared.file.attempt > 1:
         for tail in tails:
@@ -219,7 +220,7 @@ def _spec(settings: Settings) -> RunSpec:
         mode=settings.mode,
         role=settings.role,
         torch_version=_torch_version(),
-        cwd=str(Path.cwd()),
+        cwd=_cwd(),
         redirects="0" if settings.log_dir == os.devnull else settings.redirects,
         tee="0" if settings.log_dir == os.devnull else settings.tee,
         shown_local_ranks=settings.shown_local_ranks,
@@ -230,6 +231,16 @@ def _spec(settings: Settings) -> RunSpec:
         rdzv_id=settings.rdzv_id,
         virtual_local_rank=settings.virtual_local_rank,
     )
+
+
+def _cwd() -> str:
+    """Empty for a directory whose name is not UTF-8: no message carries it, and agents start where the launcher did."""
+    cwd = str(Path.cwd())
+    try:
+        cwd.encode()
+    except UnicodeEncodeError:
+        return ""
+    return cwd
 
 
 def _torch_version() -> str:

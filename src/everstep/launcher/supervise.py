@@ -114,12 +114,7 @@ class Supervisor:
             children=self._children,
             run_dir=prepared.path,
             listen_fds=() if is_encrypted else (listener.fileno(),),
-            tls_fds=tuple(
-                {
-                    *((listener.fileno(),) if is_encrypted else ()),
-                    *((self._for_nodes.fileno(),) if is_encrypted_for_nodes else ()),
-                }
-            ),
+            tls_fds=_encrypted(listener, self._for_nodes, is_encrypted=is_encrypted),
             has_worked=lambda: self._link.was_welcome,
             on_hopeless=self._on_hopeless,
             say=terminal.say,
@@ -293,3 +288,10 @@ class Supervisor:
         with contextlib.suppress(asyncio.CancelledError):
             await hurry
         await ending
+
+
+def _encrypted(listener: socket.socket, for_nodes: socket.socket, *, is_encrypted: bool) -> tuple[int, ...]:
+    """Descriptors of the sockets with TLS. In order: the controller announces the first one, which must be the one that
+    the verbs of this machine can reach."""
+    sockets = [*([listener] if is_encrypted else []), *([for_nodes] if for_nodes is not listener else [])]
+    return tuple(sock.fileno() for sock in sockets)

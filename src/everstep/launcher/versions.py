@@ -129,7 +129,7 @@ def _copy_tree(folder: Path, target: Path, *, leave_out: Path, max_files: int) -
         size = path.stat().st_size
         if size > LARGE_BYTES:
             place.symlink_to(path)
-            hashed.update(f"{name}\0link {path} {size}\0".encode())
+            hashed.update(os.fsencode(f"{name}\0link {path} {size}\0"))
             continue
         num_files, num_bytes = num_files + 1, num_bytes + size
         if num_files > max_files or num_bytes > MAX_BYTES:
@@ -140,7 +140,7 @@ def _copy_tree(folder: Path, target: Path, *, leave_out: Path, max_files: int) -
         data = path.read_bytes()
         place.write_bytes(data)
         place.chmod(path.stat().st_mode & 0o777 | 0o600)
-        hashed.update(f"{name}\0{len(data)}\0".encode() + data)
+        hashed.update(os.fsencode(f"{name}\0{len(data)}\0") + data)
     return hashed.hexdigest()[:16], num_files, num_bytes
 
 
@@ -182,9 +182,18 @@ def _root_of_start(spec: RunSpec) -> Path | None:
         return None
     near = Path(spec.cwd) if spec.launch is Launch.MODULE else program.parent
     repository = next((folder for folder in (near, *near.parents) if (folder / ".git").exists()), None)
-    if near in (Path.home(), Path(near.anchor)):
+    user = _user_home()
+    if near in (user, Path(near.anchor)):
         return None
-    return near if repository is None or repository == Path.home() else repository
+    return near if repository is None or repository == user else repository
+
+
+def _user_home() -> Path | None:
+    """None: HOME is not set, and the user is not in the list of users."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
 
 
 def _stands_for(folder: Path, spec: RunSpec) -> Path:

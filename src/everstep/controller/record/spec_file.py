@@ -12,6 +12,7 @@ import msgspec
 from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError, JournalError
 from everstep.model.spec import RunSpec
+from everstep.model.text import without_surrogates
 
 SPEC_NAME = "spec.json"
 JOURNAL_NAME = "journal.jsonl"
@@ -54,7 +55,14 @@ def save_json(path: Path, value: msgspec.Struct, mode: int = 0o644) -> None:
     try:
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         with os.fdopen(fd, "wb") as file:
-            file.write(msgspec.json.encode(value))
+            file.write(_encoded(value))
         draft.replace(path)
     except OSError as error:
         raise JournalError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _encoded(value: msgspec.Struct) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:  # a path that is not UTF-8
+        return msgspec.json.encode(without_surrogates(msgspec.to_builtins(value, str_keys=True)))

@@ -20,7 +20,10 @@ MIN_FREE_BYTES = 16 << 20
 
 
 def check_program(settings: Settings) -> None:
-    """The program is there, can be read, and (a Python file) compiles."""
+    """The program is there, can be read, and (a Python file) compiles; its name and arguments are UTF-8."""
+    for word in (settings.program, *settings.args):
+        if not _is_text(word):
+            raise ConfigError(f"not UTF-8: {word!a}. Rename the file, or pass the name in another way")
     match settings.launch:
         case Launch.MODULE:
             _check_module(settings.program)
@@ -108,6 +111,14 @@ def _caret(path: Path, error: SyntaxError) -> str:
             lead = "".join("\t" if char == "\t" else " " for char in text[: error.offset - 1])
             lines.append(f"    {lead}^")
     return "\n".join(lines)
+
+
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_module(name: str) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from everstep.launcher.output.output import OutputTail
+from everstep.report.parts.ansi import safe
 
 PERIOD_S = 0.1
 """Between looks for new files and at the journal. What is written to files that are there is shown at once."""
@@ -101,4 +102,4 @@ class Terminal:
 
     def _write_line(self, line: str) -> None:
         begin = b"" if self._is_at_line_begin else b"\n"  # behind a progress bar, not in it
-        self.write(2, begin + line.encode(errors="replace") + b"\n")
+        self.write(2, begin + safe(line).encode(errors="replace") + b"\n")

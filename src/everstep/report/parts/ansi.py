@@ -5,6 +5,7 @@ Calm by default: a healthy run shows almost no colour. Small on purpose: the rea
 
 import enum
 import os
+import re
 from typing import TextIO
 
 
@@ -42,6 +43,21 @@ def style_for(stream: TextIO) -> Style:
     """Colours only on a terminal that is not dumb and without NO_COLOR."""
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "") == "dumb"
     return Style(colour=not plain and stream.isatty())
+
+
+_COLOUR = re.compile(r"\x1b\[(?:0|[12]|38;5;\d{1,3})(?:;(?:[12]|38;5;\d{1,3})){0,4}m")
+"""What `Style` writes."""
+
+
+def safe(text: str) -> str:
+    """A whole page as it may go to a terminal: our colours, and no other control character, whoever wrote the text."""
+    if text.isprintable():
+        return text
+    parts, at = [], 0
+    for colour in _COLOUR.finditer(text):
+        parts += [printable(text[at : colour.start()]), colour.group()]
+        at = colour.end()
+    return "".join((*parts, printable(text[at:])))
 
 
 def printable(text: str) -> str:
