@@ -1,4 +1,6 @@
-"""`everstep analyze DIR`: what a directory of logs, py-spy dumps and flight records says about a hang, offline.
+"""`everstep analyze PATH`: what a directory of logs, py-spy dumps and flight records says about a hang, offline.
+
+Given a table or a profiler's trace of timed operations, what it says about slowness.
 
 Prints the verdict first. Never fails because of what it finds there: what cannot be used is listed with the reason.
 """
@@ -13,26 +15,59 @@ import msgspec
 from everstep.analyzer.codes import CODES, name_of
 from everstep.analyzer.hangs.combine import Diagnosis
 from everstep.analyzer.observations.words import fold, ranks_text
+from everstep.analyzer.reading.pickled import UnreadableError
+from everstep.analyzer.slowness.shares import weigh
+from everstep.errors import ConfigError
 from everstep.evidence.apart import read_apart
 from everstep.evidence.folder import Folder
+from everstep.evidence.tables import is_table, read_tables, traces_in
 from everstep.report.parts.ansi import printable
+from everstep.report.shares import render_shares, shares_object
 
 _MAX_LISTED = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", metavar="DIR", type=Path, help="directory with logs, py-spy dumps and flight records")
+    parser.add_argument(
+        "dir",
+        metavar="PATH",
+        type=Path,
+        help="directory with logs, py-spy dumps and flight records; or a table or profiler trace of operations",
+    )
+    parser.add_argument("--stages", type=int, default=0, help="pipeline stages, where a trace does not say them")
     parser.add_argument("--json", action="store_true", help="one object, for programs")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Raises ConfigError when DIR is not a directory that can be read."""
+    """Raises ConfigError when PATH can be read neither as a directory nor as a trace."""
+    traces = _traces(given.dir)
+    if traces:
+        return _run_traces(traces, given)
     found = read_apart(given.dir, time.time(), with_numbers=True)
     folder, diagnosis = found.folder, found.diagnosis
     if given.json:
         print(encode(to_object(diagnosis, folder)))
     else:
         print(render(diagnosis, folder))
+    return 0
+
+
+def _traces(path: Path) -> list[Path]:
+    try:
+        if path.is_file():
+            return [path] if is_table(path) else []
+        return traces_in(path)
+    except (OSError, UnreadableError):
+        return []  # the reader of folders says what is wrong
+
+
+def _run_traces(traces: list[Path], given: argparse.Namespace) -> int:
+    try:
+        table = read_tables(traces, given.stages)
+    except UnreadableError as error:
+        raise ConfigError(f"{given.dir}: cannot be read as a trace of operations: {error}") from error
+    shares = weigh(table)
+    print(encode(shares_object(shares, table)) if given.json else printable(render_shares(shares, table)))
     return 0
 
 

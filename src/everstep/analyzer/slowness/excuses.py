@@ -10,6 +10,7 @@ import msgspec
 
 from everstep.analyzer.observations.records import ParallelGroup, RankTiming
 from everstep.analyzer.observations.words import ranks_text, verb
+from everstep.analyzer.slowness.places import peers_of, places_of
 
 MIN_GROWTH = 0.08
 """Of the others' time: a lead that was large from the beginning and moves by less has only moved."""
@@ -46,7 +47,10 @@ def find(
     share: float,
 ) -> Excuse | None:
     """The first excuse that holds for all of the flagged ranks."""
-    others = [timing for rank, timing in means.items() if rank not in ranks]
+    places = places_of(groups, sorted(means))
+    rest = {rank for rank in means if rank not in ranks}
+    peers = {other for rank in ranks for other in peers_of(rank, places, sorted(rest))} if places else set()
+    others = [means[rank] for rank in sorted(peers or rest)]
     if not others:
         return None
     flagged = [means[rank] for rank in ranks]
@@ -62,13 +66,29 @@ def find(
     if _work_explains(flagged, others, excess, share):
         has = verb(ranks, "it has", "they have")
         return Excuse(code="ES-S04", why=f"{who} because {has} more work: the time per unit of work is usual")
-    stage = _whole_stage(ranks, means, groups, excess)
-    if stage:
-        return Excuse(code="ES-S05", why=f"{who}: they are one pipeline stage in all of its replicas ({stage})")
-    if _always_so(ranks, means, first):
+    stage = long_stage(ranks, means, groups)
+    if stage is not None:
+        return stage
+    # Replicas of its place that are usual: then the place does not explain it, and it is slow whenever that began.
+    if not peers and _always_so(ranks, means, first):
         why = f"{who}, and did so by as much since the first steps: this job is made so, or the machine was slow before"
         return Excuse(code="ES-S08", why=why)
     return None
+
+
+def long_stage(
+    ranks: tuple[int, ...], means: Mapping[int, RankTiming], groups: Sequence[ParallelGroup]
+) -> Excuse | None:
+    """They are one place of the pipelines, long in all of them."""
+    others = [timing for rank, timing in means.items() if rank not in ranks]
+    if not others:
+        return None
+    excess = statistics.fmean(means[r].compute_s for r in ranks) - statistics.median(t.compute_s for t in others)
+    stage = _whole_stage(ranks, means, groups, excess)
+    if not stage:
+        return None
+    who = f"{ranks_text(ranks)} {verb(ranks, 'takes', 'take')} longer"
+    return Excuse(code="ES-S05", why=f"{who}: they are one pipeline stage in all of its replicas ({stage})")
 
 
 def _extra(name: str, flagged: list[RankTiming], others: list[RankTiming]) -> float | None:

@@ -18,6 +18,7 @@ from everstep.analyzer.observations.records import ParallelGroup, RankTiming
 from everstep.analyzer.observations.words import per_step, ranks_text, verb
 from everstep.analyzer.slowness import excuses
 from everstep.analyzer.slowness.change import Change, find_change
+from everstep.analyzer.slowness.places import Places, levelled, peers_of, places_of, whole_pipeline
 from everstep.model.verdict import Confidence, Refusal
 
 
@@ -107,14 +108,23 @@ def judge(
     groups: Sequence[ParallelGroup] = (),
     first_rounds: Sequence[Sequence[RankTiming]] = (),
     policy: SlowPolicy = DEFAULT,
+    *,
+    from_arrivals: bool = False,
 ) -> SlowVerdict:
-    """Vote over the newest rounds. `first_rounds` are those of the generation's beginning: was it always so?"""
+    """Vote over the newest rounds. `first_rounds` are those of the generation's beginning: was it always so?
+    `from_arrivals`: waiting for a neighbour in the pipeline was measured as computing."""
     rounds = rounds[-policy.num_rounds :]
     if len(rounds) < policy.num_rounds:
         return _fine(f"{len(rounds)} of {policy.num_rounds} rounds measured so far.")
-    flagged = [flag_round(timings, policy) for timings in rounds]
+    first = excuses.mean_timings(first_rounds)
+    places = places_of(groups, sorted({t.rank for timings in rounds for t in timings}))
+    flagged = [_flag_like(timings, places, first, policy) for timings in rounds]
     votes = Counter(rank for ranks in flagged for rank in ranks)
     ranks = tuple(rank for rank, count in votes.most_common() if count >= policy.min_flags)
+    if not ranks and places:
+        stage = _long_stage(rounds, groups, policy)
+        if stage is not None:
+            return stage
     if not ranks and sum(bool(each) for each in flagged) < policy.min_flags:
         return _fine("no rank makes the others wait round after round.")
     if not ranks:
@@ -122,11 +132,51 @@ def judge(
         why = f"the longest rank changes from round to round ({listed} of {len(rounds)}): the work is uneven"
         return _refused("ES-S04", tuple(rank for rank, _ in votes.most_common(8)), why)
     means = excuses.mean_timings(rounds)
-    excuse = excuses.find(ranks, means, groups, excuses.mean_timings(first_rounds), policy.excuse_share)
+    excuse = excuses.find(ranks, means, groups, first, policy.excuse_share)
     if excuse:
         return _refused(excuse.code, ranks, excuse.why)
+    pipeline = whole_pipeline(ranks, groups) if from_arrivals else None
+    if pipeline is not None:
+        return _one_of(pipeline)
     theirs = [timings for timings, who in zip(rounds, flagged, strict=True) if ranks[0] in who]
     return _straggler(ranks, votes, excuses.mean_timings(theirs), groups, len(rounds))
+
+
+def flag_like(
+    timings: Sequence[RankTiming],
+    groups: Sequence[ParallelGroup],
+    first_rounds: Sequence[Sequence[RankTiming]] = (),
+    policy: SlowPolicy = DEFAULT,
+) -> tuple[int, ...]:
+    """Ranks of one round that stand out among those of the same place."""
+    places = places_of(groups, [timing.rank for timing in timings])
+    return _flag_like(timings, places, excuses.mean_timings(first_rounds), policy)
+
+
+def _flag_like(
+    timings: Sequence[RankTiming], places: Places, first: Mapping[int, RankTiming], policy: SlowPolicy
+) -> tuple[int, ...]:
+    like, unknown = levelled(timings, places, first)
+    return tuple(rank for rank in flag_round(like, policy) if rank not in unknown)
+
+
+def _long_stage(
+    rounds: Sequence[Sequence[RankTiming]], groups: Sequence[ParallelGroup], policy: SlowPolicy
+) -> SlowVerdict | None:
+    """Nobody is slower than the ranks of the same place; is one place longer than the others?"""
+    votes = Counter(rank for timings in rounds for rank in flag_round(timings, policy))
+    ranks = tuple(rank for rank, count in votes.most_common() if count >= policy.min_flags)
+    excuse = excuses.long_stage(ranks, excuses.mean_timings(rounds), groups) if ranks else None
+    return _refused(excuse.code, ranks, excuse.why) if excuse is not None else None
+
+
+def _one_of(pipeline: ParallelGroup) -> SlowVerdict:
+    """All of a pipeline take as long as its slowest stage: naming all would evict the innocent."""
+    why = (
+        f"one of {ranks_text(pipeline.ranks)} ({pipeline.title}) is slow: its whole pipeline takes longer than the "
+        "others, and arrivals at collectives do not say which of them the rest waits for"
+    )
+    return _refused("ES-S02", (), why, pipeline)
 
 
 def _straggler(
@@ -136,14 +186,19 @@ def _straggler(
     groups: Sequence[ParallelGroup],
     num_rounds: int,
 ) -> SlowVerdict:
-    usual = statistics.median([t.compute_s for rank, t in means.items() if rank not in ranks] or [0.0])
+    places = places_of(groups, sorted(means))
+    peers = [rank for rank in peers_of(ranks[0], places, sorted(means)) if rank not in ranks]
+    others = peers or [rank for rank in means if rank not in ranks]
+    usual = statistics.median([means[rank].compute_s for rank in others] or [0.0])
+    whom = "the others of their stage" if places and peers and len(ranks) > 1 else "the others"
+    whom = "the other ranks of its stage" if places and peers and len(ranks) == 1 else whom
     share = means[ranks[0]].compute_s / usual - 1 if usual > 0 else 0.0
     group = shared_by(ranks, groups) if len(ranks) > 1 else None
     whole = group is not None and len(ranks) > 1
     named = f", all in {group.title}," if group else ""
     return SlowVerdict(
         code="ES-S02" if whole else "ES-S01",
-        sentence=f"{ranks_text(ranks)}{named} {verb(ranks, 'computes', 'compute')} {share:.0%} longer than the others "
+        sentence=f"{ranks_text(ranks)}{named} {verb(ranks, 'computes', 'compute')} {share:.0%} longer than {whom} "
         f"({per_step(means[ranks[0]].compute_s)} against {per_step(usual)} per step), in {votes[ranks[0]]} of "
         f"{num_rounds} rounds; the others wait.",
         confidence=Confidence.HIGH if votes[ranks[0]] == num_rounds else Confidence.MEDIUM,
@@ -174,12 +229,13 @@ def _fine(why: str) -> SlowVerdict:
     return SlowVerdict(code="ES-S00", sentence=f"not slow: {why}", confidence=Confidence.MEDIUM)
 
 
-def _refused(code: str, ranks: tuple[int, ...], why: str) -> SlowVerdict:
-    what = f"evict the machine of {ranks_text(ranks)}"
+def _refused(code: str, ranks: tuple[int, ...], why: str, group: ParallelGroup | None = None) -> SlowVerdict:
+    what = f"evict the machine of {ranks_text(ranks)}" if ranks else "evict a machine"
     return SlowVerdict(
         code=code,
         sentence=f"{why}; no node is evicted.",
         confidence=Confidence.MEDIUM,
         ranks=ranks,
+        group=group,
         refusal=Refusal(what=what, why=why),
     )

@@ -13,7 +13,7 @@ import time
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.observations.words import per_step
-from everstep.analyzer.slowness.slow import SlowVerdict, flag_round, judge
+from everstep.analyzer.slowness.slow import SlowVerdict, flag_like, judge
 from everstep.controller.detectors.ballot import Ballot
 from everstep.controller.detectors.clocks import Clocks
 from everstep.controller.detectors.pace import Pace
@@ -73,7 +73,8 @@ class SlownessDetector:
     def _vote(self, event: RoundReported, state: State) -> AnomalyFound | None:
         if not self._ballot.take(event, state, lambda: self._clocks.ahead_s(state)):
             return None
-        verdict = judge(tuple(self._ballot.rounds), self._ballot.groups, self._ballot.first_rounds(state))
+        first = self._ballot.first_rounds(state)
+        verdict = judge(tuple(self._ballot.rounds), self._ballot.groups, first, from_arrivals=True)
         self._say(verdict)
         if verdict.code == "ES-S00":
             self._told = {rank for rank in self._told if abs(event.at - self._bad_at.get(rank, event.at)) < FINE_S}
@@ -106,7 +107,9 @@ class SlownessDetector:
         if not _may_tell(state):
             return None
         verdict = self._pace.judge(event.at)
-        if verdict is None or any(flag_round(timings) for timings in list(self._ballot.rounds)[-2:]):
+        if verdict is None or any(
+            flag_like(timings, self._ballot.groups) for timings in list(self._ballot.rounds)[-2:]
+        ):
             return None  # somebody may be about to be blamed for it
         self._pace.accept(verdict, event.at)
         if any(abs(event.at - bad_at) < FINE_S for bad_at in self._bad_at.values()):

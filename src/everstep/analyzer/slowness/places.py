@@ -1,0 +1,122 @@
+"""Like with like: each rank's place in the pipelines, and its time against the other ranks of that place. Pure.
+
+The last stage has the output layer, the first the embedding: ranks of different stages differ by design, and only those
+of one stage, in the other pipelines, do the same work. Where sequences differ in length, all stages of a pipeline take
+longer together: what a rank's own pipeline does as well is not its own either.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from everstep.analyzer.observations.records import ParallelGroup, RankTiming
+
+MUCH_LESS = 0.6
+"""Pipelines rise and fall together if that explains so much of the scatter; of equal ones it would only add noise."""
+
+
+class Place(NamedTuple):
+    stage: int
+    pipeline: int
+
+
+Places: TypeAlias = dict[int, Place]
+"""By rank. Empty: the job has no pipelines, or nothing says which."""
+
+
+def places_of(groups: Sequence[ParallelGroup], ranks: Sequence[int]) -> Places:
+    """From the pipeline groups, if they say one stage of each of `ranks`."""
+    pipelines = [g.ranks for g in groups if g.kind == "pp" and len(g.ranks) > 1]
+    places: Places = {}
+    for number, pipeline in enumerate(pipelines):
+        for stage, rank in enumerate(pipeline):
+            if rank in places:
+                return {}
+            places[rank] = Place(stage, number)
+    lengths = {len(pipeline) for pipeline in pipelines}
+    return places if len(lengths) == 1 and set(ranks) <= set(places) else {}
+
+
+def peers_of(rank: int, places: Places, ranks: Sequence[int]) -> list[int]:
+    """The other ranks of its stage; of a job without pipelines all others."""
+    if not places:
+        return [other for other in ranks if other != rank]
+    return [other for other in ranks if other != rank and places[other].stage == places[rank].stage]
+
+
+def levelled(
+    timings: Sequence[RankTiming], places: Places, first: Mapping[int, RankTiming]
+) -> tuple[list[RankTiming], set[int]]:
+    """The timings as if all places had the same work, and the ranks of which that cannot be said: alone in their stage,
+    and without a known beginning."""
+    if not places:
+        return list(timings), set()
+    shares = ratios({timing.rank: timing.compute_s for timing in timings}, places, first)
+    usual = statistics.median(timing.compute_s for timing in timings)
+    found = []
+    for timing in timings:
+        share = shares.get(timing.rank, 1.0)
+        scale = usual * share / timing.compute_s if timing.compute_s > 0 else 1.0
+        parts = {
+            name: value * scale
+            for name in ("error_s", "data_s", "gc_s", "delay_s")
+            if (value := getattr(timing, name)) is not None
+        }
+        found.append(msgspec.structs.replace(timing, compute_s=usual * share, **parts))
+    return found, {timing.rank for timing in timings} - set(shares)
+
+
+def ratios(compute_s: Mapping[int, float], places: Places, first: Mapping[int, RankTiming]) -> dict[int, float]:
+    """Each rank's time over what is usual at its place; without those of which it cannot be said."""
+    of_stage: defaultdict[int, list[int]] = defaultdict(list)
+    for rank in compute_s:
+        of_stage[places[rank].stage].append(rank)
+    found = {}
+    for rank, value in compute_s.items():
+        others = [compute_s[other] for other in of_stage[places[rank].stage] if other != rank]
+        like = _like(value, others, first.get(rank))
+        if like is not None and like > 0:
+            found[rank] = value / like
+    within = _within_pipeline(found, places)
+    return within if _scatter(within) < MUCH_LESS * _scatter(found) else found
+
+
+def _like(value: float, others: list[float], begun: RankTiming | None) -> float | None:
+    """The faster half of its peers, so that a second slow one does not hide the first; of two ranks the faster one,
+    which must not look fast because the other is slow; without peers its own beginning."""
+    if len(others) == 1:
+        return min(value, others[0])
+    if others:
+        return statistics.median(sorted(others)[: len(others) // 2 + 1])
+    return begun.compute_s if begun is not None else None
+
+
+def _within_pipeline(shares: Mapping[int, float], places: Places) -> dict[int, float]:
+    """Over what the other stages of the rank's own pipeline do."""
+    of_pipeline: defaultdict[int, list[int]] = defaultdict(list)
+    for rank in shares:
+        of_pipeline[places[rank].pipeline].append(rank)
+    found = {}
+    for rank, share in shares.items():
+        others = [shares[other] for other in of_pipeline[places[rank].pipeline] if other != rank]
+        found[rank] = share / max(1e-9, statistics.median(others)) if others else share
+    return found
+
+
+def _scatter(shares: Mapping[int, float]) -> float:
+    if not shares:
+        return 0.0
+    middle = statistics.median(shares.values())
+    return statistics.median(abs(share - middle) for share in shares.values())
+
+
+def whole_pipeline(ranks: Sequence[int], groups: Sequence[ParallelGroup]) -> ParallelGroup | None:
+    """The one pipeline that holds all of `ranks`, where they are at least half of it."""
+    for group in groups:
+        is_pipeline = group.kind == "pp" and len(group.ranks) > 1
+        if is_pipeline and len(ranks) > 1 and set(ranks) <= set(group.ranks) and 2 * len(ranks) >= len(group.ranks):
+            return group
+    return None
