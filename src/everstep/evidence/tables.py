@@ -62,7 +62,7 @@ class _Trace(msgspec.Struct):
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """Profiler traces of several ranks, by their names; none where anything else lies beside them, which is evidence."""
+    """Profiler traces of several ranks, by their names; none where anything else lies beside them."""
     listed = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     are_all = all(path.name.endswith(_TRACES) and path.is_file() and not path.is_symlink() for path in listed)
     return listed if are_all else []

@@ -66,7 +66,8 @@ def find(
     if _work_explains(flagged, others, excess, share):
         has = verb(ranks, "it has", "they have")
         return Excuse(code="ES-S04", why=f"{who} because {has} more work: the time per unit of work is usual")
-    stage = long_stage(ranks, means, groups)
+    # With peers the stage was taken out before anybody was flagged.
+    stage = None if peers else long_stage(ranks, means, groups)
     if stage is not None:
         return stage
     # Replicas of its place that are usual: then the place does not explain it, and it is slow whenever that began.

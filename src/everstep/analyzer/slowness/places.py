@@ -14,8 +14,12 @@ import msgspec
 
 from everstep.analyzer.observations.records import ParallelGroup, RankTiming
 
-MUCH_LESS = 0.6
-"""Pipelines rise and fall together if that explains so much of the scatter; of equal ones it would only add noise."""
+LESS = 0.8
+"""Pipelines rise and fall together if the scatter within them is so much less; of equal ones it is rather more."""
+
+
+MUCH = 0.025
+"""A scatter below this is noise, and its causes are nobody's business."""
 
 
 class Place(NamedTuple):
@@ -48,29 +52,58 @@ def peers_of(rank: int, places: Places, ranks: Sequence[int]) -> list[int]:
 
 
 def levelled(
-    timings: Sequence[RankTiming], places: Places, first: Mapping[int, RankTiming]
+    timings: Sequence[RankTiming], places: Places, first: Mapping[int, RankTiming], *, together: bool
 ) -> tuple[list[RankTiming], set[int]]:
     """The timings as if all places had the same work, and the ranks of which that cannot be said: alone in their stage,
-    and without a known beginning."""
+    and without a known beginning. `together`: pipelines rise and fall as a whole (`rise_together`)."""
     if not places:
         return list(timings), set()
-    shares = ratios({timing.rank: timing.compute_s for timing in timings}, places, first)
+    compute_s = {timing.rank: timing.compute_s for timing in timings}
+    shares = against_stage(compute_s, places, first)
+    shares = _within_pipeline(shares, places) if together else shares
+    waits = {} if together else _waits(timings, places)
     usual = statistics.median(timing.compute_s for timing in timings)
     found = []
     for timing in timings:
         share = shares.get(timing.rank, 1.0)
         scale = usual * share / timing.compute_s if timing.compute_s > 0 else 1.0
-        parts = {
+        parts: dict[str, float | None] = {
             name: value * scale
             for name in ("error_s", "data_s", "gc_s", "delay_s")
             if (value := getattr(timing, name)) is not None
         }
+        parts["wait_s"] = waits.get(timing.rank)
         found.append(msgspec.structs.replace(timing, compute_s=usual * share, **parts))
     return found, {timing.rank for timing in timings} - set(shares)
 
 
-def ratios(compute_s: Mapping[int, float], places: Places, first: Mapping[int, RankTiming]) -> dict[int, float]:
+def _waits(timings: Sequence[RankTiming], places: Places) -> dict[int, float]:
+    """How much longer than its peers each rank waits: short stages wait for the long one, slow or not."""
+    waits = {timing.rank: timing.wait_s for timing in timings if timing.wait_s is not None}
+    found = {}
+    for rank, wait_s in waits.items():
+        others = [waits[other] for other in peers_of(rank, places, list(waits))]
+        found[rank] = wait_s - statistics.median(others) if others else 0.0
+    return found
+
+
+def rise_together(
+    rounds: Sequence[Mapping[int, float]], places: Places, first: Mapping[int, RankTiming] | None = None
+) -> bool:
+    """Whether all stages of a pipeline take longer in the same rounds, as with sequences of uneven length."""
+    apart = [against_stage(compute_s, places, first or {}) for compute_s in rounds] if places else []
+    within = [_within_pipeline(shares, places) for shares in apart]
+    return bool(apart) and _scatter(apart) > MUCH and _scatter(within) < LESS * _scatter(apart)
+
+
+def ratios(compute_s: Mapping[int, float], places: Places, *, together: bool) -> dict[int, float]:
     """Each rank's time over what is usual at its place; without those of which it cannot be said."""
+    found = against_stage(compute_s, places, {})
+    return _within_pipeline(found, places) if together else found
+
+
+def against_stage(compute_s: Mapping[int, float], places: Places, first: Mapping[int, RankTiming]) -> dict[int, float]:
+    """Over the other ranks of the same stage."""
     of_stage: defaultdict[int, list[int]] = defaultdict(list)
     for rank in compute_s:
         of_stage[places[rank].stage].append(rank)
@@ -80,8 +113,7 @@ def ratios(compute_s: Mapping[int, float], places: Places, first: Mapping[int, R
         like = _like(value, others, first.get(rank))
         if like is not None and like > 0:
             found[rank] = value / like
-    within = _within_pipeline(found, places)
-    return within if _scatter(within) < MUCH_LESS * _scatter(found) else found
+    return found
 
 
 def _like(value: float, others: list[float], begun: RankTiming | None) -> float | None:
@@ -106,11 +138,13 @@ def _within_pipeline(shares: Mapping[int, float], places: Places) -> dict[int, f
     return found
 
 
-def _scatter(shares: Mapping[int, float]) -> float:
-    if not shares:
-        return 0.0
-    middle = statistics.median(shares.values())
-    return statistics.median(abs(share - middle) for share in shares.values())
+def _scatter(rounds: Sequence[Mapping[int, float]]) -> float:
+    """Mean over the rounds, each around its own middle."""
+    each = []
+    for shares in rounds:
+        middle = statistics.median(shares.values()) if shares else 0.0
+        each.append(statistics.median(abs(share - middle) for share in shares.values()) if shares else 0.0)
+    return statistics.fmean(each) if each else 0.0
 
 
 def whole_pipeline(ranks: Sequence[int], groups: Sequence[ParallelGroup]) -> ParallelGroup | None:

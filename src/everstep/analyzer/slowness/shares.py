@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from everstep.analyzer.observations.words import per_step, ranks_text
-from everstep.analyzer.slowness.places import Place, Places, peers_of, ratios
+from everstep.analyzer.slowness.places import Place, Places, peers_of, ratios, rise_together
 
 MIN_SHARE = 0.05
 """Of the step time: a share that is worth a sentence."""
@@ -77,13 +77,14 @@ def _workers(by_step: Mapping[int, Mapping[int, float]], places: Places) -> Shar
     """Ranks that are longer than their place in nearly all steps."""
     each: defaultdict[int, list[float]] = defaultdict(list)
     flat = places or {rank: Place(0, rank) for rank in next(iter(by_step.values()))}
+    together = bool(places) and rise_together(list(by_step.values()), places)
     for compute_s in by_step.values():
-        for rank, share in ratios(compute_s, flat, {}).items():
+        for rank, share in ratios(compute_s, flat, together=together).items():
             each[rank].append(share)
     if not each:
         return None
     total = {rank: statistics.fmean(mine[rank] for mine in by_step.values()) for rank in flat}
-    overall = ratios(total, flat, {})
+    overall = ratios(total, flat, together=together)
     middle = statistics.median(overall.values())
     spread = 1.4826 * statistics.median(abs(share - middle) for share in overall.values())
     least = max(MIN_WORKER, MIN_SPREADS * spread)

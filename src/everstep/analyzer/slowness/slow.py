@@ -18,7 +18,7 @@ from everstep.analyzer.observations.records import ParallelGroup, RankTiming
 from everstep.analyzer.observations.words import per_step, ranks_text, verb
 from everstep.analyzer.slowness import excuses
 from everstep.analyzer.slowness.change import Change, find_change
-from everstep.analyzer.slowness.places import Places, levelled, peers_of, places_of, whole_pipeline
+from everstep.analyzer.slowness.places import Places, levelled, peers_of, places_of, rise_together, whole_pipeline
 from everstep.model.verdict import Confidence, Refusal
 
 
@@ -118,7 +118,8 @@ def judge(
         return _fine(f"{len(rounds)} of {policy.num_rounds} rounds measured so far.")
     first = excuses.mean_timings(first_rounds)
     places = places_of(groups, sorted({t.rank for timings in rounds for t in timings}))
-    flagged = [_flag_like(timings, places, first, policy) for timings in rounds]
+    together = rise_together([{t.rank: t.compute_s for t in timings} for timings in rounds], places, first)
+    flagged = [_flag_like(timings, places, first, policy, together=together) for timings in rounds]
     votes = Counter(rank for ranks in flagged for rank in ranks)
     ranks = tuple(rank for rank, count in votes.most_common() if count >= policy.min_flags)
     if not ranks and places:
@@ -150,13 +151,18 @@ def flag_like(
 ) -> tuple[int, ...]:
     """Ranks of one round that stand out among those of the same place."""
     places = places_of(groups, [timing.rank for timing in timings])
-    return _flag_like(timings, places, excuses.mean_timings(first_rounds), policy)
+    return _flag_like(timings, places, excuses.mean_timings(first_rounds), policy, together=False)
 
 
 def _flag_like(
-    timings: Sequence[RankTiming], places: Places, first: Mapping[int, RankTiming], policy: SlowPolicy
+    timings: Sequence[RankTiming],
+    places: Places,
+    first: Mapping[int, RankTiming],
+    policy: SlowPolicy,
+    *,
+    together: bool,
 ) -> tuple[int, ...]:
-    like, unknown = levelled(timings, places, first)
+    like, unknown = levelled(timings, places, first, together=together)
     return tuple(rank for rank in flag_round(like, policy) if rank not in unknown)
 
 
