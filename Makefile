@@ -43,8 +43,8 @@ types: install  ## check types (mypy, strict)
 imports: install  ## check which package may import which (import-linter)
 	$(BIN)/lint-imports
 
-test-quick: install  ## unit tests only; stop at the first failure
-	$(BIN)/pytest tests/unit -q -x
+test-quick: install  ## unit tests but the slow ones; stop at the first failure
+	$(BIN)/pytest -n 2 tests/unit -q -x -m "not soak and not slow"
 
 one: install  ## run one test: make one T=tests/unit/test_codes.py
 	@test -n "$(T)" || { echo "usage: make one T=tests/unit/test_codes.py" >&2; exit 2; }

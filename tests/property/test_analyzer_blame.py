@@ -1,6 +1,7 @@
 """Whatever the program, groups and moment: the rank that stops is named, and no rank that waits is."""
 
 import msgspec
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,7 +63,7 @@ def records(groups, queue, at, declared):
 
 
 @given(jobs())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_the_rank_that_stops_is_named_and_those_that_wait_are_not(job):
     groups, program, culprit, stops_at, declared = job
     queue, at = run(groups, program, culprit, stops_at)
@@ -79,7 +80,7 @@ def test_the_rank_that_stops_is_named_and_those_that_wait_are_not(job):
 
 
 @given(jobs())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_without_the_culprits_record_only_ranks_without_one_are_suspected(job):
     groups, program, culprit, stops_at, declared = job
     queue, at = run(groups, program, culprit, stops_at)
@@ -89,7 +90,7 @@ def test_without_the_culprits_record_only_ranks_without_one_are_suspected(job):
 
 
 @given(jobs(), st.integers(0, NUM_RANKS - 1), st.integers(1, 6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_ring_buffer_that_dropped_the_past_blames_no_waiting_rank(job, short, keep):
     groups, program, culprit, stops_at, declared = job
     queue, at = run(groups, program, culprit, stops_at)

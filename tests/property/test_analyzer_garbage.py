@@ -3,6 +3,7 @@
 import json
 import pickle
 
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,7 +63,7 @@ def read(data: bytes, path: str = "x") -> None:
 
 
 @given(st.sampled_from(FILES), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_damaged_file_is_refused_in_words(file, data):
     damaged = bytearray(file[: data.draw(st.integers(0, len(file)))])
     for _ in range(data.draw(st.integers(0, 4))):
@@ -72,7 +73,7 @@ def test_a_damaged_file_is_refused_in_words(file, data):
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_random_bytes_as_a_pickle(data):
     for payload in (data, b"\x80\x02" + data, b"\x80\x04" + data + b"."):
         refused_or(lambda payload=payload: loads(payload))
@@ -82,7 +83,7 @@ def test_random_bytes_as_a_pickle(data):
     st.dictionaries(st.sampled_from(list(ENTRY)), VALUES, max_size=8),
     st.dictionaries(st.sampled_from(list(RECORD)), VALUES),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_data_as_a_flight_record(entry_change, record_change):
     raw = RECORD | {"entries": [ENTRY | entry_change, ENTRY]} | record_change
     record = refused_or(lambda: normalise(raw, 0))
@@ -90,7 +91,7 @@ def test_any_data_as_a_flight_record(entry_change, record_change):
 
 
 @given(VALUES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_json_as_evidence(value):
     envelope = {
         "everstep_evidence": 1,
@@ -112,7 +113,7 @@ def test_any_json_as_evidence(value):
 
 
 @given(st.text(max_size=300) | st.text(alphabet="loss grad_norm: step=123.e|/nan[]rank", max_size=300))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_line_of_a_log(line):
     point, step, rank, timeout = read_point(line), read_step(line), read_rank(line), read_timeout(line)
     assert point is None or point.loss is not None or point.grad_norm is not None, "a point says something"

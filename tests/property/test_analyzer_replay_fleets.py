@@ -5,6 +5,7 @@ from collections.abc import Collection
 from itertools import combinations
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,7 +48,7 @@ def test_one_bad_machine_in_24_is_found_in_two_rounds_at_every_position(bad: int
         assert play(groups, {bad}, 1.0, 1, random.Random(0)).evicted == (bad,)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data(), machines=st.integers(3, 200), pipeline=st.integers(1, 8))
 def test_one_bad_machine_is_found_in_every_layout(data: st.DataObject, machines: int, pipeline: int) -> None:
     groups = replay.layout(machines, pipeline)
@@ -82,7 +83,7 @@ def test_two_bad_machines_never_cost_an_innocent_one() -> None:
         assert set(answer.evicted) == set(pair) or not answer.confirmed, "both, or said to be unconfirmed"
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(seed=st.integers(0, 10**9), machines=st.sampled_from([6, 9, 12, 24, 40]), detection=st.floats(0.2, 1.0))
 def test_two_flaky_machines_cost_an_innocent_one_only_when_it_is_said(
     seed: int, machines: int, detection: float
@@ -114,7 +115,7 @@ def test_how_often_two_flaky_machines_cost_an_innocent_one() -> None:
     assert innocent / times <= 0.01
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data(), num=st.integers(3, 40))
 def test_pairs_name_no_innocent_node(data: st.DataObject, num: int) -> None:
     nodes = [f"n{i}" for i in range(num)]

@@ -1,5 +1,6 @@
 """The brain under random histories: whatever happens, in whatever order, the rules hold and nothing raises."""
 
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -175,7 +176,7 @@ ANY_EVENT = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(spec=SPECS, history=st.lists(ANY_EVENT, max_size=40))
 def test_no_order_of_events_breaks_the_rules(spec: RunSpec, history: list[events.Event]) -> None:
     policy = Policy(max_restarts=3)
@@ -196,7 +197,7 @@ def test_no_order_of_events_breaks_the_rules(spec: RunSpec, history: list[events
         reissue(state, policy)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(data=st.data(), spec=SPECS, snapshots=st.booleans())
 def test_a_cluster_that_answers_always_gets_somewhere(data: st.DataObject, spec: RunSpec, snapshots: bool) -> None:
     """With peers that answer, no fault leaves the run stuck: it trains, waits for approval, or is over."""
@@ -219,7 +220,7 @@ def test_a_cluster_that_answers_always_gets_somewhere(data: st.DataObject, spec:
     assert generations == set(range(len(generations)))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(data=st.data(), spec=SPECS, copies_lag=st.none() | st.integers(0, 2))
 def test_the_newest_step_that_every_rank_can_have_is_the_one(
     data: st.DataObject, spec: RunSpec, copies_lag: int | None
@@ -249,7 +250,7 @@ def test_the_newest_step_that_every_rank_can_have_is_the_one(
             assert chosen == best
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(data=st.data(), spec=SPECS)
 def test_the_fold_of_the_journal_is_the_state_at_every_moment(data: st.DataObject, spec: RunSpec) -> None:
     cluster = Cluster(spec, Policy(max_restarts=4))
@@ -263,7 +264,7 @@ def test_the_fold_of_the_journal_is_the_state_at_every_moment(data: st.DataObjec
         assert cluster.state.num_incidents == before.num_incidents
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(data=st.data(), spec=SPECS)
 def test_every_start_has_all_ranks_once_and_its_own_store(data: st.DataObject, spec: RunSpec) -> None:
     cluster = Cluster(spec, Policy(max_restarts=4))

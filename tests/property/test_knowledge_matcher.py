@@ -3,6 +3,7 @@
 import itertools
 import time
 
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,13 +59,13 @@ def read(text: bytes, cuts: list[int]) -> list[Finding]:
 
 
 @given(TEXTS, st.lists(st.integers(0, 5000), max_size=12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_chunks_do_not_matter(text, cuts):
     assert read(text, cuts) == read(text, [])
 
 
 @given(TEXTS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_findings_are_ranked_and_printable(text):
     for finding in rank_findings(read(text, [])):
         assert finding.text.isprintable()
@@ -73,7 +74,7 @@ def test_findings_are_ranked_and_printable(text):
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_a_line_of_anything_is_taken_apart(line):
     part = Clock(NOW).split(line)
     assert line.endswith(part.message)

@@ -2,6 +2,7 @@
 
 import os
 
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,7 +63,7 @@ def check(fd: int, history: dict[int, int], had_one: bool) -> None:
     assert snapshots or not had_one, "the last complete snapshot is gone"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 90), st.integers(0, 1), st.integers(-1, 12)), min_size=1, max_size=8),
     st.integers(2, 6),
@@ -97,7 +98,7 @@ def test_killed_at_any_write_in_any_number_of_generations(lives: list[tuple[int,
     os.close(fd)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_damaged_header_never_raises_and_never_points_outside(data: st.DataObject) -> None:
     fd = arena.create(arena.arena_bytes(SNAPSHOT_BYTES), rank=0, world_size=1)

@@ -4,6 +4,7 @@ import zlib
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,7 +82,7 @@ def same(a: object, b: object) -> bool:
     return type(a) is type(b) and a == b
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.dictionaries(st.sampled_from(["model", "optimizer", "sampler"]), nests, min_size=1))
 def test_round_trip(parts: dict) -> None:
     memory, where = store(parts)

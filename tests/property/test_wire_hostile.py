@@ -5,6 +5,7 @@ import socket
 
 import msgspec
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ REPORTS = [
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_a_mutated_report_is_a_report_that_may_be_made_or_is_refused(data):
     whole = bytearray(data.draw(st.sampled_from(REPORTS)))

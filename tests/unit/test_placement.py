@@ -162,6 +162,7 @@ def prove(sizes: Iterable[int]) -> int:
     return number
 
 
+@pytest.mark.slow
 def test_every_regular_layout_of_up_to_96_ranks_and_of_the_usual_sizes_up_to_512():
     """No machine and no group, if evicted with all its machines, takes both copies, wherever that is possible at all;
     and every node takes as many copies as it has ranks, wherever that is."""

@@ -1,6 +1,7 @@
 """Whether somebody keeps the interpreter lock is told from naps that come late, but not from a lack of processors."""
 
 import io
+import itertools
 import threading
 import time
 
@@ -23,7 +24,9 @@ def test_a_nap_that_is_late_for_want_of_a_processor_says_nothing_of_the_lock(mon
 
     monkeypatch.setattr(sampler.time, "sleep", late)
     monkeypatch.setattr(sampler, "_sched_ns", lambda _task: (0, waited_ns))
-    took_s, is_contended = sampler._hand_over()
+    others_ns = itertools.count(step=2 * sampler.OWNER_NS)  # another thread computes all the time
+    monkeypatch.setattr(sampler.time, "process_time_ns", lambda: next(others_ns))
+    took_s, is_contended = sampler._hand_over([])
     assert took_s >= sampler.NUM_NAPS * LATE_S
     assert is_contended is not waits_for_processor
 

@@ -337,6 +337,7 @@ agent.close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "held", "code"), [("fork", "(0, 1, 2, 3, 4)", 0), ("exit", "(0, 1)", 3)])
 def test_a_fork_and_the_end_of_the_program_in_the_middle_of_a_copy(how: str, held: str, code: int) -> None:
     done = subprocess.run(
