@@ -159,6 +159,6 @@ def _work(by_step: Mapping[int, Mapping[int, float]], places: Places, slow: set[
         return None
     sentence = (
         f"the longest {'pipeline' if places else 'rank'} of a step takes {share:.0%} more than the middle one, "
-        f"and it is another one from step to step ({len(set(who))} in {len(who)} steps): sequences differ in length"
+        f"and changes from step to step ({len(set(who))} in {len(who)} steps): sequences differ in length"
     )
     return Share(code="ES-S04", sentence=sentence, share=share)
