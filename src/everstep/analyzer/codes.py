@@ -362,6 +362,17 @@ _NUMBERS = (
         "The same step again: look at its batch and at the learning rate. Without a trusted step nothing is undone.",
         "everstep drill nan R",
     ),
+    Code(
+        "ES-N08",
+        "update-left-out",
+        "user",
+        "A data-parallel replica took fewer (or more) optimizer steps in a step of the loop than the others: the "
+        "replicas differ from then on.",
+        _SAY,
+        "everstep incident shows the optimizer steps and collectives of each replica at the named step.",
+        "Look for a `continue`, or an update under a condition on data, that not all ranks take at that step; decide "
+        "it with a collective, so that all do the same. Going back to the step before repeats it.",
+    ),
 )
 
 CODES: dict[str, Code] = {entry.code: entry for entry in (*_HANGS, *_SLOWNESS, *_NUMBERS)}

@@ -15,6 +15,7 @@ from everstep.model.facts import (
     Gathered,
     Held,
     RankAccount,
+    RankCounts,
     RankDigest,
     RankGroup,
     RankNumbers,
@@ -166,6 +167,7 @@ class DigestsReported(_Event, frozen=True, kw_only=True):
     node: str
     generation: int
     digests: tuple[RankDigest, ...]
+    counts: tuple[RankCounts, ...] = ()  # of the same kind: what replicas must have in common
 
 
 class RoundReported(_Event, frozen=True, kw_only=True):

@@ -151,6 +151,14 @@ class RankDigest(msgspec.Struct, frozen=True, kw_only=True):
     missing: str = ""  # why there is no digest, or not of all parameters
 
 
+class RankCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank did in each loop step: runs of (first step, number of steps, optimizer steps, collectives), oldest
+    first. Collectives are -1 where they are not counted."""
+
+    rank: int
+    runs: tuple[tuple[int, int, int, int], ...]
+
+
 class RankRound(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's part in a round of the fail-slow vote. Cumulative seconds and work are since the round before; None
     is not measured. `arrivals`: (index into `kinds`, sequence number, wall-clock seconds) of the collectives that it

@@ -13,7 +13,7 @@ from typing import Any
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.log_points import LogPoints
 from everstep.model.events import DigestsReported, Event, NumbersReported
-from everstep.model.facts import NumberPoint, RankDigest, RankNumbers
+from everstep.model.facts import NumberPoint, RankCounts, RankDigest, RankNumbers
 
 LOOK_S = 0.5
 MAX_POINTS = 256
@@ -22,6 +22,8 @@ MAX_POINTS = 256
 MAX_VALUES = 64
 MAX_REPLICAS = 1 << 17
 MAX_TEXT = 300
+MAX_RUNS = 512
+MAX_RUN = 1 << 16
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ class Observing:
             return  # of a group that was ended
         if "numbers" in frame:
             self._take_numbers(group, worker, frame)
+        elif "counts" in frame:
+            self._take_counts(group, worker, frame["counts"])
         elif "digest" in frame:
             self._take_digest(group, worker, frame["digest"])
 
@@ -68,6 +72,12 @@ class Observing:
         self._report(
             DigestsReported(at=time.time(), node=self._node, generation=group.generation, digests=(digest,)),
         )
+
+    def _take_counts(self, group: Group, worker: Worker, raw: Any) -> None:  # noqa: ANN401 - JSON
+        runs = tuple(_run(each) for each in list(raw)[-MAX_RUNS:])
+        counts = (RankCounts(rank=worker.rank, runs=runs),)
+        at, generation = time.time(), group.generation
+        self._report(DigestsReported(at=at, node=self._node, generation=generation, digests=(), counts=counts))
 
     def look(self, group: Group) -> None:
         """Report what was said since the last look; read the logs of those who say nothing."""
@@ -117,6 +127,13 @@ def _point(raw: Any) -> NumberPoint:  # noqa: ANN401 - JSON
         loss=None if loss is None else float(loss),
         grad_norm=None if grad_norm is None else float(grad_norm),
     )
+
+
+def _run(raw: Any) -> tuple[int, int, int, int]:  # noqa: ANN401 - JSON
+    first, number, optimizer, collectives = (_int(value) for value in raw)
+    if first < 0 or not 0 < number <= MAX_RUN or optimizer < 0 or collectives < -1:
+        raise ValueError("no run of steps")
+    return first, number, optimizer, collectives
 
 
 def _int(raw: Any) -> int:  # noqa: ANN401 - JSON

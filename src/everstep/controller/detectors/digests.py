@@ -7,7 +7,7 @@ equal is a case of its own. Found once; again after the group was equal in betwe
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import TypeAlias
 
 import msgspec
@@ -43,6 +43,8 @@ class DigestDetector:
     def __init__(self, *, are_numbers_lost: Callable[[float], bool] = lambda at: False) -> None:
         """`are_numbers_lost`: parameters are NaN then, which is told already; their bits say nothing."""
         self._are_numbers_lost = are_numbers_lost
+        self.left_out: Callable[[Iterable[int]], Finding | None] = lambda ranks: None
+        """What one of these ranks left out of a step: then what it holds is the program's doing, and known."""
         self._generation = -1
         self._steps: dict[int, dict[Declared, dict[int, RankDigest]]] = {}  # by step, group and rank
         self._groups: dict[Declared, Ranks] = {}
@@ -83,6 +85,10 @@ class DigestDetector:
         """Ranks of which it is known that they hold the same as their replicas after this step; none where a digest was
         left out in part."""
         return frozenset() if step in self._partial else self._equal.get(step, frozenset())
+
+    def equal_groups(self) -> list[Ranks]:
+        """Ranks that held the same when they were compared, in this run."""
+        return list(self._equal_at)
 
     def equal_steps(self) -> list[int]:
         """Steps of which something is known, newest first."""
@@ -166,6 +172,8 @@ class DigestDetector:
     def _is_news(self, finding: Finding, ranks: Ranks, state: State) -> bool:
         if state.phase is not Phase.RUNNING or state.incident is not None:
             return False  # the brain is busy; replicas that differ will differ at the next digest
+        if self.left_out(ranks) is not None:
+            return False
         key = finding.code, ranks
         is_new = key not in self._bad
         self._bad.add(key)

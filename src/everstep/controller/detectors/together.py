@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
 from everstep.controller.detectors.agreement import AgreementDetector
+from everstep.controller.detectors.counts import CountDetector
 from everstep.controller.detectors.digests import DigestDetector
 from everstep.controller.detectors.groups import GroupDetector
 from everstep.controller.detectors.hangs import HangDetector
@@ -46,10 +47,13 @@ class Detectors:
         self.hangs = HangDetector(policy)
         numbers = NumberDetector(policy)
         digests = DigestDetector(are_numbers_lost=numbers.is_lost)
+        counts = CountDetector(digests.equal_groups)
+        digests.left_out = counts.left_out
         self._agreement = AgreementDetector(digests, every=policy.digest_every, are_numbers_lost=numbers.is_lost)
         self._all: tuple[Detector, ...] = (
             self.hangs,
             numbers,
+            counts,  # before the digests: what a rank left out is no machine's doing
             digests,
             self._agreement,
             GroupDetector(),

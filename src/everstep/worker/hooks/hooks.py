@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from everstep.worker.digests.counts import StepCounts
 from everstep.worker.hooks import phase_hooks
 from everstep.worker.link.runtime import Runtime
 from everstep.worker.parking import begin
@@ -36,6 +37,8 @@ def install(runtime: Runtime) -> None:
             phase_hooks.LOADER: functools.partial(phase_hooks.hook_loader, runtime),
         }
         phase_hooks.hook_gc(runtime)
+        if runtime.digest_every > 0 and runtime.world_size > 1:
+            runtime.step_hooks.append(StepCounts(runtime))
         finder = OnImport()
         for name, setter in setters.items():
             finder.wait_for(name, _guarded(runtime, name, setter))
@@ -58,6 +61,7 @@ class StepCounter:
     def __call__(self, optimizer: object, _args: object, _kwargs: object) -> None:
         try:
             self._runtime.phases.within_step(Activity.TRAIN)
+            self._runtime.num_optimizer_steps += 1
             if self._runtime.board.counts_own_steps or self._runtime.is_told_steps:
                 return
             counted = self._counted() if self._counted is not None else None

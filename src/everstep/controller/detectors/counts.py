@@ -1,0 +1,105 @@
+"""Did all replicas do as much in each step? Compares what they counted, step by step.
+
+Only of ranks whose parameters were seen equal: others may be anything. A rank that left something out is told once per
+generation, with the program to blame, and from then on no machine is accused of what that rank holds.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from everstep.analyzer.codes import CODES
+from everstep.analyzer.numbers.counts import Count, compare_counts
+from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.records import ParallelGroup
+from everstep.core.state.phases import Phase
+from everstep.core.state.schema import State
+from everstep.model.events import AnomalyFound, DigestsReported
+from everstep.model.facts import RankCounts
+from everstep.model.verdict import Blame, Verdict
+
+Ranks = tuple[int, ...]
+
+MAX_STEPS = 4096
+"""Kept until all replicas have told theirs. Ranks are at most a second apart."""
+
+
+class CountDetector:
+    def __init__(self, replicas: Callable[[], Iterable[Ranks]]) -> None:
+        """`replicas`: groups of ranks that held the same when they were last compared."""
+        self._replicas = replicas
+        self._generation = -1
+        self._steps: OrderedDict[int, dict[int, Count]] = OrderedDict()
+        self._left_out: dict[int, Finding] = {}  # rank -> what it left out first
+        self._told: set[int] = set()
+
+    def take(self, event: object, state: State) -> tuple[AnomalyFound, ...]:
+        """One node's counts; what the steps that they complete show."""
+        if not isinstance(event, DigestsReported):
+            return ()
+        if event.generation != self._generation:
+            self._generation = event.generation
+            self._steps.clear()
+            self._left_out.clear()
+            self._told.clear()
+        touched: dict[int, None] = {}
+        for counts in event.counts:
+            worker = state.workers.get(counts.rank)
+            if worker is not None and worker.node == event.node:  # a node speaks for its own ranks
+                self._note(counts, touched)
+        for step in touched:
+            self._compare(step, state, event.at)
+        self._forget()
+        return self._news(event, state)
+
+    def left_out(self, ranks: Iterable[int]) -> Finding | None:
+        """What one of these left out in this generation, if anything: then its parameters are the program's doing."""
+        return next((self._left_out[rank] for rank in ranks if rank in self._left_out), None)
+
+    def _note(self, counts: RankCounts, touched: dict[int, None]) -> None:
+        left = MAX_STEPS
+        for first, number, optimizer, collectives in reversed(counts.runs):  # the newest, where they are too many
+            number, left = min(number, left), left - min(number, left)
+            for step in range(first, first + number):
+                self._steps.setdefault(step, {})[counts.rank] = (optimizer, collectives)
+                touched[step] = None
+
+    def _compare(self, step: int, state: State, at: float) -> None:
+        held = self._steps.get(step, {})
+        for ranks in self._replicas():
+            alive = [rank for rank in ranks if (worker := state.workers.get(rank)) is not None and worker.exit is None]
+            if len(alive) < 2 or not all(rank in held for rank in alive):
+                continue
+            group = ParallelGroup(name="replicas", desc="data-parallel replicas", kind="dp", ranks=ranks, complete=True)
+            finding = compare_counts({rank: held[rank] for rank in alive}, group, step, at)
+            if finding is not None:
+                for rank in finding.ranks:
+                    self._left_out.setdefault(rank, finding)
+
+    def _forget(self) -> None:
+        while len(self._steps) > MAX_STEPS:
+            self._steps.popitem(last=False)
+
+    def _news(self, event: DigestsReported, state: State) -> tuple[AnomalyFound, ...]:
+        """At most one at a time, and not while the brain is busy: it is told then."""
+        new = [rank for rank in self._left_out if rank not in self._told]
+        if not new or state.phase is not Phase.RUNNING or state.incident is not None:
+            return ()
+        finding = self._left_out[new[0]]
+        self._told |= set(finding.ranks)
+        return (AnomalyFound(at=event.at, generation=event.generation, verdict=verdict_of(finding, event.at)),)
+
+
+def verdict_of(finding: Finding, at: float) -> Verdict:
+    """The finding as a verdict."""
+    group = finding.group
+    return Verdict(
+        code=finding.code,
+        sentence=finding.sentence,
+        blame=Blame(CODES[finding.code].blame),
+        confidence=finding.confidence,
+        ranks=finding.ranks,
+        at=at,
+        group=group.title if group else "",
+        group_ranks=group.ranks if group else (),
+        evidence=finding.evidence,
+    )
