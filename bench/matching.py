@@ -13,6 +13,7 @@ import random
 import resource
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.loading import Base, load_base
@@ -66,6 +67,23 @@ def ordinary(size: int, *, colours: bool = False) -> bytes:
     return ("\n".join(made) + "\n").encode()[:size]
 
 
+def warned(size: int) -> bytes:
+    """Ordinary text in which every rank prints a warning that it copes with, once per kilobyte."""
+    lines = ordinary(size).split(b"\n")
+    for number in range(0, len(lines), 7):
+        lines[number] += b'\n%d: [n%04d] sysctl: setting key "net.core.somaxconn", ignoring: Read-only file system' % (
+            number % 8,
+            number % 64,
+        )
+    return b"\n".join(lines)[:size]
+
+
+def listed(size: int) -> bytes:
+    """A program that prints its own text first, as record runs do, and then its steps."""
+    source = b"".join(path.read_bytes() for path in sorted((Path(__file__).parent).glob("*.py")))
+    return (source + ordinary(16 * len(source)))[:size]
+
+
 def repeated(text: bytes, size: int) -> bytes:
     return (text * (size // len(text) + 1))[:size]
 
@@ -94,6 +112,8 @@ def inputs(size: int) -> dict[str, tuple[bytes, int]]:
         "ordinary training log": (ordinary(size), CHUNK_BYTES),
         "the same, coloured": (ordinary(size, colours=True), CHUNK_BYTES),
         "the same, chunks of 4 KiB": (ordinary(size), 4096),
+        "a warning in every kilobyte": (warned(min(size, 16 << 20)), CHUNK_BYTES),
+        "printed source, then steps": (listed(min(size, 16 << 20)), CHUNK_BYTES),
         "a fault on every line": (repeated(every_line, small), CHUNK_BYTES),
         "fault lines, randomly damaged": (damaged(every_line, 256 << 10, rng), CHUNK_BYTES),
         "nothing but tracebacks": (repeated(traceback, small), CHUNK_BYTES),

@@ -123,6 +123,25 @@ def test_a_program_never_asks_for_more_than_a_check_of_the_node(old):
     assert found is None or Action(found.action) not in acts
 
 
+def test_a_warning_that_repeats_is_taken_out_and_hides_nothing():
+    warning = "sysctl: setting key vm.swappiness, ignoring: Read-only file system"
+    log = "".join(f"{n % 8}: [n{n}] {warning}\n" for n in range(5000))
+    fault = "OSError: [Errno 28] No space left on device: '/ckpt/a'"
+    matcher = Matcher(BASE, now=NOW, engine=ENGINE)
+    matcher.feed("log", log.encode())
+    matcher.feed("log", f"{log}{fault}\n{log}".encode())
+    (found,) = matcher.finish()
+    assert (found.code, found.line) == ("ES-FS01", 10001)
+
+
+def test_what_a_number_decides_is_never_taken_out():
+    log = "".join("upload: attempt 2/5 failed: No space left on device\n" for _ in range(100))
+    matcher = Matcher(BASE, now=NOW, engine=ENGINE)
+    matcher.feed("log", log.encode())
+    matcher.feed("log", b"upload: attempt 5/5 failed: No space left on device\n")
+    assert [f.code for f in matcher.finish()] == ["ES-FS01"]
+
+
 def test_what_was_written_before_the_last_step_does_not_belong_to_the_end(tmp_path):
     log = tmp_path / "stderr.log"
     words = LastWords(log)

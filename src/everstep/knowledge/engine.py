@@ -217,6 +217,10 @@ class Engine:
             best = signature
         return best
 
+    def harmless_words(self, message: bytes) -> bytes:
+        """Of a line that matched nothing: the words that make it, and any other line that has them, harmless."""
+        return self._tone.repeated_words(message)
+
 
 def _spoken_by_drivers(signature: Signature) -> bool:
     """Whether its lines are the kernel's, a driver's or a daemon's, whose levels and words are not a program's."""

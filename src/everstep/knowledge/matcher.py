@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from everstep.knowledge.blocks import LINK_CAUSE, LINK_CONTEXT, AgentBlock, Traceback, Verdict
 from everstep.knowledge.causality.progress import Watch, marks
+from everstep.knowledge.causality.repeats import Repeats
 from everstep.knowledge.engine import MAX_LINE_BYTES, OVERLAP_BYTES, Engine
 from everstep.knowledge.findings import Finding, Fold, subject_of
 from everstep.knowledge.lines import Clock, Line, clean, rank_in
@@ -46,6 +47,8 @@ class _Stream:
     ignore_next: set[bytes] = field(default_factory=set)
     watches: dict[tuple[str, ...], Watch] = field(default_factory=dict)  # findings after which no training was seen
     at: int = 0  # where in the data at hand the line is that is read
+    repeats: Repeats = field(default_factory=Repeats)
+    data: bytes = b""  # the data at hand: a line without a stamp is dated by what stands before it
     sxid: str = ""  # switch and number of the last NVSwitch event
 
 
@@ -130,6 +133,7 @@ class Matcher:
 
     def _read(self, stream: _Stream, data: bytes, new: list[Finding]) -> None:
         """Complete lines, or one window of a line that goes on."""
+        data = stream.repeats.without(data)
         position = counted = stream.looked_to = 0
         while position < len(data):
             if self.lines_left is not None:
@@ -150,7 +154,7 @@ class Matcher:
             position = end + 1
         stream.line += data.count(b"\n", counted)
         unseen = data[max(stream.looked_to, len(data) - _LOOK_BACK_BYTES) :]
-        stream.before = (stream.before + unseen)[-_LOOK_BACK_BYTES:]
+        stream.before, stream.data = (stream.before + unseen)[-_LOOK_BACK_BYTES:], b""
         if stream.watches:
             self._look_for_progress(stream, data)
 
@@ -166,7 +170,7 @@ class Matcher:
         """Inside a block every line counts, also those that no signature knows."""
         end = data.find(b"\n", position)
         end = len(data) if end < 0 else end
-        stream.at = position
+        stream.at, stream.data = position, data
         stream.line += data.count(b"\n", counted, position)
         raw = data[position : min(end, position + MAX_LINE_BYTES)]
         part = self._clock.split(raw)
@@ -203,8 +207,9 @@ class Matcher:
             if not raw:
                 continue
             part = self._clock.split(raw)
-            self._keep_time(stream, part, data, begin)
+            stream.data = data
             if self._opens_block(stream, part, data[max(0, begin - _LINK_BYTES) : begin]):
+                self._when(stream, part)
                 continue
             self._match_and_report(stream, part, raw, new)
 
@@ -212,6 +217,10 @@ class Matcher:
         signature = self._engine.match(raw, part.message.lstrip(b" \t"), from_kernel=part.from_kernel)
         if signature is not None:
             self._report(stream, signature, part, raw, new)
+        elif not part.from_kernel and not stream.repeats.is_full:
+            words = self._engine.harmless_words(part.message)
+            if words:
+                stream.repeats.note(words)
 
     def _says_what_was_thrown(self, stream: _Stream, part: Line, new: list[Finding]) -> bool:
         """C++ names the type on one line and the reason on the next: the reason is the fault, if it is known."""
@@ -233,17 +242,14 @@ class Matcher:
         self._match_and_report(stream, line, line.message, new)
         stream.line = now
 
-    def _keep_time(self, stream: _Stream, part: Line, data: bytes, begin: int) -> None:
-        """A line without a time happened when the last stamp before it says. Each byte is looked at once at most."""
-        if self.arrived_at is not None:
-            return
-        if part.at is not None or part.uptime is not None:
-            self._when(stream, part)
-        else:
-            unseen = stream.before + data[max(stream.looked_to, begin - _LOOK_BACK_BYTES) : begin]
-            earlier = self._clock.last_stamp(unseen[-_LOOK_BACK_BYTES:])
-            if earlier is not None:
-                stream.last_at = earlier + (stream.offset_s or 0.0)
+    def _look_back(self, stream: _Stream) -> None:
+        """A line without a time happened when the last stamp before it says. Each byte is looked at once at most, and
+        only for lines that mean something."""
+        begin = stream.at
+        unseen = stream.before + stream.data[max(stream.looked_to, begin - _LOOK_BACK_BYTES) : begin]
+        earlier = self._clock.last_stamp(unseen[-_LOOK_BACK_BYTES:])
+        if earlier is not None:
+            stream.last_at = earlier + (stream.offset_s or 0.0)
         stream.looked_to, stream.before = begin, b""
 
     def _opens_block(self, stream: _Stream, part: Line, before: bytes) -> bool:
@@ -317,6 +323,8 @@ class Matcher:
             if stream.offset_s is None:
                 return None
             stream.last_at = part.uptime + stream.offset_s
+        elif stream.at >= stream.looked_to:
+            self._look_back(stream)
         return stream.last_at
 
     def _add(

@@ -6,6 +6,8 @@ and "connection refused, retrying (2/5)" is what it got over. Pure. Called by `e
 
 import re2
 
+from everstep.knowledge.causality.repeats import wording
+
 _SOURCE = (
     rb"^(?:\d{1,6}[:|>]?\s{1,12}|[+-]\s{0,8})?(?:"
     rb"raise\s+[\w.]+\s*\(|raise [\w.]+$|assert\s+[\w.(].*,\s*f?[\"']|return\s+[\w.]+\("
@@ -64,3 +66,10 @@ class Tone:
         if attempt is not None:
             return int(attempt[1]) < int(attempt[2])  # the last one that fails is the failure
         return self._coped.search(message) is not None
+
+    def repeated_words(self, message: bytes) -> bytes:
+        """The words by which every line that holds them is coped with; empty when a number decides."""
+        if self._attempt.search(message) is not None:
+            return b""
+        found = self._coped.search(message)
+        return wording(message, found.start(), found.end()) if found is not None else b""
