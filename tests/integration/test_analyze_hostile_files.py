@@ -5,9 +5,11 @@ Each must give a verdict and a reason per file, never a traceback, and never run
 
 import argparse
 import gzip
+import io
 import json
 import os
 import pickle
+import sys
 import time
 from pathlib import Path
 
@@ -232,10 +234,32 @@ def test_logs_alone_name_the_rank_without_a_timeout(tmp_path, capsys):
 def test_a_folder_that_is_none(tmp_path):
     parser = argparse.ArgumentParser()
     analyze.add_arguments(parser)
-    (tmp_path / "file").write_text("x")
-    for path in (tmp_path / "absent", tmp_path / "file"):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "absent", tmp_path / "pipe"):
         with pytest.raises(ConfigError, match="cannot be read as a directory"):
             analyze.run(parser.parse_args([str(path)]))
+
+
+def test_one_log_is_read_as_a_folder_with_one_file(tmp_path, capsys):
+    (tmp_path / "other").write_text("RuntimeError: CUDA error: an illegal memory access was encountered\n")
+    (tmp_path / "pasted").write_text("[rank0]: step 1 loss 2.0\n[rank0]: KeyError: 'x'\n")
+    found = run(tmp_path / "pasted", capsys)
+    assert [known["source"] for known in found["known"]] == ["pasted"]
+
+
+def test_standard_input_is_read_as_one_log(monkeypatch, capsys):
+    text = b"".join(
+        b"[rank%d]:[E1 ProcessGroupNCCL.cpp:1664] [PG 1 Rank %d] Exception detected by watchdog at work: 80, last "
+        b"enqueued NCCL work: 82, last completed NCCL work: 79.\n" % (rank, rank)
+        for rank in (0, 1, 3)
+    )
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    parser = argparse.ArgumentParser()
+    analyze.add_arguments(parser)
+    assert analyze.run(parser.parse_args(["-", "--json"])) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ranks"] == [2]
+    assert found["collect"]
 
 
 def test_an_empty_folder_says_so(tmp_path, capsys):

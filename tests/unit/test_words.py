@@ -35,6 +35,8 @@ STAYS = {
     "health/store.py: CREATE TABLE": "SQL",
     "health/store.py: DELETE FROM": "SQL",
     "knowledge/live.py: [rank3]: Traceback (most ": "a log of NCCL, as an example",
+    "analyzer/reading/tool_text.py: got stuck": "words of PyTorch's watchdog, which are looked for",
+    "analyzer/reading/tool_text.py: watchdog got stuck": "words of PyTorch's watchdog, which are looked for",
     "preflight/shown/html.py: ": "JavaScript",
     "controller/page.py: ": "JavaScript",
 }

@@ -8,16 +8,21 @@ from everstep.analyzer.codes import CODES
 from everstep.analyzer.hangs.combine import Diagnosis, diagnose
 from everstep.analyzer.numbers.series import Point, judge_numbers
 from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.known import Known
 from everstep.analyzer.observations.records import Case
+from everstep.analyzer.observations.words import ranks_text
 from everstep.analyzer.slowness.slow import judge_history
-from everstep.model.verdict import Blame, Evidence
+from everstep.model.verdict import Blame, Confidence, Evidence
 
 _NO_HANG = ("ES-H00", "ES-H15")
 
 
-def overall(case: Case, series: Mapping[str, Sequence[Point]]) -> Diagnosis:
-    """`series` is what each log told, oldest point first."""
+def overall(case: Case, series: Mapping[str, Sequence[Point]], known: Sequence[Known] = ()) -> Diagnosis:
+    """`series` is what each log told, oldest point first; `known` what the signatures found, the cause first."""
     hang = diagnose(case)
+    cause = next((each for each in known if each.is_cause), None)
+    if cause is not None and _explains(cause, hang):
+        return _by_signature(cause, known, hang)
     logged = [finding for name, points in sorted(series.items()) for finding in _of_log(name, points, case.at)]
     logged.sort(key=lambda finding: finding.code)  # N before S: numbers that are wrong are worse than slow ones
     if not logged:
@@ -37,6 +42,35 @@ def overall(case: Case, series: Mapping[str, Sequence[Point]]) -> Diagnosis:
         evidence=(*(evidence for finding in same for evidence in finding.evidence), *hang.verdict.evidence),
     )
     return msgspec.structs.replace(hang, verdict=verdict, group=first.group, findings=(*logged, *hang.findings))
+
+
+def _explains(cause: Known, hang: Diagnosis) -> bool:
+    """A fault that names itself explains why others wait, unless records prove another reason."""
+    found = hang.verdict
+    if found.code in _NO_HANG or found.confidence is Confidence.LOW:
+        return True
+    return cause.is_root and found.confidence is not Confidence.HIGH
+
+
+def _by_signature(cause: Known, known: Sequence[Known], hang: Diagnosis) -> Diagnosis:
+    who = f"{ranks_text(cause.ranks)}: " if cause.ranks else ""
+    told = tuple(
+        Evidence(at=hang.verdict.at, source="log", says=f"{k.source}:{k.line}: {k.code} {k.title}", detail=k.text)
+        for k in known
+    )
+    verdict = msgspec.structs.replace(
+        hang.verdict,
+        code=cause.code,
+        sentence=f'{who}{cause.title} ("{cause.text[:160].strip()}").',
+        blame=cause.blame,
+        confidence=Confidence.MEDIUM if cause.is_root else Confidence.LOW,
+        ranks=cause.ranks,
+        place=cause.place,
+        evidence=(*told, *hang.verdict.evidence),
+    )
+    others = hang.findings if hang.verdict.code not in _NO_HANG else ()
+    first = Finding(code=cause.code, sentence=verdict.sentence, confidence=verdict.confidence, ranks=cause.ranks)
+    return msgspec.structs.replace(hang, verdict=verdict, group=None, findings=(first, *others))
 
 
 def _of_log(name: str, points: Sequence[Point], at: float) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""`everstep analyze PATH`: what a directory of logs, py-spy dumps and flight records says about a hang, offline.
+"""`everstep analyze PATH|-`: what logs, py-spy dumps and flight records say about a hang or a fault, offline.
 
 Given a table or a profiler's trace of timed operations, what it says about slowness.
 
@@ -6,7 +6,11 @@ Prints the verdict first. Never fails because of what it finds there: what canno
 """
 
 import argparse
+import contextlib
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ import msgspec
 
 from everstep.analyzer.codes import CODES, name_of
 from everstep.analyzer.hangs.combine import Diagnosis
+from everstep.analyzer.observations.known import Known
 from everstep.analyzer.observations.words import fold, ranks_text
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.analyzer.slowness.shares import weigh
@@ -21,29 +26,31 @@ from everstep.errors import ConfigError
 from everstep.evidence.apart import read_apart
 from everstep.evidence.folder import Folder
 from everstep.evidence.tables import is_table, read_tables, traces_in
+from everstep.model.verdict import Confidence
+from everstep.report.parts.actions import ACTIONS
 from everstep.report.parts.ansi import printable
 from everstep.report.shares import render_shares, shares_object
 
 _MAX_LISTED = 20
+_MAX_INPUT_BYTES = 1 << 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "dir",
-        metavar="PATH",
-        type=Path,
-        help="directory with logs, py-spy dumps and flight records; or a table or profiler trace of operations",
-    )
+    what = "directory with logs, py-spy dumps and flight records; a log, table or profiler trace; - for standard input"
+    parser.add_argument("path", metavar="PATH", type=Path, help=what)
     parser.add_argument("--stages", type=int, default=0, help="pipeline stages, where a trace does not say them")
     parser.add_argument("--json", action="store_true", help="one object, for programs")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Raises ConfigError when PATH can be read neither as a directory nor as a trace."""
-    traces = _traces(given.dir)
-    if traces:
+    """Raises ConfigError when PATH can be read neither as a directory, nor as a log, nor as a trace."""
+    if str(given.path) == "-":
+        with _pasted() as directory:
+            found = read_apart(directory, time.time(), with_numbers=True)
+    elif traces := _traces(given.path):
         return _run_traces(traces, given)
-    found = read_apart(given.dir, time.time(), with_numbers=True)
+    else:
+        found = read_apart(given.path, time.time(), with_numbers=True)
     folder, diagnosis = found.folder, found.diagnosis
     if given.json:
         print(encode(to_object(diagnosis, folder)))
@@ -65,10 +72,31 @@ def _run_traces(traces: list[Path], given: argparse.Namespace) -> int:
     try:
         table = read_tables(traces, given.stages)
     except UnreadableError as error:
-        raise ConfigError(f"{given.dir}: cannot be read as a trace of operations: {error}") from error
+        raise ConfigError(f"{given.path}: cannot be read as a trace of operations: {error}") from error
     shares = weigh(table)
     print(encode(shares_object(shares, table)) if given.json else printable(render_shares(shares, table)))
     return 0
+
+
+@contextlib.contextmanager
+def _pasted() -> Iterator[Path]:
+    """Standard input as the only log of a directory."""
+    with tempfile.TemporaryDirectory(prefix="everstep-analyze-") as directory:
+        left = _MAX_INPUT_BYTES
+        with (Path(directory) / "stdin.log").open("wb") as file:
+            while left > 0 and (piece := sys.stdin.buffer.read(min(1 << 20, left))):
+                file.write(piece)
+                left -= len(piece)
+        yield Path(directory)
+
+
+def _known(code: str, folder: Folder) -> Known | None:
+    return next((known for known in folder.known if known.code == code), None)
+
+
+def _name(code: str, folder: Folder) -> str:
+    known = _known(code, folder)
+    return CODES[code].name if code in CODES else known.name if known is not None else ""
 
 
 def to_object(diagnosis: Diagnosis, folder: Folder) -> dict[str, Any]:
@@ -77,7 +105,7 @@ def to_object(diagnosis: Diagnosis, folder: Folder) -> dict[str, Any]:
     return {
         "verdict": verdict.sentence,
         "code": verdict.code,
-        "name": CODES[verdict.code].name,
+        "name": _name(verdict.code, folder),
         "ranks": list(verdict.ranks),
         "group": {"name": group.name, "desc": group.desc, "kind": group.kind, "ranks": list(group.ranks)}
         if group
@@ -93,6 +121,19 @@ def to_object(diagnosis: Diagnosis, folder: Folder) -> dict[str, Any]:
             {"code": f.code, "verdict": f.sentence, "ranks": list(f.ranks), "confidence": str(f.confidence)}
             for f in diagnosis.findings[1:]
         ],
+        "known": [
+            {
+                "code": k.code,
+                "title": k.title,
+                "blame": str(k.blame),
+                "source": k.source,
+                "line": k.line,
+                "text": k.text,
+            }
+            for k in folder.known
+        ],
+        "read": list(folder.read),
+        "collect": list(folder.collect),
         "notes": list(folder.notes),
         "unreadable": [{"file": u.file, "why": u.why, "rank": u.rank} for u in folder.unreadable],
     }
@@ -117,7 +158,8 @@ def _encodable(value: Any) -> Any:  # noqa: ANN401 - plain data of any shape
 def render(diagnosis: Diagnosis, folder: Folder) -> str:
     """For people: verdict, whom to isolate, evidence by source, what was not used, what to do."""
     verdict, group = diagnosis.verdict, diagnosis.group
-    lines = [f"{name_of(verdict.code)} ({verdict.confidence} confidence): {verdict.sentence}"]
+    title = f"{verdict.code} {_name(verdict.code, folder)}".strip()
+    lines = [f"{title} ({verdict.confidence} confidence): {verdict.sentence}"]
     if verdict.ranks:
         lines.append(f"  suspects  {', '.join(map(str, verdict.ranks[:_MAX_LISTED]))} (most suspect first)")
     if group:
@@ -129,10 +171,15 @@ def render(diagnosis: Diagnosis, folder: Folder) -> str:
     if len(diagnosis.findings) > 1:
         lines.append("also")
         lines += [f"  {name_of(f.code)}: {f.sentence}" for f in diagnosis.findings[1:_MAX_LISTED]]
+    lines += _lines_known(diagnosis, folder)
     lines += _left_out(folder)
-    code = CODES[verdict.code]
-    lines += ["do", f"  {code.you_do}", f"  to confirm: {code.confirm}"]
+    do, confirm = _advice(verdict.code, folder)
+    lines += ["do", f"  {do}", f"  to confirm: {confirm}"]
+    if folder.collect and verdict.confidence is not Confidence.HIGH:
+        lines += ["collect next", *(f"  {what}" for what in folder.collect)]
     lines.append(f"read {folder.num_files} files of {_ranks_seen(folder)}")
+    if folder.read:
+        lines.append(f"found {', '.join(folder.read)}")
     return printable("\n".join(lines))
 
 
@@ -147,6 +194,22 @@ def _evidence(diagnosis: Diagnosis) -> list[str]:
         if len(says) > _MAX_LISTED:
             lines.append(f"  {source:<14}... and {len(says) - _MAX_LISTED} more (--json has all)")
     return lines
+
+
+def _lines_known(diagnosis: Diagnosis, folder: Folder) -> list[str]:
+    """What the signatures know of the logs, where it is not the verdict itself."""
+    listed = [known for known in folder.known if known.code != diagnosis.verdict.code]
+    if not listed:
+        return []
+    return ["in the logs", *(f"  {k.source}:{k.line}: {k.code} {k.title} (blame {k.blame})" for k in listed)]
+
+
+def _advice(code: str, folder: Folder) -> tuple[str, str]:
+    """What to do, and how to confirm it."""
+    known = _known(code, folder)
+    if code in CODES or known is None:
+        return CODES[code].you_do, CODES[code].confirm
+    return ACTIONS.get(known.action, known.action), known.confirm
 
 
 def _left_out(folder: Folder) -> list[str]:

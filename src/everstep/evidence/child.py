@@ -16,6 +16,7 @@ import msgspec
 from everstep.analyzer.hangs.combine import diagnose
 from everstep.analyzer.overall import overall
 from everstep.errors import ConfigError
+from everstep.evidence import inventory
 from everstep.evidence.apart import LENGTH, Asked, Begun, Broken, Found, Line, Refused
 from everstep.evidence.folder import Folder, read_folder
 from everstep.evidence.watched import TooLongError, say, timed
@@ -61,7 +62,9 @@ def _found(asked: Asked, folder: Folder) -> Found:
     if asked.world_size is not None:
         case = msgspec.structs.replace(folder.case, world=tuple(range(asked.world_size)))
         folder = msgspec.structs.replace(folder, case=case)
-    diagnosis = overall(folder.case, folder.points) if asked.with_numbers else diagnose(folder.case)
+    case, points = folder.case, folder.points
+    diagnosis = overall(case, points, folder.known) if asked.with_numbers else diagnose(case)
+    folder = msgspec.structs.replace(folder, collect=inventory.collect(folder.case, diagnosis.verdict.ranks))
     return Found(diagnosis=diagnosis, folder=folder if asked.with_case else _light(folder))
 
 

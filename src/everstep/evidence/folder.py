@@ -15,11 +15,16 @@ from types import MappingProxyType
 import msgspec
 
 from everstep.analyzer.numbers.series import Point
+from everstep.analyzer.observations.claims import Claims, merge
+from everstep.analyzer.observations.known import Known
 from everstep.analyzer.observations.records import Case
 from everstep.analyzer.reading.pickled import UnreadableError
+from everstep.analyzer.reading.tool_text import ToolText
 from everstep.errors import ConfigError
+from everstep.evidence import inventory
 from everstep.evidence.assemble import RankFiles, assemble
 from everstep.evidence.decode import MAX_DUMP_BYTES, Part, decode
+from everstep.evidence.known import KnownLines
 from everstep.evidence.logs import facts_by_rank, read_lines
 from everstep.evidence.names import generation_in, numbered, rank_in
 from everstep.evidence.sniff import HEAD_BYTES, Kind, kind_of
@@ -44,17 +49,23 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[Unreadable, ...]
     num_files: int
     generation: int | None
+    known: tuple[Known, ...] = ()  # what the signatures found in the logs, the cause first
+    read: tuple[str, ...] = ()  # what kinds of evidence were there
+    collect: tuple[str, ...] = ()  # what would say more
 
 
 class _Reading:
     """One pass over a folder."""
 
-    def __init__(self, root: Path, watch: Watch, skip: Mapping[str, str]) -> None:
+    def __init__(self, root: Path, watch: Watch, skip: Mapping[str, str], now: float) -> None:
         self.root = root
         self.watch = watch
         self.skip = skip
         self.ranks: defaultdict[int | None, defaultdict[int, RankFiles]] = defaultdict(lambda: defaultdict(RankFiles))
         self.points: dict[str, list[Point]] = {}
+        self.claims: defaultdict[int | None, list[Claims]] = defaultdict(list)
+        self.known: defaultdict[int | None, KnownLines] = defaultdict(lambda: KnownLines(now))
+        self.num_logs = 0
         self.unreadable: list[Unreadable] = []
         self.newest = 0.0
         self.numbered: dict[str, int] = {}
@@ -113,6 +124,9 @@ class _Reading:
         raise UnreadableError("empty")
 
     def add_log(self, path: str, rank: int | None, lines: list[str]) -> None:
+        self.claims[generation_in(path)].append(ToolText(rank).read(lines))
+        self.known[generation_in(path)].add(path, rank, lines)
+        self.num_logs += 1
         for of_rank, facts in facts_by_rank(lines, rank).items():
             if facts.points:
                 self.points[path if of_rank is None else f"{path} rank {of_rank}"] = facts.points
@@ -150,13 +164,19 @@ def read_folder(
     """Raises ConfigError when `root` is not a directory that can be read; never because of what is in it. `skip`: files
     that are not to be read, and why. What is foreign is read by `apart`."""
     try:
-        paths = sorted(_walk(root))
+        if root.is_file():  # one pasted log
+            root, paths = root.resolve().parent, [root.resolve().name]
+        else:
+            paths = sorted(_walk(root))
     except OSError as error:
         raise ConfigError(f"{root}: cannot be read as a directory of evidence: {error.strerror or error}") from error
-    reading = _Reading(root, watch, skip)
+    reading = _Reading(root, watch, skip, now)
     reading.read_all(paths[:MAX_FILES], time.monotonic() + MAX_READ_S)
     generation, by_rank, notes = _choose_generation(reading.ranks)
     case, more = assemble(by_rank, reading.newest or now, watch)
+    unlabelled = reading.claims[None] if generation is not None else []
+    case = msgspec.structs.replace(case, claims=merge([*reading.claims[generation], *unlabelled]))
+    known = reading.known[generation].found()
     return Folder(
         case=case,
         points=reading.points,
@@ -164,6 +184,8 @@ def read_folder(
         unreadable=tuple(reading.unreadable),
         num_files=len(paths),
         generation=generation,
+        known=known,
+        read=inventory.read(case, known, reading.num_logs),
     )
 
 

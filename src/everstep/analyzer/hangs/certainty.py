@@ -119,7 +119,7 @@ def _all_communicate(
 ) -> bool:
     """The records say that a rank never entered what others wait in, and its stack that it waits for others itself (in
     a send or receive, which gloo does not record): two that wait for each other. No thread of it does anything else."""
-    if finding.code not in ("ES-H02", "ES-H05") or set(world) - set(by_rank):
+    if finding.code not in ("ES-H02", "ES-H05") or {*world, *finding.ranks} - set(by_rank):
         return False
     if any(doing.get(rank) is not Activity.COLLECTIVE for rank in world):
         return False

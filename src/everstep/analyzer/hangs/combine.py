@@ -12,7 +12,7 @@ import msgspec
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.flights.localise import localise
 from everstep.analyzer.flights.moving import LATELY_S, SPREAD_S, is_moving
-from everstep.analyzer.hangs import certainty, describe, fallbacks, openers
+from everstep.analyzer.hangs import certainty, claimed, describe, fallbacks, openers
 from everstep.analyzer.observations.clusters import Activity, Clusters, cluster, main_thread, place_of
 from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.groups import shared_by
@@ -146,12 +146,16 @@ def _findings(bench: Bench) -> list[Finding]:
     stacked = fallbacks.stacks(bench.case.at, bench.clusters, bench.doing)
     if weaker and stacked and not set(weaker[0].ranks) & set(stacked[0].ranks):
         stacked = []  # the records name somebody; stacks alone do not overrule them
+    said = claimed.findings(bench.case.claims, bench.case.at)
+    sure = [finding for finding in said if finding.confidence is Confidence.HIGH]
     rest = [
+        *(finding for finding in said if finding not in sure and finding.ranks),
         *fallbacks.timeouts(bench.case.at, bench.by_rank, bench.positions.world),
         *fallbacks.loads(bench.case.at, bench.by_rank),
         *fallbacks.steps(bench.case.at, bench.by_rank),
+        *(finding for finding in said if not finding.ranks),
     ]
-    listed = [*proven, *others, *weaker, *_still(bench, found), *stacked, *stalled, *rest]
+    listed = [*proven, *others, *sure, *weaker, *_still(bench, found), *stacked, *stalled, *rest]
     return listed or [fallbacks.nothing(bench.case.at, bench.by_rank, bench.positions)]
 
 

@@ -9,6 +9,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from everstep.analyzer.observations.claims import Claims
+
 Sizes: TypeAlias = tuple[tuple[int, ...], ...]
 
 
@@ -211,6 +213,8 @@ class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence about one generation. Ranks that are known to exist and have no evidence are in `world` only."""
+
+    claims: Claims = Claims()  # what libraries and tools said in logs
 
     at: float
     ranks: tuple[RankEvidence, ...]

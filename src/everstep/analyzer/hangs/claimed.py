@@ -1,0 +1,229 @@
+"""Findings from what libraries and tools said in text, for the case that their records themselves are not there. Pure.
+
+Who differs is a suspect, whichever way: a minority that went on to another operation is as odd as one that is behind.
+Where all say the same, nobody is named.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+
+import msgspec
+
+from everstep.analyzer.observations.claims import Call, Claims, Kind, Named, Work
+from everstep.analyzer.observations.finding import Finding
+from everstep.analyzer.observations.words import ranks_text, verb
+from everstep.model.verdict import Confidence, Evidence
+
+_MAX_LISTED = 8
+_CODES = {
+    Kind.MISSING: "ES-H02",
+    Kind.BEHIND: "ES-H02",
+    Kind.MISMATCH: "ES-H03",
+    Kind.SILENT: "ES-H12",
+    Kind.STUCK: "ES-H12",
+}
+_ORDER = (Kind.MISMATCH, Kind.MISSING, Kind.SILENT, Kind.BEHIND, Kind.STUCK)
+
+
+def findings(claims: Claims, at: float) -> list[Finding]:
+    """Strongest first."""
+    return [
+        *_mismatches(claims.calls, at, "fingerprint"),
+        *_by_tool(claims, at),
+        *_traced(claims.last_calls, at),
+        *_watchdogs(claims, at),
+    ]
+
+
+def _mismatches(calls: Sequence[Call], at: float, source: str) -> list[Finding]:
+    """Different calls at the same place."""
+    by_place: defaultdict[tuple[str, int | None], dict[int, Call]] = defaultdict(dict)
+    for call in calls:
+        by_place[call.group, call.seq][call.rank] = call
+    for (_, seq), told in sorted(by_place.items(), key=lambda item: -len(item[1])):
+        for code, form in (
+            ("ES-H03", {r: c.op for r, c in told.items()}),
+            ("ES-H04", {r: c.form for r, c in told.items()}),
+        ):
+            odd, usual = _minority(form)
+            if not odd:
+                continue
+            place = f" #{seq}" if seq else ""
+            what = _said(told[odd[0]], code)
+            others = f"; the others called {_said(told[usual[0]], code)}" if usual else f"; so: {_listed(told, code)}"
+            is_draw = not usual
+            sentence = f"{ranks_text(odd)} called {what}{place}{others}."
+            if is_draw:
+                sentence = (
+                    f"{ranks_text(odd)} disagree{place}, and no majority says who is wrong: {_listed(told, code)}."
+                )
+            return [
+                Finding(
+                    code=code,
+                    sentence=sentence,
+                    confidence=Confidence.LOW if is_draw else Confidence.HIGH,
+                    ranks=odd,
+                    waiting=usual,
+                    evidence=tuple(
+                        Evidence(at=at, source=source, says=f"called {call.op} {call.form}".strip(), rank=rank)
+                        for rank, call in sorted(told.items())[:_MAX_LISTED]
+                    ),
+                )
+            ]
+    return []
+
+
+def _said(call: Call, code: str) -> str:
+    return call.op if code == "ES-H03" else f"{call.op} of {call.form}"
+
+
+def _listed(told: Mapping[int, Call], code: str) -> str:
+    return ", ".join(f"rank {rank} {_said(call, code)}" for rank, call in sorted(told.items())[:_MAX_LISTED])
+
+
+def _minority(values: Mapping[int, Hashable]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ranks that differ, and those that do as most. In a draw all of them, and nobody; nothing where all agree."""
+    counts = Counter(values.values()).most_common()
+    if len(counts) < 2:
+        return (), ()
+    if counts[0][1] == counts[1][1]:
+        return tuple(sorted(values)), ()
+    usual = counts[0][0]
+    odd = tuple(sorted(rank for rank, value in values.items() if value != usual))
+    return odd, tuple(sorted(rank for rank, value in values.items() if value == usual))
+
+
+def _by_tool(claims: Claims, at: float) -> list[Finding]:
+    found = []
+    world = claims.world
+    for kind in _ORDER:
+        told = [named for named in claims.named if named.kind is kind]
+        ranks = tuple(sorted({rank for named in told for rank in named.ranks}))
+        if not ranks or (len(world) > 2 and 2 * len(ranks) > len(world)):
+            continue  # most ranks cannot be the odd ones
+        sentence = f"{ranks_text(ranks)} {told[0].says} ({told[0].source})."
+        sure = kind in (Kind.MISMATCH, Kind.MISSING) and told[0].source == "torchfrtrace"
+        found.append(
+            Finding(
+                code=_CODES[kind],
+                sentence=sentence,
+                confidence=Confidence.HIGH if sure else Confidence.LOW if kind is Kind.STUCK else Confidence.MEDIUM,
+                ranks=ranks,
+                waiting=tuple(rank for rank in world if rank not in ranks),
+                evidence=_evidence(told, at),
+            )
+        )
+    return found
+
+
+def _evidence(told: Sequence[Named], at: float) -> tuple[Evidence, ...]:
+    return tuple(
+        Evidence(at=at, source=named.source, says=named.says, rank=named.ranks[0] if len(named.ranks) == 1 else None)
+        for named in told[:_MAX_LISTED]
+    )
+
+
+def _traced(calls: Sequence[Call], at: float) -> list[Finding]:
+    """The newest call of each rank in NCCL's trace: who stands at another number, or calls something else there."""
+    by_group: defaultdict[str, dict[int, Call]] = defaultdict(dict)
+    for call in calls:
+        by_group[call.group][call.rank] = call
+    for told in by_group.values():
+        odd, usual = _minority({rank: call.seq for rank, call in told.items()})
+        if odd and usual and len(told) > 2:
+            numbers = ", ".join(sorted({f"#{told[rank].seq}" for rank in odd}))
+            there = told[usual[0]]
+            return [
+                _differs(odd, usual, f"ended at {numbers} in NCCL's trace, the others at {there.op} #{there.seq}", at)
+            ]
+        same_place = _mismatches(tuple(told.values()), at, "NCCL trace")
+        if same_place and same_place[0].waiting:  # a log may be cut off: no proof
+            return [msgspec.structs.replace(same_place[0], confidence=Confidence.MEDIUM)]
+    return []
+
+
+def _differs(odd: tuple[int, ...], usual: tuple[int, ...], says: str, at: float) -> Finding:
+    return Finding(
+        code="ES-H12",
+        sentence=f"{ranks_text(odd)} {says}.",
+        confidence=Confidence.MEDIUM if len(odd) == 1 else Confidence.LOW,
+        ranks=odd,
+        waiting=usual,
+        evidence=(Evidence(at=at, source="log", says=says, rank=odd[0] if len(odd) == 1 else None),),
+    )
+
+
+def _watchdogs(claims: Claims, at: float) -> list[Finding]:
+    """What the watchdogs of the ranks say of the group in which most of them timed out."""
+    by_group: defaultdict[str, dict[int, Work]] = defaultdict(dict)
+    for work in claims.works:
+        by_group[work.group].setdefault(work.rank, work)
+    if not by_group:
+        return []
+    told = max(by_group.values(), key=len)
+    reported = {work.rank for work in claims.works}
+    for says, values in (
+        ("timed out in another operation than the others", {r: (w.seq, w.op) for r, w in told.items() if w.op}),
+        ("timed out at another place than the others", {r: w.seq for r, w in told.items() if w.seq is not None}),
+        (
+            "had enqueued another number of operations",
+            {r: w.enqueued for r, w in told.items() if w.enqueued is not None},
+        ),
+        (
+            "had completed another number of operations",
+            {r: w.completed for r, w in told.items() if w.completed is not None},
+        ),
+    ):
+        odd, usual = _minority(values)
+        if odd and usual:
+            return [_differs(odd, usual, f"{says}: {_places(odd, told)}, others {_places(usual[:1], told)}", at)]
+    silent = tuple(rank for rank in claims.world if rank not in reported)
+    if silent and 2 * len(silent) <= len(reported):
+        first = next(iter(told.values()))
+        says = f"did not report a timeout; {len(reported)} ranks did, in {_place(first)}"
+        return [_differs(silent, tuple(sorted(reported)), says, at)]
+    odd = _behind(told)
+    if odd:
+        rest = tuple(sorted(set(told) - set(odd)))
+        return [
+            _differs(
+                odd,
+                rest,
+                f"{verb(odd, 'was', 'were')} behind: {_places(odd, told)}, others {_places(rest[:1], told)}",
+                at,
+            )
+        ]
+    return [_same(told, at)] if len(told) > 1 else []
+
+
+def _behind(told: Mapping[int, Work]) -> tuple[int, ...]:
+    """In a draw, those whose last operation is the older one."""
+    known = {rank: work.enqueued for rank, work in told.items() if work.enqueued is not None}
+    known = known or {rank: work.seq for rank, work in told.items() if work.seq is not None}
+    if len(set(known.values())) < 2:
+        return ()
+    least = min(known.values())
+    return tuple(sorted(rank for rank, value in known.items() if value == least))
+
+
+def _same(told: Mapping[int, Work], at: float) -> Finding:
+    first = next(iter(told.values()))
+    return Finding(
+        code="ES-H11",
+        sentence=f"{len(told)} ranks timed out in {_place(first)}, and none says anything else than the others: who is "
+        "missing from it, or whether the network or a device stands, their logs do not tell.",
+        confidence=Confidence.LOW,
+        waiting=tuple(sorted(told)),
+        evidence=(Evidence(at=at, source="log", says=f"all timed out in {_place(first)}"),),
+    )
+
+
+def _places(ranks: Sequence[int], told: Mapping[int, Work]) -> str:
+    return ", ".join(dict.fromkeys(_place(told[rank]) for rank in ranks[:_MAX_LISTED]))
+
+
+def _place(work: Work) -> str:
+    seq = f" #{work.seq}" if work.seq is not None else ""
+    numbers = (("enqueued", work.enqueued), ("completed", work.completed))
+    status = ", ".join(f"{word} #{number}" for word, number in numbers if number is not None)
+    return f"{work.op or 'an operation'}{seq}{f' ({status})' if status else ''}"

@@ -1,0 +1,85 @@
+"""What libraries and tools said of ranks in text: NCCL's watchdog, its RAS, collective fingerprints, torchfrtrace.
+
+A flight record is seen; a claim is read, out of whatever somebody pasted. Made by `reading.tool_text`, judged by
+`hangs.claimed`.
+"""
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Kind(enum.StrEnum):
+    MISSING = "missing"  # did not join an operation, or a barrier
+    BEHIND = "behind"  # has launched less than the others
+    MISMATCH = "mismatch"  # called something else
+    SILENT = "silent"  # does not answer, or is dead
+    STUCK = "stuck"  # its own watching thread stands still
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What the watchdog of one rank said of one group."""
+
+    rank: int
+    group: str = ""
+    op: str = ""
+    seq: int | None = None  # that did not complete
+    enqueued: int | None = None
+    completed: int | None = None
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's call, as a library compared or traced it."""
+
+    rank: int
+    group: str = ""
+    seq: int | None = None
+    op: str = ""
+    form: str = ""  # shape and type, in the library's words
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks that a tool names."""
+
+    source: str
+    kind: Kind
+    ranks: tuple[int, ...]
+    says: str
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
+    works: tuple[Work, ...] = ()
+    calls: tuple[Call, ...] = ()
+    last_calls: tuple[Call, ...] = ()  # the newest call of each rank and communicator in a trace
+    named: tuple[Named, ...] = ()
+    world_size: int | None = None  # as the text says
+    speakers: tuple[int, ...] = ()  # ranks that wrote anything
+
+    @property
+    def world(self) -> tuple[int, ...]:
+        """All ranks as far as the text shows them: a gap in the numbering of those that speak is a rank that is
+        silent."""
+        known = {work.rank for work in self.works} | set(self.speakers)
+        known |= {call.rank for call in (*self.calls, *self.last_calls)}
+        size = self.world_size
+        if size is None:
+            size = max(known, default=-1) + 1
+            if len(known) < 3 or len(known) < 0.75 * size:
+                return tuple(sorted(known))
+        return tuple(sorted({*known, *range(min(size, MAX_WORLD))}))
+
+
+MAX_WORLD = 200_000
+
+
+def merge(all_claims: Sequence[Claims]) -> Claims:
+    """Those of all logs of a job together."""
+    return Claims(
+        works=tuple(work for claims in all_claims for work in claims.works),
+        calls=tuple(call for claims in all_claims for call in claims.calls),
+        last_calls=tuple(call for claims in all_claims for call in claims.last_calls),
+        named=tuple(dict.fromkeys(named for claims in all_claims for named in claims.named)),
+        world_size=max((c.world_size for c in all_claims if c.world_size is not None), default=None),
+        speakers=tuple(sorted({rank for claims in all_claims for rank in claims.speakers})),
+    )

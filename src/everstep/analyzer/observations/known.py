@@ -1,0 +1,23 @@
+"""What the signatures found in logs, as plain values: this room does not know the knowledge base."""
+
+import msgspec
+
+from everstep.model.verdict import Blame
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """One recognised line."""
+
+    code: str
+    name: str  # the class of the fault
+    title: str
+    blame: Blame
+    action: str
+    confirm: str
+    text: str
+    source: str
+    line: int
+    ranks: tuple[int, ...] = ()
+    place: str = ""
+    is_root: bool = True  # names a cause by itself; otherwise only where nothing stronger does
+    is_cause: bool = False  # the one that the others follow from

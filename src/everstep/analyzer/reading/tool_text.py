@@ -1,0 +1,147 @@
+"""Claims out of log text: NCCL's watchdog in its several wordings, collective fingerprints, monitored barriers, NCCL's
+COLL trace and RAS report, the output of torchfrtrace. Pure and linear; knows no file.
+
+Each line is asked by a word that it must contain before any pattern is tried.
+"""
+
+import re
+from collections.abc import Iterable
+
+from everstep.analyzer.observations.claims import Call, Claims, Kind, Named, Work
+from everstep.analyzer.reading.log_lines import MAX_LINE, read_rank
+from everstep.analyzer.reading.ras_text import RasText
+from everstep.analyzer.reading.trace_text import CollTrace, FlightText
+
+MAX_CLAIMS = 20_000
+
+_CAUGHT = re.compile(r"collective operation timeout: Work\w{1,20}\(SeqNum=(\d{1,12}), OpType=(\w{1,40})", re.I)
+_RANK_BEFORE = re.compile(r"\[(?:PG (?:ID )?(\w{1,20})(?: PG GUID (\S{1,60}))? )?Rank (\d{1,7})\]", re.I)
+_STATUS = re.compile(
+    r"(?:at (?:NCCL )?work(?: sequence id)?: (\d{1,12}).{0,40}?)?"
+    r"last enqueued (?:NCCL )?work: (-?\d{1,12}), last completed (?:NCCL )?work: (-?\d{1,12})",
+    re.I,
+)
+_STUCK = re.compile(r"watchdog got stuck for \d{1,9} seconds|Heartbeat monitor timed out", re.I)
+_FINGERPRINT = re.compile(r"Rank (\d{1,7}) is running (?:inconsistent )?collective: CollectiveFingerPrint\(", re.I)
+_SEQUENCE = re.compile(r"SequenceNumber=(\d{1,12})")
+_OP = re.compile(r"OpType=(\w{1,40})")
+_SHAPE = re.compile(r"TensorShape=\[([^\]]{0,200})\]")
+_DTYPE = re.compile(r"TensorDtypes=(\w{0,40})")
+_BARRIER = re.compile(r"Ranks? ([\d, ]{1,400}) failed to pass monitoredBarrier", re.I)
+_AROUND = re.compile(r"collective calls at and around rank (\d{1,7})", re.I)
+_WORLD = re.compile(r"\bworld[_ ]size[=: ]{1,3}(\d{1,6})\b", re.I)
+_ALL_JOINED = re.compile(r"\b(\d{1,6})/(\d{1,6}) (?:ranks|clients|workers) joined", re.I)
+
+
+class ToolText:
+    """Feed it the lines of one log in order."""
+
+    def __init__(self, rank: int | None = None) -> None:
+        self._rank = rank  # of the file, if its name says so
+        self._works: dict[tuple[int, str, int | None], Work] = {}
+        self._calls: dict[Call, None] = {}
+        self._named: dict[Named, None] = {}
+        self._speakers: set[int] = set()
+        self._world_size: int | None = None
+        self._ras = RasText()
+        self._flight = FlightText()
+        self._trace = CollTrace()
+
+    def read(self, lines: Iterable[str]) -> Claims:
+        for line in lines:
+            self._line(line[:MAX_LINE])
+        named = (*self._named, *self._ras.named(), *self._flight.named())
+        sizes = [size for size in (self._world_size, self._ras.num_ranks) if size is not None]
+        return Claims(
+            works=tuple(self._works.values()),
+            calls=tuple(self._calls),
+            last_calls=self._trace.last_calls(),
+            named=named,
+            world_size=max(sizes, default=None),
+            speakers=tuple(sorted(self._speakers)),
+        )
+
+    def _line(self, line: str) -> None:
+        spoken = read_rank(line)
+        if spoken is not None:
+            self._speakers.add(spoken)
+        rank = self._rank if spoken is None else spoken
+        if len(self._works) + len(self._calls) + len(self._named) < MAX_CLAIMS:
+            if "ork" in line:
+                self._watchdog(line, rank)
+            if "CollectiveFingerPrint" in line:
+                self._fingerprint(line)
+            if "monitoredBarrier" in line or "around rank" in line or "got stuck" in line or "eartbeat" in line:
+                self._pointed(line, rank)
+        if "orld" in line and (found := _WORLD.search(line)):
+            self._world_size = max(self._world_size or 0, int(found[1]))
+        self._ras.line(line)
+        self._flight.line(line)
+        self._trace.line(line)
+
+    def _watchdog(self, line: str, rank: int | None) -> None:
+        caught, status = _CAUGHT.search(line), _STATUS.search(line)
+        if caught is None and status is None:
+            return
+        group, who = "", rank
+        for found in _RANK_BEFORE.finditer(line[:400]):
+            who = int(found[3])
+            group = _group(found[1], found[2]) or group
+        if who is None:
+            return
+        if caught is not None:
+            self._note(Work(rank=who, group=group, op=caught[2].lower(), seq=int(caught[1])))
+        if status is not None:
+            seq = int(status[1]) if status[1] else None
+            self._note(Work(rank=who, group=group, seq=seq, enqueued=int(status[2]), completed=int(status[3])))
+
+    def _note(self, work: Work) -> None:
+        """Several lines tell of one: each gives what the others leave out."""
+        for key, known in list(self._works.items())[-64:]:
+            same_group = not work.group or not known.group or work.group == known.group
+            same_seq = work.seq is None or known.seq is None or work.seq == known.seq
+            if known.rank == work.rank and same_group and same_seq:
+                self._works[key] = Work(
+                    rank=work.rank,
+                    group=known.group or work.group,
+                    op=known.op or work.op,
+                    seq=known.seq if known.seq is not None else work.seq,
+                    enqueued=known.enqueued if known.enqueued is not None else work.enqueued,
+                    completed=known.completed if known.completed is not None else work.completed,
+                )
+                return
+        self._works[work.rank, work.group, work.seq] = work
+
+    def _fingerprint(self, line: str) -> None:
+        starts = list(_FINGERPRINT.finditer(line))
+        for found, following in zip(starts, [*(s.start() for s in starts[1:]), len(line)], strict=True):
+            text = line[found.end() : following]
+            op, seq, shape, dtype = (_first(p, text) for p in (_OP, _SEQUENCE, _SHAPE, _DTYPE))
+            form = " ".join(part for part in (f"[{shape}]" if shape else "", dtype) if part)
+            self._calls[Call(rank=int(found[1]), seq=int(seq) if seq else None, op=op.lower(), form=form)] = None
+
+    def _pointed(self, line: str, rank: int | None) -> None:
+        if found := _BARRIER.search(line):
+            ranks = tuple(int(part) for part in re.findall(r"\d{1,7}", found[1]))
+            self._named[_named("monitored barrier", Kind.MISSING, ranks, "did not reach the monitored barrier")] = None
+        if found := _AROUND.search(line):
+            says = "called something else than the others, says NCCL"
+            self._named[_named("NCCL", Kind.MISMATCH, (int(found[1]),), says)] = None
+        if rank is not None and _STUCK.search(line):
+            says = "the thread that watches its collectives stood still: a CUDA or NCCL call did not return"
+            self._named[_named("watchdog", Kind.STUCK, (rank,), says)] = None
+
+
+def _group(number: str | None, guid: str | None) -> str:
+    if guid:
+        return guid
+    return f"PG {number}" if number else ""
+
+
+def _first(pattern: "re.Pattern[str]", text: str) -> str:
+    found = pattern.search(text)
+    return found[1] if found else ""
+
+
+def _named(source: str, kind: Kind, ranks: tuple[int, ...], says: str) -> Named:
+    return Named(source=source, kind=kind, ranks=ranks, says=says)

@@ -1,0 +1,52 @@
+"""What a folder held, what of it was understood, and what to collect next so that more can be said. Pure."""
+
+from everstep.analyzer.observations.claims import Claims
+from everstep.analyzer.observations.known import Known
+from everstep.analyzer.observations.records import Case
+from everstep.analyzer.observations.words import ranks_text
+
+
+def read(case: Case, known: tuple[Known, ...], num_logs: int) -> tuple[str, ...]:
+    """One line per kind of evidence that was there."""
+    claims = case.claims
+    rows = (
+        ("flight records", [e.rank for e in case.ranks if e.flight is not None]),
+        ("Python stacks", [e.rank for e in case.ranks if e.processes]),
+        ("process states", [e.rank for e in case.ranks if e.states]),
+        ("watchdog lines", [work.rank for work in claims.works]),
+        ("collective fingerprints", [call.rank for call in claims.calls]),
+        ("NCCL COLL trace", [call.rank for call in claims.last_calls]),
+    )
+    found = [f"{what} of {ranks_text(sorted(set(ranks)))}" for what, ranks in rows if ranks]
+    found += [f"a report of {source}" for source in dict.fromkeys(named.source for named in claims.named)]
+    found += [f"{num_logs} log{'s' if num_logs > 1 else ''}"] if num_logs else []
+    found += [f"{len(known)} known fault lines"] if known else []
+    return tuple(found)
+
+
+def collect(case: Case, suspects: tuple[int, ...]) -> tuple[str, ...]:
+    """What would say more, most useful first."""
+    world = sorted({*case.world, *case.claims.world})
+    stacked = {e.rank for e in case.ranks if e.processes}
+    recorded = {e.rank for e in case.ranks if e.flight is not None}
+    wanted = [rank for rank in suspects if rank not in stacked]
+    rows = []
+    if wanted or not stacked:
+        who = ranks_text(wanted) if wanted else "every rank"
+        rows.append(f"stacks of {who}: py-spy dump --pid PID > stack-rank-N.txt, while it still stands")
+    missing = [rank for rank in world if rank not in recorded]
+    if not recorded or missing:
+        who = "all ranks" if not recorded else ranks_text(missing)
+        rows.append(
+            f"flight records of {who}: TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 before the next run"
+        )
+    silent = sorted(set(world) - _heard(case.claims) - {e.rank for e in case.ranks})
+    if silent:
+        rows.append(f"the logs of {ranks_text(silent)}, of which nothing is here")
+    if not recorded and not stacked:
+        rows.append("the kernel logs of the nodes (dmesg -T), and `ncclras -v` where NCCL is 2.24 or newer")
+    return tuple(rows)
+
+
+def _heard(claims: Claims) -> set[int]:
+    return {*claims.speakers, *(work.rank for work in claims.works)}

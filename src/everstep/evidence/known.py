@@ -1,0 +1,65 @@
+"""Asks the signatures about the logs of a folder, all logs together: root before cascade."""
+
+from functools import lru_cache
+
+from everstep.analyzer.observations.known import Known
+from everstep.knowledge.findings import Finding
+from everstep.knowledge.loading import Base, load_base
+from everstep.knowledge.matcher import Matcher
+from everstep.knowledge.ranking import choose_verdict, rank_findings
+from everstep.knowledge.signature import Role, Severity
+
+MAX_KNOWN = 12
+
+
+@lru_cache(maxsize=1)
+def _base() -> Base:
+    return load_base()
+
+
+class KnownLines:
+    """Feed it logs, ask once at the end."""
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+        self._matcher: Matcher | None = None
+
+    def add(self, path: str, rank: int | None, lines: list[str]) -> None:
+        if self._matcher is None:
+            self._matcher = Matcher(_base(), now=self._now)
+        self._matcher.feed(path, ("\n".join(lines) + "\n").encode("utf-8", "replace"))
+        self._matcher.close(path)
+
+    def found(self) -> tuple[Known, ...]:
+        """The cause first, if there is one; nothing that is only information."""
+        if self._matcher is None:
+            return ()
+        ordered = rank_findings(self._matcher.finish())
+        cause = choose_verdict(ordered).finding
+        by_code = {f.code: f for f in reversed(ordered) if _says_something(f)}
+        told = [f for f in ordered if by_code.get(f.code) is f and (cause is None or f.code != cause.code)]
+        first = [_known(cause, is_cause=True)] if cause is not None else []
+        return (*first, *(_known(finding) for finding in told[:MAX_KNOWN]))
+
+
+def _says_something(finding: Finding) -> bool:
+    return finding.severity is not Severity.INFO and finding.role is not Role.RECOVERY
+
+
+def _known(finding: Finding, *, is_cause: bool = False) -> Known:
+    signature = _base().find(finding.code)
+    return Known(
+        code=finding.code,
+        name=finding.klass,
+        title=finding.title,
+        blame=finding.blame,
+        action=str(finding.action),
+        confirm=signature.confirm if signature is not None else "",
+        text=finding.text[:300],
+        source=finding.source,
+        line=finding.line,
+        ranks=finding.ranks[:64],
+        place=finding.place,
+        is_root=finding.role is Role.ROOT,
+        is_cause=is_cause,
+    )

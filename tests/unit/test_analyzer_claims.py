@@ -1,0 +1,201 @@
+"""Hang logs as people paste them: watchdogs, fingerprints, barriers, traces and RAS reports name the odd rank."""
+
+import pytest
+
+from everstep.analyzer.hangs.combine import diagnose
+from everstep.analyzer.observations.claims import merge
+from everstep.analyzer.observations.records import Case
+from everstep.analyzer.reading.tool_text import ToolText
+from everstep.model.verdict import Confidence
+
+NAME = "ProcessGroupNCCL.cpp"
+
+
+def caught(rank: int, seq: int = 77, op: str = "ALLREDUCE") -> str:
+    return (
+        f"[rank{rank}]:[E621 05:06:30.930 {NAME}:632] [Rank {rank}] Watchdog caught collective operation timeout: "
+        f"WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600065 milliseconds"
+    )
+
+
+def status(rank: int, seq: int = 77, enqueued: int = 79, completed: int = 76, *, group: str = "PG 1") -> str:
+    return (
+        f"[rank{rank}]:[E621 05:06:31.002 {NAME}:1785] [{group} Rank {rank}] Exception (either an error or timeout) "
+        f"detected by watchdog at work: {seq}, last enqueued NCCL work: {enqueued}, last completed NCCL "
+        f"work: {completed}."
+    )
+
+
+def newer(rank: int, seq: int = 77, enqueued: int = 79, completed: int = 76) -> str:
+    return (
+        f"[rank{rank}]:[E621 05:06:31.002 {NAME}:2268] [PG ID 0 PG GUID 0(default_pg) Rank {rank}]  failure detected "
+        f"by watchdog at work sequence id: {seq} PG status: last enqueued work: {enqueued}, last completed work: "
+        f"{completed}"
+    )
+
+
+def fingerprint(rank: int, op: str, other: int, other_op: str, *, shape: str = "20, 10", other_shape: str = "") -> str:
+    def call(name: str, size: str) -> str:
+        return f"CollectiveFingerPrint(SequenceNumber=21, OpType={name}, TensorShape=[{size}], TensorDtypes=Float, ...)"
+
+    return (
+        f"[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. Rank {rank} is "
+        f"running collective: {call(op, shape)}, but Rank {other} is running collective: "
+        f"{call(other_op, other_shape or shape)}."
+    )
+
+
+def traced(rank: int, op: str, count: str, *, size: int = 64) -> list[str]:
+    head = f"n{rank // 4}:{900 + rank}"
+
+    def call(name: str, number: str, elements: int) -> str:
+        words = f"sendbuff 0x7f recvbuff 0x7f count {elements} datatype 7 op 0 root 0 comm 0x55a{rank} [nranks=4]"
+        return f"{head}:{900 + rank} [{rank}] NCCL INFO {name}: opCount {number} {words} stream 0x1"
+
+    init = f"ncclCommInitRank comm 0x55a{rank} rank {rank} nranks 4 cudaDev {rank} nvmlDev {rank} busId 1000"
+    return [
+        f"{head}:{950 + rank} [{rank}] NCCL INFO {init} commId 0xbeef - Init COMPLETE",
+        call("AllReduce", "1", 8),
+        call(op, count, size),
+    ]
+
+
+RAS = """Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      2          4            1          8        8
+"""
+FR = """Not all ranks joining collective, sequence number: 40
+internal record id: 39
+group info: 0:default_pg
+collective: nccl:all_reduce
+missing ranks: {5}
+input sizes: [[3, 4]]
+world size: 8
+expected ranks: {0, 1, 2, 3, 4, 5, 6, 7}
+collective state: scheduled
+"""
+
+CASES = {
+    "silent in the numbering": ([caught(r) for r in (0, 1, 3)], (2,)),
+    "silent, by the status line only": ([status(r) for r in (0, 1, 2, 4)], (3,)),
+    "silent, newer wording": ([newer(r) for r in (0, 2, 3)], (1,)),
+    "silent last rank, size is told": (["world_size=4", *(status(r) for r in (0, 1, 2))], (3,)),
+    "behind": ([*(status(r) for r in (0, 1, 2)), status(3, 70, 70, 69)], (3,)),
+    "a minority that went on": ([*(caught(r) for r in (0, 1, 2)), caught(3, 79)], (3,)),
+    "a minority in another operation": ([*(caught(r) for r in (0, 1, 3)), caught(2, 77, "ALLGATHER")], (2,)),
+    "enqueued less": ([*(status(r) for r in (0, 1, 2)), status(3, 77, 77, 76)], (3,)),
+    "completed more": ([*(newer(r) for r in (0, 1, 3)), newer(2, 77, 79, 77)], (2,)),
+    "two of two, one behind": ([status(0), status(1, 70, 70, 69)], (1,)),
+    "all the same": ([f(r) for r in range(4) for f in (caught, status)], ()),
+    "a small group beside": (
+        [*(status(r) for r in range(4)), status(0, 5, 5, 4, group="PG 3"), *(status(r) for r in (4, 6, 7))],
+        (5,),
+    ),
+    "fingerprint, other operation": (
+        [fingerprint(0, "ALLREDUCE", 2, "BROADCAST"), fingerprint(1, "ALLREDUCE", 2, "BROADCAST")],
+        (2,),
+    ),
+    "fingerprint, other shape": (
+        [fingerprint(r, "ALLREDUCE", 3, "ALLREDUCE", other_shape="20, 9") for r in (0, 1, 2)],
+        (3,),
+    ),
+    "fingerprint of two": ([fingerprint(0, "ALLREDUCE", 1, "BROADCAST")], (0, 1)),
+    "monitored barrier": (
+        ["RuntimeError: [Rank 0]: Ranks 1, 6 failed to pass monitoredBarrier in 30000 ms", "world_size: 8"],
+        (1, 6),
+    ),
+    "NCCL says around": (
+        ["n0:1:2 [0] init.cc:1247 NCCL WARN Mismatched collective detected, see collective calls at and around rank 3"],
+        (3,),
+    ),
+    "torchfrtrace, missing": (FR.splitlines(), (5,)),
+    "torchfrtrace, culprit": (
+        [
+            "Collective sequence number: 16 has errors",
+            "collective: nccl:all_gather",
+            "error msg: Culprit rank 2; Error type: COLLECTIVE_TYPE_MISMATCH, Expected: all_gather, all_reduce came",
+        ],
+        (2,),
+    ),
+    "RAS, dead": (
+        [
+            *RAS.splitlines(),
+            "#0-0 (d9e1b0a6a4f8d2c1) INCOMPLETE",
+            "  Missing communicator data from 1 rank",
+            "  The missing rank:",
+            "  Rank 3 -- GPU 3 managed by process 411 on node n0",
+        ],
+        (3,),
+    ),
+    "RAS, behind": (
+        [
+            *RAS.splitlines(),
+            "#0-0 (d9e1b0a6a4f8d2c1) MISMATCH",
+            "  Communicator ranks have different AllReduce operation counts",
+            "  7 ranks have launched up to operation 6650",
+            "  Rank 6 has launched up to operation 6649 -- GPU 2 managed by process 417 on node n1",
+        ],
+        (6,),
+    ),
+    "RAS, went on": (
+        [
+            "#0-0 (d9e1b0a6a4f8d2c1) MISMATCH",
+            "  Communicator ranks have different Broadcast operation counts",
+            "  7 ranks have not launched any operations",
+            "  Rank 6 has launched up to operation 1 -- GPU 2 managed by process 417 on node n1",
+        ],
+        (6,),
+    ),
+    "COLL trace, behind": ([line for r in range(4) for line in traced(r, "AllReduce", "f7" if r != 1 else "f6")], (1,)),
+    "COLL trace, another call": (
+        [line for r in range(4) for line in traced(r, "AllReduce" if r != 2 else "AllGather", "f7")],
+        (2,),
+    ),
+    "COLL trace, another size": (
+        [line for r in range(4) for line in traced(r, "AllReduce", "f7", size=64 if r else 65)],
+        (0,),
+    ),
+    "COLL trace, all the same": ([line for r in range(4) for line in traced(r, "AllReduce", "f7")], ()),
+    "healthy": (["step 3 loss 2.1", "[rank0]: saved", "NCCL INFO Connected all rings", "world_size=8"], ()),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_who_is_odd_is_named_and_nobody_else(case):
+    lines, expected = CASES[case]
+    claims = merge([ToolText().read(lines)])
+    verdict = diagnose(Case(at=100.0, ranks=(), world=(), claims=claims)).verdict
+    assert verdict.ranks == expected
+    assert verdict.sentence
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_lines_of_schedulers_and_stamps_around_change_nothing(case):
+    lines, expected = CASES[case]
+    if case.startswith("RAS"):
+        around = ["slurmstepd: error: *** STEP 12.0 ON n0 CANCELLED ***", *lines, "", "pod/train-0 Terminated"]
+    else:
+        around = [text for line in lines for text in ("", f"train-0 | {line}", "I0621 kubelet: pod is running")]
+    claims = merge([ToolText().read(around)])
+    assert diagnose(Case(at=100.0, ranks=(), world=(), claims=claims)).verdict.ranks == expected
+
+
+def test_one_file_per_rank_says_the_same_as_one_for_all():
+    lines, expected = CASES["behind"]
+    claims = merge([ToolText(rank).read([line.partition("]:")[2]]) for rank, line in enumerate(lines)])
+    assert diagnose(Case(at=100.0, ranks=(), world=(), claims=claims)).verdict.ranks == expected
+
+
+def test_only_a_fingerprint_or_a_record_makes_it_sure():
+    for case, (lines, _) in CASES.items():
+        verdict = diagnose(Case(at=100.0, ranks=(), world=(), claims=ToolText().read(lines))).verdict
+        if not case.startswith(("fingerprint, ", "torchfrtrace")):
+            assert verdict.confidence is not Confidence.HIGH, case
+
+
+def test_garbage_is_read_in_bounded_time():
+    text = ["[Rank 1] " * 400, "Rank 1 is running collective: CollectiveFingerPrint(" * 80, "opCount NCCL INFO " * 200]
+    assert ToolText().read(text * 200).works == ()
