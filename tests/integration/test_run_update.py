@@ -143,6 +143,8 @@ def test_a_change_waits_for_the_next_kill_and_outlives_the_controller(launcher: 
     assert job.generation == 0  # nobody was in a hurry
     os.kill(job.run.rank_pid(0), signal.SIGKILL)
     job.until_said("third warm --more", 1)
+    assert "warm" not in (job.run.run_dir / "journal.jsonl").read_text(), "the journal has names, not values"
+    assert "SETTING" in (job.run.run_dir / "journal.jsonl").read_text()
     assert [event.version for event in job.run.events(UpdateRequested)] == ["v1", "v2"]
     job.stop()
 

@@ -110,3 +110,91 @@ def test_a_dangling_id_is_not_taken_again(home: Path, tmp_path: Path) -> None:
 
 def test_no_controller_without_a_lock() -> None:
     assert started("r1").controller_pid() is None
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o002])
+def test_a_run_directory_is_for_its_user_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        assert mode_of(make_run_dir("r1").path) == 0o700
+        empty = tmp_path / "empty"
+        empty.mkdir()
+        assert mode_of(make_run_dir("r2", str(empty)).path) == 0o700
+        again = started("r3", str(tmp_path / "again"))
+        again.path.chmod(0o755)
+        assert mode_of(make_run_dir("r3", str(again.path)).path) == 0o700
+    finally:
+        os.umask(before)
+
+
+def test_a_directory_with_other_things_stays_open_to_its_readers_and_ours_in_it_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir(mode=0o755)
+    (tmp_path / "project").chmod(0o755)
+    (tmp_path / "project" / "train.py").touch()
+    run_dir = make_run_dir("r1", str(tmp_path / "project"))
+    assert mode_of(run_dir.path) == 0o755
+    assert all(mode_of(run_dir.path / name) == 0o700 for name in ("logs", "code", "errors", "evidence", "nodes"))
+
+
+def test_a_directory_in_which_everybody_may_write_is_refused_unless_it_is_empty(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (shared / "something").touch()
+    with pytest.raises(ConfigError, match="every user may write"):
+        make_run_dir("r1", str(shared))
+    (shared / "something").unlink()
+    assert mode_of(make_run_dir("r1", str(shared)).path) == 0o700
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "launcher.log",
+        "controller.log",
+        "journal.lock",
+        "spec.json.new",
+        "token",
+        "journal.jsonl.new",
+        "progress.json.new",
+    ],
+)
+def test_a_planted_link_is_removed_and_not_written_through(tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(victim)
+    made = make_run_dir("r1", str(tmp_path / "run"))
+    assert not (made.path / name).exists()
+    assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["logs", "code", "nodes", "errors", "evidence"])
+def test_a_linked_folder_in_a_run_directory_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="is a link"):
+        make_run_dir("r1", str(tmp_path / "run"))
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes files of other users")
+def test_what_belongs_to_somebody_else_is_refused(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 65534, 65534)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    os.chown(tmp_path / "link", 65534, 65534, follow_symlinks=False)
+    planted = started("r3", str(tmp_path / "planted"))
+    (planted.path / "spec.json").touch()
+    os.chown(planted.path / "spec.json", 65534, 65534)
+    for place in (theirs, tmp_path / "link", planted.path):
+        with pytest.raises(ConfigError, match="belongs to"):
+            make_run_dir("r1", str(place))
+    assert list(theirs.iterdir()) == []

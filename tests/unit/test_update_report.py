@@ -138,6 +138,20 @@ def test_what_is_asked_for_is_made_of_what_came_before():
     assert (running.args, running.env) == (("--lr", "1"), {"A": "1", "B": "2"})
 
 
+def test_values_that_are_kept_apart_take_the_place_of_earlier_ones_and_the_other_way_round():
+    made = cluster()
+    update(made, "v1")
+    at = made.clock.now
+    made.feed(events.UpdateRequested(at=at, version="v2", env={"A": "1", "C": "3"}, is_urgent=True))
+    made.feed(events.UpdateRequested(at=at, version="v3", variables={"A": "v3", "B": "v3"}, is_urgent=True))
+    made.feed(events.UpdateRequested(at=at, version="v4", variables={"B": "v4"}, is_urgent=True))
+    running = made.state.formation.version
+    assert (running.id, running.env, running.variables) == ("v4", {"C": "3"}, {"A": "v3", "B": "v4"})
+    made.feed(events.UpdateRequested(at=at, version="v5", env={"B": "5"}, is_urgent=True))
+    running = made.state.formation.version
+    assert (running.env, running.variables) == ({"B": "5", "C": "3"}, {"A": "v3"})
+
+
 def test_back_to_the_start_is_back_to_its_copy():
     spec = RunSpec(program="train.py", cwd="/j", nproc_per_node=2, code_copy="/run/code/0", code_root="/j")
     made = Cluster(spec)

@@ -82,7 +82,7 @@ class Node:
         self._copies = copies
         self._ailments = Ailments()
         self._examiner = Examiner(node, home, reaper=reaper, warden=warden, ailments=self._ailments, report=report)
-        self._trials = Trials(node, home.run_dir / "nodes" / node, home.base_env, reaper, report)
+        self._trials = Trials(node, home.run_dir, home.base_env, reaper, report)
         self._spec: RunSpec | None = None
         self._twins = Twins(reaper, warden.tell_session, self._report_twins, self._keep_ahead)
         self._frames = self._listen()

@@ -125,9 +125,6 @@ def _set_up_logging(path: Path) -> None:
     root.setLevel(logging.INFO)
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # strangers write its lines: they are counted instead
     with contextlib.suppress(OSError):
-        with contextlib.suppress(FileNotFoundError):
-            if path.is_symlink():
-                path.unlink()  # somebody's; what it leads to is not ours to write
         to_file = RotatingFileHandler(path, maxBytes=MAX_LOG_BYTES, backupCount=1)
         to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         root.addHandler(to_file)

@@ -29,6 +29,7 @@ from everstep.errors import JournalError
 from everstep.goodput.figures import Goodput, goodput_of
 from everstep.journal.history import history_of
 from everstep.journal.pages import Pages
+from everstep.journal.variables import save_values
 from everstep.model.events import (
     DrillRequested,
     Event,
@@ -306,7 +307,15 @@ class Api:
         self._num_updates += 1
         try:
             version = f"v{len(self._controller.ledger.fold.view.updates) + self._num_updates}"
-            event = UpdateRequested(at=time.time(), version=version, **msgspec.structs.asdict(body))
+            asked = msgspec.structs.asdict(body)
+            values = asked.pop("env")
+            try:
+                if values:
+                    save_values(self._controller.ledger.journal.path.parent, version, values)
+            except OSError as error:
+                return _error(503, f"the values of its variables cannot be kept: {error}")
+            variables = dict.fromkeys(values, version)
+            event = UpdateRequested(at=time.time(), version=version, variables=variables, **asked)
             return await self._take(event, {"version": version})
         finally:
             self._num_updates -= 1

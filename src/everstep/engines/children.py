@@ -102,7 +102,7 @@ class Children:
     ) -> Child:
         """Output into `log`; without one, stdout and stderr are the launcher's stderr. Raises OSError."""
         with contextlib.ExitStack() as stack:
-            out = 2 if log is None else stack.enter_context(log.open("ab")).fileno()
+            out = 2 if log is None else stack.enter_context(open(log, "ab", opener=_private)).fileno()
             process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -233,3 +233,8 @@ def _scan_for_children() -> list[int]:
                 if int(stat.rpartition(")")[2].split()[1]) == me:
                     found.append(int(entry.name))
     return found
+
+
+def _private(path: str, flags: int) -> int:
+    """For this user alone, and never through a link."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

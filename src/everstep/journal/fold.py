@@ -263,6 +263,7 @@ def _update_requested(view: RunView, record: Record, event: events.UpdateRequest
         root=event.root,
         args=event.args,
         env=event.env,
+        variables=event.variables,
         is_urgent=event.is_urgent,
         by=event.by,
         why=event.why,

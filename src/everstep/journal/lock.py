@@ -22,7 +22,7 @@ def acquire(path: Path) -> int:
     """Lock `path`, write our process id into it, return the descriptor: close it to unlock. Raises
     RunLockedError."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise JournalError(f"cannot open the lock {path}: {error.strerror}") from error
     deadline = time.monotonic() + _PATIENCE_S

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from everstep.errors import ConfigError, JournalError
 from everstep.journal import lock
+from everstep.journal.private import make_private
 
 LATEST = "latest"
 JOURNAL_NAME = "journal.jsonl"
@@ -87,12 +88,13 @@ def new_run_id() -> str:
 
 
 def make_run_dir(run: str, run_dir: str | None = None) -> RunDir:
-    """The directory of a new or reopened run, made if it is not there. Raises ConfigError, JournalError."""
+    """The directory of a new or reopened run, made if it is not there, and this user's alone. Raises ConfigError,
+    JournalError."""
     if not _ID.fullmatch(run) or run == LATEST:
         raise ConfigError(f"run id {run!r}: letters, digits, '.', '_' and '-', at most 100, and not {LATEST!r}")
     path = Path(run_dir).expanduser().absolute() if run_dir else home() / "runs" / run
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_private(path, is_run=(path / JOURNAL_NAME).exists())
     except OSError as error:
         raise JournalError(
             f"cannot make the run directory {path}: {error.strerror}. Choose another with --run-dir or EVERSTEP_HOME."

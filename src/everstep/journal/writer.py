@@ -115,7 +115,7 @@ class Journal:
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise _write_error(path, error) from error
 
@@ -123,7 +123,8 @@ def _open(path: Path) -> int:
 def _write_new(path: Path, line: bytes) -> None:
     draft = path.with_name(path.name + ".new")
     try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        draft.unlink(missing_ok=True)
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             _write_all(fd, line, 0)
             os.fsync(fd)

@@ -67,6 +67,7 @@ def launch(given: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _logging(path: Path) -> Iterator[None]:
     """What only somebody who looks for a fault of ours wants to know; never on the terminal."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     root, handler = logging.getLogger(), logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.raiseExceptions = False  # a full disk must not turn log lines into tracebacks

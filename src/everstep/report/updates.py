@@ -41,7 +41,8 @@ def version_title(version: Version) -> str:
     """ "v1 (git 3f2c1a9, urgent, by anna)"."""
     words = [version.source] if version.source else []
     words += ["arguments"] if version.args is not None else []
-    words += [f"environment {', '.join(version.env)}"] if version.env else []
+    names = [*version.env, *version.variables]
+    words += [f"environment {', '.join(names)}"] if names else []
     words += ["urgent"] if version.is_urgent else []
     words += [f"by {version.by}"] if version.by else []
     return printable(f"{version.id} ({', '.join(words)})" if words else version.id)
@@ -101,6 +102,8 @@ def render_update(view: RunView, update: UpdateView, style: Style = PLAIN) -> st
         lines += field("args", " ".join(update.version.args) or "none")
     for name, value in update.version.env.items():
         lines += field("env", f"{name}={value}")
+    for name, kept_by in update.version.variables.items():
+        lines += field("env", f"{name}, its value in variables/{kept_by}.json of the run directory")
     for staged in update.history:
         lines += field("then", f"{clock(staged.at)}  {staged.stage}: {printable(staged.why)}   (seq {staged.seq})")
     if update.generation is not None:

@@ -134,7 +134,7 @@ def _memory() -> Iterator[int]:
 @contextlib.contextmanager
 def _open_log(path: Path) -> Iterator[int]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         yield fd
     finally:

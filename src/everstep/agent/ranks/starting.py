@@ -31,6 +31,7 @@ from everstep.agent.streams.pump import Pump
 from everstep.agent.versions import placing
 from everstep.core.state.policy import Policy
 from everstep.errors import EverstepError
+from everstep.journal.variables import values_of
 from everstep.model.actions import StartWorkers
 from everstep.model.events import WorkersFailedToStart, WorkersStarted
 from everstep.model.facts import Started
@@ -92,7 +93,10 @@ class Starter:
         why = self.why_cold(action.version)
         if why:
             return Prepared(why=dict.fromkeys(range(action.num_ranks), why))
-        placed = placing.place(self._spec, action.version, self._home.base_env)
+        try:
+            placed = placing.place(self._spec, action.version, self._base_env(action.version))
+        except OSError as error:  # `start` meets it again, and reports it
+            return Prepared(why=dict.fromkeys(range(action.num_ranks), str(error)))
         local_ranks = range(action.num_ranks)
         woken = await asyncio.gather(
             *(self._twins.wake(each, placed, self._environment(action, each, placed)) for each in local_ranks)
@@ -132,7 +136,8 @@ class Starter:
     def start(self, action: StartWorkers, local_rank: int, group: Group, prepared: "Prepared") -> Started:
         """Make one rank's process and give it its assignment. Raises EverstepError, OSError."""
         rank = action.first_rank + local_rank
-        placed = placing.place(self._spec, _that_is_there(action.version), self._home.base_env)
+        version = _that_is_there(action.version)
+        placed = placing.place(self._spec, version, self._base_env(version))
         paths = self._paths(action, rank, local_rank)
         spawned_at = time.time()
         self._board.reset(local_rank, rank=rank, generation=action.generation, spawned_at=spawned_at)
@@ -177,7 +182,7 @@ class Starter:
             return
         folder.mkdir(parents=True, exist_ok=True)
         stdout, stderr = folder / f"spare-{local_rank}.stdout.log", folder / f"spare-{local_rank}.stderr.log"
-        out, err = (os.open(path, _SPARE_FLAGS, 0o644) for path in (stdout, stderr))
+        out, err = (os.open(path, _SPARE_FLAGS, 0o600) for path in (stdout, stderr))
         fds = (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), out, err)
         try:
             command = self._command(placed, local_rank)
@@ -212,6 +217,10 @@ class Starter:
 
     def _cwd(self) -> str:
         return self._spec.cwd or os.getcwd()  # noqa: PTH109
+
+    def _base_env(self, version: Version | None) -> Mapping[str, str]:
+        """Raises OSError when the values of its variables cannot be read."""
+        return {**self._home.base_env, **values_of(self._home.run_dir, version)}
 
     def _environment(self, action: StartWorkers, local_rank: int, placed: placing.Placed) -> dict[str, str]:
         rank = action.first_rank + local_rank

@@ -105,7 +105,7 @@ def kept_streams(spec: RunSpec, local_rank: int) -> int:
 
 
 def _open_one(terminal: int, path: os.PathLike[str], pump: Pump, *, is_live: bool) -> int:
-    target = os.open(path, _FILE_FLAGS, 0o644)
+    target = os.open(path, _FILE_FLAGS, 0o600)
     if terminal < 0 or not is_live:
         return target
     try:

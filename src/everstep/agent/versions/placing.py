@@ -25,7 +25,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def place(spec: RunSpec, version: Version | None, env: Mapping[str, str]) -> Placed:
-    """What a rank runs. `env`: what all ranks of this node share."""
+    """What a rank runs. `env`: what all ranks of this node share, with the values of the version's variables."""
     if version is None:
         return Placed(program=spec.program, args=spec.args, env=dict(env))
     given = {**env, **version.env, "EVERSTEP_VERSION": version.id}
@@ -51,5 +51,6 @@ def moved(path: str, version: Version) -> str:
 
 def why_fresh(version: Version | None) -> str:
     """Why ranks of this version cannot be forked from a process that runs already; empty if they can."""
-    late = [name for name in (version or FIRST).env if name.startswith(_READ_AT_START)]
+    changed = version or FIRST
+    late = [name for name in (*changed.env, *changed.variables) if name.startswith(_READ_AT_START)]
     return f"{late[0]} is read when a process begins, and {(version or FIRST).id} changes it" if late else ""

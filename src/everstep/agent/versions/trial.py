@@ -14,6 +14,7 @@ from pathlib import Path
 from everstep.agent.processes import reaping
 from everstep.agent.processes.reaping import Ended, Reaper
 from everstep.agent.versions.placing import Placed, place
+from everstep.journal.variables import values_of
 from everstep.model.actions import ValidateUpdate
 from everstep.model.events import UpdateValidated
 from everstep.model.spec import Launch, RunSpec
@@ -30,10 +31,16 @@ class Trials:
     """One at a time per version; asked again, it answers again."""
 
     def __init__(
-        self, node: str, folder: Path, env: Mapping[str, str], reaper: Reaper, report: Callable[[UpdateValidated], None]
+        self,
+        node: str,
+        run_dir: Path,
+        env: Mapping[str, str],
+        reaper: Reaper,
+        report: Callable[[UpdateValidated], None],
     ) -> None:
         self._node = node
-        self._folder = folder
+        self._run_dir = run_dir
+        self._folder = run_dir / "nodes" / node
         self._env = env
         self._reaper = reaper
         self._report = report
@@ -65,7 +72,7 @@ class Trials:
         self._report(answer)
 
     async def _ask(self, action: ValidateUpdate, spec: RunSpec) -> tuple[bool, str]:
-        placed = place(spec, action.version, self._env)
+        placed = place(spec, action.version, {**self._env, **values_of(self._run_dir, action.version)})
         if spec.launch is Launch.COMMAND:
             return True, "a command is not run by our interpreter: nothing was looked at"
         is_ours = placed.env.get("PYTHON_EXEC", sys.executable) == sys.executable

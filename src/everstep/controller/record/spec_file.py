@@ -49,11 +49,12 @@ def load_spec(run_dir: Path) -> SpecFile:
         raise ConfigError(f"{path} is not a run's specification: {error}") from error
 
 
-def save_json(path: Path, value: msgspec.Struct, mode: int = 0o644) -> None:
+def save_json(path: Path, value: msgspec.Struct, mode: int = 0o600) -> None:
     """Whole or not at all. Raises JournalError."""
     draft = path.with_name(path.name + ".new")
     try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        draft.unlink(missing_ok=True)
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         with os.fdopen(fd, "wb") as file:
             file.write(_encoded(value))
         draft.replace(path)

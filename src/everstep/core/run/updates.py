@@ -177,7 +177,8 @@ def _made_of(turn: Turn, event: UpdateRequested) -> Version:
         code=event.code or base.code,
         root=event.root if event.code else base.root,
         args=base.args if event.args is None else event.args,
-        env={**base.env, **event.env},
+        env={name: value for name, value in {**base.env, **event.env}.items() if name not in event.variables},
+        variables={name: kept for name, kept in base.variables.items() if name not in event.env} | event.variables,
         is_urgent=event.is_urgent,
         by=event.by,
         why=event.why,
@@ -191,7 +192,7 @@ def _why_not(turn: Turn, event: UpdateRequested) -> str:
         return "the run is ending"
     if event.code and turn.spec.launch is Launch.COMMAND:
         return "the program is not run by our interpreter (--no-python): only arguments and environment can be changed"
-    if not event.code and event.args is None and not event.env:
+    if not event.code and event.args is None and not event.env and not event.variables:
         return "nothing is changed: neither code, nor arguments, nor environment"
     return ""
 

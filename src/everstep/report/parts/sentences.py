@@ -115,6 +115,7 @@ def _changed(event: events.UpdateRequested) -> str:
     words = [event.source] if event.source else []
     words += [f"arguments {' '.join(event.args) or 'none'}"] if event.args is not None else []
     words += [f"{name}={value}" for name, value in event.env.items()]
+    words += [f"{name}=..." for name in event.variables]
     return ", ".join([*words, *(["urgent"] if event.is_urgent else []), *([event.why] if event.why else [])])
 
 
