@@ -223,6 +223,27 @@ def test_much_output_is_shown_completely(tmp_path, screen):
     assert screen.streams[1].count(b"\n") == 50_000
 
 
+def test_a_rank_that_writes_faster_than_it_is_shown_leaves_room_for_the_others(tmp_path):
+    """Memory as well: no more than some chunks of it are held, however far behind the terminal is."""
+    chunk, shown, largest = b"x" * (256 << 10), {0: 0}, [0]
+
+    class Slow(Screen):
+        def write(self, stream, data):
+            largest[0] = max(largest[0], len(data))
+            shown[0] += 1
+            if shown[0] < 200:
+                write(tmp_path, 0, chunk)
+
+    following = tail(tmp_path, Slow())
+    write(tmp_path, 1, "")
+    write(tmp_path, 0, chunk * 2)
+    following.poll()
+    assert shown[0] < 100
+    assert largest[0] <= 8 * len(chunk)
+    following.drain()
+    assert shown[0] >= 200
+
+
 def test_lines_of_teed_streams_that_a_filter_names_are_duplicated(tmp_path, screen):
     write(tmp_path, 0, "an apple\na pear\n")
     write(tmp_path, 1, "one more apple\n")

@@ -21,6 +21,7 @@ from everstep.model.spec import STDERR, STDOUT
 
 _CHUNK_BYTES = 256 << 10
 _MAX_LOOKS = 4
+_MAX_CHUNKS = 64
 _FOLDER = "folder"  # the key of all folders
 _BOTH = (STDOUT, STDERR)
 
@@ -161,7 +162,7 @@ class OutputTail:
         for key in changed:
             turns[key] -= 1
             self._show_next(key, lines[key], 1 if turns[key] else len(lines[key]))
-        self._copy(is_much)
+        self._copy(is_much, _MAX_CHUNKS)
         return changed
 
     def _show_next(self, key: object, lines: deque[bytes], number: int) -> None:
@@ -177,13 +178,19 @@ class OutputTail:
             file.grew_at = time.monotonic()
         return data
 
-    def _copy(self, keys: Iterable[object]) -> None:
-        """All that is there of each."""
-        for key in keys:
-            while data := self._take(key):
-                self._show(self._files[key], data)
-                if len(data) < _CHUNK_BYTES:
-                    break
+    def _copy(self, keys: Iterable[object], most: int | None = None) -> None:
+        """All that is there of each, or `most` chunks: one that is written faster than the terminal takes it must leave
+        room for the others, and for everstep's own lines. The rest comes with the next look."""
+        left = dict.fromkeys(keys, most)
+        while left:
+            for key, chunks in list(left.items()):
+                data = self._take(key)
+                if data:
+                    self._show(self._files[key], data)
+                if len(data) < _CHUNK_BYTES or chunks == 1:
+                    del left[key]
+                elif chunks is not None:
+                    left[key] = chunks - 1
 
     def _show(self, file: _File, data: bytes) -> None:
         if file.teed is None:
