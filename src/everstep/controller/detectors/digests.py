@@ -22,6 +22,9 @@ from everstep.model.events import AnomalyFound, DigestsReported
 from everstep.model.facts import RankDigest
 from everstep.model.verdict import Blame, Evidence, Verdict
 
+MAX_GROUPS = 4096
+"""Groups of replicas that are declared in one generation."""
+
 MAX_STEPS = 4
 """Digests of so many steps are kept. Ranks are never apart by more than one; a frame may be lost."""
 
@@ -70,6 +73,8 @@ class DigestDetector:
             if not digest.values:
                 continue
             declared = (digest.replicas, digest.stride)
+            if not self._is_of_job(declared, state):
+                continue
             held = self._steps.setdefault(digest.step, {}).setdefault(declared, {})
             if digest.rank in held and held[digest.rank].values != digest.values:
                 self._begin_anew(digest.step, declared)
@@ -80,6 +85,13 @@ class DigestDetector:
                     found.append(self._anomaly(finding, event.at, is_declared=bool(self._ranks(declared))))
         self._forget()
         return tuple(found[:1])
+
+    def _is_of_job(self, declared: Declared, state: State) -> bool:
+        """A rank that makes up ranks or ever new groups must not grow what is remembered here."""
+        if declared in self._groups:
+            return True
+        world = len(state.workers)
+        return len(self._groups) < MAX_GROUPS and all(0 <= rank < world for rank in declared[0])
 
     def equal_at(self, step: int) -> Set[int]:
         """Ranks of which it is known that they hold the same as their replicas after this step; none where a digest was
