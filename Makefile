@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 DOCS   := $(VENV)/.installed-docs
 
 .PHONY: install demo test soak search lint types imports pytest pytest-pure pytest-real bench clean
-.PHONY: help format test-quick one docs
+.PHONY: lowest help format test-quick one docs
 
 install: $(STAMP)  ## create .venv with the package and its development tools
 
@@ -52,6 +52,17 @@ one: install  ## run one test: make one T=tests/unit/test_codes.py
 
 # Beside each other: the tests with processes mostly wait, so two of them share the cores, and those that only
 # compute get what is left.
+LOWEST := build/lowest
+LOWEST_TESTS := tests/unit/test_persist_form.py tests/unit/test_journal.py tests/unit/test_knowledge_matching.py \
+	tests/integration/test_link_hostile.py tests/integration/test_controller_strangers.py tests/integration/test_run_verbs.py
+
+lowest: install  ## the tests that meet other libraries, with the lowest versions that pyproject.toml allows
+	rm -rf $(LOWEST)
+	$(BIN)/python -c 'import re, tomllib; \
+	  print(*(re.sub(">=", "==", d) for d in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]))' \
+	  | xargs $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(LOWEST)
+	PYTHONPATH=$(LOWEST) $(BIN)/pytest -W "ignore::pytest.PytestUnraisableExceptionWarning" $(LOWEST_TESTS)
+
 pytest: install  ## all tests but the soak tests
 	@$(MAKE) --no-print-directory -j2 pytest-pure pytest-real
 

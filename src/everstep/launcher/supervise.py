@@ -13,6 +13,7 @@ import time
 from collections.abc import Coroutine
 from functools import partial
 
+import aiohttp
 import msgspec
 
 from everstep.agent.streams.streams import Origin
@@ -235,6 +236,10 @@ class Supervisor:
                 self._finish(End(exit_code=error.exit_code, outcome="failed", why=why))
                 return
             except Exception as error:
+                if isinstance(error, TypeError | AttributeError) and not self._link.was_welcome:
+                    log.exception("the link to the controller cannot be made")
+                    self._finish(End(exit_code=1, outcome="failed", why=_why_never(error)))
+                    return
                 log.exception("the link to the controller failed")
                 self._terminal.say(f"the link to the controller failed ({error!r}); linking again, training continues")
                 await asyncio.sleep(RELINK_S)
@@ -295,3 +300,11 @@ def _encrypted(listener: socket.socket, for_nodes: socket.socket, *, is_encrypte
     the verbs of this machine can reach."""
     sockets = [*([listener] if is_encrypted else []), *([for_nodes] if for_nodes is not listener else [])]
     return tuple(sock.fileno() for sock in sockets)
+
+
+def _why_never(error: Exception) -> str:
+    """Of a link that was never there: a library with other parameters fails each time, so nothing is retried."""
+    return (
+        f"no link to the controller can be made: {type(error).__name__}: {error}. aiohttp {aiohttp.__version__} is "
+        "installed; Everstep needs 3.12 or later: pip install 'aiohttp>=3.12'"
+    )

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import msgspec
 
@@ -21,6 +21,8 @@ CHUNK_BYTES = 1 << 20
 MAX_S = 60.0
 MAX_ROUND_TRIPS = 100_000
 _MAX_AT_ONCE = 8
+_MAX_WAITING = 64  # connections that have not shown the token; each has _PROOF_S
+_PROOF_S = 5.0
 _SILENCE_S = 10.0  # a connection that says nothing is closed
 _LINE_BYTES = 256
 
@@ -39,7 +41,7 @@ def proof(token: str, nonce: bytes) -> str:
 def listen(host: str, port: int) -> socket.socket:
     """Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=_MAX_AT_ONCE)
+    return socket.create_server((host, port), family=family, backlog=_MAX_WAITING)
 
 
 def serve(listener: socket.socket, token: str, *, requests: int | None = None) -> None:
@@ -49,46 +51,91 @@ def serve(listener: socket.socket, token: str, *, requests: int | None = None) -
             connection, _ = listener.accept()
             _answer(connection, token)
         return
-    free = threading.BoundedSemaphore(_MAX_AT_ONCE)
+    waiting, free = _Waiting(), threading.BoundedSemaphore(_MAX_AT_ONCE)
 
     def work(connection: socket.socket) -> None:
-        try:
-            _answer(connection, token)
-        finally:
-            free.release()
+        _answer(connection, token, free, waiting)
 
     while True:
-        free.acquire()
         connection, _ = listener.accept()
+        waiting.add(connection)
         threading.Thread(target=work, args=(connection,), daemon=True).start()
 
 
-def _answer(connection: socket.socket, token: str) -> None:
-    """One request; whatever the other side does wrong ends only its connection."""
+class _Waiting:
+    """Connections that have not shown the token. One too many, and the oldest is closed: a crowd keeps out itself."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connections: dict[socket.socket, None] = {}
+
+    def add(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections[connection] = None
+            if len(self._connections) > _MAX_WAITING:
+                oldest = next(iter(self._connections))
+                del self._connections[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
+
+    def remove(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.pop(connection, None)
+
+
+def _answer(
+    connection: socket.socket,
+    token: str,
+    free: threading.BoundedSemaphore | None = None,
+    waiting: _Waiting | None = None,
+) -> None:
+    """One request; whatever the other side does wrong ends only its connection. `free`: places of those that have the
+    token."""
     with connection, suppress(OSError, ValueError):
-        connection.settimeout(_SILENCE_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        nonce = os.urandom(16).hex().encode()
-        connection.sendall(GREETING + nonce + b"\n")
-        given, what, number = read_line(connection).decode("ascii").split()
-        if not hmac.compare_digest(given, proof(token, nonce)):
-            connection.sendall(b"no: wrong token\n")
+        try:
+            asked = _asked(connection, token)
+        finally:
+            if waiting is not None:
+                waiting.remove(connection)
+        if asked is None:
             return
-        connection.sendall(b"ok\n")
-        match what:
-            case "echo":
-                _echo(connection, min(int(number), MAX_ROUND_TRIPS))
-            case "take":
-                taken = take(connection, min(float(number), MAX_S))
-                connection.sendall(msgspec.json.encode(taken) + b"\n")
-            case "give":
-                give(connection, min(float(number), MAX_S))
+        with free or nullcontext():
+            connection.sendall(b"ok\n")
+            _serve(connection, *asked)
 
 
-def read_line(connection: socket.socket) -> bytes:
-    """Raises OSError, ValueError. Byte by byte: nothing behind the line may be taken."""
+def _asked(connection: socket.socket, token: str) -> tuple[str, str] | None:
+    """What it asks for; None: it has not the token. All of it within a few seconds, however it is cut into bytes."""
+    connection.settimeout(_PROOF_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    nonce = os.urandom(16).hex().encode()
+    connection.sendall(GREETING + nonce + b"\n")
+    given, what, number = read_line(connection, time.monotonic() + _PROOF_S).decode("ascii").split()
+    connection.settimeout(_SILENCE_S)
+    if not hmac.compare_digest(given, proof(token, nonce)):
+        connection.sendall(b"no: wrong token\n")
+        return None
+    return what, number
+
+
+def _serve(connection: socket.socket, what: str, number: str) -> None:
+    match what:
+        case "echo":
+            _echo(connection, min(int(number), MAX_ROUND_TRIPS))
+        case "take":
+            taken = take(connection, min(float(number), MAX_S))
+            connection.sendall(msgspec.json.encode(taken) + b"\n")
+        case "give":
+            give(connection, min(float(number), MAX_S))
+
+
+def read_line(connection: socket.socket, deadline: float | None = None) -> bytes:
+    """Raises OSError, ValueError. Byte by byte: nothing behind the line may be taken. `deadline`: monotonic, for all
+    of it."""
     line = b""
     while not line.endswith(b"\n"):
+        if deadline is not None:
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
         byte = connection.recv(1)
         if not byte or len(line) >= _LINE_BYTES:
             raise ValueError(f"no whole line: {line[:40]!r}")

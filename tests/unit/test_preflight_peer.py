@@ -1,0 +1,77 @@
+"""`everstep check --serve` among strangers: whoever has the token is served."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from everstep.preflight import peer
+
+
+@pytest.fixture
+def port():
+    listener = peer.listen("127.0.0.1", 0)
+
+    def run():
+        try:
+            peer.serve(listener, "right")
+        except OSError:
+            pass  # closed by the test
+
+    threading.Thread(target=run, daemon=True).start()
+    yield listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+def ask(port, token):
+    """What a client of its own does, as `checks.network`."""
+    with socket.create_connection(("127.0.0.1", port), 30.0) as sock:
+        nonce = peer.read_line(sock).split()[-1]
+        sock.sendall(f"{peer.proof(token, nonce)} echo 1\n".encode())
+        told = peer.read_line(sock)
+        if told == b"ok":
+            sock.sendall(b"x" * peer.MESSAGE_BYTES)
+            assert peer.read_exactly(sock, peer.MESSAGE_BYTES) == b"x" * peer.MESSAGE_BYTES
+        return told
+
+
+@pytest.mark.parametrize("number", [8, 200])
+def test_a_crowd_that_says_nothing_keeps_nobody_out(port, number):
+    crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(number)]
+    assert ask(port, "right") == b"ok"
+    assert ask(port, "wrong") == b"no: wrong token"
+    for sock in crowd:
+        sock.close()
+
+
+def dribble(sock):
+    """A byte now and then, until the other side has had enough."""
+    sock.settimeout(0.1)
+    while True:
+        try:
+            sock.sendall(b"x")
+            if not sock.recv(1):
+                return
+        except TimeoutError:
+            continue
+        except OSError:
+            return
+
+
+def test_a_byte_now_and_then_does_not_hold_a_connection(port, monkeypatch):
+    monkeypatch.setattr(peer, "_PROOF_S", 0.5)
+    with socket.create_connection(("127.0.0.1", port), 30.0) as sock:
+        peer.read_line(sock)
+        dribble(sock)  # the limit of the test is the bound: before, a line of 256 bytes had 43 minutes
+
+
+def test_a_deadline_is_for_the_whole_line():
+    one, other = socket.socketpair()
+    with one, other:
+        other.sendall(b"abc\n")
+        assert peer.read_line(one, time.monotonic() + 30.0) == b"abc"
+        other.sendall(b"abc")
+        with pytest.raises(TimeoutError):
+            peer.read_line(one, time.monotonic() + 0.05)
