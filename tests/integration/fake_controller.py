@@ -282,9 +282,12 @@ async def bench(
     start: bool = True,
     env: dict[str, str] | None = None,
     watch_hangs: bool = False,
+    num_standby: int = 0,
 ) -> AsyncIterator[Bench]:
     """Everything started, and ended afterwards, whatever happens."""
-    spec = RunSpec(program=program, args=args, launch=launch, nproc_per_node=nproc, cwd=str(tmp_path))
+    spec = RunSpec(
+        program=program, args=args, launch=launch, nproc_per_node=nproc, num_standby=num_standby, cwd=str(tmp_path)
+    )
     made = Bench(tmp_path, FakeController(spec), nproc)
     if watch_hangs:
         made.run_dir.mkdir(exist_ok=True)

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -87,18 +88,26 @@ def test_no_reading_verb_imports_torch_or_rich(env: dict[str, str]) -> None:
 
 
 def test_status_answers_at_once(env: dict[str, str]) -> None:
-    """The best of several; on a slow or busy machine, compared with what an interpreter takes to decode anything."""
-    status, decoder = [], []
+    """The best of several; on a busy machine, its processor time, compared with what an interpreter takes to decode
+    anything: then it is not the verb that is slow."""
+    status, used, decoder = [], [], []
     for _ in range(12):
-        begun = time.perf_counter()
+        before = _used_s()
         subprocess.run([sys.executable, "-c", "import msgspec"], check=True, timeout=30)
-        between = time.perf_counter()
+        between, begun = _used_s(), time.perf_counter()
         assert everstep("status", env=env).returncode == 0
-        status.append(time.perf_counter() - between)
-        decoder.append(between - begun)
+        status.append(time.perf_counter() - begun)
+        used.append(_used_s() - between)
+        decoder.append(between - before)
         if min(status) < STATUS_LIMIT_S and len(status) >= 3:
-            break
-    assert min(status) < max(STATUS_LIMIT_S, MOST_DECODERS * min(decoder))
+            return
+    assert min(used) < max(STATUS_LIMIT_S, MOST_DECODERS * min(decoder))
+
+
+def _used_s() -> float:
+    """Processor time of all children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return children.ru_utime + children.ru_stime
 
 
 def test_a_live_run_is_told_from_one_whose_controller_is_gone(env: dict[str, str]) -> None:

@@ -325,12 +325,23 @@ def test_a_rank_that_lies_of_twins_harms_nobody(tmp_path):
     asyncio.run(story())
 
 
-def test_a_standby_has_spares_that_wait_for_who_they_are(tmp_path):
-    text = "import os, time\nimport torch\nprint('begins', flush=True)\nrank = os.environ['RANK']\n"
+@pytest.mark.parametrize(
+    "question",
+    [
+        "os.environ['RANK']",
+        "os.environb[b'RANK'].decode()",
+        "[os.environ.get(n) for n in sorted(os.environ) if n == 'RANK'][0]",
+        "[v for n, v in os.environ.items() if n == 'RANK'][0]",
+        "dict(os.environ)['RANK']",
+        "os.environ.copy()['RANK']",
+    ],
+)
+def test_a_standby_has_spares_that_wait_for_who_they_are(tmp_path, question):
+    text = f"import os, time\nimport torch\nprint('begins', flush=True)\nrank = {question}\n"
     program = write(tmp_path, text + "print('{}', rank, flush=True)\ntime.sleep(600)\n")
 
     async def story() -> None:
-        async with bench(tmp_path, program, nproc=2, env=light_torch(tmp_path)) as made:
+        async with bench(tmp_path, program, nproc=2, env=light_torch(tmp_path), num_standby=1) as made:
             await made.controller.wait(events.TemplateReported, lambda e: e.usable)
             await made.start_workers(0)
             started = await made.controller.wait(events.WorkersStarted)

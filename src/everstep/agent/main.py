@@ -68,6 +68,7 @@ class _Options(argparse.Namespace):
     nproc: int
     run: str
     max_restarts: int
+    parent: int
     keeper_fd: int | None
     address: str
     namespace_fd: int | None
@@ -78,7 +79,7 @@ class _Options(argparse.Namespace):
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 after an orderly end, the error's own otherwise."""
     options = _parse(sys.argv[1:] if argv is None else argv)
-    if not die_with_parent(os.getppid(), signal.SIGTERM):
+    if not die_with_parent(options.parent or os.getppid(), signal.SIGTERM):
         return 0  # the launcher is gone
     if options.namespace_fd is not None:
         _move_to(options.namespace_fd)
@@ -378,6 +379,7 @@ def _parse(argv: Sequence[str]) -> _Options:
     parser.add_argument("--rack", default="", help="rack or switch of this node; default: EVERSTEP_RACK")
     parser.add_argument("--namespace-fd", type=int, default=None, help="network namespace to live in")
     parser.add_argument("--streams", default="", help="the launcher's stdin, its terminals, and whether those are one")
+    parser.add_argument("--parent", type=int, default=0, help="the launcher: without it the node ends")
     parser.add_argument("--keeper-fd", type=int, default=None, help="socket to the launcher's keeper")
     options = parser.parse_args(argv, namespace=_Options())
     options.run_dir = options.run_dir.absolute()

@@ -252,7 +252,8 @@ class Node:
                 os.chdir(spec.cwd)  # where programs are started; an interpreter looks up its script before we can move
         self._starter = Starter(self._home, spec, self._board, self._memory, self._twins, self._ailments)
         self._report_twins()
-        self._spare_timer = asyncio.get_running_loop().call_later(SPARES_S, self._start_spares)
+        if spec.num_standby:  # without any, one that waits is only a slow beginning
+            self._spare_timer = asyncio.get_running_loop().call_later(SPARES_S, self._start_spares)
 
     def _start_spares(self) -> None:
         """Nobody has asked for ranks here: this node waits, and what it waits with is warm."""

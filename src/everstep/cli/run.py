@@ -12,7 +12,7 @@ from everstep.errors import EverstepError
 
 def run(argv: Sequence[str]) -> int:
     """The run's exit code (docs/exit-codes.md): torchrun's, unless everstep's are asked for."""
-    from everstep.launcher import error_file, exit_codes, stores
+    from everstep.launcher import error_file, exit_codes
     from everstep.launcher.arguments import options
     from everstep.launcher.run import launch
 
@@ -25,9 +25,4 @@ def run(argv: Sequence[str]) -> int:
         print(f"everstep: {error}", file=sys.stderr)
         error_file.write_error(type(error).__name__, str(error), os.environ)
         code = error.exit_code
-    shown = exit_codes.shown(code, style)
-    if stores.is_importing():  # a run of a second: everything else is over
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(shown)
-    return shown
+    return exit_codes.shown(code, style)

@@ -234,7 +234,16 @@ class LocalEngine:
             plug = self._network.plug(node)
             with _closing(plug.namespace_fd), self._keeper.open_line(node, inherited) as line:
                 argv = [sys.executable, "-P", "-m", "everstep.agent", "--run-dir", str(self._run_dir), "--node", node]
-                argv += ["--controller", self._url, "--nproc", str(self._nproc), "--keeper-fd", str(line.fileno())]
+                argv += [
+                    "--parent",
+                    str(os.getpid()),
+                    "--controller",
+                    self._url,
+                    "--nproc",
+                    str(self._nproc),
+                    "--keeper-fd",
+                    str(line.fileno()),
+                ]
                 argv += ["--address", plug.address, *self._rack(node)]
                 fds: tuple[int, ...] = (line.fileno(), *self._streams_fds)
                 if self._streams:

@@ -1,29 +1,28 @@
-"""One key-value store per generation, in this process: workers come and go, the store they meet in does not.
+"""One key-value store per generation, in one process of its own: workers come and go, the store they meet in does not.
 
-A store of its own for every generation means that no key is stale. All of them have the same port, as under torchrun: a
-firewall, a script that was told the port, and a rank that was made ready ahead of time count on it. So the older one is
-closed first; it is asked for only when no rank of the older generation lives. It listens where the nodes are, nowhere
-else: on loopback, or on a switch that nothing outside of this machine reaches, or at the address that the user named.
+A store of its own for every generation means that no key is stale. All of them listen on one socket, which the
+launcher keeps: a firewall, a script that was told the port, and a rank that was made ready ahead of time count on it.
+Ranks that come before torch is imported there wait in its queue. The older store is closed first; a new one is asked
+for only when no rank of the older generation lives. It listens where the nodes are, nowhere else: on loopback, or on a
+switch that nothing outside of this machine reaches, or at the address that the user named.
 """
 
-import datetime
-import logging
+import asyncio
+import os
+import signal
 import socket
-import threading
-from typing import Any
+import sys
+from collections.abc import Callable
 
+from everstep.engines.children import Child, Children, Ended, wait_ended
 from everstep.engines.network import Network, is_of_its_own
 from everstep.errors import ConfigError
 from everstep.launcher.arguments import checks
 from everstep.launcher.arguments.settings import Settings
 
-_TIMEOUT = datetime.timedelta(seconds=30)
-_BACKLOG = 2048
-_THREAD_NAME = "everstep-store"
-
 _LOOPBACK = ("localhost", "127.0.0.1")
-
-log = logging.getLogger("everstep.launcher")
+_MAX_MESSAGE = 4096
+_END_S = 5.0
 
 
 def stores_for(settings: Settings, network: Network) -> "Stores":
@@ -44,7 +43,7 @@ def stores_for(settings: Settings, network: Network) -> "Stores":
             raise ConfigError(f"{told} as MASTER_ADDR: the name is not known here. Nothing was started")
     flag = "--master-port" if port else "--local-addr"
     first = network.call(lambda: checks.bind(port, flag, address))
-    return Stores(first, network, told, is_fixed=bool(port))
+    return Stores(first, network, told)
 
 
 def _addresses(name: str) -> list[str]:
@@ -54,89 +53,103 @@ def _addresses(name: str) -> list[str]:
         return []
 
 
-def is_importing() -> bool:
-    """Whether torch is being imported for the first store: an interpreter that ends in the middle of that may crash, or
-    wait for it."""
-    return any(thread.name == _THREAD_NAME for thread in threading.enumerate())
-
-
 class Stores:
-    def __init__(self, first: socket.socket, network: Network, told_host: str, *, is_fixed: bool = False) -> None:
-        """`first`: listening socket for the first store. `network`: where nodes reach it. `told_host`: what ranks are
-        told, a name of its address. `is_fixed`: another port will not do."""
-        self._first: socket.socket | None = first
+    def __init__(self, listening: socket.socket, network: Network, told_host: str) -> None:
+        """`listening`: where ranks come to. `network`: where nodes reach it. `told_host`: what ranks are told, a name
+        of its address."""
+        self._listening = listening
         self._network = network
-        self._address: tuple[str, int] = first.getsockname()[:2]
+        self._address: tuple[str, int] = listening.getsockname()[:2]
         self._told_host = told_host
-        self._is_fixed = is_fixed
         self._generation = -1
-        self._store: Any = None
-        self._opening: threading.Thread | None = None
-        self._failure: ImportError | None = None
+        self._process: _StoreProcess | None = None
+        self._turn = asyncio.Lock()
 
-    def prepare(self) -> None:
-        """Begin to import torch, beside the start of the controller and the agents. Not beside the ranks: what shows
-        their output would have to wait for the interpreter."""
-        self._opening = threading.Thread(target=self._import, name=_THREAD_NAME, daemon=True)
-        self._opening.start()
+    def prepare(self, children: Children, on_loss: Callable[[int, Exception], None]) -> None:
+        """Start the process, which imports torch meanwhile. `on_loss` gets the generation that has no store after all,
+        and why: ImportError when torch cannot be imported. Raises OSError."""
+        self._children, self._on_loss = children, on_loss
+        self._process = self._network.call(lambda: _StoreProcess(children, self._lose))
+        asyncio.get_running_loop().add_reader(self._process.socket, self._process.hear)
 
-    def _import(self) -> None:
-        try:
-            import torch.distributed  # noqa: F401
-        except Exception as error:  # a broken build raises anything
-            self._failure = ImportError(f"{type(error).__name__}: {error}")
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether `open` would wait for nothing."""
-        return self._opening is None or not self._opening.is_alive()
-
-    def open(self, generation: int) -> tuple[str, int]:
-        """Host and port; the same ones when asked again. Closes the one before. Raises OSError, RuntimeError, or
-        ImportError where torch cannot be imported."""
-        if self._failure is not None:
-            raise self._failure
-        if generation > self._generation or self._store is None:
-            self._store = None  # the last reference: the server thread ends, the port is free
-            self._store = self._network.call(self._make)
-            self._generation = generation
+    async def open(self, generation: int) -> tuple[str, int]:
+        """Host and port; the same ones when asked again. Closes the one before. Raises OSError."""
+        async with self._turn:
+            if generation > self._generation:
+                if self._process is None:
+                    self.prepare(self._children, self._on_loss)
+                assert self._process is not None
+                await self._process.open(generation, self._address, self._listening)
+                self._generation = generation
         return self._told_host, self._address[1]
 
+    async def end(self) -> None:
+        """At once: nobody uses a store any more."""
+        process, self._process = self._process, None
+        if process is not None:
+            await process.end()
+
     def close(self) -> None:
-        """Waits for nothing: see `is_importing`."""
-        self._store = None
-        if self._first is not None:
-            self._first.close()
-            self._first = None
+        self._listening.close()
 
-    def _make(self) -> Any:  # noqa: ANN401  (torch is imported late)
-        from torch.distributed import TCPStore
+    def _lose(self, process: "_StoreProcess", error: Exception) -> None:
+        if process is not self._process:
+            return  # it was told to end
+        if process.has_ended:
+            self._process = None
+        lost = max(self._generation, 0)
+        self._generation = lost - 1
+        self._on_loss(lost, error)
 
-        sock, self._first = self._first or self._listen(), None
-        host, port = self._address = sock.getsockname()[:2]
-        fd = sock.detach()  # the store closes it
-        return TCPStore(
-            host_name=host,
-            port=port,
-            world_size=None,
-            is_master=True,
-            timeout=_TIMEOUT,
-            wait_for_workers=False,
-            master_listen_fd=fd,
-        )
 
-    def _listen(self) -> socket.socket:
-        """At the same port as before; at another one where somebody has taken it and nobody was promised it."""
+class _StoreProcess:
+    """The process with the stores, seen from the launcher."""
+
+    def __init__(self, children: Children, on_loss: Callable[["_StoreProcess", Exception], None]) -> None:
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.setblocking(False)
+        self._on_loss = on_loss
+        self._is_new = True
+        self._closed = asyncio.Event()
+        argv = [sys.executable, "-P", "-m", "everstep.launcher.store_process", str(os.getpid()), str(theirs.fileno())]
+        with theirs:
+            self._child = children.spawn("stores", argv, on_end=self._on_end, pass_fds=(theirs.fileno(),))
+
+    @property
+    def has_ended(self) -> bool:
+        return self._child.ended is not None
+
+    async def open(self, generation: int, address: tuple[str, int], listening: socket.socket) -> None:
+        """The first time without waiting: there is no store yet that could take the new one's ranks. Raises OSError."""
+        self._closed.clear()
+        host, port = address
+        socket.send_fds(self.socket, [f"open {generation} {host} {port}".encode()], [listening.fileno()])
+        if not self._is_new:
+            await self._closed.wait()
+            if self.has_ended:
+                raise ConnectionError("the process with the stores has ended")
+        self._is_new = False
+
+    async def end(self) -> None:
+        self._child.send(signal.SIGKILL)
+        await wait_ended([self._child], _END_S)
+
+    def hear(self) -> None:
         try:
-            return _server(self._address)
+            message = self.socket.recv(_MAX_MESSAGE).decode(errors="replace")
         except OSError:
-            if self._is_fixed:
-                raise
-            log.warning("port %d was taken between two generations; another one is used", self._address[1])
-            return _server((self._address[0], 0))
+            return  # it has ended: `_on_end` says so
+        said, _, rest = message.partition(" ")
+        if said == "closed":
+            self._closed.set()
+        elif said == "failed":
+            self._on_loss(self, RuntimeError(rest))
+        elif said == "no-torch":
+            self._on_loss(self, ImportError(rest))
 
-
-def _server(address: tuple[str, int]) -> socket.socket:
-    """With SO_REUSEADDR: connections of the older generation may still be closing."""
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    return socket.create_server(address, family=family, backlog=_BACKLOG)
+    def _on_end(self, child: Child, ended: Ended) -> None:
+        self.hear()  # its last word
+        asyncio.get_running_loop().remove_reader(self.socket)
+        self.socket.close()
+        self._closed.set()
+        self._on_loss(self, RuntimeError(f"the process with the stores has ended ({ended})"))

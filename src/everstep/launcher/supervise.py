@@ -44,7 +44,7 @@ UNHEARD_S = 2.0
 """A controller that has not taken the request to stop by then is stuck: the nodes are ended without it."""
 
 RELINK_S = 1.0
-STORE_LOOK_S = 0.01
+STORE_RETRY_S = 1.0
 
 SUCCEEDED = "succeeded"
 """Finish's outcome when every rank ended well."""
@@ -88,6 +88,7 @@ class Supervisor:
         self._keeper = MemoryKeeper()
         self._network = network
         self._stores = stores
+        self._opening: set[asyncio.Task[None]] = set()
         self._for_nodes = network.listen() if is_of_its_own(network) else listener
         port = listener.getsockname()[1]
         keys, is_encrypted = prepared.keys, prepared.is_encrypted
@@ -133,7 +134,7 @@ class Supervisor:
             self._link.report(self._prepared.found)
         try:
             self._governor.start()
-            self._stores.prepare()
+            self._stores.prepare(self._children, self._on_no_store)
             if self._prepared.file.attempt == 1:
                 self._engine.prepare(self._prepared.file.spec.num_slots)
             return await self._end
@@ -145,7 +146,7 @@ class Supervisor:
     def _do(self, action: act.Action) -> None:
         match action:
             case act.OpenStore(generation=generation):
-                self._open_store(generation)
+                self._start_to_open(generation)
             case act.AcquireNode(request=request, is_urgent=is_urgent):
                 try:
                     self._engine.acquire(request, is_urgent=is_urgent)
@@ -180,13 +181,15 @@ class Supervisor:
         except NoNodeError as error:
             self._link.report(DrillFailed(at=time.time(), drill=action.drill, why=str(error)))
 
-    def _open_store(self, generation: int) -> None:
-        if not self._stores.is_ready:
-            self._loop.call_later(STORE_LOOK_S, self._open_store, generation)
-            return
+    def _start_to_open(self, generation: int) -> None:
+        task = self._loop.create_task(self._open_store(generation))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open_store(self, generation: int) -> None:
         try:
-            host, port = self._stores.open(generation)
-        except (OSError, RuntimeError, ImportError) as error:
+            host, port = await self._stores.open(generation)
+        except OSError as error:
             self._on_no_store(generation, error)
             return
         self._link.report(StoreOpened(at=time.time(), generation=generation, host=host, port=port))
@@ -196,8 +199,8 @@ class Supervisor:
             why = f"torch cannot be imported: {error}"
             self._finish(End(exit_code=ConfigError.exit_code, outcome="failed", why=why))
             return
-        self._terminal.say(f"no store can be opened for generation {generation}: {error}; trying again")
-        self._loop.call_later(1.0, self._open_store, generation)
+        self._terminal.say(f"generation {generation} has no store: {error}; opening another")
+        self._loop.call_later(STORE_RETRY_S, self._start_to_open, generation)
 
     def _on_loss(self, loss: Loss) -> None:
         self._link.report(NodeLost(**msgspec.structs.asdict(loss)))
@@ -270,6 +273,9 @@ class Supervisor:
             await leftovers.look_after(self._children, self._leftovers, self._terminal.say, self._at_once)
         else:
             await self._children.end_orphans()
+        for task in self._opening:
+            task.cancel()
+        await self._stores.end()
         self._children.note_unended()
         for held in self._children.left_behind.values():
             self._terminal.say(f"left behind: SIGKILL does not end {held}; it ends when the kernel lets it go")

@@ -28,6 +28,8 @@ def part(module: str, name: str) -> Any:  # noqa: ANN401 - whatever that name is
             return getattr(importlib.import_module(module), name)
         except AttributeError as error:
             raise ImportError(f"cannot import name {name!r} from {module!r}") from error
+        except Exception as error:  # a broken build raises anything
+            raise ImportError(f"{type(error).__name__}: {error}") from error
 
 
 @cache

@@ -173,7 +173,7 @@ class Process:
             return  # it looks at all variables for a prefix of its own: no question who this is
         if self.is_spare:
             self.park(f"asks for {name.decode()}")
-        else:
+        elif name != variables.NAMES:
             self._note_question(name.decode(), frame, is_library=is_library)
 
     def _note_question(self, name: str, frame: FrameType | None, *, is_library: bool) -> None:

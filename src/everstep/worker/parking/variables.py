@@ -10,7 +10,7 @@ import os
 
 TYPE_CHECKING = False  # `typing` would be imported before the program imports it
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 IDENTITY = frozenset(
     {
@@ -21,6 +21,10 @@ IDENTITY = frozenset(
     }
 )  # fmt: skip
 """What the launcher says of a rank; the rest is the user's own and the same for all."""
+
+NAMES = b"(all names)"
+"""Asked for where somebody looks which variables there are: a spare has not all of them. Of a rank it says nothing, all
+generations have the same."""
 
 
 class Asked(dict[bytes, bytes]):
@@ -35,6 +39,17 @@ class Asked(dict[bytes, bytes]):
             self._on_question(name)
         now: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
         return dict.__getitem__(self if now is self else now, name)  # parked meanwhile: others may be the answers
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Which variables there are tells who this is, too."""
+        self._on_question(NAMES)
+        now: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+        return dict.__iter__(self if now is self else now)
+
+    def __len__(self) -> int:
+        self._on_question(NAMES)
+        now: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+        return dict.__len__(self if now is self else now)
 
 
 def watch(on_question: Callable[[bytes], None]) -> None:

@@ -1,0 +1,65 @@
+"""The process in which the stores live: it imports torch, so that the launcher need not, and the ranks need not wait.
+
+Asked by `Stores` over a socket of whole messages. `open 3 <host> <port>`, with the listening socket: the store of the
+generation before is closed, `closed 3` says so, and the new one begins. `failed <why>`: it could not. `no-torch
+<why>`: torch cannot be imported. It ends when the launcher's end of the socket is closed.
+"""
+
+import datetime
+import signal
+import socket
+import sys
+from typing import Any
+
+from everstep.worker.base.life import die_with_parent
+
+_TIMEOUT = datetime.timedelta(seconds=30)
+_MAX_MESSAGE = 4096
+
+
+def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the launcher ends it, after everybody who uses a store
+    if not die_with_parent(int(sys.argv[1])):
+        return
+    asked = socket.socket(fileno=int(sys.argv[2]))
+    try:
+        import torch.distributed  # noqa: F401
+    except Exception as error:  # a broken build raises anything
+        asked.send(_text(f"no-torch {type(error).__name__}: {error}"))
+        return
+    store: Any = None
+    while True:
+        message, fds, _, _ = socket.recv_fds(asked, _MAX_MESSAGE, 1)
+        if not message:
+            return
+        _, generation, host, port = message.decode().split()
+        del store  # the last reference: its thread ends
+        asked.send(_text(f"closed {generation}"))
+        store = None
+        try:
+            store = _serve(host, int(port), fds[0])
+        except Exception as error:
+            asked.send(_text(f"failed {error}"))
+
+
+def _serve(host: str, port: int, listening: int) -> Any:  # noqa: ANN401  (torch is imported late)
+    from torch.distributed import TCPStore
+
+    return TCPStore(
+        host_name=host,
+        port=port,
+        world_size=None,
+        is_master=True,
+        timeout=_TIMEOUT,
+        wait_for_workers=False,
+        master_listen_fd=listening,  # the store closes it
+    )
+
+
+def _text(said: str) -> bytes:
+    return said.encode(errors="replace")[:_MAX_MESSAGE]
+
+
+if __name__ == "__main__":
+    main()

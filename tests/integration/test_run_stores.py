@@ -1,0 +1,97 @@
+"""The process in which ranks meet, hurt while it is needed, and before."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+import torch.distributed
+from real_run import UNTIL_HIT, Run, launching, processes_of
+
+from everstep.model.events import StoreOpened
+
+BROKEN = "raise OSError('libtorch_cpu.so: cannot open shared object file')"
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    with launching(tmp_path) as made:
+        yield made
+
+
+def store_pid(run: Run) -> int:
+    def find() -> int | None:
+        for pid in processes_of(run.run_dir):
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"everstep.launcher.store_process" in command:
+                return pid
+        return None
+
+    return run.until("the process with the stores", find)
+
+
+def test_one_that_is_killed_before_the_ranks_have_met_is_replaced(launcher):
+    run = launcher.start("--nproc-per-node", 2, launcher.script(), 5)
+    run.until("the first store", lambda: run.events(StoreOpened))
+    os.kill(store_pid(run), signal.SIGKILL)
+    assert run.wait() == 0
+    assert "generation 0 has no store: the process with the stores has ended (killed by SIGKILL)" in run.err()
+    assert [run.said(rank)["step"] for rank in range(2)] == ["4", "4"]
+
+
+def test_one_that_is_killed_while_ranks_train_costs_the_next_generation_nothing(launcher):
+    run = launcher.start("--nproc-per-node", 2, launcher.script(), 5, UNTIL_HIT)
+    run.until_step(3)
+    os.kill(store_pid(run), signal.SIGKILL)
+    run.until("another store", lambda: "opening another" in run.err())
+    os.kill(run.rank_pid(1), signal.SIGKILL)
+    assert run.wait() == 0
+    opened = run.events(StoreOpened)
+    assert {store.generation for store in opened} == {0, 1}
+    assert len({(store.host, store.port) for store in opened}) == 1
+
+
+def test_all_generations_have_one_port_and_no_key_of_an_older_one(launcher):
+    script = launcher.script("""
+import os, sys, time
+from torch.distributed import TCPStore
+generation = os.environ["EVERSTEP_GENERATION"]
+store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+print("port", os.environ["MASTER_PORT"], "old", store.check(["mark"]), flush=True)
+store.set("mark", generation)
+print("step", 0, flush=True)
+if generation < "2":
+    os.kill(os.getpid(), 9)
+""")
+    run = launcher.start("--nproc-per-node", 1, "--max-restarts", 5, script)
+    assert run.wait() == 0
+    said = [line for line in run.out().splitlines() if line.startswith("port")]
+    assert len(said) == 3
+    assert len(set(said)) == 1
+    assert said[0].endswith("old False")
+
+
+@pytest.mark.parametrize("has_files", [True, False], ids=["found when the stores begin", "found at once"])
+def test_a_torch_that_cannot_be_imported_ends_the_run_with_its_reason(launcher, has_files):
+    folder = launcher.folder / "broken/torch"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(BROKEN)
+    if has_files:
+        (folder / "distributed").symlink_to(Path(torch.distributed.__path__[0]))
+    run = launcher.start(*launcher.loop(), env={"PYTHONPATH": str(folder.parent)})
+    assert run.wait() != 0
+    assert re.search("torch cannot be imported|PyTorch, which this Python cannot import", run.err())
+    assert "OSError: libtorch_cpu.so" in run.err()
+    assert "Traceback" not in run.err()
+
+
+def test_nothing_is_left_of_it_when_the_launcher_is_killed_while_it_imports(launcher):
+    run = launcher.start(*launcher.loop())
+    store_pid(run)
+    run.process.kill()
+    run.process.wait()
+    run.assert_nothing_left()
