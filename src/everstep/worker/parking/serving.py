@@ -68,6 +68,7 @@ def _fork(process: Any, sock: socket.socket, what: str) -> socket.socket | None:
     theirs, ours = socket.socketpair()
     between = os.fork()
     if between == 0:
+        between = os.getpid()
         if os.fork() != 0:
             os._exit(0)
         theirs.close()
@@ -76,7 +77,7 @@ def _fork(process: Any, sock: socket.socket, what: str) -> socket.socket | None:
         process.closing = {process.link_fd}
         process.own_fds.add(process.link_fd)
         os.setsid()
-        if not is_adopted(process.agent):
+        if not is_adopted(process.agent, between):
             os._exit(0)
         link = socket.socket(fileno=process.link_fd)
         link.sendall(os.getpid().to_bytes(4, "little"))

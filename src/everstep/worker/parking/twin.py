@@ -17,7 +17,6 @@ TYPE_CHECKING = False  # `typing` would be imported before the program imports i
 if TYPE_CHECKING:
     from typing import Any
 
-_ADOPTION_S = 10.0
 _SIGCHLD = 17
 
 
@@ -38,10 +37,11 @@ def leave(process: Any, stage: str) -> bool:  # noqa: ANN401 - begin.Process
     handler = _no_handler()
     between = os.fork()
     if between == 0:
+        between = os.getpid()
         if os.fork() != 0:
             os._exit(0)
         theirs.close()
-        _become_twin(process, ours.detach())
+        _become_twin(process, ours.detach(), between)
         _serve(process)
         repair.restore(before)
         for fd, position in positions.items():
@@ -62,7 +62,7 @@ def serve_as_spare(process: Any) -> None:  # noqa: ANN401
     repair.restore(before)
 
 
-def _become_twin(process: Any, fd: int) -> None:  # noqa: ANN401
+def _become_twin(process: Any, fd: int, between: int) -> None:  # noqa: ANN401
     os.setsid()
     for own in process.closing:
         _close(own)
@@ -73,7 +73,7 @@ def _become_twin(process: Any, fd: int) -> None:  # noqa: ANN401
     fd = raise_fd(fd)
     process.link_fd, process.closing = fd, {fd}
     process.own_fds.add(fd)
-    if not is_adopted(process.agent):
+    if not is_adopted(process.agent, between):
         os._exit(0)
 
 
@@ -92,13 +92,11 @@ def _serve(process: Any) -> None:  # noqa: ANN401
     repair.forget(before)
 
 
-def is_adopted(agent: int) -> bool:
-    deadline = time.monotonic() + _ADOPTION_S
-    while os.getppid() != agent:
-        if time.monotonic() > deadline:
-            return False
+def is_adopted(agent: int, between: int) -> bool:
+    """Once the process between has ended: by the agent, or by somebody else, where there is no agent any more."""
+    while os.getppid() == between:
         time.sleep(0.0005)
-    return True
+    return os.getppid() == agent
 
 
 def _tell(link_fd: int, told: dict[str, Any], theirs: Any) -> None:  # noqa: ANN401
