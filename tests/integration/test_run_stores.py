@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch.distributed
+import torch
 from real_run import UNTIL_HIT, Run, launching, processes_of
 
 from everstep.model.events import StoreOpened
@@ -32,6 +32,17 @@ def store_pid(run: Run) -> int:
         return None
 
     return run.until("the process with the stores", find)
+
+
+def torch_that(folder: Path, does: str, *, has_files: bool) -> str:
+    """Where a torch is that does this when it is imported; with its other files, or as if they were lost."""
+    made = folder / "broken/torch"
+    made.mkdir(parents=True)
+    for entry in Path(torch.__file__).parent.iterdir() if has_files else ():
+        if entry.name != "__init__.py":
+            (made / entry.name).symlink_to(entry)
+    (made / "__init__.py").write_text(does)
+    return str(made.parent)
 
 
 def test_one_that_is_killed_before_the_ranks_have_met_is_replaced(launcher):
@@ -77,12 +88,8 @@ if generation < "2":
 
 @pytest.mark.parametrize("has_files", [True, False], ids=["found when the stores begin", "found at once"])
 def test_a_torch_that_cannot_be_imported_ends_the_run_with_its_reason(launcher, has_files):
-    folder = launcher.folder / "broken/torch"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text(BROKEN)
-    if has_files:
-        (folder / "distributed").symlink_to(Path(torch.distributed.__path__[0]))
-    run = launcher.start(*launcher.loop(), env={"PYTHONPATH": str(folder.parent)})
+    path = torch_that(launcher.folder, BROKEN, has_files=has_files)
+    run = launcher.start(*launcher.loop(), env={"PYTHONPATH": path})
     assert run.wait() != 0
     assert re.search("torch cannot be imported|PyTorch, which this Python cannot import", run.err())
     assert "OSError: libtorch_cpu.so" in run.err()
@@ -95,3 +102,10 @@ def test_nothing_is_left_of_it_when_the_launcher_is_killed_while_it_imports(laun
     run.process.kill()
     run.process.wait()
     run.assert_nothing_left()
+
+
+def test_a_process_that_can_never_begin_ends_the_run_with_the_reason(launcher):
+    path = torch_that(launcher.folder, "import os; os._exit(7)", has_files=True)
+    run = launcher.start(*launcher.loop(), env={"PYTHONPATH": path})
+    assert run.wait() == 1
+    assert "no store can be opened: the process with the stores has ended (exit code 7), 5 times" in run.err()

@@ -16,13 +16,19 @@ from collections.abc import Callable
 
 from everstep.engines.children import Child, Children, Ended, wait_ended
 from everstep.engines.network import Network, is_of_its_own
-from everstep.errors import ConfigError
+from everstep.errors import ConfigError, EverstepError
 from everstep.launcher.arguments import checks
 from everstep.launcher.arguments.settings import Settings
 
 _LOOPBACK = ("localhost", "127.0.0.1")
 _MAX_MESSAGE = 4096
 _END_S = 5.0
+MAX_ENDS = 5
+"""After so many processes of which none opened a store the run ends: another one would not either."""
+
+
+class StoresError(EverstepError):
+    """The process with the stores does not begin."""
 
 
 def stores_for(settings: Settings, network: Network) -> "Stores":
@@ -62,6 +68,7 @@ class Stores:
         self._address: tuple[str, int] = listening.getsockname()[:2]
         self._told_host = told_host
         self._generation = -1
+        self._num_ends, self._has_served = 0, False
         self._process: _StoreProcess | None = None
         self._turn = asyncio.Lock()
 
@@ -97,6 +104,10 @@ class Stores:
             return  # it was told to end
         if process.has_ended:
             self._process = None
+            self._num_ends += 1
+            self._has_served |= process.has_served
+            if self._num_ends >= MAX_ENDS and not self._has_served:
+                error = StoresError(f"{error}, {self._num_ends} times, and has never opened one")
         lost = max(self._generation, 0)
         self._generation = lost - 1
         self._on_loss(lost, error)
@@ -110,6 +121,7 @@ class _StoreProcess:
         self.socket.setblocking(False)
         self._on_loss = on_loss
         self._is_new = True
+        self.has_served = False
         self._closed = asyncio.Event()
         argv = [sys.executable, "-P", "-m", "everstep.launcher.store_process", str(os.getpid()), str(theirs.fileno())]
         with theirs:
@@ -141,6 +153,7 @@ class _StoreProcess:
             return  # it has ended: `_on_end` says so
         said, _, rest = message.partition(" ")
         if said == "closed":
+            self.has_served = True
             self._closed.set()
         elif said == "failed":
             self._on_loss(self, RuntimeError(rest))

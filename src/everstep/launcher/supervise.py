@@ -27,7 +27,7 @@ from everstep.launcher import leftovers
 from everstep.launcher.governor import Governor
 from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.rundir import Prepared
-from everstep.launcher.stores import Stores
+from everstep.launcher.stores import Stores, StoresError
 from everstep.model import actions as act
 from everstep.model.events import DrillFailed, NodeLost, NodeRefused, StopRequested, StoreOpened
 from everstep.wire.greeting import RejectedError
@@ -198,6 +198,9 @@ class Supervisor:
         if isinstance(error, ImportError):
             why = f"torch cannot be imported: {error}"
             self._finish(End(exit_code=ConfigError.exit_code, outcome="failed", why=why))
+            return
+        if isinstance(error, StoresError):
+            self._finish(End(exit_code=error.exit_code, outcome="failed", why=f"no store can be opened: {error}"))
             return
         self._terminal.say(f"generation {generation} has no store: {error}; opening another")
         self._loop.call_later(STORE_RETRY_S, self._start_to_open, generation)
