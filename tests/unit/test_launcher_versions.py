@@ -94,6 +94,17 @@ OUTPUTS = (
     "logs/train.log", "events.bin", "notes.txt", "outputs/today/settings.yaml", "results.json",
 )  # fmt: skip
 SECRETS = (".env", ".netrc", "id_rsa", "server.key", "cert.pem", "credentials.json", ".aws/config.toml", "secrets.yaml")
+MORE_SECRETS = ("id_ed25519_sk", "id_github", "prod.env", ".env.local", "deploy/ID_RSA", "a.PEM")
+
+
+def test_hidden_files_and_secrets_are_never_copied(job: Path, tmp_path: Path):
+    """Neither when a run starts, tracked or not, nor by an update; a module whose name begins like a key's is code."""
+    put(job, *SECRETS, *MORE_SECRETS, "id_mapping.py")
+    expected = {"train.py", "pkg/model.py", "id_mapping.py"}
+    assert files_in(copy_folder(job, job, tmp_path / "updated").code) == expected
+    git(job.parent, "init", "-q", str(job))
+    git(job, "add", ".")
+    assert started(job, tmp_path / "run") == expected
 
 
 def test_of_a_repository_what_git_tracks_or_would_and_no_outputs(job: Path, tmp_path: Path):

@@ -26,7 +26,7 @@ _SOURCES = frozenset(
 """Of what git would track and does not: the rest may be anything that the program writes."""
 
 _SETTINGS = frozenset({".toml", ".yaml", ".yml", ".cfg", ".ini"})
-_SECRET_SUFFIXES = (".pem", ".key", ".p12", ".pfx", ".jks", ".keystore", ".kdbx", ".gpg")
+_SECRET_SUFFIXES = (".env", ".pem", ".key", ".p12", ".pfx", ".jks", ".keystore", ".kdbx", ".gpg")
 _SECRET_PREFIXES = ("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "credentials", "secrets.", "secret.")
 _OUTPUTS = frozenset(
     {"outputs", "output", "runs", "logs", "checkpoints", "ckpt", "wandb", "mlruns", "lightning_logs", "data",
@@ -63,7 +63,8 @@ def may_be_kept(name: Path) -> bool:
     last = name.name.lower()
     if any(part.startswith(".") for part in name.parts):
         return False
-    return not last.endswith(_SECRET_SUFFIXES) and not last.startswith(_SECRET_PREFIXES)
+    is_key = last.startswith("id_") and name.suffix.lower() not in _SOURCES  # of ssh, of any kind; id_map.py is code
+    return not is_key and not last.endswith(_SECRET_SUFFIXES) and not last.startswith(_SECRET_PREFIXES)
 
 
 def _tracked(root: Path) -> list[Path] | None:

@@ -23,10 +23,12 @@ from everstep.agent.streams.streams import of_this_process
 from everstep.controller.record.spec_file import READ_TOKEN_NAME
 from everstep.engines.network import Network, is_of_its_own, open_network
 from everstep.errors import ConfigError
+from everstep.journal.runs import home
 from everstep.launcher import error_file, versions
 from everstep.launcher.arguments import checkpoints, checks, machine
 from everstep.launcher.arguments.settings import Settings, resolve
 from everstep.launcher.narration import Narration
+from everstep.launcher.old_copies import remove_old_copies
 from everstep.launcher.output.output import OutputTail
 from everstep.launcher.output.shown import DEFAULT_TEMPLATE, Shown, check_streams
 from everstep.launcher.output.terminal import Terminal
@@ -171,6 +173,7 @@ def _beside_the_start(prepared: Prepared, terminal: Terminal) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
     spec = prepared.file.spec
     why = versions.copy_start(spec) if spec.code_copy else ""
+    remove_old_copies(home() / "runs")
     if why:
         terminal.say(f"no copy of the code is kept ({why}): a way back to it would run what is in the directory then")
 

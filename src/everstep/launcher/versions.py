@@ -154,7 +154,11 @@ def _files_in(folder: Path, leave_out: Path) -> Iterator[Path]:
         )
         for name in sorted(files):
             path = here / name
-            if not name.endswith((".pyc", ".pyo")) and code_files.may_be_kept(Path(name)) and path.is_file():
+            if (
+                not name.endswith((".pyc", ".pyo"))
+                and code_files.may_be_kept(path.relative_to(folder))
+                and path.is_file()
+            ):
                 yield path
 
 
