@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -43,7 +44,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tls-fd", type=int, action="append", default=[], help="a socket to listen on with TLS")
     parser.add_argument("--parent", type=int, default=0, help="process without which it must not run")
     given = parser.parse_args(argv)
-    os.umask(0o077)  # everything that it writes is for its user alone
     if given.parent and not end_with_parent(given.parent):
         return 0
     run_dir: Path = given.run_dir
@@ -125,13 +125,24 @@ def _set_up_logging(path: Path) -> None:
     root.setLevel(logging.INFO)
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # strangers write its lines: they are counted instead
     with contextlib.suppress(OSError):
-        to_file = RotatingFileHandler(path, maxBytes=MAX_LOG_BYTES, backupCount=1)
+        to_file = _Private(path, maxBytes=MAX_LOG_BYTES, backupCount=1)
         to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         root.addHandler(to_file)
     to_terminal = logging.StreamHandler(sys.stderr)
     to_terminal.setLevel(logging.WARNING)
     to_terminal.setFormatter(_Brief("everstep: controller: %(message)s"))
     ours.addHandler(to_terminal)
+
+
+class _Private(RotatingFileHandler):
+    """For this user alone, and never through a link."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace", opener=_opener)
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 class _Brief(logging.Formatter):
