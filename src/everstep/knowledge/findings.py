@@ -5,6 +5,7 @@ Called by `matcher`; read by `ranking`, the command line and whoever acts on a v
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from everstep.knowledge.signature import Action, Role, Severity, Signature
@@ -72,6 +73,7 @@ class Finding:
     is_chained: bool = False  # its traceback names an earlier one as its reason
     moved_on: bool = False  # training steps stand after its last line, wherever it was seen
     last_line: int = 0  # of its source: where it was seen last
+    lines_after: int = 0  # that its source has behind that
 
     @property
     def acts(self) -> bool:
@@ -114,8 +116,9 @@ class _Folded:
     occurrences: list[Occurrence]
     open: set[str]  # sources in which no training was seen after it
     last_line: int
+    last_source: str
 
-    def freeze(self) -> Finding:
+    def freeze(self, lines: Mapping[str, int]) -> Finding:
         return dataclasses.replace(
             self.finding,
             count=self.count,
@@ -125,6 +128,7 @@ class _Folded:
             occurrences=tuple(self.occurrences),
             moved_on=not self.open,
             last_line=self.last_line,
+            lines_after=max(0, lines.get(self.last_source, 0) - self.last_line),
         )
 
 
@@ -133,6 +137,7 @@ class Fold:
 
     def __init__(self) -> None:
         self._folded: dict[tuple[str, ...], _Folded] = {}
+        self._lines: dict[str, int] = {}
         self._seq = 0
         self.num_dropped = 0
         self.last_key: tuple[str, ...] | None = None
@@ -194,14 +199,14 @@ class Fold:
         )
         ranks = {} if rank is None else {rank: None}
         self._folded[key] = _Folded(
-            finding, 1, self._seq, ranks, {source: None}, [happened], open={source}, last_line=line
+            finding, 1, self._seq, ranks, {source: None}, [happened], open={source}, last_line=line, last_source=source
         )
         return finding
 
     def _repeat(self, known: _Folded, happened: Occurrence, source: str, line: int, rank: int | None) -> None:
         known.count += 1
         known.last_seq = self._seq
-        known.last_line = line
+        known.last_line, known.last_source = line, source
         if len(known.open) < MAX_SEEN:
             known.open.add(source)
         if rank is not None and len(known.ranks) < MAX_SEEN:
@@ -220,7 +225,12 @@ class Fold:
             self._folded[key].open.discard(source)
 
     def findings(self) -> list[Finding]:
-        return [folded.freeze() for folded in self._folded.values()]
+        return [folded.freeze(self._lines) for folded in self._folded.values()]
+
+    def ended(self, source: str, lines: int) -> None:
+        """How many lines this source had."""
+        if len(self._lines) < MAX_FINDINGS:
+            self._lines[source] = lines
 
 
 def source_host(source: str) -> str:

@@ -101,6 +101,7 @@ class Matcher:
         stream.agents.clear()
         stream.tracebacks.clear()
         stream.thrown.clear()
+        self._fold.ended(stream.name, stream.line)
 
     def close(self, source: str) -> list[Finding]:
         """This source has ended: reads what has no line end, and keeps nothing of it but the findings."""

@@ -18,6 +18,8 @@ END_S = 60.0
 """The same for a process that was killed or crashed: what broke it may take a while to do so."""
 END_LINES = 40
 """Where there are no stamps, lines this close before a crash."""
+WENT_ON_LINES = 100
+"""A program that writes so many more lines without failing had got over it."""
 
 _DOMAINS = {
     "device": ("gpu", "cuda", "gpu_amd", "npu", "neuron", "tpu", "nvlink", "nvswitch", "pcie", "power", "thermal"),
@@ -104,6 +106,8 @@ def _judged(finding: Finding, ends: list[Finding], victims: list[Finding], crash
         return finding
     if _is_over(finding):
         return _information(finding, "training continued after it")
+    if finding.klass in _CRASHES and not ends and finding.lines_after > 10 * WENT_ON_LINES:
+        return _information(finding, f"the log continues for {finding.lines_after} lines")
     if finding.is_exception or finding.from_kernel or finding.klass in _CRASHES:
         return finding
     if ends:
@@ -111,6 +115,8 @@ def _judged(finding: Finding, ends: list[Finding], victims: list[Finding], crash
             return finding
         return _information(finding, f"nothing links it to the end ({ends[-1].code}: {ends[-1].text[:80]})")
     is_linked = any(_domain(finding) in _EXPLAINED_BY[_domain(victim)] for victim in victims)
+    if not crashes and not is_linked and finding.lines_after > WENT_ON_LINES:
+        return _information(finding, f"the log continues for {finding.lines_after} lines, and nothing failed")
     if not crashes or is_linked or any(_is_near(finding, crash) for crash in crashes):
         return finding
     return _information(finding, f"stands long before the end ({crashes[-1].code})")
