@@ -284,6 +284,16 @@ _SLOWNESS = (
         "Compare with the first steps of the generation.",
         "Nothing, or balance the work.",
     ),
+    Code(
+        "ES-S09",
+        "throttled",
+        "environment",
+        "The extra time of the rank is the CPU quota of its cgroup (a container's limit): the kernel stops it when it "
+        "has used its share.",
+        _SAY,
+        "cat cpu.stat of the rank's cgroup: nr_throttled and throttled_usec grow.",
+        "Raise the container's CPU limit, or start fewer threads; a restart elsewhere has the same limit.",
+    ),
 )
 
 _NUMBERS = (

@@ -175,6 +175,9 @@ class RankRound(msgspec.Struct, frozen=True, kw_only=True):
     data_s: float | None = None
     gc_s: float | None = None
     delay_s: float | None = None  # runnable, and waited for a processor
+    throttled_s: float | None = None  # stopped by the CPU quota of its cgroup
+    io_s: float | None = None  # in uninterruptible sleep: a disk, or a server of files
+    rivals: str = ""  # who runs on its CPU while it waits for one, in words
     work: float | None = None  # tokens, or elements of the batches
     missing: str = ""  # why there are no arrivals
 

@@ -80,6 +80,7 @@ class Worker:
         self.on_begin: Callable[[], None] = lambda: None
         self.has_entered = False  # it listens; before, a drill's signal would find no handler
         self.has_stepped = False
+        self.disk_s: float | None = None  # in uninterruptible sleep so far, by looks at it; None: not looked at yet
         self.exit: Exit | None = None
         self.left_behind = ""  # why it is not waited for, although its process exists
         self.survivors: dict[int, int | None] = {}  # of its session, as it ended, with when they began

@@ -71,6 +71,7 @@ class _RankMonitor:
         self._step: tuple[int, float] | None = None
         self._step_s: deque[float] = deque(maxlen=32)
         self._communicated_s: float | None = None  # before
+        self._looked_at: float | None = None
         self._num_moves = 0  # looks at which communication had moved
 
     def look(self, now: float) -> Signals:
@@ -88,6 +89,7 @@ class _RankMonitor:
         evaluation_s, checkpoint_s = self._board.durations(self.worker.local_rank)
         self.is_quiet = quiet_s >= self.quiet_limit_s and phase is not Phase.STARTUP
         device_s, moved_s = self.device.look(now, is_quiet=self.is_quiet), self.traffic.look(now)
+        self._note_disk(now)
         wait = self._wait(device_s) if self.is_quiet else None
         is_transfer = moved_s is not None and moved_s < FRESH_S
         stays = is_transfer or self._board.is_collecting(self.worker.local_rank)  # then a stack that stays is no loop
@@ -150,6 +152,12 @@ class _RankMonitor:
         """Seconds without a step and without a collective; 0 while neither is known."""
         stepped_s = None if stepped_at is None else now - stepped_at
         return max(0.0, min((age for age in (communication_s, stepped_s) if age is not None), default=0.0))
+
+    def _note_disk(self, now: float) -> None:
+        """By sampling: the kernel adds it up only where delay accounting is switched on."""
+        since_s = min(LOOK_S, max(0.0, now - self._looked_at)) if self._looked_at is not None else 0.0
+        self._looked_at = now
+        self.worker.disk_s = (self.worker.disk_s or 0.0) + (since_s if self.device.state == "D" else 0.0)
 
     def _note_step(self, account: RankAccount) -> None:
         step, at = account.last_step, account.last_step_at

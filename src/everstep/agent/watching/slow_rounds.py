@@ -9,6 +9,7 @@ that whatever it costs is one short pause and not one per rank.
 
 import asyncio
 import math
+import os
 from collections import deque
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from everstep.agent.memory.board import Board
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.model.events import RoundReported
 from everstep.model.facts import RankRound
+from everstep.probes.process import descendants
+from everstep.probes.rank.rivals import find_rivals, throttled_s
 from everstep.wire import local
 
 MAX_SHARE = 0.002
@@ -36,6 +39,11 @@ STANDS_S = 0.5
 """And twice its usual step without one: then a rank is not asked."""
 
 MAX_KIND = 60
+
+WAITS_SHARE = 0.05
+"""Of the window: a rank that waits so long for a CPU has somebody beside it who is worth a look at all processes."""
+
+MAX_RIVALS = 300
 MAX_NAME = 200
 MAX_NAMED = 1 << 17
 """Ranks that one rank names in all its groups: the reports of a node's ranks are one message, which has a limit."""
@@ -69,6 +77,8 @@ class _Totals(msgspec.Struct, frozen=True):
     gc_s: float | None
     work: float | None
     delay_s: float | None
+    throttled_s: float | None = None
+    io_s: float | None = None
     record_id: int = -1  # newest collective that was looked at
 
 
@@ -81,6 +91,7 @@ class SlowRounds:
         self._budget_s = MAX_SHARE * max(round_s, 0.001)
         self._before: dict[int, _Totals] = {}  # process id -> totals
         self._took_s: dict[int, deque[float]] = {}
+        self._own: set[int] = set()  # processes of the run on this node
 
     async def look(self, group: Group, number: int, world_size: int, now: float) -> RoundReported:
         """Ask all live ranks at once."""
@@ -88,6 +99,7 @@ class SlowRounds:
         pids = {worker.pid for worker in alive}
         self._before = {pid: totals for pid, totals in self._before.items() if pid in pids}
         self._took_s = {pid: took_s for pid, took_s in self._took_s.items() if pid in pids}
+        self._own = {os.getpid(), *(pid for each in pids for pid in (each, *descendants(each)))}
         limit = max(MIN_ARRIVALS, min(MAX_ARRIVALS, MAX_ARRIVALS_OF_JOB // max(1, world_size)))
         found = await asyncio.gather(*(self._of_rank(worker, number, limit, now) for worker in alive))
         ranks = tuple(each for each in found if each is not None)
@@ -126,7 +138,17 @@ class SlowRounds:
             before = self._at_first_step(worker, entries)
         if before is None:
             return _nothing(worker, "the first round")
-        return _round(worker, entries, totals, before, limit, _declared(answer))
+        found = _round(worker, entries, totals, before, limit, _declared(answer))
+        return msgspec.structs.replace(found, rivals=await self._rivals(worker, found))
+
+    async def _rivals(self, worker: Worker, found: RankRound) -> str:
+        """Who has its CPU, if it waits for one for long."""
+        if found.delay_s is None or found.delay_s < WAITS_SHARE * found.window_s:
+            return ""
+        try:
+            return (await asyncio.to_thread(find_rivals, worker.pid, self._own))[:MAX_RIVALS]
+        except OSError:
+            return ""
 
     def _stands(self, worker: Worker, before: _Totals, totals: _Totals) -> bool:
         """Whether its step takes much longer than usual. Making a record uses the processor, and would look like a sign
@@ -141,7 +163,16 @@ class SlowRounds:
             return None
         data_s, gc_s, work = self._board.loads(worker.local_rank)
         delay_s = run_delay_s(worker.pid)
-        return _Totals(at=now, step=account.last_step, data_s=data_s, gc_s=gc_s, work=work, delay_s=delay_s)
+        return _Totals(
+            at=now,
+            step=account.last_step,
+            data_s=data_s,
+            gc_s=gc_s,
+            work=work,
+            delay_s=delay_s,
+            throttled_s=throttled_s(worker.pid),
+            io_s=getattr(worker, "disk_s", None),
+        )
 
     def _at_first_step(self, worker: Worker, entries: list[_Entry]) -> _Totals | None:
         """Where the rank stood after its first step, which is no step like the others, or where its record begins when
@@ -221,6 +252,8 @@ def _round(
         data_s=_difference(now.data_s, before.data_s),
         gc_s=_difference(now.gc_s, before.gc_s),
         delay_s=_difference(now.delay_s, before.delay_s),
+        throttled_s=_difference(now.throttled_s, before.throttled_s),
+        io_s=_difference(now.io_s, before.io_s),
         work=_difference(now.work, before.work),
     )
 

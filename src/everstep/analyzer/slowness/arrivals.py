@@ -78,6 +78,9 @@ def join(earlier: RankRound | None, new: RankRound) -> RankRound:
         data_s=_sum(earlier.data_s, new.data_s),
         gc_s=_sum(earlier.gc_s, new.gc_s),
         delay_s=_sum(earlier.delay_s, new.delay_s),
+        throttled_s=_sum(earlier.throttled_s, new.throttled_s),
+        io_s=_sum(earlier.io_s, new.io_s),
+        rivals=new.rivals or earlier.rivals,
         work=_sum(earlier.work, new.work),
     )
 
@@ -243,6 +246,8 @@ class _Lane:
             data_s=_per(report.data_s, num_steps),
             gc_s=_per(report.gc_s, num_steps),
             delay_s=_per(report.delay_s, num_steps),
+            throttled_s=_per(report.throttled_s, num_steps),
+            io_s=_per(report.io_s, num_steps),
             work=_per(report.work, num_steps),
         )
 

@@ -32,7 +32,7 @@ def mean_timings(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, RankTiming
 
 def _mean(listed: list[RankTiming]) -> RankTiming:
     parts = {}
-    for name in ("wait_s", "data_s", "gc_s", "delay_s", "work"):
+    for name in ("wait_s", "data_s", "gc_s", "delay_s", "throttled_s", "io_s", "work"):
         values = [getattr(timing, name) for timing in listed]
         known = [value for value in values if value is not None]
         parts[name] = statistics.fmean(known) if 2 * len(known) > len(values) else None
@@ -59,6 +59,8 @@ def find(
     for name, code, what in (
         ("data_s", "ES-S07", "waiting for the data loader"),
         ("gc_s", "ES-S06", "Python's garbage collector"),
+        ("throttled_s", "ES-S09", "the CPU quota of its cgroup, which another machine has as well"),
+        ("io_s", "ES-S07", "waiting for a disk or a server of files"),
     ):
         extra = _extra(name, flagged, others)
         if extra is not None and extra >= share * excess:

@@ -42,6 +42,7 @@ class Ballot:
         self._pending: dict[int, RankRound] = {}
         self._first: dict[tuple[int, str], list[RankTiming]] = {}  # of a rank on a node, also in later generations
         self._said = ""
+        self.rivals: dict[int, str] = {}  # newest word on who runs on a rank's CPU
         self._first_steps: Counter[tuple[int, str]] = Counter()
         self.begun: list[list[RankTiming]] = []  # of this generation
 
@@ -51,6 +52,7 @@ class Ballot:
         self.begun.clear()
         self._open.clear()
         self._pending.clear()
+        self.rivals.clear()
         self.groups = ()
 
     def take(self, event: RoundReported, state: State, ahead_s: Callable[[], Mapping[int, float]]) -> bool:
@@ -77,6 +79,8 @@ class Ballot:
     def _close(self, state: State, ahead_s: Mapping[int, float]) -> bool:
         reported, self._open = self._open, {}
         for rank, each in reported.items():
+            if each.rivals:
+                self.rivals[rank] = each.rivals
             if each.arrivals:
                 self._pending[rank] = _bounded(join(self._pending.get(rank), each))
         measured = measure(list(self._pending.values()), ahead_s)

@@ -14,6 +14,7 @@ from everstep.analyzer.codes import CODES
 from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.observations.words import per_step
 from everstep.analyzer.slowness.slow import SlowVerdict, flag_like, judge
+from everstep.analyzer.slowness.starving import Starving, find_starving
 from everstep.controller.detectors.ballot import Ballot
 from everstep.controller.detectors.clocks import Clocks
 from everstep.controller.detectors.pace import Pace
@@ -21,7 +22,7 @@ from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import State
 from everstep.model.events import AnomalyFound, RoundReported, SignalsReported
-from everstep.model.verdict import Blame, Evidence, Verdict
+from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
 
 FINE_S = 60.0
 """Without the fault for so long: it is another one when it comes again."""
@@ -31,6 +32,9 @@ MAX_REFUSALS = 8
 
 BUSIER_S = 0.001
 """More per step is worth a word."""
+
+STARVED_ROUNDS, STARVED_VOTES = 5, 4
+"""As in the vote: the same rank in four of five rounds is not chance."""
 
 MAX_RANKS = 16
 """On record with their timings."""
@@ -77,8 +81,9 @@ class SlownessDetector:
         verdict = judge(tuple(self._ballot.rounds), self._ballot.groups, first, from_arrivals=True)
         self._say(verdict)
         if verdict.code == "ES-S00":
+            starved = self._starved(event) if _may_tell(state) else None
             self._told = {rank for rank in self._told if abs(event.at - self._bad_at.get(rank, event.at)) < FINE_S}
-            return None
+            return starved
         if not _may_tell(state):
             return None
         self._bad_at |= dict.fromkeys(verdict.ranks, event.at)
@@ -115,7 +120,8 @@ class SlownessDetector:
         if any(abs(event.at - bad_at) < FINE_S for bad_at in self._bad_at.values()):
             return None  # somebody was
         evidence = [Evidence(at=event.at, source="step times", says=verdict.sentence)]
-        busy = self._busier()
+        starving = self._starving(2, 2)
+        busy = self._with_rival(starving) if starving is not None else self._busier()
         if busy:
             evidence.append(Evidence(at=event.at, source="scheduler", says=busy))
         found = Verdict(
@@ -123,6 +129,7 @@ class SlownessDetector:
             sentence=f"{verdict.sentence.removesuffix('.')}; {busy}" if busy else verdict.sentence,
             blame=Blame.UNKNOWN,
             confidence=verdict.confidence,
+            ranks=(starving.rank,) if starving is not None else (),
             at=event.at,
             evidence=tuple(evidence),
         )
@@ -134,6 +141,36 @@ class SlownessDetector:
         if now is None or first is None or now - first < BUSIER_S:
             return ""
         return f"ranks wait {per_step(now)} per step for a CPU, at first {per_step(first)}"
+
+    def _starving(self, num_rounds: int, min_votes: int) -> Starving | None:
+        """A rank that waits longer for a CPU than at first: somebody else runs on its core."""
+        rounds = list(self._ballot.rounds)[-num_rounds:]
+        return find_starving(rounds, self._ballot.begun, min_votes) if len(rounds) >= min_votes else None
+
+    def _starved(self, event: RoundReported) -> AnomalyFound | None:
+        """Told when it lasts as long as what a machine is accused of; it accuses nobody."""
+        found = self._starving(STARVED_ROUNDS, STARVED_VOTES)
+        if found is None:
+            return None
+        self._bad_at[found.rank] = event.at
+        if found.rank in self._told:
+            return None
+        self._told.add(found.rank)
+        says = self._with_rival(found)
+        verdict = Verdict(
+            code="ES-S03",
+            sentence=f"{says}; a restart elsewhere does not cure what runs beside it.",
+            blame=Blame.ENVIRONMENT,
+            confidence=Confidence.MEDIUM,
+            ranks=(found.rank,),
+            at=event.at,
+            evidence=(Evidence(at=event.at, source="scheduler", says=says, rank=found.rank),),
+        )
+        return AnomalyFound(at=event.at, generation=event.generation, verdict=verdict)
+
+    def _with_rival(self, found: Starving) -> str:
+        rival = self._ballot.rivals.get(found.rank, "")
+        return f"{found.says}: {rival}" if rival else f"{found.says}; nobody who takes it can be seen from its node"
 
     def _verdict(self, verdict: SlowVerdict, at: float) -> Verdict:
         return Verdict(

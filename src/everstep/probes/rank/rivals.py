@@ -1,0 +1,113 @@
+"""Who runs on a rank's CPU while the rank waits for it, and how long its cgroup's quota has stopped it. From /proc.
+
+Two looks at all processes with a pause between them; only asked of a rank that waits. What is in another PID namespace
+cannot be seen from here, and is then not named.
+"""
+
+import os
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+INTERVAL_S = 0.3
+"""CPU time is counted in hundredths of a second."""
+
+MIN_SHARE = 0.1
+MAX_NAMED = 3
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class _Task(msgspec.Struct, frozen=True):
+    name: str
+    ticks: int
+    core: int
+    started: int
+
+
+def find_rivals(pid: int, own: Collection[int], proc: Path = Path("/proc"), interval_s: float = INTERVAL_S) -> str:
+    """`stress (pid 812) takes 98% of CPU 3`; empty: nobody that can be seen. `own`: processes of the run."""
+    before = _tasks(proc)
+    cores = set()
+    if pid in before:
+        cores.add(before[pid].core)
+    begun = time.monotonic()
+    time.sleep(interval_s)
+    after = _tasks(proc)
+    took_s = max(time.monotonic() - begun, 1e-3)
+    if pid in after:
+        cores.add(after[pid].core)
+    shares = []
+    for other, task in after.items():
+        known = before.get(other)
+        if other in own or known is None or known.started != task.started or task.core not in cores:
+            continue
+        share = (task.ticks - known.ticks) / _TICKS / took_s
+        if share >= MIN_SHARE:
+            shares.append((share, other, task))
+    shares.sort(key=lambda each: (-each[0], each[1]))
+    return ", ".join(
+        f"{_printable(task.name)} (pid {other}) takes {min(share, 1.0):.0%} of CPU {task.core}"
+        for share, other, task in shares[:MAX_NAMED]
+    )
+
+
+def throttled_s(pid: int, proc: Path = Path("/proc"), root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """For how long the quota of the process's cgroup, or of one above it, has kept it from running. None: no quota,
+    or it may not be read."""
+    try:
+        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if number == "0" and not controllers:
+            found = _throttled(root, path, "throttled_usec", 1e6)
+        elif "cpu" in controllers.split(","):
+            found = _throttled(root / controllers, path, "throttled_time", 1e9)
+        else:
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _throttled(base: Path, path: str, key: str, unit: float) -> float | None:
+    """The most of all levels: each has a quota of its own. In a container the path may be the host's, and is not there:
+    then its own root is asked."""
+    best: float | None = None
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    for depth in range(len(parts), -1, -1):
+        try:
+            text = base.joinpath(*parts[:depth], "cpu.stat").read_text()
+        except OSError:
+            continue
+        words = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+        if words.get(key, "").isdigit() and words.get("nr_periods", "0") != "0":
+            best = max(best or 0.0, int(words[key]) / unit)
+    return best
+
+
+def _tasks(proc: Path) -> dict[int, _Task]:
+    found = {}
+    for name in os.listdir(proc):  # noqa: PTH208
+        if name.isdigit():
+            task = _task(proc / name / "stat")
+            if task is not None:
+                found[int(name)] = task
+    return found
+
+
+def _task(path: Path) -> _Task | None:
+    try:
+        head, _, tail = path.read_bytes().decode("utf-8", "replace").rpartition(")")
+        words = tail.split()
+        return _Task(head.partition("(")[2], int(words[11]) + int(words[12]), int(words[36]), int(words[19]))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _printable(name: str) -> str:
+    """A process chooses its own name."""
+    return "".join(c if c.isprintable() else "?" for c in name)[:40]
