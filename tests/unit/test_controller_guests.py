@@ -58,6 +58,13 @@ def test_who_asks_again_is_not_the_oldest():
     assert others[0].is_gone
 
 
+def test_a_fleet_that_comes_back_at_once_does_not_push_out_itself():
+    guests = Guests(MOST, frozenset({OURS}))
+    let_in = crowd(guests, OURS, 10 * MOST)
+    assert len(let_in) == MOST
+    assert not any(guest.is_gone for guest in let_in)
+
+
 def test_where_no_other_user_can_connect_nobody_is_a_stranger():
     guests = Guests(MOST, frozenset({OURS}), is_shared=False)
     assert len(crowd(guests, None, MOST)) == MOST

@@ -157,6 +157,34 @@ def test_an_export_leaves_out_a_value_that_could_run_code_and_says_so(root, tmp_
         assert torch.equal(tree["model"]["w"], torch.arange(6.0).reshape(2, 3))
 
 
+@pytest.mark.parametrize(
+    "paths",
+    [
+        {"model.w": ("a",), "at.lr": ("a", "b")},
+        {"model.w": ("a", (0,)), "at.lr": ("a", "b")},
+        {"model.w": tuple("abc" * 300), "at.lr": ("at", "lr")},
+        {"model.w": ("a", (1 << 40,)), "at.lr": ("at", "lr")},
+        {"model.w": ("a", (-5,)), "at.lr": ("at", "lr")},
+    ],
+)
+def test_names_that_make_no_tree_are_damage_and_no_traceback(root, tmp_path, paths):
+    metadata = unpickle("m", (folder(root) / ".metadata").read_bytes())
+    metadata.everstep_paths = paths
+    rewrite(root, metadata=pickle.dumps(metadata))
+    try:
+        export(str(root), STEP, str(tmp_path / "out"), format="torch")
+    except SnapshotError:
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_tensor_that_claims_more_than_its_pieces_have_is_not_made(root, tmp_path):
+    metadata = unpickle("m", (folder(root) / ".metadata").read_bytes())
+    metadata.state_dict_metadata["model.w"].size = torch.Size([1 << 40, 3])
+    rewrite(root, metadata=pickle.dumps(metadata))
+    with pytest.raises(SnapshotError, match="larger than its pieces"):
+        export(str(root), STEP, str(tmp_path / "out"))
+
+
 def test_every_class_that_is_written_can_be_read(root):
     metadata = unpickle("m", (folder(root) / ".metadata").read_bytes())
     assert set(metadata.state_dict_metadata) >= {"model.w", "at.lr"}

@@ -226,6 +226,8 @@ class Api:
         self._num_journals += 1
         try:
             async with self._journals:
+                if request.transport is None:  # gone while it waited
+                    return _error(503, "nobody is there to read it")
                 response = await self._page_of_journal(after)
                 if not await send(request, response):  # within its turn: so few answers are in memory at a time
                     self._controller.gate.rejections.note("silence", f"{request.remote} did not read the journal")

@@ -134,6 +134,7 @@ class Door(asyncio.Protocol):
         except WireError as error:
             self._refuse(400, str(error))
             return
+        self.is_busy = True  # until its greeting is over: others are not let in its place
         transport.write(answer)
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -41,10 +41,8 @@ class Guests:
         kind = _OURS if is_ours else _UNKNOWN if user is None else user
         if kind != _OURS and not self._has_share(kind):
             return False
-        if len(self._users) >= self._most:
-            is_free = self._drop_idle(lambda other: other != _OURS) or self._drop_idle(lambda other: other == kind)
-            if not is_free:
-                return False
+        if len(self._users) >= self._most and not self._drop_idle(lambda other: other != _OURS):
+            return False  # never in the place of another of ours: a fleet that comes back at once would never get in
         self._users[guest] = kind
         self._num_of[kind] += 1
         return True

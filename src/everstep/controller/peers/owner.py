@@ -43,6 +43,8 @@ class Owners:
             return None
         if len(answer) < _UID_AT + 8 or _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
             return None  # an error: it is gone, or lives in another network
+        if _ID.unpack_from(answer, _HEADER.size + 4)[:2] != (port, other):
+            return None
         uid, inode = struct.unpack_from("=II", answer, _UID_AT)
         return int(uid) if inode else None  # a socket that its process has closed is said to be root's
 

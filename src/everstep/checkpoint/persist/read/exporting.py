@@ -67,6 +67,9 @@ def export(
         draft.replace(target)
     except OSError as error:
         raise SnapshotError(f"step {step} could not be exported: {sentence(error, out)}") from error
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, MemoryError) as error:
+        why = f"{type(error).__name__}: {error}"  # names that make no tree, tensors of nonsense
+        raise SnapshotError(f"step {step} could not be exported: it is not what was written: {why}") from error
     finally:
         with suppress(OSError):
             shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
@@ -96,9 +99,6 @@ def _read(
         raise SnapshotError(f"checkpoint {storage.path(folder)} is damaged: {error}") from error
     except CheckpointException as error:
         raise SnapshotError(f"checkpoint {storage.path(folder)} is damaged: {cause_of(error)}") from error
-    except (ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:  # of torch, about what it was given
-        why = f"{type(error).__name__}: {error}"
-        raise SnapshotError(f"checkpoint {storage.path(folder)} is not what was written: {why}") from error
     flat = {name: value for name, value in flat.items() if name not in planner.unsafe}
     left_out = {name: "it was different on every rank" for name in names if name in manifest.unequal}
     left_out |= dict.fromkeys(planner.unsafe, "reading it could run code")
