@@ -16,6 +16,7 @@ import pytest
 from everstep.agent.processes import reaping
 from everstep.agent.processes.reaping import Ended, Reaper
 from everstep.agent.ranks.workers import Group, Paths, Worker
+from everstep.linux.parent import _PR_SET_CHILD_SUBREAPER, adopt_orphans
 from everstep.probes.node.command import output_of
 from everstep.probes.oom import KernelLog
 
@@ -112,6 +113,6 @@ def is_there(pgid: int) -> bool:
 @pytest.fixture
 def adopting():
     """What our children leave behind comes to us, as it comes to the agent."""
-    ctypes.CDLL(None).prctl(reaping._PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     yield
-    ctypes.CDLL(None).prctl(reaping._PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)

@@ -43,13 +43,13 @@ from everstep.core.state.policy import Policy
 from everstep.engines.network.namespaces import INTERFACE, enter
 from everstep.errors import ConfigError, EverstepError, LeaseOverError
 from everstep.journal.runs import home
+from everstep.linux.parent import die_with_parent
 from everstep.model import events
 from everstep.model.spec import RunSpec
 from everstep.wire.credentials import CREDENTIALS_NAME, Credentials
 from everstep.wire.greeting import RejectedError
 from everstep.wire.link import Link
 from everstep.wire.messages import Command
-from everstep.worker.process.life import die_with_parent
 
 _FLUSH_S = 1.0
 _PROBES_AGAIN_S = 60.0

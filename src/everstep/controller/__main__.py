@@ -19,7 +19,6 @@ from pathlib import Path
 
 from everstep.controller.api import Api
 from everstep.controller.loop import Controller
-from everstep.controller.parent import end_with_parent
 from everstep.controller.peers.gate import Gate
 from everstep.controller.peers.listening import Certificate, Place, check, serve
 from everstep.controller.peers.readiness import allow_files, new_loop, spare_collector
@@ -27,6 +26,7 @@ from everstep.controller.record.drafting import PoisonedError
 from everstep.controller.record.ledger import Ledger
 from everstep.controller.record.spec_file import ADDRESS_NAME, SECRET_NAME, Address, load_spec, save_json
 from everstep.errors import ConfigError, EverstepError, JournalError
+from everstep.linux.parent import die_with_parent
 from everstep.wire.credentials import RunSecret
 
 EXIT_FAULT = 70
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tls-fd", type=int, action="append", default=[], help="a socket to listen on with TLS")
     parser.add_argument("--parent", type=int, default=0, help="process without which it must not run")
     given = parser.parse_args(argv)
-    if given.parent and not end_with_parent(given.parent):
+    if given.parent and not die_with_parent(given.parent, signal.SIGTERM):
         return 0
     run_dir: Path = given.run_dir
     _set_up_logging(run_dir / "controller.log")

@@ -5,7 +5,8 @@ other machines are not seen from here, and what is not seen is no excuse.
 """
 
 import socket
-from pathlib import Path
+
+from everstep.linux import proc
 
 _NS = 1e9
 _IS_AGENT = b"everstep.agent"
@@ -21,17 +22,10 @@ class Starved:
     def joined(self, node: str, host: str, pid: int) -> None:
         """An agent said where it is; believed as far as such a process is there."""
         self._pids.pop(node, None)
-        if host == self._host and _IS_AGENT in _read(pid, "cmdline"):
+        if host == self._host and _IS_AGENT in proc.read_or_nothing(f"/proc/{pid}/cmdline"):
             self._pids[node] = pid
 
     def waited_s(self, node: str) -> float:
         """Since its process began. 0 where it is not known; it never gets less while the process lives."""
-        words = _read(self._pids[node], "schedstat").split() if node in self._pids else []
-        return int(words[1]) / _NS if len(words) > 1 and words[1].isdigit() else 0.0
-
-
-def _read(pid: int, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""
+        told = proc.sched_ns(self._pids[node]) if node in self._pids else None
+        return 0.0 if told is None else told[1] / _NS

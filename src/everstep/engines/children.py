@@ -6,7 +6,6 @@ script made) becomes its child and is ended here. It knows nothing about what th
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -16,6 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.linux import proc
+from everstep.linux.parent import adopt_orphans
 from everstep.probes.process import descendants
 from everstep.probes.tracker import LIMIT_S, is_tracker
 from everstep.probes.unkillable import Stillness, describe
@@ -23,7 +24,6 @@ from everstep.probes.unkillable import Stillness, describe
 MARK = b"EVERSTEP_WARD="
 """Of everything that an agent starts (agent/base/environment.py)."""
 
-_PR_SET_CHILD_SUBREAPER = 36
 _ORPHAN_POLL_S = 0.005
 _LOOK_S = 0.25
 _MAX_BELOW = 4096
@@ -80,7 +80,7 @@ class Children:
     """Owns all children of this process but those that were there before (a shell's, when it was `exec`ed)."""
 
     def __init__(self) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        adopt_orphans()
         self._foreign = set(_children_of_this())
         self._pid = os.getpid()
         self._own: dict[int, Child] = {}
@@ -225,14 +225,7 @@ def _children_of_this() -> list[int]:
 
 def _scan_for_children() -> list[int]:
     """Where the kernel has no /proc/*/children."""
-    me, found = os.getpid(), []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                stat = Path(f"/proc/{entry.name}/stat").read_text(errors="replace")
-                if int(stat.rpartition(")")[2].split()[1]) == me:
-                    found.append(int(entry.name))
-    return found
+    return proc.children_by_parent().get(os.getpid(), [])
 
 
 def _private(path: str, flags: int) -> int:

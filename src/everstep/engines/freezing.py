@@ -7,8 +7,8 @@ agent is stopped first, so that nobody notices that the others are.
 import contextlib
 import os
 import signal
-from collections import defaultdict
-from pathlib import Path
+
+from everstep.linux import proc
 
 
 def freeze(agent: int) -> int:
@@ -28,16 +28,11 @@ def thaw(agent: int) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    children: dict[int, list[int]] = defaultdict(list)
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                stat = Path(f"/proc/{entry.name}/stat").read_text(errors="replace")
-                children[int(stat.rpartition(")")[2].split()[1])].append(int(entry.name))
+    children = proc.children_by_parent()
     found: list[int] = []
     waiting = [root]
     while waiting:
-        mine = children[waiting.pop()]
+        mine = children.get(waiting.pop(), [])
         found += mine
         waiting += mine
     return found

@@ -21,6 +21,7 @@ from everstep.analyzer.observations.clusters import Clusters
 from everstep.analyzer.observations.records import Case
 from everstep.errors import ConfigError
 from everstep.evidence.folder import Folder, Unreadable
+from everstep.linux import proc
 from everstep.model.verdict import Blame, Certainty, Confidence, Verdict
 
 FILE_CPU_S = 30.0
@@ -205,10 +206,8 @@ class _Listener:
 
 def _memory() -> int:
     """Most of what is free now."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, IndexError, StopIteration):
+    free = proc.available_bytes()
+    if free is None:
         return 4 * LEAST_MEMORY
     return max(LEAST_MEMORY, int(MEMORY_SHARE * free))
 

@@ -4,12 +4,12 @@ Written by the controller, whole or not at all; folded by the reading verbs afte
 """
 
 import contextlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from everstep.linux.files import write_whole
 from everstep.model.events import ProgressReported
 
 
@@ -23,15 +23,8 @@ def encode_live(events: Sequence[ProgressReported]) -> bytes:
 
 
 def save_live(path: Path, parts: Sequence[bytes]) -> None:
-    draft = path.with_name(path.name + ".new")
     with contextlib.suppress(OSError):
-        with open(draft, "wb", opener=_private) as file:
-            file.write(b'{"events":[' + b",".join(part for part in parts if part) + b"]}")
-        draft.replace(path)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+        write_whole(path, b'{"events":[' + b",".join(part for part in parts if part) + b"]}", mode=0o600)
 
 
 def load_live(path: Path) -> LiveProgress:

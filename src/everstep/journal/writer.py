@@ -13,6 +13,7 @@ from everstep.errors import JournalError
 from everstep.journal import lock
 from everstep.journal.format import Entry, UnknownRecord, encode_header, encode_record
 from everstep.journal.reader import Cursor, read_tail, require_header
+from everstep.linux.files import write_whole
 from everstep.model.record import Header, Record
 
 LOCK_NAME = "journal.lock"
@@ -121,19 +122,9 @@ def _open(path: Path) -> int:
 
 
 def _write_new(path: Path, line: bytes) -> None:
-    draft = path.with_name(path.name + ".new")
     try:
-        draft.unlink(missing_ok=True)
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            _write_all(fd, line, 0)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        draft.replace(path)
-        _sync_directory(path.parent)
+        write_whole(path, line, mode=0o600, is_synced=True)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise _write_error(path, error) from error
 
 
@@ -172,14 +163,6 @@ def _write_all(fd: int, data: bytes, offset: int) -> None:
     while data:
         written = os.pwrite(fd, data, offset)
         data, offset = data[written:], offset + written
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _write_error(path: Path, error: OSError) -> JournalError:

@@ -5,7 +5,6 @@ replaced whole. Called by agents at the end of a generation and by `everstep kb`
 """
 
 import hashlib
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import msgspec
 
 from everstep.errors import EverstepError
 from everstep.knowledge.findings import Finding, fingerprint
+from everstep.linux.files import write_whole
 
 MAX_ENTRIES = 2000
 """Beyond that the least seen are dropped: a queue that long is not read."""
@@ -99,11 +99,8 @@ class ReviewQueue:
 
     def _write(self, entries: Sequence[Unknown]) -> None:
         body = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(body)
-            temporary.replace(self._path)
+            write_whole(self._path, body)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise EverstepError(f"review queue {self._path} cannot be written: {error.strerror}") from error

@@ -4,10 +4,8 @@ As torchrun writes it: the report of the rank that failed first, with its exit c
 that left no report (a signal, sys.exit) leaves none here either. Never a reason to fail.
 """
 
-import contextlib
 import json
 import logging
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 from everstep.agent.processes.exits import SYSTEM_EXIT
 from everstep.journal.runs import RunDir
 from everstep.journal.view import RunView
+from everstep.linux.files import write_whole
 
 VARIABLE = "TORCHELASTIC_ERROR_FILE"
 
@@ -63,11 +62,7 @@ def _with_code(report: dict[str, Any], code: int) -> dict[str, Any]:
 
 def _write(path: str, report: dict[str, Any]) -> None:
     """Whole or not at all."""
-    draft = Path(f"{path}.{os.getpid()}")
     try:
-        draft.write_text(json.dumps(report))
-        draft.replace(path)
+        write_whole(path, json.dumps(report).encode())
     except OSError as error:
         log.warning("%s %s cannot be written: %s", VARIABLE, path, error)
-        with contextlib.suppress(OSError):
-            draft.unlink()

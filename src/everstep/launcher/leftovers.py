@@ -5,12 +5,11 @@ generation leaves is always ended: nothing old may write beside a new one. Calle
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from everstep.engines.children import Children
+from everstep.linux import proc
 from everstep.probes.tracker import is_tracker
 
 LEAVE, WAIT, KILL = "leave", "wait", "kill"
@@ -49,20 +48,20 @@ def _left(children: Children) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
-    except (OSError, IndexError):
-        return False
+    found = proc.stat(pid)
+    return found is not None and found.state not in "ZX"
 
 
 def describe(pid: int) -> str:
     """Its number, command and age."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        began = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
-        up_s = float(Path("/proc/uptime").read_text().split()[0])
+        words = proc.read(f"/proc/{pid}/cmdline").split(b"\0")
+        up_s = float(proc.read("/proc/uptime").split()[0])
     except (OSError, ValueError, IndexError):
+        return f"process {pid}"
+    found = proc.stat(pid)
+    if found is None:
         return f"process {pid}"
     command = b" ".join(words).decode(errors="replace").strip()
     shown = "".join(c if c.isprintable() else "?" for c in command)[:80]
-    return f"process {pid} ({shown}), {max(up_s - began / os.sysconf('SC_CLK_TCK'), 0):.0f} s old"
+    return f"process {pid} ({shown}), {max(up_s - found.began / proc.TICKS_PER_S, 0):.0f} s old"

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from everstep.preflight.processes import die_with_parent
+from everstep.preflight.processes import end_with
 from everstep.preflight.registry import BY_NAME
 from everstep.preflight.result import Doing
 from everstep.preflight.settings import Settings
@@ -22,7 +22,7 @@ from everstep.preflight.shown.spoken import Begun, Busy, Ended, Found, Line, Req
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner hears Ctrl-C and ends us
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
-    die_with_parent(request.parent)
+    end_with(request.parent)
     speech = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     with speech:

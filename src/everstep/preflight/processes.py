@@ -5,7 +5,6 @@ threaded. Whatever dies, nothing is left: every process here has PR_SET_PDEATHSI
 runner kills.
 """
 
-import ctypes
 import os
 import selectors
 import signal
@@ -15,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-_PR_SET_PDEATHSIG = 1
+from everstep.linux.parent import die_with_parent
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,10 +26,9 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
 Answer = dict[str, Any] | Failed
 
 
-def die_with_parent(parent: int) -> None:
+def end_with(parent: int) -> None:
     """SIGKILL for this process when `parent` (its pid) ends; at once when it has ended already."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:
+    if not die_with_parent(parent):
         os._exit(1)
 
 
@@ -60,7 +58,7 @@ def _fork(work: Callable[[], dict[str, Any]], core: int | None) -> tuple[int, in
         os.close(writer)
         return pid, reader
     try:
-        die_with_parent(parent)
+        end_with(parent)
         os.close(reader)
         if core is not None:
             os.sched_setaffinity(0, {core})

@@ -14,11 +14,17 @@ LOST = "lost"
 """In the place of a handle: the GPU has fallen off the bus."""
 
 
+class NoBindingError(UnsupportedError):
+    """The package is not there, or broken: how many GPUs there are is not known."""
+
+
 def _import() -> ModuleType:
     try:
         import pynvml
     except ImportError as error:
-        raise UnsupportedError("nvidia-ml-py is not installed: pip install 'everstep[gpu]'") from error
+        raise NoBindingError("nvidia-ml-py is not installed: pip install 'everstep[gpu]'") from error
+    except Exception as error:  # a broken binding raises anything
+        raise NoBindingError(f"nvidia-ml-py cannot be imported: {error}") from error
     module: ModuleType = pynvml
     return module
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.linux import proc
 from everstep.model.facts import OomEvidence
 
 _LOG_WAIT_S = 0.05
@@ -177,11 +178,10 @@ class OomWatch:
 def _in_pid_namespace() -> bool:
     """Whether the kernel log may call our processes by other numbers than we do."""
     try:
-        status = Path("/proc/self/status").read_text()
         inode = Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         return True
-    nested = any(line.startswith("NSpid:") and len(line.split()) > 2 for line in status.splitlines())
+    nested = len(proc.status("self").get("NSpid", "").split()) > 1
     return nested or inode != _INITIAL_PID_NAMESPACE
 
 

@@ -7,6 +7,8 @@ import os
 
 import msgspec
 
+from everstep.linux import proc
+
 BUSY_SHARE = 0.05
 """Of one processor. Threads that only wait use less than a thousandth; a loader that fills a queue uses more."""
 
@@ -20,8 +22,6 @@ our own thread in the rank makes a record for work of the rank: all ranks of a h
 CHILDREN_S = 5.0
 """How long a list of children is good: making it reads one file per thread."""
 
-_TICKS = os.sysconf("SC_CLK_TCK")
-
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """One process, cumulative."""
@@ -31,20 +31,13 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def usage(pid: int) -> Usage | None:
-    try:
-        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split(None, 14)
-        return Usage(state=fields[0].decode(), cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS)
-    except (OSError, ValueError, IndexError):
-        return None
+    found = proc.stat(pid)
+    return None if found is None else Usage(state=found.state, cpu_s=found.cpu_s)
 
 
 def is_traced(pid: int) -> bool:
     """Whether a debugger is attached."""
-    try:
-        tracer = _read(f"/proc/{pid}/status").partition(b"\nTracerPid:")[2].split(None, 1)
-    except OSError:
-        return False
-    return bool(tracer) and tracer[0] != b"0"
+    return proc.status(pid).get("TracerPid", "0") != "0"
 
 
 def descendants(pid: int, limit: int = 64) -> list[int]:
@@ -112,27 +105,17 @@ class DeviceProbe:
 def _io_bytes(pid: int) -> int | None:
     """None: may not be read."""
     try:
-        lines = _read(f"/proc/{pid}/io").splitlines()[:2]  # rchar, wchar: also what the page cache takes
+        lines = proc.read(f"/proc/{pid}/io").splitlines()[:2]  # rchar, wchar: also what the page cache takes
         return sum(int(line.split()[1]) for line in lines)
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _read(path: str) -> bytes:
-    """A small file of /proc, whole. Hundreds of them are read per second: without pathlib and without decoding, half
-    the cost."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, 8192)
-    finally:
-        os.close(fd)
 
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
-            found += [int(word) for word in _read(f"/proc/{pid}/task/{thread}/children").split()]
+            found += [int(word) for word in proc.read(f"/proc/{pid}/task/{thread}/children").split()]
     except (OSError, ValueError):
         return found
     return found

@@ -7,11 +7,12 @@ of its program again, whenever it wakes up: the kernel ends it on the way out. R
 the process.
 """
 
-import os
 import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from everstep.linux import proc
 
 STUCK_S = 3.0
 """Without a single switch of any thread, one of them in uninterruptible sleep."""
@@ -47,7 +48,7 @@ class Stillness:
 def describe(pid: int) -> str:
     """Which process, in what it sleeps, and which file that is about, as far as the kernel says."""
     name = _text(f"/proc/{pid}/comm").strip() or "unknown"
-    threads = [tid for tid in _threads(pid) if _state(pid, tid) == "D"]
+    threads = [tid for tid in proc.threads(pid) if _state(pid, tid) == "D"]
     if not threads:
         return f"process {pid} ({name})"
     first = threads[0]
@@ -61,28 +62,19 @@ def describe(pid: int) -> str:
 
 def _counts(pid: int) -> _Moved | None:
     """What changes when any of its threads runs. None: it is gone."""
-    threads = _threads(pid)
+    threads = proc.threads(pid)
     if not threads:
         return None
     memory = _text(f"/proc/{pid}/statm").split()[1:2]
     found: list[object] = [*memory]
     for tid in threads:
-        status = _text(f"/proc/{pid}/task/{tid}/status")
-        switches = [line.split(":")[1].strip() for line in status.splitlines() if "ctxt_switches" in line]
-        found.append((tid, _state(pid, tid), *switches))
+        found.append((tid, _state(pid, tid), *proc.switches(pid, tid)))
     return tuple(found)
 
 
-def _threads(pid: int) -> list[int]:
-    try:
-        return sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208
-    except (OSError, ValueError):
-        return []
-
-
 def _state(pid: int, tid: int) -> str:
-    words = _text(f"/proc/{pid}/task/{tid}/stat").rpartition(")")[2].split()
-    return words[0] if words else ""
+    found = proc.stat(pid, tid)
+    return "" if found is None else found.state
 
 
 def _file_of(pid: int, tid: int) -> str:

@@ -6,7 +6,7 @@ import os
 import runpy
 import sys
 
-from everstep.worker.process.life import die_with_parent
+from everstep.linux.parent import die_with_parent
 
 NICENESS = 10
 HURRY_VARIABLE = "EVERSTEP_WRITER_HURRY"

@@ -8,9 +8,9 @@ What has to stay beyond that is pinned: trusted, being copied to another node, b
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from everstep.checkpoint import arena, held
+from everstep.linux import proc
 from everstep.model.facts import Held
 
 MAX_ARENAS = 2
@@ -188,21 +188,11 @@ def make(
 
 def free_bytes() -> int | None:
     """What snapshots may take now: the least of the machine's and the cgroup's, less the margin. None: unknown."""
-    limits = [limit for limit in (_machine_available(), _cgroup_available()) if limit is not None]
+    limits = [limit for limit in (proc.available_bytes(), _cgroup_available()) if limit is not None]
     if not limits:
         return None
     least = min(limits)
     return max(0, least - max(MARGIN_BYTES, int(least * MARGIN_SHARE)))
-
-
-def _machine_available() -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return None
-    return None
 
 
 def _cgroup_available() -> int | None:

@@ -6,11 +6,12 @@ start those imports and nothing else.
 
 import hashlib
 import logging
-import os
 import sys
 from pathlib import Path
 
 import msgspec
+
+from everstep.linux.files import write_whole
 
 MAX_MODULES = 20_000
 SHARED = "torch._dynamo"
@@ -64,11 +65,9 @@ def path_in(run_dir: Path) -> Path:
 
 def write(path: Path, ahead: Ahead) -> None:
     """Whole or not at all; without it standbys are less warm."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(msgspec.json.encode(ahead))
-        draft.replace(path)
+        write_whole(path, msgspec.json.encode(ahead))
     except OSError as error:
         _log.warning("standbys do not know what to import: %s", error)
 

@@ -10,7 +10,6 @@ its exit status; it comes to us only if the thread ends first.
 """
 
 import asyncio
-import ctypes
 import os
 import signal
 import time
@@ -19,7 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-_PR_SET_CHILD_SUBREAPER = 36
+from everstep.linux import proc
+from everstep.linux.parent import adopt_orphans
+
 _MAX_UNCLAIMED = 256
 _WNOTHREAD = 0x20000000
 """Linux's __WNOTHREAD, which Python does not name: only children of the thread that asks."""
@@ -43,7 +44,7 @@ class Reaper:
 
     def start(self) -> None:
         """Become the reaper of this process's descendants."""
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        adopt_orphans()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self.reap)
 
     def watch(self, pid: int, on_end: Callable[[Ended], None]) -> None:
@@ -110,10 +111,8 @@ def session_of(pid: int) -> int | None:
 
 def began(pid: int) -> int | None:
     """When a process began, in the kernel's ticks: with its number that is one process and no later one."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return None
+    found = proc.stat(pid)
+    return None if found is None else found.began
 
 
 def kill(pid: int, signum: int) -> bool:

@@ -2,10 +2,10 @@
 runs unobserved, and is not to be taken for one that hangs before its first line.
 """
 
-import os
 from pathlib import Path
 
 from everstep.agent.ranks.workers import Worker
+from everstep.linux import proc
 
 BUSY_S = 3.0
 """Processor time that no interpreter needs to come as far as a program."""
@@ -24,8 +24,5 @@ def _size(path: Path) -> int:
 
 
 def _cpu_s(pid: int) -> float:
-    try:
-        words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return 0.0
+    found = proc.stat(pid)
+    return 0.0 if found is None else found.cpu_s

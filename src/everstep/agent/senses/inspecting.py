@@ -8,7 +8,6 @@ up its end: a look at a dead disk never returns. Started by `agent.main`.
 
 import asyncio
 import logging
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.agent.senses.aside import aside
+from everstep.linux.files import write_whole
 from everstep.model import events
 from everstep.model.facts import Alert
 from everstep.preflight import light
@@ -68,9 +68,7 @@ class _News:
 
 def _look(before: Sequence[Result], path: Path) -> list[Result]:
     results = light.inspect(before)
-    part = path.with_suffix(".part")
-    part.write_bytes(msgspec.json.encode(results))
-    os.replace(part, path)  # noqa: PTH105 - one look for everybody
+    write_whole(path, msgspec.json.encode(results))  # one look for everybody
     return results
 
 

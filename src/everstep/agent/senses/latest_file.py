@@ -8,6 +8,8 @@ import logging
 import threading
 from pathlib import Path
 
+from everstep.linux.files import write_whole
+
 _log = logging.getLogger(__name__)
 
 
@@ -37,9 +39,7 @@ class LatestFile:
                     self._is_writing = False
                     return
             try:
-                temporary = self._path.with_suffix(".new")
-                temporary.write_text(text)
-                temporary.replace(self._path)
+                write_whole(self._path, text.encode())
             except OSError as error:
                 if not self._has_failed:
                     self._has_failed = True

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from everstep.agent.versions.reading import file_of_module, read_program
+from everstep.linux.parent import die_with_parent
 from everstep.worker.process import errors, relocation
-from everstep.worker.process.life import die_with_parent
 from everstep.worker.start import program
 
 NICENESS = 10

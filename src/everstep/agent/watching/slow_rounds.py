@@ -11,12 +11,12 @@ import asyncio
 import math
 import os
 from collections import deque
-from pathlib import Path
 
 import msgspec
 
 from everstep.agent.memory.board import Board
 from everstep.agent.ranks.workers import Group, Worker
+from everstep.linux import proc
 from everstep.model.events import RoundReported
 from everstep.model.facts import RankRound
 from everstep.probes.process import descendants
@@ -203,10 +203,8 @@ class SlowRounds:
 
 def run_delay_s(pid: int) -> float | None:
     """For how long the training thread was ready to run and had no processor, since it began."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return None
+    told = proc.sched_ns(pid)
+    return None if told is None else told[1] / 1e9
 
 
 def _entries(answer: local.Frame, data: bytes) -> list[_Entry]:

@@ -18,6 +18,7 @@ from everstep.agent.processes import reaping
 from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.watch_link import Spill
 from everstep.agent.ranks.workers import Worker
+from everstep.linux import proc
 from everstep.probes.process import usage
 from everstep.probes.rank.stack import command, find_py_spy, parse, parse_spill, why_no_py_spy
 
@@ -156,12 +157,10 @@ def _is_expected(pid: int, spill: Spill) -> bool:
     """The process still has a handler for the signal, and the file at its end is ours: a program that closed it, or
     became another by exec, must not be hit."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
         target = str(Path(f"/proc/{pid}/fd/{spill.remote_fd}").readlink())
     except OSError:
         return False
-    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
-    return bool(int(caught, 16) >> (spill.signum - 1) & 1) and target.startswith("/memfd:everstep-spill")
+    return bool(proc.catches(pid, spill.signum)) and target.startswith("/memfd:everstep-spill")
 
 
 @contextlib.contextmanager

@@ -4,13 +4,13 @@ The journal stays the truth: a controller that finds a journal takes policy and 
 what may differ between attempts (the attempt's number, the program's arguments).
 """
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError, JournalError
+from everstep.linux.files import write_whole
 from everstep.model.spec import RunSpec
 from everstep.model.text import without_surrogates
 
@@ -51,13 +51,8 @@ def load_spec(run_dir: Path) -> SpecFile:
 
 def save_json(path: Path, value: msgspec.Struct, mode: int = 0o600) -> None:
     """Whole or not at all. Raises JournalError."""
-    draft = path.with_name(path.name + ".new")
     try:
-        draft.unlink(missing_ok=True)
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-        with os.fdopen(fd, "wb") as file:
-            file.write(_encoded(value))
-        draft.replace(path)
+        write_whole(path, _encoded(value), mode=mode)
     except OSError as error:
         raise JournalError(f"cannot write {path}: {error.strerror}") from error
 

@@ -7,7 +7,6 @@ changed.
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -15,6 +14,8 @@ import msgspec
 from everstep.preflight.checks.pci import gpus_on_bus
 from everstep.preflight.result import Better, Doing, Judgement, Result, Value, Yielded, measured, unsupported
 from everstep.preflight.settings import Settings
+from everstep.probes.nvml_session import NoBindingError, Session
+from everstep.probes.sense import UnsupportedError
 
 _NVLINKS = 18
 _NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
@@ -143,21 +144,15 @@ _LINK_COUNTERS = {"replay_errors": 0, "recovery_errors": 1, "crc_flit_errors": 2
 def measure(settings: Settings) -> Iterator[Yielded]:
     yield Doing(what="starting NVML")
     try:
-        nvml = import_module("pynvml")
-    except Exception as error:  # a broken binding raises anything
-        yield unsupported("gpu.count", f"NVML binding (nvidia-ml-py) cannot be imported: {error}", "devices")
-        yield _all_answer(settings.root, None)
+        session = Session()
+    except UnsupportedError as error:
+        yield unsupported("gpu.count", str(error), "devices")
+        yield _all_answer(settings.root, None if isinstance(error, NoBindingError) else 0)
         return
     try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        yield unsupported("gpu.count", f"NVML: {error}", "devices")
-        yield _all_answer(settings.root, 0)
-        return
-    try:
-        yield from ask_all(nvml, settings.root)
+        yield from ask_all(session.nvml, settings.root)
     finally:
-        nvml.nvmlShutdown()
+        session.close()
 
 
 def ask_all(nvml: Any, root: str) -> Iterator[Yielded]:  # noqa: ANN401

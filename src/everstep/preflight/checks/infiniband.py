@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 
+from everstep.linux import infiniband
+from everstep.linux.infiniband import ports as list_ports
 from everstep.preflight.result import Better, Result, Yielded, measured, unsupported
 from everstep.preflight.settings import Settings
-from everstep.preflight.sources import Place, names_in, parts, read_place, read_places, text_of, whole
+from everstep.preflight.sources import Place, names_in, parts, read_place, read_places, text_of, under, whole
 
-_BASE = "/sys/class/infiniband"
+_BASE = infiniband.BASE
 _TRAFFIC = (
     "port_rcv_data",
     "port_xmit_data",
@@ -103,6 +105,5 @@ def counters(root: str, device: str, port: str) -> Iterator[Result]:
 
 
 def ports(root: str) -> Iterator[tuple[str, str]]:
-    for device in names_in(root, _BASE):
-        for port in names_in(root, f"{_BASE}/{device}/ports"):
-            yield device, port
+    for port in list_ports(under(root, _BASE)):
+        yield port.device, port.number

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.linux import infiniband
 from everstep.model.facts import Alert
-from everstep.probes.sense import Counters, UnsupportedError, alert, names_in, read_int, read_text
+from everstep.probes.sense import Counters, UnsupportedError, alert, read_text
 
 EVERY_S = 5.0
 
@@ -40,17 +41,11 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 def read_ports(folder: Path) -> list[Port]:
     """Of all devices in a folder like /sys/class/infiniband."""
     ports = []
-    for device in names_in(folder):
-        for number in names_in(folder / device / "ports"):
-            path = folder / device / "ports" / number
-            counters = {}
-            for name in (*LIMITS_PER_S, _FLAPS):
-                value = read_int(path / "counters" / name)
-                value = read_int(path / "hw_counters" / name) if value is None else value
-                if value is not None:
-                    counters[name] = value
-            state, physical = (_word(read_text(path / name)) for name in ("state", "phys_state"))
-            ports.append(Port(name=f"{device}/{number}", state=state, physical=physical, counters=counters))
+    for port in infiniband.ports(folder):
+        values = {name: port.counter(name) for name in (*LIMITS_PER_S, _FLAPS)}
+        counters = {name: value for name, value in values.items() if value is not None}
+        state, physical = (_word(read_text(port.path / name)) for name in ("state", "phys_state"))
+        ports.append(Port(name=port.name, state=state, physical=physical, counters=counters))
     return ports
 
 

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from everstep.linux.proc import parse_sizes
 from everstep.model.facts import Alert
 from everstep.probes.oom import memory_cgroup
 from everstep.probes.sense import Counters, UnsupportedError, alert, read_text
@@ -85,12 +86,7 @@ class Pressure:
 
 
 def available_share(meminfo: str) -> float | None:
-    values = {}
-    for line in meminfo.splitlines():
-        name, _, rest = line.partition(":")
-        words = rest.split()
-        if words and words[0].isdigit():
-            values[name] = int(words[0])
+    values = parse_sizes(meminfo)
     total, available = values.get("MemTotal"), values.get("MemAvailable")
     return available / total if total and available is not None else None
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
+from everstep.linux import proc as linux_proc
+from everstep.linux.proc import Stat
 from everstep.model.facts import Alert
 from everstep.probes.sense import UnsupportedError, alert, names_in, read_text
 
@@ -14,37 +14,14 @@ _KTHREADD = 2
 _SHOWN = 5
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
-    pid: int
-    name: str
-    state: str
-    parent: int
-    ticks: int  # processor time used so far
-    started: int  # ticks after boot: pids are used again
-
-
-def read_processes(proc: Path) -> list[Process]:
+def read_processes(proc: Path) -> list[Stat]:
     """All that can be read; kernel threads are left out."""
     found = (parse_stat(read_text(proc / name / "stat") or "") for name in names_in(proc) if name.isdigit())
     return [one for one in found if one is not None and _KTHREADD not in (one.pid, one.parent)]
 
 
-def parse_stat(text: str) -> Process | None:
-    """A line of /proc/PID/stat. The name may hold anything, also brackets and blanks."""
-    head, bracket, tail = text.rpartition(")")
-    pid, _, name = head.partition(" (")
-    words = tail.split()
-    try:
-        return Process(
-            pid=int(pid),
-            name=name,
-            state=words[0],
-            parent=int(words[1]),
-            ticks=int(words[11]) + int(words[12]),
-            started=int(words[19]),
-        ) if bracket else None  # fmt: skip
-    except (ValueError, IndexError):
-        return None
+def parse_stat(text: str) -> Stat | None:
+    return linux_proc.parse_stat(text.encode(errors="replace"))
 
 
 class Processes:
@@ -63,8 +40,8 @@ class Processes:
         if not found:
             raise UnsupportedError(f"no process can be read in {self._proc}")
         blocked = [one for one in found if one.state == "D"]
-        stuck = [one for one in blocked if self._blocked.get((one.pid, one.started)) == one.ticks]
-        self._blocked = {(one.pid, one.started): one.ticks for one in blocked}
+        stuck = [one for one in blocked if self._blocked.get((one.pid, one.began)) == one.ticks]
+        self._blocked = {(one.pid, one.began): one.ticks for one in blocked}
         alerts = [self._rank_stuck(one, rank, now) for one in stuck if (rank := self._rank_of(one.pid)) is not None]
         others = [one for one in stuck if self._rank_of(one.pid) is None]
         if others:
@@ -77,13 +54,13 @@ class Processes:
     def close(self) -> None:
         return
 
-    def _rank_stuck(self, one: Process, rank: int, now: float) -> Alert:
+    def _rank_stuck(self, one: Stat, rank: int, now: float) -> Alert:
         channel = read_text(self._proc / str(one.pid) / "wchan") or ""
         where = f" in {channel}" if channel not in ("", "0") else ""
         what = f"rank {rank} (process {one.pid}) has been blocked in the kernel{where} for a minute or longer"
         return self._say("ES-M35", f"pid {one.pid}", what, now, rank)
 
-    def _zombies(self, found: list[Process], now: float) -> list[Alert]:
+    def _zombies(self, found: list[Stat], now: float) -> list[Alert]:
         parents = [one.parent for one in found if one.state == "Z"]
         if len(parents) < MANY_ZOMBIES:
             return []

@@ -6,22 +6,17 @@ The state and the error counters of ports are a sense of the node, not a load: s
 
 from pathlib import Path
 
+from everstep.linux import infiniband
+
 _WORD_BYTES = 4  # port_xmit_data and port_rcv_data count in words of four bytes (IBTA)
 
 
 def port_bytes(root: Path = Path("/")) -> dict[str, int]:
     """Sent and received so far by port ("mlx5_0/1"). Empty where there is no such device; a port whose counters cannot
     be read is left out."""
-    folder = root / "sys/class/infiniband"
     found: dict[str, int] = {}
-    try:
-        ports = sorted(folder.glob("*/ports/*"))
-    except OSError:
-        return found
-    for port in ports:
-        try:
-            words = [int((port / "counters" / name).read_text()) for name in ("port_xmit_data", "port_rcv_data")]
-        except (OSError, ValueError):
-            continue
-        found[f"{port.parent.parent.name}/{port.name}"] = sum(words) * _WORD_BYTES
+    for port in infiniband.ports(root / infiniband.BASE.lstrip("/")):
+        sent, received = (port.counter(name) for name in ("port_xmit_data", "port_rcv_data"))
+        if sent is not None and received is not None:
+            found[port.name] = (sent + received) * _WORD_BYTES
     return found

@@ -12,6 +12,7 @@ import platform
 from pathlib import Path
 
 from everstep.analyzer.observations.records import KernelThread
+from everstep.linux import proc
 
 MAX_THREADS = 16
 """The main thread is first; what a rank has beyond these are pools that wait for work."""
@@ -91,11 +92,8 @@ def _look(pid: int, tid: int) -> KernelThread | None:
 
 def _stat(folder: Path) -> tuple[str, str]:
     """Name and state; empty when the thread is gone."""
-    try:
-        head, _, rest = (folder / "stat").read_text(errors="replace").rpartition(")")
-        return head.partition("(")[2], rest.split()[0]
-    except (OSError, IndexError):
-        return "", ""
+    found = proc.parse_stat(proc.read_or_nothing(f"{folder}/stat"))
+    return ("", "") if found is None else (found.name, found.state)
 
 
 def _read(path: Path, missing: list[str]) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from everstep.analyzer.hangs.openers import ACCEPTS
 from everstep.analyzer.hangs.signals import WaitsOn
 from everstep.analyzer.observations.records import Hold, ThreadWait
+from everstep.linux import proc
 from everstep.probes.rank import waiting
 
 MAX_THREADS = 512
@@ -32,18 +33,14 @@ _ACCEPTS = {"x86_64": (43, 288), "aarch64": (202, 242)}
 
 def settled_waits(pids: Sequence[int], store_port: int | None = None) -> list[ThreadWait]:
     """Two looks: at one moment a thread that has just been given what it waited for looks like one that never will."""
-    before = {tid: _switches(pid, tid) for pid in pids for tid in _tids(pid)[:MAX_THREADS]}
+    before = {tid: proc.switches(pid, tid) for pid in pids for tid in _tids(pid)[:MAX_THREADS]}
     time.sleep(SETTLE_S)
     return [
-        msgspec.structs.replace(wait, moved=wait.tid not in before or before[wait.tid] != _switches(wait.pid, wait.tid))
+        msgspec.structs.replace(
+            wait, moved=wait.tid not in before or before[wait.tid] != proc.switches(wait.pid, wait.tid)
+        )
         for wait in thread_waits(pids, store_port)
     ]
-
-
-def _switches(pid: int, tid: int) -> tuple[str, ...]:
-    """How often it has left a processor; another number says that it was on one."""
-    lines = waiting._text(f"/proc/{pid}/task/{tid}/status").splitlines()
-    return tuple(line for line in lines if "ctxt_switches" in line)
 
 
 def thread_waits(pids: Sequence[int], store_port: int | None = None) -> list[ThreadWait]:
@@ -135,16 +132,9 @@ def _held_elsewhere(pipes: set[str], family: set[int]) -> set[str]:
 
 
 def _tids(pid: int) -> list[int]:
-    try:
-        tids = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208
-    except OSError:
-        return []
-    return sorted(tids, key=lambda tid: tid != pid)
+    return sorted(proc.threads(pid), key=lambda tid: tid != pid)
 
 
 def _stat(pid: int, tid: int) -> tuple[str, str]:
-    try:
-        head, _, rest = Path(f"/proc/{pid}/task/{tid}/stat").read_text(errors="replace").rpartition(")")
-        return head.partition("(")[2], rest.split()[0]
-    except (OSError, IndexError):
-        return "", ""
+    found = proc.stat(pid, tid)
+    return ("", "") if found is None else (found.name, found.state)

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.analyzer.hangs.signals import WaitsOn
+from everstep.linux import proc
 
 _READ, _POLL, _SELECT, _EPOLL, _SLEEP, _FUTEX, _LOCK, _CHILD, _CONNECT = (
     "read", "poll", "select", "epoll", "sleep", "futex", "lock", "child", "connect",
@@ -189,8 +190,8 @@ def _memory(pid: int, address: int, size: int) -> bytes:
 
 
 def state(pid: int) -> str:
-    words = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return words[0] if words else ""
+    found = proc.stat(pid)
+    return "" if found is None else found.state
 
 
 def _text(path: str) -> str:

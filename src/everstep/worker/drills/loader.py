@@ -12,10 +12,10 @@ import mmap
 import os
 import signal
 from collections.abc import Mapping
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from everstep.linux import proc
 from everstep.worker.drills import DrillRefusal, Happened, instances_of, loaded
 from everstep.worker.link.runtime import Runtime
 
@@ -76,9 +76,4 @@ def _loader_pids() -> list[int]:
 
 def _hears(pid: int) -> bool:
     """Whether it has a handler for our signal: without one it would be ended by it."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return False
-    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
-    return bool(caught >> (LOADER_SIGNAL - 1) & 1)
+    return bool(proc.catches(pid, LOADER_SIGNAL))

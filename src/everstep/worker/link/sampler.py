@@ -19,6 +19,8 @@ import time
 from types import FrameType
 from typing import Any
 
+from everstep.linux import proc
+
 SPILL_SIGNAL = signal.SIGRTMIN + 9
 """Next to the drill's. The agent sends it only to a process that has a handler for it."""
 
@@ -96,9 +98,10 @@ def spill() -> tuple[int, int]:
 
 def _is_caught(signum: int) -> bool:
     """Whether anybody in this process, in C or Python, has a handler for it."""
-    with open("/proc/self/status", "rb") as file:
-        mask = file.read().partition(b"SigCgt:")[2].split()[0]
-    return bool(int(mask, 16) >> (signum - 1) & 1)
+    caught = proc.catches("self", signum)
+    if caught is None:
+        raise OSError("/proc/self/status cannot be read")
+    return caught
 
 
 def _hand_over(others: list[int]) -> tuple[float, bool]:
@@ -131,11 +134,8 @@ def _nap(task: int) -> tuple[float, int]:
 
 
 def _wants_cpu(task: int) -> bool:
-    try:
-        with open(f"/proc/self/task/{task}/stat", "rb") as file:
-            return file.read().rpartition(b") ")[2][:1] == b"R"
-    except OSError:
-        return False
+    found = proc.stat("self", task)
+    return found is not None and found.state == "R"
 
 
 def _cpu_ns(task: int) -> int | None:
@@ -146,12 +146,7 @@ def _cpu_ns(task: int) -> int | None:
 
 def _sched_ns(task: int) -> tuple[int, int] | None:
     """For how long one thread has had a processor, and has waited for one; None where the kernel does not tell."""
-    try:
-        with open(f"/proc/self/task/{task}/schedstat", "rb") as file:
-            used, waited, times = map(int, file.read().split())
-    except (OSError, ValueError):
-        return None
-    return (used, waited) if times else None  # a kernel that does not count says 0 0 0
+    return proc.sched_ns("self", task)
 
 
 def _name(thread: threading.Thread | None) -> str | None:

@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 
+from everstep.linux.files import write_whole
 from everstep.wire import local
 from everstep.worker.link import entered, sampler
 from everstep.worker.link.record import flight_record
@@ -132,7 +133,4 @@ def _save(frame: local.Frame) -> tuple[int | None, str]:
 
 
 def _dump(path: str) -> None:
-    part = path + ".part"
-    with open(part, "wb") as file:
-        file.write(flight_record())
-    os.replace(part, path)
+    write_whole(path, flight_record())

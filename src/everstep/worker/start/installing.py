@@ -9,6 +9,7 @@ import os
 import socket
 from typing import Any
 
+from everstep.linux import parent
 from everstep.wire import local
 from everstep.worker.drills import drill
 from everstep.worker.hooks import hooks
@@ -16,7 +17,6 @@ from everstep.worker.link import assignment as assignments
 from everstep.worker.link.runtime import Runtime, installed
 from everstep.worker.link.runtime import install as make_current
 from everstep.worker.parking.descriptors import raise_fd
-from everstep.worker.process import life
 from everstep.worker.process.board import BoardLine, Phase
 from everstep.worker.start import ending
 
@@ -41,7 +41,7 @@ def install(process: Any, assignment: tuple[dict[str, Any], list[int]] | None) -
     runtime.process = process
     process.early = [str(name) for name in frame.get("early") or ()]
     make_current(runtime)
-    life.die_with_parent(process.agent)
+    parent.die_with_parent(process.agent)
     if before is not None:
         drill.born_with(runtime)
     else:
@@ -81,5 +81,5 @@ def fill(
         runtime.board.set_phase(Phase.ENTERED)
     runtime.siblings = siblings
     runtime.watch_link = watch_link
-    life.allow_look_of(os.getppid())
+    parent.allow_look_of(os.getppid())
     return runtime

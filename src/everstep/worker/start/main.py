@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 
+from everstep.linux import parent
 from everstep.wire import local
 from everstep.worker.drills import drill
 from everstep.worker.hooks import hooks
@@ -27,7 +28,7 @@ def main() -> None:
     """A fresh interpreter: the link's number and the agent's pid are in the environment."""
     link = socket.socket(fileno=int(os.environ.pop("EVERSTEP_LINK_FD")))
     link.set_inheritable(False)
-    if not life.die_with_parent(int(os.environ.pop("EVERSTEP_AGENT_PID"))):
+    if not parent.die_with_parent(int(os.environ.pop("EVERSTEP_AGENT_PID"))):
         os._exit(0)
     serve(link)
 

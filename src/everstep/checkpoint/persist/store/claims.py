@@ -12,6 +12,7 @@ from pathlib import Path
 
 from everstep.checkpoint.persist.store.plain import SMALL_BYTES
 from everstep.checkpoint.persist.store.storage import Storage
+from everstep.linux import proc
 
 RENEW_S = 5.0
 STALE_S = 60.0
@@ -56,9 +57,8 @@ def is_claimed(storage: Storage, name: str) -> bool:
 
 def _identity(pid: int) -> str:
     """Boot, namespace of process ids, process id, its start: the same for the same process only."""
-    began = "gone"
-    with contextlib.suppress(OSError, IndexError):
-        began = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[19]
+    found = proc.stat(pid)
+    began = "gone" if found is None else str(found.began)
     boot, space = "unknown-boot", "unknown-space"
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()

@@ -1,0 +1,29 @@
+"""What ties a process to those it comes from and to those it leaves behind: signals at the parent's death, reaping."""
+
+import ctypes
+import os
+import signal
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PTRACER = 0x59616D61
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> bool:
+    """Get `signum` when `parent` dies, however it dies; False if it is gone already or is not the parent, so that the
+    signal would never come."""
+    if _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0) != 0:
+        return False
+    return os.getppid() == parent
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent has died, and so the one that reaps them."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def allow_look_of(pid: int) -> None:
+    """Let a process and its children (py-spy) read this process's stack where Yama forbids it to all but parents. Where
+    there is no Yama the call fails, and is not needed."""
+    _libc.prctl(_PR_SET_PTRACER, pid, 0, 0, 0)
