@@ -70,7 +70,7 @@ def test_each_term_is_used_in_the_code(term: str) -> None:
     assert f" {_words(term)}" in _text(), f"nothing uses {term}: remove its row"
 
 
-@pytest.mark.parametrize("word", [word for word, stays in BANNED.items() if stays != IN_CODE])
+@pytest.mark.parametrize("word", [word for word, stays in BANNED.items() if IN_CODE not in stays])
 def test_no_name_has_a_word_that_is_ruled_out(word: str) -> None:
     pattern = _pattern(word)
     found = [f"{where}: {name}" for where, names in _names().items() if f"`{where}`" not in BANNED[word]

@@ -4,11 +4,11 @@ The journal is shown, sent and kept; a value may be a key. Written by the contro
 version. Raises OSError.
 """
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from everstep.linux.files import write_whole
 from everstep.model.versions import Version
 
 FOLDER = "variables"
@@ -17,14 +17,7 @@ FOLDER = "variables"
 def save_values(run_dir: Path, version: str, values: dict[str, str]) -> None:
     folder = run_dir / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
-    draft = folder / f"{version}.json.new"
-    draft.unlink(missing_ok=True)
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(msgspec.json.encode(values))
-        file.flush()
-        os.fsync(fd)
-    draft.replace(folder / f"{version}.json")
+    write_whole(folder / f"{version}.json", msgspec.json.encode(values), mode=0o600, is_synced=True)
 
 
 def values_of(run_dir: Path, version: Version | None) -> dict[str, str]:

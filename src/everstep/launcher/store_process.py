@@ -11,7 +11,7 @@ import socket
 import sys
 from typing import Any
 
-from everstep.worker.process.life import die_with_parent
+from everstep.linux.parent import die_with_parent
 
 _TIMEOUT = datetime.timedelta(seconds=30)
 _MAX_MESSAGE = 4096

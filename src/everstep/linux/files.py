@@ -8,7 +8,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644,
     """Write a draft beside `path` and put it in its place. Raises OSError; the draft is gone then.
 
     The draft carries this process's number, so that two writers do not meet in it. What is there by its name already
-    is taken away, and a link never followed: where others may write, the name can be guessed. `is_synced`: it also outlives the machine.
+    is taken away, and a link never followed: where others may write, the name can be guessed.
+    `is_synced`: it also outlives the machine.
     """
     target = os.fspath(path)
     draft = f"{target}.{os.getpid()}.new"
