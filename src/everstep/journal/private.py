@@ -6,6 +6,7 @@ else may have put it there, or be able to. Called by `runs.make_run_dir`. Raises
 
 import contextlib
 import os
+import re
 import stat
 import tempfile
 from pathlib import Path
@@ -70,7 +71,7 @@ def _owner_of_what_is_made_in(path: Path) -> int:
 
 def _is_ours(name: str) -> bool:
     """Files that are written by name, and drafts of them."""
-    plain = name.removesuffix(".new").removesuffix(".1")
+    plain = re.sub(r"(\.\d+)?\.new$", "", name).removesuffix(".1")
     return plain.startswith(("journal.", "controller.", "launcher.", "tls-")) or plain in (
         "spec.json", "secret", "token", "token-read", "progress.json",
     )  # fmt: skip
