@@ -227,7 +227,7 @@ class Api:
         try:
             async with self._journals:
                 if request.transport is None:  # gone while it waited
-                    return _error(503, "nobody is there to read it")
+                    return _error(503, "no client is there to read it")
                 response = await self._page_of_journal(after)
                 if not await send(request, response):  # within its turn: so few answers are in memory at a time
                     self._controller.gate.rejections.note("silence", f"{request.remote} did not read the journal")

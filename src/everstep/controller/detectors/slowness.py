@@ -170,7 +170,7 @@ class SlownessDetector:
 
     def _with_rival(self, found: Starving) -> str:
         rival = self._ballot.rivals.get(found.rank, "")
-        return f"{found.says}: {rival}" if rival else f"{found.says}; nobody who takes it can be seen from its node"
+        return f"{found.says}: {rival}" if rival else f"{found.says}; what takes it cannot be seen from its node"
 
     def _verdict(self, verdict: SlowVerdict, at: float) -> Verdict:
         return Verdict(
