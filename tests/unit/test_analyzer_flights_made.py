@@ -7,6 +7,7 @@ import pytest
 
 from everstep.analyzer.flights.localise import localise
 from everstep.analyzer.observations.positions import Positions
+from everstep.analyzer.observations.records import Collective, FlightRecord, ParallelGroup
 from everstep.analyzer.reading.flight import normalise
 from everstep.testing.flights import FAULTS, make_guilty, make_healthy
 
@@ -77,3 +78,36 @@ def test_each_rank_is_told_the_operation_that_it_missed() -> None:
     verdict = judge(made)
     for rank in verdict.ranks:
         assert f"rank {rank} never" in verdict.sentence
+
+
+@pytest.mark.parametrize("missing", [None, 5])
+def test_a_large_job_is_judged_without_comparing_everybody_with_everybody(missing: int | None) -> None:
+    """Two thousand ranks; how often a position is asked for grows with the ranks, not with their square."""
+    num = 2000
+    world = ParallelGroup(name="0", desc="default_pg", ranks=tuple(range(num)), kind="world", complete=True)
+    records = [
+        FlightRecord(
+            rank=rank,
+            groups=(world,),
+            world=world.ranks,
+            is_queued=True,
+            entries=tuple(
+                Collective(group="0", seq=seq, op="all_reduce", record_id=seq, completed=seq < 3)
+                for seq in range(1, 3 if rank == missing else 5)
+            ),
+        )
+        for rank in range(num)
+    ]
+    positions = Positions(records)
+    asked = 0
+    at = positions.at
+
+    def count(name: str, rank: int):  # type: ignore[no-untyped-def]
+        nonlocal asked
+        asked += 1
+        return at(name, rank)
+
+    positions.at = count  # type: ignore[method-assign]
+    found = localise(positions, 0.0)
+    assert found[0].ranks == (() if missing is None else (missing,))
+    assert asked < 30 * num

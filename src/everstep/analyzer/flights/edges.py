@@ -4,6 +4,8 @@ A rank that waits in an operation waits for the members of its group that have n
 has finished waits for nobody: all were there, and what keeps this rank is its own.
 """
 
+import functools
+import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
@@ -24,6 +26,7 @@ class Edges:
         self.missed: dict[int, dict[int, Missed]] = defaultdict(dict)  # rank -> who waits for it, and in what
         self.finished: dict[int, list[Missed]] = defaultdict(list)  # rank -> what it waits in and a peer has finished
         self._lag: dict[tuple[str, tuple[int, ...], int], tuple[set[int], set[int]]] = {}
+        self._most: dict[tuple[str, tuple[int, ...]], list[tuple[int, int]]] = {}
         for rank, entries in waits.items():
             for entry in entries:
                 self._follow(rank, entry)
@@ -45,11 +48,25 @@ class Edges:
         """Whether a peer has finished what nobody finishes without all."""
         if entry.is_p2p or entry.op not in STRICT:
             return False
-        return any(
-            other != rank
-            and (position := self.positions.at(group.name, other)) is not None
-            and position.finished >= entry.seq
-            for other in group.ranks
+        return any(other != rank and finished >= entry.seq for other, finished in self._furthest(group))
+
+    def _furthest(self, group: ParallelGroup) -> list[tuple[int, int]]:
+        """The two ranks that have finished most, and what. Once per group: thousands of ranks ask."""
+        key = (group.name, group.ranks[:1])
+        if key not in self._most:
+            known = ((rank, self.positions.at(group.name, rank)) for rank in group.ranks)
+            finished = [(rank, position.finished) for rank, position in known if position is not None]
+            self._most[key] = heapq.nlargest(2, finished, key=lambda each: each[1])
+        return self._most[key]
+
+    @functools.cached_property
+    def lacking(self) -> frozenset[int]:
+        """Identities of the waiting entries in which a rank with a record is behind."""
+        return frozenset(
+            id(entry)
+            for other, listed in self.missed.items()
+            if other in self.positions.records
+            for entry, _ in listed.values()
         )
 
     def _against_peer(self, rank: int, entry: Collective, group: ParallelGroup) -> tuple[set[int], set[int]]:

@@ -40,12 +40,14 @@ def never_started(edges: Edges, first: Oldest) -> tuple[int, ...]:
     A device begins a collective as soon as it gets there, whoever is late; a send or receive may be begun by the last
     one of its batch, so it says this only where its peer has begun it."""
     begun = sum(bool(entry.started) for entry in first.values())
+    if 2 * begun < len(first):
+        return ()
     named = [
         rank
         for rank, entry in first.items()
-        if not entry.started and not _is_missed(edges, rank, entry) and _began(edges, rank, entry)
+        if not entry.started and id(entry) not in edges.lacking and _began(edges, rank, entry)
     ]
-    return tuple(named) if 2 * begun >= len(first) and 2 * len(named) <= len(edges.positions.world) else ()
+    return tuple(named) if 2 * len(named) <= len(edges.positions.world) else ()
 
 
 def _began(edges: Edges, rank: int, entry: Collective) -> bool:
@@ -73,19 +75,10 @@ def partners(edges: Edges, rank: int, entry: Collective) -> dict[int, Collective
     return found
 
 
-def _is_missed(edges: Edges, rank: int, entry: Collective) -> bool:
-    """Whether a rank with a record is behind in it."""
-    return any(
-        rank in listed and listed[rank][0] is entry
-        for other, listed in edges.missed.items()
-        if other in edges.positions.records
-    )
-
-
 def host_frontier(edges: Edges, first: Oldest) -> tuple[int, ...]:
     """Ranks whose newest operation is older than a peer's in at least half of the groups that they share, where nobody
     is behind in what the devices are in."""
-    if edges.finished or any(_is_missed(edges, rank, entry) for rank, entry in first.items()):
+    if edges.finished or any(id(entry) in edges.lacking for entry in first.values()):
         return ()
     positions = edges.positions
     shared: Counter[int] = Counter()
@@ -104,38 +97,48 @@ def host_frontier(edges: Edges, first: Oldest) -> tuple[int, ...]:
     return ranks if 2 * len(ranks) <= len(positions.world) else ()
 
 
+_Key = tuple[object, ...]
+"""One operation, whichever of its ranks is asked."""
+
+
 def chain_end(edges: Edges, first: Oldest) -> Missed | None:
     """The operation at which the chains of waiting end: all of its members with a record are in it, and in nothing
     earlier. Of several, the one that most ranks wait for."""
-    count: defaultdict[int, int] = defaultdict(int)
-    ends: dict[int, Missed] = {}
-    for start in first:
-        for rank in _ends(edges, first, start):
-            entry = first[rank]
-            group = edges.positions.group(entry.group, rank)
-            root = min(rank, *partners(edges, rank, entry), rank)
-            count[root] += 1
-            ends.setdefault(root, (entry, group))
-    best = max(ends, key=lambda root: (count[root], -len(ends[root][1].ranks), -root), default=None)
-    return ends[best] if best is not None else None
+    key_of = {rank: _key(edges, rank, entry) for rank, entry in first.items()}
+    ranks_of: defaultdict[_Key, list[int]] = defaultdict(list)
+    for rank, key in key_of.items():
+        ranks_of[key].append(rank)
+    held_by = {key: _held_by(edges, first, key_of, ranks) for key, ranks in ranks_of.items()}
+    count: Counter[_Key] = Counter()
+    for key, ranks in ranks_of.items():
+        for end in _ends(key, held_by):
+            count[end] += len(ranks)
+    if not count:
+        return None
+    rank = ranks_of[min(count, key=lambda key: (-count[key], min(ranks_of[key])))][0]
+    return first[rank], edges.positions.group(first[rank].group, rank)
 
 
-def _ends(edges: Edges, first: Oldest, start: int) -> set[int]:
-    """Ranks at the ends of the chains that begin at `start`: each waits for partners that are in something earlier."""
+def _key(edges: Edges, rank: int, entry: Collective) -> _Key:
+    group = edges.positions.group(entry.group, rank)
+    return (group.name, group.ranks[:1], entry.is_p2p, entry.peer if entry.is_p2p else entry.seq)
+
+
+def _held_by(edges: Edges, first: Oldest, key_of: dict[int, _Key], ranks: list[int]) -> set[_Key]:
+    """The earlier operations in which members of one still are. All of `ranks` are in that one."""
+    others = partners(edges, ranks[0], first[ranks[0]])
+    return {key_of[other] for other, theirs in others.items() if other in first and first[other] is not theirs}
+
+
+def _ends(start: _Key, held_by: dict[_Key, set[_Key]]) -> set[_Key]:
     seen, queue, ends = {start}, [start], set()
     while queue:
-        rank = queue.pop()
-        held = [
-            other
-            for other, theirs in partners(edges, rank, first[rank]).items()
-            if first.get(other) is not None and first[other] is not theirs
-        ]
-        if not held:
-            ends.add(rank)
-        for other in held:
-            if other not in seen:
-                seen.add(other)
-                queue.append(other)
+        key = queue.pop()
+        if not held_by[key]:
+            ends.add(key)
+        for other in held_by[key] - seen:
+            seen.add(other)
+            queue.append(other)
     return ends
 
 

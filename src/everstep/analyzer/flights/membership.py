@@ -1,6 +1,6 @@
 """Ranks that disagree on who belongs to a process group: their collectives never meet. Pure; used by `localise`."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from everstep.analyzer.flights.telling import says
 from everstep.analyzer.observations.finding import Finding
@@ -12,28 +12,27 @@ from everstep.model.verdict import Confidence
 
 def find_mismatch(positions: Positions, waits: dict[int, list[Collective]], at: float) -> Finding | None:
     """The first group in which somebody waits and that its members declare with different ranks."""
+    declared: defaultdict[str, dict[int, ParallelGroup]] = defaultdict(dict)
+    for other, record in positions.records.items():
+        for group in record.groups:
+            if group.ranks and group.complete:
+                declared[group.name][other] = group
     looked: set[str] = set()
     for rank, entries in waits.items():
         for entry in entries:
             if entry.group not in looked:
                 looked.add(entry.group)
-                finding = _compare(positions, entry.group, rank, at)
+                finding = _compare(positions, declared[entry.group], rank, at)
                 if finding is not None:
                     return finding
     return None
 
 
-def _compare(positions: Positions, name: str, rank: int, at: float) -> Finding | None:
+def _compare(positions: Positions, declared: dict[int, ParallelGroup], rank: int, at: float) -> Finding | None:
     """One name may mean several groups where their ranks do not overlap: only those that overlap are compared."""
-    declared = {
-        other: group
-        for other, record in positions.records.items()
-        for group in record.groups
-        if group.name == name and group.ranks and group.complete
-    }
     mine = declared.get(rank)
-    if mine is None:
-        return None
+    if mine is None or len({id(group.ranks) for group in declared.values()}) == 1:
+        return None  # one tuple, as the reader makes of equal ones: ten thousand need not be compared
     family = {other: group for other, group in declared.items() if set(group.ranks) & set(mine.ranks)}
     count = Counter(group.ranks for group in family.values())
     if len(count) < 2:
