@@ -21,6 +21,7 @@ from everstep.analyzer.observations.records import (
 from everstep.analyzer.overall import overall
 from everstep.analyzer.reading import stacks
 from everstep.analyzer.reading.pickled import UnreadableError
+from everstep.model.verdict import Blame
 
 C10D = Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3252, False)
 POLL = Frame("select", "selectors.py", 415, False)
