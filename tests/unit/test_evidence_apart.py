@@ -8,18 +8,21 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from everstep.analyzer.reading import bounds
 from everstep.analyzer.reading.log_lines import read_point
 from everstep.analyzer.reading.stacks import from_text
+from everstep.analyzer.slowness.shares import weigh
 from everstep.controller.diagnosing import diagnose_folder
 from everstep.errors import ConfigError
 from everstep.evidence import apart
 from everstep.evidence import assemble as assembling
 from everstep.evidence import folder as folders
-from everstep.evidence.apart import _Ended, _Listener, read_apart
+from everstep.evidence.apart import Found, Weighed, _Ended, _Listener, read_apart, read_or_weigh
 from everstep.evidence.folder import read_folder
+from everstep.evidence.tables import read_tables
 from everstep.evidence.watched import TooLongError
 
 NOW = 1_795_266_560.0
@@ -193,8 +196,8 @@ def listen(program: str, cpu_s: float) -> object:
 
 SAY = """
 import os, msgspec
-from everstep.evidence.apart import LENGTH, Begun
-said = msgspec.msgpack.encode(Begun(path=b"x\\xff".hex()))
+from everstep.evidence.apart import GRACE_CPU_S, LENGTH, Begun
+said = msgspec.msgpack.encode(Begun(path=b"x\\xff".hex(), cpu_s=0.5 - GRACE_CPU_S))
 os.write(1, LENGTH.pack(len(said)) + said)
 """
 
@@ -245,6 +248,28 @@ def test_memory_is_limited(tmp_path):
     assert ["memory" in each.why for each in found.folder.unreadable] == [True]
 
 
+def test_a_trace_is_read_apart_as_well(tmp_path):
+    rows = [f"{rank},{step},op,{step}.0,{0.5 if rank == 1 else 0.1}" for step in range(30) for rank in range(4)]
+    trace = tmp_path / "trace.csv"
+    trace.write_text("\n".join(["rank,step,operation,start,duration", *rows]) + "\n")
+    found = read_or_weigh(trace, NOW)
+    assert isinstance(found, Weighed)
+    assert found.table == read_tables([trace])
+    assert found.shares == weigh(found.table)
+    good_files(tmp_path)
+    assert isinstance(read_or_weigh(tmp_path, NOW), Found)
+
+
+def test_a_trace_that_ends_the_process_is_said(tmp_path, monkeypatch):
+    trace = tmp_path / "rank-0.trace.json"
+    trace.write_text('{"traceEvents": []}')
+    real = apart._ask
+    ended = _Ended(trace.name, "it needed more memory than there is")
+    monkeypatch.setattr(apart, "_ask", lambda asked: real(asked) if asked.skip else ended)
+    with pytest.raises(ConfigError, match=r"rank-0.trace.json: .* trace of operations: it needed more memory"):
+        read_or_weigh(trace, NOW)
+
+
 def test_no_folder(tmp_path):
     with pytest.raises(ConfigError, match="not a directory"):
         read_apart(tmp_path / "none", NOW)
@@ -254,4 +279,5 @@ def test_the_same_as_without_a_process(tmp_path):
     good_files(tmp_path)
     (tmp_path / "rank-1.log").write_text("step 3 loss 3.5\n")
     (tmp_path / "old.pkl").write_bytes(pickle.dumps(record(3, pending=False), 2))
-    assert read_apart(tmp_path, NOW, with_case=True).folder == read_folder(tmp_path, NOW)
+    found = read_apart(tmp_path, NOW, with_case=True).folder
+    assert msgspec.structs.replace(found, collect=()) == read_folder(tmp_path, NOW)

@@ -20,12 +20,8 @@ from everstep.analyzer.codes import CODES, name_of
 from everstep.analyzer.hangs.combine import Diagnosis
 from everstep.analyzer.observations.known import Known
 from everstep.analyzer.observations.words import fold, ranks_text
-from everstep.analyzer.reading.pickled import UnreadableError
-from everstep.analyzer.slowness.shares import weigh
-from everstep.errors import ConfigError
-from everstep.evidence.apart import read_apart
+from everstep.evidence.apart import Weighed, read_or_weigh
 from everstep.evidence.folder import Folder
-from everstep.evidence.tables import is_table, read_tables, traces_in
 from everstep.model.verdict import Confidence
 from everstep.report.parts.actions import ACTIONS
 from everstep.report.parts.ansi import printable
@@ -46,35 +42,18 @@ def run(given: argparse.Namespace) -> int:
     """Raises ConfigError when PATH can be read neither as a directory, nor as a log, nor as a trace."""
     if str(given.path) == "-":
         with _pasted() as directory:
-            found = read_apart(directory, time.time(), with_numbers=True)
-    elif traces := _traces(given.path):
-        return _run_traces(traces, given)
+            found = read_or_weigh(directory, time.time(), given.stages)
     else:
-        found = read_apart(given.path, time.time(), with_numbers=True)
+        found = read_or_weigh(given.path, time.time(), given.stages)
+    if isinstance(found, Weighed):
+        shares, table = found.shares, found.table
+        print(encode(shares_object(shares, table)) if given.json else printable(render_shares(shares, table)))
+        return 0
     folder, diagnosis = found.folder, found.diagnosis
     if given.json:
         print(encode(to_object(diagnosis, folder)))
     else:
         print(render(diagnosis, folder))
-    return 0
-
-
-def _traces(path: Path) -> list[Path]:
-    try:
-        if path.is_file():
-            return [path] if is_table(path) else []
-        return traces_in(path)
-    except (OSError, UnreadableError):
-        return []  # the reader of folders says what is wrong
-
-
-def _run_traces(traces: list[Path], given: argparse.Namespace) -> int:
-    try:
-        table = read_tables(traces, given.stages)
-    except UnreadableError as error:
-        raise ConfigError(f"{given.path}: cannot be read as a trace of operations: {error}") from error
-    shares = weigh(table)
-    print(encode(shares_object(shares, table)) if given.json else printable(render_shares(shares, table)))
     return 0
 
 

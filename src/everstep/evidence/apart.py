@@ -19,6 +19,7 @@ import msgspec
 from everstep.analyzer.hangs.combine import Diagnosis
 from everstep.analyzer.observations.clusters import Clusters
 from everstep.analyzer.observations.records import Case
+from everstep.analyzer.slowness.shares import Shares, Table
 from everstep.errors import ConfigError
 from everstep.evidence.folder import Folder, Unreadable
 from everstep.linux import proc
@@ -47,16 +48,18 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     root: str
     now: float
-    world_size: int | None
-    with_numbers: bool
-    with_case: bool
+    world_size: int | None = None
+    with_numbers: bool = False
+    with_case: bool = False
     cpu_s: float
-    memory_bytes: int
+    memory_bytes: int | None = None
     skip: dict[str, str] = {}
+    stages: int | None = None  # of a trace; None: no trace is expected here
 
 
 class Begun(msgspec.Struct, frozen=True, tag=True):
     path: str
+    cpu_s: float
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -68,13 +71,20 @@ class Found(msgspec.Struct, frozen=True, tag=True):
     folder: Folder
 
 
+class Weighed(msgspec.Struct, frozen=True, tag=True):
+    """It is no directory of evidence, but a trace of timed operations."""
+
+    shares: Shares
+    table: Table
+
+
 class Broken(msgspec.Struct, frozen=True, tag=True):
     """All files were read, and then it failed."""
 
     why: str
 
 
-Line: TypeAlias = Begun | Refused | Broken | Found
+Line: TypeAlias = Begun | Refused | Broken | Found | Weighed
 
 
 class _Ended(msgspec.Struct):
@@ -89,6 +99,13 @@ LENGTH = struct.Struct("<I")
 """Before each message of the child, which is msgpack: JSON has no NaN."""
 
 
+def read_or_weigh(root: Path, now: float, stages: int = 0, *, file_cpu_s: float = FILE_CPU_S) -> "Found | Weighed":
+    """The same for something of which it is not known what it is: perhaps a trace of operations."""
+    return _read(
+        Asked(root=os.fsencode(root.absolute()).hex(), now=now, cpu_s=file_cpu_s, with_numbers=True, stages=stages)
+    )
+
+
 def read_apart(
     root: Path,
     now: float,
@@ -100,11 +117,8 @@ def read_apart(
     memory_bytes: int | None = None,
 ) -> Found:
     """What the folder says. Raises ConfigError when it is none that can be read, and nothing for what is in it."""
-    memory_bytes = memory_bytes or _memory()
-    skip: dict[str, str] = {}
-    last = _Ended("", "")
-    for _ in range(MAX_BAD_FILES):
-        asked = Asked(
+    found = _read(
+        Asked(
             root=os.fsencode(root.absolute()).hex(),
             now=now,
             world_size=world_size,
@@ -112,10 +126,19 @@ def read_apart(
             with_case=with_case,
             cpu_s=file_cpu_s,
             memory_bytes=memory_bytes,
-            skip={os.fsencode(path).hex(): why for path, why in skip.items()},
         )
-        answer = _ask(asked)
-        if isinstance(answer, Found):
+    )
+    assert isinstance(found, Found), "a trace was not asked for"
+    return found
+
+
+def _read(asked: Asked) -> "Found | Weighed":
+    asked = msgspec.structs.replace(asked, memory_bytes=asked.memory_bytes or _memory())
+    skip: dict[str, str] = {}
+    last = _Ended("", "")
+    for _ in range(MAX_BAD_FILES):
+        answer = _ask(msgspec.structs.replace(asked, skip={os.fsencode(path).hex(): why for path, why in skip.items()}))
+        if isinstance(answer, Found | Weighed):
             return answer
         if isinstance(answer, Refused):
             raise ConfigError(answer.why)
@@ -123,10 +146,10 @@ def read_apart(
         if not answer.path or answer.path in skip:
             break
         skip[answer.path] = answer.why
-    return _nothing(now, last.why, skip)
+    return _nothing(asked.now, last.why, skip)
 
 
-def _ask(asked: Asked) -> Found | Refused | _Ended:
+def _ask(asked: Asked) -> Found | Weighed | Refused | _Ended:
     command = [sys.executable, "-P", "-m", "everstep.evidence.child"]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
@@ -154,7 +177,7 @@ class _Listener:
         self._path = ""
         self._data = bytearray()
 
-    def answer(self) -> Found | Refused | _Ended:
+    def answer(self) -> Found | Weighed | Refused | _Ended:
         heard_at, used_s = time.monotonic(), 0.0
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
@@ -173,7 +196,7 @@ class _Listener:
                 elif time.monotonic() - heard_at > SILENT_S:
                     return _Ended(self._path, f"could not be read within {SILENT_S:g} s")
 
-    def _take(self, data: bytes) -> Found | Refused | _Ended | None:
+    def _take(self, data: bytes) -> Found | Weighed | Refused | _Ended | None:
         self._data += data
         while len(self._data) >= LENGTH.size:
             end = LENGTH.size + LENGTH.unpack_from(self._data)[0]
@@ -186,6 +209,7 @@ class _Listener:
             if not isinstance(line, Begun):
                 return line
             self._path = os.fsdecode(bytes.fromhex(line.path))
+            self._cpu_s = line.cpu_s + GRACE_CPU_S
         return None
 
     def _gone(self) -> _Ended:

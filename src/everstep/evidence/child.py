@@ -15,13 +15,19 @@ import msgspec
 
 from everstep.analyzer.hangs.combine import diagnose
 from everstep.analyzer.overall import overall
+from everstep.analyzer.reading.pickled import UnreadableError
+from everstep.analyzer.slowness.shares import weigh
 from everstep.errors import ConfigError
 from everstep.evidence import inventory
-from everstep.evidence.apart import LENGTH, Asked, Begun, Broken, Found, Line, Refused
+from everstep.evidence.apart import LEAST_MEMORY, LENGTH, Asked, Begun, Broken, Found, Line, Refused, Weighed
 from everstep.evidence.folder import Folder, read_folder
-from everstep.evidence.watched import TooLongError, say, timed
+from everstep.evidence.tables import is_table, read_tables, traces_in
+from everstep.evidence.watched import TooLongError, Watch, say, timed
 from everstep.model.text import without_surrogates
 from everstep.version import __version__
+
+TRACE_CPU_S = 300.0
+"""For a trace of all ranks, which may be large."""
 
 
 def main() -> int:
@@ -29,7 +35,7 @@ def main() -> int:
     parser.add_argument("--version", action="version", version=__version__)
     parser.parse_args()
     asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=Asked)
-    _limit_memory(asked.memory_bytes)
+    _limit_memory(asked.memory_bytes or LEAST_MEMORY)
     answers = os.dup(1)
     os.dup2(2, 1)  # what anything else prints is no answer
 
@@ -39,14 +45,16 @@ def main() -> int:
         while data:
             data = data[os.write(answers, data) :]
 
-    tell(_answer(asked, lambda path: tell(Begun(path=path))))
+    tell(_answer(asked, lambda path, cpu_s: tell(Begun(path=path, cpu_s=cpu_s))))
     return 0
 
 
-def _answer(asked: Asked, tell: Callable[[str], None]) -> Line:
+def _answer(asked: Asked, tell: Callable[[str, float], None]) -> Line:
     root = Path(os.fsdecode(bytes.fromhex(asked.root)))
-    watch = timed(asked.cpu_s, tell)
+    watch = timed(asked.cpu_s, lambda path: tell(path, asked.cpu_s))
     skip = {os.fsdecode(bytes.fromhex(path)): why for path, why in asked.skip.items()}
+    if asked.stages is not None and (traces := _traces(root)):
+        return _weighed(root, traces, asked.stages, skip, timed(TRACE_CPU_S, lambda path: tell(path, TRACE_CPU_S)))
     try:
         folder = read_folder(root, asked.now, watch, skip)
     except ConfigError as error:
@@ -56,6 +64,27 @@ def _answer(asked: Asked, tell: Callable[[str], None]) -> Line:
             return _found(asked, folder)
     except (Exception, TooLongError) as error:
         return Broken(why=f"the diagnosis {say(error)}")
+
+
+def _traces(path: Path) -> list[Path]:
+    try:
+        if path.is_file():
+            return [path] if is_table(path) else []
+        return traces_in(path)
+    except (OSError, UnreadableError):
+        return []  # the reader of directories says what is wrong
+
+
+def _weighed(root: Path, traces: list[Path], stages: int, skip: dict[str, str], watch: Watch) -> Line:
+    why = skip.get(root.name, "")
+    try:
+        if not why:
+            with watch(root.name):
+                table = read_tables(traces, stages)
+                return Weighed(shares=weigh(table), table=table)
+    except (Exception, TooLongError) as error:
+        why = say(error)
+    return Refused(why=f"{root}: cannot be read as a trace of operations: {why}")
 
 
 def _found(asked: Asked, folder: Folder) -> Found:
@@ -76,7 +105,7 @@ def _light(folder: Folder) -> Folder:
 def _encoded(line: Line) -> bytes:
     """Paths travel as bytes; text of a file that is no Unicode is written out."""
     if isinstance(line, Begun):
-        line = Begun(path=os.fsencode(line.path).hex())
+        line = Begun(path=os.fsencode(line.path).hex(), cpu_s=line.cpu_s)
     try:
         return msgspec.msgpack.encode(line)
     except UnicodeEncodeError:
