@@ -18,6 +18,7 @@ from everstep.analyzer.numbers.series import Point
 from everstep.analyzer.observations.claims import Claims, merge
 from everstep.analyzer.observations.known import Known
 from everstep.analyzer.observations.records import Case
+from everstep.analyzer.reading import pasted_stacks
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.analyzer.reading.tool_text import ToolText
 from everstep.errors import ConfigError
@@ -127,6 +128,8 @@ class _Reading:
         self.claims[generation_in(path)].append(ToolText(rank).read(lines))
         self.known[generation_in(path)].add(path, rank, lines)
         self.num_logs += 1
+        for owner, process in pasted_stacks.find(lines, rank):
+            self.ranks[generation_in(path)][owner].add(path, Part(processes=(process,)))
         for of_rank, facts in facts_by_rank(lines, rank).items():
             if facts.points:
                 self.points[path if of_rank is None else f"{path} rank {of_rank}"] = facts.points
@@ -134,6 +137,9 @@ class _Reading:
                 self.ranks[generation_in(path)][of_rank].logs.append(facts)
 
     def add_parts(self, path: str, rank: int | None, data: bytes, kind: Kind, written_at: float) -> None:
+        if kind is Kind.STACK_TEXT and rank is None and path not in self.numbered:  # dumps of many ranks in one file
+            self.add_log(path, rank, data.decode("utf-8", "replace").splitlines())
+            return
         try:
             parts = decode(data, kind)
         except UnreadableError:
