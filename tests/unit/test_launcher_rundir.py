@@ -151,3 +151,20 @@ def test_the_log_directory_gets_a_folder_of_the_run(tmp_path):
     assert published.parent == tmp_path / "logs"
     assert published.name.startswith(f"{prepared.file.run}_")
     assert msgspec.structs.asdict(prepared.file.spec)["program"] == "train.py"
+
+
+@pytest.mark.parametrize(("mode", "is_shown"), [(0o600, True), (0o640, False), (0o644, False), (None, True)])
+def test_the_link_holds_its_token_unless_other_users_may_read_what_is_printed(tmp_path, mode, is_shown):
+    from everstep.launcher.run import _token
+
+    prepared = prepare_run()
+    ends = os.pipe() if mode is None else [os.open(tmp_path / "slurm-7.out", os.O_WRONLY | os.O_CREAT, 0o600)]
+    try:
+        if mode is not None:
+            os.fchmod(ends[-1], mode)
+        told = _token(prepared, ends[-1])
+        assert (prepared.keys.read_token in told) == is_shown
+        assert is_shown or str(prepared.path / "token-read") in told
+    finally:
+        for fd in ends:
+            os.close(fd)
