@@ -1,4 +1,4 @@
-"""`everstep restart [RUN]`: a job that stands still is restarted now, not when its time is over."""
+"""`everstep restart [RUN]`: restart a job that stands still now, without waiting until its time is over."""
 
 import argparse
 import getpass

@@ -11,6 +11,8 @@ from everstep.errors import ConfigError
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "default"
 
+    # Restarts and their budget
+
     max_restarts: int = 10
     """Restarts allowed within `budget_window_s`. torchrun's --max-restarts overrides it, with `exact_restarts`.
     Too low: a bad hour ends a healthy job. Too high: a broken job burns its machines for long."""
@@ -28,6 +30,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     max_same_failure: int = 3
     """Same place in the user's code, without one new step in between: after so many failures it is certain."""
+
+    # Stopping and starting
 
     stop_grace_s: float = 5.0
     """Between SIGTERM and SIGKILL before a restart, where every rank's state is in a snapshot. Only programs with a
@@ -51,6 +55,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     rendezvous_timeout_s: float = 600.0
     """From the first rank in init_process_group until the last one is out of it; torchrun's join timeout."""
 
+    # What is looked for
+
     watch_hangs: bool = True
     """Whether hangs are looked for, and jobs that hang restarted: a false alarm costs a restart. On, ranks carry a
     thread of ours and torch's flight recorder."""
@@ -73,6 +79,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     digest_every: int = 50
     """Steps between two digests of the parameters. 0: none. Fewer: a flipped bit is found earlier, and a digest reads
     all parameters once."""
+
+    # Snapshots and checkpoints
 
     snapshot_buffers: int = 5
     """Copies of its state that a rank's memory has room for: one is written, and the newest, the newest that waits for
@@ -99,6 +107,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     last_save_s: float = 600.0
     """How long the parts of the last step may take to the persistent tier when the run ends by itself. Shorter: a large
     state on a slow storage is lost at the end. Longer: machines wait for a storage that does not answer."""
+
+    # Hangs
 
     hang_window_s: float = 2.0
     """No silence shorter than this is a hang, however short the steps. docs/hang-rule.md explains it."""
@@ -130,6 +140,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     hang_grace_s: float = 0.5
     """Between SIGTERM and SIGKILL of a job that hangs: ranks that do not move cannot clean up either."""
+
+    # Faults without a culprit
 
     blind_restarts: int = 1
     """Restarts in place after faults without a culprit in a row, before machines are examined or evicted. 0: check
@@ -165,6 +177,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How long the third restart in a row without a new step waits; each after it twice as long, up to a minute. 0: no
     wait. Longer: whatever is wrong outside has time to pass, and the job stands still."""
 
+    # Nodes
+
     node_timeout_s: float = 60.0
     """How long the engine may take to give a node before the run gives up for lack of capacity."""
 
@@ -172,6 +186,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """A node of which nothing was heard for so long is ended and lost, with its ranks. An agent says something every
     half second. Shorter: a machine that swaps for a moment loses its node. Longer: a cut or frozen node holds up all
     others for so long; decided within 5 s means at most 4."""
+
+    # Approval and updates
 
     approval_timeout_s: float = 900.0
     """Mode advise: how long a proposal waits before the run ends."""
@@ -212,11 +228,30 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"policy max_same_failure = {self.max_same_failure!r}: must be at least 1")
 
 
+GROUPS = {
+    "Restarts and their budget": "max_restarts",
+    "Stopping and starting": "stop_grace_s",
+    "What is looked for": "watch_hangs",
+    "Snapshots and checkpoints": "snapshot_buffers",
+    "Hangs": "hang_window_s",
+    "Faults without a culprit": "blind_restarts",
+    "Nodes": "node_timeout_s",
+    "Approval and updates": "approval_timeout_s",
+}
+"""Each concern and the first of its keys: it has all keys from there to the next one. Keys in files are flat."""
+
 PRESETS = {
     "conservative": Policy(name="conservative", max_restarts=3, stop_grace_s=30.0, settle_s=1.0, node_silent_s=15.0),
     "default": Policy(),
     "aggressive": Policy(name="aggressive", max_restarts=30, stop_grace_s=2.0, node_silent_s=2.5),
 }
+
+
+def keys_of(concern: str) -> tuple[str, ...]:
+    names = [field.name for field in msgspec.structs.fields(Policy)]
+    starts = [*(names.index(first) for first in GROUPS.values()), len(names)]
+    number = list(GROUPS).index(concern)
+    return tuple(names[starts[number] : starts[number + 1]])
 
 
 def preset(name: str) -> Policy:
