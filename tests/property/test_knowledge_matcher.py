@@ -70,7 +70,15 @@ def test_findings_are_ranked_and_printable(text):
     for finding in rank_findings(read(text, [])):
         assert finding.text.isprintable()
         assert 1 <= finding.line <= text.count(b"\n") + 1
-        assert finding.to_json()["blame"] in {"user", "machine", "network", "storage", "scheduler", "unknown"}
+        assert finding.to_json()["blame"] in {
+            "user",
+            "machine",
+            "network",
+            "storage",
+            "environment",
+            "scheduler",
+            "unknown",
+        }
 
 
 @given(st.binary(max_size=300))

@@ -81,7 +81,7 @@ def test_faults_of_the_network_count_half():
     assert judge(past, day(6)).state is State.QUARANTINED
 
 
-@pytest.mark.parametrize("blame", ["user", "storage", "scheduler", "unknown"])
+@pytest.mark.parametrize("blame", ["user", "storage", "environment", "scheduler", "unknown"])
 def test_what_is_not_the_machines_does_not_count(blame):
     past = [event(day(n), blame=blame) for n in (0, 1, 2, 3)]
     assert judge(past, day(3)).state is State.HEALTHY
