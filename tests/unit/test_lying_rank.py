@@ -26,6 +26,7 @@ from everstep.agent.watching.rank_frames import MAX_TEXT, MAX_TOLD, RankFrames
 from everstep.agent.watching.slow_rounds import _declared
 from everstep.controller.record.bare import bare
 from everstep.journal.format import decode_record, encode_record
+from everstep.launcher import error_file
 from everstep.model.events import NodeLost, RuntimeFaulted, WorkerExited, WorkersStopped
 from everstep.model.facts import ErrorReport, Exit, RankAccount
 from everstep.model.record import Record
@@ -145,6 +146,26 @@ def test_what_stands_in_the_place_of_the_report_and_the_log(tmp_path, kernel_log
                     file.truncate(1 << 40)
     exit_ = end_of(make_worker(tmp_path, kernel_log))
     assert (exit_.code, exit_.error) == (1, None)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "sparse", *range(len(REPORTS))])
+def test_the_launchers_own_report_is_made_of_any_report(tmp_path, kind):
+    """What a job scheduler reads, and never a reason to fail or to wait."""
+    path, target = tmp_path / "rank-0.json", tmp_path / "report.json"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "sparse":
+            with path.open("wb") as file:
+                file.truncate(1 << 40)
+        case number:
+            path.write_bytes(REPORTS[number])
+    report = error_file._read(path)
+    if report is not None:
+        error_file._write(str(target), error_file._with_code(report, 1))
+        assert isinstance(json.loads(target.read_bytes()), dict)
 
 
 def test_a_reader_that_breaks_costs_the_explanation(tmp_path, kernel_log, monkeypatch):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from everstep.agent.processes.exits import SYSTEM_EXIT
+from everstep.agent.processes.exits import SYSTEM_EXIT, read_bytes
 from everstep.journal.runs import RunDir
 from everstep.journal.view import RunView
 from everstep.linux.files import write_whole
@@ -45,7 +45,7 @@ def write_error(kind: str, message: str, environ: Mapping[str, str], traceback: 
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        report = json.loads(path.read_bytes())
+        report = json.loads(read_bytes(path))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(report, dict) or "message" not in report:
@@ -64,5 +64,5 @@ def _write(path: str, report: dict[str, Any]) -> None:
     """Whole or not at all."""
     try:
         write_whole(path, json.dumps(report).encode())
-    except OSError as error:
+    except (OSError, ValueError, RecursionError) as error:
         log.warning("%s %s cannot be written: %s", VARIABLE, path, error)

@@ -33,7 +33,7 @@ _KIND = re.compile(r"^[A-Za-z_][\w.]*$")
 def read_error(path: Path) -> ErrorReport | None:
     """The report in TORCHELASTIC_ERROR_FILE, ours or torch's own; None if there is none that can be read."""
     try:
-        report = json.loads(_read(path, _MAX_REPORT_BYTES))
+        report = json.loads(read_bytes(path))
     except (OSError, ValueError, RecursionError, MemoryError):
         return None
     if not isinstance(report, dict):
@@ -102,12 +102,12 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _read(path: Path, limit: int) -> bytes:
-    """The whole file. Raises OSError when it is larger, or none."""
+def read_bytes(path: Path) -> bytes:
+    """The whole error report. Raises OSError when it is too large for one, or no file."""
     with _opened(path) as fd:
-        if os.fstat(fd).st_size > limit:
+        if os.fstat(fd).st_size > _MAX_REPORT_BYTES:
             raise OSError(0, "too large", str(path))
-        return os.pread(fd, limit, 0)
+        return os.pread(fd, _MAX_REPORT_BYTES, 0)
 
 
 def _text(value: object) -> str:
