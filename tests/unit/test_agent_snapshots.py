@@ -180,13 +180,15 @@ class Heard:
             "n0",
             SimpleNamespace(),
             SimpleNamespace(take=lambda *_: None),
-            report=self.events.append,
-            spawn=lambda work: work.close(),
-            account=lambda worker: SimpleNamespace(),
-            on_ahead=lambda told: None,
-            on_twin=lambda worker, told, fd: None,
-            on_no_twin=lambda worker, why: None,
-            on_all_stepped=lambda: None,
+            host=SimpleNamespace(
+                report=self.events.append,
+                spawn=lambda work: work.close(),
+                account=lambda worker: SimpleNamespace(),
+                learn_ahead=lambda told: None,
+                take_twin=lambda worker, told, fd: None,
+                refuse_twin=lambda worker, why: None,
+                note_all_stepped=lambda: None,
+            ),
         )
         self.frames.begin(SimpleNamespace(generation=4, workers={3: self.worker}), 8)
 

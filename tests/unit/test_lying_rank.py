@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -253,13 +254,15 @@ class Node:
             "n0",
             memory=None,
             observing=Observing("n0", self.reported.append),
-            report=self.reported.append,
-            spawn=lambda work: work.close(),
-            account=lambda worker: RankAccount(rank=worker.rank, spawned_at=1.0),
-            on_ahead=lambda told: None,
-            on_twin=lambda worker, told, fd: os.close(fd),
-            on_no_twin=lambda worker, why: None,
-            on_all_stepped=lambda: None,
+            host=SimpleNamespace(
+                report=self.reported.append,
+                spawn=lambda work: work.close(),
+                account=lambda worker: RankAccount(rank=worker.rank, spawned_at=1.0),
+                learn_ahead=lambda told: None,
+                take_twin=lambda worker, told, fd: os.close(fd),
+                refuse_twin=lambda worker, why: None,
+                note_all_stepped=lambda: None,
+            ),
         )
         group = Group(0, reaper=None, on_frame=self.frames.take, on_exit=print, is_parking=lambda: False)
         group.workers[0] = self.worker

@@ -76,7 +76,7 @@ class Node:
         self._report = report
         self._on_finish = on_finish
         self._board = Board(home.nproc)
-        self._monitor = Monitor(node, self._board, Stacks(reaper), self._spawn)
+        self._monitor = Monitor(node, self._board, Stacks(reaper), self.spawn)
         self._slow_rounds = SlowRounds(node, self._board, home.policy.slow_round_s)
         self._observing = Observing(node, report)
         self._copies = copies
@@ -100,18 +100,7 @@ class Node:
         self._num_stale = 0
 
     def _listen(self) -> RankFrames:
-        return RankFrames(
-            self.node,
-            self._memory,
-            self._observing,
-            report=self._report,
-            spawn=self._spawn,
-            account=self._account,
-            on_ahead=self._learn_ahead,
-            on_twin=self._on_twin,
-            on_no_twin=lambda worker, why: self._twins.refuse(worker.local_rank, why),
-            on_all_stepped=self._on_all_stepped,
-        )
+        return RankFrames(self.node, self._memory, self._observing, self)
 
     # -- what the link tells ---------------------------------------------------------------------------------------
 
@@ -162,16 +151,16 @@ class Node:
                 is_current = getattr(action, "generation", self._fence) == self._fence
                 self._copies.do(action, self._lives, is_current=is_current, is_stopping=self._is_stopping)
             case act.ValidateUpdate() if self._spec is not None:
-                self._spawn(self._trials.look(action, self._spec))
+                self.spawn(self._trials.look(action, self._spec))
             case act.CollectEvidence():
-                self._spawn(self._collect(action))
+                self.spawn(self._collect(action))
             case act.ExamineNode() if action.generation < self._fence:
                 self._drop(action.generation, "ExamineNode")
             case act.ExamineNode():
                 why_not = "ranks of the job run on this node" if self._lives() else ""
                 self._examiner.take(action, why_not)
             case act.Inject():
-                self._spawn(self._inject(action))
+                self.spawn(self._inject(action))
             case act.Finish():
                 self._on_finish()
             case _:
@@ -189,7 +178,7 @@ class Node:
             if worker.is_native and not worker.has_begun and entering.has_surely_begun(worker):
                 group.begin(worker)
                 worker.limit_logs()
-        accounts = tuple(self._account(worker) for worker in group.workers.values())
+        accounts = tuple(self.account(worker) for worker in group.workers.values())
         event = events.ProgressReported(at=time.time(), node=self.node, generation=group.generation, accounts=accounts)
         self._report(event)
 
@@ -264,7 +253,7 @@ class Node:
                 self._starter.start_spare(local_rank, self._home.run_dir / "nodes" / self.node)
             except (EverstepError, OSError) as error:
                 _log.warning("no spare for local rank %d: %s", local_rank, error)
-        self._spawn(self._warm_spares())
+        self.spawn(self._warm_spares())
 
     async def _warm_spares(self) -> None:
         """When some other node knows what ranks import later, spares import it ahead."""
@@ -340,7 +329,7 @@ class Node:
             node=self.node,
             generation=action.generation,
             exits=tuple(exits) if mine else (),
-            accounts=tuple(self._account(worker) for worker in found) if mine else (),
+            accounts=tuple(self.account(worker) for worker in found) if mine else (),
             held=self._memory.held(),
             backups=self._copies.held(),
             num_killed=sum(worker.was_killed for worker in found) if mine else 0,
@@ -361,7 +350,7 @@ class Node:
                 node=self.node,
                 generation=group.generation,
                 exit=worker.exit,
-                account=self._account(worker),
+                account=self.account(worker),
             )
         )
 
@@ -387,14 +376,21 @@ class Node:
             self._told_twins = event.usable, event.why
             self._report(event)
 
-    def _on_twin(self, worker: Worker, told: dict[str, Any], fd: int) -> None:
+    def report(self, event: events.Event) -> None:
+        """To the controller."""
+        self._report(event)
+
+    def refuse_twin(self, worker: Worker, why: str) -> None:
+        self._twins.refuse(worker.local_rank, why)
+
+    def take_twin(self, worker: Worker, told: dict[str, Any], fd: int) -> None:
         group = self._group
         if group is None or group.workers.get(worker.rank) is not worker or worker.placed is None:
             os.close(fd)
             return
         self._twins.add(worker.local_rank, told, fd, worker.placed, worker.paths.stdout, worker.paths.stderr)
 
-    def _learn_ahead(self, told: Ahead) -> None:
+    def learn_ahead(self, told: Ahead) -> None:
         if self._twins.learn(told):
             ahead.write(ahead.path_in(self._home.run_dir), told)
 
@@ -403,20 +399,20 @@ class Node:
         if self._spec is not None and ahead.SHARED in told.modules:
             ahead.write(ahead.cache_path(self._home.home, self._spec.program), told)
 
-    def _on_all_stepped(self) -> None:
+    def note_all_stepped(self) -> None:
         self._cancel_parking()
         self._park_timer = asyncio.get_running_loop().call_later(QUIET_S, self._import_ahead)
 
     def _import_ahead(self) -> None:
         self._park_timer = None
-        self._spawn(self._twins.import_ahead())
+        self.spawn(self._twins.import_ahead())
 
     def _cancel_parking(self) -> None:
         if self._park_timer is not None:
             self._park_timer.cancel()
             self._park_timer = None
 
-    def _account(self, worker: Worker) -> RankAccount:
+    def account(self, worker: Worker) -> RankAccount:
         account = workers.final_account(self._board.account(worker.local_rank), worker)
         return msgspec.structs.replace(account, backed_up_step=self._copies.backed_up_step(worker.rank))
 
@@ -433,7 +429,7 @@ class Node:
         self._task = asyncio.ensure_future(work)
         self._task.add_done_callback(_log_failure)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._side_tasks.add(task)
         task.add_done_callback(self._side_tasks.discard)

@@ -8,8 +8,8 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from everstep.agent.memory.arenas import Memory
 from everstep.agent.processes import ahead
@@ -29,6 +29,24 @@ goes on for ever must fill neither the journal nor the log."""
 _log = logging.getLogger(__name__)
 
 
+class RankHost(Protocol):
+    """The node that has the ranks: what their frames ask of it."""
+
+    def report(self, event: events.Event) -> None: ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
+
+    def account(self, worker: Worker) -> RankAccount: ...
+
+    def learn_ahead(self, told: Ahead) -> None: ...
+
+    def take_twin(self, worker: Worker, told: dict[str, Any], fd: int) -> None: ...
+
+    def refuse_twin(self, worker: Worker, why: str) -> None: ...
+
+    def note_all_stepped(self) -> None: ...
+
+
 class RankFrames:
     """Of the node's current group."""
 
@@ -37,25 +55,12 @@ class RankFrames:
         node: str,
         memory: Memory,
         observing: Observing,
-        *,
-        report: Callable[[events.Event], None],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-        account: Callable[[Worker], RankAccount],
-        on_ahead: Callable[[Ahead], None],
-        on_twin: Callable[[Worker, dict[str, Any], int], None],
-        on_no_twin: Callable[[Worker, str], None],
-        on_all_stepped: Callable[[], None],
+        host: RankHost,
     ) -> None:
         self._node = node
         self._memory = memory
         self._observing = observing
-        self._report = report
-        self._spawn = spawn
-        self._account = account
-        self._on_ahead = on_ahead
-        self._on_twin = on_twin
-        self._on_no_twin = on_no_twin
-        self._on_all_stepped = on_all_stepped
+        self._host = host
         self._group: Group | None = None
         self._world_size = 1
         self._rung: set[int] = set()
@@ -81,15 +86,15 @@ class RankFrames:
 
     def _act_on(self, worker: Worker, frame: local.Frame, twin: int | None) -> None:
         if twin is not None:
-            self._on_twin(worker, frame["twin"], twin)
+            self._host.take_twin(worker, frame["twin"], twin)
         elif "no_twin" in frame:
-            self._on_no_twin(worker, str(frame["no_twin"])[:MAX_TEXT])
+            self._host.refuse_twin(worker, str(frame["no_twin"])[:MAX_TEXT])
         elif "mark" in frame or "listens" in frame or "begins" in frame:
             self._on_mark(worker, str(frame.get("mark", "entered" if "begins" in frame else "")))
         elif "modules" in frame and isinstance(frame["modules"], list):
-            self._on_ahead(ahead.parse(frame["modules"], frame.get("changed")))
+            self._host.learn_ahead(ahead.parse(frame["modules"], frame.get("changed")))
         elif "memory" in frame:
-            self._spawn(self._grant(worker, granting.asked(frame["memory"])))
+            self._host.spawn(self._grant(worker, granting.asked(frame["memory"])))
         elif "drilled" in frame:
             drills.on_answer(worker, frame)
         elif "fault" in frame and self._may_tell(worker, "fault"):
@@ -124,23 +129,23 @@ class RankFrames:
         if group is None:
             return
         present = [group.workers[rank] for rank in sorted(rung) if rank in group.workers]
-        accounts = tuple(self._account(worker) for worker in present)
+        accounts = tuple(self._host.account(worker) for worker in present)
         if accounts:
             event = events.MarksReported(
                 at=time.time(), node=self._node, generation=group.generation, accounts=accounts
             )
-            self._report(event)
+            self._host.report(event)
         for worker, account in zip(present, accounts, strict=True):
             worker.has_stepped |= account.first_step is not None
         if group.workers and all(worker.has_stepped for worker in group.workers.values()):
-            self._on_all_stepped()
+            self._host.note_all_stepped()
 
     def _on_fault(self, worker: Worker, where: str, why: str) -> None:
         at, generation = time.time(), self._generation
         event = events.RuntimeFaulted(
             at=at, node=self._node, rank=worker.rank, generation=generation, where=where, why=why
         )
-        self._report(event)
+        self._host.report(event)
 
     def _on_restore_failed(self, worker: Worker, raw: dict[str, Any]) -> None:
         """The rank is about to end because of it. What it may not have said of an earlier life is not believed."""
@@ -164,7 +169,7 @@ class RankFrames:
             why=str(raw.get("why", ""))[:MAX_TEXT],
             is_damaged=raw.get("is_damaged", True) is True,
         )
-        self._report(event)
+        self._host.report(event)
 
     @property
     def _generation(self) -> int:
@@ -173,4 +178,4 @@ class RankFrames:
     async def _grant(self, worker: Worker, asked: granting.Asked) -> None:
         refused = await granting.grant(worker, asked, self._world_size, self._memory)
         if refused is not None:
-            self._report(granting.as_event(refused, self._node, worker.rank, self._generation, asked.num_bytes))
+            self._host.report(granting.as_event(refused, self._node, worker.rank, self._generation, asked.num_bytes))
