@@ -56,13 +56,17 @@ class Link:
             spec=RunSpec(program="train.py"),
             gate=Gate(RunSecret("secret of a test, and long enough", "r1"), run="r1"),
             put=self.queue,
-            last_seq=lambda source: 0,
-            on_connected=lambda peer: None,
-            on_heard=lambda name: None,
-            on_report=self._at_once,
+            listener=self,
         )
 
-    def _at_once(self, name: str, seq: int, event: object) -> bool:
+    def last_seq(self, name: str) -> int:
+        return 0
+
+    def connected(self, peer: Peer) -> None: ...
+
+    def heard(self, name: str) -> None: ...
+
+    def settle_at_once(self, name: str, seq: int, event: object) -> bool:
         if not isinstance(event, ProgressReported):
             return False
         self.taken.append(seq)

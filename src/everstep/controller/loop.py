@@ -68,15 +68,7 @@ class Controller:
         self.ledger = ledger
         self.gate = gate
         self.queue: asyncio.Queue[Input] = asyncio.Queue(QUEUE_SIZE)
-        self.peers = Peers(
-            spec=wanted.spec,
-            gate=gate,
-            put=self.queue,
-            last_seq=lambda source: ledger.last_seqs.get(source, 0),
-            on_connected=self._on_connected,
-            on_heard=lambda name: self._silence.heard(name),
-            on_report=self._take_at_once,
-        )
+        self.peers = Peers(spec=wanted.spec, gate=gate, put=self.queue, listener=self)
         self.dropped: Counter[str] = Counter()  # reports by kind that were not recorded
         self.unwritable_since: float | None = None
         self.append_seconds: float | None = None  # the last one
@@ -165,7 +157,7 @@ class Controller:
                 await asyncio.sleep(0)
         self._welcome_back([item.event.node for item, _ in taken if isinstance(item.event, NodeJoined)])
 
-    def _take_at_once(self, name: str, seq: int, event: Event) -> bool:
+    def settle_at_once(self, name: str, seq: int, event: Event) -> bool:
         """A report of which nothing has to be on record, settled without waiting for those that have: nearly all. What
         is still in the queue of the same peer comes first; what a watch concludes from it goes there."""
         if self.ledger.is_known(name, seq):
@@ -341,7 +333,13 @@ class Controller:
         if key in self.ledger.state.timers:  # else it does not matter any more
             self.put_soon(Input(event=TimerFired(at=time.time(), key=key)))
 
-    def _on_connected(self, peer: Peer) -> None:
+    def last_seq(self, name: str) -> int:
+        return self.ledger.last_seqs.get(name, 0)
+
+    def heard(self, name: str) -> None:
+        self._silence.heard(name)
+
+    def connected(self, peer: Peer) -> None:
         log.info("%s connected", peer.name)
         if peer.role == "launcher":
             self._reissue_to([peer])

@@ -82,8 +82,26 @@ class Peer:
         self.num_owed = 0  # ... and how many were not acknowledged
 
 
+class Listener(Protocol):
+    """Whom the peers tell what they hear: the controller."""
+
+    def last_seq(self, name: str) -> int:
+        """Of the newest report of this peer that is on record."""
+        ...
+
+    def connected(self, peer: Peer) -> None: ...
+
+    def heard(self, name: str) -> None:
+        """Something of this peer arrived, whatever it was."""
+        ...
+
+    def settle_at_once(self, name: str, seq: int, event: Event) -> bool:
+        """Whether nothing of this report has to wait for the queue."""
+        ...
+
+
 class Peers:
-    """`on_report(name, seq, event)`: whether a report is settled at once; if not, it goes into the queue `put`."""
+    """Reports that `listener` does not settle at once go into the queue `put`."""
 
     def __init__(
         self,
@@ -91,17 +109,11 @@ class Peers:
         spec: RunSpec,
         gate: Gate,
         put: "asyncio.Queue[Input]",
-        last_seq: Callable[[str], int],
-        on_connected: Callable[[Peer], None],
-        on_heard: Callable[[str], None],
-        on_report: Callable[[str, int, Event], bool] = lambda name, seq, event: False,
+        listener: Listener,
     ) -> None:
         self._spec = spec
         self._queue = put
-        self._last_seq = last_seq
-        self._on_connected = on_connected
-        self._on_heard = on_heard
-        self._on_report = on_report
+        self._listener = listener
         self._connected: dict[str, Peer] = {}
         self._launchers: dict[str, Peer] = {}
         self._rejections = gate.rejections
@@ -151,10 +163,10 @@ class Peers:
         self._connected[peer.name] = peer
         if peer.role == "launcher":
             self._launchers[peer.name] = peer
-        last_seq = self._last_seq(peer.name)
+        last_seq = self._listener.last_seq(peer.name)
         peer.send(Welcome(protocol=PROTOCOL, spec=self._spec, last_source_seq=last_seq, proof=proof))
-        self._on_connected(peer)
-        self._on_heard(peer.name)
+        self._listener.connected(peer)
+        self._listener.heard(peer.name)
 
     def leave(self, peer: Peer) -> None:
         """Its connection is gone, or another one took its place."""
@@ -176,13 +188,13 @@ class Peers:
         name = peer.name
         if self._connected.get(name) is not peer:
             return True
-        self._on_heard(name)
+        self._listener.heard(name)
         report = self._believed(peer, data, is_binary=is_binary)
         if report is None:
             return True
         event = clocks.moved(report.event, -peer.ahead_s) if peer.ahead_s else report.event
         arrived = self._turn_began_at()
-        if name not in self._queued and self._on_report(name, report.source_seq, event):
+        if name not in self._queued and self._listener.settle_at_once(name, report.source_seq, event):
             self._owe(peer, report.source_seq)
             self.handling.note(time.monotonic() - arrived)
             return True
