@@ -53,7 +53,7 @@ def everstep(tmp_path, monkeypatch, capfd):
         (["--rdzv-endpoint", "203.0.113.7:29400", "train.py"], 2, "names another machine (203.0.113.7)"),
         (["--no-such-flag", "train.py"], 2, "the following arguments|unrecognized|usage"),
         (["--redirects", "many", "train.py"], 2, "--redirects many"),
-        (["--signals-to-handle", "SIGKILL", "train.py"], 2, "'SIGKILL' is no signal that can be handled"),
+        (["--signals-to-handle", "SIGKILL", "train.py"], 2, "'SIGKILL' is not a signal that can be handled"),
         (["--run-dir", "train.py/run", "train.py"], 4, "Choose another with --run-dir"),
         (["--run-dir", "/proc/run", "train.py"], 4, "Choose another with --run-dir"),
         ([], 2, "training_script"),
