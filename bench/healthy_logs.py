@@ -1,6 +1,6 @@
 """How often a healthy log gets a cause: made-up logs of many forms, read as `everstep kb match` reads them.
 
-    python bench/healthy_logs.py [--files 1500] [--kib 210] [--show 10]
+    python bench/healthy_logs.py [--files 1500] [--kib 210] [--show 10] [--pairs 600]
 
 Each file begins with what jobs print before they train: environments, listings of their own source, warnings, retries,
 libraries that are missing and not needed. Then come steps in one of seven styles, with warnings in between; one file in
@@ -14,10 +14,11 @@ import time
 from pathlib import Path
 
 from everstep.knowledge.engine import Engine
-from everstep.knowledge.loading import load_base
+from everstep.knowledge.loading import Base, load_base
 from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.ranking import choose_verdict, rank_findings
 
+REPORTS = Path(__file__).parent.parent / "tests" / "golden" / "knowledge" / "reports.tsv"
 NOW = 1_795_000_000.0
 
 SETUP = (
@@ -115,16 +116,39 @@ def healthy(number: int, size: int, sources: list[str]) -> str:
     return "\n".join([*parts, *(["training complete, exit code 0"] if rng.random() < 0.7 else [])]) + "\n"
 
 
+def verdict(base: Base, engine: Engine, text: str) -> str:
+    matcher = Matcher(base, now=NOW, engine=engine)
+    matcher.feed("log", text.encode())
+    found = choose_verdict(rank_findings(matcher.finish())).finding
+    return "" if found is None else f"{found.code} {found.blame}"
+
+
+def changed_verdicts(base: Base, engine: Engine, sources: list[str], num_pairs: int) -> int:
+    """How often a healthy log before a fault changes what is said of the fault."""
+    lines = [line for line in REPORTS.read_text(encoding="utf-8").splitlines() if line.startswith(("read", "held"))]
+    faults = [line.split("\t", 3)[3].replace("\\n", "\n") + "\n" for line in lines]
+    alone = [verdict(base, engine, fault) for fault in faults]
+    changed = 0
+    for number in range(num_pairs):
+        before = healthy(10_000 + number, 30 << 10, sources)
+        chosen = number % len(faults)
+        changed += verdict(base, engine, before + faults[chosen]) != alone[chosen]
+    return changed
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=1500)
     parser.add_argument("--kib", type=int, default=210)
     parser.add_argument("--show", type=int, default=0, metavar="N", help="print the first N false causes")
+    parser.add_argument("--pairs", type=int, default=600, help="healthy logs that are put before a fault")
     given = parser.parse_args()
     folders = (Path(__file__).parent, Path(sys.prefix) / "lib", Path(random.__file__).parent)
     sources = [path.read_text(errors="replace") for folder in folders for path in sorted(folder.glob("*.py"))[:60]]
     base = load_base()
     engine = Engine(base.signatures)
+    changed = changed_verdicts(base, engine, sources, given.pairs)
+    print(f"{given.pairs} healthy logs before a fault: the verdict changes in {changed}")
     num_bytes, causes, actions, spent = 0, 0, 0, 0.0
     for number in range(given.files):
         text = healthy(number, given.kib << 10, sources).encode()

@@ -39,6 +39,7 @@ OLD = {
     "source": '    raise RuntimeError(f"CUDA error: device-side assert triggered on {rank}")',
     "handled traceback": "Traceback (most recent call last):\n"
     '  File "/job/cache.py", line 8, in load\n    open(path)\nFileNotFoundError: [Errno 2] No such file or directory',
+    "ignored exception": "Exception ignored in: <function Pool.__del__ at 0x7f>",
     "thermal": "mcelog: Machine check events logged by an earlier boot, see journal",
 }
 

@@ -24,6 +24,8 @@ _MAX_WATCHES = 256
 _LOOK_BACK_BYTES = 8 << 10
 _TRACEBACK = b"Traceback (most recent call last)"
 _IGNORED = (b"Exception ignored in", b"--- Logging error ---", b"Exception ignored on")
+_IGNORED_LINES = 4
+"""The traceback of an ignored exception stands right below the line that says so."""
 _AGENT = b"Root Cause (first observed failure)"
 _SXID = b"SXid"
 _THROWN = b"terminate called after throwing"
@@ -44,7 +46,7 @@ class _Stream:
     tracebacks: dict[bytes, Traceback] = field(default_factory=dict)
     agents: dict[bytes, AgentBlock] = field(default_factory=dict)
     thrown: dict[bytes, tuple[int, Line]] = field(default_factory=dict)  # "terminate called": line number, line
-    ignore_next: set[bytes] = field(default_factory=set)
+    ignore_next: dict[bytes, int] = field(default_factory=dict)  # "Exception ignored in": speaker, line
     watches: dict[tuple[str, ...], Watch] = field(default_factory=dict)  # findings after which no training was seen
     at: int = 0  # where in the data at hand the line is that is read
     repeats: Repeats = field(default_factory=Repeats)
@@ -258,13 +260,12 @@ class Matcher:
         message = part.message
         if message.startswith(_IGNORED):
             if len(stream.ignore_next) < MAX_OPEN_BLOCKS:
-                stream.ignore_next.add(part.tag)
+                stream.ignore_next[part.tag] = stream.line
             return True
         at = message.find(_TRACEBACK)
         if at >= 0:
             if len(stream.tracebacks) < MAX_OPEN_BLOCKS:
-                ignored = part.tag in stream.ignore_next
-                stream.ignore_next.discard(part.tag)
+                ignored = stream.line - stream.ignore_next.pop(part.tag, -_IGNORED_LINES) < _IGNORED_LINES
                 indent = 2 if message[:at].lstrip().startswith(b"traceback :") else _indent(message)
                 stream.tracebacks[part.tag] = Traceback(stream.line + 1, indent, ignored)
                 stream.tracebacks[part.tag].chained = LINK_CAUSE in before or LINK_CONTEXT in before
