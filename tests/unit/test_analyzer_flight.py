@@ -251,3 +251,13 @@ def test_the_group_that_all_outliers_share():
 def test_records_can_be_journaled():
     record = normalise(steps(Nccl(WORLD | TP)).raw(0), 0)
     assert msgspec.json.decode(msgspec.json.encode(record), type=type(record)) == record
+
+
+def test_of_two_ranks_the_one_that_does_otherwise_than_the_other_groups_of_its_kind():
+    groups = {str(n): ("mesh_tp", [2 * n, 2 * n + 1]) for n in range(4)}
+    job = Nccl(groups, num_ranks=8)
+    for name in ("0", "1", "2"):
+        job.run(name, op="reduce_scatter")
+    job.run("3", ranks=[6], op="reduce_scatter", state="started").run("3", ranks=[7], op="all_gather", state="started")
+    found = only(job.findings())
+    assert (found.code, found.ranks, found.confidence) == ("ES-H03", (7,), "high")

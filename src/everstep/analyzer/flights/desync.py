@@ -74,6 +74,9 @@ def _finding(
     at: float,
 ) -> Finding:
     usual, clear = _usual(positions, entries, values)
+    if not clear and what == "operation":
+        called = _called_by_siblings(positions, group, next(iter(entries.values())).seq)
+        usual, clear = (called, True) if called in values.values() else (usual, clear)
     ranks = tuple(rank for rank in entries if values[rank] != usual) if clear else tuple(entries)
     others = tuple(rank for rank in entries if rank not in ranks) or ranks
     first, other = entries[ranks[0]], entries[others[0]]
@@ -99,6 +102,22 @@ def _finding(
         place=first.place,
         evidence=tuple(_says(at, rank, entries[rank], group) for rank in (*ranks[:8], *others[:2])),
     )
+
+
+def _called_by_siblings(positions: Positions, group: ParallelGroup, seq: int) -> str | None:
+    """What the other groups of the same kind all called at that place: the same program on other ranks. None: they
+    differ, or fewer than two of them show it."""
+    called: dict[str, set[str]] = {}
+    for other in positions.groups.values():
+        if other.desc != group.desc or len(other.ranks) != len(group.ranks) or set(other.ranks) & set(group.ranks):
+            continue
+        for rank in other.ranks:
+            position = positions.at(other.name, rank)
+            if position is not None and seq in position.by_seq:
+                entry = position.by_seq[seq]
+                called.setdefault(other.name, set()).add(_ALIASES.get(entry.op, entry.op))
+    every = set().union(*called.values()) if called else set()
+    return every.pop() if len(called) > 1 and len(every) == 1 and group.desc else None
 
 
 def _usual(
