@@ -76,11 +76,27 @@ def writers(made: Bench) -> list[int]:
     return [pid for pid, command in processes_of(made.run_dir).items() if "writer_main" in command]
 
 
+SLOW_OPEN = f"""
+import os, sys
+def open_and_wait(path, flags, *more, **named):
+    if os.fspath(path).endswith("{retention._COLLECTING}-of-a-test"):
+        os.read(really(path, os.O_RDONLY), 1)
+    return really(path, flags, *more, **named)
+if "writer_main" in " ".join(sys.orig_argv):
+    really, os.open = os.open, open_and_wait
+"""
+
+
 class HangingStorage:
-    """Whoever writes to `root` gets so far that it asks whether somebody collects there, and waits for the answer."""
+    """Whoever writes to `root` gets so far that it asks whether somebody collects there, and waits for the answer: the
+    storage of a process with `env` does not answer that. (A pipe alone would be refused: it is no file.)"""
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        folder = root.parent / "slow-storage"
+        folder.mkdir(exist_ok=True)
+        (folder / "sitecustomize.py").write_text(SLOW_OPEN)
+        self.env = {**FRESH, "PYTHONPATH": str(folder)}
         self._fifo = root / form.WRITING / f"{retention._COLLECTING}-of-a-test"
         self._fifo.parent.mkdir(parents=True)
         os.mkfifo(self._fifo)
@@ -144,7 +160,7 @@ def test_a_writer_that_hangs_is_killed_in_time_and_one_that_is_killed_is_told(tm
     limit_s = 10.0  # in which a writer must come as far as its storage
 
     async def story(first: HangingStorage, second: HangingStorage) -> None:
-        async with bench(tmp_path, "train.py", nproc=1, args=(str(LAST),), env=FRESH) as made:
+        async with bench(tmp_path, "train.py", nproc=1, args=(str(LAST),), env=first.env) as made:
             await made.start_workers(0)
             await until_step(made, LAST)
             skip = len(made.controller.events)
@@ -174,7 +190,7 @@ def test_a_writer_ends_with_its_agent(tmp_path, how):
     (tmp_path / "train.py").write_text(WRITER)
 
     async def story(storage: HangingStorage) -> None:
-        async with bench(tmp_path, "train.py", nproc=1, args=(str(LAST),), env=FRESH) as made:
+        async with bench(tmp_path, "train.py", nproc=1, args=(str(LAST),), env=storage.env) as made:
             await made.start_workers(0)
             await until_step(made, LAST)
             await made.controller.send(persist(storage.root, LAST))

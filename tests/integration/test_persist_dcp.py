@@ -174,7 +174,7 @@ def test_what_every_rank_held_differently_is_not_spread(tmp_path):
     assert position.state == {"at": 1}
     with pytest.raises(SnapshotError, match=r"new: \['place'\], gone: \['position'\]"):
         load_into(path, {"table": table, "place": position}, rank=1, world_size=2)
-    with pytest.raises(SnapshotError, match="is no checkpoint"):
+    with pytest.raises(SnapshotError, match="is not a checkpoint"):
         load_into(str(tmp_path), {"table": table}, rank=0, world_size=2)
     Path(path, "rank-00000.json").unlink()
     with pytest.raises(DamagedError, match=r"rank-00000\.json: is missing"):
