@@ -66,6 +66,15 @@ def test_one_that_is_killed_while_ranks_train_costs_the_next_generation_nothing(
     assert len({(store.host, store.port) for store in opened}) == 1
 
 
+def test_one_that_stands_still_is_replaced(launcher):
+    run = launcher.start("--nproc-per-node", 2, launcher.script(), 5, UNTIL_HIT)
+    run.until_step(3)
+    os.kill(store_pid(run), signal.SIGSTOP)
+    os.kill(run.rank_pid(1), signal.SIGKILL)
+    assert run.wait() == 0
+    assert "generation 1 has no store: the process with the stores did not answer" in run.err()
+
+
 def test_all_generations_have_one_port_and_no_key_of_an_older_one(launcher):
     script = launcher.script("""
 import os, sys, time

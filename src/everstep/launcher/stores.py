@@ -23,6 +23,8 @@ from everstep.launcher.arguments.settings import Settings
 _LOOPBACK = ("localhost", "127.0.0.1")
 _MAX_MESSAGE = 4096
 _END_S = 5.0
+CLOSE_LIMIT_S = 10.0
+"""A process that has not closed its store by then stands still, and is replaced. It takes milliseconds."""
 MAX_ENDS = 5
 """After so many processes of which none opened a store the run ends: another one would not either."""
 
@@ -137,10 +139,18 @@ class _StoreProcess:
         host, port = address
         socket.send_fds(self.socket, [f"open {generation} {host} {port}".encode()], [listening.fileno()])
         if not self._is_new:
-            await self._closed.wait()
-            if self.has_ended:
-                raise ConnectionError("the process with the stores has ended")
+            await self._until_closed()
         self._is_new = False
+
+    async def _until_closed(self) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                await self._closed.wait()
+        except TimeoutError:
+            self._child.send(signal.SIGKILL)
+            raise ConnectionError(f"the process with the stores did not answer for {CLOSE_LIMIT_S:g} s") from None
+        if self.has_ended:
+            raise ConnectionError("the process with the stores has ended")
 
     async def end(self) -> None:
         self._child.send(signal.SIGKILL)
