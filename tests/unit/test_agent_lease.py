@@ -101,3 +101,15 @@ def test_in_every_preset_ranks_have_ended_before_others_may_start():
     for policy in PRESETS.values():
         assert policy.lease_s < policy.node_silent_s
         assert Lease(policy.lease_s, Clock()).beat_s < policy.lease_s / 4
+
+
+def test_a_node_that_has_never_been_welcome_has_nothing_that_could_end():
+    """Its machine may be reached long before the controller has time for it: it holds no slot that others could get."""
+    clock = Clock()
+    lease = Lease(ENDS_S, clock)
+    lease.renew(clock.now)
+    clock.now += 100 * ENDS_S
+    assert not lease.is_over()
+    lease.begin()
+    clock.now += ENDS_S + 0.1
+    assert lease.is_over()

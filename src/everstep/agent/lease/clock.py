@@ -32,13 +32,16 @@ class Lease:
 
     def begin(self) -> None:
         """Welcome: the controller knows of this node now."""
+        if self._heard_at is None:
+            self._heard_at = self._clock()
         self.renew(self._clock())
 
     def renew(self, heard_at: float | None) -> None:
         """`heard_at`: when something was said, on this clock, that has arrived. None: nothing new. What is over stays
-        over, because the slot may have been given to somebody else in between; only `assure` takes that back."""
-        if not self.is_over() and heard_at is not None:
-            self._heard_at = max(heard_at, self._heard_at or heard_at)
+        over, because the slot may have been given to somebody else in between; only `assure` takes that back. Before
+        the first welcome there is nothing that could end: this node has no slot."""
+        if not self.is_over() and heard_at is not None and self._heard_at is not None:
+            self._heard_at = max(heard_at, self._heard_at)
 
     def assure(self, asked_at: float) -> None:
         """The controller was asked then, on this clock, and has said that it counts on this node."""
