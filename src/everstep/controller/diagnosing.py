@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from everstep.errors import EverstepError
-from everstep.evidence.apart import read_apart
-from everstep.model.verdict import Blame, Certainty, Confidence, Verdict
+from everstep.evidence.apart import nothing_known, read_apart
+from everstep.model.verdict import Verdict
 
 MAX_EVIDENCE = 64
 """Of so many pieces in the journal; all of it stays in the files."""
@@ -27,22 +27,9 @@ def diagnose_folder(folder: Path, world_size: int) -> tuple[Verdict, float | Non
     try:
         diagnosis = read_apart(folder, now, world_size=world_size).diagnosis
     except EverstepError as error:
-        return _nothing(f"the evidence cannot be read: {error}", now)
+        return nothing_known(f"the evidence cannot be read: {error}", now), None
     except Exception as error:
         log.exception("the diagnosis failed")
-        return _nothing(f"the diagnosis itself failed: {type(error).__name__}: {error}", now)
+        return nothing_known(f"the diagnosis itself failed: {type(error).__name__}: {error}", now), None
     verdict = diagnosis.verdict
     return msgspec.structs.replace(verdict, evidence=verdict.evidence[:MAX_EVIDENCE]), diagnosis.limit_s
-
-
-def _nothing(why: str, at: float) -> tuple[Verdict, None]:
-    verdict = Verdict(
-        code="ES-H15",
-        sentence=why,
-        blame=Blame.UNKNOWN,
-        confidence=Confidence.LOW,
-        at=at,
-        certainty=Certainty.DOUBTFUL,
-        because="nothing is known of what keeps the job",
-    )
-    return verdict, None

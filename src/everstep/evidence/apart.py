@@ -236,18 +236,22 @@ def _memory() -> int:
     return max(LEAST_MEMORY, int(MEMORY_SHARE * free))
 
 
-def _nothing(now: float, why: str, skip: dict[str, str]) -> Found:
+def nothing_known(why: str, at: float) -> Verdict:
     """Nothing could be concluded, and why."""
-    sentence = f"the evidence cannot be read: {why}"
-    verdict = Verdict(
+    return Verdict(
         code="ES-H15",
-        sentence=sentence,
+        sentence=why,
         blame=Blame.UNKNOWN,
         confidence=Confidence.LOW,
-        at=now,
+        at=at,
         certainty=Certainty.DOUBTFUL,
         because="nothing is known of what keeps the job",
     )
+
+
+def _nothing(now: float, why: str, skip: dict[str, str]) -> Found:
+    sentence = f"the evidence cannot be read: {why}"
+    verdict = nothing_known(sentence, now)
     unreadable = tuple(Unreadable(file=path, why=why) for path, why in skip.items())
     folder = Folder(
         case=Case(at=now, ranks=()),

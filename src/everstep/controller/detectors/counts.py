@@ -7,15 +7,14 @@ generation, with the program to blame, and from then on no machine is accused of
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from everstep.analyzer.codes import CODES
 from everstep.analyzer.numbers.counts import Count, compare_counts
 from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.records import ParallelGroup
+from everstep.controller.detectors.verdicts import verdict_of
 from everstep.core.state.phases import Phase
 from everstep.core.state.schema import State
 from everstep.model.events import AnomalyFound, DigestsReported
 from everstep.model.facts import RankCounts
-from everstep.model.verdict import Blame, Verdict
 
 Ranks = tuple[int, ...]
 
@@ -87,19 +86,3 @@ class CountDetector:
         finding = self._left_out[new[0]]
         self._told |= set(finding.ranks)
         return (AnomalyFound(at=event.at, generation=event.generation, verdict=verdict_of(finding, event.at)),)
-
-
-def verdict_of(finding: Finding, at: float) -> Verdict:
-    """The finding as a verdict."""
-    group = finding.group
-    return Verdict(
-        code=finding.code,
-        sentence=finding.sentence,
-        blame=Blame(CODES[finding.code].blame),
-        confidence=finding.confidence,
-        ranks=finding.ranks,
-        at=at,
-        group=group.title if group else "",
-        group_ranks=group.ranks if group else (),
-        evidence=finding.evidence,
-    )

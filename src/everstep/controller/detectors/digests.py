@@ -12,15 +12,15 @@ from typing import TypeAlias
 
 import msgspec
 
-from everstep.analyzer.codes import CODES
 from everstep.analyzer.numbers.digests import compare
 from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.records import ParallelGroup
+from everstep.controller.detectors.verdicts import verdict_of
 from everstep.core.state.phases import Phase
 from everstep.core.state.schema import State
 from everstep.model.events import AnomalyFound, DigestsReported
 from everstep.model.facts import RankDigest
-from everstep.model.verdict import Blame, Evidence, Verdict
+from everstep.model.verdict import Evidence
 
 MAX_GROUPS = 4096
 """Groups of replicas that are declared in one generation."""
@@ -192,18 +192,7 @@ class DigestDetector:
         return is_new
 
     def _anomaly(self, finding: Finding, at: float, *, is_declared: bool) -> AnomalyFound:
-        group = finding.group
-        verdict = Verdict(
-            code=finding.code,
-            sentence=finding.sentence,
-            blame=Blame(CODES[finding.code].blame),
-            confidence=finding.confidence,
-            ranks=finding.ranks,
-            at=at,
-            group=group.title if group else "",
-            group_ranks=group.ranks if group else (),
-            evidence=finding.evidence,
-        )
+        verdict = verdict_of(finding, at)
         return AnomalyFound(at=at, generation=self._generation, verdict=verdict, is_declared=is_declared)
 
     def _say_missing(self, digest: RankDigest) -> None:
