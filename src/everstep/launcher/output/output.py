@@ -1,8 +1,9 @@
 """The ranks' output on the terminal, live: follows their log files.
 
-What no flag names is shown as it was written: every byte, no prefix, and no waiting for the end of a line. What --tee
-names is shown as torchrun shows it (`teed`). The files are complete; this only shows them. It never blocks the ranks,
-and runs in a thread of its own (`terminal`), so that a terminal that takes nothing blocks nobody else either.
+What no flag names is shown as it was written: every byte, no prefix, and no waiting for the end of a line unless
+another rank is in the middle of one (`one_screen`). What --tee names is shown as torchrun shows it (`teed`). The files
+are complete; this only shows them. It never blocks the ranks, and runs in a thread of its own (`terminal`), so that a
+terminal that takes nothing blocks nobody else either.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from everstep.agent.streams.paths import STDERR_NAME, STDOUT_NAME, is_other_name
 from everstep.launcher.output.changes import Changes
+from everstep.launcher.output.one_screen import OneScreen
 from everstep.launcher.output.shown import Shown
 from everstep.launcher.output.teed import PATIENCE_S, TeedLines
 from everstep.model.spec import STDERR, STDOUT
@@ -49,6 +51,9 @@ class OutputTail:
     _changes: Changes = field(default_factory=Changes)
     _just_opened: set[object] = field(default_factory=set)  # what was written before has no event
     _folders: set[Path] = field(default_factory=set)  # watched
+
+    def __post_init__(self) -> None:
+        self._screen = OneScreen(self.write)
 
     def wait(self, timeout_s: float) -> None:
         """Show what ranks write meanwhile, as they write it; returns when the time is over, or something was shown."""
@@ -194,13 +199,13 @@ class OutputTail:
 
     def _show(self, file: _File, data: bytes) -> None:
         if file.teed is None:
-            self.write(file.stream, data)
+            self._screen.show(file, file.stream, data, time.monotonic())
         else:
             self._show_lines(file, file.teed.feed(data))
 
     def _show_lines(self, file: _File, lines: list[str]) -> None:
         if lines:
-            self.write(file.stream, "".join(lines).encode())
+            self._screen.show(file, file.stream, "".join(lines).encode(), time.monotonic())
             if self.shown.filters.get(file.stream):
                 self._duplicate(file, lines)
 
@@ -210,6 +215,7 @@ class OutputTail:
         for file in self._files.values():
             if file.teed is not None and file.teed.has_rest and now - file.grew_at > PATIENCE_S:
                 self._show_lines(file, file.teed.rest())
+        self._screen.look(now)
 
     def _finish_generation(self) -> None:
         self._copy(self._files)
@@ -217,6 +223,7 @@ class OutputTail:
             if file.teed is not None:
                 self._show_lines(file, file.teed.finish())
             os.close(file.fd)
+        self._screen.finish()
         self._changes.clear()
         self._folders.clear()
         self._files.clear()
