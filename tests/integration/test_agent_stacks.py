@@ -161,6 +161,24 @@ def test_a_py_spy_that_never_ends_is_ended_and_costs_its_limit(tmp_path, monkeyp
         time.sleep(0.01)
 
 
+LENDING = """#!/bin/sh
+echo x >> "$0.calls"
+owns=$([ "$(wc -l < "$0.calls")" -gt 2 ] && echo true || echo false)
+frame='{"name": "loop", "filename": "train.py", "short_filename": "train.py", "line": 7}'
+is='"thread_id": 1, "thread_name": "MainThread", "active": true, "owns_gil": '$owns
+echo '[{"pid": '$5', '$is', "frames": ['$frame']}]'
+"""
+
+
+def test_a_rank_that_lends_the_lock_for_a_moment_is_looked_at_again(tmp_path, monkeypatch):
+    stub = tmp_path / "py-spy"
+    stub.write_text(LENDING)
+    stub.chmod(0o755)
+    look = of_rank(tmp_path, "wait", str(stub), monkeypatch)
+    assert (look.source, look.threads[0]["owns_gil"]) == ("py-spy", True)
+    assert Path(f"{stub}.calls").read_text() == "x\n" * 3
+
+
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
 @pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not installed")

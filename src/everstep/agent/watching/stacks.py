@@ -20,7 +20,7 @@ from everstep.agent.ranks.watch_link import Spill
 from everstep.agent.ranks.workers import Worker
 from everstep.linux import proc
 from everstep.probes.process import usage
-from everstep.probes.rank.stack import command, find_py_spy, parse, parse_spill, why_no_py_spy
+from everstep.probes.rank.stack import command, find_py_spy, is_undecided, parse, parse_spill, why_no_py_spy
 
 MAX_AT_ONCE = max(2, (os.cpu_count() or 2) // 4)
 """py-spy needs a processor for some tens of milliseconds; more of them would take it from the ranks."""
@@ -32,6 +32,10 @@ SPILL_S = 0.3
 SPILL_STEP_S = 0.005
 """Frames are written within a millisecond of the signal, where there is a processor for the rank; a busy machine gets
 what is left of the time. Complete is what has not grown for one step."""
+
+MAX_LOOKS = 4
+"""For evidence: py-spy catches a rank that runs Python without the interpreter lock when it lends the lock to another
+thread for that moment. One look in thirty did, on a busy machine."""
 
 REFUSED_S = 60.0
 """Not permitted is not permitted a moment later either; but a container may be given the right."""
@@ -67,6 +71,8 @@ class Stacks:
         until = time.monotonic() + limit_s
         reserved_s = sample_s + (SPILL_S if by_signal else 0.0)
         threads, why_not = await self.take(worker.pid, max(limit_s / 2, limit_s - reserved_s))
+        if threads and by_signal:
+            threads = await self._settled(worker.pid, threads, until)
         if threads:
             return Look(threads=threads, source="py-spy")
         missing = [why_not]
@@ -82,6 +88,16 @@ class Stacks:
                 return Look(threads=threads, source="signal", missing=tuple(missing))
             missing.append(f"frames on a signal: {why_not}")
         return Look(threads=[], missing=tuple(missing))
+
+    async def _settled(self, pid: int, threads: list[object], until: float) -> list[object]:
+        """These, or those of a later look that says what this one left open."""
+        for _ in range(MAX_LOOKS - 1):
+            left_s = until - time.monotonic()
+            if left_s <= 0 or not is_undecided(threads):
+                break
+            again, _why_not = await self.take(pid, left_s)
+            threads = again or threads
+        return threads
 
     async def take(self, pid: int, limit_s: float) -> tuple[list[object], str]:
         """The threads of one process as py-spy's JSON has them; or none, and why."""

@@ -85,6 +85,19 @@ def parse_spill(text: str, pid: int, *, is_running: bool) -> list[object]:
     return [*threads]
 
 
+def is_undecided(threads: list[object]) -> bool:
+    """The main thread is seen without the interpreter lock, and may have lent it for this moment only: it runs, or
+    another thread does. Else it is in native code, or waits."""
+    try:
+        processes = from_json(threads) if threads else []
+    except UnreadableError:
+        return False
+    thread = main_thread(processes[0]) if processes else None
+    if thread is None or activity_of(thread) not in (Activity.UNKNOWN, Activity.BLOCKED):
+        return False
+    return any(each.active for each in processes[0].threads)
+
+
 class StackProbe:
     """The stacks of one rank since its other signals turned silent.
 
