@@ -1,5 +1,8 @@
 """A node in a network namespace of its own sees its own interfaces, not the machine's."""
 
+import fcntl
+import socket
+import struct
 import threading
 import time
 from pathlib import Path
@@ -7,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from everstep.engines.network import Namespaces, NetworkError
-from everstep.engines.network.namespaces import enter
+from everstep.engines.network.namespaces import _BRIDGE, enter
 from everstep.probes.node.interfaces import Interface, read_interfaces
 from everstep.probes.node.own_network import own_sys
 
@@ -53,4 +56,26 @@ def test_a_flap_of_its_own_link_is_seen_inside_of_the_namespace():
         assert after == before + 2
     finally:
         network.unplug("n0")
+        network.close()
+
+
+def hardware_address() -> bytes:
+    with socket.socket() as sock:
+        return fcntl.ioctl(sock, 0x8927, struct.pack("16s16x", _BRIDGE.encode()))[18:24]  # SIOCGIFHWADDR
+
+
+def test_the_switch_keeps_its_address_whoever_comes_and_goes():
+    try:
+        network = Namespaces()
+    except NetworkError as error:
+        pytest.skip(str(error))
+    nodes = [f"n{number}" for number in range(6)]  # one of them has a lower address than the switch: 63 of 64
+    try:
+        seen = [network.call(hardware_address)]
+        for change in (network.plug, network.unplug):
+            for node in nodes:
+                change(node)
+                seen.append(network.call(hardware_address))
+        assert set(seen) == {seen[0]}, "what a node has learnt of the switch would be wrong"
+    finally:
         network.close()

@@ -13,7 +13,8 @@ import struct
 _NEWLINK, _DELLINK, _NEWADDR = 16, 17, 20
 _REQUEST, _ACK, _EXCLUSIVE, _CREATE = 0x1, 0x4, 0x200, 0x400
 _ERROR = 2
-_IFNAME, _MASTER, _LINKINFO, _NET_NS_FD = 3, 10, 18, 28
+_HARDWARE, _IFNAME, _MASTER, _LINKINFO, _NET_NS_FD = 1, 3, 10, 18, 28
+_LOCALLY_GIVEN = b"\x02"  # first byte of a hardware address that no maker gave
 _INFO_KIND, _INFO_DATA, _VETH_PEER = 1, 2, 1
 _LOCAL, _ADDRESS = 2, 1
 _UP = 1
@@ -33,7 +34,10 @@ class Netlink:
         self._sock.close()
 
     def add_bridge(self, name: str) -> None:
-        self._ask(_NEWLINK, _CREATE | _EXCLUSIVE, _link() + _text(_IFNAME, name) + _kind("bridge"))
+        """With a hardware address of its own: else it takes the lowest of its ports, and changes it, unknown to those
+        who have learnt it, when that one is unplugged."""
+        own = _attribute(_HARDWARE, _LOCALLY_GIVEN + os.urandom(5))
+        self._ask(_NEWLINK, _CREATE | _EXCLUSIVE, _link() + _text(_IFNAME, name) + own + _kind("bridge"))
 
     def add_cable(self, name: str, far: str, far_namespace: int) -> None:
         """A veth pair: `name` here, `far` in the namespace of that descriptor."""
