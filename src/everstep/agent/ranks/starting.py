@@ -22,7 +22,8 @@ from everstep.agent.memory.board import Board
 from everstep.agent.processes import ahead, environment, spawn
 from everstep.agent.processes.ailments import Ailments
 from everstep.agent.processes.channel import Channel
-from everstep.agent.ranks.twins import NO_TWIN, Awake, Twins
+from everstep.agent.ranks.twin import Awake
+from everstep.agent.ranks.twins import NO_TWIN, Twins
 from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.streams import streams

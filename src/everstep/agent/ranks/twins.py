@@ -19,110 +19,27 @@ import msgspec
 
 from everstep.agent.processes import reaping
 from everstep.agent.processes.ahead import Ahead
-from everstep.agent.processes.channel import Channel
 from everstep.agent.processes.reaping import Ended, Reaper
+from everstep.agent.ranks.twin import APPEAR_S, Awake, Prefix, Twin
 from everstep.agent.versions.placing import Placed
-from everstep.wire import local
 
 WAKE_S = 10.0
 """A twin answers within milliseconds; one that is starved or swapped out is not waited for."""
 
-APPEAR_S = 2.0
-"""A twin that was forked says so within milliseconds; where it does not, a fresh interpreter takes longer still."""
-
 IMPORT_S = 120.0
+
+FINISH_S = 5.0
+"""A rank that comes back waits so long for its twin to finish importing: from the start it would take longer."""
+
 MAX_TWINS = 4
 """Of one rank: an early one, a late one, and the same while they are replaced."""
+
+MAX_TRIES = 3
+"""Of importing ahead, each without the module that spoiled the one before."""
 
 NO_TWIN = "the rank has left no twin yet"
 
 _log = logging.getLogger(__name__)
-
-
-class Awake(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that goes on from a twin and waits for its assignment. Whoever takes it owns the socket."""
-
-    pid: int
-    link: socket.socket
-    stage: str
-    prefix: "Prefix"
-
-
-class Prefix(msgspec.Struct, frozen=True, kw_only=True):
-    """What the program had written when the twin was left: a new start would write it again."""
-
-    stdout: Path | None = None
-    stderr: Path | None = None
-    out_bytes: int = 0
-    err_bytes: int = 0
-
-    def copy_to(self, stdout: Path, stderr: Path) -> None:
-        """Raises OSError."""
-        both = ((self.stdout, self.out_bytes, stdout), (self.stderr, self.err_bytes, stderr))
-        for source, size, target in both[:1] if stdout == stderr else both:
-            if source is not None and size > 0 and source != target:
-                with source.open("rb") as file, target.open("ab") as copy:
-                    copy.write(file.read(size))
-
-
-class Twin:
-    """One of them, from the moment when its socket is here."""
-
-    def __init__(self, sock: socket.socket, *, stage: str, placed: Placed, prefix: Prefix, reads: int = 0) -> None:
-        self.stage = stage
-        self.placed = placed
-        self.prefix = prefix
-        self.reads = reads
-        self.pid = 0
-        self.num_modules = 0
-        self.has_imported = False
-        self.told_at = time.monotonic()
-        self.why_over = ""
-        self._answers: asyncio.Queue[tuple[local.Frame, list[int]]] = asyncio.Queue()
-        self._busy = asyncio.Lock()
-        self.channel = Channel(sock, self._on_frame, self._on_closed)
-        self.is_here = asyncio.Event()
-        self.on_here: Callable[[Twin], None] = lambda _: None
-        self.on_gone: Callable[[Twin], None] = lambda _: None
-
-    def _on_frame(self, frame: local.Frame, fds: list[int]) -> None:
-        if frame.get("is") == "here":
-            self.pid, self.num_modules = int(frame.get("pid", 0)), int(frame.get("num_modules", 0))
-            self.is_here.set()
-            self.on_here(self)
-            return
-        self._answers.put_nowait((frame, fds))
-
-    def _on_closed(self, why: str) -> None:
-        self.why_over = self.why_over or f"its twin ({self.stage}) has ended: {why}"
-        self.is_here.set()
-        self.on_gone(self)
-        self._answers.put_nowait(({"is": "over"}, []))
-
-    async def ask(self, frame: local.Frame, timeout_s: float) -> tuple[local.Frame, list[int]]:
-        """One answer to one request. Raises TimeoutError; the twin is of no use then."""
-        async with self._busy:
-            if self.why_over or not self.channel.send(frame):
-                return {"is": "over"}, []
-            async with asyncio.timeout(timeout_s):
-                return await self._answers.get()
-
-    async def appear(self) -> None:
-        """It was forked a moment ago, or nothing is to be had of it."""
-        try:
-            async with asyncio.timeout(APPEAR_S):
-                await self.is_here.wait()
-        except TimeoutError:
-            return
-
-    @property
-    def is_busy(self) -> bool:
-        return self._busy.locked()
-
-    def close(self) -> None:
-        """It reads the end of its socket, and ends."""
-        self.why_over = self.why_over or "closed"
-        self.channel.close()
 
 
 class Twins:
@@ -142,7 +59,9 @@ class Twins:
         self._twins: dict[int, list[Twin]] = {}
         self._why_not: dict[int, str] = {}
         self._num_waking = 0
-        self._making: Twin | None = None  # that imports ahead
+        self._num_wanted = 0  # no import begins meanwhile: the processors are for those that come back
+        self._making: dict[int, Twin] = {}  # that import ahead
+        self._room = asyncio.Semaphore(imports_at_a_time())
         self.ahead: Ahead | None = None
 
     @property
@@ -151,7 +70,7 @@ class Twins:
         now = time.monotonic()
         announced = (twin for twins in self._twins.values() for twin in twins)
         return self._num_waking > 0 or any(
-            not twin.is_here.is_set() and now - twin.told_at < APPEAR_S for twin in (*announced, self._making) if twin
+            not twin.is_here.is_set() and now - twin.told_at < APPEAR_S for twin in (*announced, *self._making.values())
         )
 
     def why_not(self, local_rank: int) -> str:
@@ -202,6 +121,14 @@ class Twins:
 
     async def wake(self, local_rank: int, placed: Placed, env: Mapping[str, str]) -> "Awake | str":
         """The process that goes on, or why there is none. Tries the latest twin first."""
+        self._num_wanted += 1
+        try:
+            await self._finish_making(local_rank, placed)
+            return await self._wake(local_rank, placed, env)
+        finally:
+            self._num_wanted -= 1
+
+    async def _wake(self, local_rank: int, placed: Placed, env: Mapping[str, str]) -> "Awake | str":
         why = self.why_not(local_rank)
         for twin in reversed(list(self._twins.get(local_rank, ()))):
             if twin.placed != placed:
@@ -230,61 +157,83 @@ class Twins:
         return why
 
     async def import_ahead(self) -> None:
-        """Let each rank's latest twin leave one that has imported what its rank has imported later; one at a time, as
-        this takes a processor from the ranks. A twin that is spoiled by it is not used."""
+        """Let each rank's latest twin leave one that has imported what its rank has imported later. The processor time
+        that the ranks lose is the same one after another or at once; at once, all are ready sooner."""
         if self.ahead is None or not self.ahead.modules:
             return
-        for local_rank in sorted(self._twins):
-            twin = next(iter(reversed(self._twins[local_rank])), None)
-            if twin is not None and twin.pid and twin.is_here.is_set() and not twin.has_imported:
-                await self._import_ahead(local_rank, twin, self.ahead)
+        await asyncio.gather(*(self._import_in_turn(local_rank, self.ahead) for local_rank in sorted(self._twins)))
 
-    async def _import_ahead(self, local_rank: int, twin: Twin, what: Ahead) -> None:
-        twin.has_imported = True  # it is asked once
+    async def _import_in_turn(self, local_rank: int, what: Ahead) -> None:
+        async with self._room:
+            for _ in range(MAX_TRIES):
+                twin = next(iter(reversed(self._twins.get(local_rank, ()))), None)
+                if twin is None or twin.has_imported or not twin.pid or not twin.is_here.is_set():
+                    return
+                if self._num_wanted or local_rank in self._making:
+                    return
+                twin.has_imported = not await self._import_ahead(local_rank, twin, what)
+
+    async def _import_ahead(self, local_rank: int, twin: Twin, what: Ahead) -> bool:
+        """True: a module spoiled it, and it may be tried again without that one."""
+        twin.has_imported = True
         try:
             answer, fds = await twin.ask({"do": "split"}, WAKE_S)
         except TimeoutError:
-            return
+            return False
         if answer.get("is") != "split" or not fds:
-            return
+            return False
         ahead = Twin(
             socket.socket(fileno=fds[0]), stage=twin.stage, placed=twin.placed, prefix=twin.prefix, reads=twin.reads
         )
-        ahead.has_imported, self._making = True, ahead
+        ahead.has_imported, self._making[local_rank] = True, ahead
         ahead.on_here = functools.partial(self._watch, local_rank)
+        asked, is_used = list(what.modules), False
         try:
             async with asyncio.timeout(WAKE_S):
                 await ahead.is_here.wait()
-            answer, _ = await ahead.ask({"do": "import", "modules": what.modules, "changed": what.changed}, IMPORT_S)
+            answer, _ = await ahead.ask({"do": "import", "modules": asked, "changed": what.changed}, IMPORT_S)
+            is_used = answer.get("is") == "ready" and self._replace(local_rank, twin, ahead)
         except TimeoutError:
             _log.warning("the twin of local rank %d was still importing ahead after %g s", local_rank, IMPORT_S)
             answer = {}
-        except asyncio.CancelledError:
-            self._drop(local_rank, ahead)
-            raise
         finally:
-            self._making = None
-        if answer.get("is") != "ready":
-            _log.info("modules are not imported ahead: %s: %s", answer.get("module"), answer.get("why"))
-            if answer.get("module") in what.modules:
-                what.modules.remove(str(answer["module"]))
-            self._drop(local_rank, ahead)
-            return
-        _log.info("the twin of local rank %d has imported ahead: %s", local_rank, answer)
-        self._on_proven(what)
-        ahead.on_gone = functools.partial(self._on_gone, local_rank)
+            del self._making[local_rank]
+            ahead.is_made.set()
+            if not is_used:
+                self._drop(local_rank, ahead)
+        if answer.get("is") == "ready":
+            _log.info("the twin of local rank %d has imported ahead: %s", local_rank, answer)
+            self._on_proven(what)
+            return False
+        _log.info("modules are not imported ahead: %s: %s", answer.get("module"), answer.get("why"))
+        return _leave_out(what, str(answer.get("module") or ""), asked=asked)
+
+    def _replace(self, local_rank: int, twin: Twin, ahead: Twin) -> bool:
+        """False: the twin has gone meanwhile, and what came of it is of no use."""
         mine = self._twins.get(local_rank, [])
-        if twin in mine:
-            mine.append(ahead)
-            self._drop(local_rank, twin)
-        else:
-            self._drop(local_rank, ahead)
+        if twin not in mine:
+            return False
+        ahead.on_gone = functools.partial(self._on_gone, local_rank)
+        mine.append(ahead)
+        self._drop(local_rank, twin)
         self._on_news()
+        return True
+
+    async def _finish_making(self, local_rank: int, placed: Placed) -> None:
+        """The rank needs its twin now; what has begun is nearer to its end than a rank that would begin."""
+        making = self._making.get(local_rank)
+        if making is None:
+            return
+        try:
+            async with asyncio.timeout(FINISH_S if making.placed == placed else 0.0):
+                await making.is_made.wait()
+        except TimeoutError:
+            making.close()
 
     def close(self) -> None:
         """End all of them."""
-        if self._making is not None:
-            self._drop(-1, self._making)
+        for twin in self._making.values():
+            self._drop(-1, twin)
         for local_rank, twins in self._twins.items():
             for twin in list(twins):
                 self._drop(local_rank, twin)
@@ -340,6 +289,18 @@ class Twins:
         twin.close()
         if twin.pid:
             reaping.kill(twin.pid, signal.SIGKILL)
+
+
+def imports_at_a_time() -> int:
+    """So many twins import at once: enough that all are ready soon, not so many that a machine is swamped."""
+    return 2 * len(os.sched_getaffinity(0))
+
+
+def _leave_out(what: Ahead, module: str, *, asked: list[str]) -> bool:
+    """False: no module is to blame, so another try would end alike."""
+    if module in what.modules:
+        what.modules.remove(module)
+    return module in asked
 
 
 def _how(ended: Ended) -> str:

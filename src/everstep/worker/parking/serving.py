@@ -20,8 +20,7 @@ from everstep.worker.parking.twin import Ended, is_adopted
 def serve(process: Any) -> None:  # noqa: ANN401 - begin.Process
     """Returns in a process that goes on, which has its assignment. Raises Ended."""
     sock = socket.socket(fileno=process.link_fd)
-    gc.collect()
-    gc.freeze()  # a fork's first collection must not touch, and so copy, everything
+    gc.freeze()  # a fork's first collection must not copy everything; to collect now would, beside ranks that start
     try:
         local.send(sock, {"is": "here", "pid": os.getpid(), "num_modules": len(sys.modules)})
         while True:

@@ -1,0 +1,105 @@
+"""One twin of a rank, seen from the agent: its socket, what it can do, and the process that goes on from it."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from everstep.agent.processes.channel import Channel
+from everstep.agent.versions.placing import Placed
+from everstep.wire import local
+
+APPEAR_S = 2.0
+"""A twin that was forked says so within milliseconds; where it does not, a fresh interpreter takes longer still."""
+
+
+class Awake(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that goes on from a twin and waits for its assignment. Whoever takes it owns the socket."""
+
+    pid: int
+    link: socket.socket
+    stage: str
+    prefix: "Prefix"
+
+
+class Prefix(msgspec.Struct, frozen=True, kw_only=True):
+    """What the program had written when the twin was left: a new start would write it again."""
+
+    stdout: Path | None = None
+    stderr: Path | None = None
+    out_bytes: int = 0
+    err_bytes: int = 0
+
+    def copy_to(self, stdout: Path, stderr: Path) -> None:
+        """Raises OSError."""
+        both = ((self.stdout, self.out_bytes, stdout), (self.stderr, self.err_bytes, stderr))
+        for source, size, target in both[:1] if stdout == stderr else both:
+            if source is not None and size > 0 and source != target:
+                with source.open("rb") as file, target.open("ab") as copy:
+                    copy.write(file.read(size))
+
+
+class Twin:
+    """One of them, from the moment when its socket is here."""
+
+    def __init__(self, sock: socket.socket, *, stage: str, placed: Placed, prefix: Prefix, reads: int = 0) -> None:
+        self.stage = stage
+        self.placed = placed
+        self.prefix = prefix
+        self.reads = reads
+        self.pid = 0
+        self.num_modules = 0
+        self.has_imported = False
+        self.told_at = time.monotonic()
+        self.why_over = ""
+        self._answers: asyncio.Queue[tuple[local.Frame, list[int]]] = asyncio.Queue()
+        self._busy = asyncio.Lock()
+        self.channel = Channel(sock, self._on_frame, self._on_closed)
+        self.is_here = asyncio.Event()
+        self.is_made = asyncio.Event()  # it has imported ahead, or will not
+        self.on_here: Callable[[Twin], None] = lambda _: None
+        self.on_gone: Callable[[Twin], None] = lambda _: None
+
+    def _on_frame(self, frame: local.Frame, fds: list[int]) -> None:
+        if frame.get("is") == "here":
+            self.pid, self.num_modules = int(frame.get("pid", 0)), int(frame.get("num_modules", 0))
+            self.is_here.set()
+            self.on_here(self)
+            return
+        self._answers.put_nowait((frame, fds))
+
+    def _on_closed(self, why: str) -> None:
+        self.why_over = self.why_over or f"its twin ({self.stage}) has ended: {why}"
+        self.is_here.set()
+        self.on_gone(self)
+        self._answers.put_nowait(({"is": "over"}, []))
+
+    async def ask(self, frame: local.Frame, timeout_s: float) -> tuple[local.Frame, list[int]]:
+        """One answer to one request. Raises TimeoutError; the twin is of no use then."""
+        async with self._busy:
+            if self.why_over or not self.channel.send(frame):
+                return {"is": "over"}, []
+            async with asyncio.timeout(timeout_s):
+                return await self._answers.get()
+
+    async def appear(self) -> None:
+        """It was forked a moment ago, or nothing is to be had of it."""
+        try:
+            async with asyncio.timeout(APPEAR_S):
+                await self.is_here.wait()
+        except TimeoutError:
+            return
+
+    @property
+    def is_busy(self) -> bool:
+        return self._busy.locked()
+
+    def close(self) -> None:
+        """It reads the end of its socket, and ends. Whoever waits for its answer gets none."""
+        self.why_over = self.why_over or "closed"
+        self.channel.close()
+        self.is_here.set()
+        self._answers.put_nowait(({"is": "over"}, []))

@@ -1,0 +1,184 @@
+"""Twins that import ahead: all at once, not while ranks come back, and never in the way of one that does."""
+
+import asyncio
+import itertools
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.agent.processes import reaping
+from everstep.agent.processes.ahead import Ahead
+from everstep.agent.processes.channel import Channel
+from everstep.agent.ranks import twins as twins_module
+from everstep.agent.ranks.twin import Awake
+from everstep.agent.ranks.twins import Twins
+from everstep.agent.versions.placing import Placed
+
+PLACED = Placed(program="train.py", args=(), env={}, moved=None)
+
+
+class Machine:
+    """Twins as the agent sees them: each a socket that answers, with a pid that is nobody's."""
+
+    def __init__(self) -> None:
+        self.pids = itertools.count(1)
+        self.ended: list[int] = []
+        self.importing: list[int] = []
+        self.may_finish = asyncio.Event()
+        self.spoilers: set[str] = set()
+        self.peers: list[Channel] = []
+
+    def adopted(self) -> set[int]:
+        return set(range(1, 1000))
+
+    def watch(self, pid: int, on_end: Callable[..., None]) -> None:
+        pass
+
+    def new_twin(self, imported: tuple[str, ...] = ()) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        pid = next(self.pids)
+
+        def answer(frame: dict[str, Any], _fds: list[int]) -> None:
+            asyncio.get_running_loop().create_task(self._answer(peer, pid, frame, imported))
+
+        peer = Channel(theirs, answer, lambda _why: None)
+        self.peers.append(peer)
+        peer.send({"is": "here", "pid": pid, "num_modules": 1})
+        return ours
+
+    async def _answer(self, peer: Channel, pid: int, frame: dict[str, Any], imported: tuple[str, ...]) -> None:
+        if frame["do"] == "split":
+            with self.new_twin(("torch._dynamo",)) as link:
+                peer.send({"is": "split", "pid": pid}, (link.fileno(),))
+        elif frame["do"] == "import":
+            self.importing.append(pid)
+            bad = next((name for name in frame["modules"] if name in self.spoilers), None)
+            if bad is None:
+                await self.may_finish.wait()
+            peer.send({"is": "ready"} if bad is None else {"is": "spoiled", "module": bad, "why": "a thread"})
+        else:
+            mine, link = socket.socketpair()
+            with mine, link:
+                peer.send({"is": "awake", "pid": 900 + pid, "why": ",".join(imported)}, (link.fileno(),))
+
+
+@pytest.fixture
+def killed(monkeypatch):
+    found: list[int] = []
+    monkeypatch.setattr(reaping, "kill", lambda pid, _signal: found.append(pid))
+    return found
+
+
+def play(story: Callable[[Machine, Twins], Awaitable[None]], ranks: int = 4) -> None:
+    async def run() -> None:
+        machine = Machine()
+        news: list[None] = []
+        twins = Twins(machine, lambda _pid: None, lambda: news.append(None))  # type: ignore[arg-type]
+        for local_rank in range(ranks):
+            told = {"stage": "at the rendezvous"}
+            twins.add(local_rank, told, machine.new_twin().detach(), PLACED, Path("out"), Path("err"))
+        await until(lambda: len(news) == ranks)
+        async with asyncio.timeout(10):
+            await story(machine, twins)
+        twins.close()
+        for peer in machine.peers:
+            peer.close()
+
+    asyncio.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def test_all_twins_import_ahead_at_once(killed):
+    async def story(machine: Machine, twins: Twins) -> None:
+        twins.learn(Ahead(modules=["torch._dynamo"]))
+        work = asyncio.create_task(twins.import_ahead())
+        await until(lambda: len(machine.importing) == min(4, twins_module.imports_at_a_time()))
+        machine.may_finish.set()
+        await work
+        assert len(machine.importing) == 4
+        assert sorted(killed) == [1, 2, 3, 4]  # each replaced by the one that it left
+
+    play(story)
+
+
+def test_a_rank_that_comes_back_waits_for_what_its_twin_has_begun(killed):
+    async def story(machine: Machine, twins: Twins) -> None:
+        twins.learn(Ahead(modules=["torch._dynamo"]))
+        work = asyncio.create_task(twins.import_ahead())
+        await until(lambda: len(machine.importing) == 1)
+        woken = asyncio.create_task(twins.wake(0, PLACED, {}))
+        await asyncio.sleep(0.01)
+        assert not woken.done()
+        machine.may_finish.set()
+        awake = await woken
+        await work
+        assert isinstance(awake, Awake)
+        assert awake.pid == 902  # of the second process, which has imported; the first one has not
+        awake.link.close()
+
+    play(story, ranks=1)
+
+
+def test_an_import_that_takes_too_long_is_given_up_for_the_twin_before_it(killed, monkeypatch):
+    monkeypatch.setattr(twins_module, "FINISH_S", 0.01)
+
+    async def story(machine: Machine, twins: Twins) -> None:
+        twins.learn(Ahead(modules=["torch._dynamo"]))
+        work = asyncio.create_task(twins.import_ahead())
+        await until(lambda: len(machine.importing) == 1)
+        awake = await twins.wake(0, PLACED, {})
+        assert isinstance(awake, Awake)
+        assert awake.pid == 901
+        awake.link.close()
+        await work
+        assert killed == [2]
+
+    play(story, ranks=1)
+
+
+def test_no_import_begins_while_ranks_come_back(killed, monkeypatch):
+    monkeypatch.setattr(twins_module, "imports_at_a_time", lambda: 1)
+
+    async def story(machine: Machine, twins: Twins) -> None:
+        twins.learn(Ahead(modules=["torch._dynamo"]))
+        work = asyncio.create_task(twins.import_ahead())
+        await until(lambda: len(machine.importing) == 1)
+        first = asyncio.create_task(twins.wake(0, PLACED, {}))
+        await asyncio.sleep(0)
+        machine.may_finish.set()
+        second = await twins.wake(1, PLACED, {})
+        assert isinstance(second, Awake)
+        second.link.close()
+        awake = await first
+        assert isinstance(awake, Awake)
+        awake.link.close()
+        await work
+        assert len(machine.importing) <= 2  # the third and fourth wait for the next quiet moment
+        await twins.import_ahead()
+        assert len(machine.importing) == 4
+
+    play(story)
+
+
+def test_a_module_that_spoils_is_left_out_and_the_rest_is_imported(killed):
+    async def story(machine: Machine, twins: Twins) -> None:
+        machine.spoilers = {"starts_a_thread"}
+        machine.may_finish.set()
+        twins.learn(Ahead(modules=["torch._dynamo", "starts_a_thread"]))
+        await twins.import_ahead()
+        assert twins.ahead is not None
+        assert twins.ahead.modules == ["torch._dynamo"]
+        for local_rank in range(2):
+            awake = await twins.wake(local_rank, PLACED, {})
+            assert isinstance(awake, Awake)
+            assert awake.pid - 900 in machine.importing  # of one that has imported
+            awake.link.close()
+
+    play(story, ranks=2)
