@@ -180,7 +180,11 @@ def _take_accounts(
         if before is not None and _is_older(account, before):
             continue  # arrived late
         generation.accounts[account.rank] = account
-        slowest_s = max(slowest_s, _step_s(before, account))
+        step_s = _step_s(before, account)
+        view.pace.note(at, step_s)
+        if account is accounts[0] and before is not None and before.last_step_at is not None:
+            view.pace.note_since(before.last_step_at, at, step_s)
+        slowest_s = max(slowest_s, step_s)
     if accounts:
         generation.reported_at[node] = at
     if slowest_s > 0.0:

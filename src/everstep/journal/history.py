@@ -1,22 +1,28 @@
 """A `RunView` to the `History` that `goodput` accounts for. Pure; called by `cli` and by whoever shows goodput."""
 
+import msgspec
+
 from everstep.goodput.history import Ending, EndKind, GenerationHistory, History
 from everstep.journal.view import GenerationView, RunView
 from everstep.model.spec import Launch
 
 
-def history_of(view: RunView, now: float | None = None) -> History:
+def history_of(
+    view: RunView, now: float | None = None, generations: tuple[GenerationHistory, ...] | None = None
+) -> History:
     """`now`: the time of asking, for a run that is alive. Without it the last record is the end of what is known."""
     begun_at = view.started_at if view.started_at is not None else (view.last_at or 0.0)
     until = view.finished_at if view.finished_at is not None else (view.last_at or begun_at)
     if now is not None and not view.is_over:
         until = max(until, now)
     spec = view.spec
+    if generations is None:
+        generations = tuple(_generation(view, index) for index in range(len(view.generations)))
     return History(
         begun_at=begun_at,
         until=until,
         world_size=spec.world_size if spec is not None else 0,
-        generations=tuple(_generation(view, index) for index in range(len(view.generations))),
+        generations=generations,
         is_over=view.is_over,
         has_runtime=spec is None or spec.launch is not Launch.COMMAND,
         gaps=tuple((gap.begin, gap.end) for gap in view.gaps),
@@ -84,3 +90,44 @@ def _unseen_ranks(view: RunView, generation: GenerationView, since: float, until
         if n.lost is not None and since <= n.lost.at <= (until or view.last_at or 0.0)
     }
     return frozenset(rank for rank, node in generation.node_of.items() if node in lost)
+
+
+class Sample(msgspec.Struct, kw_only=True):
+    """Some ranks of a large job, and what is known of its generations that have ended for good."""
+
+    ranks: tuple[int, ...]
+    settled: dict[int, GenerationHistory] = {}  # by the generation's number
+
+
+def sampled(view: RunView, sample: Sample, now: float | None = None) -> History:
+    """The history of these ranks alone, numbered anew; a generation that has ended for good is looked at once."""
+    history = history_of(
+        view, now, generations=tuple(sampled_generation(view, i, sample) for i in range(len(view.generations)))
+    )
+    return msgspec.structs.replace(history, world_size=len(sample.ranks))
+
+
+def sampled_generation(view: RunView, index: int, sample: Sample) -> GenerationHistory:
+    """One generation, of the sample's ranks."""
+    number = view.generations[index].number
+    known = sample.settled.get(number)
+    if known is not None:
+        return known
+    whole = _generation(view, index)
+    places = {rank: place for place, rank in enumerate(sample.ranks)}
+    ending = whole.ending
+    if ending is not None:
+        unseen = frozenset(places[rank] for rank in sample.ranks if rank in ending.unseen_ranks)
+        ending = msgspec.structs.replace(ending, unseen_ranks=unseen)
+    few = GenerationHistory(
+        formed_at=whole.formed_at,
+        spawned={place: whole.spawned[rank] for rank, place in places.items() if rank in whole.spawned},
+        accounts={place: whole.accounts[rank] for rank, place in places.items() if rank in whole.accounts},
+        done_at={place: whole.done_at[rank] for rank, place in places.items() if rank in whole.done_at},
+        resumed_step=whole.resumed_step,
+        ending=ending,
+    )
+    incident = view.incidents.get(view.generations[index].incident or "")
+    if index + 2 < len(view.generations) and (incident is None or not incident.is_open):
+        sample.settled[number] = few
+    return few

@@ -42,11 +42,24 @@ class Written(msgspec.Struct, kw_only=True):
         return max((part.took_s for part in self.parts.values()), default=None)
 
 
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that was written once; retention may have dropped it since."""
+
+    at: float
+    step: int
+    is_trusted: bool
+
+
+MAX_COMMITS = 1024
+"""Of which the time is kept. In a longer run every second one of the older half is forgotten."""
+
+
 class Kept(msgspec.Struct, kw_only=True):
     backups: dict[int, str] = {}  # rank -> node that its snapshots are copied to, in this generation
     groups: tuple[RankGroup, ...] = ()
     trusted_step: int | None = None
     checkpoints: list[Checkpoint] = []  # that can be restored, oldest first
+    commits: list[Commit] = []
     is_tier_known: bool = False
     written: Written | None = None  # the newest that was asked for
     last_failure: str = ""  # of the newest step that did not get there; empty once one did
@@ -115,6 +128,9 @@ def _committed(kept: Kept, record: Record, event: events.CheckpointCommitted) ->
     left = [c for c in kept.checkpoints if c.step < event.step or (is_late and c.step > event.step)]
     kept.checkpoints = sorted((*left, event.checkpoint), key=lambda checkpoint: checkpoint.step)
     kept.last_failure = ""
+    kept.commits.append(Commit(at=event.at, step=event.step, is_trusted=event.checkpoint.is_trusted))
+    if len(kept.commits) > MAX_COMMITS:
+        kept.commits[: MAX_COMMITS // 2] = kept.commits[: MAX_COMMITS // 2 : 2]
     if written is not None:
         written.committed_at, written.failed = event.at, ""
 

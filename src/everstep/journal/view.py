@@ -9,6 +9,7 @@ import enum
 import msgspec
 
 from everstep.journal.kept import Kept
+from everstep.journal.pace import Pace
 from everstep.model.actions import Finish
 from everstep.model.events import NodeLost, RuntimeFaulted, SnapshotsRefused, StopRequested, TemplateReported
 from everstep.model.facts import Exit, RankAccount, Started
@@ -196,6 +197,7 @@ class RunView(msgspec.Struct, kw_only=True):
     restarts: list[float] = []  # when a generation was started because of an incident
     kept: Kept = msgspec.field(default_factory=Kept)
     step_times: list[tuple[float, float]] = []  # (when, seconds per step of the slowest rank), newest last
+    pace: Pace = msgspec.field(default_factory=Pace)  # of all ranks, over the whole run
     open_incident: str | None = None
     stop_requested: StopRequested | None = None
     finish: Finish | None = None

@@ -15,6 +15,7 @@ from everstep.report.parts.asked import Asked
 from everstep.report.parts.codes import CODES
 from everstep.report.parts.evidence import evidence_seq
 from everstep.report.parts.phases import times_of
+from everstep.report.picture.heads import now_sentence
 from everstep.report.status import at_risk, notes, step_s
 from everstep.report.updates import updates_json
 
@@ -29,6 +30,7 @@ def status_json(view: RunView, goodput: Goodput, asked: Asked) -> Json:
     return {
         "run": view.run,
         "status": str(view.status),
+        "now": now_sentence(view, asked),
         "as_of": as_of,
         "controller": {
             "alive": asked.has_controller,

@@ -58,6 +58,15 @@ def code_text(incident: IncidentView) -> str:
     return f"{code} {CODES[code].name}" if code in CODES else code
 
 
+def belief_text(incident: IncidentView) -> str:
+    """Who is blamed, and how sure that is."""
+    verdict = incident.verdict
+    if verdict is None:
+        return ""
+    belief = f"blame {verdict.blame}, confidence {verdict.confidence}"
+    return f"{verdict.certainty}: {verdict.because}, {belief}" if verdict.certainty and verdict.because else belief
+
+
 def outcome_text(incident: IncidentView) -> str:
     if incident.outcome is None:
         return "open"
@@ -81,12 +90,9 @@ def _verdict(incident: IncidentView, style: Style) -> list[str]:
     verdict = incident.verdict
     if verdict is None:
         return [style(f"{incident.id}  nothing concluded yet", Paint.BOLD), f"    {outcome_text(incident)}"]
-    belief = f"blame {verdict.blame}, confidence {verdict.confidence}"
-    if verdict.certainty:
-        belief = f"{verdict.certainty}: {printable(verdict.because)}, {belief}" if verdict.because else belief
     return [
         style(f"{incident.id}  {printable(verdict.sentence)}", Paint.BOLD),
-        f"    {code_text(incident)}   {belief}   {outcome_text(incident)}",
+        f"    {code_text(incident)}   {printable(belief_text(incident))}   {outcome_text(incident)}",
     ]
 
 
@@ -148,15 +154,22 @@ def _decision(incident: IncidentView, style: Style) -> list[str]:
     return lines
 
 
-def _do_now(incident: IncidentView, style: Style) -> list[str]:
-    code = CODES.get(incident.verdict.code) if incident.verdict is not None else None
-    lines = [style("do now", Paint.DIM)]
+def do_now(incident: IncidentView) -> tuple[str, tuple[str, ...]]:
+    """What a person should do, and the commands that tell more."""
+    verdict = incident.verdict
+    code = CODES.get(verdict.code) if verdict is not None else None
+    action, commands = "", []
     if code is not None:
-        lines.append(f"  {code.you_do}")
-    elif incident.verdict is not None and incident.verdict.action:
-        lines.append(f"  {ACTIONS.get(incident.verdict.action, incident.verdict.action)}")
-        lines.append(f"  everstep kb show {incident.verdict.code}")
-    rank = incident.verdict.ranks[0] if incident.verdict is not None and incident.verdict.ranks else None
-    of_rank = f" --rank {rank}" if rank is not None else ""
-    lines.append(f"  everstep explain {incident.id}   everstep logs --generation {incident.generation}{of_rank}")
-    return lines
+        action = code.you_do
+    elif verdict is not None and verdict.action:
+        action = ACTIONS.get(verdict.action, verdict.action)
+        commands.append(f"everstep kb show {verdict.code}")
+    of_rank = f" --rank {verdict.ranks[0]}" if verdict is not None and verdict.ranks else ""
+    explain, logs = f"everstep explain {incident.id}", f"everstep logs --generation {incident.generation}{of_rank}"
+    return action, (*commands, explain, logs)
+
+
+def _do_now(incident: IncidentView, style: Style) -> list[str]:
+    action, (*more, explain, logs) = do_now(incident)
+    told = [f"  {line}" for line in ([action] if action else []) + more]
+    return [style("do now", Paint.DIM), *told, f"  {explain}   {logs}"]

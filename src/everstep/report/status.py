@@ -40,7 +40,7 @@ def render_status(view: RunView, goodput: Goodput, asked: Asked, style: Style = 
     elif disk := checkpoints.disk_text(view, checkpoints.view(view), asked.at):
         lines += field("disk", disk)
     if not view.is_over and view.incident is None:
-        lines += field("now", "controller not running" if asked.is_gone(view) else _now(view, asked))
+        lines += field("now", "controller not running" if asked.is_gone(view) else now_text(view, asked))
     for note in notes(view):
         lines += field("note", note)
     return text_of(lines)
@@ -167,10 +167,11 @@ def _trouble(view: RunView, asked: Asked) -> list[str]:
     lines += field("doing", doing(view, incident))
     if view.status is RunStatus.WAITING_FOR_APPROVAL:
         return lines + field("next", f"everstep approve {incident.id}")
-    return lines + field("next", _next(view, incident))
+    return lines + field("next", next_text(view, incident))
 
 
-def _now(view: RunView, asked: Asked) -> str:
+def now_text(view: RunView, asked: Asked) -> str:
+    """Of a run without an incident: nothing wrong, or what it waits for."""
     if view.status is not RunStatus.STARTING:
         return "nothing wrong"
     generation = view.generation
@@ -206,7 +207,8 @@ def doing(view: RunView, incident: IncidentView) -> str:
     return "waiting for the rank that caused it to show itself"
 
 
-def _next(view: RunView, incident: IncidentView) -> str:
+def next_text(view: RunView, incident: IncidentView) -> str:
+    """What follows what is being done."""
     before = [times_of(view, i).lost_s for i in view.incidents.values() if i.outcome == "recovered"]
     known = [s for s in before if s is not None]
     usual = f"; usually {duration(median(known))}" if known else ""

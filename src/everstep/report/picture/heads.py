@@ -1,0 +1,83 @@
+"""The head of every screen: status, step, and one sentence about now. Pure."""
+
+from everstep.journal.view import RunStatus, RunView
+from everstep.report import checkpoints
+from everstep.report.parts.asked import Asked
+from everstep.report.parts.units import stamp
+from everstep.report.picture.schema import Head
+from everstep.report.status import at_risk, doing, memory_text, next_text, notes, now_text, step_s
+
+_NEEDS_YOU = (RunStatus.WAITING_FOR_APPROVAL, RunStatus.FAILED, RunStatus.GAVE_UP)
+
+
+def head_of(view: RunView, asked: Asked) -> Head:
+    as_of = asked.as_of(view)
+    generation, stepped, incident = view.generation, view.stepped, view.incident
+    step_now, step_median = step_s(view, as_of)
+    held, lost = at_risk(view)
+    is_gone, allowed = asked.is_gone(view), view.policy.get("max_restarts")
+    nodes = list(view.nodes.values())
+    verdict = None if incident is None else incident.verdict
+    return Head(
+        run=view.run,
+        program="" if view.spec is None else " ".join((view.spec.program, *view.spec.args)),
+        status=str(view.status),
+        is_over=view.is_over,
+        is_gone=is_gone,
+        needs_you=is_gone or view.status in _NEEDS_YOU,
+        now=now_sentence(view, asked),
+        what="" if verdict is None else f"{verdict.code} {verdict.sentence}",
+        doing="" if incident is None else doing(view, incident),
+        next="" if incident is None else _next(view),
+        incident=view.open_incident,
+        as_of=as_of,
+        started_at=view.started_at,
+        finished_at=view.finished_at,
+        last_step_at=None if stepped is None else stepped.last_step_at,
+        step=None if stepped is None else stepped.last_step,
+        step_s=step_now,
+        median_step_s=step_median,
+        generation=None if generation is None else generation.number,
+        world_size=None if view.spec is None else view.spec.world_size,
+        mode="" if view.spec is None else str(view.spec.mode),
+        version=None if generation is None else generation.version,
+        restarts_used=view.restarts_used(as_of),
+        restarts_allowed=int(allowed) if allowed is not None else None,
+        num_incidents=len(view.incidents),
+        snapshot_step=held,
+        steps_at_risk=lost,
+        copies=_copies(view, asked),
+        active=sum(node.slot is not None and node.lost is None for node in nodes),
+        standby=sum(node.slot is None and node.lost is None for node in nodes),
+        lost=sum(node.lost is not None for node in nodes),
+        outcome=None if view.finish is None else view.finish.outcome,
+        exit_code=None if view.finish is None else view.finish.exit_code,
+        why="" if view.finish is None else view.finish.why,
+        notes=tuple(notes(view)),
+        command=f"everstep status {view.run}",
+    )
+
+
+def now_sentence(view: RunView, asked: Asked) -> str:
+    """What a person in a hurry reads, and nothing else."""
+    if view.finish is not None:
+        return f"{view.finish.outcome.replace('-', ' ')}: {view.finish.why}"
+    if asked.is_gone(view):
+        return f"as of {stamp(view.last_at)}: the controller is gone since then; faults are not handled"
+    if view.incident is not None:
+        return doing(view, view.incident)
+    return now_text(view, asked)
+
+
+def _next(view: RunView) -> str:
+    assert view.incident is not None
+    if view.status is RunStatus.WAITING_FOR_APPROVAL:
+        return f"everstep approve {view.incident.id}"
+    return next_text(view, view.incident)
+
+
+def _copies(view: RunView, asked: Asked) -> tuple[tuple[str, str], ...]:
+    if view.is_over:
+        disk = checkpoints.disk_text(view, checkpoints.view(view), asked.at)
+        return (("disk", disk),) if disk else ()
+    return (("memory", memory_text(view)), *checkpoints.lines(view, asked.as_of(view)))

@@ -1,0 +1,129 @@
+"""The whole picture of a run as rows with keys. Pure; what cannot change any more is made once.
+
+head, goodput, checkpoints          one each
+incident:i3, generation:2           one per incident and generation
+pace:0, pace:1, ...                 32 intervals of step times each
+fleet:<rack>                        one per rack
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from everstep.journal.pace import Interval
+from everstep.journal.view import IncidentView, RunView
+from everstep.report.asjson import Json
+from everstep.report.parts.asked import Asked
+from everstep.report.picture.costs import Costs
+from everstep.report.picture.fleet import fleet_rows
+from everstep.report.picture.heads import head_of
+from everstep.report.picture.incidents import incident_row
+from everstep.report.picture.lanes import before_first, generation_row, is_settled
+
+Rows = dict[str, Json]
+
+PACE_CHUNK = 32
+
+
+class Overview:
+    """Of one run, for one who looks again and again."""
+
+    def __init__(self) -> None:
+        self.costs = Costs()
+        self._settled: Rows = {}
+
+    def settle(self, view: RunView) -> Iterator[None]:
+        """Make what cannot change any more and was not made yet, a piece at a time."""
+        for incident in list(view.incidents.values()):
+            if f"incident:{incident.id}" not in self._settled:
+                self._incident(view, incident)
+                yield
+        for index in range(len(view.generations)):
+            if f"generation:{view.generations[index].number}" not in self._settled:
+                self._generation(view, index)
+                yield
+            self.costs.settle(view, index)
+
+    def rows(self, view: RunView, asked: Asked) -> Rows:
+        is_live = asked.has_controller and not view.is_over
+        return {
+            "head": msgspec.to_builtins(head_of(view, asked)),
+            "goodput": self.costs.row(view, asked.at if is_live else None),
+            "checkpoints": checkpoints_row(view),
+            **self._incidents(view),
+            **self._generations(view),
+            **_pace(view),
+            **{f"fleet:{key}": msgspec.to_builtins(row) for key, row in fleet_rows(view).items()},
+        }
+
+    def _incidents(self, view: RunView) -> Rows:
+        return {f"incident:{incident.id}": self._incident(view, incident) for incident in view.incidents.values()}
+
+    def _incident(self, view: RunView, incident: IncidentView) -> Json:
+        key = f"incident:{incident.id}"
+        row = self._settled.get(key)
+        if row is None:
+            row = msgspec.to_builtins(incident_row(view, incident))
+            if not incident.is_open and not _restarts_still(view, incident.next_generation):
+                self._settled[key] = row
+        return row
+
+    def _generations(self, view: RunView) -> Rows:
+        found: Rows = {}
+        for index, generation in enumerate(view.generations):
+            found[f"generation:{generation.number}"] = self._generation(view, index)
+        first = before_first(view)
+        if first is not None:
+            only = [_segment(msgspec.to_builtins(first))]
+            found["generation:start"] = {"number": None, "begun_at": first.begin, "segments": only}
+        return found
+
+    def _generation(self, view: RunView, index: int) -> Json:
+        key = f"generation:{view.generations[index].number}"
+        row = self._settled.get(key)
+        if row is None:
+            row = _compact(msgspec.to_builtins(generation_row(view, index)))
+            if is_settled(view, index):
+                self._settled[key] = row
+        return row
+
+
+def checkpoints_row(view: RunView) -> Json:
+    """Every checkpoint that was written, as far as the view remembers, and those that can be restored."""
+    commits = [[round(c.at, 1), c.step, c.is_trusted] for c in view.kept.commits]
+    return {"commits": commits, "on_disk": [c.step for c in view.kept.checkpoints]}
+
+
+def _pace(view: RunView) -> Rows:
+    intervals = view.pace.intervals()
+    rows: Rows = {}
+    for first in range(0, len(intervals), PACE_CHUNK):
+        points = [_point(interval) for interval in intervals[first : first + PACE_CHUNK]]
+        rows[f"pace:{first // PACE_CHUNK}"] = {"width_s": view.pace.width_s, "points": points}
+    return rows
+
+
+def _point(interval: Interval) -> list[float]:
+    return [round(interval.begin, 1), _short(interval.median_s), _short(interval.p99_s)]
+
+
+def _short(value: float) -> float:
+    """Four digits: the histogram knows no more."""
+    return float(f"{value:.4g}")
+
+
+def _compact(row: Json) -> Json:
+    row["segments"] = [_segment(segment) for segment in row["segments"]]
+    return row
+
+
+def _segment(segment: Json) -> list[float | str | None]:
+    """[begin, end, lane, incident]: a long run has thousands of them."""
+    end = segment["end"]
+    at = round(segment["begin"], 2), None if end is None else round(end, 2)
+    return [*at, segment["lane"], *([segment["incident"]] if segment["incident"] else [])]
+
+
+def _restarts_still(view: RunView, number: int | None) -> bool:
+    """The generation that an incident led to is the last: what its ranks tell of their start may still come."""
+    return number is not None and bool(view.generations) and view.generations[-1].number == number

@@ -1,0 +1,157 @@
+"""The picture of a run: the same facts as `everstep status --json`, as rows that can be told again without harm."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from everstep.goodput.buckets import Bucket
+from everstep.goodput.figures import goodput_of
+from everstep.journal import kept
+from everstep.journal.fold import fold
+from everstep.journal.history import Sample, history_of, sampled
+from everstep.journal.pace import MAX_INTERVALS, Pace
+from everstep.journal.reader import read_journal
+from everstep.journal.view import RunView
+from everstep.model.actions import CommitCheckpoint
+from everstep.model.events import CheckpointCommitted, NodeJoined
+from everstep.model.facts import Checkpoint
+from everstep.model.record import Record
+from everstep.report.asjson import status_json
+from everstep.report.parts.asked import Asked
+from everstep.report.picture.costs import GROUPS, Costs, goodput_row
+from everstep.report.picture.fleet import fleet_rows
+from everstep.report.picture.heads import head_of
+from everstep.report.picture.incidents import incident_page
+from everstep.report.picture.overview import Overview
+
+JOURNAL = Path(__file__).parents[1] / "golden/journal.jsonl"
+READING = read_journal(JOURNAL)
+MOMENTS = range(1, len(READING.entries) + 1)
+
+
+def run_at(seq: int) -> tuple[RunView, Asked]:
+    view = fold(READING.header, READING.entries[:seq])
+    assert view.last_at is not None
+    return view, Asked(at=view.last_at + 0.25, controller_pid=7)
+
+
+@pytest.mark.parametrize("seq", MOMENTS)
+def test_the_head_says_at_each_moment_what_status_says(seq: int) -> None:
+    view, asked = run_at(seq)
+    head = msgspec.to_builtins(head_of(view, asked))
+    status = status_json(view, goodput_of(history_of(view, asked.at)), asked)
+    same = set(head) & set(status) - {"incident"}
+    assert len(same) > 15
+    assert {key: head[key] for key in same} == {key: status[key] for key in same} | {
+        "mode": head["mode"],
+        "why": head["why"],
+        "notes": tuple(status["notes"]) if isinstance(head["notes"], tuple) else status["notes"],
+    }
+    assert head["incident"] == (status["incident"] or {"id": None})["id"]
+    assert head["now"]
+
+
+@pytest.mark.parametrize("seq", MOMENTS)
+def test_segments_cover_the_run_once_and_one_at_most_lasts(seq: int) -> None:
+    view, asked = run_at(seq)
+    segments = [s for key, row in Overview().rows(view, asked).items() if "generation" in key for s in row["segments"]]
+    segments.sort(key=lambda s: s[0])
+    for one, following in pairwise(segments):
+        assert one[1] is not None, f"{one} lasts, and {following} follows"
+        assert one[1] == pytest.approx(following[0], abs=0.02), f"{one} and {following} do not meet"
+    assert segments[0][0] == pytest.approx(view.started_at, abs=0.02)
+
+
+def test_one_who_looks_again_and_again_sees_what_a_new_one_sees() -> None:
+    again = Overview()
+    for seq in MOMENTS:
+        view, asked = run_at(seq)
+        assert again.rows(view, asked) == Overview().rows(view, asked)
+
+
+def test_shares_have_every_bucket_once_and_sum_to_one() -> None:
+    assert sorted(bucket for group in GROUPS.values() for bucket in group) == sorted(Bucket)
+    view, asked = run_at(len(READING.entries))
+    shares = Overview().rows(view, asked)["goodput"]["shares"]
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_a_sample_of_all_ranks_is_the_whole() -> None:
+    for seq in MOMENTS:
+        view, asked = run_at(seq)
+        if view.spec is None:
+            continue
+        sample = Sample(ranks=tuple(range(view.spec.world_size)))
+        for _ in range(2):  # with what was kept as well
+            found = goodput_of(sampled(view, sample, asked.at))
+            assert found == goodput_of(history_of(view, asked.at))
+
+
+def test_a_large_job_is_sampled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    view, asked = run_at(len(READING.entries))
+    assert Costs().row(view, None)["sampled_ranks"] is None
+    monkeypatch.setattr("everstep.report.picture.costs.EXACT", 1)
+    monkeypatch.setattr("everstep.report.picture.costs.SAMPLED", 1)
+    assert Costs().row(view, None)["sampled_ranks"] == 1
+    assert goodput_row(view, Costs().goodput(view, None))["shares"]["productive"] is not None
+    assert asked
+
+
+def test_every_incident_has_a_page_with_its_decision_and_what_to_do() -> None:
+    view, _ = run_at(len(READING.entries))
+    for incident in view.incidents.values():
+        page = incident_page(view, incident, goodput_of(history_of(view)))
+        assert page.chosen
+        assert page.timeline
+        assert page.commands
+        assert [moment.at for moment in page.timeline] == sorted(moment.at for moment in page.timeline)
+        assert all(other.id != incident.id for other in page.similar)
+
+
+def test_machines_are_shown_by_rack_and_unknown_racks_in_chunks() -> None:
+    view, _ = run_at(4)
+    at = view.last_at or 0.0
+    record = Record(seq=99, at=at, gen=0, event=NodeJoined(at=at, node="x", host="h", pid=1))
+    joined = [
+        msgspec.structs.replace(
+            record,
+            event=NodeJoined(at=at, node=f"gpu-{k:03}", host="h", pid=k, rack="A" if k < 100 else ""),
+        )
+        for k in range(200)
+    ]
+    view = fold(READING.header, joined)
+    rows = fleet_rows(view)
+    assert len(rows["A"].nodes) == len(rows["A"].health) == 100
+    assert [len(rows[key].nodes) for key in ("#0", "#1")] == [64, 36]
+
+
+def test_a_pace_of_a_month_stays_small_and_keeps_slow_and_fast_apart() -> None:
+    pace = Pace()
+    for k in range(100_000):
+        pace.note(1000.0 + 26.0 * k, 10.0 if k % 20 == 0 else 2.0)
+    intervals = pace.intervals()
+    assert len(intervals) <= MAX_INTERVALS
+    assert all(1.95 < i.median_s < 2.05 and 9.7 < i.p99_s < 10.3 for i in intervals)
+    assert sum(i.num for i in intervals) == 100_000
+
+
+@pytest.mark.parametrize("step_s", [0.0, -1.0, float("nan"), float("inf"), 1e300])
+def test_no_step_time_is_no_point(step_s: float) -> None:
+    pace = Pace()
+    pace.note(1000.0, step_s)
+    pace.note(float("nan"), 1.0)
+    assert pace.intervals() == []
+
+
+def test_a_month_of_checkpoints_is_remembered_thinly() -> None:
+    found = kept.Kept()
+    for step in range(3000):
+        checkpoint = Checkpoint(step=step, path="/c", world_size=1, at=float(step), is_trusted=True)
+        event = CheckpointCommitted(at=float(step), node="n0", step=step, checkpoint=checkpoint, dropped=(step - 3,))
+        why = CommitCheckpoint(why="", node="n0", step=step, world_size=1, root="/c", keep=3, is_trusted=True)
+        kept.note(found, Record(seq=step + 1, at=float(step), gen=0, event=event, actions=(why,)))
+    assert len(found.commits) <= kept.MAX_COMMITS
+    assert found.commits[-1].step == 2999
+    assert [c.at for c in found.commits] == sorted(c.at for c in found.commits)
