@@ -43,6 +43,15 @@ def bearer(controller, right="read"):
 
 
 READ = ["/", "/api/status", "/api/health", "/api/journal", "/api/journal?after=0", "/metrics", "/nothing", "/?token=x"]
+READ += [
+    "/api/overview",
+    "/api/events",
+    "/api/incidents/i1",
+    "/incidents/i1/export",
+    "/static/main.js",
+    "/fleet",
+    "/api/nodes/n0",
+]
 
 
 @pytest.mark.parametrize("path", READ)
@@ -55,7 +64,10 @@ def test_nothing_can_be_read_without_the_token(controller, path, more):
     assert b"train.py" not in body
 
 
-@pytest.mark.parametrize("path", ["/api/status", "/api/health", "/api/journal", "/metrics", "/"])
+@pytest.mark.parametrize(
+    "path",
+    ["/api/status", "/api/health", "/api/journal", "/metrics", "/", "/api/overview", "/static/main.js", "/fleet"],
+)
 def test_the_read_token_reads_everything_and_acts_on_nothing(controller, path):
     assert ask(controller, f"GET {path} HTTP/1.1", bearer(controller))[0] == 200
     assert ask(controller, f"GET {path} HTTP/1.1", bearer(controller, "act"))[0] == 200
@@ -66,7 +78,7 @@ def test_the_printed_link_opens_the_page_and_leaves_a_cookie_that_only_reads(con
     token = controller.secret.api_token("read")
     status, told, page = ask(controller, f"GET /?token={token} HTTP/1.1")
     assert status == 200
-    assert b"<script>" in page
+    assert b'<script type="module" src="/static/main.js">' in page
     cookie = re.search(r"(?i)set-cookie: ([^;]+);(.*)", told)
     assert cookie is not None, told
     assert f"everstep-read-{controller.port}=" in cookie[1]

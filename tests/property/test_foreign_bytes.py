@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 
 from everstep.checkpoint.persist.form import form
 from everstep.checkpoint.persist.read.verifying import verify
-from everstep.controller.peers import browsers
+from everstep.web import browsers
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=40),

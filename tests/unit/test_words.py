@@ -38,7 +38,6 @@ STAYS = {
     "analyzer/reading/tool_text.py: got stuck": "words of PyTorch's watchdog, which are looked for",
     "analyzer/reading/tool_text.py: watchdog got stuck": "words of PyTorch's watchdog, which are looked for",
     "preflight/shown/html.py: ": "JavaScript",
-    "controller/page.py: ": "JavaScript",
 }
 
 LONGEST = 25

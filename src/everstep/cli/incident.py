@@ -3,6 +3,7 @@
 everstep incident [ls] [RUN]        one line per incident
 everstep incident show ID [RUN]     one of them: verdict, phases, timeline, evidence, decision ("last" works too)
 everstep incident ID [RUN]          the same
+everstep incident ID [RUN] --md     as Markdown, for a ticket; --html: as one HTML file that needs no access
 """
 
 import argparse
@@ -19,11 +20,16 @@ _ID = re.compile(r"i\d+|last")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="ls | show ID", help="default: ls; a RUN may follow")
     add_run_arguments(parser, positional=False)
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--md", action="store_true", help="of one incident: Markdown")
+    forms.add_argument("--html", action="store_true", help="of one incident: an HTML file that asks for nothing else")
 
 
 def run(given: argparse.Namespace) -> int:
     name, run_name = _understand(given.words)
     opened = open_run(run_name, given.run_dir)
+    if given.md or given.html:
+        return _export(opened, name or "last", as_html=given.html)
     return _list(opened, given.json) if name is None else _show(opened, name, given.json)
 
 
@@ -41,6 +47,16 @@ def _understand(words: list[str]) -> tuple[str | None, str | None]:
     if len(words) > 1:
         raise ConfigError(f"too many words: {' '.join(words)}. everstep incident [ls | show ID] [RUN]")
     return name, words[0] if words else None
+
+
+def _export(opened: Opened, name: str, *, as_html: bool) -> int:
+    from everstep.report.html import incident_html
+    from everstep.report.markdown import incident_markdown
+    from everstep.report.picture.incidents import incident_page
+
+    page = incident_page(opened.view, find_incident(opened.view, name), opened.goodput)
+    show((incident_html if as_html else incident_markdown)(page, opened.view.run))
+    return 0
 
 
 def _list(opened: Opened, as_json: bool) -> int:

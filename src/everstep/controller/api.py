@@ -18,8 +18,7 @@ from aiohttp import web
 from everstep.controller.answering import send
 from everstep.controller.loop import Controller
 from everstep.controller.metrics import Ourselves, render_metrics
-from everstep.controller.page import LOCKED, PAGE
-from everstep.controller.peers import browsers
+from everstep.controller.page import RunSource
 from everstep.controller.peers.handling import Handling
 from everstep.controller.peers.peers import Input
 from everstep.controller.peers.rejections import printable
@@ -42,6 +41,9 @@ from everstep.model.events import (
 from everstep.report.asjson import status_json
 from everstep.report.parts.asked import Asked
 from everstep.version import __version__
+from everstep.web import browsers
+from everstep.web.files import HEADERS, LOCKED, Files
+from everstep.web.pages import Pages as WebPages
 
 MAX_BODY_BYTES = 64 << 10
 JOURNALS_AT_ONCE = 2
@@ -57,14 +59,6 @@ RECORD_TIMEOUT_S = 10.0
 LAG_PERIOD_S = 0.1
 LAGS_KEPT = 600
 """A minute."""
-
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",  # the link holds a token
-    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    "X-Content-Type-Options": "nosniff",
-}
 
 _HEADER = "'Authorization: Bearer <content of RUN_DIR/{}>'"
 
@@ -116,10 +110,14 @@ class Api:
         self._pages_lock = asyncio.Lock()
         self._journals = asyncio.Semaphore(JOURNALS_AT_ONCE)
         self._num_journals = 0
+        self._files = Files()
+        self._web = WebPages(RunSource(controller), self._files)
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
         app.router.add_get("/", self._page)
+        app.router.add_get("/static/{name}", self._file)
+        app.router.add_routes(list(self._web.routes()))
         app.router.add_get("/api/status", self._status)
         app.router.add_get("/api/health", self._health)
         app.router.add_get("/api/journal", self._journal)
@@ -130,6 +128,7 @@ class Api:
         app.router.add_post("/api/restart", self._restart)
         app.router.add_post("/api/update", self._update)
         app.router.add_post("/api/stop", self._stop)
+        app.on_shutdown.append(self._close_pages)
         return app
 
     async def measure_lag(self) -> None:
@@ -180,7 +179,7 @@ class Api:
             if not gate.may_read(request):
                 await gate.note_stranger(f"{request.remote} asked for {request.path[:60]!r}")
                 if request.path == "/":
-                    return web.Response(status=401, text=LOCKED, content_type="text/html", headers=_HEADERS)
+                    return web.Response(status=401, text=LOCKED, content_type="text/html", headers=HEADERS)
                 return _error(401, f"needs a token: {_HEADER.format('token-read')}")
         elif not gate.may_act(request):
             await gate.note_stranger(f"{request.remote} sent {request.method[:10]!r} {request.path[:60]!r}")
@@ -188,10 +187,16 @@ class Api:
         return None
 
     async def _page(self, request: web.Request) -> web.Response:
-        response = web.Response(text=PAGE, content_type="text/html", headers=_HEADERS)
+        response = await self._web.document(request)
         if self._controller.gate.has_link(request):
             self._controller.gate.admit_browser(request, response)
         return response
+
+    async def _file(self, request: web.Request) -> web.Response:
+        return self._files.answer(request, request.match_info["name"])
+
+    async def _close_pages(self, _: web.Application) -> None:
+        self._web.live.close()
 
     async def _status(self, _: web.Request) -> web.Response:
         """The same JSON as `everstep status --json`."""

@@ -34,7 +34,7 @@ def cookie_name(request: web.Request) -> str:
     return f"{COOKIE}{port or 80}"
 
 
-def admit(request: web.Request, response: web.Response, token: str) -> None:
+def admit(request: web.Request, response: web.StreamResponse, token: str) -> None:
     """From now on this browser may read, until it is closed."""
     response.set_cookie(cookie_name(request), token, httponly=True, samesite="Strict", secure=request.secure, path="/")
 

@@ -12,10 +12,10 @@ from typing import Protocol
 
 from aiohttp import web
 
-from everstep.controller.peers import browsers
 from everstep.controller.peers.rejections import Rejections
 from everstep.errors import WireError
 from everstep.version import __version__
+from everstep.web import browsers
 from everstep.wire.codec import decode_from_peer
 from everstep.wire.credentials import RANDOM_BYTES, Credentials, RunSecret, is_same, parse_knock
 from everstep.wire.messages import PROTOCOL, Challenge, Hello

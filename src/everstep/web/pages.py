@@ -1,0 +1,117 @@
+"""One run's pages and their JSON, for any application: the controller's below "/", `everstep ui` below "/runs/ID"."""
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+
+import msgspec
+from aiohttp import web
+
+from everstep.errors import EverstepError
+from everstep.report.html import incident_html
+from everstep.report.markdown import incident_markdown
+from everstep.report.picture.incidents import incident_page
+from everstep.report.picture.nodes import node_page
+from everstep.report.picture.schema import IncidentPage
+from everstep.web.evidence import Evidence
+from everstep.web.files import HEADERS, Files, packed
+from everstep.web.live import Live
+from everstep.web.source import Source
+
+PAGES = ("/", "/incidents/{incident}", "/incidents/{incident}/ranks", "/fleet", "/nodes/{node}")
+"""Paths of the document. What it shows there, it asks for below /api."""
+
+HANDLERS = {
+    "/api/overview": "overview",
+    "/api/events": "events",
+    "/api/incidents/{incident}": "incident",
+    "/api/incidents/{incident}/ranks": "ranks",
+    "/api/nodes/{node}": "node",
+    "/incidents/{incident}/export": "export",
+    "/incidents/{incident}/markdown": "markdown",
+}
+"""Path -> method of `Pages`."""
+
+_NO_INCIDENT = "no such incident in this run"
+_INCIDENT = re.compile(r"i\d{1,9}")
+
+
+class Pages:
+    def __init__(self, source: Source, files: Files) -> None:
+        self._source = source
+        self._files = files
+        self._evidence = Evidence()
+        self.live = Live(source.rows, os.urandom(4).hex())
+        self.events = self.live.stream
+
+    def routes(self) -> Iterator[web.RouteDef]:
+        """For an application that has one run; its "/" is its own."""
+        for path in PAGES[1:]:
+            yield web.get(path, self.document)
+        for path, name in HANDLERS.items():
+            yield web.get(path, getattr(self, name))
+
+    async def document(self, request: web.Request) -> web.Response:
+        return self._files.answer(request, "index.html")
+
+    async def overview(self, request: web.Request) -> web.Response:
+        plain, small = await self.live.whole()
+        return packed(request, plain, "application/json", HEADERS, small)
+
+    async def _page_of(self, request: web.Request) -> tuple[str, IncidentPage | None]:
+        """The run's name, and the incident."""
+        view = (await self._source.now()).view
+        incident = view.incidents.get(request.match_info["incident"])
+        if incident is None:
+            return view.run, None
+        return view.run, incident_page(view, incident, self._source.overview.costs.goodput(view, None))
+
+    async def incident(self, request: web.Request) -> web.Response:
+        _, page = await self._page_of(request)
+        return _missing(_NO_INCIDENT) if page is None else _json(request, page)
+
+    async def export(self, request: web.Request) -> web.Response:
+        run, page = await self._page_of(request)
+        if page is None:
+            return _missing(_NO_INCIDENT)
+        headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{page.row.id}.html"'}
+        return packed(request, incident_html(page, run).encode(errors="replace"), "text/html", headers)
+
+    async def markdown(self, request: web.Request) -> web.Response:
+        run, page = await self._page_of(request)
+        if page is None:
+            return _missing(_NO_INCIDENT)
+        return packed(request, incident_markdown(page, run).encode(errors="replace"), "text/plain", HEADERS)
+
+    async def ranks(self, request: web.Request) -> web.Response:
+        name = request.match_info["incident"]
+        if not _INCIDENT.fullmatch(name):
+            return _missing(_NO_INCIDENT)
+        moment = await self._source.now()
+        folder = self._source.run_dir / "evidence" / name
+        world_size = moment.view.spec.world_size if moment.view.spec is not None else 0
+        groups = moment.view.kept.groups
+        with contextlib.suppress(OSError):
+            if not await asyncio.to_thread(folder.is_dir):
+                return _missing(f"no evidence of ranks was collected for {name}: only hangs have it")
+        try:
+            return _json(request, await self._evidence.read(folder, world_size, groups))
+        except EverstepError as error:
+            return _missing(f"the evidence cannot be read: {error}")
+
+    async def node(self, request: web.Request) -> web.Response:
+        moment = await self._source.now()
+        page = node_page(moment.view, request.match_info["node"])
+        return _missing("no such node in this run") if page is None else _json(request, page)
+
+
+def _json(request: web.Request, value: object) -> web.Response:
+    return packed(request, msgspec.json.encode(value), "application/json", HEADERS)
+
+
+def _missing(why: str) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode({"error": why}), status=404, content_type="application/json", headers=HEADERS
+    )
