@@ -44,8 +44,12 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+PACES = ("step_times", "pace")
+"""What lies between two accounts is known as their mean, so it depends on how many are read."""
+
+
 def without_step_times(view: RunView) -> dict[str, object]:
-    return {name: value for name, value in msgspec.to_builtins(view).items() if name != "step_times"}
+    return {name: value for name, value in msgspec.to_builtins(view).items() if name not in PACES}
 
 
 def test_the_view_is_the_same(path: Path) -> None:
@@ -53,6 +57,16 @@ def test_the_view_is_the_same(path: Path) -> None:
     assert len(thin.entries) < len(whole.entries) / 2
     assert without_step_times(fold(thin.header, thin.entries)) == without_step_times(fold(whole.header, whole.entries))
     assert load_run(path).step_times[-50:] == fold(whole.header, whole.entries).step_times[-50:]
+
+
+def test_the_pace_of_the_skipped_is_the_mean_between_those_that_are_read(path: Path) -> None:
+    paces = [fold(r.header, r.entries).pace for r in (read_journal(path), read_journal(path, thin=True))]
+    whole, thin = (pace.intervals() for pace in paces)
+    assert paces[0].width_s == paces[1].width_s
+    assert (whole[0].begin, whole[-1].begin) == pytest.approx((thin[0].begin, thin[-1].begin), abs=3 * paces[0].width_s)
+    assert len(thin) > 0.9 * len(whole), "no hole where accounts were skipped"
+    medians = [sorted(i.median_s for i in found)[len(found) // 2] for found in (whole, thin)]
+    assert medians[1] == pytest.approx(medians[0], rel=0.1)
 
 
 def test_what_was_decided_is_never_skipped(path: Path) -> None:

@@ -181,9 +181,11 @@ def _take_accounts(
             continue  # arrived late
         generation.accounts[account.rank] = account
         step_s = _step_s(before, account)
+        if account is accounts[0]:
+            known = None if before is None else before.last_step_at
+            since = account.first_step_at if known is None else known
+            view.pace.note_since(None if since is None else max(since, generation.begun_at), at, step_s)
         view.pace.note(at, step_s)
-        if account is accounts[0] and before is not None and before.last_step_at is not None:
-            view.pace.note_since(before.last_step_at, at, step_s)
         slowest_s = max(slowest_s, step_s)
     if accounts:
         generation.reported_at[node] = at

@@ -39,10 +39,11 @@ class Pace(msgspec.Struct, kw_only=True):
         place = round(math.log(step_s) * _BINS_PER_E)
         found[place] = found.get(place, 0) + 1
 
-    def note_since(self, since: float, at: float, step_s: float) -> None:
+    def note_since(self, since: float | None, at: float, step_s: float) -> None:
         """The mean of one rank between two reports that lie far apart: every interval between them had it."""
-        at_most = at - self.width_s
-        while since < at_most:
+        if since is None or not (math.isfinite(since) and math.isfinite(at) and 0.0 < step_s < 1e9):
+            return
+        while since < at - self.width_s:
             self.note(since, step_s)
             since += self.width_s
 
