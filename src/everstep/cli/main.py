@@ -15,6 +15,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("everstep.cli.run", "launch a training job as torchrun does, and keep it stepping"),
     "status": ("everstep.cli.status", "show whether the run is moving, and if not, what is being done"),
     "ui": ("everstep.cli.ui", "show a run, or all runs of a directory, in a browser"),
+    "top": ("everstep.cli.top", "watch a run live in the terminal"),
     "incident": ("everstep.cli.incident", "show what disturbed the run, what it cost, what was done"),
     "explain": ("everstep.cli.explain", "explain a decision, or what a code means"),
     "goodput": ("everstep.cli.goodput", "show where every second of every rank went"),
