@@ -46,14 +46,14 @@ imports: install  ## check which package may import which (import-linter)
 test-quick: install  ## unit tests but the slow ones; stop at the first failure
 	$(BIN)/pytest -n 2 tests/unit -q -x -m "not soak and not slow"
 
-one: install  ## run one test: make one T=tests/unit/test_codes.py
-	@test -n "$(T)" || { echo "usage: make one T=tests/unit/test_codes.py" >&2; exit 2; }
+one: install  ## run one test: make one T=tests/unit/pages/test_codes.py
+	@test -n "$(T)" || { echo "usage: make one T=tests/unit/pages/test_codes.py" >&2; exit 2; }
 	$(BIN)/pytest $(T)
 
 # Beside each other: the tests with processes mostly wait, so two of them share the cores, and those that only
 # compute get what is left.
 LOWEST := build/lowest
-LOWEST_TESTS := tests/unit/test_persist_form.py tests/unit/test_journal.py tests/unit/test_knowledge_matching.py \
+LOWEST_TESTS := tests/unit/checkpoint/test_persist_form.py tests/unit/journal/test_journal.py tests/unit/knowledge/test_knowledge_matching.py \
 	tests/integration/test_link_hostile.py tests/integration/test_controller_strangers.py tests/integration/test_run_verbs.py
 
 lowest: install  ## the tests that meet other libraries, with the lowest versions that pyproject.toml allows

@@ -1,0 +1,123 @@
+"""A rank whose CPU somebody takes: which one it is, who takes it, and what excuses a machine instead of accusing it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_controller_slowness import STEP_S, STEPS, Job, state_of
+
+from everstep.analyzer.observations.records import RankTiming
+from everstep.analyzer.slowness.slow import judge
+from everstep.analyzer.slowness.starving import find_starving
+from everstep.probes.rank.rivals import find_rivals, throttled_s
+
+
+def rounds(delays: dict[int, float], hosts: str = "aabb", num: int = 5) -> list[list[RankTiming]]:
+    return [
+        [RankTiming(rank=r, compute_s=0.1, delay_s=delays.get(r, 0.001), host=h) for r, h in enumerate(hosts)]
+        for _ in range(num)
+    ]
+
+
+def test_the_rank_that_waits_most_is_found_within_its_node_first():
+    found = find_starving(rounds({1: 0.03}), rounds({}), 4)
+    assert found is not None
+    assert (found.rank, found.has_neighbours) == (1, True)
+    assert found.says.startswith("rank 1 waits 30 ms per step for a CPU, at first 1 ms, its neighbours on the same")
+    alone = find_starving(rounds({2: 0.03}, "abcd"), rounds({}, "abcd"), 4)
+    assert alone is not None
+    assert (alone.rank, alone.has_neighbours) == (2, False)
+
+
+def test_what_all_ranks_of_a_machine_wait_or_always_waited_is_nobodys_own():
+    assert find_starving(rounds({0: 0.03, 1: 0.03}), rounds({}), 4) is None
+    assert find_starving(rounds({1: 0.03}), rounds({1: 0.03}), 4) is None
+    assert find_starving(rounds({1: 0.03}), [], 4) is None
+    mixed = [*rounds({1: 0.03}, num=3), *rounds({2: 0.03}, num=2)]
+    assert find_starving(mixed, rounds({}), 4) is None
+
+
+def test_the_run_names_the_rank_and_its_rival_and_evicts_nobody():
+    delay = dict.fromkeys(range(4), 0.001)
+    job = Job(state_of(("h0", "h0")), delay_s=lambda rank: STEPS * delay[rank])
+    job.of_rank["rivals"] = lambda rank: "stress (pid 812) takes 98% of CPU 3" if delay[rank] > 0.01 else ""
+    job.rounds(3)
+    delay[2] = 0.03
+    job.compute_s[2] = 1.3 * STEP_S
+    (found,) = job.rounds(8)
+    verdict = found.verdict
+    assert (verdict.code, verdict.ranks, verdict.blame) == ("ES-S03", (2,), "environment")
+    assert "stress (pid 812) takes 98% of CPU 3" in verdict.sentence
+    assert job.rounds(5) == [], "once"
+
+
+@pytest.mark.parametrize(("part", "code"), [("throttled_s", "ES-S09"), ("io_s", "ES-S07")])
+def test_a_quota_or_a_slow_storage_evicts_nobody(part: str, code: str):
+    made = [
+        [
+            RankTiming(rank=r, compute_s=0.13 if r == 2 else 0.1 + 0.0001 * (r + n), **{part: 0.03 if r == 2 else 0.0})
+            for r in range(6)
+        ]
+        for n in range(5)
+    ]
+    found = judge(made)
+    assert (found.code, found.ranks, found.refusal is not None) == (code, (2,), True)
+
+
+def test_who_runs_on_the_core_is_found():
+    core = min(os.sched_getaffinity(0))
+    pin = f"import os; os.sched_setaffinity(0, {{{core}}})\n"
+    burn = subprocess.Popen([sys.executable, "-c", pin + "while True: pass"])
+    waits = subprocess.Popen([sys.executable, "-c", pin + "import time; time.sleep(600)"])
+    try:
+        burns = re.compile(rf"\(pid {burn.pid}\) takes \d+% of CPU {core}\b")
+        text = ""
+        for _ in range(100):  # on a loaded machine it may not have begun, or is on its way to the core
+            text = find_rivals(waits.pid, {os.getpid(), waits.pid})
+            if burns.search(text):
+                break
+        assert burns.search(text), text
+        assert f"(pid {burn.pid})" not in find_rivals(waits.pid, {burn.pid})
+    finally:
+        for process in (burn, waits):
+            process.kill()
+            process.wait()
+
+
+def stat(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+
+
+def test_the_quota_of_a_cgroup_or_of_one_above_it(tmp_path: Path):
+    proc, root = tmp_path / "proc", tmp_path / "cgroup"
+    stat(proc / "7", "cgroup", "0::/pod/box\n")
+    assert throttled_s(7, proc, root) is None
+    stat(root / "pod/box", "cpu.stat", "usage_usec 5\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n")
+    assert throttled_s(7, proc, root) is None, "no quota"
+    stat(root / "pod", "cpu.stat", "nr_periods 9\nnr_throttled 4\nthrottled_usec 2500000\n")
+    assert throttled_s(7, proc, root) == 2.5
+    stat(proc / "8", "cgroup", "4:memory:/x\n3:cpu,cpuacct:/host/path/not/here\n0::/\n")
+    stat(root / "cpu,cpuacct", "cpu.stat", "nr_periods 9\nnr_throttled 4\nthrottled_time 1500000000\n")
+    assert throttled_s(8, proc, root) == 1.5
+    assert throttled_s(9, proc, root) is None
+
+
+def test_a_name_is_printed_without_what_a_terminal_would_obey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ticks = iter((0, 1000))
+
+    def write(pid: int, name: str, used: int) -> None:
+        words = ["S", "1", *["0"] * 9, str(used), "0", *["0"] * 6, "55", *["0"] * 16, "3", "0"]
+        stat(tmp_path / str(pid), "stat", f"{pid} ({name}) {' '.join(words)}\n")
+
+    def sleep(_s: float) -> None:
+        write(2, "ev\x1b[31m) il", next(ticks) + 1000)
+
+    write(1, "python", 0)
+    write(2, "ev\x1b[31m) il", 0)
+    monkeypatch.setattr("everstep.probes.rank.rivals.time.sleep", sleep)
+    text = find_rivals(1, {1}, tmp_path)
+    assert text == "ev?[31m) il (pid 2) takes 100% of CPU 3"

@@ -1,0 +1,48 @@
+"""Made-up cases in the form of public reports: found, with the right party and class. A third was kept unread."""
+
+from pathlib import Path
+
+import pytest
+
+from everstep.knowledge.engine import Engine
+from everstep.knowledge.findings import Finding
+from everstep.knowledge.loading import load_base
+from everstep.knowledge.matcher import Matcher
+from everstep.knowledge.ranking import choose_verdict, rank_findings
+from everstep.knowledge.signature import Severity
+
+TABLE = Path(__file__).parents[2] / "golden" / "knowledge" / "reports.tsv"
+BASE = load_base()
+ENGINE = Engine(BASE.signatures)
+HELD_FOUND = 16
+"""Of the 17 that were never read for a pattern. To be raised, never lowered."""
+
+
+def cases(part: str) -> list[tuple[str, ...]]:
+    lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    return [tuple(line.split("\t", 3)[1:]) for line in lines if line.startswith(f"{part}\t")]
+
+
+def said(text: str) -> Finding | None:
+    matcher = Matcher(BASE, now=1_795_000_000.0, engine=ENGINE)
+    matcher.feed("log", text.replace("\\n", "\n").encode() + b"\n")
+    ranked = rank_findings(matcher.finish())
+    known = (f for f in ranked if not f.klass.startswith("unknown_") and f.severity is not Severity.INFO)
+    return choose_verdict(ranked).finding or next(known, None)
+
+
+def is_right(classes: str, parties: str, text: str) -> bool:
+    found = said(text)
+    named = found is not None and (classes == "*" or found.klass in classes.split("|") or "*" in classes.split("|"))
+    return named and found is not None and str(found.blame) in parties.split("|")
+
+
+@pytest.mark.parametrize(("classes", "parties", "text"), cases("read"))
+def test_a_report_is_found_with_its_party_and_class(classes, parties, text):
+    assert is_right(classes, parties, text), said(text)
+
+
+def test_reports_that_nobody_has_read():
+    held = cases("held")
+    assert len(held) == 17
+    assert sum(is_right(*case) for case in held) >= HELD_FOUND
