@@ -219,7 +219,7 @@ def test_half_a_request_and_silence_are_let_go(tmp_path):
     code = (
         "from everstep.controller.peers import gate, listening\n"
         "listening.IDLE_S = 2.0; gate.HELLO_TIMEOUT_S = 0.3\n"
-        "import everstep.controller.__main__ as m, sys; sys.exit(m.main(sys.argv[1:]))"
+        "import everstep.controller.main as m, sys; sys.exit(m.main(sys.argv[1:]))"
     )
     process = Process(tmp_path)
     argv = [sys.executable, "-c", code, "--run-dir", str(tmp_path), "--listen-fd", str(process.sock.fileno())]

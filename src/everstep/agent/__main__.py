@@ -1,7 +1,7 @@
 """`python -m everstep.agent`: the agent of one node.
 
 `-m` puts the user's current folder on the path; it goes first of all, so that a file there named like a module of the
-standard library is not taken for it.
+standard library is not taken for it. Then it is tied to its parent: to import the rest takes a busy machine seconds.
 """
 
 import os
@@ -9,6 +9,11 @@ import sys
 
 if sys.path[:1] == [os.getcwd()] and not sys.flags.safe_path:  # noqa: PTH109 - pathlib is not to be imported yet
     del sys.path[0]
+
+from everstep.linux.parent import live_with_named
+
+if not live_with_named(sys.argv):
+    sys.exit(0)
 
 from everstep.agent.main import main
 

@@ -1,156 +1,16 @@
-"""`python -m everstep.controller`: one controller's life. Started, and started again, by the launcher.
+"""`python -m everstep.controller`.
 
-Exit codes: 0 ended on SIGTERM; an EverstepError's code when it could not begin; 70 after a fault of its own.
+First of all it is tied to its parent: to import the rest takes a busy machine seconds, and a launcher that is killed
+meanwhile must not be outlived.
 """
 
-import argparse
-import asyncio
-import contextlib
-import logging
-import os
-import signal
-import socket
 import sys
-import time
-from collections.abc import Sequence
-from io import TextIOWrapper
-from logging.handlers import RotatingFileHandler
-from pathlib import Path
 
-from everstep.controller.api import Api
-from everstep.controller.loop import Controller
-from everstep.controller.peers.gate import Gate
-from everstep.controller.peers.listening import Certificate, Place, check, serve
-from everstep.controller.peers.readiness import allow_files, new_loop, spare_collector
-from everstep.controller.record.drafting import PoisonedError
-from everstep.controller.record.ledger import Ledger
-from everstep.controller.record.spec_file import ADDRESS_NAME, SECRET_NAME, Address, load_spec, save_json
-from everstep.errors import ConfigError, EverstepError, JournalError
-from everstep.linux.parent import die_with_parent
-from everstep.wire.credentials import RunSecret
+from everstep.linux.parent import live_with_named
 
-EXIT_FAULT = 70
+if not live_with_named(sys.argv):
+    sys.exit(0)
 
-MAX_LOG_BYTES = 16 << 20
-"""Of controller.log, and again of the one before it. Whatever is logged, the disk stays the journal's."""
+from everstep.controller.main import main
 
-log = logging.getLogger("everstep.controller")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="everstep.controller")
-    parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument("--listen-fd", type=int, action="append", default=[], help="a socket on loopback")
-    parser.add_argument("--tls-fd", type=int, action="append", default=[], help="a socket to listen on with TLS")
-    parser.add_argument("--parent", type=int, default=0, help="process without which it must not run")
-    given = parser.parse_args(argv)
-    if given.parent and not die_with_parent(given.parent, signal.SIGTERM):
-        return 0
-    run_dir: Path = given.run_dir
-    _set_up_logging(run_dir / "controller.log")
-    try:
-        with contextlib.ExitStack() as opened:
-            fds = [(fd, False) for fd in given.listen_fd] + [(fd, True) for fd in given.tls_fd]
-            return _run(run_dir, [Place(opened.enter_context(socket.socket(fileno=fd)), tls) for fd, tls in fds])
-    except EverstepError as error:
-        log.error("%s", error)  # noqa: TRY400
-        return error.exit_code
-    except PoisonedError:
-        return EXIT_FAULT  # said, with its traceback, where it happened
-    except Exception:
-        log.exception("the controller failed")
-        return EXIT_FAULT
-
-
-def _run(run_dir: Path, places: list[Place]) -> int:
-    wanted = load_spec(run_dir)
-    certificate = Certificate.of_run(run_dir)
-    check(places, certificate)
-    secret = RunSecret(_read(run_dir / SECRET_NAME), wanted.run)
-    gate = Gate(secret, run=wanted.run, fingerprint=certificate.fingerprint if certificate is not None else "")
-    ledger = Ledger.open(run_dir, wanted, pid=os.getpid(), at=time.time())
-    try:
-        allow_files(wanted.spec.num_slots + wanted.spec.num_standby)
-        spare_collector()
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(_serve(Controller(run_dir, wanted, ledger, gate), run_dir, places, certificate))
-    finally:
-        ledger.close()
-    return 0
-
-
-async def _serve(controller: Controller, run_dir: Path, places: list[Place], certificate: Certificate | None) -> None:
-    """Until SIGTERM or SIGINT. Raises PoisonedError."""
-    api = Api(controller)
-    loop_task = asyncio.create_task(controller.run())
-    aside = [asyncio.create_task(api.measure_lag()), asyncio.create_task(controller.keep_live())]
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, loop_task.cancel)
-    runner = await serve(api.app(), places, certificate, gate=controller.gate, peers=controller.peers)
-    try:
-        _announce(run_dir, places[0], certificate)
-        log.info("listening, journal at record %d", controller.ledger.journal.seq)
-        with contextlib.suppress(asyncio.CancelledError):
-            await loop_task
-    finally:
-        for task in aside:
-            task.cancel()
-        await asyncio.gather(*aside, return_exceptions=True)
-        await runner.cleanup()
-
-
-def _announce(run_dir: Path, place: Place, certificate: Certificate | None) -> None:
-    host, port = place.sock.getsockname()[:2]
-    fingerprint = certificate.fingerprint if place.is_encrypted and certificate is not None else ""
-    try:
-        save_json(run_dir / ADDRESS_NAME, Address(pid=os.getpid(), port=port, host=host, fingerprint=fingerprint))
-    except JournalError as error:
-        log.warning("%s; `everstep drill` and `approve` will not find this controller", error)
-
-
-def _read(path: Path) -> str:
-    try:
-        secret = path.read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    if not secret:
-        raise ConfigError(f"{path} is empty")
-    return secret
-
-
-def _set_up_logging(path: Path) -> None:
-    """Everything into the file; what a person must know at once also to the launcher's terminal (stderr)."""
-    logging.raiseExceptions = False  # a full disk must not turn log lines into tracebacks
-    root, ours = logging.getLogger(), logging.getLogger("everstep")
-    root.setLevel(logging.INFO)
-    logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # strangers write its lines: they are counted instead
-    with contextlib.suppress(OSError):
-        to_file = _Private(path, maxBytes=MAX_LOG_BYTES, backupCount=1)
-        to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        root.addHandler(to_file)
-    to_terminal = logging.StreamHandler(sys.stderr)
-    to_terminal.setLevel(logging.WARNING)
-    to_terminal.setFormatter(_Brief("everstep: controller: %(message)s"))
-    ours.addHandler(to_terminal)
-
-
-class _Private(RotatingFileHandler):
-    """For this user alone, and never through a link."""
-
-    def _open(self) -> TextIOWrapper:
-        return open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace", opener=_opener)
-
-
-def _opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
-
-
-class _Brief(logging.Formatter):
-    """Without tracebacks: they are in the file."""
-
-    def formatException(self, ei: object) -> str:  # noqa: N802
-        return ""
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+sys.exit(main())

@@ -2,7 +2,7 @@
 
 Journal first: nothing is acknowledged and nothing is done before the record is on disk. When the disk does not take
 it, the loop waits and tries again; training continues meanwhile. Every effect is one branch of `_execute`, without a
-question about the state. Run by `controller.__main__`.
+question about the state. Run by `controller.main`.
 """
 
 import asyncio

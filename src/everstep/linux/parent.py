@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -16,6 +17,13 @@ def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> bool:
     if _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0) != 0:
         return False
     return os.getppid() == parent
+
+
+def live_with_named(argv: Sequence[str]) -> bool:
+    """As `die_with_parent`, with SIGTERM, for the process that `--parent` names among these arguments, if it does."""
+    words = [word for argument in argv for word in argument.split("=", 1)]
+    after = words[words.index("--parent") + 1 :] if "--parent" in words else []
+    return not after or not after[0].isdigit() or die_with_parent(int(after[0]), signal.SIGTERM)
 
 
 def adopt_orphans() -> None:

@@ -153,3 +153,17 @@ def test_the_signal_comes_when_the_parent_dies() -> None:
 def test_who_is_not_the_parent_is_told_so() -> None:
     code = "from everstep.linux import parent; import os; raise SystemExit(parent.die_with_parent(os.getpid()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, "False: nothing would come"
+
+
+@pytest.mark.parametrize("module", ["everstep.controller", "everstep.agent"])
+@pytest.mark.parametrize("named", [("--parent", "1"), ("--parent=1",)])
+def test_who_has_lost_its_parent_ends_before_it_imports_anything(module: str, named: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", module, *named, "--run-dir", "/nonexistent"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "everstep.linux.parent" in done.stderr
+    assert "aiohttp" not in done.stderr
