@@ -26,7 +26,7 @@ from everstep.report.picture.heads import head_of
 from everstep.report.picture.incidents import incident_page
 from everstep.report.picture.overview import Overview
 
-JOURNAL = Path(__file__).parents[1] / "golden/journal.jsonl"
+JOURNAL = Path(__file__).parents[2] / "golden/journal.jsonl"
 READING = read_journal(JOURNAL)
 MOMENTS = range(1, len(READING.entries) + 1)
 
