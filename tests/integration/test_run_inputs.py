@@ -49,7 +49,7 @@ def everstep(tmp_path, monkeypatch, capfd):
         (["--rdzv-backend", "nonsense", "train.py"], 2, "The rendezvous backend 'nonsense' is not registered"),
         (["--mode", "dream", "train.py"], 2, "no mode 'dream'; there are: observe, advise, act"),
         (["--policy", "wild", "train.py"], 2, "no policy 'wild'; there are: conservative, default, aggressive"),
-        (["--node-rank", "1", "train.py"], 2, "several machines are not supported yet"),
+        (["--node-rank", "1", "train.py"], 2, "--nnodes 1:1 is one host. Nothing was started"),
         (["--rdzv-endpoint", "203.0.113.7:29400", "train.py"], 2, "names another machine (203.0.113.7)"),
         (["--no-such-flag", "train.py"], 2, "the following arguments|unrecognized|usage"),
         (["--redirects", "many", "train.py"], 2, "--redirects many"),

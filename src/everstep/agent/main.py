@@ -38,6 +38,7 @@ from everstep.agent.senses.starting import sense
 from everstep.agent.streams.streams import Origin
 from everstep.agent.watching import observing
 from everstep.agent.watching.monitor import LOOK_S
+from everstep.checkpoint.transport import Tls
 from everstep.core.restore.racks import why_no_rack
 from everstep.core.state.policy import Policy
 from everstep.engines.network.namespaces import INTERFACE, enter
@@ -74,6 +75,9 @@ class _Options(argparse.Namespace):
     namespace_fd: int | None
     streams: str
     rack: str
+    slot: int | None
+    interface: str
+    cwd: str
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -126,12 +130,13 @@ class _Agent:
             home=_home_or(options.run_dir),
             origin=Origin.inherited(options.streams) if options.streams else Origin(),
             rack=_rack_of(options.rack or os.environ.get("EVERSTEP_RACK", "")),
+            slot=options.slot,
             base_env=base_environment(
                 os.environ,
                 options.nproc,
                 ward,
                 watches=self._policy.needs_watch_thread,
-                interface=INTERFACE if options.namespace_fd is not None else "",
+                interface=INTERFACE if options.namespace_fd is not None else options.interface,
             ),
         )
 
@@ -197,6 +202,7 @@ class _Agent:
             host=options.address,
             key=self._credentials.snapshots_key,
             is_private=options.namespace_fd is not None,
+            tls=Tls.of(self._credentials.snapshots_certificate, self._credentials.snapshots_certificate_key),
         )
         node = Node(
             options.node,
@@ -215,7 +221,7 @@ class _Agent:
 
         def on_welcome(spec: RunSpec) -> None:
             self._lease.begin()
-            node.on_welcome(spec)
+            node.on_welcome(msgspec.structs.replace(spec, cwd=options.cwd) if options.cwd else spec)
 
         link = Link(
             url=options.controller,
@@ -377,6 +383,9 @@ def _parse(argv: Sequence[str]) -> _Options:
     parser.add_argument("--max-restarts", type=int, default=None, help="only passed to the ranks")
     parser.add_argument("--address", default="127.0.0.1", help="where other nodes get this one's snapshots")
     parser.add_argument("--rack", default="", help="rack or switch of this node; default: EVERSTEP_RACK")
+    parser.add_argument("--slot", type=int, default=None, help="slot that this node is meant for; default: any")
+    parser.add_argument("--interface", default="", help="network interface that other hosts are reached through")
+    parser.add_argument("--cwd", default="", help="where programs are started; default: where the launcher was")
     parser.add_argument("--namespace-fd", type=int, default=None, help="network namespace to live in")
     parser.add_argument("--streams", default="", help="the launcher's stdin, its terminals, and whether those are one")
     parser.add_argument("--parent", type=int, default=0, help="the launcher: without it the node ends")

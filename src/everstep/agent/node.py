@@ -125,6 +125,7 @@ class Node:
                 backups=self._copies.held(),
                 endpoint=self._copies.endpoint,
                 rack=self._home.rack,
+                meant_for=self._home.slot,
             )
         )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.controller.detectors.together import Detectors
-from everstep.controller.diagnosing import diagnose_folder
+from everstep.controller.diagnosing import Diagnosing
 from everstep.controller.peers.gate import Gate
 from everstep.controller.peers.peers import Input, Peer, Peers
 from everstep.controller.record.bare import bare
@@ -34,7 +34,6 @@ from everstep.errors import JournalError
 from everstep.model import actions as act
 from everstep.model.events import (
     UNRECORDED,
-    Diagnosed,
     DrillFailed,
     Event,
     NodeJoined,
@@ -74,6 +73,7 @@ class Controller:
         self.append_seconds: float | None = None  # the last one
         self._drafting = Drafting(ledger, Poison(run_dir), self._put_aside)
         self._run_dir = run_dir
+        self._diagnosing = Diagnosing(run_dir)
         self._detectors = Detectors(ledger.policy)
         self._remembering = Remembering(wanted.run)
         self._remembering.resume(ledger.state.incident)
@@ -153,6 +153,7 @@ class Controller:
             self._execute_all(drafted.record)
             self._remembering.note(drafted.record, self.ledger.state)
             self._mind_silence(item.event)
+            self._diagnosing.note(item.event)
             if number % BATCH_SIZE == 0:
                 await asyncio.sleep(0)
         self._welcome_back([item.event.node for item, _ in taken if isinstance(item.event, NodeJoined)])
@@ -305,16 +306,7 @@ class Controller:
             self.queue.put_nowait(item)
 
     async def _diagnose(self, action: act.Diagnose) -> None:
-        folder = self._run_dir / "evidence" / action.incident
-        verdict, limit_s = await asyncio.to_thread(diagnose_folder, folder, action.world_size)
-        event = Diagnosed(
-            at=time.time(),
-            generation=action.generation,
-            incident=action.incident,
-            verdict=verdict,
-            moved_on=self._detectors.hangs.has_moved_on(),
-            limit_s=limit_s,
-        )
+        event = await self._diagnosing.answer(action, self._detectors.hangs.has_moved_on)
         await self.queue.put(Input(event=event))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:

@@ -54,10 +54,11 @@ class LocalEngine:
         racks: Sequence[str] = (),
         streams: str = "",
         streams_fds: tuple[int, ...] = (),
+        more: Sequence[str] = (),
     ) -> None:
         """`equip(node, folder)` puts there what the node's agent proves itself with; it may raise OSError. `racks`: of
         the nodes in the order in which they are given, over and over; none: agents tell what EVERSTEP_RACK says.
-        `streams`: agents' --streams, which names descriptors of `streams_fds`."""
+        `streams`: agents' --streams, which names descriptors of `streams_fds`. `more`: arguments of all agents."""
         self._children = children
         self._keeper = keeper
         self._run_dir = run_dir
@@ -68,6 +69,7 @@ class LocalEngine:
         self._network = network or Loopback()
         self._racks = tuple(racks)
         self._streams, self._streams_fds = streams, streams_fds
+        self._more = tuple(more)
         self._disturbed: dict[str, asyncio.TimerHandle] = {}  # node that is cut or frozen -> when it is not any more
         self._agents: dict[str, Child] = {}
         self._requests: set[str] = set()
@@ -91,8 +93,7 @@ class LocalEngine:
         if self._ready:
             self._ready.popleft()  # it joins, or has
             return
-        node = f"n{self._next_number}"
-        self._next_number += 1
+        node = self._next_name()
         delay_s = _BACK_OFF_S[min(self._num_early_ends, len(_BACK_OFF_S) - 1)]
         if not is_urgent:
             delay_s = max(delay_s, RECOVERY_S)
@@ -104,14 +105,36 @@ class LocalEngine:
     def prepare(self, number: int) -> None:
         """Start the agents that will be asked for first, so that they load while the controller does."""
         for _ in range(number):
-            node = f"n{self._next_number}"
-            self._next_number += 1
+            node = self._next_name()
             try:
                 self._start(node, "")
             except NoNodeError as error:
                 log.warning("%s; it will be asked for", error)
                 return
             self._ready.append(node)
+
+    def new_name(self) -> str:
+        """Of a node that is started elsewhere: its number is not given again. Raises NoNodeError."""
+        node = self._next_name()
+        try:
+            (self._run_dir / "nodes" / node).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise NoNodeError(f"{node} cannot have a directory: {error}") from error
+        return node
+
+    def start(self, node: str) -> None:
+        """The node of that name, which whoever calls this has chosen. Raises NoNodeError."""
+        self._start(node, "")
+
+    @property
+    def has_ready(self) -> bool:
+        """A node was started that nobody has asked for yet."""
+        return bool(self._ready)
+
+    def _next_name(self) -> str:
+        node = f"n{self._next_number}"
+        self._next_number += 1
+        return node
 
     def release(self, node: str) -> None:
         agent = self._agents.get(node)
@@ -244,7 +267,7 @@ class LocalEngine:
                     "--keeper-fd",
                     str(line.fileno()),
                 ]
-                argv += ["--address", plug.address, *self._rack(node)]
+                argv += ["--address", plug.address, *self._rack(node), *self._more]
                 fds: tuple[int, ...] = (line.fileno(), *self._streams_fds)
                 if self._streams:
                     argv += ["--streams", self._streams]

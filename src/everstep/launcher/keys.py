@@ -45,6 +45,7 @@ class Keys:
         root = secrets.token_hex(RANDOM_BYTES)
         self._secret = RunSecret(root, run)
         self.fingerprint = ""
+        self._snapshots = ("", "")  # certificate and key, PEM, of all nodes' snapshot servers; empty: not encrypted
         self.read_token = self._secret.api_token("read")
         for name in (CERTIFICATE_NAME, KEY_NAME):
             with contextlib.suppress(OSError):
@@ -56,35 +57,56 @@ class Keys:
     def certify(self) -> None:
         """Make the run's certificate. Raises ConfigError when this machine cannot."""
         certificate, key = self._run_dir / CERTIFICATE_NAME, self._run_dir / KEY_NAME
-        _write(key, "")  # before openssl writes into it: it is private from its first byte
-        _write(certificate, "")
-        with tempfile.NamedTemporaryFile("w", suffix=".cnf") as request:
-            request.write(_REQUEST)
-            request.flush()
-            command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-            command += ["-days", "3650", "-config", request.name, "-keyout", str(key), "-out", str(certificate)]
-            try:
-                subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True, stdin=subprocess.DEVNULL)
-            except FileNotFoundError:
-                raise ConfigError(
-                    "what listens beyond this machine's loopback is encrypted, and the certificate for that is made by "
-                    "the program openssl, which is not installed here. Install it, or stay on loopback"
-                ) from None
-            except (OSError, subprocess.SubprocessError) as error:
-                said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
-                raise ConfigError(f"openssl could not make a certificate: {said or error}") from error
+        _make_certificate(certificate, key)
         self.fingerprint = fingerprint_of(certificate.read_text())
+
+    def encrypt_snapshots(self) -> None:
+        """Snapshots between nodes go over TLS, with a certificate that only nodes of this run have the key of. Raises
+        ConfigError."""
+        certificate, key = self._run_dir / "tls-snapshots-cert.pem", self._run_dir / "tls-snapshots-key.pem"
+        try:
+            _make_certificate(certificate, key)
+            self._snapshots = (certificate.read_text(), key.read_text())
+        finally:
+            for path in (certificate, key):  # each node gets them with its credentials
+                path.unlink(missing_ok=True)
 
     def of_launcher(self, name: str, *, is_encrypted: bool) -> Credentials:
         return self._secret.credentials("launcher", name, self.fingerprint if is_encrypted else "")
 
+    def of_agent(self, node: str, *, is_encrypted: bool) -> Credentials:
+        made = self._secret.credentials("agent", node, self.fingerprint if is_encrypted else "")
+        certificate, key = self._snapshots
+        return msgspec.structs.replace(made, snapshots_certificate=certificate, snapshots_certificate_key=key)
+
     def equip(self, node: str, folder: Path, *, is_encrypted: bool) -> None:
         """Put a node's credentials into its folder, for its agent. Raises OSError."""
-        credentials = self._secret.credentials("agent", node, self.fingerprint if is_encrypted else "")
         try:
-            _write(folder / CREDENTIALS_NAME, msgspec.json.encode(credentials).decode())
+            encoded = msgspec.json.encode(self.of_agent(node, is_encrypted=is_encrypted)).decode()
+            _write(folder / CREDENTIALS_NAME, encoded)
         except JournalError as error:
             raise OSError(str(error)) from error
+
+
+def _make_certificate(certificate: Path, key: Path) -> None:
+    """Raises ConfigError, JournalError."""
+    _write(key, "")  # before openssl writes into it: it is private from its first byte
+    _write(certificate, "")
+    with tempfile.NamedTemporaryFile("w", suffix=".cnf") as request:
+        request.write(_REQUEST)
+        request.flush()
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        command += ["-days", "3650", "-config", request.name, "-keyout", str(key), "-out", str(certificate)]
+        try:
+            subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True, stdin=subprocess.DEVNULL)
+        except FileNotFoundError:
+            raise ConfigError(
+                "what listens beyond this machine's loopback is encrypted, and the certificate for that is made by "
+                "the program openssl, which is not installed here. Install it, or stay on loopback"
+            ) from None
+        except (OSError, subprocess.SubprocessError) as error:
+            said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
+            raise ConfigError(f"openssl could not make a certificate: {said or error}") from error
 
 
 def _write(path: Path, text: str) -> None:

@@ -26,16 +26,21 @@ from everstep.errors import ConfigError
 from everstep.journal.runs import home
 from everstep.launcher import error_file, versions
 from everstep.launcher.arguments import checkpoints, checks, machine
+from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.arguments.settings import Settings, resolve
+from everstep.launcher.hosts import token as tokens
+from everstep.launcher.hosts.first import First
+from everstep.launcher.hosts.joining import join
+from everstep.launcher.hosts.place import claim
 from everstep.launcher.narration import Narration
 from everstep.launcher.old_copies import remove_old_copies
-from everstep.launcher.output.output import OutputTail
-from everstep.launcher.output.shown import DEFAULT_TEMPLATE, Shown, check_streams
+from everstep.launcher.output.shown import check_streams
 from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.rundir import Prepared, prepare
+from everstep.launcher.showing import shown, tails_of
 from everstep.launcher.stores import Stores, stores_for
 from everstep.launcher.supervise import End, Supervisor
-from everstep.model.spec import STDERR, STDOUT, RunSpec
+from everstep.model.spec import RunSpec
 from everstep.version import __version__
 
 _COPY_LIMIT_S = 2.0
@@ -50,10 +55,30 @@ def launch(given: argparse.Namespace) -> int:
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(settings.signals)  # for the ranks, as torchrun does
     machine.check_limits()
     checks.check_program(settings)
+    if settings.hosts is not None:
+        return _launch_on_hosts(settings, settings.hosts, signals)
+    return _launch(settings, signals, None)
+
+
+def _launch_on_hosts(settings: Settings, hosts: Hosts, signals: tuple[int, ...]) -> int:
+    """The first host's part where this host owns the endpoint, else the part of one that joins it."""
+    token = tokens.given(os.environ)
+    meeting = claim(hosts)
+    if meeting is None:
+        return join(settings, hosts, token, torch_version(), _cwd(), signals)
+    with meeting:
+        return _launch(settings, signals, First(hosts, meeting, token))
+
+
+def _launch(settings: Settings, signals: tuple[int, ...], first: First | None) -> int:
     checkpoints.check(settings.checkpoints)
     prepared = prepare(settings, _spec(settings))
+    places: tuple[Path, ...] = ()
     try:
-        network, said = open_network(settings.network)
+        network, said = open_network(settings.network) if first is None else first.network()
+        if first is not None:
+            prepared.keys.encrypt_snapshots()
+            first, places = first.with_token(prepared.path)
         if settings.tls == "always" or is_of_its_own(network):
             prepared.keys.certify()
         is_encrypted = settings.tls == "always"
@@ -61,8 +86,9 @@ def launch(given: argparse.Namespace) -> int:
         prepared = msgspec.structs.replace(prepared, found=checkpoints.find(prepared.file.spec))
         with checks.bind(settings.ui_port, "--ui-port") as listener, _logging(prepared.path / "launcher.log"):
             stores = stores_for(settings, network)
-            return _supervise(settings, prepared, listener, stores, network, signals)
+            return _supervise(settings, prepared, listener, stores, network, signals, first)
     finally:
+        tokens.forget(places)
         os.close(prepared.lock_fd)
 
 
@@ -100,11 +126,16 @@ def _supervise(
     stores: Stores,
     network: Network,
     signals: tuple[int, ...],
+    first: First | None,
 ) -> int:
     narration = Narration(prepared.path)
     terminal = Terminal(narration.lines)
     origin = of_this_process()
-    tails = _tails(_shown(settings, prepared), terminal, is_one=origin.is_one)
+    fleet = first.fleet(prepared, terminal.say) if first is not None else None
+    tails = tails_of(shown(settings, prepared.file.spec, prepared.path), terminal, is_one=origin.is_one)
+    if fleet is not None:
+        for tail in tails:
+            tail.is_elsewhere = fleet.received.is_elsewhere
     for line in header(prepared, listener.getsockname()[1]):
         terminal.write(2, line.encode() + b"\n")
     for note in (*settings.notes, *prepared.notes, *_health_notes(), *filter(None, [machine.unseen(os.environ)])):
@@ -128,6 +159,7 @@ def _supervise(
             terminal=terminal,
             origin=origin,
             what_is_left=settings.leftovers,
+            fleet=fleet,
         )
         return await supervisor.run()
 
@@ -141,28 +173,6 @@ def _supervise(
     elif end.exit_code:
         error_file.write_report_of(narration.view, prepared.path, os.environ)
     return end.exit_code
-
-
-def _shown(settings: Settings, prepared: Prepared) -> Shown:
-    spec = prepared.file.spec
-    return Shown(
-        log_dir=prepared.path / "logs",
-        nproc_per_node=spec.nproc_per_node,
-        world_size=spec.world_size,
-        role=spec.role,
-        template=os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or DEFAULT_TEMPLATE,
-        redirects=spec.redirects,
-        tee=spec.tee,
-        only=spec.shown_local_ranks,
-        filters=settings.filters,
-        published=spec.published_logs,
-    )
-
-
-def _tails(shown: Shown, terminal: Terminal, *, is_one: bool) -> tuple[OutputTail, ...]:
-    """One per place that takes output: where stdout and stderr are the same, what comes first is shown first."""
-    groups = ((STDOUT, STDERR),) if is_one else ((STDOUT,), (STDERR,))
-    return tuple(OutputTail(shown, terminal.write, streams) for streams in groups)
 
 
 def _beside_the_start(prepared: Prepared, terminal: Terminal) -> None:
@@ -223,7 +233,7 @@ def _spec(settings: Settings) -> RunSpec:
         num_standby=settings.num_standby,
         mode=settings.mode,
         role=settings.role,
-        torch_version=_torch_version(),
+        torch_version=torch_version(),
         cwd=_cwd(),
         redirects="0" if settings.log_dir == os.devnull else settings.redirects,
         tee="0" if settings.log_dir == os.devnull else settings.tee,
@@ -247,7 +257,8 @@ def _cwd() -> str:
     return cwd
 
 
-def _torch_version() -> str:
+def torch_version() -> str:
+    """Of the installed torch, without importing it; empty: there is none."""
     try:
         return version("torch")
     except PackageNotFoundError:

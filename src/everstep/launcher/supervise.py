@@ -25,6 +25,7 @@ from everstep.engines.protocol import Engine, Loss, NoNodeError
 from everstep.errors import ConfigError
 from everstep.launcher import leftovers
 from everstep.launcher.governor import Governor
+from everstep.launcher.hosts.fleet import Fleet
 from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.rundir import Prepared
 from everstep.launcher.stores import Stores, StoresError
@@ -73,8 +74,11 @@ class Supervisor:
         terminal: Terminal,
         origin: Origin,
         what_is_left: str = leftovers.LEAVE,
+        fleet: Fleet | None = None,
     ) -> None:
-        """`listener`: for people and for this launcher; for nodes too, unless they have a network of their own."""
+        """`listener`: for people and for this launcher; for nodes too, unless they have a network of their own.
+        `fleet`: other hosts that give nodes."""
+        self._fleet = fleet
         self._prepared = prepared
         self._policy = prepared.file.policy
         self._signals = signals
@@ -92,13 +96,13 @@ class Supervisor:
         self._for_nodes = network.listen() if is_of_its_own(network) else listener
         port = listener.getsockname()[1]
         keys, is_encrypted = prepared.keys, prepared.is_encrypted
-        nodes_host, nodes_port = self._for_nodes.getsockname()
+        nodes_host, nodes_port = self._for_nodes.getsockname()[:2]
         is_encrypted_for_nodes = is_encrypted or self._for_nodes is not listener
-        self._engine = LocalEngine(
+        local = LocalEngine(
             children=self._children,
             keeper=self._keeper,
             run_dir=prepared.path,
-            url=f"ws://{nodes_host}:{nodes_port}/link",
+            url=f"ws://{f'[{nodes_host}]' if ':' in nodes_host else nodes_host}:{nodes_port}/link",
             nproc=prepared.file.spec.nproc_per_node,
             grace_s=self._policy.shutdown_s + STOP_SLACK_S,
             equip=partial(keys.equip, is_encrypted=is_encrypted_for_nodes),
@@ -106,7 +110,9 @@ class Supervisor:
             racks=prepared.racks,
             streams=origin.argument(),
             streams_fds=origin.fds,
+            more=fleet.agent_arguments if fleet is not None else (),
         )
+        self._engine = fleet.engine(local, nodes_port) if fleet is not None else local
         self._link = Link(
             url=f"ws://127.0.0.1:{port}/link",
             credentials=keys.of_launcher(f"launcher-{prepared.file.attempt}", is_encrypted=is_encrypted),
@@ -134,6 +140,8 @@ class Supervisor:
             self._link.report(self._prepared.found)
         try:
             self._governor.start()
+            if self._fleet is not None:
+                await self._fleet.open()
             self._stores.prepare(self._children, self._on_no_store)
             if self._prepared.file.attempt == 1:
                 self._engine.prepare(self._prepared.file.spec.num_slots)
@@ -265,6 +273,9 @@ class Supervisor:
             self._kill_all()
         is_success = self._end.done() and not self._end.cancelled() and self._end.result().outcome == SUCCEEDED
         grace_s = self._policy.shutdown_s + STOP_SLACK_S
+        if self._fleet is not None and self._end.done() and not self._end.cancelled():
+            end = self._end.result()
+            self._fleet.announce(end.exit_code, end.outcome, end.why)
         await self._unless_at_once(self._engine.end(grace_s, spares=is_success))
         controller = self._governor.stop()
         if controller is not None:
@@ -282,6 +293,8 @@ class Supervisor:
         self._children.note_unended()
         for held in self._children.left_behind.values():
             self._terminal.say(f"left behind: SIGKILL does not end {held}; it ends when the kernel lets it go")
+        if self._fleet is not None:
+            await self._fleet.close()
         self._stores.close()
         self._keeper.close()
         self._for_nodes.close()

@@ -64,6 +64,7 @@ class NodeJoined(_Event, frozen=True, kw_only=True):
     backups: tuple[Held, ...] = ()  # copies of other nodes' ranks
     endpoint: str = ""  # "host:port" of its snapshot server; empty: it has none
     rack: str = ""  # rack or switch that it shares with others; empty: not known
+    meant_for: int | None = None  # slot that the user gave this host (--node-rank); None: any
 
 
 class NodeLost(_Event, frozen=True, kw_only=True):

@@ -39,6 +39,8 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     link_key: str
     snapshots_key: str = ""  # what agents prove to each other; the same for all of a run
+    snapshots_certificate: str = ""  # PEM, of every node's snapshot server; empty: snapshots are not encrypted
+    snapshots_certificate_key: str = ""  # its private key, PEM; only agents of this run have it
     fingerprint: str = ""  # SHA-256 of the controller's certificate, hex; empty: the link is not encrypted
 
     def __repr__(self) -> str:

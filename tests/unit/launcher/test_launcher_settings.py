@@ -136,7 +136,7 @@ def test_an_environment_default_of_torchrun_counts_as_given(monkeypatch):
     monkeypatch.setenv("PET_RDZV_CONF", "a")
     monkeypatch.setenv("PET_NODE_RANK", "1")
     assert options.parse(["train.py"]).nproc_per_node == "4"
-    with pytest.raises(ConfigError, match="several machines are not supported yet"):
+    with pytest.raises(ConfigError, match="--node-rank 1: --nnodes 1:1 is one host"):
         settings()
     with pytest.raises(ConfigError, match="must have a value"):
         settings("--node-rank", "0")

@@ -13,7 +13,7 @@ import re
 from everstep.agent.copies.anchors import Anchors
 from everstep.agent.memory.arenas import Memory
 from everstep.checkpoint import arena
-from everstep.checkpoint.transport import Limiter, Pushed, TransferError, drop, push
+from everstep.checkpoint.transport import Limiter, Pushed, Tls, TransferError, drop, push
 from everstep.core.state.policy import Policy
 from everstep.model.actions import PlaceBackups
 from everstep.model.facts import Backup
@@ -31,11 +31,14 @@ _log = logging.getLogger(__name__)
 
 
 class BackingUp:
-    def __init__(self, memory: Memory, policy: Policy, anchors: Anchors, token: str, run: str) -> None:
+    def __init__(
+        self, memory: Memory, policy: Policy, anchors: Anchors, token: str, run: str, tls: Tls | None = None
+    ) -> None:
         self._memory = memory
         self._anchors = anchors
         self._token = token
         self._run = run
+        self._tls = tls
         self._limiter = Limiter(policy.backup_rate_bytes_s)
         self._tasks: dict[int, tuple[Backup, asyncio.Task[None]]] = {}
         self._sent: dict[int, int] = {}  # rank: newest step that its peer holds complete
@@ -92,7 +95,7 @@ class BackingUp:
 
     async def _drop(self, old: Backup, generation: int) -> None:
         try:
-            await drop(old.endpoint, self._token, rank=old.rank, generation=generation, run=self._run)
+            await drop(old.endpoint, self._token, rank=old.rank, generation=generation, run=self._run, tls=self._tls)
         except TransferError as error:
             _log.info("%s", error)
         else:
@@ -141,6 +144,7 @@ class BackingUp:
             snapshot=snapshot,
             limiter=self._limiter,
             run=self._run,
+            tls=self._tls,
         )
 
     def _pinned(self, rank: int, sent: arena.Snapshot | None, anchor: int) -> tuple[int, arena.Snapshot] | None:

@@ -25,7 +25,7 @@ from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.starting import Home
 from everstep.checkpoint import arena
 from everstep.checkpoint.backups import Backups
-from everstep.checkpoint.transport import Server
+from everstep.checkpoint.transport import Server, Tls
 from everstep.model.actions import (
     CommitCheckpoint,
     PersistSnapshot,
@@ -57,9 +57,10 @@ class Copies:
         host: str,
         key: str,
         is_private: bool = False,
+        tls: Tls | None = None,
     ) -> None:
         """`key`: what agents of this run prove to each other. `is_private`: `host` is on a network that only the nodes
-        of this run are on; snapshots are not encrypted, so nothing is served beyond loopback otherwise."""
+        of this run are on. Without that and without `tls` nothing is served beyond loopback."""
         self._node = node
         policy = home.policy
         self._memory = own
@@ -72,10 +73,10 @@ class Copies:
             is_candidate=self._anchors.includes,
         )
         self._key, self._run, self._host = key, home.run, host
-        self._is_private = is_private
+        self._is_private, self._tls = is_private, tls
         self._server: Server | None = None
-        self._backing_up = BackingUp(own, policy, self._anchors, key, home.run)
-        self._fetching = Fetching(node, own, policy, key, home.run)
+        self._backing_up = BackingUp(own, policy, self._anchors, key, home.run, tls)
+        self._fetching = Fetching(node, own, policy, key, home.run, tls)
         env = {**home.base_env, "EVERSTEP_RUN_ID": home.run}  # two runs in one folder do not mix their parts
         writer = Writer(reaper, env, home.run_dir / "nodes" / node / "persist.log")
         self._persisting = Persisting(node, own, writer, report)
@@ -86,7 +87,13 @@ class Copies:
         try:
             own = self._memory.own
             self._server = Server(
-                self._key, self._backups, own, run=self._run, host=self._host, beyond_loopback=self._is_private
+                self._key,
+                self._backups,
+                own,
+                run=self._run,
+                host=self._host,
+                beyond_loopback=self._is_private,
+                tls=self._tls,
             )
             self.endpoint = await self._server.start()
         except Exception:

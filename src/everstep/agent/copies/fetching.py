@@ -13,7 +13,7 @@ import time
 from everstep.agent.memory import arenas
 from everstep.agent.memory.arenas import Memory
 from everstep.checkpoint import arena
-from everstep.checkpoint.transport import TransferError, fetch
+from everstep.checkpoint.transport import Tls, TransferError, fetch
 from everstep.core.state.policy import Policy
 from everstep.model.actions import StartWorkers
 from everstep.model.events import RestoreFailed
@@ -28,12 +28,13 @@ _log = logging.getLogger(__name__)
 
 
 class Fetching:
-    def __init__(self, node: str, memory: Memory, policy: Policy, token: str, run: str) -> None:
+    def __init__(self, node: str, memory: Memory, policy: Policy, token: str, run: str, tls: Tls | None = None) -> None:
         self._node = node
         self._memory = memory
         self._policy = policy
         self._token = token
         self._run = run
+        self._tls = tls
         self._making = threading.Lock()
         self._promised_bytes = 0  # of this start, and not yet taken
 
@@ -65,6 +66,7 @@ class Fetching:
             step=wanted.step,
             make_arena=lambda capacity_bytes: self._make(wanted.rank, world_size, capacity_bytes),
             run=self._run,
+            tls=self._tls,
         )
         # The copy that lies here, if one does, was not good enough: the rank must not take it.
         for known in self._memory.arenas_of(wanted.rank):

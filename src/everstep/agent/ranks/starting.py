@@ -56,6 +56,7 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = Policy()
     base_env: Mapping[str, str]
     rack: str = ""  # that this node is in; empty: not known
+    slot: int | None = None  # that this node is meant for; None: any
     home: Path = Path()  # what everstep keeps on this machine beyond the run
     origin: streams.Origin = streams.Origin()
     pump: Pump = msgspec.field(default_factory=Pump)

@@ -20,12 +20,13 @@ says that the same will come of it until something changes over there. A push th
 goes on where it was. Every wait ends after `patience_s` without progress. Pushed snapshots of older generations are
 refused, see `Backups.invalidate_after(step, generation)`, which belongs to every StartWorkers.
 
-Here: TCP. These functions are the seam for another one (docs/checkpoints.md, "Transport").
+Here: TCP, with `tls` TLS 1.3 over it. These functions are the seam for another one (docs/checkpoints.md, "Transport").
 """
 
 from everstep.checkpoint.transport.client import drop, fetch, push
 from everstep.checkpoint.transport.outcome import Pushed, TransferError
 from everstep.checkpoint.transport.pacing import Limiter
 from everstep.checkpoint.transport.server import Server
+from everstep.checkpoint.transport.tls import Tls
 
-__all__ = ["Limiter", "Pushed", "Server", "TransferError", "drop", "fetch", "push"]
+__all__ = ["Limiter", "Pushed", "Server", "Tls", "TransferError", "drop", "fetch", "push"]

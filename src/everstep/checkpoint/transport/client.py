@@ -22,6 +22,7 @@ from everstep.checkpoint.transport.outgoing import Outgoing
 from everstep.checkpoint.transport.pacing import Limiter
 from everstep.checkpoint.transport.stream import Stream, StreamError
 from everstep.checkpoint.transport.threads import in_thread
+from everstep.checkpoint.transport.tls import Tls
 
 PATIENCE_S = 10.0
 """Without a byte of progress. A peer under load pauses for a second or two; one that is stopped holds up a restart
@@ -43,6 +44,7 @@ async def push(
     limiter: Limiter,
     run: str = "",
     patience_s: float = PATIENCE_S,
+    tls: Tls | None = None,
 ) -> Pushed:
     """Send one complete snapshot of the arena `fd`, which the caller has pinned; returns when it is published there.
     A push of the same snapshot after one that broke off sends what is missing. Raises TransferError."""
@@ -53,7 +55,7 @@ async def push(
             outgoing = Outgoing(ours, rank, snapshot)
             if outgoing.offer.world_size != world_size:
                 raise Refusal(f"it is one of {outgoing.offer.world_size} ranks, not {world_size}")
-            stream = await _connect(endpoint, patience_s)
+            stream = await _connect(endpoint, patience_s, tls)
         except BaseException:
             os.close(ours)
             raise
@@ -70,13 +72,20 @@ async def push(
 
 
 async def drop(
-    endpoint: str, token: str, *, rank: int, generation: int, run: str = "", patience_s: float = PATIENCE_S
+    endpoint: str,
+    token: str,
+    *,
+    rank: int,
+    generation: int,
+    run: str = "",
+    patience_s: float = PATIENCE_S,
+    tls: Tls | None = None,
 ) -> None:
     """Tell a node that copies of this rank are complete elsewhere, where this generation has placed them. Raises
     TransferError."""
     with _as_sentence(f"{endpoint} did not get the request to drop its copies of rank {rank}"):
         secret = Secret(token, run)
-        stream = await _connect(endpoint, patience_s)
+        stream = await _connect(endpoint, patience_s, tls)
 
         def work() -> None:
             introduce(stream, secret, endpoint)
@@ -95,6 +104,7 @@ async def fetch(
     make_arena: Callable[[int], int],
     run: str = "",
     patience_s: float = PATIENCE_S,
+    tls: Tls | None = None,
 ) -> int:
     """The descriptor of an arena that holds the snapshot of `rank` at `step`, and nothing else; the caller's from now
     on.
@@ -112,7 +122,7 @@ async def fetch(
         while True:
             left -= 1
             try:
-                stream = await _connect(endpoint, patience_s)
+                stream = await _connect(endpoint, patience_s, tls)
                 work = functools.partial(fetching.work, stream, secret, endpoint)
                 return await in_thread(work, stream.abort, f"fetch-rank-{rank}", discard=os.close, release=stream.close)
             except StreamError as error:
@@ -192,7 +202,7 @@ def _push(stream: Stream, outgoing: Outgoing, limiter: Limiter) -> Pushed:
     )
 
 
-async def _connect(endpoint: str, patience_s: float) -> Stream:
+async def _connect(endpoint: str, patience_s: float, tls: Tls | None) -> Stream:
     host, _, port = endpoint.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdecimal():
@@ -202,7 +212,7 @@ async def _connect(endpoint: str, patience_s: float) -> Stream:
         sock.setblocking(False)
         async with asyncio.timeout(CONNECT_S):
             await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
-        return Stream(sock, patience_s)
+        return Stream(sock, patience_s) if tls is None else tls.called(sock, patience_s)
     except BaseException:
         sock.close()
         raise

@@ -26,6 +26,7 @@ from everstep.checkpoint.transport.outgoing import Outgoing
 from everstep.checkpoint.transport.pacing import Limiter
 from everstep.checkpoint.transport.stream import Stream, StreamError
 from everstep.checkpoint.transport.threads import ask_loop
+from everstep.checkpoint.transport.tls import Tls
 from everstep.errors import ConfigError
 
 _MOST_STRANGERS = 32
@@ -73,13 +74,15 @@ class Server:
         host: str = "127.0.0.1",
         beyond_loopback: bool = False,
         patience_s: float = PATIENCE_S,
+        tls: Tls | None = None,
     ) -> None:
         """`own()` gives (rank, fd) of the arenas of this node's own ranks; it is called in the event loop."""
         self._secret = Secret(token, run)
         self._shelf = shelf
         self._own = own
         self._address = ipaddress.ip_address(host)
-        if not self._address.is_loopback and not beyond_loopback:
+        self._tls = tls
+        if not self._address.is_loopback and not beyond_loopback and tls is None:
             raise ConfigError(
                 f"snapshots would be served on {host} without encryption; say that this network is the job's own"
             )
@@ -133,7 +136,8 @@ class Server:
                 sock.close()
 
     def _welcome(self, sock: socket.socket) -> None:
-        stream = Stream(sock, self._patience_s)
+        patience_s = self._patience_s
+        stream = Stream(sock, patience_s) if self._tls is None else self._tls.answered(sock, patience_s)
         thread = threading.Thread(target=self._serve, args=(stream,), name="snapshots-peer", daemon=True)
         with self._lock:
             if len(self._strangers) >= _MOST_STRANGERS:

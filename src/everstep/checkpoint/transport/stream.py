@@ -92,7 +92,10 @@ class Stream:
         self._aborted.set()
         with self._closing, contextlib.suppress(OSError):
             if not self._is_closed:
-                self._sock.shutdown(socket.SHUT_RDWR)
+                self._shut_down()
+
+    def _shut_down(self) -> None:
+        self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         with self._closing:

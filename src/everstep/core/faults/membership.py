@@ -122,8 +122,12 @@ def fill_slots(turn: Turn) -> None:
 def _admit(turn: Turn, event: NodeJoined) -> None:
     member = Member(node=event.node, host=event.host, pid=event.pid, role=Role.STANDBY, rack=event.rack)
     turn.set_members(member)
-    if turn.state.first_vacant is not None:
-        _give_slot(turn, member, turn.state.first_vacant)
+    slot, wanted = turn.state.first_vacant, event.meant_for
+    if slot is None:
+        return
+    if wanted is not None and 0 <= wanted < turn.spec.num_slots and turn.state.slots[wanted] is None:
+        slot = wanted
+    _give_slot(turn, member, slot)
 
 
 def _give_slot(turn: Turn, member: Member, slot: int) -> None:

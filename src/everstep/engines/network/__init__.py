@@ -1,10 +1,11 @@
-"""How the nodes of one machine reach each other: over loopback, or each in a network namespace of its own."""
+"""How nodes reach each other: over loopback, each in a network namespace of its own, or on hosts of their own."""
 
+from everstep.engines.network.address import Address
 from everstep.engines.network.loopback import Loopback
 from everstep.engines.network.namespaces import Namespaces
 from everstep.engines.network.protocol import Network, NetworkError, Plug
 
-__all__ = ["Loopback", "Namespaces", "Network", "NetworkError", "Plug", "is_of_its_own", "open_network"]
+__all__ = ["Address", "Loopback", "Namespaces", "Network", "NetworkError", "Plug", "is_of_its_own", "open_network"]
 
 
 def open_network(wanted: str) -> tuple[Network, tuple[str, ...]]:
@@ -22,4 +23,4 @@ def open_network(wanted: str) -> tuple[Network, tuple[str, ...]]:
 
 def is_of_its_own(network: Network) -> bool:
     """Nodes reach each other elsewhere than over the machine's loopback."""
-    return network.host != Loopback.host
+    return not isinstance(network, Loopback)

@@ -53,6 +53,8 @@ def parser() -> argparse.ArgumentParser:
         # is given.
         if action.dest == "max_restarts" and action.default == 0:
             action.default = None
+        if action.dest == "node_rank" and action.default == 0:
+            action.default = None  # not given is not 0: slots are given in order of arrival then
     ours = made.add_argument_group("everstep")
     ours.add_argument("--local-nodes", "--local_nodes", type=int, help=_LOCAL_NODES)
     ours.add_argument("--exit-codes", "--exit_codes", help="torchrun (default): 0 and 1; everstep: docs/exit-codes.md")

@@ -19,6 +19,7 @@ from everstep.core.state.policy import Policy, preset
 from everstep.errors import ConfigError
 from everstep.journal.runs import LATEST
 from everstep.launcher import leftovers
+from everstep.launcher.arguments import hosts as several
 from everstep.launcher.arguments import torchrun
 from everstep.launcher.arguments.checkpoints import Wanted, resolve_checkpoints, useless
 from everstep.launcher.arguments.torch_parts import part
@@ -47,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""  # empty: make one
     run_dir: str = ""  # empty: below EVERSTEP_HOME
     ui_port: int = 0  # 0: any free one
+    hosts: several.Hosts | None = None  # None: one machine
     network: str = "loopback"  # between nodes: or "namespaces", or "auto": those where it is allowed
     racks: tuple[str, ...] = ()  # of the nodes in turn; none: what EVERSTEP_RACK says
     tls: str = "auto"  # what listens beyond loopback is encrypted; "always": everything
@@ -73,10 +75,15 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     file = _read_file(Path(path)) if path else {}
     chosen = _choose(given, environ, file)
     least, most = torchrun.machines(given.nnodes)
-    num_slots = _whole("local-nodes", chosen["local_nodes"], least=1)
+    hosts = several.of(given, environ, least)
+    num_slots = hosts.num if hosts is not None else _whole("local-nodes", chosen["local_nodes"], least=1)
     nproc = torchrun.ranks_per_node(given.nproc_per_node)
     wanted = resolve_checkpoints(vars(given), environ, file.get("checkpoint", {}))
-    joining = f"--nnodes {given.nnodes}: other machines cannot join yet; MIN is used" if most > least else ""
+    num_standby = _whole("standby", chosen["standby"], least=0)
+    if hosts is not None:
+        num_standby = max(num_standby, most - least)
+        _check_network(chosen["network"])
+    joining = _about_size(given.nnodes, least, most)
     said = tuple(each for each in (joining, useless(vars(given), wanted)) if each)
     return Settings(
         program=given.training_script,
@@ -84,13 +91,14 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
         launch=_launch(given),
         num_slots=num_slots,
         nproc_per_node=nproc,
-        num_standby=_whole("standby", chosen["standby"], least=0),
+        num_standby=num_standby,
         mode=_mode(chosen["mode"]),
-        policy=_policy(chosen["policy"], given, environ),
+        policy=_policy(chosen["policy"], given, environ, hosts),
+        hosts=hosts,
         role=given.role,
         run_id=_run_id(given),
         rdzv_id=_rdzv_id(given),
-        may_share_id=most == 1,
+        may_share_id=most == 1 and hosts is None,
         run_dir=str(chosen["run_dir"] or ""),
         ui_port=_port("ui-port", chosen["ui_port"]),
         network=_network(chosen["network"]),
@@ -103,8 +111,8 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
         redirects=given.redirects,
         tee=given.tee,
         shown_local_ranks=_ranks(given.local_ranks_filter),
-        store_host=_store(given)[0],
-        store_port=_store(given)[1],
+        store_host="localhost" if hosts is not None else _store(given)[0],
+        store_port=0 if hosts is not None else _store(given)[1],
         virtual_local_rank=given.virtual_local_rank,
         signals=tuple(name.strip() for name in given.signals_to_handle.split(",") if name.strip()),
         notes=said,
@@ -164,7 +172,24 @@ def _fits(value: object, wanted: type) -> bool:
     return isinstance(value, int if wanted is int else int | float)
 
 
-def _policy(table: dict[str, Any], given: argparse.Namespace, environ: Mapping[str, str]) -> Policy:
+def _about_size(nnodes: str, least: int, most: int) -> str:
+    if most == least:
+        return ""
+    if least == 1:
+        return f"--nnodes {nnodes}: other machines cannot join yet; MIN is used"
+    return f"--nnodes {nnodes}: the job has {least} nodes; hosts beyond that wait as standbys"
+
+
+def _check_network(network: object) -> None:
+    if network != "loopback":
+        raise ConfigError(f"network {str(network)!r}: only for nodes of one machine; leave it out with several hosts")
+
+
+def _policy(
+    table: dict[str, Any], given: argparse.Namespace, environ: Mapping[str, str], hosts: several.Hosts | None
+) -> Policy:
+    if hosts is not None:  # people start them, one after the other
+        table.setdefault("node_timeout_s", hosts.join_limit_s)
     base = preset(str(table.pop("name", "default")))
     fields = {field.name: field for field in msgspec.structs.fields(Policy) if field.name != "name"}
     for key, value in table.items():
@@ -215,7 +240,7 @@ def _store(given: argparse.Namespace) -> tuple[str, int]:
     torchrun would find a free port."""
     is_static = not given.standalone and given.rdzv_backend == "static"
     if is_static and given.rdzv_endpoint:
-        host, endpoint_port = part(torchrun.RENDEZVOUS, "parse_rendezvous_endpoint")(given.rdzv_endpoint, 0)
+        host, endpoint_port = part(several.RENDEZVOUS, "parse_rendezvous_endpoint")(given.rdzv_endpoint, 0)
         return str(host), int(endpoint_port)
     port = _port("master-port", given.master_port or 0)
     if is_static and given.master_port is not None:

@@ -10,14 +10,14 @@ import socket
 from collections.abc import Mapping
 
 from everstep.errors import ConfigError
+from everstep.launcher.arguments import hosts
+from everstep.launcher.arguments.hosts import RENDEZVOUS
 from everstep.launcher.arguments.torch_parts import part
 
 _LOCAL_HOSTS = ("", "localhost", "::1", "[::1]", "0.0.0.0")
 _BACKENDS = ("c10d", "static")
 _OTHER_BACKENDS = ("etcd", "etcd-v2")
-_ONE_MACHINE = "several machines are not supported yet"
-
-RENDEZVOUS = "torch.distributed.elastic.rendezvous.utils"
+_SEVERAL = "docs/hosts.md says how a job runs on several hosts"
 SCHEDULER_SIZES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 
 
@@ -80,18 +80,25 @@ def _nodes(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
     least, _ = machines(given.nnodes)
     if least == 1:
         return
-    signs = [f"--{name.replace('_', '-')}" for name in ("rdzv_endpoint", "node_rank") if getattr(given, name)]
-    signs += [f"{name}={environ[name]}" for name in SCHEDULER_SIZES if environ.get(name, "1") != "1"]
+    if hosts.of(given, environ, least) is not None:
+        if (given.local_nodes or 1) > 1:
+            raise ConfigError(
+                f"--nnodes {given.nnodes} with --local-nodes: each host is one node; leave one of them out"
+            )
+        return
+    signs = [f"{name}={environ[name]}" for name in SCHEDULER_SIZES if environ.get(name, "1") != "1"]
     seen = f" ({', '.join(signs)})" if signs else ""
+    why = "--standalone means one" if given.standalone else "where they meet is not said: give all of them the same "
+    why += "" if given.standalone else "--rdzv-endpoint HOST:PORT, of one of them"
     raise ConfigError(
         f"--nnodes {given.nnodes}{seen}: it would wait for {least - 1} more machine{'s' if least > 2 else ''}, and "
-        f"{_ONE_MACHINE}. Nothing was started. For {least} nodes on this machine: --local-nodes {least}"
+        f"{why}. Nothing was started. For {least} nodes on this machine: --local-nodes {least}"
     )
 
 
 def _node_rank(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
-    if given.node_rank:
-        raise ConfigError(f"--node-rank {given.node_rank}: {_ONE_MACHINE}. Nothing was started")
+    if given.node_rank and machines(given.nnodes)[0] == 1:
+        raise ConfigError(f"--node-rank {given.node_rank}: --nnodes {given.nnodes} is one host. Nothing was started")
 
 
 def _addresses(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
@@ -102,13 +109,15 @@ def _addresses(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
         host, port = parse_rendezvous_endpoint(given.rdzv_endpoint, -1)
     except ValueError as error:
         raise ConfigError(f"--rdzv-endpoint {given.rdzv_endpoint}: {error}") from error
+    if hosts.of(given, environ, machines(given.nnodes)[0]) is not None:
+        return
     if given.rdzv_backend == "static" and given.rdzv_endpoint and port == -1:
         raise ConfigError(f"port is missing in endpoint: {given.rdzv_endpoint}. Try to specify --master-port")
     for flag, name in {"--rdzv-endpoint": host, "--master-addr": given.master_addr or ""}.items():
         if not is_this_machine(name):
             raise ConfigError(
-                f"{flag} names another machine ({name}): {_ONE_MACHINE}; leave it out or use localhost. "
-                "Nothing was started"
+                f"{flag} names another machine ({name}), and --nnodes {given.nnodes} is one: leave it out or use "
+                f"localhost. Nothing was started. {_SEVERAL}"
             )
 
 
@@ -122,8 +131,8 @@ def _rendezvous(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
         return
     if backend in _OTHER_BACKENDS or backend in _entry_points("torchrun.handlers"):
         raise ConfigError(
-            f"--rdzv-backend {backend}: everstep has a rendezvous of its own, and {_ONE_MACHINE}. On one machine "
-            "c10d or static mean the same; leave it out"
+            f"--rdzv-backend {backend}: everstep has a rendezvous of its own and needs no server; leave it out. "
+            f"{_SEVERAL}"
         )
     raise ConfigError(
         f"The rendezvous backend '{backend}' is not registered. Did you forget to call `register`? (--rdzv-backend)"

@@ -21,8 +21,8 @@ def _same(text: str = "", *accepted: str) -> Meaning:
 FLAGS: dict[str, Meaning] = {
     "nnodes": Meaning(
         "in part",
-        "`1`, and `1:MAX` when no other machine comes: one machine, and a line says that others cannot join. More than "
-        "one machine is refused. Several nodes on this machine: `--local-nodes N`",
+        "`N` hosts that meet at `--rdzv-endpoint` ([hosts.md](hosts.md)), `MIN:MAX` is MIN, and hosts beyond wait as "
+        "standbys; `1:MAX` is one machine. Several nodes on this machine: `--local-nodes N`",
         ("1", "1:4"),
         ("2", "2:4", "0", "3:2", "a"),
     ),
@@ -30,19 +30,23 @@ FLAGS: dict[str, Meaning] = {
     "rdzv_backend": Meaning(
         "in part",
         "`c10d` and `static`, which differ only in where ranks meet. A backend that needs a server is refused: "
-        "there is no other machine to meet",
+        "everstep has a rendezvous of its own",
         ("c10d", "static"),
         ("etcd", "etcd-v2", "nonsense"),
     ),
     "rdzv_endpoint": Meaning(
         "in part",
-        "an address of this machine; with `static` it is `MASTER_ADDR` and `MASTER_PORT`. Another machine's is refused",
+        "where hosts meet; the one that owns the address goes first. With one host an address of this machine, with "
+        "`static` it is `MASTER_ADDR` and `MASTER_PORT`",
         ("localhost:29511",),
         ("203.0.113.9:29400", "localhost:x"),
     ),
     "rdzv_id": _same("also the name of the run's directory; a second run with the same id gets `ID.2`", "job77", "a b"),
     "rdzv_conf": Meaning(
-        "same", "checked as torchrun does; it tunes a rendezvous of several machines", ("timeout=5",), ("abc",)
+        "same",
+        "`join_timeout`: how long hosts are waited for; `read_timeout`: how long for the first one",
+        ("timeout=5",),
+        ("abc",),
     ),
     "standalone": _same("the endpoint and the id are ignored, as torchrun does"),
     "max_restarts": _same(
@@ -69,10 +73,11 @@ FLAGS: dict[str, Meaning] = {
     "local_ranks_filter": _same("", "0"),
     "duplicate_stdout_filters": _same("", "apple"),
     "duplicate_stderr_filters": _same("", "apple"),
-    "node_rank": Meaning("in part", "`0`. Another one means another machine, and is refused", ("0",), ("1",)),
+    "node_rank": _same("with several hosts; not given: slots in order of arrival", "0"),
     "master_addr": Meaning(
         "in part",
-        "a name or address of this machine, ranks get it with `--master-port`. Another machine's is refused",
+        "with several hosts where they meet; else a name or address of this machine, and ranks get it with "
+        "`--master-port`",
         ("localhost",),
         ("203.0.113.9",),
     ),

@@ -46,6 +46,7 @@ class OutputTail:
     shown: Shown
     write: Write
     streams: tuple[int, ...] = _BOTH
+    is_elsewhere: Callable[[int, int], bool] = lambda generation, rank: False
     _generation: int = -1
     _files: dict[object, _File] = field(default_factory=dict)  # by rank and stream
     _changes: Changes = field(default_factory=Changes)
@@ -134,7 +135,7 @@ class OutputTail:
                 self._open(folder / f"rank-{rank}" / name, rank, stream)
 
     def _open(self, path: Path, rank: int, stream: int) -> None:
-        if is_other_name(path):
+        if is_other_name(path) or self.is_elsewhere(self._generation, rank):
             return  # shown where the other stream is
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,0 +1,81 @@
+"""Whether a host fits the run. Pure: the run's shape, who is there, who asks; a sentence, or "" for yes."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from everstep.wire.joining import Join
+
+_SHOWN_CHARS = 80
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """What all hosts of the run have in common."""
+
+    num_hosts: int
+    num_standby: int
+    nproc: int
+    program: str
+    everstep_version: str
+    torch_version: str
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """A host that is in the run already; also one that is away while its node may still run."""
+
+    session: str
+    host: str
+    node_rank: int | None
+
+
+def objection(shape: Shape, known: Sequence[Known], join: Join) -> str:
+    """A host that was connected before fits as it did then."""
+    if any(each.session == join.session for each in known):
+        return ""
+    return _differs(shape, join) or _no_place(shape, known, join)
+
+
+def _differs(shape: Shape, join: Join) -> str:
+    who = _shown(join.host)
+    if join.everstep_version != shape.everstep_version:
+        return (
+            f"{who} has everstep {_shown(join.everstep_version)}, this run everstep {shape.everstep_version}: install "
+            "the same on all hosts"
+        )
+    if join.torch_version != shape.torch_version:
+        return (
+            f"{who} has torch {_shown(join.torch_version) or '(none)'}, this run torch {shape.torch_version}: install "
+            "the same on all hosts"
+        )
+    if join.num_hosts is not None and join.num_hosts != shape.num_hosts:
+        return f"--nnodes is {join.num_hosts} on {who} and {shape.num_hosts} in this run: give all hosts the same"
+    if join.nproc is not None and join.nproc != shape.nproc:
+        return f"--nproc-per-node is {join.nproc} on {who} and {shape.nproc} in this run: give all hosts the same"
+    if join.program and join.program != shape.program:
+        return f"{who} would run {_shown(join.program)}, this run is of {shape.program}: start the same on all hosts"
+    return ""
+
+
+def _no_place(shape: Shape, known: Sequence[Known], join: Join) -> str:
+    who = _shown(join.host)
+    if join.node_rank is not None:
+        if not 0 <= join.node_rank < shape.num_hosts:
+            return f"{who} has --node-rank {join.node_rank}: must be 0 to {shape.num_hosts - 1}"
+        for other in known:
+            if other.node_rank == join.node_rank:
+                return (
+                    f"{who} has --node-rank {join.node_rank}, and so has {_shown(other.host)}, which came first: give "
+                    "each host another one, or none"
+                )
+    if len(known) >= shape.num_hosts + shape.num_standby:
+        standbys = f" and {shape.num_standby} standby" if shape.num_standby else ""
+        return (
+            f"the run has its {shape.num_hosts} hosts{standbys}, and no place for {who}; --standby S on the first host "
+            "lets S more wait"
+        )
+    return ""
+
+
+def _shown(text: str) -> str:
+    """Of a stranger's words only what can be printed, and not much."""
+    return "".join(each if each.isprintable() else "?" for each in text[:_SHOWN_CHARS])

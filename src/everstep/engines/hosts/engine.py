@@ -1,0 +1,344 @@
+"""Nodes on this host and on those that joined: one node each. An `Engine` round the local one.
+
+Who asks for a node gets one of a host without any, in the order in which the hosts came; without such a host the
+request waits until one comes. Nothing that a lost node held is promised to its successor (`Loss.kept`): the next one
+may be on another host, and one on the same host says itself what it finds in memory.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from everstep.engines.hosts.admission import Known, Shape, objection
+from everstep.engines.hosts.door import Line
+from everstep.engines.hosts.files import Received
+from everstep.engines.local import LocalEngine
+from everstep.engines.protocol import Loss, NoNodeError, OnLoss
+from everstep.errors import WireError
+from everstep.wire.joining import (
+    PING_S,
+    Admitted,
+    Bye,
+    EndNode,
+    FromHost,
+    Got,
+    Join,
+    Leaving,
+    NodeEnded,
+    Over,
+    Piece,
+    Ping,
+    Refused,
+    StartNode,
+)
+
+RETRY_S = 0.5
+AGAIN_S = 2.0
+"""A host whose agent has just ended early gets no other one at once."""
+
+EARLY_END_S = 5.0
+HEAD = "head"
+_END_GRACE_S = 10.0
+
+log = logging.getLogger("everstep.launcher")
+
+
+class _Host:
+    """Another host, connected or away."""
+
+    def __init__(self, join: Join, number: int) -> None:
+        self.join = join
+        self.number = number
+        self.line: Line | None = None
+        self.node = ""  # that runs there, as far as is known
+        self.nodes: set[str] = set()  # all that ever did
+        self.started_at = 0.0
+        self.not_before = 0.0  # no other node is started there until then
+        self.is_done = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.join.host} ({self.join.address})"
+
+
+class HostsEngine:
+    """An `Engine`. Lives in the launcher's event loop. `credentials(node)`: what that node's agent proves itself with,
+    encoded. `spec`: spec.json. `port`: where agents find the controller, at the endpoint's address."""
+
+    def __init__(
+        self,
+        local: LocalEngine,
+        *,
+        run: str,
+        shape: Shape,
+        spec: bytes,
+        port: int,
+        node_rank: int | None,
+        host: str,
+        credentials: Callable[[str], bytes],
+        received: Received,
+        say: Callable[[str], None],
+    ) -> None:
+        self._local = local
+        self._run, self._shape, self._spec, self._port = run, shape, spec, port
+        self._head = Known(session=HEAD, host=host, node_rank=node_rank)
+        self._credentials = credentials
+        self._received = received
+        self._say = say
+        self._hosts: dict[str, _Host] = {}  # by session, in order of arrival
+        self._num_hosts = 1
+        self._known: set[str] = set()
+        self._wanted: deque[str] = deque()
+        self._has_local = False  # a node of this host was asked for, and has not ended
+        self._leaving = ""  # ... it, while it is ended without a loss
+        self._fenced: set[str] = set()
+        self._over: Over | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._on_loss: OnLoss = lambda loss: None
+
+    def watch(self, on_loss: OnLoss) -> None:
+        self._on_loss = on_loss
+        self._local.watch(self._lose_local)
+
+    def prepare(self, number: int) -> None:
+        """The one of this host; others are started when theirs are there."""
+        self._local.prepare(min(number, 1))
+
+    def acquire(self, request: str, *, is_urgent: bool = True) -> None:
+        if request in self._known or self._over is not None:
+            return
+        self._known.add(request)
+        self._wanted.append(request)
+        self._serve()
+
+    def release(self, node: str) -> None:
+        self._end_node(node, "release")
+
+    def evict(self, node: str) -> None:
+        self._end_node(node, "evict")
+
+    def fence(self, node: str) -> None:
+        self._end_node(node, "fence")
+
+    def lose(self, node: str) -> None:
+        self._drill(node, "lose", lambda: self._local.lose(node))
+
+    def freeze(self, node: str, seconds: float) -> None:
+        self._drill(node, "freeze", lambda: self._local.freeze(node, seconds), seconds)
+
+    def cut(self, node: str, seconds: float) -> None:
+        raise NoNodeError("the network between the hosts of this run is not everstep's, so it cuts nothing there")
+
+    def flap(self, node: str) -> None:
+        self.cut(node, 0.0)
+
+    def announce(self, over: Over) -> None:
+        """The run is over: hosts end with this, and nobody joins any more."""
+        self._over = over
+        for host in self._hosts.values():
+            if host.line is not None:
+                host.line.send(over)
+
+    async def end(self, grace_s: float, *, spares: bool = False) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._over is None:
+            self.announce(Over(exit_code=1, outcome="failed", why="the first host has ended"))
+        await self._local.end(grace_s, spares=spares)
+        ends_at = time.monotonic() + _END_GRACE_S
+        while time.monotonic() < ends_at and any(h.line is not None and not h.is_done for h in self._hosts.values()):
+            await asyncio.sleep(0.02)
+
+    async def welcome(self, join: Join, line: Line) -> None:
+        """The life of one connection of a host. Raises WireError, EOFError, OSError."""
+        why = self._objection(join)
+        if why:
+            log.warning("a host was refused: %s", why)
+            self._say(f"a host was refused: {why}")
+            line.send(Refused(why=why))
+            return
+        host = self._take_in(join, line)
+        pinging = asyncio.create_task(_ping(line))
+        try:
+            while not host.is_done:
+                self._hear(host, await line.receive())
+        finally:
+            pinging.cancel()
+            if host.line is line:
+                host.line = None
+                if host.node in self._fenced:
+                    host.node = ""
+                self._note_away(host)
+
+    def _objection(self, join: Join) -> str:
+        if self._over is not None:
+            return f"run {self._run} is over ({self._over.outcome})"
+        self._forget_gone()
+        known = [
+            Known(session=session, host=host.join.host, node_rank=host.join.node_rank)
+            for session, host in self._hosts.items()
+            if host.line is not None or (host.join.host, host.join.address) != (join.host, join.address)
+        ]
+        return objection(self._shape, [self._head, *known], join)
+
+    def _forget_gone(self) -> None:
+        """A host that is away, and whose node has ended or was given up, leaves its place to others."""
+        for session, host in list(self._hosts.items()):
+            if host.line is None and (not host.node or host.node in self._fenced):
+                del self._hosts[session]
+
+    def _take_in(self, join: Join, line: Line) -> _Host:
+        host = self._hosts.get(join.session)
+        if host is None:
+            host = self._hosts[join.session] = _Host(join, self._num_hosts)
+            self._num_hosts += 1
+            self._say(f"host {host.number}: {host.name} joined")
+        elif host.line is not None:
+            host.line.close()
+        host.line = line
+        line.send(
+            Admitted(
+                run=self._run,
+                number=host.number,
+                num_hosts=self._shape.num_hosts,
+                spec=self._spec,
+                port=self._port,
+                has=self._received.of(join.session),
+            )
+        )
+        for node in join.nodes:
+            if node in self._fenced:
+                line.send(EndNode(node=node, how="fence"))
+        if host.node and host.node not in join.nodes:
+            self._forget_node(host, host.node, "its agent ended while its host was cut off")
+        self._serve()
+        return host
+
+    def _note_away(self, host: _Host) -> None:
+        if self._over is None and not host.is_done:
+            self._say(f"host {host.number}: {host.name} is not connected")
+
+    def _hear(self, host: _Host, message: FromHost) -> None:
+        match message:
+            case NodeEnded(node=node) if node in host.nodes:
+                self._on_ended(host, message)
+            case Piece():
+                try:
+                    upto = self._received.take(host.join.session, frozenset(host.nodes), message)
+                except (WireError, OSError) as error:
+                    log.warning("a file of %s was not taken: %s", host.name, error)
+                    upto = message.at + len(message.data)  # not asked for again
+                if host.line is not None:
+                    host.line.send(Got(path=message.path, upto=upto))
+            case Leaving(why=why):
+                self._say(f"host {host.number}: {host.name} leaves: {why}")
+                if host.node:
+                    self._forget_node(host, host.node, f"its host leaves: {why}")
+                host.is_done = True
+            case Bye():
+                host.is_done = True
+            case Ping():
+                pass
+            case _:
+                log.warning("%s said %s, which is not expected of a host", host.name, type(message).__name__)
+
+    def _on_ended(self, host: _Host, ended: NodeEnded) -> None:
+        if time.monotonic() - host.started_at < EARLY_END_S:
+            host.not_before = time.monotonic() + AGAIN_S
+        reason = f"{ended.reason} (on {host.join.host})"
+        self._forget_node(host, ended.node, reason, exit_code=ended.exit_code, signal=ended.signal)
+
+    def _forget_node(
+        self, host: _Host, node: str, reason: str, *, exit_code: int | None = None, signal: int | None = None
+    ) -> None:
+        if host.node == node:
+            host.node = ""
+        if node not in self._fenced and self._over is None:
+            self._fenced.add(node)
+            self._lose(Loss(node=node, at=time.time(), reason=reason, exit_code=exit_code, signal=signal))
+        self._serve()
+
+    def _lose(self, loss: Loss) -> None:
+        self._on_loss(loss)
+        self._serve()
+
+    def _lose_local(self, loss: Loss) -> None:
+        self._has_local = False
+        self._lose(msgspec.structs.replace(loss, kept=()))
+
+    def _host_of(self, node: str) -> _Host | None:
+        return next((host for host in self._hosts.values() if node in host.nodes), None)
+
+    def _end_node(self, node: str, how: str) -> None:
+        host = self._host_of(node)
+        if host is None:
+            if node in self._local.pids and how != "evict":
+                self._leaving = node
+            getattr(self._local, how)(node)
+        elif host.line is not None:
+            if how != "evict":
+                self._fenced.add(node)
+            if host.node == node:
+                host.line.send(EndNode(node=node, how=how))
+        elif how == "fence":  # it cannot be asked: its lease ends it, and it is told when it comes back
+            self._fenced.add(node)
+            if host.node == node:
+                host.node = ""
+        self._serve()
+
+    def _drill(self, node: str, how: str, here: Callable[[], None], seconds: float = 0.0) -> None:
+        host = self._host_of(node)
+        if host is None:
+            here()
+        elif host.line is None or host.node != node:
+            raise NoNodeError(f"{node} is not connected")
+        else:
+            host.line.send(EndNode(node=node, how=how, seconds=seconds))
+
+    def _serve(self) -> None:
+        """Give what is wanted, as far as there are hosts."""
+        if self._leaving and self._leaving not in self._local.pids:
+            self._has_local, self._leaving = False, ""
+        try:
+            while self._wanted and self._over is None and self._serve_one(self._wanted[0]):
+                self._wanted.popleft()
+        except NoNodeError as error:
+            log.warning("%s; trying again", error)
+        if self._wanted and self._retry is None:
+            self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._serve_again)
+
+    def _serve_one(self, request: str) -> bool:
+        """False: there is no host for it now. Raises NoNodeError."""
+        if not self._has_local:
+            self._local.acquire(request)
+            self._has_local = True
+            return True
+        host = next((each for each in self._hosts.values() if self._is_idle(each)), None)
+        if host is not None:
+            self._start_on(host)
+        return host is not None
+
+    def _serve_again(self) -> None:
+        self._retry = None
+        self._serve()
+
+    def _is_idle(self, host: _Host) -> bool:
+        return host.line is not None and not host.node and not host.is_done and time.monotonic() >= host.not_before
+
+    def _start_on(self, host: _Host) -> None:
+        node = self._local.new_name()
+        host.node, host.started_at = node, time.monotonic()
+        host.nodes.add(node)
+        assert host.line is not None
+        host.line.send(StartNode(node=node, credentials=self._credentials(node)))
+        log.info("%s is started on host %d, %s", node, host.number, host.name)
+
+
+async def _ping(line: Line) -> None:
+    while True:
+        await asyncio.sleep(PING_S)
+        line.send(Ping())

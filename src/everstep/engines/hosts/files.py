@@ -1,0 +1,94 @@
+"""Files of other hosts, written into this host's run directory as they arrive: logs of ranks, error reports, evidence.
+
+A host is believed about its own ranks and nodes only: who was first to send a file owns it, and names follow a list of
+patterns, so nothing else can be written. Each host has a limit. What is skipped stays a hole in the file.
+"""
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from everstep.errors import WireError
+from everstep.wire.joining import PIECE_BYTES, Piece
+
+MAX_FILE_BYTES = 1 << 40
+"""Where a log may go on; how much of it is sent is limited by the sender, and by the next."""
+
+MAX_HOST_BYTES = 1 << 30
+"""That one host may write here in the life of its process."""
+
+LOG = re.compile(r"logs/gen-(\d{1,9})/rank-(\d{1,7})/std(?:out|err)\.log")
+_OTHERS = (
+    re.compile(r"errors/gen-\d{1,9}/rank-\d{1,7}\.json"),
+    re.compile(r"evidence/[A-Za-z0-9][A-Za-z0-9._-]{0,63}/gen-\d{1,9}/rank-\d{1,7}(?:-flight)?\.json"),
+)
+_NODE_FILE = re.compile(r"nodes/(n\d{1,9})/(?:agent\.log|persist\.log)")
+
+
+class Received:
+    """Of all hosts. Raises WireError for what a host may not write, OSError for what cannot be written."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._owners: dict[str, str] = {}  # file -> session of the host that sent it first
+        self._upto: dict[str, int] = {}
+        self._written: dict[str, int] = {}  # session -> bytes
+        self._elsewhere: set[tuple[int, int]] = set()  # generation and rank of logs that were written on other hosts
+
+    def is_elsewhere(self, generation: int, rank: int) -> bool:
+        """Whether this rank's output belongs to another host's terminal. From any thread."""
+        return (generation, rank) in self._elsewhere
+
+    def of(self, session: str) -> dict[str, int]:
+        """What this host need not send again."""
+        return {path: self._upto.get(path, 0) for path, owner in self._owners.items() if owner == session}
+
+    def take(self, session: str, nodes: frozenset[str], piece: Piece) -> int:
+        """Write it; returns up to where the file is here. `nodes`: that run, or ran, on that host."""
+        self._check(session, nodes, piece)
+        log = LOG.fullmatch(piece.path)
+        if log is not None:
+            self._elsewhere.add((int(log[1]), int(log[2])))
+        path = self._run_dir / piece.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if log is not None and piece.is_whole and not piece.data:  # the same file as the rank's stdout
+            with contextlib.suppress(FileExistsError):
+                path.symlink_to("stdout.log")
+            self._upto[piece.path] = 0
+            return 0
+        is_atomic = log is None and not piece.path.startswith("nodes/")
+        target = path.with_name(f"{path.name}.part") if is_atomic else path
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            if piece.at == 0 and is_atomic:
+                os.ftruncate(fd, 0)
+            os.pwrite(fd, piece.data, piece.at)
+        finally:
+            os.close(fd)
+        if is_atomic and piece.is_whole:
+            target.replace(path)
+        self._written[session] = self._written.get(session, 0) + len(piece.data)
+        self._upto[piece.path] = upto = piece.at + len(piece.data)
+        return upto
+
+    def has(self, path: str) -> bool:
+        with contextlib.suppress(OSError):
+            return (self._run_dir / path).exists()
+        return False
+
+    def _check(self, session: str, nodes: frozenset[str], piece: Piece) -> None:
+        node = _NODE_FILE.fullmatch(piece.path)
+        is_allowed = node[1] in nodes if node is not None else _is_allowed(piece.path)
+        if not is_allowed:
+            raise WireError(f"it may not write {piece.path[:120]!a}")
+        if self._owners.setdefault(piece.path, session) != session:
+            raise WireError(f"{piece.path} is another host's")
+        if len(piece.data) > PIECE_BYTES or not 0 <= piece.at <= MAX_FILE_BYTES:
+            raise WireError(f"a piece of {len(piece.data)} bytes at {piece.at} of {piece.path}")
+        if self._written.get(session, 0) + len(piece.data) > MAX_HOST_BYTES:
+            raise WireError(f"more than {MAX_HOST_BYTES} bytes of files")
+
+
+def _is_allowed(path: str) -> bool:
+    return LOG.fullmatch(path) is not None or any(each.fullmatch(path) for each in _OTHERS)

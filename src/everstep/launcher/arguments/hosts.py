@@ -1,0 +1,150 @@
+"""Several hosts: how many, where they meet and which one this is, from torchrun's flags or from Slurm's variables.
+
+Pure but for the torch source that parses an endpoint. Called by `settings` and by `launcher.run`.
+"""
+
+import argparse
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from everstep.errors import ConfigError
+from everstep.launcher.arguments.torch_parts import part
+
+RENDEZVOUS = "torch.distributed.elastic.rendezvous.utils"
+DEFAULT_PORT = 29400
+"""torchrun's, of the c10d rendezvous."""
+
+MASTER_ADDR, MASTER_PORT = "127.0.0.1", 29500
+"""torchrun's, of the static rendezvous."""
+
+JOIN_LIMIT_S = 600.0
+"""How long the run waits for its hosts: torchrun's join_timeout."""
+
+REACH_LIMIT_S = 60.0
+"""How long a host waits for the one that owns the endpoint to start listening: torchrun's read_timeout."""
+
+_FIRST_PORT, _NUM_PORTS = 20_000, 10_000  # below the ports that the kernel gives to connections
+
+
+class Hosts(msgspec.Struct, frozen=True, kw_only=True):
+    """One host's view of a run over several."""
+
+    num: int
+    host: str  # of the endpoint: the host that owns this address runs the controller
+    port: int
+    node_rank: int | None = None  # None: in order of arrival
+    join_limit_s: float = JOIN_LIMIT_S
+    reach_limit_s: float = REACH_LIMIT_S
+    said_by: str = "--rdzv-endpoint"
+
+    @property
+    def endpoint(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def of(given: argparse.Namespace, environ: Mapping[str, str], least: int) -> Hosts | None:
+    """None: one machine. `least`: MIN of --nnodes. Raises ConfigError."""
+    if given.standalone:
+        return None
+    slurm = None if is_said(given) else of_slurm(environ)
+    if slurm is not None:
+        return slurm
+    if least == 1:
+        return None
+    host, port, said_by = _meeting_point(given)
+    if not host:
+        return None
+    if not 0 < port < 65536:
+        raise ConfigError(f"{said_by}: port {port}: give all hosts the same port, between 1 and 65535")
+    if given.node_rank is not None and not 0 <= given.node_rank < least:
+        raise ConfigError(f"--node-rank {given.node_rank}: must be 0 to {least - 1} with --nnodes {given.nnodes}")
+    conf = _conf(given.rdzv_conf)
+    return Hosts(
+        num=least,
+        host=host,
+        port=port,
+        node_rank=given.node_rank,
+        join_limit_s=_seconds(conf, "join_timeout", JOIN_LIMIT_S),
+        reach_limit_s=_seconds(conf, "read_timeout", REACH_LIMIT_S),
+        said_by=said_by,
+    )
+
+
+def is_said(given: argparse.Namespace) -> bool:
+    """Whether the command line says itself what the job's shape is."""
+    shape = (given.rdzv_endpoint, given.node_rank, given.local_nodes)
+    is_shaped = any(value not in (None, "") for value in shape)
+    return given.nnodes not in ("1", "1:1") or is_shaped or _has_master(given)
+
+
+def parse_endpoint(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
+    """HOST:PORT, HOST, or [ADDRESS]:PORT. Raises ConfigError."""
+    try:
+        host, port = part(RENDEZVOUS, "parse_rendezvous_endpoint")(text, default_port)
+    except ValueError as error:
+        raise ConfigError(f"--rdzv-endpoint {text}: {error}") from error
+    return str(host).strip("[]"), int(port)
+
+
+def of_slurm(environ: Mapping[str, str]) -> Hosts | None:
+    """Of a step with one task on each of several nodes (`srun --ntasks-per-node 1 everstep run ...`). The first node of
+    the step owns the endpoint; its port follows from the job, so that two jobs on a node do not meet."""
+    num, tasks = _number(environ, "SLURM_STEP_NUM_NODES"), _number(environ, "SLURM_STEP_NUM_TASKS")
+    rank, job = _number(environ, "SLURM_NODEID"), _number(environ, "SLURM_JOB_ID")
+    step = _number(environ, "SLURM_STEP_ID")
+    first = first_host(environ.get("SLURM_STEP_NODELIST", ""))
+    if num is None or num < 2 or tasks != num or rank is None or job is None or step is None or not first:
+        return None
+    port = _FIRST_PORT + (job * 31 + step) % _NUM_PORTS
+    return Hosts(num=num, host=first, port=port, node_rank=rank, said_by="Slurm's SLURM_STEP_NODELIST")
+
+
+def first_host(nodelist: str) -> str:
+    """Of Slurm's short form, as "gpu[007-031,40],login1": "gpu007". Empty when there is none."""
+    name, depth = "", 0
+    for character in nodelist.strip():
+        if character == "," and not depth:
+            break
+        depth += (character == "[") - (character == "]")
+        name += character
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", name)
+
+
+def _meeting_point(given: argparse.Namespace) -> tuple[str, int, str]:
+    if given.rdzv_endpoint:
+        return *parse_endpoint(given.rdzv_endpoint), "--rdzv-endpoint"
+    if given.rdzv_backend == "static" and _has_master(given):
+        port = MASTER_PORT if given.master_port is None else int(given.master_port)
+        return given.master_addr or MASTER_ADDR, port, "--master-addr"
+    return "", 0, ""
+
+
+def _has_master(given: argparse.Namespace) -> bool:
+    return given.master_port is not None or given.master_addr not in (None, "", MASTER_ADDR)
+
+
+def _conf(text: str) -> dict[str, str]:
+    """Of --rdzv-conf, which was checked before."""
+    pairs = (pair.partition("=") for pair in (text or "").split(",") if "=" in pair)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _seconds(conf: Mapping[str, str], name: str, default: float) -> float:
+    """`timeout`, as the static rendezvous has it, stands for both."""
+    text = conf.get(name, conf.get("timeout", ""))
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(f"--rdzv-conf {name}={text}: must be a number of seconds above 0")
+    return seconds
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    return int(text) if text.isdecimal() else None

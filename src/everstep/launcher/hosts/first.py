@@ -1,0 +1,37 @@
+"""What the first host has before its run is prepared: the endpoint's socket, and the token if the user gave one."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from everstep.engines.network import Address, Network
+from everstep.launcher.arguments.hosts import Hosts
+from everstep.launcher.hosts import token as tokens
+from everstep.launcher.hosts.fleet import Fleet
+from everstep.launcher.rundir import Prepared
+from everstep.wire.joining import JoinToken
+
+
+class First(msgspec.Struct, frozen=True):
+    hosts: Hosts
+    sock: socket.socket
+    token: JoinToken | None
+
+    def network(self) -> tuple[Network, tuple[str, ...]]:
+        """Nodes reach this host at the endpoint's address and nowhere else; and how they join."""
+        hosts = self.hosts
+        waiting = f"waiting for {hosts.num - 1} more host{'s' if hosts.num > 2 else ''} at {hosts.endpoint}"
+        return Address(str(self.sock.getsockname()[0])), (waiting,)
+
+    def with_token(self, run_dir: Path) -> tuple["First", tuple[Path, ...]]:
+        """With the user's token or a new one, and where that was put. Raises JournalError."""
+        if self.token is not None:
+            return self, ()
+        token, places = tokens.make(self.hosts, run_dir)
+        return First(self.hosts, self.sock, token), places
+
+    def fleet(self, prepared: Prepared, say: Callable[[str], None]) -> Fleet:
+        assert self.token is not None
+        return Fleet(self.hosts, self.sock, self.token, prepared, say)

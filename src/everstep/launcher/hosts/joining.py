@@ -1,0 +1,86 @@
+"""`everstep run` on a host that does not own the endpoint, and `everstep agent --join`: join, work, end with it."""
+
+import asyncio
+import os
+import sys
+
+from everstep.agent.streams.streams import of_this_process
+from everstep.launcher.arguments.hosts import Hosts
+from everstep.launcher.arguments.settings import Settings
+from everstep.launcher.hosts import token as tokens
+from everstep.launcher.hosts.local_run import LocalRun
+from everstep.launcher.hosts.member import About, End, Member
+from everstep.launcher.output.terminal import Terminal
+from everstep.launcher.showing import shown, tails_of
+from everstep.wire.joining import JoinToken
+
+
+def join(
+    settings: Settings | None,
+    hosts: Hosts,
+    token: JoinToken | None,
+    torch_version: str,
+    cwd: str,
+    signals: tuple[int, ...],
+) -> int:
+    """everstep's code of how it ended. `settings`: None where the run's own are taken. Raises EverstepError."""
+    about = About(torch_version=torch_version, cwd=cwd, rack=os.environ.get("EVERSTEP_RACK", ""))
+    if settings is not None:
+        about = About(
+            num_hosts=hosts.num,
+            nproc=settings.nproc_per_node,
+            program=settings.program,
+            args=settings.args,
+            torch_version=torch_version,
+            cwd=cwd,
+            rack=settings.racks[0] if settings.racks else about.rack,
+        )
+    origin = of_this_process()
+    terminal = _Shown(settings, is_one=origin.is_one)
+
+    def find_token() -> JoinToken:
+        found = token or tokens.shared(hosts, settings.run_dir if settings is not None else "")
+        if found is None:
+            raise tokens.missing(hosts)
+        return found
+
+    async def live() -> End:
+        member = Member(hosts, about, find_token, signals=signals, say=terminal.say, show=terminal.begin, origin=origin)
+        return await member.run()
+
+    end = None
+    try:
+        end = asyncio.run(live())
+    finally:
+        terminal.finish(end)
+    return end.exit_code
+
+
+class _Shown:
+    """This host's terminal: plain lines until it is known what runs here, then the ranks' output."""
+
+    def __init__(self, settings: Settings | None, *, is_one: bool) -> None:
+        self._settings, self._is_one = settings, is_one
+        self._terminal: Terminal | None = None
+
+    def begin(self, local: LocalRun) -> None:
+        terminal = Terminal(list)
+        tails = tails_of(shown(self._settings, local.file.spec, local.path), terminal, is_one=self._is_one)
+        terminal.start(*tails)
+        self._terminal = terminal
+
+    def finish(self, end: End | None) -> None:
+        if self._terminal is not None:
+            lines = [] if end is None else [f"everstep: {_said(end)}"]
+            self._terminal.finish(lambda: lines, is_hurried=end is None or end.exit_code > 128)
+
+    def say(self, text: str) -> None:
+        if self._terminal is not None:
+            self._terminal.say(text)
+        else:
+            sys.stderr.write(f"everstep: {text}\n")
+            sys.stderr.flush()
+
+
+def _said(end: End) -> str:
+    return f"the run is over: {end.outcome}" + (f" ({end.why})" if end.why and end.exit_code else "")

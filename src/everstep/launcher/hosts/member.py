@@ -1,0 +1,341 @@
+"""A host that joined: starts and ends the node that it is told to, shows its ranks' output, sends what they wrote.
+
+It decides nothing about faults. When the first host cannot be reached, its node goes on until its lease is over; when
+the first host's launcher is gone, the run is, and the node ends.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from everstep.agent.streams.streams import Origin
+from everstep.engines.children import Children
+from everstep.engines.local import LocalEngine
+from everstep.engines.memory_keeper import MemoryKeeper
+from everstep.engines.network import Address
+from everstep.engines.protocol import Loss, NoNodeError
+from everstep.errors import UnreachableError, WireError
+from everstep.launcher.arguments.hosts import Hosts
+from everstep.launcher.hosts.fleet import agent_arguments
+from everstep.launcher.hosts.local_run import LocalRun
+from everstep.launcher.hosts.reaching import Connection, FindToken, NotListeningError, RefusedError, reach
+from everstep.launcher.hosts.sending import Sending
+from everstep.linux.files import write_whole
+from everstep.version import __version__
+from everstep.wire.credentials import CREDENTIALS_NAME
+from everstep.wire.joining import (
+    PING_S,
+    Admitted,
+    Bye,
+    EndNode,
+    FromHead,
+    Join,
+    Leaving,
+    NodeEnded,
+    Over,
+    Ping,
+    StartNode,
+)
+
+LOOK_S = 0.1
+"""Between two looks at what ranks have written."""
+
+GONE_S = 5.0
+"""Nobody listens at the endpoint for so long, and its machine says so: the run is not there any more."""
+
+MAX_UNSENT_BYTES = 8 << 20
+FLUSH_S = 5.0
+SILENT_S = 10.0
+"""A first host that says nothing for so long, although it pings, is not reached any more."""
+
+log = logging.getLogger("everstep.launcher")
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What this host says of itself when it joins."""
+
+    num_hosts: int | None = None
+    nproc: int | None = None
+    program: str = ""
+    args: tuple[str, ...] = ()
+    torch_version: str = ""
+    cwd: str = ""
+    rack: str = ""
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    exit_code: int
+    outcome: str
+    why: str
+
+
+class Member:
+    """One life of a host in a run. `say`: a line for the person at this host's terminal."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        about: About,
+        find_token: FindToken,
+        *,
+        signals: tuple[int, ...],
+        say: Callable[[str], None],
+        show: Callable[[LocalRun], None],
+        origin: Origin,
+    ) -> None:
+        """`show`: called once, when it is known what runs here."""
+        self._hosts, self._about, self._find_token = hosts, about, find_token
+        self._signals = signals
+        self._say = say
+        self._show = show
+        self._origin = origin
+        self._session = secrets.token_hex(16)
+        self._loop = asyncio.get_running_loop()
+        self._end: asyncio.Future[End] = self._loop.create_future()
+        self._children = Children()
+        self._keeper = MemoryKeeper()
+        self._engine: LocalEngine | None = None
+        self._local: LocalRun | None = None
+        self._sending: Sending | None = None
+        self._connection: Connection | None = None
+        self._untold: list[NodeEnded] = []  # while nobody was connected
+        self._credentials: dict[str, bytes] = {}
+        self._signal = 0
+        self._grace_s = 30.0
+
+    async def run(self) -> End:
+        """Until the run is over, or this host leaves it. Nothing of it runs here afterwards. Raises EverstepError when
+        it never joined."""
+        self._children.start_reaping(self._loop)
+        for number in self._signals:
+            self._loop.add_signal_handler(number, self._on_signal, number)
+        talking = asyncio.create_task(self._talk())
+        try:
+            both: list[asyncio.Future[Any]] = [talking, self._end]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if talking.done() and not self._end.done():
+                talking.result()
+            return await self._end
+        finally:
+            await self._end_everything()
+            await self._say_goodbye()
+            talking.cancel()
+            await asyncio.gather(talking, return_exceptions=True)
+
+    async def _talk(self) -> None:
+        """Connected for ever. Raises EverstepError when that is not possible."""
+        connection = await reach(self._hosts, self._find_token, self._say)
+        while True:
+            try:
+                await self._converse(connection)
+            except RefusedError as error:
+                if self._local is None:
+                    raise
+                self._finish(End(exit_code=error.exit_code, outcome="failed", why=str(error)))
+                return
+            except (WireError, EOFError, OSError, TimeoutError) as error:
+                log.info("the connection to the first host ended: %s", error or type(error).__name__)
+                if self._local is None:
+                    raise UnreachableError(f"the run at {self._hosts.endpoint} closed the connection") from error
+            finally:
+                self._connection = None
+                await connection.close()
+            if self._end.done():
+                return
+            self._say("the first host is not connected; its ranks and these go on as long as the network lets them")
+            again = msgspec.structs.replace(self._hosts, reach_limit_s=GONE_S)
+            connection = await self._again(again)
+
+    async def _again(self, hosts: Hosts) -> Connection:
+        """Raises UnreachableError when the run is not there any more."""
+        began = time.monotonic()
+        while True:
+            try:
+                return await reach(hosts, self._find_token, lambda _: None)
+            except RefusedError:
+                raise
+            except UnreachableError as error:
+                # A machine that is up and has no run any more says so at once; one that is cut off may come back.
+                if isinstance(error, NotListeningError) or time.monotonic() - began > hosts.join_limit_s:
+                    why = f"the first host's everstep is gone ({error})"
+                    self._finish(End(exit_code=UnreachableError.exit_code, outcome="failed", why=why))
+                    raise
+
+    async def _converse(self, connection: Connection) -> None:
+        connection.send(self._join(connection))
+        async with asyncio.timeout(SILENT_S):
+            admitted = await connection.receive()
+        if not isinstance(admitted, Admitted):
+            raise WireError(f"{type(admitted).__name__} where Admitted is expected")
+        if self._local is None:
+            self._begin(admitted, connection)
+        elif self._local.spec_bytes != admitted.spec:
+            why = "the run was started again: start this host again as well"
+            self._finish(End(exit_code=UnreachableError.exit_code, outcome="failed", why=why))
+            return
+        assert self._sending is not None
+        self._sending.start_over(admitted.has)
+        self._connection = connection
+        for ended in self._untold:
+            connection.send(ended)
+        self._untold.clear()
+        beside = [asyncio.create_task(self._ping(connection)), asyncio.create_task(self._send_files(connection))]
+        try:
+            while True:
+                async with asyncio.timeout(SILENT_S):
+                    message = await connection.receive()
+                if not self._end.done():
+                    self._do(message)
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+
+    def _join(self, connection: Connection) -> Join:
+        about = self._about
+        return Join(
+            session=self._session,
+            host=socket.gethostname(),
+            address=connection.here,
+            everstep_version=__version__,
+            torch_version=about.torch_version,
+            node_rank=self._hosts.node_rank,
+            num_hosts=about.num_hosts,
+            nproc=about.nproc,
+            program=about.program,
+            args=about.args,
+            nodes=tuple(self._engine.pids) if self._engine is not None else (),
+        )
+
+    def _begin(self, admitted: Admitted, connection: Connection) -> None:
+        """Raises EverstepError."""
+        local = self._local = LocalRun.make(admitted, self._hosts.endpoint)
+        policy, spec = local.file.policy, local.file.spec
+        self._grace_s = policy.shutdown_s + 3.0
+        self._sending = Sending(local.path)
+        there = f"[{connection.there}]" if ":" in connection.there else connection.there
+        more = [*agent_arguments(connection.here, self._hosts.node_rank), "--cwd", self._about.cwd or spec.cwd]
+        self._engine = LocalEngine(
+            children=self._children,
+            keeper=self._keeper,
+            run_dir=local.path,
+            url=f"ws://{there}:{admitted.port}/link",
+            nproc=spec.nproc_per_node,
+            grace_s=self._grace_s,
+            equip=self._equip,
+            network=Address(connection.here),
+            racks=(self._about.rack,) if self._about.rack else (),
+            streams=self._origin.argument(),
+            streams_fds=self._origin.fds,
+            more=more,
+        )
+        self._engine.watch(self._on_loss)
+        if self._about.args and self._about.args != spec.args:
+            self._say(f"the program's arguments are those of the first host: {' '.join(spec.args) or '(none)'}")
+        self._say(
+            f"host {admitted.number}: joined run {admitted.run} at {self._hosts.endpoint} "
+            f"({admitted.num_hosts} nodes); files of this host: {local.path}"
+        )
+        self._show(local)
+
+    def _equip(self, node: str, folder: Path) -> None:
+        write_whole(folder / CREDENTIALS_NAME, self._credentials[node], mode=0o600)
+
+    def _do(self, message: FromHead) -> None:
+        assert self._engine is not None
+        match message:
+            case StartNode(node=node, credentials=credentials):
+                self._credentials = {node: credentials}
+                try:
+                    self._engine.start(node)
+                    self._say(f"node {node} starts here")
+                except NoNodeError as error:
+                    self._tell(NodeEnded(node=node, at=time.time(), reason=str(error)))
+            case EndNode(node=node, how="freeze", seconds=seconds):
+                with contextlib.suppress(NoNodeError):
+                    self._engine.freeze(node, seconds)
+            case EndNode(node=node, how="lose"):
+                with contextlib.suppress(NoNodeError):
+                    self._engine.lose(node)
+            case EndNode(node=node):
+                self._engine.evict(node)
+            case Over(exit_code=exit_code, outcome=outcome, why=why):
+                self._finish(End(exit_code=exit_code, outcome=outcome, why=why))
+            case _:
+                pass
+
+    def _on_loss(self, loss: Loss) -> None:
+        self._tell(
+            NodeEnded(node=loss.node, at=loss.at, reason=loss.reason, exit_code=loss.exit_code, signal=loss.signal)
+        )
+
+    def _tell(self, ended: NodeEnded) -> None:
+        if self._connection is not None:
+            self._connection.send(ended)
+        else:
+            self._untold.append(ended)
+
+    def _on_signal(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._signal:
+            self._children.kill_all()
+            return
+        self._signal = number
+        self._say(f"{name}: this host leaves the run")
+        self._children.wake_all()
+        if self._connection is not None:
+            self._connection.send(Leaving(why=f"{name} on {socket.gethostname()}"))
+        self._finish(End(exit_code=128 + number, outcome="stopped", why=f"stopped by {name}"))
+
+    def _finish(self, end: End) -> None:
+        """The first reason counts."""
+        if not self._end.done():
+            self._end.set_result(end)
+
+    async def _end_everything(self) -> None:
+        if self._engine is not None:
+            engine, self._engine = self._engine, None
+            is_success = self._end.done() and self._end.result().outcome == "succeeded"
+            await engine.end(self._grace_s, spares=is_success)
+            if not is_success:
+                await self._children.end_orphans()
+        self._keeper.close()
+
+    async def _say_goodbye(self) -> None:
+        """The last of what ranks wrote, and that this is all."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._send(connection)
+        connection.send(Bye())
+        ends_at = time.monotonic() + FLUSH_S
+        while connection.num_unsent and time.monotonic() < ends_at and self._connection is connection:
+            await asyncio.sleep(0.01)
+
+    async def _ping(self, connection: Connection) -> None:
+        while True:
+            await asyncio.sleep(PING_S)
+            connection.send(Ping())
+
+    async def _send_files(self, connection: Connection) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._send(connection)
+
+    def _send(self, connection: Connection) -> None:
+        if self._sending is None or connection.num_unsent > MAX_UNSENT_BYTES:
+            return
+        try:
+            for piece in self._sending.pieces():
+                connection.send(piece)
+        except Exception:
+            log.exception("what ranks wrote is not sent")  # it stays here; training goes on

@@ -1,0 +1,166 @@
+"""From the endpoint to a connection on which both sides have proven that they know the token.
+
+A name that is not known, or a host that does not answer at all, is said within ten seconds and ends this host. A port
+at which nobody listens yet is waited for: people start hosts one after the other.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import secrets
+import ssl
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from everstep.engines.hosts.door import keep_alive
+from everstep.errors import UnreachableError, WireError
+from everstep.launcher.arguments.hosts import Hosts
+from everstep.launcher.hosts.place import addresses
+from everstep.version import __version__
+from everstep.wire.credentials import RANDOM_BYTES
+from everstep.wire.joining import (
+    MAX_STRANGER_BYTES,
+    PROTOCOL,
+    Challenge,
+    FromHead,
+    FromHost,
+    JoinToken,
+    Knock,
+    Proven,
+    Refused,
+    from_head,
+    packed,
+)
+
+CONNECT_S = 3.0
+SILENT_S = 8.0
+"""A host that has not even refused a connection by then is not there."""
+
+SAID_AFTER_S = 2.0
+PAUSE_S = 0.2
+GREETING_S = 10.0
+
+
+class RefusedError(UnreachableError):
+    """The first host does not want this one; the message is its own."""
+
+    def __init__(self, why: str, exit_code: int) -> None:
+        super().__init__(why)
+        self.exit_code = exit_code
+
+
+class NotListeningError(UnreachableError):
+    """The machine answers, and has no run at the endpoint."""
+
+
+class FindToken(Protocol):
+    def __call__(self) -> JoinToken:
+        """Raises ConfigError when there is none."""
+
+
+class Connection:
+    """To the first host, which has proven that it is that."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.here = str(writer.get_extra_info("sockname")[0])
+        self.there = str(writer.get_extra_info("peername")[0])
+
+    def send(self, message: FromHost) -> None:
+        """Never waits, raises nothing."""
+        if not self._writer.is_closing():
+            self._writer.write(packed(message))
+
+    @property
+    def num_unsent(self) -> int:
+        return self._writer.transport.get_write_buffer_size()
+
+    async def receive(self) -> FromHead:
+        """Raises WireError, EOFError, OSError, RefusedError."""
+        message = await from_head(self._reader)
+        if isinstance(message, Refused):
+            raise RefusedError(message.why, message.exit_code)
+        return message
+
+    async def close(self) -> None:
+        self._writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(2.0):
+                await self._writer.wait_closed()
+
+
+async def reach(hosts: Hosts, find_token: FindToken, say: Callable[[str], None]) -> Connection:
+    """Raises UnreachableError, RefusedError, ConfigError (no token)."""
+    began, said = time.monotonic(), False
+    kind: type[UnreachableError] = UnreachableError
+    while True:
+        waited_s = time.monotonic() - began
+        try:
+            reader, writer = await _connect(hosts)
+            return await _greet(reader, writer, find_token(), hosts)
+        except ConnectionRefusedError:
+            limit_s, tried, kind = hosts.reach_limit_s, "nothing listens there", NotListeningError
+        except (OSError, TimeoutError, EOFError, WireError) as error:
+            limit_s, tried, kind = SILENT_S, _why(error), UnreachableError
+            if isinstance(error, ssl.SSLError | EOFError | WireError):
+                tried = f"what listens there is not a run of everstep ({tried})"
+        where = f"{hosts.endpoint} ({', '.join(addresses(hosts.host)) or 'a name that is not known here'})"
+        if waited_s + PAUSE_S >= limit_s:
+            raise kind(
+                f"cannot join the run at {where}: {tried}; tried for {waited_s:.0f} s. Nothing was started. Is "
+                f"`everstep run` started on that host, and is the port open? ({hosts.said_by})"
+            )
+        if not said and waited_s > SAID_AFTER_S:
+            said = True
+            say(f"waiting for {where}: {tried}; at most {limit_s:.0f} s")
+        await asyncio.sleep(PAUSE_S)
+
+
+async def _connect(hosts: Hosts) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Whose certificate it is, the proofs say: they cover it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    async with asyncio.timeout(CONNECT_S):
+        return await asyncio.open_connection(hosts.host, hosts.port, ssl=context)
+
+
+async def _greet(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: JoinToken, hosts: Hosts
+) -> Connection:
+    connection = Connection(reader, writer)
+    try:
+        async with asyncio.timeout(GREETING_S):
+            certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            fingerprint = hashlib.sha256(certificate or b"").hexdigest()
+            challenge = await from_head(reader, MAX_STRANGER_BYTES)
+            if not isinstance(challenge, Challenge):
+                raise WireError("no challenge")
+            nonce = secrets.token_hex(RANDOM_BYTES)
+            proof = token.proof("host", fingerprint, challenge.nonce, nonce)
+            connection.send(Knock(protocol=PROTOCOL, everstep_version=__version__, nonce=nonce, proof=proof))
+            answer = await from_head(reader, MAX_STRANGER_BYTES)
+            if isinstance(answer, Refused):
+                raise RefusedError(f"the run at {hosts.endpoint} refuses this host: {answer.why}", answer.exit_code)
+            proven = isinstance(answer, Proven) and token.is_right(
+                answer.proof, "head", fingerprint, challenge.nonce, nonce
+            )
+            if not proven:
+                raise RefusedError(f"who answers at {hosts.endpoint} does not know the join token", 3)
+        sock = writer.get_extra_info("socket")
+        with contextlib.suppress(OSError):
+            keep_alive(sock)
+        return connection
+    except BaseException:
+        writer.transport.abort()
+        raise
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, EOFError):
+        return "the connection was closed"
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,148 @@
+"""Hosts for tests: each a network, process, name and mount namespace of its own, on a switch that can be cut.
+
+    with Bed() as bed:
+        one, two = bed.add("one"), bed.add("two")
+        first = one.start(["everstep", "run", "--nnodes", "2", "--rdzv-endpoint", f"{one.address}:29400", "train.py"])
+        two.power_off()
+
+Needs root; `Bed()` raises NetworkError where that is missing. Nothing of it is seen outside or outlives the `with`.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from everstep.engines.network import Namespaces
+
+_INSIDE = """
+import ctypes, os, sys
+fd, name = int(sys.argv[1]), sys.argv[2]
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.setns(fd, 0x40000000):
+    raise OSError(ctypes.get_errno(), "setns")
+os.close(fd)
+script = (
+    'hostname "$0"; mount -t tmpfs tmpfs /dev/shm; mount --bind "$1" /etc/hosts; '
+    'mount --bind /dev/null /etc/resolv.conf; shift; exec "$@"'
+)
+unshare = ["unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
+os.execvp("unshare", [*unshare, "sh", "-c", script, name, *sys.argv[3:]])
+"""
+
+
+class Host:
+    """One machine. Its home is a folder that no other host uses."""
+
+    def __init__(self, network: Namespaces, name: str, folder: Path, names: Path) -> None:
+        """`names`: what all hosts have as /etc/hosts. Nobody else answers for names or addresses."""
+        self.name = name
+        self.folder = folder
+        self._names = names
+        self._network = network
+        plug = network.plug(name)
+        self.address = plug.address
+        assert plug.namespace_fd is not None
+        self._namespace_fd = plug.namespace_fd
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        out: IO[bytes] | None = None,
+        err: IO[bytes] | None = None,
+    ) -> "subprocess.Popen[bytes]":
+        """A command on this host; each has a process namespace of its own."""
+        inside = [sys.executable, "-c", _INSIDE, str(self._namespace_fd), self.name, str(self._names)]
+        process = subprocess.Popen(
+            [*inside, *command],
+            pass_fds=(self._namespace_fd,),
+            stdin=subprocess.DEVNULL,
+            stdout=out if out is not None else subprocess.DEVNULL,
+            stderr=err if err is not None else subprocess.DEVNULL,
+            cwd=cwd or self.folder,
+            env={**os.environ, **(env or {}), "EVERSTEP_HOME": str(self.folder / "home")},
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    def pids(self) -> list[int]:
+        """Of all processes that live here, as the outside sees them."""
+        here = f"net:[{os.fstat(self._namespace_fd).st_ino}]"
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if os.readlink(entry / "ns" / "net") == here:  # noqa: PTH115 - no file is behind it
+                        found.append(int(entry.name))
+        return found
+
+    def power_off(self) -> None:
+        """Without a word: the link is gone before the processes are."""
+        self.cut()
+        self._signal(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def cut(self) -> None:
+        self._network.cut(self.name, is_cut=True)
+
+    def heal(self) -> None:
+        self._network.cut(self.name, is_cut=False)
+
+    def close(self) -> None:
+        self._signal(signal.SIGKILL)
+        for process in self._started:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+        self._network.unplug(self.name)
+        os.close(self._namespace_fd)
+
+    def _signal(self, number: int) -> None:
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+class Bed:
+    """A switch and the hosts on it. Raises NetworkError where that cannot be made."""
+
+    def __init__(self) -> None:
+        self._network = Namespaces()
+        self._folder = Path(tempfile.mkdtemp(prefix="everstep-hosts-"))
+        self._names = self._folder / "hosts"
+        self._names.write_text("127.0.0.1 localhost\n")
+        self.hosts: list[Host] = []
+
+    def __enter__(self) -> "Bed":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for host in self.hosts:
+            host.close()
+        self._network.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def add(self, name: str) -> Host:
+        folder = self._folder / name
+        folder.mkdir()
+        host = Host(self._network, name, folder, self._names)
+        with self._names.open("a") as file:
+            file.write(f"{host.address} {name}\n")
+        self.hosts.append(host)
+        return host

@@ -1,0 +1,191 @@
+"""What a host and the launcher that it joins say to each other, and how both prove that they know the join token.
+
+    head -> host    Challenge: random bytes, new for each connection
+    host -> head    Knock: random bytes of its own, a proof
+    head -> host    Proven: a proof of its own, or Refused
+    host -> head    Join; answered by Admitted, or Refused with a sentence
+    then            head: StartNode, EndNode, Got, Over      host: NodeEnded, Piece, Leaving, Bye      both: Ping
+
+Everything goes over TLS 1.3. Both proofs cover the certificate of this very connection, so whoever stands in between
+shows another certificate and has proofs that fit neither side (docs/adr/0021). Frames are a length and msgpack; before
+both have proven themselves a frame has at most a few KiB. Pure but for the stream that is read.
+"""
+
+import asyncio
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from everstep.errors import ConfigError, WireError
+from everstep.wire.credentials import is_same, mac
+
+PROTOCOL = 1
+MIN_TOKEN_CHARS = 16
+MAX_STRANGER_BYTES = 4096
+MAX_BYTES = 4 << 20
+PIECE_BYTES = 256 << 10
+"""Of a file, in one message."""
+
+PING_S = 1.0
+"""Between two signs of life, in both directions."""
+
+_LENGTH_BYTES = 4
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag=True):
+    pass
+
+
+class Challenge(_Message, frozen=True, kw_only=True):
+    nonce: str
+
+
+class Knock(_Message, frozen=True, kw_only=True):
+    protocol: int
+    everstep_version: str
+    nonce: str
+    proof: str
+
+
+class Proven(_Message, frozen=True, kw_only=True):
+    proof: str
+
+
+class Join(_Message, frozen=True, kw_only=True):
+    """What a host is, so that one that does not fit is refused before anything starts on it."""
+
+    session: str  # the same for all connections of one process
+    host: str  # its name
+    address: str  # where other hosts reach it
+    everstep_version: str
+    torch_version: str
+    node_rank: int | None = None
+    num_hosts: int | None = None  # --nnodes there; None: not said
+    nproc: int | None = None
+    program: str = ""
+    args: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()  # that live there: it was connected before
+
+
+class Admitted(_Message, frozen=True, kw_only=True):
+    run: str
+    number: int  # of this host, in order of arrival; 0 is the head
+    num_hosts: int
+    spec: bytes  # spec.json
+    port: int  # where agents find the controller, at the address of the endpoint
+    has: dict[str, int] = {}  # file of this host: bytes up to which the head has it
+
+
+class Refused(_Message, frozen=True, kw_only=True):
+    why: str
+    exit_code: int = ConfigError.exit_code
+
+
+class StartNode(_Message, frozen=True, kw_only=True):
+    node: str
+    credentials: bytes  # credentials.json
+
+
+class EndNode(_Message, frozen=True, kw_only=True):
+    node: str
+    how: str  # "release" | "evict" | "fence" | "lose" | "freeze"
+    seconds: float = 0.0
+
+
+class NodeEnded(_Message, frozen=True, kw_only=True):
+    node: str
+    at: float
+    reason: str
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+class Piece(_Message, frozen=True, kw_only=True):
+    """Of a file of this host, which gets the same name below the head's run directory."""
+
+    path: str
+    at: int
+    data: bytes
+    is_whole: bool = False  # the last piece of a file that is of use only as a whole
+
+
+class Got(_Message, frozen=True, kw_only=True):
+    path: str
+    upto: int
+
+
+class Leaving(_Message, frozen=True, kw_only=True):
+    why: str
+
+
+class Over(_Message, frozen=True, kw_only=True):
+    exit_code: int
+    outcome: str
+    why: str
+
+
+class Bye(_Message, frozen=True, kw_only=True):
+    """The host has ended its node and sent what it had."""
+
+
+class Ping(_Message, frozen=True, kw_only=True):
+    pass
+
+
+FromHost: TypeAlias = Knock | Join | NodeEnded | Piece | Leaving | Bye | Ping
+FromHead: TypeAlias = Challenge | Proven | Refused | Admitted | StartNode | EndNode | Got | Over | Ping
+
+T = TypeVar("T")
+_encoder = msgspec.msgpack.Encoder()
+_from_host: msgspec.msgpack.Decoder[FromHost] = msgspec.msgpack.Decoder(FromHost)
+_from_head: msgspec.msgpack.Decoder[FromHead] = msgspec.msgpack.Decoder(FromHead)
+
+
+class JoinToken:
+    """The secret that all hosts of a run share. It opens a place in the run, and nothing of a run that is over."""
+
+    def __init__(self, text: str) -> None:
+        """Raises ConfigError."""
+        token = text.strip()
+        if len(token) < MIN_TOKEN_CHARS:
+            raise ConfigError(f"the join token has {len(token)} characters; it needs at least {MIN_TOKEN_CHARS}")
+        self._token = token
+
+    def __repr__(self) -> str:
+        return "JoinToken()"  # must not get into a log
+
+    def proof(self, who: str, fingerprint: str, head_nonce: str, host_nonce: str) -> str:
+        """Of the host ("host") or of the launcher ("head")."""
+        return mac(self._token, "join", who, fingerprint, head_nonce, host_nonce)
+
+    def is_right(self, proof: str, who: str, fingerprint: str, head_nonce: str, host_nonce: str) -> bool:
+        return is_same(proof, self.proof(who, fingerprint, head_nonce, host_nonce))
+
+
+def packed(message: FromHost | FromHead) -> bytes:
+    data = _encoder.encode(message)
+    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
+
+
+async def from_host(reader: asyncio.StreamReader, most: int = MAX_BYTES) -> FromHost:
+    """The next message. Raises WireError, EOFError, OSError."""
+    return _decoded(_from_host, await _frame(reader, most))
+
+
+async def from_head(reader: asyncio.StreamReader, most: int = MAX_BYTES) -> FromHead:
+    """The next message. Raises WireError, EOFError, OSError."""
+    return _decoded(_from_head, await _frame(reader, most))
+
+
+async def _frame(reader: asyncio.StreamReader, most: int) -> bytes:
+    length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
+    if length > most:
+        raise WireError(f"a message of {length} bytes; at most {most} are read here")
+    return await reader.readexactly(length)
+
+
+def _decoded(decoder: "msgspec.msgpack.Decoder[T]", data: bytes) -> T:
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise WireError(f"not a message of this protocol: {error}") from error

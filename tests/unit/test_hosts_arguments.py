@@ -1,0 +1,113 @@
+"""How many hosts, where they meet and which one this is: from torchrun's flags, or from Slurm's variables."""
+
+import pytest
+
+from everstep.errors import ConfigError
+from everstep.launcher.arguments import hosts, options
+from everstep.launcher.arguments.settings import resolve
+
+SLURM = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_NODES": "4",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NODELIST": "gpu[007-009,12]",
+    "SLURM_NODEID": "2",
+}
+
+
+def settings(*flags, environ=None):
+    return resolve(options.parse([*flags, "train.py"]), environ or {})
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "head:29411"], ("head", 29411, None)),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "head"], ("head", 29400, None)),
+        (["--rdzv-endpoint", "[2001:db8::1]:29411", "--node-rank", "1"], ("2001:db8::1", 29411, 1)),
+        (["--master-addr", "10.0.0.1", "--master-port", "29533", "--node-rank", "0"], ("10.0.0.1", 29533, 0)),
+        (["--master-addr", "head"], ("head", 29500, None)),
+    ],
+)
+def test_torchruns_flags_say_where_hosts_meet(flags, expected):
+    found = settings("--nnodes", "2", *flags)
+    assert found.hosts is not None
+    assert (found.hosts.host, found.hosts.port, found.hosts.node_rank) == expected
+    assert (found.num_slots, found.num_standby, found.store_port) == (2, 0, 0)
+
+
+def test_hosts_beyond_min_wait_and_the_run_waits_for_hosts_as_long_as_torchrun():
+    found = settings("--nnodes", "2:4", "--rdzv-endpoint", "head:1", "--rdzv-conf", "join_timeout=33")
+    assert (found.num_slots, found.num_standby, found.policy.node_timeout_s) == (2, 2, 33.0)
+    assert settings("--nnodes", "2", "--rdzv-endpoint", "head:1").policy.node_timeout_s == hosts.JOIN_LIMIT_S
+    assert settings().policy.node_timeout_s == 60.0
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--rdzv-endpoint", "head:0"], "give all hosts the same port"),
+        (["--rdzv-endpoint", "head:x"], "must be an integer"),
+        (["--rdzv-endpoint", "head:1", "--node-rank", "2"], "must be 0 to 1"),
+        (["--rdzv-endpoint", "head:1", "--local-nodes", "2"], "each host is one node"),
+        (["--rdzv-endpoint", "head:1", "--network", "namespaces"], "leave it out with several hosts"),
+        (["--rdzv-endpoint", "head:1", "--rdzv-conf", "join_timeout=never"], "join_timeout=never"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(flags, words):
+    with pytest.raises(ConfigError, match=words):
+        settings("--nnodes", "2", *flags)
+
+
+def test_slurms_variables_are_enough():
+    found = settings(environ=SLURM)
+    assert found.hosts is not None
+    assert (found.hosts.num, found.hosts.host, found.hosts.node_rank) == (4, "gpu007", 2)
+    assert 1024 < found.hosts.port < 32768
+    other = settings(environ={**SLURM, "SLURM_JOB_ID": "4712"})
+    assert other.hosts is not None
+    assert other.hosts.port != found.hosts.port
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"SLURM_STEP_NUM_TASKS": "8"},  # several tasks on a node
+        {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1"},
+        {"SLURM_STEP_ID": ""},  # the batch script itself
+        {"SLURM_STEP_NODELIST": ""},
+        {"SLURM_NODEID": "x"},
+    ],
+)
+def test_another_kind_of_slurm_job_is_one_machine(changed):
+    assert settings(environ={**SLURM, **changed}).hosts is None
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--standalone",),
+        ("--local-nodes", "2"),
+        ("--nnodes", "1", "--node-rank", "0"),
+        ("--rdzv-endpoint", "localhost:1"),
+    ],
+)
+def test_what_the_user_says_counts_more_than_slurm(flags):
+    assert settings(*flags, environ=SLURM).hosts is None
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "first"),
+    [
+        ("n0", "n0"),
+        ("n[0-3]", "n0"),
+        ("gpu[007-031,40],login1", "gpu007"),
+        ("a,b", "a"),
+        ("rack[1-2]n[3,5]", "rack1n3"),
+        ("n[5]", "n5"),
+        ("", ""),
+    ],
+)
+def test_the_first_host_of_slurms_short_form(nodelist, first):
+    assert hosts.first_host(nodelist) == first

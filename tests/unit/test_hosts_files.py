@@ -1,0 +1,129 @@
+"""Files of other hosts: sent as they grow, written where they belong, and nowhere else."""
+
+import pytest
+
+from everstep.engines.hosts import files
+from everstep.engines.hosts.files import Received
+from everstep.errors import WireError
+from everstep.launcher.hosts import sending
+from everstep.launcher.hosts.sending import Sending
+from everstep.wire.joining import PIECE_BYTES, Piece
+
+NODES = frozenset({"n1"})
+LOG = "logs/gen-0/rank-3/stdout.log"
+
+
+@pytest.fixture
+def there(tmp_path):
+    """The other host's directory, with the output of one rank."""
+    folder = tmp_path / "there" / "logs" / "gen-0" / "rank-3"
+    folder.mkdir(parents=True)
+    (folder / "stdout.log").write_bytes(b"one\n")
+    (folder / "stderr.log").symlink_to("stdout.log")
+    return tmp_path / "there"
+
+
+@pytest.fixture
+def here(tmp_path):
+    (tmp_path / "here").mkdir()
+    return tmp_path / "here"
+
+
+def carry(sending, received, session="s1"):
+    return {piece.path: received.take(session, NODES, piece) for piece in sending.pieces()}
+
+
+def test_a_log_arrives_as_it_grows_and_its_other_name_too(there, here):
+    sender, received = Sending(there), Received(here)
+    carry(sender, received)
+    assert (here / LOG).read_bytes() == b"one\n"
+    assert (here / "logs/gen-0/rank-3/stderr.log").readlink().name == "stdout.log"
+    with (there / LOG).open("ab") as file:
+        file.write(b"two\n")
+    assert carry(sender, received) == {LOG: 8}
+    assert carry(sender, received) == {}
+    assert (here / LOG).read_bytes() == b"one\ntwo\n"
+    assert received.is_elsewhere(0, 3)
+    assert not received.is_elsewhere(1, 3)
+
+
+def test_what_did_not_arrive_is_sent_again_after_a_reconnect(there, here):
+    sender, received = Sending(there), Received(here)
+    list(sender.pieces())  # into a connection that broke
+    sender.start_over(received.of("s1"))
+    assert carry(sender, received)[LOG] == 4
+
+
+def test_a_log_that_grows_faster_than_it_is_sent_goes_on_near_its_end(there, here):
+    (there / LOG).write_bytes(b"x" * (3 * sending.BACKLOG_BYTES) + b"the end\n")
+    sender, received = Sending(there), Received(here)
+    carry(sender, received)
+    found = (here / LOG).read_bytes()
+    assert found.endswith(b"x" * 100 + b"the end\n")
+    assert len(found) == (there / LOG).stat().st_size
+    assert (here / LOG).stat().st_blocks * 512 < 2 * PIECE_BYTES
+
+
+def test_evidence_is_there_as_a_whole_or_not_at_all(there, here):
+    name = "evidence/i3/gen-2/rank-1.json"
+    (there / name).parent.mkdir(parents=True)
+    (there / name).write_bytes(b"{" + b" " * (PIECE_BYTES + 10) + b"}")
+    sender, received = Sending(there), Received(here)
+    seen = []
+    for piece in sender.pieces():
+        seen.append((here / name).exists())
+        received.take("s1", NODES, piece)
+    assert not any(seen[1:2])
+    assert (here / name).read_bytes() == (there / name).read_bytes()
+    assert carry(sender, received) == {}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "journal.jsonl",
+        "secret",
+        "../x",
+        "/etc/passwd",
+        "logs/gen-0/rank-0/../../../token",
+        "logs/gen-0/rank-0/stdout.log\n",
+        "evidence/../gen-0/rank-0.json",
+        "evidence/i1/gen-0/rank-0.json.part",
+        "nodes/n0/agent.log",  # another host's node
+        "nodes/n1/credentials.json",
+        "code/start/train.py",
+    ],
+)
+def test_a_host_writes_nothing_else(here, path):
+    with pytest.raises(WireError, match="may not write"):
+        Received(here).take("s1", NODES, Piece(path=path, at=0, data=b"x", is_whole=True))
+    assert list(here.iterdir()) == []
+
+
+def test_a_file_is_its_first_hosts(here):
+    received = Received(here)
+    received.take("s1", NODES, Piece(path=LOG, at=0, data=b"honest"))
+    with pytest.raises(WireError, match="another host's"):
+        received.take("s2", NODES, Piece(path=LOG, at=0, data=b"lies"))
+    assert (here / LOG).read_bytes() == b"honest"
+
+
+def test_a_link_that_lies_there_is_not_followed(here, tmp_path):
+    target = tmp_path / "target"
+    target.write_text("kept")
+    (here / LOG).parent.mkdir(parents=True)
+    (here / LOG).symlink_to(target)
+    with pytest.raises(OSError):
+        Received(here).take("s1", NODES, Piece(path=LOG, at=0, data=b"x"))
+    assert target.read_text() == "kept"
+
+
+def test_a_host_has_a_limit(here, monkeypatch):
+    monkeypatch.setattr(files, "MAX_HOST_BYTES", 10)
+    received = Received(here)
+    received.take("s1", NODES, Piece(path=LOG, at=0, data=b"12345678"))
+    with pytest.raises(WireError, match="more than 10 bytes"):
+        received.take("s1", NODES, Piece(path=LOG, at=8, data=b"12345678"))
+    for at, data in ((-1, b"x"), (1 << 50, b"x"), (0, b"x" * (PIECE_BYTES + 1))):
+        with pytest.raises(WireError):
+            received.take("s2", NODES, Piece(path="errors/gen-0/rank-9.json", at=at, data=data))

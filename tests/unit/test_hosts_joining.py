@@ -1,0 +1,215 @@
+"""A host and the first one prove to each other that they know the token, over real TLS connections."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+
+import pytest
+
+from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
+from everstep.engines.hosts import door as doors
+from everstep.engines.hosts.door import Door
+from everstep.errors import ConfigError, UnreachableError
+from everstep.launcher.arguments.hosts import Hosts
+from everstep.launcher.hosts import token as tokens
+from everstep.launcher.hosts.place import claim
+from everstep.launcher.hosts.reaching import RefusedError, reach
+from everstep.launcher.keys import Keys
+from everstep.wire.joining import Admitted, Challenge, Join, JoinToken, Proven, from_head, packed
+
+TOKEN = JoinToken("0123456789abcdef")
+JOIN = Join(session="s", host="h", address="a", everstep_version="0", torch_version="0")
+ADMITTED = Admitted(run="r", number=1, num_hosts=2, spec=b"{}", port=1)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    Keys(folder, "r1").certify()
+    return folder / CERTIFICATE_NAME, folder / KEY_NAME
+
+
+@contextlib.asynccontextmanager
+async def opened(certificate, token=TOKEN):
+    """The endpoint of a run, and who joined there."""
+    joined = []
+
+    async def welcome(join, line):
+        joined.append(join)
+        line.send(ADMITTED)
+        await asyncio.sleep(60)
+
+    sock = socket.create_server(("127.0.0.1", 0))
+    door = Door(sock, *certificate, token, welcome)
+    await door.open()
+    try:
+        yield Hosts(num=2, host="127.0.0.1", port=sock.getsockname()[1], reach_limit_s=0.3), joined
+    finally:
+        await door.close()
+
+
+def ignore(_text):
+    pass
+
+
+def test_who_has_the_token_gets_in(certificate):
+    async def story():
+        async with opened(certificate) as (hosts, joined):
+            connection = await reach(hosts, lambda: TOKEN, ignore)
+            connection.send(JOIN)
+            assert await connection.receive() == ADMITTED
+            await connection.close()
+            assert joined == [JOIN]
+
+    asyncio.run(story())
+
+
+def test_who_has_another_token_is_refused_with_a_sentence(certificate):
+    async def story():
+        async with opened(certificate) as (hosts, joined):
+            with pytest.raises(RefusedError, match="refuses this host: its join token is not this run's") as caught:
+                await reach(hosts, lambda: JoinToken("x" * 16), ignore)
+            assert caught.value.exit_code == ConfigError.exit_code
+            assert joined == []
+
+    asyncio.run(story())
+
+
+def test_who_stands_in_between_with_another_certificate_is_found_out(certificate, tmp_path):
+    """It passes on every message of both sides, decrypted and encrypted again."""
+    Keys(tmp_path, "r2").certify()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / CERTIFICATE_NAME, tmp_path / KEY_NAME)
+    client = ssl._create_unverified_context()
+
+    async def story():
+        async with opened(certificate) as (hosts, joined):
+
+            async def pass_on(reader, writer):
+                with contextlib.suppress(OSError):
+                    while data := await reader.read(4096):
+                        writer.write(data)
+                writer.transport.abort()
+
+            async def between(reader, writer):
+                far = await asyncio.open_connection(hosts.host, hosts.port, ssl=client)
+                await asyncio.gather(pass_on(reader, far[1]), pass_on(far[0], writer))
+
+            thief = await asyncio.start_server(between, "127.0.0.1", 0, ssl=server)
+            port = thief.sockets[0].getsockname()[1]
+            with pytest.raises(RefusedError):
+                await reach(Hosts(num=2, host="127.0.0.1", port=port), lambda: TOKEN, ignore)
+            assert joined == []
+            thief.close()
+            await asyncio.sleep(0.05)
+
+    asyncio.run(story())
+
+
+def test_who_answers_without_the_token_is_not_believed(certificate):
+    async def pretend(reader, writer):
+        writer.write(packed(Challenge(nonce="n")))
+        await reader.read(10)
+        writer.write(packed(Proven(proof="00")))
+        with contextlib.suppress(OSError):
+            await reader.read()
+        writer.transport.abort()
+
+    async def story():
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        server = await asyncio.start_server(pretend, "127.0.0.1", 0, ssl=context)
+        hosts = Hosts(num=2, host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+        with pytest.raises(RefusedError, match="does not know the join token"):
+            await reach(hosts, lambda: TOKEN, ignore)
+        server.close()
+        await asyncio.sleep(0.05)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("garbage", [b"\0\0\0\5hello", b"\xff\xff\xff\xff", b"", b"GET / HTTP/1.1\r\n\r\n"])
+def test_garbage_costs_a_connection(certificate, garbage, monkeypatch):
+    monkeypatch.setattr(doors, "GREETING_S", 0.2)
+
+    async def story():
+        async with opened(certificate) as (hosts, joined):
+            reader, writer = await asyncio.open_connection(hosts.host, hosts.port, ssl=ssl._create_unverified_context())
+            assert isinstance(await from_head(reader), Challenge)
+            writer.write(garbage)
+            with pytest.raises((EOFError, OSError)):
+                await from_head(reader)
+            writer.transport.abort()
+            assert joined == []
+            await (await reach(hosts, lambda: TOKEN, ignore)).close()
+
+    asyncio.run(story())
+
+
+def test_an_endpoint_where_nobody_is_says_what_was_tried():
+    sock = socket.create_server(("127.0.0.1", 0))
+    port = sock.getsockname()[1]
+    sock.close()
+    hosts = Hosts(num=2, host="127.0.0.1", port=port, reach_limit_s=0.3)
+    with pytest.raises(UnreachableError, match=rf"127.0.0.1:{port} \(127.0.0.1\): nothing listens there; tried for"):
+        asyncio.run(reach(hosts, lambda: TOKEN, ignore))
+
+
+def test_the_endpoint_is_claimed_once_and_only_by_who_has_its_address():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert claim(Hosts(num=2, host="127.0.0.1", port=port)) is None
+    with claim(Hosts(num=2, host="localhost", port=port)) as sock:
+        assert sock.getsockname() == ("127.0.0.1", port)
+    assert claim(Hosts(num=2, host="203.0.113.9", port=port)) is None
+    assert claim(Hosts(num=2, host="no-such-name.invalid", port=port)) is None
+
+
+def test_a_name_that_leads_to_loopback_is_refused_where_it_would_listen(monkeypatch):
+    monkeypatch.setattr("everstep.launcher.hosts.place.addresses", lambda name: ["127.0.1.1"])
+    with pytest.raises(ConfigError, match=r"head is 127\.0\.1\.1 on this host"):
+        claim(Hosts(num=2, host="head", port=0))
+
+
+def test_the_token_is_the_environments_and_reaches_no_rank(tmp_path):
+    environ = {tokens.VARIABLE: "0123456789abcdef\n", tokens.FILE_VARIABLE: "/nothing"}
+    assert tokens.given(environ).proof("a", "", "", "") == TOKEN.proof("a", "", "", "")
+    assert environ == {}
+    assert tokens.given({}) is None
+    path = tmp_path / "token"
+    path.write_text("0123456789abcdef\n")
+    path.chmod(0o600)
+    assert tokens.given({tokens.FILE_VARIABLE: str(path)}) is not None
+    assert "0123" not in repr(TOKEN)
+
+
+@pytest.mark.parametrize(("text", "mode", "words"), [("short", 0o600, "needs at least 16"), ("x" * 16, 0o644, "chmod")])
+def test_a_token_that_is_none_is_refused(tmp_path, monkeypatch, text, mode, words):
+    path = tmp_path / "token"
+    path.write_text(text)
+    path.chmod(mode)
+    _own(monkeypatch)
+    with pytest.raises(ConfigError, match=words):
+        tokens.given({tokens.FILE_VARIABLE: str(path)})
+
+
+def _own(monkeypatch):
+    """Files are a common user's: of root's all are accepted, also those that others may read."""
+    real = os.fstat
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "fstat", lambda fd: os.stat_result([*real(fd)[:4], 1000, *real(fd)[5:]]))
+
+
+def test_a_token_that_the_first_host_made_is_found_where_a_directory_is_shared(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path / "home"))
+    hosts = Hosts(num=2, host="head", port=29400)
+    assert tokens.shared(hosts, str(tmp_path)) is None
+    made, places = tokens.make(hosts, tmp_path)
+    assert len(places) == 2
+    assert all(place.stat().st_mode & 0o077 == 0 for place in places)
+    for run_dir in ("", str(tmp_path)):
+        assert tokens.shared(hosts, run_dir).proof("a", "", "", "") == made.proof("a", "", "", "")
+    tokens.forget(places)
+    assert tokens.shared(hosts, str(tmp_path)) is None
