@@ -4,7 +4,7 @@
     host -> head    Knock: random bytes of its own, a proof
     head -> host    Proven: a proof of its own, or Refused
     host -> head    Join; answered by Admitted, or Refused with a sentence
-    then            head: StartNode, EndNode, Got, Over      host: NodeEnded, Piece, Leaving, Bye      both: Ping
+    then            head: StartNode, EndNode, Got, Ahead, Over      host: NodeEnded, Piece, Leaving, Bye      both: Ping
 
 Everything goes over TLS 1.3. Both proofs cover the certificate of this very connection, so whoever stands in between
 shows another certificate and has proofs that fit neither side (docs/adr/0021). Frames are a length and msgpack; before
@@ -26,7 +26,7 @@ MAX_BYTES = 4 << 20
 PIECE_BYTES = 256 << 10
 """Of a file, in one message."""
 
-PING_S = 1.0
+PING_S = 0.4
 """Between two signs of life, in both directions."""
 
 _LENGTH_BYTES = 4
@@ -114,6 +114,12 @@ class Got(_Message, frozen=True, kw_only=True):
     upto: int
 
 
+class Ahead(_Message, frozen=True, kw_only=True):
+    """What ranks import after their start, as the first host's nodes have learned it: for spares of other hosts."""
+
+    data: bytes
+
+
 class Leaving(_Message, frozen=True, kw_only=True):
     why: str
 
@@ -133,7 +139,7 @@ class Ping(_Message, frozen=True, kw_only=True):
 
 
 FromHost: TypeAlias = Knock | Join | NodeEnded | Piece | Leaving | Bye | Ping
-FromHead: TypeAlias = Challenge | Proven | Refused | Admitted | StartNode | EndNode | Got | Over | Ping
+FromHead: TypeAlias = Challenge | Proven | Refused | Admitted | StartNode | EndNode | Got | Ahead | Over | Ping
 
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()

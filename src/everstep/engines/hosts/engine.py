@@ -6,10 +6,12 @@ may be on another host, and one on the same host says itself what it finds in me
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -22,6 +24,7 @@ from everstep.errors import WireError
 from everstep.wire.joining import (
     PING_S,
     Admitted,
+    Ahead,
     Bye,
     EndNode,
     FromHost,
@@ -41,6 +44,10 @@ AGAIN_S = 2.0
 """A host whose agent has just ended early gets no other one at once."""
 
 EARLY_END_S = 5.0
+ASK_S, MAX_ASKED = 0.1, 8
+"""Between two looks whether a host that is to end its node answers, and how many: then others decide."""
+
+MAX_AHEAD_BYTES = 1 << 20
 HEAD = "head"
 _END_GRACE_S = 10.0
 
@@ -59,6 +66,7 @@ class _Host:
         self.started_at = 0.0
         self.not_before = 0.0  # no other node is started there until then
         self.is_done = False
+        self.heard_at = time.monotonic()
 
     @property
     def name(self) -> str:
@@ -66,8 +74,12 @@ class _Host:
 
 
 class HostsEngine:
-    """An `Engine`. Lives in the launcher's event loop. `credentials(node)`: what that node's agent proves itself with,
-    encoded. `spec`: spec.json. `port`: where agents find the controller, at the endpoint's address."""
+    """An `Engine`. Lives in the launcher's event loop.
+
+    `credentials(node)`: what that node's agent proves itself with, encoded. `spec`: spec.json. `port`: where agents
+    find the controller, at the endpoint's address. `ahead`: where nodes of this host write what ranks import later.
+    `lease_s`: after so long without a sign of life a node's own ranks stand still.
+    """
 
     def __init__(
         self,
@@ -81,6 +93,8 @@ class HostsEngine:
         host: str,
         credentials: Callable[[str], bytes],
         received: Received,
+        ahead: Path,
+        lease_s: float,
         say: Callable[[str], None],
     ) -> None:
         self._local = local
@@ -88,6 +102,8 @@ class HostsEngine:
         self._head = Known(session=HEAD, host=host, node_rank=node_rank)
         self._credentials = credentials
         self._received = received
+        self._ahead = ahead
+        self._lease_s = lease_s
         self._say = say
         self._hosts: dict[str, _Host] = {}  # by session, in order of arrival
         self._num_hosts = 1
@@ -162,10 +178,12 @@ class HostsEngine:
             line.send(Refused(why=why))
             return
         host = self._take_in(join, line)
-        pinging = asyncio.create_task(_ping(line))
+        pinging = asyncio.create_task(self._keep_informed(line))
         try:
             while not host.is_done:
-                self._hear(host, await line.receive())
+                message = await line.receive()
+                host.heard_at = time.monotonic()
+                self._hear(host, message)
         finally:
             pinging.cancel()
             if host.line is line:
@@ -199,7 +217,7 @@ class HostsEngine:
             self._say(f"host {host.number}: {host.name} joined")
         elif host.line is not None:
             host.line.close()
-        host.line = line
+        host.line, host.heard_at = line, time.monotonic()
         line.send(
             Admitted(
                 run=self._run,
@@ -217,6 +235,18 @@ class HostsEngine:
             self._forget_node(host, host.node, "its agent ended while its host was cut off")
         self._serve()
         return host
+
+    async def _keep_informed(self, line: Line) -> None:
+        """A sign of life, and what its spares should import ahead."""
+        told = (0, 0)
+        while True:
+            await asyncio.sleep(PING_S)
+            line.send(Ping())
+            with contextlib.suppress(OSError):
+                found = self._ahead.stat()
+                if (found.st_mtime_ns, found.st_size) != told and found.st_size <= MAX_AHEAD_BYTES:
+                    told = (found.st_mtime_ns, found.st_size)
+                    line.send(Ahead(data=self._ahead.read_bytes()))
 
     def _note_away(self, host: _Host) -> None:
         if self._over is None and not host.is_done:
@@ -253,9 +283,17 @@ class HostsEngine:
         self._forget_node(host, ended.node, reason, exit_code=ended.exit_code, signal=ended.signal)
 
     def _forget_node(
-        self, host: _Host, node: str, reason: str, *, exit_code: int | None = None, signal: int | None = None
+        self,
+        host: _Host,
+        node: str,
+        reason: str,
+        *,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        stays: bool = False,
     ) -> None:
-        if host.node == node:
+        """`stays`: it may still run there, so its host is not free."""
+        if host.node == node and not stays:
             host.node = ""
         if node not in self._fenced and self._over is None:
             self._fenced.add(node)
@@ -279,16 +317,30 @@ class HostsEngine:
             if node in self._local.pids and how != "evict":
                 self._leaving = node
             getattr(self._local, how)(node)
-        elif host.line is not None:
-            if how != "evict":
-                self._fenced.add(node)
-            if host.node == node:
-                host.line.send(EndNode(node=node, how=how))
-        elif how == "fence":  # it cannot be asked: its lease ends it, and it is told when it comes back
-            self._fenced.add(node)
-            if host.node == node:
-                host.node = ""
+        else:
+            self._end_elsewhere(host, node, how)
         self._serve()
+
+    def _end_elsewhere(self, host: _Host, node: str, how: str) -> None:
+        """Who was silent for as long as its node cannot be asked: the node's lease was over before anybody asked for
+        its end, so it counts as lost, and is ended by its host when that comes back."""
+        if host.line is not None and host.node == node:
+            host.line.send(EndNode(node=node, how=how))
+        if how == "evict":
+            self._lose_if_silent(host, node, MAX_ASKED)
+        else:
+            self._fenced.add(node)
+            if host.line is None and host.node == node:
+                host.node = ""
+
+    def _lose_if_silent(self, host: _Host, node: str, left: int) -> None:
+        if host.node != node or node in self._fenced or self._over is not None:
+            return
+        if host.line is None or time.monotonic() - host.heard_at > self._lease_s:
+            reason = f"its host {host.join.host} cannot be reached, and its lease is over"
+            self._forget_node(host, node, reason, stays=host.line is not None)
+        elif left:
+            asyncio.get_running_loop().call_later(ASK_S, self._lose_if_silent, host, node, left - 1)
 
     def _drill(self, node: str, how: str, here: Callable[[], None], seconds: float = 0.0) -> None:
         host = self._host_of(node)
@@ -336,9 +388,3 @@ class HostsEngine:
         assert host.line is not None
         host.line.send(StartNode(node=node, credentials=self._credentials(node)))
         log.info("%s is started on host %d, %s", node, host.number, host.name)
-
-
-async def _ping(line: Line) -> None:
-    while True:
-        await asyncio.sleep(PING_S)
-        line.send(Ping())

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from everstep.agent.processes import ahead
 from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
 from everstep.controller.record.spec_file import SPEC_NAME
 from everstep.engines.hosts.admission import Shape
@@ -60,6 +61,8 @@ class Fleet:
             host=socket.gethostname(),
             credentials=lambda node: msgspec.json.encode(self._prepared.keys.of_agent(node, is_encrypted=True)),
             received=self.received,
+            ahead=ahead.path_in(self._prepared.path),
+            lease_s=self._prepared.file.policy.lease_s,
             say=self._say,
         )
         return self._engine

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from everstep.agent.processes import ahead
 from everstep.agent.streams.streams import Origin
 from everstep.engines.children import Children
 from everstep.engines.local import LocalEngine
@@ -35,6 +36,7 @@ from everstep.wire.credentials import CREDENTIALS_NAME
 from everstep.wire.joining import (
     PING_S,
     Admitted,
+    Ahead,
     Bye,
     EndNode,
     FromHead,
@@ -268,6 +270,9 @@ class Member:
                     self._engine.lose(node)
             case EndNode(node=node):
                 self._engine.evict(node)
+            case Ahead(data=data) if self._local is not None:
+                with contextlib.suppress(OSError):
+                    write_whole(ahead.path_in(self._local.path), data, mode=0o600)
             case Over(exit_code=exit_code, outcome=outcome, why=why):
                 self._finish(End(exit_code=exit_code, outcome=outcome, why=why))
             case _:
