@@ -7,6 +7,7 @@ The join token is found as by `everstep run`: EVERSTEP_JOIN_TOKEN, EVERSTEP_JOIN
 
 import argparse
 
+REACH_LIMIT_S = 8.0
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 
@@ -24,5 +25,6 @@ def run(given: argparse.Namespace) -> int:
     from everstep.launcher.run import signal_numbers, torch_version
 
     host, port = parse_endpoint(given.join)
-    hosts = Hosts(num=0, host=host, port=port, node_rank=given.node_rank, said_by="--join")
+    limit_s = REACH_LIMIT_S  # the job runs already
+    hosts = Hosts(num=0, host=host, port=port, node_rank=given.node_rank, reach_limit_s=limit_s, said_by="--join")
     return join(None, hosts, token.given(os.environ), torch_version(), "", signal_numbers(SIGNALS))

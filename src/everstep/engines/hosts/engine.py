@@ -48,6 +48,9 @@ ASK_S, MAX_ASKED = 0.1, 8
 """Between two looks whether a host that is to end its node answers, and how many: then others decide."""
 
 MAX_AHEAD_BYTES = 1 << 20
+GONE_S = 2.0
+"""Without a sign of life, of a host that is to say goodbye."""
+
 HEAD = "head"
 _END_GRACE_S = 10.0
 
@@ -67,6 +70,11 @@ class _Host:
         self.not_before = 0.0  # no other node is started there until then
         self.is_done = False
         self.heard_at = time.monotonic()
+
+    @property
+    def is_ending(self) -> bool:
+        """It has not said goodbye, and may: nothing is awaited of one that is silent."""
+        return self.line is not None and not self.is_done and time.monotonic() - self.heard_at < GONE_S
 
     @property
     def name(self) -> str:
@@ -166,7 +174,7 @@ class HostsEngine:
             self.announce(Over(exit_code=1, outcome="failed", why="the first host has ended"))
         await self._local.end(grace_s, spares=spares)
         ends_at = time.monotonic() + _END_GRACE_S
-        while time.monotonic() < ends_at and any(h.line is not None and not h.is_done for h in self._hosts.values()):
+        while time.monotonic() < ends_at and any(each.is_ending for each in self._hosts.values()):
             await asyncio.sleep(0.02)
 
     async def welcome(self, join: Join, line: Line) -> None:

@@ -11,7 +11,7 @@ import secrets
 import ssl
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from everstep.engines.hosts.door import keep_alive
 from everstep.errors import UnreachableError, WireError
@@ -92,29 +92,53 @@ class Connection:
 
 async def reach(hosts: Hosts, find_token: FindToken, say: Callable[[str], None]) -> Connection:
     """Raises UnreachableError, RefusedError, ConfigError (no token)."""
-    began, said = time.monotonic(), False
+    began, failure = time.monotonic(), _Failure("no answer yet", SILENT_S)
+
+    def tell() -> None:
+        say(f"waiting for {_where(hosts)}: {failure.why}; at most {failure.limit_s:.0f} s")
+
+    telling = asyncio.get_running_loop().call_later(SAID_AFTER_S, tell)
+    try:
+        while True:
+            try:
+                reader, writer = await _connect(hosts)
+                return await _greet(reader, writer, find_token(), hosts)
+            except (OSError, TimeoutError, EOFError, WireError) as error:
+                failure = _failure(error, hosts)
+            waited_s = time.monotonic() - began
+            if waited_s + PAUSE_S >= failure.limit_s:
+                raise failure.kind(
+                    f"cannot join the run at {_where(hosts)}: {failure.why}; tried for {waited_s:.0f} s. Nothing was "
+                    f"started. Is `everstep run` started on that host, and is the port open? ({hosts.said_by})"
+                )
+            await asyncio.sleep(PAUSE_S)
+    finally:
+        telling.cancel()
+
+
+class _Failure(NamedTuple):
+    """Of one attempt: why, and for how long it is worth trying."""
+
+    why: str
+    limit_s: float
     kind: type[UnreachableError] = UnreachableError
-    while True:
-        waited_s = time.monotonic() - began
-        try:
-            reader, writer = await _connect(hosts)
-            return await _greet(reader, writer, find_token(), hosts)
-        except ConnectionRefusedError:
-            limit_s, tried, kind = hosts.reach_limit_s, "nothing listens there", NotListeningError
-        except (OSError, TimeoutError, EOFError, WireError) as error:
-            limit_s, tried, kind = SILENT_S, _why(error), UnreachableError
-            if isinstance(error, ssl.SSLError | EOFError | WireError):
-                tried = f"what listens there is not a run of everstep ({tried})"
-        where = f"{hosts.endpoint} ({', '.join(addresses(hosts.host)) or 'a name that is not known here'})"
-        if waited_s + PAUSE_S >= limit_s:
-            raise kind(
-                f"cannot join the run at {where}: {tried}; tried for {waited_s:.0f} s. Nothing was started. Is "
-                f"`everstep run` started on that host, and is the port open? ({hosts.said_by})"
-            )
-        if not said and waited_s > SAID_AFTER_S:
-            said = True
-            say(f"waiting for {where}: {tried}; at most {limit_s:.0f} s")
-        await asyncio.sleep(PAUSE_S)
+
+
+def _failure(error: BaseException, hosts: Hosts) -> _Failure:
+    if isinstance(error, ConnectionRefusedError):
+        return _Failure("nothing listens there", hosts.reach_limit_s, NotListeningError)
+    if isinstance(error, TimeoutError):
+        return _Failure("no answer", SILENT_S)
+    if isinstance(error, EOFError):
+        return _Failure("the connection was closed at once", SILENT_S)
+    why = getattr(error, "strerror", None) or str(error)
+    if isinstance(error, ssl.SSLError | WireError):
+        return _Failure(f"what listens there is not a run of everstep ({why})", SILENT_S)
+    return _Failure(why, SILENT_S)
+
+
+def _where(hosts: Hosts) -> str:
+    return f"{hosts.endpoint} ({', '.join(addresses(hosts.host)) or 'a name that is not known here'})"
 
 
 async def _connect(hosts: Hosts) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -156,11 +180,3 @@ async def _greet(
     except BaseException:
         writer.transport.abort()
         raise
-
-
-def _why(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer"
-    if isinstance(error, EOFError):
-        return "the connection was closed"
-    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,167 @@
+"""Hosts of one run that fail: how long until all ranks step again, and what is lost.
+
+    python bench/hosts.py [--hosts 6] [--standby 3] [--silent 1.5] [--rounds 3] [--faults rank,agent,power-off,...]
+
+Each host is a network, process, name and mount namespace with an address of its own, started by a command of its own
+(`everstep.testing.hosts`); needs root. The time is from the fault to the first step that every rank has done in a newer
+generation, detection included. `lost`: steps that every rank had completed before the fault and had to do again.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from everstep.testing.hosts import Bed, Host
+
+TRAIN = """
+import time
+import torch, torch.distributed as dist
+import everstep
+dist.init_process_group("gloo")
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+state = everstep.State(model=model, optimizer=optimizer)
+for step in state.steps(1_000_000):
+    model(torch.ones(2, 64)).sum().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+    print("step", step, f"{time.time():.3f}", flush=True)
+    time.sleep(0.05)
+"""
+STEP = re.compile(r"step (\d+) ([\d.]+)")
+PATIENCE_S = 240.0
+FAULTS = ("rank", "agent", "power-off", "freeze", "cut")
+
+
+class Job:
+    """A run on the hosts of a bed, watched through the first host's run directory."""
+
+    def __init__(self, bed: Bed, folder: Path, num_hosts: int, num_standby: int, silent_s: float) -> None:
+        self.folder, self.num_hosts = folder, num_hosts
+        program, policy = folder / "train.py", folder / "everstep.toml"
+        program.write_text(TRAIN)
+        policy.write_text(f"[policy]\nnode_silent_s = {silent_s}\nexamine = false\n")
+        self.hosts = [bed.add(f"h{number}") for number in range(num_hosts + num_standby)]
+        self._bed, self._num_spare = bed, 0
+        self._command = [sys.executable, "-m", "everstep.cli.main", "run", "--nnodes", str(num_hosts)]
+        self._command += ["--standby", str(num_standby), "--config", str(policy)]
+        self._command += ["--rdzv-endpoint", f"{self.hosts[0].address}:29400", str(program)]
+        self.processes: list[subprocess.Popen[bytes]] = [self._start(host) for host in self.hosts]
+        self.run_dir = self.hosts[0].folder / "home" / "runs" / "latest"
+
+    def _start(self, host: Host) -> "subprocess.Popen[bytes]":
+        with (self.folder / f"{host.name}.err").open("wb") as err:
+            return host.start(self._command, env={"EVERSTEP_JOIN_TOKEN": "the token of this benchmark"}, err=err)
+
+    def add_standby(self) -> None:
+        """In the place of one that was used."""
+        self._num_spare += 1
+        self.hosts.append(self._bed.add(f"spare{self._num_spare}"))
+        self.processes.append(self._start(self.hosts[-1]))
+
+    def generation(self) -> int:
+        return max((int(path.name[4:]) for path in self.run_dir.glob("logs/gen-*")), default=-1)
+
+    def steps(self, generation: int, rank: int) -> list[tuple[int, float]]:
+        path = self.run_dir / f"logs/gen-{generation}/rank-{rank}/stdout.log"
+        text = path.read_text(errors="replace") if path.exists() else ""
+        return [(int(found[1]), float(found[2])) for found in map(STEP.fullmatch, text.splitlines()) if found]
+
+    def all_stepped(self, generation: int, number: int = 1) -> bool:
+        return all(len(self.steps(generation, rank)) >= number for rank in range(self.num_hosts))
+
+    def until(self, what: str, condition: Callable[[], bool]) -> None:
+        ends_at = time.monotonic() + PATIENCE_S
+        while not condition():
+            if time.monotonic() > ends_at:
+                raise SystemExit(f"never came: {what}\n{(self.folder / 'h0.err').read_text()[-3000:]}")
+            time.sleep(0.02)
+
+    def node_of(self, rank: int) -> str:
+        found = ""
+        for line in (self.run_dir / "journal.jsonl").read_text().splitlines():
+            for action in json.loads(line).get("actions", ()):
+                if action.get("first_rank") == rank and "resume_step" in action:
+                    found = action["node"]
+        return found
+
+    def host_of(self, rank: int) -> Host:
+        node = self.node_of(rank)
+        return next(host for host in self.hosts if list(host.folder.glob(f"home/hosts/*/nodes/{node}")))
+
+
+def cause(fault: str, host: Host) -> None:
+    if fault == "power-off":
+        host.power_off()
+    elif fault == "freeze":
+        host.freeze()
+    elif fault == "cut":
+        host.cut()
+    else:
+        wanted = b"everstep.agent" if fault == "agent" else b"train.py"
+        pids = [pid for pid in host.pids() if wanted in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        ranks = [pid for pid in pids if fault == "agent" or b"\0RANK=" in Path(f"/proc/{pid}/environ").read_bytes()]
+        os.kill(ranks[0], signal.SIGKILL)
+
+
+def measure(job: Job, fault: str) -> tuple[float, int]:
+    """Seconds until all step again, and steps lost."""
+    before, rank = job.generation(), job.num_hosts - 1
+    job.until("steps", lambda: job.all_stepped(before, 20))
+    host = job.host_of(rank)
+    at = time.time()
+    cause(fault, host)
+    job.until(f"a generation after {fault}", lambda: job.generation() > before and job.all_stepped(job.generation()))
+    after = job.generation()
+    first = [job.steps(after, each)[0] for each in range(job.num_hosts)]
+    last = min(job.steps(before, each)[-1][0] for each in range(job.num_hosts))
+    if fault in ("freeze", "cut"):
+        host.close()
+    if fault in ("power-off", "freeze", "cut"):
+        job.hosts.remove(host)
+        job.add_standby()
+    time.sleep(6.0)
+    return max(when for _, when in first) - at, max(0, last - max(step for step, _ in first))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--hosts", type=int, default=6)
+    parser.add_argument("--standby", type=int, default=2)
+    parser.add_argument("--silent", type=float, default=1.5, help="policy node_silent_s")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--faults", default=",".join(FAULTS))
+    given = parser.parse_args()
+    took: dict[str, list[float]] = {}
+    lost: dict[str, int] = {}
+    with Bed() as bed, tempfile.TemporaryDirectory() as folder:
+        job = Job(bed, Path(folder), given.hosts, given.standby, given.silent)
+        job.until("training", lambda: job.generation() >= 0 and job.all_stepped(job.generation(), 20))
+        time.sleep(8.0)
+        for _ in range(given.rounds):
+            for fault in given.faults.split(","):
+                seconds, num_lost = measure(job, fault)
+                took.setdefault(fault, []).append(seconds)
+                lost[fault] = lost.get(fault, 0) + num_lost
+                print(f"  {fault:<10} {seconds:6.2f} s  lost {num_lost}", flush=True)
+    print(
+        f"\n{given.hosts} hosts, {given.standby} standby, node_silent_s {given.silent:g}, load {os.getloadavg()[0]:.0f}"
+    )
+    print("fault       median      max   steps lost")
+    for fault, seconds_of in took.items():
+        print(f"{fault:<10} {statistics.median(seconds_of):6.2f} s {max(seconds_of):6.2f} s   {lost[fault]}")
+
+
+if __name__ == "__main__":
+    main()

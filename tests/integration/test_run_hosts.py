@@ -1,0 +1,125 @@
+"""A run over several hosts: the same command on each, joined over the network, whatever happens to one of them."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from real_run import COMMAND, Launcher
+
+from everstep.engines.network import NetworkError
+from everstep.journal.reader import read_journal
+from everstep.model.actions import StartWorkers
+from everstep.model.events import NodeLost
+from everstep.model.record import Record
+from everstep.testing.hosts import Bed, Host
+
+TOKEN = "a token that only this test has"
+SLOTS = """
+i=0
+while [ ! -e "$1" ]; do echo "step $i of slot $EVERSTEP_SLOT $EVERSTEP_JOIN_TOKEN"; i=$((i+1)); sleep 0.05; done
+"""
+LIMIT_S = 120.0
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return sock.getsockname()[1]
+
+
+def test_two_hosts_become_one_run_and_a_stranger_none(launcher: Launcher):
+    """Here both are processes of this machine: the endpoint's port says who goes first."""
+    done = launcher.folder / "done"
+    program = ("--no-python", "sh", launcher.script(SLOTS, "slots.sh"), done)
+    shape = ("--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}")
+    environ = {"EVERSTEP_JOIN_TOKEN": TOKEN}
+    first = launcher.start(*shape, "--node-rank", 1, *program, env=environ)
+    first.until("the endpoint", lambda: "waiting for 1 more host" in first.err())
+    stranger = launcher.start(*shape, *program, run_dir="stranger", env={"EVERSTEP_JOIN_TOKEN": "x" * 16})
+    home = {"EVERSTEP_HOME": str(launcher.folder / "home-of-the-second")}
+    second = launcher.start(*shape, *program, run_dir="second", env={**environ, **home})
+    assert stranger.wait() == 2
+    assert "refuses this host: its join token is not this run's" in stranger.err()
+    logs = first.run_dir / "logs" / "gen-0"
+    for rank in (0, 1):
+        path = logs / f"rank-{rank}" / "stdout.log"
+        first.until(f"output of rank {rank}", lambda path=path: path.exists() and "step 2 " in path.read_text())
+    done.touch()
+    assert (first.wait(), second.wait()) == (0, 0), second.err()
+    assert "step 0 of slot 1" in first.out()
+    assert "of slot 0" not in first.out()
+    assert "step 0 of slot 0" in second.out()
+    assert TOKEN not in first.out() + second.out()
+    said = subprocess.run(
+        [sys.executable, "-m", "everstep.cli.main", "logs", "--rank", "0", "--run-dir", str(first.run_dir)],
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert b"of slot 0" in said.stdout
+
+
+def test_a_host_that_is_switched_off_is_replaced_by_a_standby(tmp_path: Path):
+    try:
+        bed = Bed()
+    except NetworkError as error:
+        pytest.skip(str(error))
+    program = tmp_path / "slots.sh"
+    program.write_text(SLOTS)
+    policy = tmp_path / "everstep.toml"
+    policy.write_text("[policy]\nnode_silent_s = 2.0\nexamine = false\n")
+    done = tmp_path / "done"
+    with bed:
+        hosts = [bed.add(f"h{number}") for number in range(3)]
+        shape = ["--nnodes", "2", "--standby", "1", "--config", str(policy)]
+        shape += ["--rdzv-endpoint", f"{hosts[0].address}:29400", "--no-python", "sh", str(program), str(done)]
+        runs = []
+        for number, host in enumerate(hosts):
+            with (tmp_path / f"err-{number}").open("wb") as err:
+                runs.append(host.start([*COMMAND, *shape], env={"EVERSTEP_JOIN_TOKEN": TOKEN}, err=err))
+        run_dir = hosts[0].folder / "home" / "runs" / "latest"
+        until(lambda: "step 3 of" in output(run_dir, 0, 1), tmp_path)
+        node = node_of_slot_1(run_dir)
+        victim = host_of(node, hosts)
+        victim.power_off()
+        until(lambda: "step 3 of slot 1" in output(run_dir, 1, 1), tmp_path)
+        (lost,) = [each for each in losses(run_dir) if each.node == node]
+        assert "cannot be reached" in lost.reason or "silent" in lost.reason
+        done.touch()
+        alive = [run for run, host in zip(runs, hosts, strict=True) if host is not victim]
+        until(lambda: all(run.poll() is not None for run in alive), tmp_path)
+        assert [run.returncode for run in alive] == [0, 0]
+        assert hosts[0].pids() == []
+
+
+def until(condition, folder: Path) -> None:
+    ends_at = time.monotonic() + LIMIT_S
+    while not condition():
+        told = "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(folder.glob("err-*")))
+        assert time.monotonic() < ends_at, told
+        time.sleep(0.02)
+
+
+def output(run_dir: Path, generation: int, rank: int) -> str:
+    path = run_dir / "logs" / f"gen-{generation}" / f"rank-{rank}" / "stdout.log"
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def host_of(node: str, hosts: list[Host]) -> Host:
+    return next(host for host in hosts if list(host.folder.glob(f"home/hosts/*/nodes/{node}")))
+
+
+def records(run_dir: Path) -> list[Record]:
+    return [each for each in read_journal(run_dir / "journal.jsonl").entries if isinstance(each, Record)]
+
+
+def node_of_slot_1(run_dir: Path) -> str:
+    started = [each for record in records(run_dir) for each in record.actions if isinstance(each, StartWorkers)]
+    return next(each.node for each in started if each.slot == 1)
+
+
+def losses(run_dir: Path) -> list[NodeLost]:
+    return [record.event for record in records(run_dir) if isinstance(record.event, NodeLost)]

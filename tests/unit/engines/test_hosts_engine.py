@@ -1,0 +1,304 @@
+"""Which host gives a node, what its loss means, and what a host that comes back is told."""
+
+import asyncio
+import time
+
+import pytest
+
+from everstep.engines.hosts import engine as engines
+from everstep.engines.hosts.admission import Shape
+from everstep.engines.hosts.engine import HostsEngine
+from everstep.engines.hosts.files import Received
+from everstep.engines.protocol import Loss, NoNodeError
+from everstep.wire.joining import (
+    Admitted,
+    Bye,
+    EndNode,
+    Join,
+    Leaving,
+    NodeEnded,
+    Over,
+    Ping,
+    Refused,
+    StartNode,
+)
+
+
+class Local:
+    """The nodes of the first host: it can have one."""
+
+    has_ready = False
+
+    def __init__(self):
+        self.pids: dict[str, int] = {}
+        self.asked: list[str] = []
+        self.ended: list[tuple[str, str]] = []
+        self.number = 0
+
+    def watch(self, on_loss):
+        self.on_loss = on_loss
+
+    def acquire(self, request, *, is_urgent=True):
+        self.asked.append(request)
+        self.pids[self.new_name()] = 1
+
+    def new_name(self):
+        self.number += 1
+        return f"n{self.number - 1}"
+
+    def lose(self, node):
+        del self.pids[node]
+        self.on_loss(Loss(node=node, at=1.0, reason="killed", kept=("what the next one may not find",)))
+
+    def release(self, node):
+        self.ended.append((node, "release"))
+
+    def fence(self, node):
+        self.ended.append((node, "fence"))
+        self.pids.pop(node, None)
+
+    def evict(self, node):
+        self.ended.append((node, "evict"))
+
+    def freeze(self, node, seconds):
+        self.ended.append((node, f"freeze {seconds}"))
+
+    async def end(self, grace_s, *, spares=False):
+        self.pids.clear()
+
+
+class Line:
+    """A connection to a host: what it is told, and what the test says in its place."""
+
+    def __init__(self):
+        self.told = []
+        self.said = asyncio.Queue()
+
+    def send(self, message):
+        if not isinstance(message, Ping):
+            self.told.append(message)
+
+    async def receive(self):
+        message = await self.said.get()
+        if message is None:
+            raise EOFError
+        return message
+
+    def close(self):
+        self.said.put_nowait(None)
+
+    def started(self):
+        return [message.node for message in self.told if isinstance(message, StartNode)]
+
+
+class Story:
+    def __init__(self, tmp_path, num_hosts=2, num_standby=1, lease_s=60.0):
+        self.local, self.losses, self.lines, self.tasks = Local(), [], {}, []
+        self.engine = HostsEngine(
+            self.local,
+            run="r1",
+            shape=Shape(
+                num_hosts=num_hosts,
+                num_standby=num_standby,
+                nproc=1,
+                program="train.py",
+                everstep_version="0",
+                torch_version="2",
+            ),
+            spec=b"{}",
+            port=1,
+            node_rank=None,
+            host="h0",
+            credentials=lambda node: node.encode(),
+            received=Received(tmp_path),
+            ahead=tmp_path / "ahead.json",
+            lease_s=lease_s,
+            say=lambda text: None,
+        )
+        self.engine.watch(self.losses.append)
+
+    async def join(self, name, session="", nodes=(), **fields):
+        line = Line()
+        join = Join(
+            session=session or name,
+            host=name,
+            address="10.0.0.1",
+            everstep_version="0",
+            torch_version="2",
+            nodes=nodes,
+            **fields,
+        )
+
+        async def live():
+            try:
+                await self.engine.welcome(join, line)
+            except EOFError:
+                pass
+
+        self.tasks.append(asyncio.create_task(live()))
+        await until(lambda: line.told)
+        return line
+
+    async def over(self):
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        if self.engine._retry is not None:
+            self.engine._retry.cancel()
+
+
+async def until(condition):
+    ends_at = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < ends_at
+        await asyncio.sleep(0.001)
+
+
+def tell(story_of, tmp_path, **given):
+    async def run():
+        story = Story(tmp_path, **given)
+        try:
+            await story_of(story)
+        finally:
+            await story.over()
+
+    asyncio.run(run())
+
+
+def test_requests_are_served_by_this_host_and_then_in_order_of_arrival(tmp_path):
+    async def story(s):
+        for request in ("r1", "r2", "r3"):
+            s.engine.acquire(request)
+        s.engine.acquire("r2")
+        assert s.local.asked == ["r1"]
+        one, two = await s.join("h1"), await s.join("h2")
+        assert (one.started(), two.started()) == (["n1"], ["n2"])
+        assert isinstance(one.told[0], Admitted)
+        assert [one.told[0].number, two.told[0].number] == [1, 2]
+
+    tell(story, tmp_path)
+
+
+def test_a_node_that_ended_is_lost_and_its_host_gives_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "AGAIN_S", 0.0)
+
+    async def story(s):
+        s.engine.acquire("r1")
+        s.engine.acquire("r2")
+        line = await s.join("h1")
+        line.said.put_nowait(NodeEnded(node="n1", at=5.0, reason="its agent ended", signal=9))
+        await until(lambda: s.losses)
+        assert (s.losses[0].node, s.losses[0].signal, s.losses[0].kept) == ("n1", 9, ())
+        s.engine.acquire("r3")
+        await until(lambda: line.started() == ["n1", "n2"])
+
+    tell(story, tmp_path)
+
+
+def test_nothing_is_promised_of_a_node_of_this_host_either(tmp_path):
+    async def story(s):
+        s.engine.acquire("r1")
+        s.local.lose("n0")
+        assert s.losses[0].kept == ()
+        s.engine.acquire("r2")
+        assert s.local.asked == ["r1", "r2"]
+
+    tell(story, tmp_path)
+
+
+def test_a_node_that_a_host_does_not_have_cannot_be_lost_by_it(tmp_path):
+    async def story(s):
+        s.engine.acquire("r1")
+        s.engine.acquire("r2")
+        await s.join("h1")
+        liar = await s.join("h2")
+        for node in ("n0", "n1", "n7"):
+            liar.said.put_nowait(NodeEnded(node=node, at=1.0, reason="a lie"))
+        await until(liar.said.empty)
+        await asyncio.sleep(0.01)
+        assert s.losses == []
+
+    tell(story, tmp_path)
+
+
+def test_a_silent_host_loses_its_node_when_the_lease_is_over_and_is_told_so_when_it_comes_back(tmp_path):
+    async def story(s):
+        s.engine.acquire("r1")
+        s.engine.acquire("r2")
+        line = await s.join("h1")
+        s.engine.evict("n1")
+        assert s.losses == [], "it was heard a moment ago: it may end its node and say so"
+        await until(lambda: s.losses)
+        assert "its lease is over" in s.losses[0].reason
+        s.engine.fence("n1")
+        line.close()
+        await asyncio.sleep(0.01)
+        again = await s.join("h1", nodes=("n1",))
+        assert EndNode(node="n1", how="fence") in again.told
+        s.engine.acquire("r3")
+        assert again.started() == ["n2"]
+        again.said.put_nowait(NodeEnded(node="n1", at=1.0, reason="ended"))
+        await until(again.said.empty)
+        assert len(s.losses) == 1
+
+    tell(story, tmp_path, lease_s=0.05)
+
+
+def test_a_host_that_answers_is_not_given_up_for_its_node(tmp_path):
+    async def story(s):
+        s.engine.acquire("r1")
+        s.engine.acquire("r2")
+        line = await s.join("h1")
+        s.engine.evict("n1")
+        await asyncio.sleep(engines.ASK_S * (engines.MAX_ASKED + 2))
+        assert s.losses == []
+        assert EndNode(node="n1", how="evict") in line.told
+
+    tell(story, tmp_path, lease_s=60.0)
+
+
+def test_a_host_that_leaves_is_lost_at_once_and_its_place_is_free(tmp_path):
+    async def story(s):
+        s.engine.acquire("r1")
+        s.engine.acquire("r2")
+        line = await s.join("h1", node_rank=1)
+        line.said.put_nowait(Leaving(why="SIGTERM on h1"))
+        await until(lambda: s.losses)
+        assert "SIGTERM on h1" in s.losses[0].reason
+        await until(lambda: s.tasks[0].done())
+        s.engine.acquire("r3")
+        again = await s.join("h1", session="another", node_rank=1)
+        assert again.started() == ["n2"]
+
+    tell(story, tmp_path, num_standby=0)
+
+
+def test_a_host_too_many_is_refused_and_so_is_one_after_the_end(tmp_path):
+    async def story(s):
+        line = await s.join("h1")
+        (refused,) = (await s.join("h2")).told
+        assert isinstance(refused, Refused)
+        assert "no place for h2" in refused.why
+        s.engine.announce(Over(exit_code=0, outcome="succeeded", why=""))
+        assert isinstance(line.told[-1], Over)
+        (late,) = (await s.join("h3")).told
+        assert "run r1 is over (succeeded)" in late.why
+        line.said.put_nowait(Bye())
+        await s.engine.end(1.0)
+
+    tell(story, tmp_path, num_standby=0)
+
+
+def test_drills_reach_the_node_where_it_is(tmp_path):
+    async def story(s):
+        s.engine.acquire("r1")
+        s.engine.acquire("r2")
+        line = await s.join("h1")
+        s.engine.freeze("n1", 3.0)
+        s.engine.freeze("n0", 2.0)
+        assert line.told[-1] == EndNode(node="n1", how="freeze", seconds=3.0)
+        assert s.local.ended == [("n0", "freeze 2.0")]
+        with pytest.raises(NoNodeError):
+            s.engine.cut("n1", 1.0)
+
+    tell(story, tmp_path)
