@@ -3,6 +3,9 @@
 Pure. A number is given only where it is known. How old a copy is, is as old as the last report of its rank.
 """
 
+from collections.abc import Iterable
+from itertools import accumulate
+
 import msgspec
 
 from everstep.analyzer.observations.words import fold
@@ -191,11 +194,43 @@ def _nodes(run: RunView, generation: GenerationView) -> tuple[NodeCopies, ...]:
     return tuple(found)
 
 
+class _Held(msgspec.Struct, frozen=True):
+    """Newest steps that some nodes hold, together. A fleet asks this of every node but one, so it must not cost a walk
+    over all of them."""
+
+    num: int = 0
+    is_known: bool = True  # of each of them
+    least: int | None = None
+    most: int | None = None
+
+    def __add__(self, other: "_Held") -> "_Held":
+        if not self.num or not other.num:
+            return self if self.num else other
+        return _Held(
+            self.num + other.num,
+            self.is_known and other.is_known,
+            min((x for x in (self.least, other.least) if x is not None), default=None),
+            max((x for x in (self.most, other.most) if x is not None), default=None),
+        )
+
+
+def _without_each(groups: list[list[NodeCopies]]) -> list[_Held]:
+    """For each group, what all others hold."""
+    held = [sum((_Held(1, (s := n.snapshot_step) is not None, s, s) for n in nodes), _Held()) for nodes in groups]
+    before = list(accumulate(held, initial=_Held()))
+    after = list(accumulate(reversed(held), initial=_Held()))[::-1]
+    return [before[place] + after[place + 1] for place in range(len(held))]
+
+
 def _worst(run: RunView, nodes: tuple[NodeCopies, ...], last: int | None, checkpoint: Checkpoint | None) -> Loss:
     """Of all nodes, the one whose loss costs most."""
     if last is None or not nodes:
         return Loss(steps=None, why="no step is known of every rank")
-    losses = [_loss(run, node, nodes, last, checkpoint) for node in nodes]
+    others = _without_each([[node] for node in nodes])
+    return _worst_of(_loss(run, node, rest, last, checkpoint) for node, rest in zip(nodes, others, strict=True))
+
+
+def _worst_of(losses: Iterable[Loss]) -> Loss:
     return max(losses, key=lambda loss: loss.steps if loss.steps is not None else -1)
 
 
@@ -214,49 +249,52 @@ def _worst_rack(run: RunView, nodes: tuple[NodeCopies, ...], last: int | None, c
         return Loss(steps=None, why="nothing says which nodes share a rack")
     if last is None or not nodes:
         return Loss(steps=None, why="no step is known of every rank")
-    told = {node for mine in racks.values() for node in mine}
-    untold = tuple(node.node for node in nodes if node.node not in told)
+    rack_of = {node: rack for rack, mine in racks.items() for node in mine}
+    untold = tuple(node.node for node in nodes if node.node not in rack_of)
     if untold:
         return Loss(steps=None, why=f"{fold_names(untold)} did not report the rack")
-    homes = {rack: [n for n in nodes if n.node in mine] for rack, mine in racks.items()}
-    losses = [_rack_loss(run, rack, mine, nodes, last, checkpoint) for rack, mine in homes.items() if mine]
-    return max(losses, key=lambda loss: loss.steps if loss.steps is not None else -1)
+    homes: dict[str, list[NodeCopies]] = {rack: [] for rack in racks}
+    for node in nodes:
+        homes[rack_of[node.node]].append(node)
+    homes = {rack: mine for rack, mine in homes.items() if mine}
+    others = _without_each(list(homes.values()))
+    return _worst_of(
+        _rack_loss(run, rack, mine, set(racks[rack]), rest, last, checkpoint)
+        for (rack, mine), rest in zip(homes.items(), others, strict=True)
+    )
 
 
 def _rack_loss(
     run: RunView,
     rack: str,
     lost: list[NodeCopies],
-    nodes: tuple[NodeCopies, ...],
+    gone: set[str],
+    others: _Held,
     last: int,
     checkpoint: Checkpoint | None,
 ) -> Loss:
-    others = tuple(node for node in nodes if node not in lost)
-    if not others:
+    if not others.num:
         return _from_disk(last, checkpoint, f"the whole job is in rack {rack}")
-    gone = set(_racks(run)[rack])
     together = [r for n in lost for r in n.ranks if run.kept.backups.get(r) in gone]
     if together:
         what = f"rank {together[0]}" if len(together) == 1 else f"ranks {fold(together)}"
         return _from_disk(last, checkpoint, f"both copies of {what} are in rack {rack}")
-    losses = [_loss(run, node, (node, *others), last, checkpoint) for node in lost]
-    return max(losses, key=lambda loss: loss.steps if loss.steps is not None else -1)
+    return _worst_of(_loss(run, node, others, last, checkpoint) for node in lost)
 
 
-def _loss(
-    run: RunView, node: NodeCopies, nodes: tuple[NodeCopies, ...], last: int, checkpoint: Checkpoint | None
-) -> Loss:
-    others = [other.snapshot_step for other in nodes if other is not node]
-    newest = _least([node.backup_step, *others])
+def _loss(run: RunView, node: NodeCopies, others: _Held, last: int, checkpoint: Checkpoint | None) -> Loss:
+    newest = None
+    if others.is_known and node.backup_step is not None:
+        newest = node.backup_step if others.least is None else min(node.backup_step, others.least)
     if newest is not None:
-        behind = max((step for step in others if step is not None), default=newest) - newest
+        behind = (newest if others.most is None else others.most) - newest
         if behind <= max(0, int(run.policy.get("snapshot_buffers", 2)) - _SPARE_BUFFERS):
             if checkpoint is None or newest >= checkpoint.step:
                 return Loss(steps=max(0, last - newest), resume_step=newest, source="memory")
         else:
             why = f"the copy of {node.node} is {plural(behind, 'step')} old, and the others may hold no step so old"
             return _from_disk(last, checkpoint, why)
-    return _from_disk(last, checkpoint, "" if nodes and len(nodes) > 1 else "the job has one node")
+    return _from_disk(last, checkpoint, "" if others.num else "the job has one node")
 
 
 def _from_disk(last: int, checkpoint: Checkpoint | None, why: str) -> Loss:

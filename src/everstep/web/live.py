@@ -1,6 +1,6 @@
 """Tells open pages what changed, by server-sent events. Looks only while somebody listens, once for all of them.
 
-A look may cost at most a hundredth of the time until the next one, so ten pages of a fleet of 12,500 machines cost the
+The longer a look takes the longer the feed rests, so ten pages of a fleet of 12,500 machines cost the
 controller what one page costs. Who does not read is let go; his browser comes back with the version that it has.
 """
 
@@ -18,8 +18,11 @@ from everstep.web.files import HEADERS
 Look = Callable[[], Awaitable[dict[str, Row]]]
 
 EVERY_S = 1.0
-REST = 150.0
-"""How many times as long as a look takes nobody looks again: 0.7 % of a CPU at most."""
+REST = 200.0
+"""How many times as long as a look took the feed rests: half a percent of a CPU."""
+
+MAX_REST_S = 5.0
+"""After a look that took long because it asked a whole fleet, which it does seldom (`Overview`)."""
 
 BEAT_S = 15.0
 MAX_LISTENERS = 64
@@ -58,7 +61,7 @@ class Live:
                 return
             begun = time.thread_time()
             patch = self._feed.update(await self._look())
-            self._rest_s = REST * (time.thread_time() - begun)
+            self._rest_s = min(MAX_REST_S, REST * (time.thread_time() - begun))
             self._looked_at = time.monotonic()
         if patch is not None:
             message = event_of(patch)

@@ -158,6 +158,7 @@ def listen(port: int) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind(("127.0.0.1", port))
+        sock.listen(64)  # from now on a browser waits, and is not refused
     except (OSError, OverflowError) as error:
         sock.close()
         raise ConfigError(f"cannot listen on 127.0.0.1:{port}: {error}. Choose another with --port") from error

@@ -10,7 +10,8 @@ from everstep.report.status import at_risk, doing, memory_text, next_text, notes
 _NEEDS_YOU = (RunStatus.WAITING_FOR_APPROVAL, RunStatus.FAILED, RunStatus.GAVE_UP)
 
 
-def head_of(view: RunView, asked: Asked) -> Head:
+def head_of(view: RunView, asked: Asked, copies: tuple[tuple[str, str], ...] | None = None) -> Head:
+    """`copies`: as of a moment ago, where a fleet is so large that they take long."""
     as_of = asked.as_of(view)
     generation, stepped, incident = view.generation, view.stepped, view.incident
     step_now, step_median = step_s(view, as_of)
@@ -46,7 +47,7 @@ def head_of(view: RunView, asked: Asked) -> Head:
         num_incidents=len(view.incidents),
         snapshot_step=held,
         steps_at_risk=lost,
-        copies=_copies(view, asked),
+        copies=copies_of(view, asked) if copies is None else copies,
         active=sum(node.slot is not None and node.lost is None for node in nodes),
         standby=sum(node.slot is None and node.lost is None for node in nodes),
         lost=sum(node.lost is not None for node in nodes),
@@ -76,7 +77,8 @@ def _next(view: RunView) -> str:
     return next_text(view, view.incident)
 
 
-def _copies(view: RunView, asked: Asked) -> tuple[tuple[str, str], ...]:
+def copies_of(view: RunView, asked: Asked) -> tuple[tuple[str, str], ...]:
+    """Where the state is kept, and what a fault would cost now: (name, sentence)."""
     if view.is_over:
         disk = checkpoints.disk_text(view, checkpoints.view(view), asked.at)
         return (("disk", disk),) if disk else ()

@@ -6,7 +6,8 @@ pace:0, pace:1, ...                 32 intervals of step times each
 fleet:<rack>                        one per rack
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,13 +17,18 @@ from everstep.report.asjson import Json
 from everstep.report.parts.asked import Asked
 from everstep.report.picture.costs import Costs
 from everstep.report.picture.fleet import fleet_rows
-from everstep.report.picture.heads import head_of
+from everstep.report.picture.heads import copies_of, head_of
 from everstep.report.picture.incidents import incident_row
 from everstep.report.picture.lanes import before_first, generation_row, is_settled
 
 Rows = dict[str, Json]
 
 PACE_CHUNK = 32
+
+NODES_PER_S = 200.0
+"""Fewer are asked every second; 12,500 every minute, as their own reports are a minute apart or more."""
+
+Made = TypeVar("Made")
 
 
 class Overview:
@@ -31,6 +37,7 @@ class Overview:
     def __init__(self) -> None:
         self.costs = Costs()
         self._settled: Rows = {}
+        self._made: dict[str, tuple[Any, float, Any]] = {}  # what happened until then, when, what was made
 
     def settle(self, view: RunView) -> Iterator[None]:
         """Make what cannot change any more and was not made yet, a piece at a time."""
@@ -45,16 +52,28 @@ class Overview:
             self.costs.settle(view, index)
 
     def rows(self, view: RunView, asked: Asked) -> Rows:
-        is_live = asked.has_controller and not view.is_over
+        live = asked.at if asked.has_controller and not view.is_over else None
+        copies = self._slowly("copies", view, asked, lambda: copies_of(view, asked))
         return {
-            "head": msgspec.to_builtins(head_of(view, asked)),
-            "goodput": self.costs.row(view, asked.at if is_live else None),
+            "head": msgspec.to_builtins(head_of(view, asked, copies)),
+            "goodput": self._slowly("goodput", view, asked, lambda: self.costs.row(view, live)),
             "checkpoints": checkpoints_row(view),
             **self._incidents(view),
             **self._generations(view),
             **_pace(view),
-            **{f"fleet:{key}": msgspec.to_builtins(row) for key, row in fleet_rows(view).items()},
+            **self._slowly("fleet", view, asked, lambda: _fleet(view)),
         }
+
+    def _slowly(self, name: str, view: RunView, asked: Asked, make: Callable[[], Made]) -> Made:
+        """Of a fleet the answer of a moment ago, unless something happened: it would take long to ask every second."""
+        happened = _happened(view)
+        kept = self._made.get(name)
+        if kept is not None and kept[0] == happened and 0.0 <= asked.at - kept[1] < len(view.nodes) / NODES_PER_S - 1.0:
+            made: Made = kept[2]
+            return made
+        found = make()
+        self._made[name] = happened, asked.at, found
+        return found
 
     def _incidents(self, view: RunView) -> Rows:
         return {f"incident:{incident.id}": self._incident(view, incident) for incident in view.incidents.values()}
@@ -86,6 +105,27 @@ class Overview:
             if is_settled(view, index):
                 self._settled[key] = row
         return row
+
+
+def _happened(view: RunView) -> tuple[object, ...]:
+    incident, checkpoints = view.incident, view.kept.checkpoints
+    verdict = None if incident is None or incident.verdict is None else incident.verdict.node
+    lost = sum(node.lost is not None for node in view.nodes.values())
+    newest = checkpoints[-1].step if checkpoints else None
+    return (
+        len(view.nodes),
+        lost,
+        len(view.generations),
+        len(view.incidents),
+        view.open_incident,
+        verdict,
+        newest,
+        view.finish,
+    )
+
+
+def _fleet(view: RunView) -> Rows:
+    return {f"fleet:{key}": msgspec.to_builtins(row) for key, row in fleet_rows(view).items()}
 
 
 def checkpoints_row(view: RunView) -> Json:

@@ -1,0 +1,71 @@
+"""The page in a real browser: what a rank wrote is text, and a page of another origin gets nothing."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from browser import CHROMIUM, Browser
+
+from everstep.web.server import listen, serve
+
+JOURNAL = Path(__file__).parents[1] / "golden/journal.jsonl"
+EVIL = '<img src=x onerror="window.hurt=1"><script>window.hurt=2</script>\x1b]0;x\x07\u202e\'"`;{{7*7}}'
+TOKEN = "t0ken"
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+
+
+def hurt(value: object, name: str = "") -> object:
+    """Every text that a user or a rank wrote, and no name by which things refer to each other."""
+    if isinstance(value, dict):
+        return {key: hurt(each, key) for key, each in value.items()}
+    if isinstance(value, list):
+        return [hurt(each, name) for each in value]
+    free = ("sentence", "says", "why", "chosen", "message", "traceback", "detail", "program", "args", "host", "what")
+    return f"{value} {EVIL}" if isinstance(value, str) and name in free else value
+
+
+def test_what_a_rank_wrote_is_text_on_every_page_and_others_read_nothing(tmp_path):
+    run = tmp_path / "hurt"
+    run.mkdir()
+    lines = [json.dumps(hurt(json.loads(line)), separators=(",", ":")) for line in JOURNAL.read_text().splitlines()]
+    (run / "journal.jsonl").write_text("\n".join(lines) + "\n")
+
+    async def main():
+        stop, sock = asyncio.Event(), listen(0)
+        base = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        server = asyncio.create_task(serve(tmp_path, sock, TOKEN, stop))
+        try:
+            async with Browser() as browser:
+                await look(browser, base)
+        finally:
+            stop.set()
+            await server
+
+    async def look(browser, base):
+        await browser.open(f"{base}/?token={TOKEN}&run=hurt")
+        await browser.until("location.pathname === '/runs/hurt/' && document.body.innerText.includes('4 incidents')")
+        assert "token" not in await browser.run("location.href")
+        assert EVIL[:20] in await browser.text()
+        await browser.run("document.querySelector('#incidents a').click()")
+        await browser.until("document.body.innerText.includes('What happened')")
+        assert EVIL[:20] in await browser.text()
+        for path in ("/fleet", "/nodes/n0", "/incidents/i1"):
+            await browser.run(f"history.pushState(null, '', '/runs/hurt{path}'); dispatchEvent(new Event('popstate'))")
+            await browser.until("!document.querySelector('#main').innerText.startsWith('Asking')")
+        await browser.open(base + "/")
+        await browser.until("document.body.innerText.includes('1 run')")
+        odd = "document.querySelectorAll('main img, main script, main iframe, [onerror], [onclick], base').length"
+        assert await browser.run(odd) == 0
+        assert await browser.run("window.hurt ?? 0") == 0
+        assert browser.errors == []
+        assert all(url.startswith((base, "about:", "data:")) for url in browser.requested), browser.requested
+        await browser.open("data:text/html,<title>elsewhere</title>")
+        await browser.until("document.title === 'elsewhere'")
+        told = (
+            f"fetch('{base}/api/runs', {{credentials: 'include'}}).then(a => a.text()).then(() => 'read', () => 'no')"
+        )
+        assert await browser.run(told) == "no"
+
+    asyncio.run(main())
