@@ -12,7 +12,7 @@ from everstep.journal.runs import JOURNAL_NAME
 from everstep.web.library import Library
 from everstep.web.server import listen, serve
 
-JOURNAL = Path(__file__).parents[1] / "golden/journal.jsonl"
+JOURNAL = Path(__file__).parents[2] / "golden/journal.jsonl"
 TOKEN = "t0ken"
 
 
