@@ -88,6 +88,15 @@ class Job:
                 raise SystemExit(f"never came: {what}\n{(self.folder / 'h0.err').read_text()[-3000:]}")
             time.sleep(0.02)
 
+    def is_warm(self) -> bool:
+        """The newest node of each host has a process that has imported what ranks import."""
+        for host in self.hosts:
+            logs = sorted(host.folder.glob("home/*/*/nodes/*/agent.log"), key=lambda path: int(path.parent.name[1:]))
+            own = [path for path in logs if host is not self.hosts[0] or (path.parent / "credentials.json").exists()]
+            if not own or "has imported ahead" not in own[-1].read_text(errors="replace"):
+                return False
+        return True
+
     def node_of(self, rank: int) -> str:
         found = ""
         for line in (self.run_dir / "journal.jsonl").read_text().splitlines():
@@ -96,23 +105,32 @@ class Job:
                     found = action["node"]
         return found
 
+    def pid_of(self, rank: int) -> int:
+        found = 0
+        for line in (self.run_dir / "journal.jsonl").read_text().splitlines():
+            for started in json.loads(line).get("event", {}).get("started", ()):
+                found = started["pid"] if started["rank"] == rank else found
+        return int(found)
+
     def host_of(self, rank: int) -> Host:
         node = self.node_of(rank)
         return next(host for host in self.hosts if list(host.folder.glob(f"home/hosts/*/nodes/{node}")))
 
 
-def cause(fault: str, host: Host) -> None:
+def cause(fault: str, host: Host, inner_pid: int) -> None:
+    """`inner_pid`: of the rank, as its own host numbers it."""
     if fault == "power-off":
         host.power_off()
     elif fault == "freeze":
         host.freeze()
     elif fault == "cut":
         host.cut()
+    elif fault == "agent":
+        found = (pid for pid in host.pids() if b"everstep.agent" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        os.kill(next(found), signal.SIGKILL)
     else:
-        wanted = b"everstep.agent" if fault == "agent" else b"train.py"
-        pids = [pid for pid in host.pids() if wanted in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        ranks = [pid for pid in pids if fault == "agent" or b"\0RANK=" in Path(f"/proc/{pid}/environ").read_bytes()]
-        os.kill(ranks[0], signal.SIGKILL)
+        found = (pid for pid in host.pids() if f"\t{inner_pid}\n" in Path(f"/proc/{pid}/status").read_text())
+        os.kill(next(found), signal.SIGKILL)
 
 
 def measure(job: Job, fault: str) -> tuple[float, int]:
@@ -121,7 +139,7 @@ def measure(job: Job, fault: str) -> tuple[float, int]:
     job.until("steps", lambda: job.all_stepped(before, 20))
     host = job.host_of(rank)
     at = time.time()
-    cause(fault, host)
+    cause(fault, host, job.pid_of(rank))
     job.until(f"a generation after {fault}", lambda: job.generation() > before and job.all_stepped(job.generation()))
     after = job.generation()
     first = [job.steps(after, each)[0] for each in range(job.num_hosts)]
@@ -131,7 +149,7 @@ def measure(job: Job, fault: str) -> tuple[float, int]:
     if fault in ("power-off", "freeze", "cut"):
         job.hosts.remove(host)
         job.add_standby()
-    time.sleep(6.0)
+    job.until("warm spares everywhere", job.is_warm)
     return max(when for _, when in first) - at, max(0, last - max(step for step, _ in first))
 
 
@@ -148,7 +166,7 @@ def main() -> None:
     with Bed() as bed, tempfile.TemporaryDirectory() as folder:
         job = Job(bed, Path(folder), given.hosts, given.standby, given.silent)
         job.until("training", lambda: job.generation() >= 0 and job.all_stepped(job.generation(), 20))
-        time.sleep(8.0)
+        job.until("warm spares everywhere", job.is_warm)
         for _ in range(given.rounds):
             for fault in given.faults.split(","):
                 seconds, num_lost = measure(job, fault)

@@ -14,13 +14,14 @@ from everstep.cli.ask import post
 from everstep.errors import ConfigError, UnreachableError
 from everstep.evidence.apart import read_apart
 from everstep.journal.reader import Cursor
-from everstep.journal.runs import find_run
+from everstep.journal.runs import RunDir, find_run
 from everstep.model.actions import CollectEvidence, Refused
 from everstep.model.events import EvidenceCollected, EvidenceRequested
 from everstep.model.record import Record
 from everstep.report.parts.ansi import printable
 from everstep.report.ranks import render_ranks
 
+_ARRIVAL_S = 2.0
 _POLL_S = 0.05
 
 
@@ -38,7 +39,7 @@ def run(given: argparse.Namespace) -> int:
     cursor.read()  # what was before is not ours
     answer = post(run_dir, "/api/doctor", {})
     request, turned_away = str(answer["request"]), dict(answer.get("turned_away", {}))
-    missing = _await(cursor, request, given.timeout)
+    missing = _await(run_dir, cursor, request, given.timeout)
     place = run_dir.path / "evidence" / request
     read = read_apart(place, time.time(), with_case=True)
     folder, diagnosis = read.folder, read.diagnosis
@@ -70,7 +71,7 @@ def _per_rank(case: Case) -> list[dict[str, Any]]:
     return [{name: getattr(each, name) for name in listed} for each in case.ranks]
 
 
-def _await(cursor: Cursor, request: str, limit_s: float) -> list[str]:
+def _await(run_dir: RunDir, cursor: Cursor, request: str, limit_s: float) -> list[str]:
     """Nodes that gave no answer in time."""
     deadline = time.monotonic() + limit_s
     asked: list[str] = []
@@ -86,9 +87,17 @@ def _await(cursor: Cursor, request: str, limit_s: float) -> list[str]:
         if time.monotonic() > deadline:
             break
         time.sleep(_POLL_S)
+    _until_there(run_dir, [each.file for answer in answers for each in answer.gathered if each.has])
     if not any(answer.gathered for answer in answers):
         raise UnreachableError(f"no agent gave evidence of a live rank within {limit_s:g} s")
     return [node for node in asked if node not in {answer.node for answer in answers}]
+
+
+def _until_there(run_dir: RunDir, files: list[str]) -> None:
+    """Those of other hosts come by another way than the report that names them."""
+    ends_at = time.monotonic() + _ARRIVAL_S
+    while time.monotonic() < ends_at and not all((run_dir.path / file).exists() for file in files):
+        time.sleep(_POLL_S)
 
 
 def _asked(record: Record) -> list[str]:

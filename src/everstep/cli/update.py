@@ -53,6 +53,11 @@ def run(given: argparse.Namespace) -> int:
         return _list(opened.view, as_json=given.json)
     if opened.view.is_over or opened.view.spec is None:
         raise ConfigError(f"run {opened.view.run} is over: start another one with `everstep run`")
+    if opened.view.spec.on_hosts:
+        raise ConfigError(
+            f"run {opened.view.run} is on several hosts, and what an update changes does not reach the others yet. "
+            "Nothing was changed. Stop the run and start the new program on all hosts (docs/hosts.md)"
+        )
     follower = _Follower(opened.run_dir)
     try:
         version = _ask(opened.run_dir, opened.view, given)

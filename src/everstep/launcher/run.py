@@ -243,6 +243,7 @@ def _spec(settings: Settings) -> RunSpec:
         checkpoint_keep=settings.checkpoints.keep,
         init_from=settings.checkpoints.init_from,
         rdzv_id=settings.rdzv_id,
+        on_hosts=settings.hosts is not None,
         virtual_local_rank=settings.virtual_local_rank,
     )
 

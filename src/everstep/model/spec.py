@@ -61,6 +61,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     code_why: str = ""  # why there is no copy
     rdzv_id: str = ""  # what ranks are told as TORCHELASTIC_RUN_ID; empty: the run's id
     virtual_local_rank: bool = False  # every rank is LOCAL_RANK 0 and sees one GPU
+    on_hosts: bool = False  # nodes are on several hosts, which share no run directory
     init_from: str = ""  # a checkpoint, of torch.distributed.checkpoint or ours, that the first step starts from
 
     @property

@@ -45,6 +45,7 @@ class Host:
         self.name = name
         self.folder = folder
         self._names = names
+        self._is_closed = False
         self._network = network
         plug = network.plug(name)
         self.address = plug.address
@@ -105,6 +106,9 @@ class Host:
         self._network.cut(self.name, is_cut=False)
 
     def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._signal(signal.SIGKILL)
         for process in self._started:
             with contextlib.suppress(ProcessLookupError):

@@ -244,7 +244,9 @@ def test_a_silent_host_loses_its_node_when_the_lease_is_over_and_is_told_so_when
     tell(story, tmp_path, lease_s=0.05)
 
 
-def test_a_host_that_answers_is_not_given_up_for_its_node(tmp_path):
+def test_a_host_that_answers_is_not_given_up_for_its_node(tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "ASK_S", 0.002)
+
     async def story(s):
         s.engine.acquire("r1")
         s.engine.acquire("r2")
@@ -257,12 +259,16 @@ def test_a_host_that_answers_is_not_given_up_for_its_node(tmp_path):
     tell(story, tmp_path, lease_s=60.0)
 
 
-def test_a_host_that_leaves_is_lost_at_once_and_its_place_is_free(tmp_path):
+def test_a_host_that_leaves_is_lost_when_its_ranks_have_ended_and_its_place_is_free(tmp_path):
     async def story(s):
         s.engine.acquire("r1")
         s.engine.acquire("r2")
         line = await s.join("h1", node_rank=1)
         line.said.put_nowait(Leaving(why="SIGTERM on h1"))
+        await until(line.said.empty)
+        await asyncio.sleep(0.01)
+        assert s.losses == [], "its ranks may still run"
+        line.said.put_nowait(Bye())
         await until(lambda: s.losses)
         assert "SIGTERM on h1" in s.losses[0].reason
         await until(lambda: s.tasks[0].done())

@@ -68,7 +68,7 @@ class _Host:
         self.nodes: set[str] = set()  # all that ever did
         self.started_at = 0.0
         self.not_before = 0.0  # no other node is started there until then
-        self.is_done = False
+        self.is_done, self.leaves = False, ""
         self.heard_at = time.monotonic()
 
     @property
@@ -274,11 +274,11 @@ class HostsEngine:
                     host.line.send(Got(path=message.path, upto=upto))
             case Leaving(why=why):
                 self._say(f"host {host.number}: {host.name} leaves: {why}")
+                host.leaves = f"its host leaves: {why}"
+            case Bye():  # by now nothing of its node runs
+                host.is_done = True
                 if host.node:
-                    self._forget_node(host, host.node, f"its host leaves: {why}")
-                host.is_done = True
-            case Bye():
-                host.is_done = True
+                    self._forget_node(host, host.node, host.leaves or "its host has ended")
             case Ping():
                 pass
             case _:
@@ -387,7 +387,8 @@ class HostsEngine:
         self._serve()
 
     def _is_idle(self, host: _Host) -> bool:
-        return host.line is not None and not host.node and not host.is_done and time.monotonic() >= host.not_before
+        is_here = host.line is not None and not host.is_done and not host.leaves
+        return is_here and not host.node and time.monotonic() >= host.not_before
 
     def _start_on(self, host: _Host) -> None:
         node = self._local.new_name()

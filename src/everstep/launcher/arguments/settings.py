@@ -98,7 +98,7 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
         role=given.role,
         run_id=_run_id(given),
         rdzv_id=_rdzv_id(given),
-        may_share_id=most == 1 and hosts is None,
+        may_share_id=most == 1 or hosts is not None,
         run_dir=str(chosen["run_dir"] or ""),
         ui_port=_port("ui-port", chosen["ui_port"]),
         network=_network(chosen["network"]),

@@ -83,4 +83,6 @@ class _Shown:
 
 
 def _said(end: End) -> str:
+    if end.is_own:
+        return f"this host has left the run: {end.why}"
     return f"the run is over: {end.outcome}" + (f" ({end.why})" if end.why and end.exit_code else "")

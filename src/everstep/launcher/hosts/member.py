@@ -78,6 +78,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int
     outcome: str
     why: str
+    is_own: bool = False  # this host's end, and not the run's
 
 
 class Member:
@@ -168,7 +169,7 @@ class Member:
             except UnreachableError as error:
                 # A machine that is up and has no run any more says so at once; one that is cut off may come back.
                 if isinstance(error, NotListeningError) or time.monotonic() - began > hosts.join_limit_s:
-                    why = f"the first host's everstep is gone ({error})"
+                    why = f"nothing of the run is at {hosts.endpoint} any more; what ran on this host was ended"
                     self._finish(End(exit_code=UnreachableError.exit_code, outcome="failed", why=why))
                     raise
 
@@ -299,7 +300,7 @@ class Member:
         self._children.wake_all()
         if self._connection is not None:
             self._connection.send(Leaving(why=f"{name} on {socket.gethostname()}"))
-        self._finish(End(exit_code=128 + number, outcome="stopped", why=f"stopped by {name}"))
+        self._finish(End(exit_code=128 + number, outcome="stopped", why=f"stopped by {name}", is_own=True))
 
     def _finish(self, end: End) -> None:
         """The first reason counts."""
