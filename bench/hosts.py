@@ -129,7 +129,8 @@ def cause(fault: str, host: Host, inner_pid: int) -> None:
         found = (pid for pid in host.pids() if b"everstep.agent" in Path(f"/proc/{pid}/cmdline").read_bytes())
         os.kill(next(found), signal.SIGKILL)
     else:
-        found = (pid for pid in host.pids() if f"\t{inner_pid}\n" in Path(f"/proc/{pid}/status").read_text())
+        inner = re.compile(rf"^NSpid:.*\t{inner_pid}$", re.MULTILINE)
+        found = (pid for pid in host.pids() if inner.search(Path(f"/proc/{pid}/status").read_text()))
         os.kill(next(found), signal.SIGKILL)
 
 
