@@ -32,8 +32,8 @@ from same_generator import Program, program
 from side_by_side import side_by_side
 
 LIMIT_S = 150.0
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-EVERSTEP = (sys.executable, "-m", "everstep", "run")
+TORCHRUN = (sys.executable, "-P", "-m", "torch.distributed.run")
+EVERSTEP = (sys.executable, "-P", "-m", "everstep", "run")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,14 @@ from everstep.version import __version__
 
 TYPE_CHECKING = False  # `typing` would be imported into every rank before its program
 if TYPE_CHECKING:
-    from everstep.worker.api import paused, phase, step
+    from everstep.worker.api import busy, paused, phase, step
     from everstep.worker.snapshots.state import State
 
-__all__ = ["State", "__version__", "paused", "phase", "step"]
+__all__ = ["State", "__version__", "busy", "paused", "phase", "step"]
 
 _HOMES = {
     "State": "everstep.worker.snapshots.state",
+    "busy": "everstep.worker.api",
     "paused": "everstep.worker.api",
     "phase": "everstep.worker.api",
     "step": "everstep.worker.api",

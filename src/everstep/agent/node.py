@@ -187,6 +187,11 @@ class Node:
         """What the probes see of the live ranks. Seconds until the next look."""
         if self._group is not None and self._group.is_alive and not self._group.is_stopping:
             self._report(self._monitor.look(self._group, time.time()))
+            if news := self._monitor.take_news(time.time()):
+                accounts, generation = tuple(map(self.account, news)), self._group.generation
+                self._report(
+                    events.MarksReported(at=time.time(), node=self.node, generation=generation, accounts=accounts)
+                )
         return self._monitor.look_again_s
 
     def rank_of(self, pid: int) -> int | None:
@@ -415,7 +420,8 @@ class Node:
 
     def account(self, worker: Worker) -> RankAccount:
         account = workers.final_account(self._board.account(worker.local_rank), worker)
-        return msgspec.structs.replace(account, backed_up_step=self._copies.backed_up_step(worker.rank))
+        note = self._monitor.note_of(worker, time.time()) if worker.is_alive else None
+        return msgspec.structs.replace(account, backed_up_step=self._copies.backed_up_step(worker.rank), note=note)
 
     def _drop(self, generation: int, what: str) -> None:
         self._num_stale += 1

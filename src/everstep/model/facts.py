@@ -56,6 +56,14 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
         return self.code == 0
 
 
+class RankNote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Why a rank that makes no progress is left alone: it says so, or its program is over."""
+
+    kind: str  # "busy": it says so. "ending": its program is over, and its process has not ended
+    says: str = ""  # busy: why. ending: where it is, as "train.py:88 upload". Empty: not known
+    since: float
+
+
 class RankAccount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One rank's life in one generation, cumulative. Marks that were not reached are None.
 
@@ -78,6 +86,8 @@ class RankAccount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended_at: float | None = None
     backed_up_step: int | None = None  # newest step of which another node holds a complete copy
     counts_own_steps: bool = False  # steps come from everstep.State / everstep.step, so indices are the job's own
+    communicated_at: float | None = None  # a collective moved last
+    note: RankNote | None = None
 
     @property
     def num_steps(self) -> int:
@@ -109,6 +119,8 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     evaluation_s: float | None = None  # how long its last complete evaluation took
     checkpoint_s: float | None = None  # ... and its last save
     paused: bool = False  # a debugger holds it
+    busy: str = ""  # "says that it is busy: uploading"; empty: it does not, or for longer than it meant to be
+    is_over: bool = False  # its program is over, and its process has not ended
     looking: bool = False  # a stack was asked for and has not come: judging now would be judging without it
     has_snapshot: bool = False  # a restart would lose nothing
     last_step: int | None = None

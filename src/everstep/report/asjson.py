@@ -14,6 +14,7 @@ from everstep.report import checkpoints
 from everstep.report.parts.asked import Asked
 from everstep.report.parts.codes import CODES
 from everstep.report.parts.evidence import evidence_seq
+from everstep.report.parts.noted import last_progress
 from everstep.report.parts.phases import times_of
 from everstep.report.picture.heads import now_sentence
 from everstep.report.status import at_risk, notes, step_s
@@ -181,6 +182,9 @@ def _ranks(view: RunView) -> list[Json]:
                 "why": None if started is None else started.why,
                 "last_step": None if account is None else account.last_step,
                 "last_step_at": None if account is None else account.last_step_at,
+                "progress": None if account is None else last_progress(account)[0] or None,
+                "progress_at": None if account is None else last_progress(account)[1],
+                "note": None if account is None or account.note is None else msgspec.to_builtins(account.note),
                 "snapshot_step": None if account is None else account.published_step,
                 "ended": rank in generation.exits,
             }

@@ -10,6 +10,7 @@ from everstep.model import actions, events
 from everstep.model.record import Header, Record
 from everstep.report import checkpoints
 from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
+from everstep.report.parts.noted import ending_text
 from everstep.report.parts.phases import times_of
 from everstep.report.parts.sentences import event_sentence
 from everstep.report.parts.units import clock, count, duration, plural, stamp
@@ -42,6 +43,7 @@ class Narrator:
         self._refused_ranks: set[int] = set()
         self._last_steps: set[int] = set()  # written before the end
         self._told_steps: set[int] = set()  # committed
+        self._told_ending: set[tuple[int, int]] = set()
         self._exams: set[str] = set()
         self._told: dict[str, tuple[str, ...]] = {}  # incident -> what was said of it last
 
@@ -75,11 +77,23 @@ class Narrator:
             return [f"{event_sentence(event)}; training continued"] if event.took_over else []
         if isinstance(event, events.TemplateReported):
             return [] if event.usable else [f"{printable(event_sentence(event))}; ranks start as fresh interpreters"]
+        if isinstance(event, events.MarksReported):
+            return self._ending(event)
         if isinstance(event, events.WorkersStopped):
             return _left_behind(event)
         if isinstance(event, events.NodeExamined):
             return [] if event.passed else [printable(event_sentence(event))]
         return [printable(event_sentence(event))] if isinstance(event, _TOLD_AS_IT_IS) else []
+
+    def _ending(self, event: events.MarksReported) -> list[str]:
+        """Ranks whose process does not end: each once in a generation."""
+        told = []
+        for account in event.accounts:
+            key, note = (event.generation, account.rank), account.note
+            if note is not None and note.kind == "ending" and key not in self._told_ending:
+                self._told_ending.add(key)
+                told.append(printable(ending_text([account.rank], note.says, event.at - note.since)))
+        return told
 
     def _committed(self, event: events.CheckpointCommitted) -> list[str]:
         written = self.view.kept.written

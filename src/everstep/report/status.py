@@ -5,13 +5,14 @@ Order: is it moving; if not, what is wrong, who handles it, what comes next; the
 
 from statistics import median
 
-from everstep.analyzer.observations.words import fold
+from everstep.analyzer.observations.words import fold, ranks_text
 from everstep.goodput.figures import Goodput
 from everstep.journal.view import GenerationView, IncidentView, RunStatus, RunView
 from everstep.report import checkpoints
+from everstep.report.parts import noted
 from everstep.report.parts.ansi import PLAIN, Paint, Style
 from everstep.report.parts.asked import Asked
-from everstep.report.parts.layout import field, text_of
+from everstep.report.parts.layout import field, fields, text_of
 from everstep.report.parts.phases import times_of
 from everstep.report.parts.units import NOT_MEASURED, ago, clock, count, duration, percent, plural, stamp
 from everstep.report.updates import running_text
@@ -39,6 +40,10 @@ def render_status(view: RunView, goodput: Goodput, asked: Asked, style: Style = 
             lines += field(name, text)
     elif disk := checkpoints.disk_text(view, checkpoints.view(view), asked.at):
         lines += field("disk", disk)
+    if not view.is_over:
+        lines += fields("ranks", noted.note_lines(view, asked.as_of(view)))
+        if progress := noted.progress_text(view, asked.as_of(view)):
+            lines += field("progress", progress)
     if not view.is_over and view.incident is None:
         lines += field("now", "controller not running" if asked.is_gone(view) else now_text(view, asked))
     for note in notes(view):
@@ -173,7 +178,8 @@ def _trouble(view: RunView, asked: Asked) -> list[str]:
 def now_text(view: RunView, asked: Asked) -> str:
     """Of a run without an incident: nothing wrong, or what it waits for."""
     if view.status is not RunStatus.STARTING:
-        return "nothing wrong"
+        ending = noted.ending_ranks(view)
+        return f"waiting for {ranks_text(ending)} to end; nothing is done" if ending else "nothing wrong"
     generation = view.generation
     if generation is None:
         return f"waiting for nodes and a store for {duration(asked.as_of(view) - (view.started_at or asked.at))}"

@@ -2,6 +2,7 @@
 
     everstep.step(loss=loss, grad_norm=norm)
     with everstep.phase("evaluation"): ...
+    with everstep.busy("uploading the model"): ...
     with everstep.paused("waits for the lock"): ...
 
 Outside `everstep run` nothing happens. Nothing here raises into the program, waits for anybody, or synchronises with a
@@ -9,12 +10,14 @@ device; a failure of ours is reported and forgotten.
 """
 
 import contextlib
+import math
 from types import TracebackType
 from typing import Literal
 
 from everstep.worker.digests.numbers import Numbers
 from everstep.worker.link.runtime import Runtime, current
-from everstep.worker.process.board import Activity
+from everstep.worker.process.board import WHY, Activity
+from everstep.worker.process.phases import Reason
 from everstep.worker.process.signals import came_from_signal
 
 _PHASES = {"evaluation": int(Activity.EVALUATION), "checkpoint": int(Activity.CHECKPOINT)}
@@ -61,6 +64,13 @@ def paused(why: str = "") -> "Context":
     return Context(int(Activity.PAUSED))
 
 
+def busy(why: str = "", limit_s: float | None = None) -> "Context":
+    """What is inside may take long, and is no hang: an upload, a download, a conversion. `everstep status` shows `why`
+    and for how long. A rank that dies or is stopped meanwhile is seen as ever. After `limit_s`, if given, it is judged
+    like any other."""
+    return Busy(why, limit_s)
+
+
 class Context(contextlib.ContextDecorator):
     """May be entered any number of times, also within itself."""
 
@@ -72,8 +82,16 @@ class Context(contextlib.ContextDecorator):
         runtime = current() if self._activity is not None else None
         if runtime is not None and not runtime.phases.is_own_thread:
             return  # shared by threads: only the one that trains is seen
-        is_entered = runtime is not None and self._activity is not None and runtime.phases.enter(self._activity)
+        is_entered = (
+            runtime is not None
+            and self._activity is not None
+            and runtime.phases.enter(self._activity, self._reason(runtime))
+        )
         self._entered.append(runtime if is_entered else None)
+
+    def _reason(self, runtime: Runtime) -> Reason | None:
+        """What is shown of it besides its kind."""
+        return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         inside = current() if self._activity is not None else None
@@ -82,6 +100,29 @@ class Context(contextlib.ContextDecorator):
         runtime = self._entered.pop()
         if runtime is not None and runtime is current():  # not in a child that was forked inside
             runtime.phases.leave()
+
+
+class Busy(Context):
+    """A context that says why, and for how long at most."""
+
+    def __init__(self, why: object, limit_s: float | None) -> None:
+        super().__init__(int(Activity.BUSY))
+        self._why, self._limit_s = why, limit_s
+
+    def _reason(self, runtime: Runtime) -> Reason | None:
+        try:
+            limit_s = math.nan if self._limit_s is None else float(self._limit_s)
+            return Reason(_bytes_of(self._why), limit_s)
+        except Exception as error:
+            if came_from_signal(error):
+                raise
+            runtime.report_fault("everstep.busy", f"{type(error).__name__}: {error}")
+            return Reason(b"", math.nan)
+
+
+def _bytes_of(why: object) -> bytes:
+    """As much of it as there is room for, and no half characters."""
+    return str(why).encode("utf-8", "replace")[: WHY.stop - WHY.start].decode("utf-8", "ignore").encode()
 
 
 def _numbers_of(runtime: Runtime) -> Numbers:

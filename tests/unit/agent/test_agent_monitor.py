@@ -13,7 +13,7 @@ import pytest
 
 from everstep.agent.memory.board import Board
 from everstep.agent.ranks.workers import Paths, Worker
-from everstep.agent.watching.monitor import LOOK_QUIET_S, LOOK_S, Monitor
+from everstep.agent.watching.monitor import ENDING_S, LOOK_QUIET_S, LOOK_S, Monitor
 from everstep.agent.watching.stacks import Look
 from everstep.model.facts import Signals
 from everstep.probes.oom import KernelLog
@@ -96,6 +96,13 @@ def until_state(pid: int, letter: str) -> None:
         time.sleep(0.005)
 
 
+def until_it_is_in(pid: int, function: str) -> None:
+    deadline = time.monotonic() + 60
+    look = command(find_py_spy(), pid)
+    while function not in subprocess.run(look, capture_output=True, timeout=60, check=False, text=True).stdout:
+        assert time.monotonic() < deadline
+
+
 def test_a_rank_that_steps_is_neither_quiet_nor_looked_at(rank):
     one = rank("import time; time.sleep(60)")
     signals = one.look(one.now)
@@ -144,3 +151,29 @@ def test_what_the_program_says_of_itself(rank):
     assert one.quiet_for(1.0).phase == "evaluation"
     one.line.set_activity(Activity.PAUSED, one.now)
     assert one.look(one.now + 1.5).paused
+
+
+ENDINGS = {
+    "exit handler": "import atexit, time\ndef upload():\n    time.sleep(600)\natexit.register(upload)\n",
+    "thread": "import threading, time\ndef upload():\n    time.sleep(600)\nthreading.Thread(target=upload).start()\n",
+}
+
+
+@pytest.mark.parametrize("text", ENDINGS.values(), ids=ENDINGS)
+def test_a_process_that_does_not_end_after_its_program_is_told_with_its_place(rank, tmp_path, text):
+    (tmp_path / "train.py").write_text(text)
+    one = rank(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import train")
+    worker = one.group.workers[0]
+    one.line.set_over(time.time())
+    assert one.look(one.now + ENDING_S / 2).is_over
+    assert one.monitor.note_of(worker, one.now + ENDING_S / 2) is None, "most end within a moment"
+    assert one.monitor.take_news(one.now + ENDING_S / 2) == []
+    until_it_is_in(one.process.pid, "upload")
+    at = one.now + ENDING_S + 1
+    one.look(at)
+    note = one.monitor.note_of(worker, at)
+    assert note is not None
+    assert (note.kind, note.says) == ("ending", "train.py:3 upload")
+    assert one.monitor.take_news(at) == [worker]
+    one.look(at + 30)
+    assert one.monitor.take_news(at + 30) == [], "it is told once"

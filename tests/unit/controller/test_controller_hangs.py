@@ -160,6 +160,7 @@ def test_it_has_moved_on_when_every_rank_has_stepped():
     [
         {"looking": True},  # a stack is on its way
         {"paused": True},
+        {"busy": "says that it is busy: uploading"},
         {"phase": "startup"},
         {"phase": "a phase of the future"},
     ],
@@ -451,3 +452,29 @@ def test_when_one_rank_has_come_back_the_others_are_about_to(seen):
     assert job.until(13.6) == [], "the other one was silent for three seconds"
     job.changes[0] = {"device_s": 0.0, "stack_s": 0.0, "communication_s": 0.3}
     assert job.until(17), "it goes on by itself: it is no reason any more"
+
+
+def test_a_rank_that_is_stopped_is_found_whatever_it_says():
+    job = Job(busy="says that it is busy: uploading")
+    job.until(10)
+    job.stands_at = 10.0
+    job.changes[0]["state"] = "T"
+    assert job.until(20)
+
+
+@pytest.mark.parametrize("letter", ["S", "R", "T"])
+def test_programs_that_are_over_are_left_to_end(letter):
+    """An upload at the end may take an hour, and a restart would do everything again."""
+    job = Job(is_over=True, phase="startup")
+    job.changes[0]["state"] = letter
+    job.changes[1] = {"is_over": True, "phase": "startup"}
+    job.until(10)
+    job.stands_at = 10.0
+    assert job.until(4000) == []
+
+
+def test_a_program_that_is_over_excuses_no_other_rank():
+    job = Job(is_over=True, phase="startup")
+    job.until(10)
+    job.stands_at = 10.0
+    assert job.until(900)

@@ -13,8 +13,8 @@ import mmap
 import os
 import time
 
-from everstep.model.facts import RankAccount
-from everstep.worker.process.board import LINE_BYTES, NAN, UNKNOWN, FloatCell, IntCell, Phase
+from everstep.model.facts import RankAccount, RankNote
+from everstep.worker.process.board import LINE_BYTES, NAN, UNKNOWN, WHY, Activity, FloatCell, IntCell, Phase
 
 _CLOCK_S = 5.0
 """A clock that is set back by more makes the times that were written before unknown."""
@@ -76,7 +76,25 @@ class Board:
             published_step=self._int(line, IntCell.PUBLISHED_STEP),
             ended_at=ended_at,
             counts_own_steps=self._int(line, IntCell.COUNTS_OWN_STEPS) == 1,
+            communicated_at=self._time(line, FloatCell.COMM_MOVED_AT),
         )
+
+    def note(self, line: int) -> RankNote | None:
+        """What the rank says of why it makes no progress."""
+        busy_at = self._time(line, FloatCell.BUSY_AT)
+        if self.activity(line) == Activity.BUSY and busy_at is not None:
+            return RankNote(kind="busy", says=self._why(line), since=busy_at)
+        over_at = self.over_at(line)
+        return None if over_at is None else RankNote(kind="ending", since=over_at)
+
+    def over_at(self, line: int) -> float | None:
+        """When the program's last line was over."""
+        return self._time(line, FloatCell.OVER_AT)
+
+    def is_busy(self, line: int, now: float) -> bool:
+        """It says so, and for no longer than it meant to be."""
+        until = self._floats[line * LINE_BYTES // 8 + FloatCell.BUSY_UNTIL]
+        return self.activity(line) == Activity.BUSY and not now > until
 
     def phase(self, line: int) -> int:
         return self._ints[line * LINE_BYTES // 8 + IntCell.PHASE]
@@ -113,6 +131,13 @@ class Board:
         self._floats.release()
         self._map.close()
         os.close(self.fd)
+
+    def _why(self, line: int) -> str:
+        """Whatever a rank wrote there, as text that can be shown."""
+        length = min(max(0, self._ints[line * LINE_BYTES // 8 + IntCell.WHY_BYTES]), WHY.stop - WHY.start)
+        begin = line * LINE_BYTES + WHY.start
+        text = self._map[begin : begin + length].decode("utf-8", "replace")
+        return "".join(each if each.isprintable() else " " for each in text).strip()
 
     def _int(self, line: int, cell: IntCell) -> int | None:
         value = self._ints[line * LINE_BYTES // 8 + cell]

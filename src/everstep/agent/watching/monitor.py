@@ -8,14 +8,17 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
+
 from everstep.agent.memory.board import Board
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.sockets import FRESH_S, Sockets
 from everstep.agent.watching.stacks import Stacks
 from everstep.analyzer.hangs.signals import Phase, phase_seen
 from everstep.analyzer.observations.clusters import Activity
+from everstep.analyzer.observations.words import busy_text
 from everstep.model.events import SignalsReported
-from everstep.model.facts import RankAccount, Signals
+from everstep.model.facts import RankAccount, RankNote, Signals
 from everstep.probes.probe import Probe
 from everstep.probes.process import DeviceProbe, is_traced
 from everstep.probes.rank.communication import CommunicationProbe
@@ -50,6 +53,13 @@ MIN_MOVES = 10
 """Looks at which communication had moved: five seconds of a program that communicates all the time."""
 
 STACK_LIMIT_S = 2.0
+ENDING_S = 10.0
+"""After a program's last line its process ends within a moment, where nothing is left to do."""
+
+UNSEEN_S = 15.0
+"""So long after that it is told without where it is."""
+
+BUSY, ENDING = "busy", "ending"
 _OVER = (BoardPhase.FINISHING, BoardPhase.ENDING)
 _TOLD = {int(Told.EVALUATION): Phase.EVALUATION, int(Told.CHECKPOINT): Phase.CHECKPOINT}
 """Waiting for data is a part of training: a loader that is blocked must be found as soon as any other hang."""
@@ -73,6 +83,7 @@ class _RankMonitor:
         self._communicated_s: float | None = None  # before
         self._looked_at: float | None = None
         self._num_moves = 0  # looks at which communication had moved
+        self._told_ending: str | None = None
 
     def look(self, now: float) -> Signals:
         account = self._board.account(self.worker.local_rank)
@@ -81,7 +92,7 @@ class _RankMonitor:
         communication_s = self._communication.look(now)
         self._note_communication(communication_s)
         quiet_s = self._quiet_s(account.last_step_at, communication_s, now)
-        if quiet_s < self.quiet_limit_s:
+        if quiet_s < self.quiet_limit_s and self._board.over_at(self.worker.local_rank) is None:
             self.stack.forget()
             self.traffic.forget()
         told = self._board.activity(self.worker.local_rank)
@@ -104,6 +115,8 @@ class _RankMonitor:
             evaluation_s=evaluation_s,
             checkpoint_s=checkpoint_s,
             paused=told == Told.PAUSED or self.stack.in_debugger or (self.is_quiet and is_traced(self.worker.pid)),
+            busy=self._busy(now),
+            is_over=self._board.over_at(self.worker.local_rank) is not None,
             looking=quiet_s >= QUIET_S
             and phase is not Phase.STARTUP
             and not self.stack.num_taken
@@ -134,8 +147,34 @@ class _RankMonitor:
             store_port=self._store_port,
         )
 
+    def note(self, now: float) -> RankNote | None:
+        """Why it makes no progress: as it says, or because its program is over. With where it is then."""
+        note = self._board.note(self.worker.local_rank)
+        if note is None or note.kind == BUSY:
+            return note
+        return msgspec.structs.replace(note, says=self.stack.where_any) if now - note.since >= ENDING_S else None
+
+    def news(self, now: float) -> bool:
+        """Its process has not ended for a while after its program, and that is new, or where it is."""
+        note = self.note(now)
+        is_known = note is not None and (bool(note.says) or now - note.since >= ENDING_S + UNSEEN_S)
+        told = note.says if note is not None and note.kind == ENDING and is_known else None
+        before, self._told_ending = self._told_ending, self._told_ending if told is None else told
+        return told is not None and before is None
+
+    def _busy(self, now: float) -> str:
+        if not self._board.is_busy(self.worker.local_rank, now):
+            return ""
+        note = self._board.note(self.worker.local_rank)
+        return busy_text(note.says if note is not None else "")
+
     def wants_stack(self, signals: Signals, now: float) -> bool:
-        if self.is_asking or signals.phase == Phase.STARTUP:
+        if self.is_asking:
+            return False
+        over_at = self._board.over_at(self.worker.local_rank)
+        if over_at is not None and now - over_at >= ENDING_S:
+            return now - self.stack_asked_at >= IDLE_STACK_EVERY_S
+        if signals.phase == Phase.STARTUP:
             return False
         quiet_s = self._quiet_s(signals.last_step_at, signals.communication_s, now)
         is_idle = signals.device_s is not None and signals.device_s >= QUIET_S and self.stack.num_taken
@@ -219,6 +258,15 @@ class Monitor:
         if quiet and self._sockets.is_due(now):
             self._spawn(self._sockets.count(quiet, now))
         return SignalsReported(at=now, node=self._node, generation=group.generation, signals=tuple(seen))
+
+    def note_of(self, worker: Worker, now: float) -> RankNote | None:
+        """Why it makes no progress; None: it does, or nothing is known."""
+        rank = self._ranks.get(worker.pid)
+        return rank.note(now) if rank is not None and rank.worker is worker else None
+
+    def take_news(self, now: float) -> list[Worker]:
+        """Ranks of which there is something to be told at once."""
+        return [rank.worker for rank in self._ranks.values() if rank.news(now)]
 
     async def _take(self, rank: _RankMonitor, at: float) -> None:
         look = None

@@ -116,7 +116,7 @@ def judge_rank(sample: RankSample, rhythm: Rhythm, policy: HangPolicy = DEFAULT)
     excuse = "" if _takes_part(sample, look) else _excuse(sample, silent)
     return RankVerdict(
         rank=sample.rank,
-        hung=len(silent) >= policy.min_silent and not sample.paused and not excuse,
+        hung=len(silent) >= policy.min_silent and not sample.paused and not sample.busy and not excuse,
         computing=excuse == _COMPUTES,
         waiting=excuse == _WAITS,
         silent=silent,
@@ -159,6 +159,8 @@ def _why_rank(
     listed = ", ".join(f"{signal} {seconds(ages[signal])}" for signal in silent)
     if sample.paused:
         return f"not hung: paused by a debugger{noted}"
+    if sample.busy:
+        return f"not hung: {sample.busy}{noted}"
     if excuse and silent:
         return f"{_does(sample, excuse)}, {listed} silent{noted}"
     if len(silent) < policy.min_silent:
@@ -220,6 +222,9 @@ def _why_not(samples: Sequence[RankSample], verdicts: Sequence[RankVerdict]) -> 
     paused = [sample.rank for sample in samples if sample.paused]
     if paused:
         return f"{ranks_text(paused)} {verb(paused, 'is', 'are')} paused by a debugger"
+    busy = next((sample for sample in samples if sample.busy), None)
+    if busy is not None:
+        return f"rank {busy.rank} {busy.busy}"
     for sample, verdict in zip(samples, verdicts, strict=True):
         is_within = not any((age := sample.silent_s(s)) is not None and age >= verdict.window_s for s in Signal)
         if sample.phase is not Phase.TRAIN and not verdict.hung and is_within:

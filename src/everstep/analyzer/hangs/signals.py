@@ -54,6 +54,7 @@ class RankSample(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase = Phase.TRAIN
     log_gap_s: float | None = None  # longest silence of its log so far; a job that logs every minute is quiet for one
     paused: bool = False  # a debugger holds it and said so (everstep.pause, or a tracer at the documented marker)
+    busy: str = ""  # "says that it is busy: uploading"
 
     waits_on: WaitsOn = WaitsOn.NOTHING
     waits_for: str = ""  # "waits for a socket", when it is outside

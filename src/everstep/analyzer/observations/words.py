@@ -5,6 +5,11 @@ from collections.abc import Iterable
 from everstep.analyzer.observations.records import Collective, ParallelGroup
 
 
+def busy_text(why: str) -> str:
+    """What a rank says of itself by `everstep.busy`."""
+    return f"says that it is busy: {why}" if why else "says that it is busy"
+
+
 def fold(ranks: Iterable[int]) -> str:
     """`0-2,7`."""
     parts: list[str] = []

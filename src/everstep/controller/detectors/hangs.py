@@ -116,8 +116,10 @@ class HangDetector:
             return None
         if all(each.last_step is None and each.communication_s is None for each in signals):
             return None  # neither steps nor process groups: nobody knows what this program is doing
-        is_over = 0 <= event.at - self._excused_at < self._policy.hang_window_s
-        if is_over and not any(map(is_excused, signals)):  # while it lasts, the rule knows for how long it may
+        if all(each.is_over for each in signals):
+            return None  # there is nothing to restart: what is left of it is told, however long it takes
+        is_excuse_new = 0 <= event.at - self._excused_at < self._policy.hang_window_s
+        if is_excuse_new and not any(map(is_excused, signals)):  # while it lasts, the rule knows for how long it may
             return None  # after an evaluation of a minute everything has been silent for a minute
         may_suspect = self._may_suspect(event.at)
         if may_suspect and (
@@ -285,6 +287,7 @@ def _sample(signals: Signals, at: float) -> RankSample:
         phase=_phase(signals.phase),
         log_gap_s=signals.log_gap_s,
         paused=signals.paused,
+        busy=signals.busy,
         waits_on=waits_on(signals.waits_on),
         waits_for=signals.waits_for,
         wait_left_s=signals.wait_left_s,

@@ -137,7 +137,7 @@ class Learned:
 def is_excused(signals: Signals) -> bool:
     """It says why it takes long."""
     is_waiting = waits_on(signals.waits_on) is not WaitsOn.NOTHING
-    return is_waiting or signals.paused or signals.phase != JobPhase.TRAIN
+    return is_waiting or signals.paused or bool(signals.busy) or signals.phase != JobPhase.TRAIN
 
 
 def moved_at(signals: Signals, at: float) -> float | None:

@@ -116,6 +116,7 @@ class StackProbe:
         self._num_in_row = 0
         self.activity: Activity | None = None
         self.where = ""
+        self.where_any = ""
         self.threads: dict[int, Thread] = {}
         self.in_debugger = False
         self.num_taken = 0
@@ -134,6 +135,8 @@ class StackProbe:
             return
         self.num_taken += 1
         self.activity, self.where = activity_of(thread), place_of(thread.frames)
+        others = (place_of(each.frames) for process in processes for each in process.threads)
+        self.where_any = self.where or next((place for place in others if place), "")
         self.threads = {each.tid: each for process in processes for each in process.threads if each.tid is not None}
         self.in_debugger = any(_is_debugger(frame) for frame in thread.frames)
         place = signature(thread.frames)

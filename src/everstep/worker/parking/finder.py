@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     Loaded = Callable[[ModuleType], None]
 
 
+_IMPORTER = "<frozen importlib._bootstrap_external>"
+
+
 class OnImport:
     """In front of `sys.meta_path` for as long as somebody waits for a module."""
 
@@ -52,6 +55,8 @@ class OnImport:
             load(module)
             self._loaded(name, module)
 
+        # The interpreter cuts its own frames out of the traceback of an import that fails, and so this one.
+        exec_module.__code__ = exec_module.__code__.replace(co_filename=_IMPORTER)
         try:
             loader.exec_module = exec_module
         except AttributeError:  # a loader that is a class or has slots: this module goes unobserved

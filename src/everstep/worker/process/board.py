@@ -16,6 +16,9 @@ import mmap
 import os
 
 LINE_BYTES = 512
+WHY = slice(320, 512)
+"""Bytes of a line with the text of `BoardLine.set_busy`."""
+
 NAN = float("nan")
 UNKNOWN = -1
 
@@ -42,6 +45,7 @@ class Activity(enum.IntEnum):
     EVALUATION = 3
     CHECKPOINT = 4
     PAUSED = 5  # the program said that it waits on purpose: a debugger, a person, a lock
+    BUSY = 6  # the program said that what it does may take long, and what that is
 
 
 class IntCell(enum.IntEnum):
@@ -59,6 +63,7 @@ class IntCell(enum.IntEnum):
     COMM_SEQ = 9  # sum of the sequence numbers of all process groups
     ACTIVITY = 10  # what it does within a step, or instead of one
     COLLECTING = 11  # 1 while Python's garbage collector goes through everything
+    WHY_BYTES = 12  # length of the text why it is busy
 
 
 class FloatCell(enum.IntEnum):
@@ -81,6 +86,9 @@ class FloatCell(enum.IntEnum):
     WORK = 30  # elements of the batches that loaders gave, or what the program said; cumulative
     EVALUATION_S = 31  # how long the last complete evaluation took; NaN: there was none
     CHECKPOINT_S = 32  # the same for a save
+    OVER_AT = 33  # the program's last line is over: exit handlers, threads and the interpreter's end follow
+    BUSY_AT = 34  # since when it is busy
+    BUSY_UNTIL = 35  # after that it is judged as if it were not; NaN: however long
 
 
 # Plain ints: an enum member's attribute look-up would cost more than the store itself.
@@ -117,6 +125,7 @@ class BoardLine:
         view = memoryview(self._map)[line * LINE_BYTES : (line + 1) * LINE_BYTES]
         self._ints = view.cast("q")
         self._floats = view.cast("d")
+        self._why = view[WHY]
 
     def move(self, fd: int, line: int) -> None:
         """Be another line from now on: whoever holds this object writes there."""
@@ -147,6 +156,19 @@ class BoardLine:
 
     def set_phase(self, phase: int) -> None:
         self._ints[_PHASE] = phase
+
+    def set_over(self, at: float) -> None:
+        """The program's last line is over."""
+        self._floats[FloatCell.OVER_AT] = at
+        self._ints[_PHASE] = Phase.ENDING
+
+    def set_busy(self, why: bytes, at: float, until: float) -> None:
+        """Before the activity that it explains. No longer than the room for it."""
+        self._ints[IntCell.WHY_BYTES] = 0
+        self._why[: len(why)] = why
+        self._ints[IntCell.WHY_BYTES] = len(why)
+        self._floats[FloatCell.BUSY_UNTIL] = until
+        self._floats[FloatCell.BUSY_AT] = at
 
     def set_mark(self, name: str, at: float) -> bool:
         """Set a milestone's time, once; False if it was set already."""

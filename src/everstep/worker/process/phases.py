@@ -8,7 +8,7 @@ few stores; whoever forks gets a copy that says nothing.
 import os
 import threading
 import time
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from everstep.worker.process.board import Activity
 
@@ -25,8 +25,16 @@ class Line(Protocol):
     """What of `worker.process.board.BoardLine` is used here."""
 
     def set_activity(self, activity: int, at: float) -> None: ...
+    def set_busy(self, why: bytes, at: float, until: float) -> None: ...
     def set_evaluation_s(self, seconds: float) -> None: ...
     def set_checkpoint_s(self, seconds: float) -> None: ...
+
+
+class Reason(NamedTuple):
+    """Why a rank is busy, and for how long at most; NaN: it does not say."""
+
+    why: bytes
+    limit_s: float
 
 
 class Phases:
@@ -35,7 +43,7 @@ class Phases:
     def __init__(self, board: Line) -> None:
         self._board = board
         self._thread = threading.get_ident()
-        self._contexts: list[tuple[int, float]] = []  # activity, since when
+        self._contexts: list[tuple[int, float, Reason | None]] = []  # activity, since when, why
         self._now = _TRAIN
         self.evaluating_since: float | None = None  # a module was put into eval()
         self._has_evaluated = False  # in the step that is being done
@@ -58,22 +66,24 @@ class Phases:
         """False in a child that the rank forked."""
         return self._thread != 0
 
-    def enter(self, activity: int) -> bool:
-        """An evaluation, a save or a pause begins. False where it does not count: then there is nothing to leave."""
+    def enter(self, activity: int, reason: Reason | None = None) -> bool:
+        """An evaluation, a save, a pause or something else that takes long begins.
+
+        False where it does not count: then there is nothing to leave."""
         if threading.get_ident() != self._thread:
             return False
         now = time.time()
-        self._contexts.append((activity, now))
-        self._show(activity, now)
+        self._contexts.append((activity, now, reason))
+        self._settle(now)
         return True
 
     def leave(self) -> None:
         """The innermost context is over."""
         if not self._contexts:
             return
-        activity, since = self._contexts.pop()
+        activity, since, _ = self._contexts.pop()
         now = time.time()
-        if all(other != activity for other, _ in self._contexts):
+        if all(other != activity for other, *_ in self._contexts):
             self._note_s(activity, now - since)
         self._settle(now)
 
@@ -110,7 +120,10 @@ class Phases:
 
     def _settle(self, now: float) -> None:
         if self._contexts:
-            self._show(self._contexts[-1][0], now)
+            activity, since, reason = self._contexts[-1]
+            if reason is not None:
+                self._board.set_busy(reason.why, since, since + reason.limit_s)
+            self._show(activity, now)
         else:
             self._show(_TRAIN if self.evaluating_since is None else _EVALUATION, now)
 

@@ -6,9 +6,9 @@ for its own users first of all; that list is private, so without it the end is o
 
 import os
 import threading
+import time
 
 from everstep.worker.link.runtime import current
-from everstep.worker.process.board import Phase
 
 
 def install() -> None:
@@ -21,4 +21,4 @@ def install() -> None:
 def _end() -> None:
     runtime = current()
     if runtime is not None and runtime.process is not None and runtime.process.pid == os.getpid():
-        runtime.board.set_phase(Phase.ENDING)
+        runtime.board.set_over(time.time())

@@ -9,6 +9,7 @@ import faulthandler
 import os
 import socket
 import sys
+import time
 
 from everstep.linux import parent
 from everstep.wire import local
@@ -18,7 +19,6 @@ from everstep.worker.link import assignment as assignments
 from everstep.worker.link.assignment import Assignment
 from everstep.worker.link.runtime import Runtime, install
 from everstep.worker.process import errors, life, relocation
-from everstep.worker.process.board import Phase
 from everstep.worker.start import installing, program
 
 EXIT_BAD_ASSIGNMENT = 70
@@ -98,7 +98,7 @@ def _run_program(job: Assignment, runtime: Runtime) -> None:
         sys.excepthook = lambda *_: None
         raise
     finally:
-        runtime.board.set_phase(Phase.ENDING)
+        runtime.board.set_over(time.time())
 
 
 def _report(job: Assignment, runtime: Runtime, error: BaseException) -> None:
