@@ -58,12 +58,12 @@ class Run:
         for number in range(num_nodes + 60):
             name = f"gpu-{number:05}"
             self.add(events.NodeJoined(at=self.at, node=name, host=name, pid=7, rack=f"C{number // 32:03}"))
+        apart_s = (days * DAY_S - 60.0) / (num_incidents + 1) - 67.0
+        self.form(FEW)
         for number in range(num_incidents):
-            self.form(FEW, ())
-            self.train(days * DAY_S / (num_incidents + 1))
-            self.fail(number)
-        self.form(num_nodes, ())
-        self.train(days * DAY_S / (num_incidents + 1))
+            self.train(apart_s)
+            self.fail(number, num_nodes if number == num_incidents - 1 else FEW)
+        self.train(apart_s)
 
     def add(self, event: events.Event, decided: tuple[actions.Action, ...] = (), source: str = "") -> None:
         self.seq += 1
@@ -71,7 +71,7 @@ class Run:
             Record(seq=self.seq, at=self.at, gen=self.generation, event=event, actions=decided, source=source)
         )
 
-    def form(self, num: int, more: tuple[actions.Action, ...]) -> None:
+    def form(self, num: int) -> None:
         self.generation += 1
         resume = self.step - 1 if self.step else None
         started = tuple(
@@ -80,7 +80,7 @@ class Run:
                                  resume_step=resume)
             for n in range(num)
         )  # fmt: skip
-        self.add(events.StoreOpened(at=self.at, generation=self.generation, host="h", port=1), (*started, *more))
+        self.add(events.StoreOpened(at=self.at, generation=self.generation, host="h", port=1), started)
         for n in range(num):
             who = (Started(rank=n, pid=9, how="twin", at=self.at),)
             self.add(events.WorkersStarted(at=self.at, node=f"gpu-{n:05}", generation=self.generation, started=who))
@@ -117,7 +117,7 @@ class Run:
             )
             self.add(event)
 
-    def fail(self, number: int) -> None:
+    def fail(self, number: int, num_next: int) -> None:
         name, code, begun = f"i{number + 1}", CODES[number % len(CODES)], self.at
         node = f"gpu-{(number * 37) % self.num_nodes:05}"
         says = f"rank {number % FEW} on {node} was killed by SIGKILL; no sign of lack of memory"
@@ -131,13 +131,13 @@ class Run:
         self.at += 15.0
         self.add(events.WorkersStopped(at=self.at, node=node, generation=self.generation))
         self.step -= 3
-        self.form(FEW, ())
+        self.form(num_next)
         self.at += 12.0
         self.step += 1
         closed = actions.IncidentClosed(
             why="recovered", incident=name, outcome="recovered", recovered_at=self.at, lost_steps=3
         )
-        for n in range(FEW):
+        for n in range(num_next):
             self.report(n)
         self.add(events.TimerFired(at=self.at, key="x"), (closed,))
 

@@ -51,7 +51,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MAX_COMMITS = 1024
-"""Of which the time is kept. In a longer run every second one of the older half is forgotten."""
+"""Of which the time is kept. In a longer run they are thinned evenly over its time."""
 
 
 class Kept(msgspec.Struct, kw_only=True):
@@ -130,9 +130,19 @@ def _committed(kept: Kept, record: Record, event: events.CheckpointCommitted) ->
     kept.last_failure = ""
     kept.commits.append(Commit(at=event.at, step=event.step, is_trusted=event.checkpoint.is_trusted))
     if len(kept.commits) > MAX_COMMITS:
-        kept.commits[: MAX_COMMITS // 2] = kept.commits[: MAX_COMMITS // 2 : 2]
+        kept.commits = _thinner(kept.commits)
     if written is not None:
         written.committed_at, written.failed = event.at, ""
+
+
+def _thinner(commits: list[Commit]) -> list[Commit]:
+    """At most half of them, as far apart as that makes them; the first and the last stay."""
+    apart_s = (commits[-1].at - commits[0].at) / (MAX_COMMITS // 2 - 2)
+    found = commits[:1]
+    for commit in commits[1:-1]:
+        if commit.at - found[-1].at >= apart_s:
+            found.append(commit)
+    return [*found[: MAX_COMMITS // 2], commits[-1]]
 
 
 def _struck(kept: Kept, record: Record, action: actions.StrikeCheckpoint) -> None:

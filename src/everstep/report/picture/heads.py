@@ -82,4 +82,5 @@ def copies_of(view: RunView, asked: Asked) -> tuple[tuple[str, str], ...]:
     if view.is_over:
         disk = checkpoints.disk_text(view, checkpoints.view(view), asked.at)
         return (("disk", disk),) if disk else ()
-    return (("memory", memory_text(view)), *checkpoints.lines(view, asked.as_of(view)))
+    told = checkpoints.lines(view, asked.as_of(view))
+    return (("memory", memory_text(view)), *(line for line in told if line[0] != "racks"))  # the map has them

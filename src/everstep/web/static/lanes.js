@@ -133,11 +133,12 @@ function listenTo(svg, { cursor, picked, from, scale, inner, move }) {
 
 const PAINT = {
   phase({ x, top, tall, from, to, now: last }) {
-    const paths = Object.fromEntries(KINDS.map((kind) => [kind, ""]));
-    for (const { begin, end, lane } of segments()) {
+    const paths = Object.fromEntries(KINDS.map((kind) => [kind, ""])), all = segments();
+    const few = all.filter((each) => (each.end ?? last) >= from && each.begin <= to).length < 300;
+    for (const { begin, end, lane } of all) {
       const until = end ?? last;
       if (until < from || begin > to || !(lane in paths)) continue;
-      const least = lane === "recovering" || lane === "lost" ? 1.5 : 0.3;
+      const least = few && (lane === "recovering" || lane === "lost") ? 1.5 : 0.25; // a short one is seen; 500 would hide the rest
       const a = x(begin), b = Math.max(x(until), a + least), size = tall * PART[lane], y = top + tall - size;
       paths[lane] += `M${a.toFixed(1)} ${y.toFixed(1)}H${b.toFixed(1)}V${top + tall}H${a.toFixed(1)}Z`;
     }
@@ -156,7 +157,7 @@ const PAINT = {
       texts.push(s("text", { x: at + 3, y: top + 12 }, text, s("title", null, g.why)));
       free = at + 8 + 6.4 * text.length;
     }
-    return s("g", null, s("path", { d: path, class: "gen", fill: "none" }), texts);
+    return s("g", null, s("path", { d: path, class: "gen", fill: "none", opacity: all.length > 120 ? 0.35 : null }), texts);
   },
   checkpoint({ x, top, tall, from, to }) {
     const paths = { true: "", false: "" }, seen = { true: new Set(), false: new Set() };
