@@ -244,6 +244,22 @@ def test_a_silent_host_loses_its_node_when_the_lease_is_over_and_is_told_so_when
     tell(story, tmp_path, lease_s=0.05)
 
 
+def test_a_host_that_fell_silent_leaves_its_place_before_its_connection_breaks(tmp_path):
+    async def story(s):
+        s.engine.acquire("r1")
+        s.engine.acquire("r2")
+        await s.join("h1")
+        assert isinstance((await s.join("h2")).told[0], Refused)
+        s.engine._hosts["h1"].heard_at -= 60.0  # switched off: no connection ends
+        assert isinstance((await s.join("h2")).told[0], Refused), "its node may run"
+        s.engine.evict("n1")
+        assert [each.node for each in s.losses] == ["n1"]
+        s.engine.acquire("r3")
+        assert (await s.join("h2")).started() == ["n2"]
+
+    tell(story, tmp_path, num_standby=0, lease_s=1.0)
+
+
 def test_a_host_that_answers_is_not_given_up_for_its_node(tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "ASK_S", 0.002)
 

@@ -18,6 +18,7 @@ import msgspec
 from everstep.engines.hosts.admission import Known, Shape, objection
 from everstep.engines.hosts.door import Line
 from everstep.engines.hosts.files import Received
+from everstep.engines.hosts.host import Host
 from everstep.engines.local import LocalEngine
 from everstep.engines.protocol import Loss, NoNodeError, OnLoss
 from everstep.errors import WireError
@@ -48,37 +49,10 @@ ASK_S, MAX_ASKED = 0.1, 8
 """Between two looks whether a host that is to end its node answers, and how many: then others decide."""
 
 MAX_AHEAD_BYTES = 1 << 20
-GONE_S = 2.0
-"""Without a sign of life, of a host that is to say goodbye."""
-
 HEAD = "head"
 _END_GRACE_S = 10.0
 
 log = logging.getLogger("everstep.launcher")
-
-
-class _Host:
-    """Another host, connected or away."""
-
-    def __init__(self, join: Join, number: int) -> None:
-        self.join = join
-        self.number = number
-        self.line: Line | None = None
-        self.node = ""  # that runs there, as far as is known
-        self.nodes: set[str] = set()  # all that ever did
-        self.started_at = 0.0
-        self.not_before = 0.0  # no other node is started there until then
-        self.is_done, self.leaves = False, ""
-        self.heard_at = time.monotonic()
-
-    @property
-    def is_ending(self) -> bool:
-        """It has not said goodbye, and may: nothing is awaited of one that is silent."""
-        return self.line is not None and not self.is_done and time.monotonic() - self.heard_at < GONE_S
-
-    @property
-    def name(self) -> str:
-        return f"{self.join.host} ({self.join.address})"
 
 
 class HostsEngine:
@@ -113,7 +87,7 @@ class HostsEngine:
         self._ahead = ahead
         self._lease_s = lease_s
         self._say = say
-        self._hosts: dict[str, _Host] = {}  # by session, in order of arrival
+        self._hosts: dict[str, Host] = {}  # by session, in order of arrival
         self._num_hosts = 1
         self._known: set[str] = set()
         self._wanted: deque[str] = deque()
@@ -207,20 +181,24 @@ class HostsEngine:
         known = [
             Known(session=session, host=host.join.host, node_rank=host.join.node_rank)
             for session, host in self._hosts.items()
-            if host.line is not None or (host.join.host, host.join.address) != (join.host, join.address)
+            if host.is_heard or (self._holds(host) and not host.is_same_machine(join))
         ]
         return objection(self._shape, [self._head, *known], join)
 
     def _forget_gone(self) -> None:
         """A host that is away, and whose node has ended or was given up, leaves its place to others."""
         for session, host in list(self._hosts.items()):
-            if host.line is None and (not host.node or host.node in self._fenced):
+            if host.line is None and not self._holds(host):
                 del self._hosts[session]
 
-    def _take_in(self, join: Join, line: Line) -> _Host:
+    def _holds(self, host: Host) -> bool:
+        """A node that counts runs there, as far as is known."""
+        return bool(host.node) and host.node not in self._fenced
+
+    def _take_in(self, join: Join, line: Line) -> Host:
         host = self._hosts.get(join.session)
         if host is None:
-            host = self._hosts[join.session] = _Host(join, self._num_hosts)
+            host = self._hosts[join.session] = Host(join, self._num_hosts)
             self._num_hosts += 1
             self._say(f"host {host.number}: {host.name} joined")
         elif host.line is not None:
@@ -256,11 +234,11 @@ class HostsEngine:
                     told = (found.st_mtime_ns, found.st_size)
                     line.send(Ahead(data=self._ahead.read_bytes()))
 
-    def _note_away(self, host: _Host) -> None:
+    def _note_away(self, host: Host) -> None:
         if self._over is None and not host.is_done:
             self._say(f"host {host.number}: {host.name} is not connected")
 
-    def _hear(self, host: _Host, message: FromHost) -> None:
+    def _hear(self, host: Host, message: FromHost) -> None:
         match message:
             case NodeEnded(node=node) if node in host.nodes:
                 self._on_ended(host, message)
@@ -284,7 +262,7 @@ class HostsEngine:
             case _:
                 log.warning("%s said %s, which is not expected of a host", host.name, type(message).__name__)
 
-    def _on_ended(self, host: _Host, ended: NodeEnded) -> None:
+    def _on_ended(self, host: Host, ended: NodeEnded) -> None:
         if time.monotonic() - host.started_at < EARLY_END_S:
             host.not_before = time.monotonic() + AGAIN_S
         reason = f"{ended.reason} (on {host.join.host})"
@@ -292,7 +270,7 @@ class HostsEngine:
 
     def _forget_node(
         self,
-        host: _Host,
+        host: Host,
         node: str,
         reason: str,
         *,
@@ -316,7 +294,7 @@ class HostsEngine:
         self._has_local = False
         self._lose(msgspec.structs.replace(loss, kept=()))
 
-    def _host_of(self, node: str) -> _Host | None:
+    def _host_of(self, node: str) -> Host | None:
         return next((host for host in self._hosts.values() if node in host.nodes), None)
 
     def _end_node(self, node: str, how: str) -> None:
@@ -329,7 +307,7 @@ class HostsEngine:
             self._end_elsewhere(host, node, how)
         self._serve()
 
-    def _end_elsewhere(self, host: _Host, node: str, how: str) -> None:
+    def _end_elsewhere(self, host: Host, node: str, how: str) -> None:
         """Who was silent for as long as its node cannot be asked: the node's lease was over before anybody asked for
         its end, so it counts as lost, and is ended by its host when that comes back."""
         if host.line is not None and host.node == node:
@@ -341,7 +319,7 @@ class HostsEngine:
             if host.line is None and host.node == node:
                 host.node = ""
 
-    def _lose_if_silent(self, host: _Host, node: str, left: int) -> None:
+    def _lose_if_silent(self, host: Host, node: str, left: int) -> None:
         if host.node != node or node in self._fenced or self._over is not None:
             return
         if host.line is None or time.monotonic() - host.heard_at > self._lease_s:
@@ -386,11 +364,11 @@ class HostsEngine:
         self._retry = None
         self._serve()
 
-    def _is_idle(self, host: _Host) -> bool:
+    def _is_idle(self, host: Host) -> bool:
         is_here = host.line is not None and not host.is_done and not host.leaves
         return is_here and not host.node and time.monotonic() >= host.not_before
 
-    def _start_on(self, host: _Host) -> None:
+    def _start_on(self, host: Host) -> None:
         node = self._local.new_name()
         host.node, host.started_at = node, time.monotonic()
         host.nodes.add(node)
