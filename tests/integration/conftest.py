@@ -1,7 +1,10 @@
 """What the tests of real runs share."""
 
+import fcntl
+import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +17,14 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
     """Starts runs; nothing of them is left when the test ends, or it fails."""
     with launching(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def only_namespaces() -> Iterator[None]:
+    """Nobody else's test makes network namespaces meanwhile: some look at all of the machine's."""
+    with (Path(tempfile.gettempdir()) / f"everstep-tests-{os.getuid()}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")

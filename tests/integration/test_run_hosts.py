@@ -62,7 +62,7 @@ def test_two_hosts_become_one_run_and_a_stranger_none(launcher: Launcher):
     assert b"of slot 0" in said.stdout
 
 
-def test_a_host_that_is_switched_off_is_replaced_by_a_standby(tmp_path: Path):
+def test_a_host_that_is_switched_off_is_replaced_by_a_standby(tmp_path: Path, only_namespaces: None):
     try:
         bed = Bed()
     except NetworkError as error:

@@ -23,7 +23,7 @@ QUICK = "[policy]\nnode_silent_s = 2.0\nexamine = false\n"
 
 
 @pytest.fixture
-def privileged() -> None:
+def privileged(only_namespaces: None) -> None:
     try:
         Namespaces().close()
     except NetworkError as error:
