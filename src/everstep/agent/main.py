@@ -270,7 +270,7 @@ async def _keep_lease(lease: Lease, gate: LeaseGate, link: Link) -> None:
 async def _warm_up(over: asyncio.Event) -> None:
     """What the first fault needs and takes long to load, after the ranks' own start has had the processors."""
     await asyncio.sleep(_WARM_UP_S)
-    await asyncio.to_thread(warm_up)
+    await aside(warm_up, "everstep-import")
     await over.wait()
 
 

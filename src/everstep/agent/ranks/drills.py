@@ -15,6 +15,7 @@ from pathlib import Path
 from everstep.agent.processes.ailments import Ailments
 from everstep.agent.ranks.workers import Answers, Group, Worker
 from everstep.core.faults.drills import ANOMALY_KINDS, HANG_KINDS, MACHINE_KINDS
+from everstep.linux import proc
 from everstep.model.actions import Inject
 from everstep.model.events import DrillFailed
 from everstep.probes.oom import memory_cgroup
@@ -108,7 +109,9 @@ async def _ask(action: Inject, worker: Worker, options: Mapping[str, object] | N
     answers: Answers = asyncio.Queue()
     worker.drills[action.drill] = answers
     try:
-        if worker.channel is None or not worker.channel.send(frame):
+        # A program that became another by exec has no handler, and the signal would end it. The link's end may not have
+        # been heard of yet.
+        if not proc.catches(worker.pid, DRILL_SIGNAL) or worker.channel is None or not worker.channel.send(frame):
             raise DrillRefused("the rank's link is closed: there is no runtime of ours in this program")
         worker.send_signal(DRILL_SIGNAL)
         if action.kind in (*HANG_KINDS, *ANOMALY_KINDS, *MACHINE_KINDS):

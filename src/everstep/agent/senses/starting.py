@@ -10,8 +10,10 @@ import importlib
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from everstep.agent.senses.aside import aside
 from everstep.model import events
 from everstep.probes.node.kernel.kernel_lines import KernelLines, path_for
 from everstep.probes.sense import UnsupportedError
@@ -39,7 +41,8 @@ async def sense(
         path = path_for(node, os.environ)
         opened = _open(path)
         await asyncio.sleep(START_AFTER_S)
-        module = await asyncio.to_thread(importlib.import_module, "everstep.agent.senses.sensing")
+        # Not one of the loop's own threads: the end of the agent would wait for it, for seconds on a busy machine.
+        module = await aside(partial(importlib.import_module, "everstep.agent.senses.sensing"), "everstep-import")
         sensing = module.standard_sensing(
             node, report, run_dir=run_dir, home=home, rank_of=rank_of, kernel_log=path, opened=opened
         )
