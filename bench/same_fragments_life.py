@@ -337,9 +337,10 @@ def ending(dice: Dice) -> Fragment:
     code = dice.choice([1, 2, 3, 77, 255])
     how = ENDINGS[name].format(code=code, signal=dice.choice([6, 9, 11, 15]))
     waits = (
-        "sys.stdout.flush()\nopen(f\"said-{os.environ['RANK']}\", 'w').close()\n"
+        "sys.stdout.flush()\nattempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "open(f\"said-{attempt}-{os.environ['RANK']}\", 'w').close()\n"
         'last = int(os.environ["WORLD_SIZE"]) - 1\nif int(os.environ["RANK"]) != last:\n    time.sleep(120)\n'
-        "while not all(os.path.exists(f'said-{rank}') for rank in range(last)):\n    time.sleep(0.02)\n"
+        "while not all(os.path.exists(f'said-{attempt}-{rank}') for rank in range(last)):\n    time.sleep(0.02)\n"
     )
     return Fragment(
         name=f"ends-{name}", imports="import os\nimport sys\nimport time\n", body=waits + how + "\n", ends=True
