@@ -32,7 +32,7 @@ def over(monkeypatch: pytest.MonkeyPatch) -> object:
 
     def lay(line: BadLine | None) -> None:
         endpoint = None if line is None else f"127.0.0.1:{line.port}"
-        monkeypatch.setattr(client, "_connect", lambda to, patience_s: straight(endpoint or to, patience_s))
+        monkeypatch.setattr(client, "_connect", lambda to, *rest: straight(endpoint or to, *rest))
 
     return lay
 
