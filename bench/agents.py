@@ -4,8 +4,8 @@
 
 Starts a controller as the launcher does, and plays launcher and agents: they connect and prove who they are, join,
 start their eight ranks, and report the progress of all of them every second, at moments spread over the second. The
-agents live in one process (`bench/fleet.py`); their frames are those of the WebSocket protocol, and every answer is
-decoded. The controller gets one core, and everything else the others.
+agents live in one process (`bench/fleets/fleet.py`); their frames are those of the WebSocket protocol, and every
+answer is decoded. The controller gets one core, and everything else the others.
 
 Handling is measured by the controller (`/api/health`): from the moment when its loop begins to read what has arrived
 until the report is settled, that is recorded or kept aside. What the loop is late itself is `lag`. `record` is how long
@@ -36,7 +36,7 @@ from everstep.controller.record.spec_file import SECRET_NAME, SpecFile, save_jso
 from everstep.core.state.policy import Policy
 from everstep.model.spec import RunSpec
 from everstep.wire.credentials import RunSecret
-from fleet import RANKS, Launcher, play
+from fleets.fleet import RANKS, Launcher, play
 
 LOOK_S = 5.0
 MARK_S = 0.5

@@ -21,9 +21,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from census_compare import Difference, Facts, Listed, Place, compare, explain, read_listed
-from census_programs import PROGRAMS, Program
-from launched import adopt_orphans, end_on_sigterm, launched
+from measuring.launched import adopt_orphans, end_on_sigterm, launched
+from sameness.census_compare import Difference, Facts, Listed, Place, compare, explain, read_listed
+from sameness.census_programs import PROGRAMS, Program
 
 PAGE = Path(__file__).parent.parent / "docs/same-program.md"
 NUM_RANKS = 2
@@ -84,7 +84,7 @@ def _run(program: Program, launcher: str, run: int, folder: Path) -> dict[Place,
     for each in (work, out, home):
         each.mkdir(parents=True, exist_ok=True)
     (work / "census_train.py").write_text(program.text())
-    shutil.copy(Path(__file__).with_name("census_probe.py"), work)
+    shutil.copy(Path(__file__).parent / "sameness/census_probe.py", work)
     env = {**os.environ, "CENSUS_OUT": str(out), "EVERSTEP_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else a second generation of torchrun 2.13 hangs (pytorch#167288)
     env.pop("OMP_NUM_THREADS", None)

@@ -24,13 +24,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from certain_names import CERTAIN, COMPUTES, DOUBTFUL
-from certain_run import GROUP_LIMIT_S, Found, Hang, run_hang
-from figures import NEVER, quantile, seconds, table
 from healthy import burners
-from late_server import late_server
-from launched import end_on_sigterm
-from side_by_side import side_by_side
+from jobs.certain_names import CERTAIN, COMPUTES, DOUBTFUL
+from jobs.certain_run import GROUP_LIMIT_S, Found, Hang, run_hang
+from measuring.figures import NEVER, quantile, seconds, table
+from measuring.late_server import late_server
+from measuring.launched import end_on_sigterm
+from measuring.side_by_side import side_by_side
 
 MODES = ("plain", "state")
 MEDIAN_S, P95_S = 3.0, 5.0

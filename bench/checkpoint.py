@@ -22,14 +22,14 @@ from typing import Any
 
 from rich.console import Console
 
-from checkpoint_figures import Sample
-from checkpoint_peers import TITLES, Way, ways
-from checkpoint_report import report
-from display import progress
-from launched import Launched, adopt_orphans, end_on_sigterm, launched
-from slices import turns
+from measuring.display import progress
+from measuring.launched import Launched, adopt_orphans, end_on_sigterm, launched
+from measuring.slices import turns
+from saving.checkpoint_figures import Sample
+from saving.checkpoint_peers import TITLES, Way, ways
+from saving.checkpoint_report import report
 
-SCRIPT = Path(__file__).with_name("checkpoint_script.py")
+SCRIPT = Path(__file__).parent / "saving/checkpoint_script.py"
 KINDS = ("device", "host")
 SIZES = "2x500,2x2000,4x500,4x1000"
 _LAUNCH_TIMEOUT_S = 420.0

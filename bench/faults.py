@@ -12,10 +12,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from display import progress
-from faults_matrix import KINDS, LAYOUTS, LOUD, SEEDS_OF_SLOW, Fault, plan, run_matrix
-from faults_report import fault_row, matrix_document, matrix_report, write
-from launched import adopt_orphans, end_on_sigterm
+from matrix.faults_matrix import KINDS, LAYOUTS, LOUD, SEEDS_OF_SLOW, Fault, plan, run_matrix
+from matrix.faults_report import fault_row, matrix_document, matrix_report, write
+from measuring.display import progress
+from measuring.launched import adopt_orphans, end_on_sigterm
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -26,12 +26,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from figures import seconds, table
-from healthy_kinds import ONCE, STATE_ONLY, kinds_listed
-from healthy_run import Case, Told, as_json, run_case
-from late_server import late_server
-from launched import end_on_sigterm
-from side_by_side import side_by_side
+from jobs.healthy_kinds import ONCE, STATE_ONLY, kinds_listed
+from jobs.healthy_run import Case, Told, as_json, run_case
+from measuring.figures import seconds, table
+from measuring.late_server import late_server
+from measuring.launched import end_on_sigterm
+from measuring.side_by_side import side_by_side
 
 WHO = ("one", "some", "all")
 MODES = ("plain", "state")

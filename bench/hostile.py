@@ -32,8 +32,8 @@ from everstep.wire.codec import MAX_FROM_PEER_BYTES, encode
 from everstep.wire.credentials import RunSecret
 from everstep.wire.greeting import RejectedError, Socket, connect, introduce, receive
 from everstep.wire.messages import Ack, Report
-from figures import quantile, table
-from hostile_messages import hostile_messages
+from fleets.hostile_messages import hostile_messages
+from measuring.figures import quantile, table
 
 NUM_FUZZERS = 20
 PROBE_EVERY_S = 0.05

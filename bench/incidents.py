@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from figures import table
-from incidents_rows import ROWS, Row
-from incidents_run import NotSeenError, Seen, running
-from launched import adopt_orphans, end_on_sigterm
+from matrix.incidents_rows import ROWS, Row
+from matrix.incidents_run import NotSeenError, Seen, running
+from measuring.figures import table
+from measuring.launched import adopt_orphans, end_on_sigterm
 
 SOLVED_BY = {
     "restart-in-place": "reattempt",

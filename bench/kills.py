@@ -14,14 +14,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from display import progress
-from figures import NEVER
-from hurt_run import answer
-from killplan import POLICY, TARGETS, Kill, plan, steps_needed
-from killreport import Verdict, document, report
-from launched import launched, left_behind
-from losslog import LossLog, compare
-from strikes import Outcome, StalledError, Watch, strike
+from killing.hurt_run import answer
+from killing.killplan import POLICY, TARGETS, Kill, plan, steps_needed
+from killing.killreport import Verdict, document, report
+from killing.strikes import Outcome, StalledError, Watch, strike
+from measuring.display import progress
+from measuring.figures import NEVER
+from measuring.launched import launched, left_behind
+from measuring.losslog import LossLog, compare
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "train_gpt.py"
 _FIRST_STEP = 10  # the first kill waits for a training that runs

@@ -21,10 +21,10 @@ from pathlib import Path
 from everstep.journal.reader import Cursor
 from everstep.model.events import WorkersStarted
 from everstep.model.record import Record
-from launched import Launched, adopt_orphans, end_on_sigterm, launched, left_behind
-from losslog import LossLog, compare
+from measuring.launched import Launched, adopt_orphans, end_on_sigterm, launched, left_behind
+from measuring.losslog import LossLog, compare
 
-SCRIPT = Path(__file__).with_name("many_kills_script.py")
+SCRIPT = Path(__file__).parent / "programs/many_kills_script.py"
 GAP_S = (0.05, 1.2)
 FIRST_S = 180.0  # until the first steps, on a machine that does much else
 END_S = 300.0

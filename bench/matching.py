@@ -80,7 +80,7 @@ def warned(size: int) -> bytes:
 
 def listed(size: int) -> bytes:
     """A program that prints its own text first, as record runs do, and then its steps."""
-    source = b"".join(path.read_bytes() for path in sorted((Path(__file__).parent).glob("*.py")))
+    source = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py")))
     return (source + ordinary(16 * len(source)))[:size]
 
 

@@ -23,15 +23,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from display import progress
-from figures import table
-from launched import Launched, adopt_orphans, cpu_s, end_on_sigterm, launched
-from peers import Contender, everstep, torchrun
-from slices import Cost, Slice, cost, durations, turns, typical
-from steplog import StepDone, StepLogs
+from contests.peers import Contender, everstep, torchrun
+from measuring.display import progress
+from measuring.figures import table
+from measuring.launched import Launched, adopt_orphans, cpu_s, end_on_sigterm, launched
+from measuring.slices import Cost, Slice, cost, durations, turns, typical
+from measuring.steplog import StepDone, StepLogs
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "train_gpt.py"
-TIMED = Path(__file__).with_name("timed.py")
+TIMED = Path(__file__).parent / "measuring/timed.py"
 BASELINE, WITHOUT, WITH = "torchrun", "everstep, no snapshots", "everstep, snapshot each step"
 UNWATCHED, WATCHED = "everstep, probes off", "everstep, probes on"
 UNWATCHED_POLICY = """[policy]

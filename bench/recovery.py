@@ -26,10 +26,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from contest import NeverTrainedError, Plan, Recovery, as_json, measure
-from figures import Spread, better, ratio, seconds, spread, table
-from launched import adopt_orphans, end_on_sigterm
-from peers import NAMES, Contender, contenders
+from contests.contest import NeverTrainedError, Plan, Recovery, as_json, measure
+from contests.peers import NAMES, Contender, contenders
+from measuring.figures import Spread, better, ratio, seconds, spread, table
+from measuring.launched import adopt_orphans, end_on_sigterm
 
 BASELINES = ("torchrun", "torchrun-workaround")
 NOTE = "¹ TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: without it restarts of 2.13 read stale keys (pytorch#167288)."

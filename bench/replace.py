@@ -25,13 +25,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from figures import seconds, spread, table
-from launched import Launched, adopt_orphans, descendants, end_on_sigterm, launched
-from peers import MAX_RESTARTS, Contender, torchrun
-from spares import ft_launcher_with_spares
-from steplog import StepLogs, first_step_of_slowest, latest_by_rank, steps_of_attempt
+from contests.peers import MAX_RESTARTS, Contender, torchrun
+from contests.spares import ft_launcher_with_spares
+from measuring.figures import seconds, spread, table
+from measuring.launched import Launched, adopt_orphans, descendants, end_on_sigterm, launched
+from measuring.steplog import StepLogs, first_step_of_slowest, latest_by_rank, steps_of_attempt
 
-SCRIPT = Path(__file__).with_name("replace_script.py")
+SCRIPT = Path(__file__).parent / "programs/replace_script.py"
 NUM_NODES, NUM_WAITING = 4, 2
 MIN_STEPS = 20
 START_S, RECOVERY_S = 600.0, 300.0

@@ -45,7 +45,7 @@ from everstep.model.record import Record
 from everstep.wire.codec import encode
 from everstep.wire.credentials import RunSecret
 from everstep.wire.messages import Command, FromController, Report
-from fleet import RANKS, frame
+from fleets.fleet import RANKS, frame
 
 AGE_S = 3_600.0
 """Of the generation: an older one is recorded less densely."""

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from figures import table
-from launched import adopt_orphans, end_on_sigterm, launched
+from measuring.figures import table
+from measuring.launched import adopt_orphans, end_on_sigterm, launched
 
-SCRIPT = Path(__file__).with_name("restore_script.py")
+SCRIPT = Path(__file__).parent / "programs/restore_script.py"
 _LAUNCH_TIMEOUT_S = 300.0
 
 

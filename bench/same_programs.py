@@ -25,11 +25,11 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from figures import table
-from launched import end_on_sigterm, launched
-from same_compare import Outcome, differences, outcome
-from same_generator import Program, program
-from side_by_side import side_by_side
+from measuring.figures import table
+from measuring.launched import end_on_sigterm, launched
+from measuring.side_by_side import side_by_side
+from sameness.same_compare import Outcome, differences, outcome
+from sameness.same_generator import Program, program
 
 LIMIT_S = 150.0
 TORCHRUN = (sys.executable, "-P", "-m", "torch.distributed.run")

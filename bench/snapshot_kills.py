@@ -18,19 +18,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from display import progress
 from everstep.journal.runs import RunDir
-from figures import NEVER, seconds
-from hurt_run import answer
-from killplan import POLICY
-from launched import Launched, launched, left_behind
-from losslog import LossLog, compare
-from snapshot_kills_plan import TARGETS, Kill, group_plan, plan, steps_needed
-from snapshot_kills_report import Verdict, document, report
-from snapshot_kills_strike import Deeds, Outcome, strike
-from strikes import StalledError, Watch
+from killing.hurt_run import answer
+from killing.killplan import POLICY
+from killing.snapshot_kills_plan import TARGETS, Kill, group_plan, plan, steps_needed
+from killing.snapshot_kills_report import Verdict, document, report
+from killing.snapshot_kills_strike import Deeds, Outcome, strike
+from killing.strikes import StalledError, Watch
+from measuring.display import progress
+from measuring.figures import NEVER, seconds
+from measuring.launched import Launched, launched, left_behind
+from measuring.losslog import LossLog, compare
 
-SCRIPT = Path(__file__).with_name("snapshot_kills_script.py")
+SCRIPT = Path(__file__).parent / "programs/snapshot_kills_script.py"
 DIMENSIONS = ("pp", "dp", "tp")
 _FIRST_STEP = 8
 _END_TIMEOUT_S = 600.0

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from healthy_kinds import COMPUTING
+from jobs.healthy_kinds import COMPUTING
 
 STEPS_AT_RISK = 1000
 """What a plain program has done since its beginning. The benchmark's programs are young; a real one is not."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from everstep.controller.peers.listening import Certificate
 from everstep.launcher.keys import Keys
-from figures import table
+from measuring.figures import table
 
 PIECE_BYTES = 4 << 20
 NUM_PIECES = 128

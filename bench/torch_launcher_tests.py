@@ -94,7 +94,7 @@ def _ask(case: Case, launcher: str) -> Answer:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="torch-tests-") as home:
         env = {**os.environ, "EVERSTEP_HOME": home, "CASE_FILE": str(case.file), "CASE_LAUNCHER": launcher}
-        command = [sys.executable, str(Path(__file__).with_name("torch_launcher_stand_in.py")), case.name]
+        command = [sys.executable, str(Path(__file__).parent / "programs/torch_launcher_stand_in.py"), case.name]
         try:
             asked = subprocess.run(
                 command, env=env, cwd=case.file.parent, capture_output=True, text=True, timeout=LIMIT_S, check=False

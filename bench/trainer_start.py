@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from launched import Launched, adopt_orphans, end_on_sigterm, launched
+from measuring.launched import Launched, adopt_orphans, end_on_sigterm, launched
 
-SCRIPT = Path(__file__).with_name("trainer_script.py")
+SCRIPT = Path(__file__).parent / "programs/trainer_script.py"
 LIMIT_S = 300.0
 
 

@@ -34,7 +34,7 @@ from pathlib import Path
 from everstep.checkpoint import arena
 from everstep.checkpoint.backups import Backups
 from everstep.checkpoint.transport import Limiter, Server, fetch, push
-from figures import quantile, table
+from measuring.figures import quantile, table
 
 TOKEN, RUN = "only for this benchmark", "bench"
 PIECE_BYTES = 1 << 20

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from figures import Spread, spread
-from launched import Launched, adopt_orphans, end_on_sigterm, launched
+from measuring.figures import Spread, spread
+from measuring.launched import Launched, adopt_orphans, end_on_sigterm, launched
 
 EVERSTEP = (sys.executable, "-m", "everstep.cli.main")
 WARM_STEPS = 60
@@ -55,7 +55,7 @@ class Job:
         self.process: Launched | None = None
         for path in (self.code, self.trail):
             path.mkdir()
-        shutil.copy(Path(__file__).with_name("update_script.py"), self.code / "train.py")
+        shutil.copy(Path(__file__).parent / "programs/update_script.py", self.code / "train.py")
         self.env = {
             **os.environ,
             "EVERSTEP_HOME": str(folder / "home"),

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-from census_compare import Difference, Place, compare, explain, read_listed
+from sameness.census_compare import Difference, Place, compare, explain, read_listed
 
 HERE = Place("bare", 0, 0, 0)
 

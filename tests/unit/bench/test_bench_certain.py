@@ -7,8 +7,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from certain import failures, report
-from certain_names import CERTAIN, COMPUTES, DOUBTFUL
-from certain_run import Found, Hang, Reading
+from jobs.certain_names import CERTAIN, COMPUTES, DOUBTFUL
+from jobs.certain_run import Found, Hang, Reading
 
 
 def found(kind: str = "stopped", mode: str = "plain", **what: object) -> Found:

@@ -1,4 +1,4 @@
-"""bench/contest.py and bench/launched.py with real processes: launchers that restart, give up, or hang."""
+"""Contests of launchers, and how they are started, with real processes: they restart, give up, or hang."""
 
 import json
 import os
@@ -47,9 +47,9 @@ for restart in range(10):
 DRIVER = """
 import json, os, sys
 from pathlib import Path
-from contest import NeverTrainedError, Plan, as_json, measure
-from launched import adopt_orphans, descendants, end_on_sigterm
-from peers import Contender
+from contests.contest import NeverTrainedError, Plan, as_json, measure
+from measuring.launched import adopt_orphans, descendants, end_on_sigterm
+from contests.peers import Contender
 
 adopt_orphans()
 end_on_sigterm()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-from faults_matrix import KINDS, LOUD, SPOILING, Fault, Reading, Results, plan
-from faults_report import matrix_document, matrix_report
-from faults_run import Journal
+from matrix.faults_matrix import KINDS, LOUD, SPOILING, Fault, Reading, Results, plan
+from matrix.faults_report import matrix_document, matrix_report
+from matrix.faults_run import Journal
 
 
 def fault(kind: str = "stop", rank: int = 2, **changes: object) -> Fault:

@@ -1,4 +1,4 @@
-"""bench/figures.py: medians, ratios and tables of measurements, some of which never came."""
+"""bench/measuring/figures.py: medians, ratios and tables of measurements, some of which never came."""
 
 import math
 import statistics
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-from figures import NEVER, better, interval_of_median, quantile, ratio, seconds, spread, table
+from measuring.figures import NEVER, better, interval_of_median, quantile, ratio, seconds, spread, table
 
 floats = st.floats(min_value=0, max_value=1e6)
 

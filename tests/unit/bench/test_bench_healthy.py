@@ -8,8 +8,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from healthy import MODES, WHO, plan, report
-from healthy_kinds import ONCE, STATE_ONLY, kinds_listed
-from healthy_run import Case, Events, Told, _pairs, as_json
+from jobs.healthy_kinds import ONCE, STATE_ONLY, kinds_listed
+from jobs.healthy_run import Case, Events, Told, _pairs, as_json
 
 
 def told(mode: str = "plain", **what: object) -> Told:

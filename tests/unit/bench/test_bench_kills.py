@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-from figures import NEVER
-from journaltail import JournalTail
-from killplan import SIGNALS, TARGETS, plan, steps_needed
-from killreport import Verdict, report
-from losslog import Comparison, LossLog, compare, parse_line
-from strikes import Outcome
+from killing.killplan import SIGNALS, TARGETS, plan, steps_needed
+from killing.killreport import Verdict, report
+from killing.strikes import Outcome
+from measuring.figures import NEVER
+from measuring.journaltail import JournalTail
+from measuring.losslog import Comparison, LossLog, compare, parse_line
 
 
 @given(st.integers(), st.sampled_from([*TARGETS, "mix"]), st.integers(min_value=1, max_value=60))

@@ -1,4 +1,4 @@
-"""bench/slices.py: whose turn it is, which steps count, and the paired cost of a step."""
+"""bench/measuring/slices.py: whose turn it is, which steps count, and the paired cost of a step."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-from slices import Slice, cost, durations, turns, typical
+from measuring.slices import Slice, cost, durations, turns, typical
 
 
 def within(began: float, ended: float) -> Slice:

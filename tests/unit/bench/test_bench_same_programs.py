@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-from same_compare import Outcome, calm, differences, outcome
-from same_fragments import FRAGMENTS
-from same_generator import program
+from sameness.same_compare import Outcome, calm, differences, outcome
+from sameness.same_fragments import FRAGMENTS
+from sameness.same_generator import program
 
 SEEDS = range(300)
 SAME = Outcome(

@@ -1,4 +1,4 @@
-"""bench/steplog.py: torn lines, growing files, and which ranks make one whole attempt."""
+"""bench/measuring/steplog.py: torn lines, growing files, and which ranks make one whole attempt."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-from steplog import StepDone, StepLogs, first_step_of_slowest, latest_by_rank, parse_line, steps_of_attempt
+from measuring.steplog import StepDone, StepLogs, first_step_of_slowest, latest_by_rank, parse_line, steps_of_attempt
 
 
 def done(restart: int, rank: int, at: float, pid: int, step: int = 0) -> StepDone:

@@ -1,0 +1,1 @@
+"""Other launchers: how they are installed, started beside everstep, and timed."""

@@ -1,0 +1,1 @@
+"""Thousands of agents that are none, and hostile ones."""

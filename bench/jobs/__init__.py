@@ -1,0 +1,1 @@
+"""Irregular but healthy jobs, and jobs that hang for certain: the kinds, the program, the run."""

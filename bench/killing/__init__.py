@@ -1,0 +1,1 @@
+"""Kills at planned moments: the plan, the strike, what was hurt, the report."""

@@ -1,0 +1,1 @@
+"""Trainings that benchmarks start: each is a program by itself and imports nothing of the benchmarks."""

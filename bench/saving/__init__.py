@@ -1,0 +1,1 @@
+"""Checkpoints of ours and of others: savers, their program, their figures."""
