@@ -54,7 +54,7 @@ one: install  ## run one test: make one T=tests/unit/pages/test_codes.py
 # compute get what is left.
 LOWEST := build/lowest
 LOWEST_TESTS := tests/unit/checkpoint/test_persist_form.py tests/unit/journal/test_journal.py tests/unit/knowledge/test_knowledge_matching.py \
-	tests/integration/test_link_hostile.py tests/integration/test_controller_strangers.py tests/integration/test_run_verbs.py
+	tests/integration/control/test_link_hostile.py tests/integration/control/test_controller_strangers.py tests/integration/control/test_run_verbs.py
 
 lowest: install  ## the tests that meet other libraries, with the lowest versions that pyproject.toml allows
 	rm -rf $(LOWEST)

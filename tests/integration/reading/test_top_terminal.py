@@ -11,7 +11,7 @@ import termios
 import time
 from pathlib import Path
 
-JOURNAL = Path(__file__).parents[1] / "golden/journal.jsonl"
+JOURNAL = Path(__file__).parents[2] / "golden/journal.jsonl"
 LIMIT_S = 60.0
 
 

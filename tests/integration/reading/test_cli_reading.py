@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "journal.jsonl"
+GOLDEN = Path(__file__).parents[2] / "golden" / "journal.jsonl"
 VERBS = (["status"], ["incident"], ["incident", "show", "i2"], ["explain", "i2"], ["goodput"])
 STATUS_LIMIT_S = 0.150
 MOST_DECODERS = 4  # about 2.5 where it is measured

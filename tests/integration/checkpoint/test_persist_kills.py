@@ -14,7 +14,7 @@ from everstep.checkpoint.persist.read.reading import load_into
 
 
 def torture(root, seed, rounds, limit_s):
-    script = Path(__file__).with_name("persist_nursery.py")
+    script = Path(__file__).parents[1] / "persist_nursery.py"
     done = subprocess.run(
         [sys.executable, str(script), str(root), str(seed), str(rounds)],
         capture_output=True,

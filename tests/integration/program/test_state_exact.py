@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-NURSERY = Path(__file__).with_name("state_nursery.py")
+NURSERY = Path(__file__).parents[1] / "state_nursery.py"
 
 
 def run_nursery(tmp_path: Path, **job) -> dict:

@@ -339,7 +339,7 @@ def own_address() -> str | None:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_hundred_thousand_hostile_messages_and_the_run_does_not_notice():
-    bench = Path(__file__).parents[2] / "bench" / "hostile.py"
+    bench = Path(__file__).parents[3] / "bench" / "hostile.py"
     answer = subprocess.run([sys.executable, bench, "--json"], capture_output=True, text=True, timeout=800, check=False)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     found = json.loads(answer.stdout)

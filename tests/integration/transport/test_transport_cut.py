@@ -140,7 +140,7 @@ def start() -> Iterator[object]:
     started: list[subprocess.Popen[str]] = []
 
     def begin(*args: object) -> subprocess.Popen[str]:
-        command = [sys.executable, str(Path(__file__).with_name("transport_node.py")), *map(str, args)]
+        command = [sys.executable, str(Path(__file__).parents[1] / "transport_node.py"), *map(str, args)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         started.append(process)
         return process

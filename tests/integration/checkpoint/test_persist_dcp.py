@@ -199,7 +199,7 @@ class Special:
 
 
 def test_shards_of_fsdp_are_read_by_two_one_and_four_ranks_and_by_torch(tmp_path):
-    script = Path(__file__).with_name("persist_ranks.py")
+    script = Path(__file__).parents[1] / "persist_ranks.py"
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path / "root")], capture_output=True, text=True, timeout=120
     )

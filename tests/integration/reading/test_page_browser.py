@@ -9,7 +9,7 @@ from browser import CHROMIUM, Browser
 
 from everstep.web.server import listen, serve
 
-JOURNAL = Path(__file__).parents[1] / "golden/journal.jsonl"
+JOURNAL = Path(__file__).parents[2] / "golden/journal.jsonl"
 EVIL = '<img src=x onerror="window.hurt=1"><script>window.hurt=2</script>\x1b]0;x\x07\u202e\'"`;{{7*7}}'
 TOKEN = "t0ken"
 

@@ -16,7 +16,7 @@ from everstep.checkpoint import arena
 from everstep.model.actions import StartWorkers
 from everstep.model.events import WorkersStopped
 
-KILLS = Path(__file__).parents[2] / "bench" / "snapshot_kills.py"
+KILLS = Path(__file__).parents[3] / "bench" / "snapshot_kills.py"
 
 # Its state takes longer to copy than its steps take: not every step can be kept.
 HURRIED = """
