@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "compare what a policy's patience costs: hangs found late, healthy jobs restarted",
     ),
     "replay": ("everstep.cli.replay", "show what another policy would have done in a recorded run"),
+    "fabric": ("everstep.cli.fabric.main", "show, check and plan the network between machines, place jobs by it"),
     "ckpt": ("everstep.cli.ckpt", "list, verify and export checkpoints"),
     "demo": ("everstep.cli.demo", "train a small model here, break it, watch it recover"),
 }

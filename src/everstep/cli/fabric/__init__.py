@@ -1,0 +1,1 @@
+"""The verbs below `everstep fabric`, one module each."""

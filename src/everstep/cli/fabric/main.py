@@ -1,0 +1,29 @@
+"""The network between machines: see it, check it, plan it, place jobs by it.
+
+everstep fabric show topology.conf                what a file says, or this host where none is given
+everstep fabric check lab.toml                    settings that differ, wrong cables, oversubscription
+everstep fabric check found.json --against plan.json
+
+FILE is Slurm's topology.conf or topology.yaml, NCCL's XML, a model or graph of topograph, `kubectl get nodes -o json`,
+`lldpcli -f json0 show neighbors`, or a file of one's own (docs/fabric.md).
+"""
+
+import argparse
+import importlib
+
+WHAT: dict[str, tuple[str, str]] = {
+    "show": ("everstep.cli.fabric.show", "hosts, switches, speeds and groups of a topology"),
+    "check": ("everstep.cli.fabric.check", "what is wrong with a topology; exit code 1 if anything"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
+    for name, (module, text) in WHAT.items():
+        found = importlib.import_module(module)
+        raw = argparse.RawDescriptionHelpFormatter
+        found.add_arguments(verbs.add_parser(name, help=text, description=found.__doc__, formatter_class=raw))
+
+
+def run(given: argparse.Namespace) -> int:
+    return int(importlib.import_module(WHAT[given.what][0]).run(given))

@@ -1,0 +1,94 @@
+"""Reads foreign files: bounded, UTF-8, YAML without aliases, XML without entities. Raises FabricError with the file."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from everstep.fabric.topology.values import FabricError
+
+MAX_BYTES = 256 << 20
+MAX_YAML_BYTES = 32 << 20
+"""PyYAML needs about a second for each megabyte."""
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise FabricError(f"topology: {path}: cannot be read: {error.strerror}") from error
+    if len(data) > MAX_BYTES:
+        raise FabricError(f"topology: {path}: larger than {MAX_BYTES >> 20} MB")
+    return data
+
+
+def text_of(data: bytes, source: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise FabricError(f"topology: {source}: not text in UTF-8") from None
+
+
+def yaml_of(text: str, source: str) -> list[Any]:
+    """All documents of the file. Raises FabricError."""
+    try:
+        import yaml
+    except ImportError:
+        raise FabricError(f"topology: {source}: reading YAML needs PyYAML: pip install 'everstep[fabric]'") from None
+    if len(text) > MAX_YAML_BYTES:
+        raise FabricError(f"topology: {source}: YAML larger than {MAX_YAML_BYTES >> 20} MB")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            if isinstance(event, yaml.AliasEvent):  # a few lines of them grow to gigabytes
+                raise FabricError(f"topology: {source}: YAML with aliases is not read")
+        return [each for each in yaml.load_all(text, Loader=loader) if each is not None]
+    except yaml.YAMLError as error:
+        line = getattr(getattr(error, "problem_mark", None), "line", None)
+        where = "" if line is None else f" in line {line + 1}"
+        raise FabricError(f"topology: {source}: not YAML: {getattr(error, 'problem', error)}{where}") from None
+    except (RecursionError, ValueError) as error:
+        raise FabricError(f"topology: {source}: not YAML that can be used: {type(error).__name__}") from None
+
+
+def xml_of(data: bytes, source: str) -> ElementTree.Element:
+    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
+        raise FabricError(f"topology: {source}: XML with a document type is not read")
+    try:
+        return ElementTree.fromstring(data)
+    except ElementTree.ParseError as error:
+        raise FabricError(f"topology: {source}: not XML: {error}") from None
+
+
+def mapping(value: Any, what: str, source: str) -> dict[str, Any]:  # noqa: ANN401 - what YAML or JSON can hold
+    """With keys as text: YAML reads `1101` as a number."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise FabricError(f"topology: {source}: {what}: must be a mapping, not {_kind(value)}")
+    return {str(key): each for key, each in value.items()}
+
+
+def items(value: Any, what: str, source: str) -> Iterator[Any]:  # noqa: ANN401
+    if value is None:
+        return
+    if not isinstance(value, list):
+        raise FabricError(f"topology: {source}: {what}: must be a list, not {_kind(value)}")
+    yield from value
+
+
+def names(value: Any, what: str, source: str) -> list[str]:  # noqa: ANN401
+    """A list of names, or one."""
+    if isinstance(value, str | int):
+        return [str(value)]
+    found = list(items(value, what, source))
+    for each in found:
+        if not isinstance(each, str | int):
+            raise FabricError(f"topology: {source}: {what}: must be names, not {_kind(each)}")
+    return [str(each) for each in found]
+
+
+def _kind(value: object) -> str:
+    kinds = {dict: "a mapping", list: "a list", str: "text", int: "a number", float: "a number", bool: "true or false"}
+    return kinds.get(type(value), "nothing" if value is None else type(value).__name__)

@@ -1,0 +1,1 @@
+"""The one value that every reader makes and every other part of the room works on."""

@@ -1,0 +1,85 @@
+"""A tree of switches, as schedulers describe a network: which switch has which hosts and which switches below it.
+
+How many cables join two switches, and how fast they are, such a description does not say: it stays unknown.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from everstep.fabric.topology.graph import tiers_of_tree
+from everstep.fabric.topology.values import Cable, FabricError, Host, Port, Switch, Topology, check_whole
+
+
+class Tree(msgspec.Struct, kw_only=True):
+    source: str
+    children: dict[str, list[str]] = msgspec.field(default_factory=dict)  # switch -> switches below it
+    hosts: dict[str, list[str]] = msgspec.field(default_factory=dict)  # switch -> hosts on it
+    labels: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)  # of switches
+    domains: dict[str, str] = msgspec.field(default_factory=dict)  # host -> accelerator domain
+
+    def add(self, switch: str, *, children: list[str], hosts: list[str]) -> None:
+        """Raises FabricError for a switch that was there already."""
+        if switch in self.children:
+            raise FabricError(f"{self.source}: duplicate name: {switch}: two switches")
+        self.children[switch] = children
+        self.hosts[switch] = hosts
+
+    def topology(self) -> Topology:
+        """Raises FabricError: a cycle, a switch that is not described, a host on two switches."""
+        known = {child for below in self.children.values() for child in below} - self.children.keys()
+        if known:
+            raise FabricError(f"{self.source}: unknown switch: {min(known)}: it is below another, and not described")
+        tiers = tiers_of_tree(self.source, dict(self.children))
+        cables = [_cable(switch, child) for switch, below in self.children.items() for child in below]
+        place: dict[str, str] = {}
+        for switch, hosts in self.hosts.items():
+            for host in hosts:
+                if host in place:
+                    raise FabricError(f"{self.source}: duplicate name: {host}: on {place[host]} and on {switch}")
+                place[host] = switch
+                cables.append(_cable(switch, host))
+        return check_whole(
+            Topology(
+                source=self.source,
+                hosts=tuple(Host(name=name, domain=self.domains.get(name)) for name in place),
+                switches=tuple(
+                    Switch(name=name, tier=tiers[name], labels=self.labels.get(name, {})) for name in self.children
+                ),
+                cables=tuple(cables),
+            )
+        )
+
+
+def _cable(switch: str, below: str) -> Cable:
+    return Cable(one=Port(node=below), other=Port(node=switch))
+
+
+def tree_of(source: str, paths: Mapping[str, tuple[str, ...]], domains: Mapping[str, str] | None = None) -> Tree:
+    """From each host's groups, closest first: labels of nodes. A group name may come again below another group: names
+    of the groups above make it one of its own. Hosts without a group are left out of the tree."""
+    tree = Tree(source=source, domains=dict(domains or {}))
+    plain = _names(paths)
+    for host, path in paths.items():
+        for depth in range(len(path)):
+            name = plain[path[depth:]]
+            if name not in tree.children:
+                tree.add(name, children=[], hosts=[])
+            if depth and (below := plain[path[depth - 1 :]]) not in tree.children[name]:
+                tree.children[name].append(below)
+        if path:
+            tree.hosts[plain[path]].append(host)
+    return tree
+
+
+def _names(paths: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """Suffix of a path -> a name for the switch: the group's own, unless another suffix has the same."""
+    suffixes = list(dict.fromkeys(path[depth:] for path in paths.values() for depth in range(len(path))))
+    owners: dict[str, int] = {}
+    for suffix in suffixes:
+        owners[suffix[0]] = owners.get(suffix[0], 0) + 1
+    taken = set(paths)
+    return {
+        suffix: suffix[0] if owners[suffix[0]] == 1 and suffix[0] not in taken else "/".join(reversed(suffix))
+        for suffix in suffixes
+    }
