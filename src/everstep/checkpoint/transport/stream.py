@@ -54,7 +54,7 @@ class Stream:
         while done < len(view):
             self._keep_time()
             try:
-                num_bytes = self._sock.recv_into(view[done:], 0, socket.MSG_WAITALL)
+                num_bytes = self._take(view[done:])
             except OSError as error:
                 raise self._failed(error) from error
             if num_bytes == 0:
@@ -67,7 +67,7 @@ class Stream:
         while view:
             self._keep_time()
             try:
-                view = view[self._sock.send(view, socket.MSG_MORE if more else 0) :]
+                view = view[self._give(view, more=more) :]
             except OSError as error:
                 raise self._failed(error) from error
 
@@ -93,6 +93,12 @@ class Stream:
         with self._closing, contextlib.suppress(OSError):
             if not self._is_closed:
                 self._shut_down()
+
+    def _take(self, view: memoryview) -> int:
+        return self._sock.recv_into(view, 0, socket.MSG_WAITALL)
+
+    def _give(self, view: memoryview, *, more: bool) -> int:
+        return self._sock.send(view, socket.MSG_MORE if more else 0)
 
     def _shut_down(self) -> None:
         self._sock.shutdown(socket.SHUT_RDWR)

@@ -61,27 +61,6 @@ class _TlsStream(Stream):
         self._is_greeted = False
         super().__init__(sock, patience_s)
 
-    def receive_into(self, view: memoryview) -> None:
-        done = 0
-        while done < len(view):
-            self._keep_time()
-            try:
-                num_bytes = self._tls.recv_into(view[done:])
-            except OSError as error:
-                raise self._failed(error) from error
-            if num_bytes == 0:
-                raise self._failed(None)
-            done += num_bytes
-
-    def send(self, data: bytes, *, more: bool = False) -> None:
-        view = memoryview(data)
-        while view:
-            self._keep_time()
-            try:
-                view = view[self._tls.send(view) :]
-            except OSError as error:
-                raise self._failed(error) from error
-
     def send_file(self, fd: int, offset: int, num_bytes: int) -> None:
         end = offset + num_bytes
         while offset < end:
@@ -90,6 +69,13 @@ class _TlsStream(Stream):
                 raise StreamError(f"was to get bytes beyond the end of the memory at {offset}")
             self.send(block)
             offset += len(block)
+
+    def _take(self, view: memoryview) -> int:
+        return self._tls.recv_into(view)
+
+    def _give(self, view: memoryview, *, more: bool) -> int:
+        del more  # records have no such flag
+        return self._tls.send(view)
 
     def _shut_down(self) -> None:
         socket.socket.shutdown(self._tls, socket.SHUT_RDWR)  # without a word, which could block
