@@ -17,13 +17,12 @@ from aiohttp import web
 
 from everstep.controller.answering import send
 from everstep.controller.loop import Controller
-from everstep.controller.metrics import Ourselves, render_metrics
+from everstep.controller.metrics import Metrics
 from everstep.controller.page import RunSource
 from everstep.controller.peers.handling import Handling
 from everstep.controller.peers.peers import Input
 from everstep.controller.peers.rejections import printable
 from everstep.core.faults.drills import KINDS as DRILL_KINDS
-from everstep.core.state.schema import Role
 from everstep.errors import JournalError
 from everstep.goodput.figures import Goodput, goodput_of
 from everstep.journal.history import history_of
@@ -111,7 +110,9 @@ class Api:
         self._journals = asyncio.Semaphore(JOURNALS_AT_ONCE)
         self._num_journals = 0
         self._files = Files()
-        self._web = WebPages(RunSource(controller), self._files)
+        source = RunSource(controller)
+        self._web = WebPages(source, self._files)
+        self._figures = Metrics(controller, source.overview.costs)
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
@@ -249,17 +250,9 @@ class Api:
             return _error(500, str(error))
         return _json({"records": records, "last": last})
 
-    async def _metrics(self, _: web.Request) -> web.Response:
-        controller = self._controller
-        members = controller.ledger.state.members.values()
-        ourselves = Ourselves(
-            dropped=self._dropped(),
-            roles={str(role): sum(member.role is role for member in members) for role in Role},
-            append_seconds=controller.append_seconds,
-            lag_seconds=self._lag_seconds,
-        )
-        text = render_metrics(controller.ledger.fold.view, self._goodput(time.time()), ourselves)
-        return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+    async def _metrics(self, request: web.Request) -> web.Response:
+        body, kind = await self._figures.body(request.headers.get("Accept", ""), self._dropped(), self._lag_seconds)
+        return web.Response(body=body, headers={"Content-Type": kind})
 
     async def _drill(self, request: web.Request) -> web.Response:
         body = await _body(request, DrillBody)

@@ -74,12 +74,12 @@ class Controller:
         self._drafting = Drafting(ledger, Poison(run_dir), self._put_aside)
         self._run_dir = run_dir
         self._diagnosing = Diagnosing(run_dir)
-        self._detectors = Detectors(ledger.policy)
+        self.detectors = Detectors(ledger.policy)
         self._remembering = Remembering(wanted.run)
         self._remembering.resume(ledger.state.incident)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._starved = Starved()
-        self._silence = Silence(
+        self.silence = Silence(
             ledger.policy.node_silent_s,
             is_behind=self.queue.full,
             on_silent=self._on_silent,
@@ -94,8 +94,8 @@ class Controller:
         """Until cancelled. Raises PoisonedError when an input cannot be handled."""
         for node, member in self.ledger.state.members.items():
             if member.role is not Role.OUT:
-                self._silence.expect(node)
-        self._in_background(self._silence.watch())
+                self.silence.expect(node)
+        self._in_background(self.silence.watch())
         for key, due_at in self.ledger.state.timers.items():
             self._set_timer(key, due_at)
         self._in_background(self._remembering.work())
@@ -165,7 +165,7 @@ class Controller:
             self.dropped["duplicate"] += 1
             return True
         if isinstance(event, UNRECORDED):
-            for found in self._detectors.take(event, self.ledger.state):
+            for found in self.detectors.take(event, self.ledger.state):
                 self.put_soon(Input(event=found))
         elif not self.ledger.hold_back(event, time.time()):
             return False
@@ -175,7 +175,7 @@ class Controller:
     def _due(self, item: Input) -> deque[Input]:
         """What has to be recorded now. Nothing for signals and progress that can wait; held progress first."""
         if isinstance(item.event, UNRECORDED):
-            found = self._detectors.take(item.event, self.ledger.state)
+            found = self.detectors.take(item.event, self.ledger.state)
             return deque([*self._held(), *(Input(event=event) for event in found)] if found else [])
         if self.ledger.hold_back(item.event, time.time()):
             return deque()
@@ -306,7 +306,7 @@ class Controller:
             self.queue.put_nowait(item)
 
     async def _diagnose(self, action: act.Diagnose) -> None:
-        event = await self._diagnosing.answer(action, self._detectors.hangs.has_moved_on)
+        event = await self._diagnosing.answer(action, self.detectors.hangs.has_moved_on)
         await self.queue.put(Input(event=event))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -329,7 +329,7 @@ class Controller:
         return self.ledger.last_seqs.get(name, 0)
 
     def heard(self, name: str) -> None:
-        self._silence.heard(name)
+        self.silence.heard(name)
 
     def connected(self, peer: Peer) -> None:
         log.info("%s connected", peer.name)
@@ -339,12 +339,12 @@ class Controller:
     def _mind_silence(self, event: object) -> None:
         """Who is missed when it says nothing: nodes that joined, until they are lost."""
         if isinstance(event, NodeLost):
-            self._silence.forget(event.node)
+            self.silence.forget(event.node)
         elif isinstance(event, NodeJoined):
             self._starved.joined(event.node, event.host, event.pid)
             member = self.ledger.state.members.get(event.node)
             if member is not None and member.role is not Role.OUT:
-                self._silence.expect(event.node)
+                self.silence.expect(event.node)
 
     def _welcome_back(self, nodes: list[str]) -> None:
         """Of thousands that come back at once, what is still to be done is read off the state once for all."""

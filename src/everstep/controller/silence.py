@@ -59,6 +59,11 @@ class Silence:
         self._heard.pop(node, None)
         self._told.discard(node)
 
+    @property
+    def silent_s(self) -> dict[str, float]:
+        """Of each node that is missed: since it was heard, in seconds of listening."""
+        return {node: self._now - at for node, (at, _) in self._heard.items()}
+
     def look(self) -> None:
         now = self._clock()
         elapsed, self._looked_at = now - self._looked_at, now

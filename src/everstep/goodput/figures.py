@@ -1,6 +1,7 @@
 """From spans to the figures that people read: sums, goodput (ETTR), a sliding window, Baige's invalid time. Pure."""
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 
@@ -67,6 +68,18 @@ def goodput_of(history: History, window_s: float = WINDOW_S) -> Goodput:
         window_ettr=_ratio(window[Bucket.PRODUCTIVE], window_s * history.world_size),
         invalid=_invalid_time(history, seconds, incidents),
     )
+
+
+def ratios_of(history: History, windows_s: Mapping[str, float]) -> dict[str, float | None]:
+    """ETTR of the newest part of a run, by name of the window; of all of it where it is younger."""
+    spans = [span for rank in range(history.world_size) for span in account_rank(history, rank)]
+    wall_s = max(0.0, history.until - history.begun_at)
+    found: dict[str, float | None] = {}
+    for name, wanted_s in windows_s.items():
+        window_s = min(wanted_s, wall_s)
+        productive_s = sum_spans(spans, after_s=wall_s - window_s)[Bucket.PRODUCTIVE]
+        found[name] = _ratio(productive_s, window_s * history.world_size)
+    return found
 
 
 def sum_spans(spans: list[Span], after_s: float = 0.0) -> dict[Bucket, float]:

@@ -126,8 +126,12 @@ def _node_joined(view: RunView, record: Record, event: events.NodeJoined) -> Non
 
 def _node_lost(view: RunView, record: Record, event: events.NodeLost) -> None:
     node = view.nodes.get(event.node)
-    if node is not None:
-        node.lost, node.slot = event, None
+    if node is None:
+        return
+    node.slot = None
+    if node.lost is None:  # whoever gave the node may tell of its end once more, and later
+        node.lost = event
+        view.losses.append(event)
 
 
 def _template_reported(view: RunView, record: Record, event: events.TemplateReported) -> None:

@@ -84,11 +84,7 @@ def _plain(kind: EndKind, at: float) -> Ending:
 
 def _unseen_ranks(view: RunView, generation: GenerationView, since: float, until: float | None) -> frozenset[int]:
     """Ranks of agents that were lost with this generation: their last steps were never told."""
-    lost = {
-        n.node
-        for n in view.nodes.values()
-        if n.lost is not None and since <= n.lost.at <= (until or view.last_at or 0.0)
-    }
+    lost = {loss.node for loss in view.losses if since <= loss.at <= (until or view.last_at or 0.0)}
     return frozenset(rank for rank, node in generation.node_of.items() if node in lost)
 
 

@@ -51,6 +51,14 @@ class Pace(msgspec.Struct, kw_only=True):
         """Those in which a step time was told, in order."""
         return [self._interval(index) for index in sorted(self.bins)]
 
+    def totals(self) -> list[tuple[float, int]]:
+        """(seconds per step, how often it was told) over the whole run."""
+        totals: dict[int, int] = {}
+        for found in self.bins.values():
+            for place, number in found.items():
+                totals[place] = totals.get(place, 0) + number
+        return [(math.exp(place / _BINS_PER_E), number) for place, number in totals.items()]
+
     def _interval(self, index: int) -> Interval:
         found = self.bins[index]
         begin = (self.begun_at or 0.0) + index * self.width_s

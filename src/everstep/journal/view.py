@@ -185,6 +185,7 @@ class RunView(msgspec.Struct, kw_only=True):
     attempt: int = 1
     generations: list[GenerationView] = []
     nodes: dict[str, NodeView] = {}
+    losses: list[NodeLost] = []  # each node's first, in order
     holders: dict[int, str] = {}  # slot -> node that got it last
     incidents: dict[str, IncidentView] = {}
     drills: dict[str, DrillView] = {}

@@ -206,20 +206,27 @@ class _Held(msgspec.Struct, frozen=True):
     def __add__(self, other: "_Held") -> "_Held":
         if not self.num or not other.num:
             return self if self.num else other
-        return _Held(
-            self.num + other.num,
-            self.is_known and other.is_known,
-            min((x for x in (self.least, other.least) if x is not None), default=None),
-            max((x for x in (self.most, other.most) if x is not None), default=None),
-        )
+        is_known = self.is_known and other.is_known
+        if self.least is None or self.most is None:
+            return _Held(self.num + other.num, is_known, other.least, other.most)
+        if other.least is None or other.most is None:
+            return _Held(self.num + other.num, is_known, self.least, self.most)
+        least = self.least if self.least <= other.least else other.least
+        return _Held(self.num + other.num, is_known, least, self.most if self.most >= other.most else other.most)
 
 
 def _without_each(groups: list[list[NodeCopies]]) -> list[_Held]:
     """For each group, what all others hold."""
-    held = [sum((_Held(1, (s := n.snapshot_step) is not None, s, s) for n in nodes), _Held()) for nodes in groups]
+    held = [_held_by(nodes) for nodes in groups]
     before = list(accumulate(held, initial=_Held()))
     after = list(accumulate(reversed(held), initial=_Held()))[::-1]
     return [before[place] + after[place + 1] for place in range(len(held))]
+
+
+def _held_by(nodes: list[NodeCopies]) -> _Held:
+    steps = [node.snapshot_step for node in nodes]
+    known = [step for step in steps if step is not None]
+    return _Held(len(nodes), len(known) == len(nodes), min(known, default=None), max(known, default=None))
 
 
 def _worst(run: RunView, nodes: tuple[NodeCopies, ...], last: int | None, checkpoint: Checkpoint | None) -> Loss:

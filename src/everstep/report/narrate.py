@@ -67,6 +67,8 @@ class Narrator:
         self.tell(entry)
 
     def _event(self, event: events.Event) -> list[str]:
+        if isinstance(event, events.NodeLost) and self._is_told(event):
+            return []
         if isinstance(event, events.SnapshotsRefused):
             if event.rank in self._refused_ranks:
                 return []
@@ -84,6 +86,11 @@ class Narrator:
         if isinstance(event, events.NodeExamined):
             return [] if event.passed else [printable(event_sentence(event))]
         return [printable(event_sentence(event))] if isinstance(event, _TOLD_AS_IT_IS) else []
+
+    def _is_told(self, event: events.NodeLost) -> bool:
+        """Its end was on record before: whoever gave the node tells of it when he learns of it."""
+        known = self.view.nodes.get(event.node)
+        return known is not None and known.lost is not event
 
     def _ending(self, event: events.MarksReported) -> list[str]:
         """Ranks whose process does not end: each once in a generation."""

@@ -130,7 +130,7 @@ def test_what_a_watch_finds_in_a_report_is_dealt_with_before_the_report_that_cam
         ledger = Ledger.open(tmp_path, WANTED, pid=1, at=0.0)
         try:
             controller = Controller(tmp_path, WANTED, ledger, GATE)
-            monkeypatch.setattr(controller._detectors, "take", lambda *_: (found,))
+            monkeypatch.setattr(controller.detectors, "take", lambda *_: (found,))
             controller.settle_at_once("n0", 1, DigestsReported(at=4.0, node="n0", generation=0, digests=()))
             controller.queue.put_nowait(GOOD)
             await asyncio.sleep(0)

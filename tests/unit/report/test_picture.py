@@ -13,18 +13,21 @@ from everstep.journal.fold import fold
 from everstep.journal.history import Sample, history_of, sampled
 from everstep.journal.pace import MAX_INTERVALS, Pace
 from everstep.journal.reader import read_journal
-from everstep.journal.view import RunView
+from everstep.journal.view import GenerationView, RunView
 from everstep.model.actions import CommitCheckpoint
-from everstep.model.events import CheckpointCommitted, NodeJoined
-from everstep.model.facts import Checkpoint
+from everstep.model.events import CheckpointCommitted, NodeJoined, NodeLost
+from everstep.model.facts import Checkpoint, Exit, RankAccount
 from everstep.model.record import Record
 from everstep.report.asjson import status_json
+from everstep.report.narrate import Narrator
 from everstep.report.parts.asked import Asked
 from everstep.report.picture.costs import GROUPS, Costs, goodput_row
 from everstep.report.picture.fleet import fleet_rows
 from everstep.report.picture.heads import head_of
 from everstep.report.picture.incidents import incident_page
+from everstep.report.picture.lanes import generation_row
 from everstep.report.picture.overview import Overview
+from everstep.report.picture.schema import Lane
 
 JOURNAL = Path(__file__).parents[2] / "golden/journal.jsonl"
 READING = read_journal(JOURNAL)
@@ -155,3 +158,31 @@ def test_a_month_of_checkpoints_is_remembered_thinly() -> None:
     assert len(found.commits) <= kept.MAX_COMMITS
     assert found.commits[-1].step == 2999
     assert [c.at for c in found.commits] == sorted(c.at for c in found.commits)
+
+
+def lost(node: str, at: float, seq: int, reason: str = "gone") -> Record:
+    return Record(seq=seq, at=at, gen=0, event=NodeLost(at=at, node=node, reason=reason))
+
+
+def test_a_loss_that_is_told_again_is_one_loss() -> None:
+    narrator = Narrator(READING.header)
+    joined = Record(seq=1, at=1.0, gen=0, event=NodeJoined(at=1.0, node="n1", host="h", pid=1))
+    told = [narrator.tell(each) for each in (joined, lost("n1", 5.0, 2), lost("n1", 9.0, 3, "the engine says so too"))]
+    assert [len(lines) for lines in told] == [0, 1, 0]
+    view = narrator.view
+    assert [(loss.node, loss.at) for loss in view.losses] == [("n1", 5.0)]
+    assert view.nodes["n1"].lost is not None
+    assert view.nodes["n1"].lost.at == 5.0
+
+
+def test_what_comes_after_the_last_ranks_end_is_idle() -> None:
+    account = RankAccount(rank=0, spawned_at=0.0, loop_at=1.0, first_step=0, last_step=9, last_step_at=10.0)
+    generation = GenerationView(number=0, begun_at=0.0, seq=1, resume_step=None, why="", node_of={0: "n0"})
+    generation.accounts = {0: account}
+    view = RunView(run="r", everstep_version="", policy={}, started_at=0.0, generations=[generation], finished_at=60.0)
+    assert [s.lane for s in generation_row(view, 0).segments] == [Lane.STARTING, Lane.PRODUCTIVE]
+    generation.exits = {0: Exit(rank=0, at=12.0, code=0)}
+    segments = [(s.begin, s.end, s.lane) for s in generation_row(view, 0).segments]
+    assert segments == [(0.0, 1.0, Lane.STARTING), (1.0, 12.0, Lane.PRODUCTIVE), (12.0, 60.0, Lane.IDLE)]
+    view.finished_at = None
+    assert generation_row(view, 0).segments[-1].end is None, "it goes on"

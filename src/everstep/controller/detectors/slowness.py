@@ -53,6 +53,11 @@ class SlownessDetector:
         self._refused: set[tuple[str, tuple[int, ...]]] = set()
         self._said = ""
 
+    @property
+    def newest_round(self) -> list[RankTiming]:
+        """What each rank needed in the last round of this generation; none yet: empty."""
+        return self._ballot.rounds[-1] if self._ballot.rounds else []
+
     def take(self, event: object, state: State) -> tuple[AnomalyFound, ...]:
         if not self._is_on or not isinstance(event, RoundReported | SignalsReported):
             return ()

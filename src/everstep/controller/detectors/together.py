@@ -45,6 +45,7 @@ class Detector(Protocol):
 class Detectors:
     def __init__(self, policy: Policy) -> None:
         self.hangs = HangDetector(policy)
+        self.slowness = SlownessDetector(policy)
         numbers = NumberDetector(policy)
         digests = DigestDetector(are_numbers_lost=numbers.is_lost)
         counts = CountDetector(digests.equal_groups)
@@ -57,7 +58,7 @@ class Detectors:
             digests,
             self._agreement,
             GroupDetector(),
-            SlownessDetector(policy),
+            self.slowness,
         )
 
     def take(self, event: Observation, state: State) -> list[Found]:

@@ -1,8 +1,11 @@
 """Goodput for a screen: exact where that is cheap, of a sample of ranks where a fleet is too large to be asked every
 second. Pure."""
 
+from collections.abc import Mapping
+
 from everstep.goodput.buckets import Bucket
-from everstep.goodput.figures import Goodput, goodput_of
+from everstep.goodput.figures import Goodput, goodput_of, ratios_of
+from everstep.goodput.history import History
 from everstep.journal.history import Sample, history_of, sampled, sampled_generation
 from everstep.journal.view import RunView
 from everstep.report.asjson import Json
@@ -31,8 +34,14 @@ class Costs:
         self._sample: Sample | None = None
 
     def goodput(self, view: RunView, now: float | None) -> Goodput:
+        return goodput_of(self._history(view, now))
+
+    def ratios(self, view: RunView, now: float | None, windows_s: Mapping[str, float]) -> dict[str, float | None]:
+        return ratios_of(self._history(view, now), windows_s)
+
+    def _history(self, view: RunView, now: float | None) -> History:
         sample = self._sample_of(view)
-        return goodput_of(history_of(view, now) if sample is None else sampled(view, sample, now))
+        return history_of(view, now) if sample is None else sampled(view, sample, now)
 
     def settle(self, view: RunView, index: int) -> None:
         """A generation that has ended for good is looked at once."""

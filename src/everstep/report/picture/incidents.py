@@ -4,6 +4,7 @@ import math
 
 from everstep.goodput.figures import Goodput
 from everstep.journal.view import IncidentView, RunView
+from everstep.model.events import NodeLost
 from everstep.report.examined import examined_lines
 from everstep.report.incident import belief_text, do_now, who
 from everstep.report.parts.codes import CODES
@@ -71,7 +72,12 @@ def _timeline(incident: IncidentView) -> list[Moment]:
         says = f"the fault: {incident.verdict.sentence}"
         found.append(Moment(at=incident.fault_at, says=says, is_key=True, seq=None))
     told: set[str] = set()
+    lost: set[str] = set()
     for record in incident.records:
+        if isinstance(record.event, NodeLost):
+            if record.event.node in lost:
+                continue  # whoever gave the node told of it once more, and later
+            lost.add(record.event.node)
         if sentence := event_sentence(record.event):
             found.append(Moment(at=record.event.at, says=sentence, is_key=False, seq=record.seq))
         for decided in action_sentences(record):

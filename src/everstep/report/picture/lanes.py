@@ -64,7 +64,18 @@ def _ends_at(
         return gap.begin
     if generation.stop_asked_at is not None:
         return generation.stop_asked_at
-    return following if following is not None else view.finished_at
+    if following is not None:
+        return following
+    return _all_ended_at(generation, view.finished_at)
+
+
+def _all_ended_at(generation: GenerationView, finished_at: float | None) -> float | None:
+    """The last rank's end; what comes after it is idle, as the run may still write a checkpoint."""
+    exits = generation.exits
+    if not exits or not generation.node_of.keys() <= exits.keys():
+        return finished_at
+    last = max(exit_.at for exit_ in exits.values())
+    return last if finished_at is None else min(last, finished_at)
 
 
 def _loop_at(generation: GenerationView) -> float | None:
