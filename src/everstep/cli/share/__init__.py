@@ -1,0 +1,1 @@
+"""Verbs that make something to hand on: a report, a bundle, a notice."""

@@ -1,0 +1,48 @@
+"""Secrets that are known here: keys and tokens of a run, values of its variables, of the shell's own where the name
+speaks of a secret. For whoever hides them in what leaves this machine; never shown, never kept.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+_FILES = ("secret", "token", "token-read")
+_SPEAKS = re.compile(r"(?i)pass|pwd|secret|token|key|auth|cred|webhook|dsn|cookie")
+_PATHS = ("PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "SSH_ASKPASS")
+_MAX_BYTES = 1 << 20
+
+
+def secret_values(run_dir: Path, environ: Mapping[str, str]) -> set[str]:
+    """Of variables, all: what they are for is not known here."""
+    found = {value for name, value in environ.items() if _SPEAKS.search(name) and name not in _PATHS}
+    for name in _FILES:
+        found.update(_read(run_dir / name).split())
+    for path in sorted(run_dir.glob("nodes/*/credentials.json")):
+        found.update(_strings(_read(path)))
+    for path in sorted(run_dir.glob("variables/*.json")):
+        found.update(_strings(_read(path)))
+    return {value.strip() for value in found if value.strip()}
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        with path.open("rb") as file:
+            return file.read(_MAX_BYTES).decode(errors="replace")
+    return ""
+
+
+def _strings(text: str) -> Iterator[str]:
+    """All that a JSON file says, but not its keys."""
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeError):
+        left = [msgspec.json.decode(text)]
+        while left:
+            value = left.pop()
+            if isinstance(value, str):
+                yield value
+            elif isinstance(value, dict):
+                left += list(value.values())
+            elif isinstance(value, list):
+                left += value

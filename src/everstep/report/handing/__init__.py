@@ -1,0 +1,1 @@
+"""What leaves this machine: without secrets (docs/report.md). Pure."""

@@ -1,0 +1,54 @@
+"""What would help most: for each way in which time went, what is usually done about it, and at most how much it wins.
+
+It only ranks what was measured; nothing here is promised. Pure.
+"""
+
+from collections.abc import Sequence
+
+from everstep.report.parts.units import plural
+from everstep.report.period.schema import Advice, Class, Seconds
+
+SMALL = 0.001
+"""Of all time: less is not worth a line."""
+
+MAX_ADVICE = 4
+
+_BY_GROUP = {
+    "redone": (
+        "snapshots more often, or in memory: docs/state.md",
+        "steps were done twice",
+    ),
+    "recovery": (
+        "shorten the longest phase of recoveries: everstep incident show",
+        "ranks waited from faults to the next step",
+    ),
+    "checkpoint": (
+        "copy snapshots beside training: docs/checkpoints.md",
+        "training stood still for snapshots",
+    ),
+    "idle": (
+        "see what runs wait for: nodes, a last checkpoint",
+        "ranks had nothing to do",
+    ),
+    "not measured": (
+        "let steps be seen: docs/api.md",
+        "nobody knows what these seconds were",
+    ),
+}
+
+
+def advice_of(
+    seconds: Seconds, rank_s: float, classes: Sequence[Class], offenders: Sequence[Class]
+) -> tuple[Advice, ...]:
+    """The most promising first."""
+    found = [Advice(what=what, because=because, rank_s=seconds[name]) for name, (what, because) in _BY_GROUP.items()]
+    for machine in offenders[:2]:
+        because = f"{plural(machine.number, 'incident')} are blamed on it ({', '.join(machine.codes)})"
+        found.append(Advice(what=f"examine {machine.key}, or take it out", because=because, rank_s=machine.rank_s))
+    for kind in classes[:2]:
+        if kind.key and kind.number > 1:
+            because = f"{plural(kind.number, 'incident')} of this class"
+            what = f"everstep explain {kind.key}: {kind.name or 'what it means and what to do'}"
+            found.append(Advice(what=what, because=because, rank_s=kind.rank_s))
+    worth = [advice for advice in found if rank_s > 0.0 and advice.rank_s / rank_s >= SMALL]
+    return tuple(sorted(worth, key=lambda advice: -advice.rank_s)[:MAX_ADVICE])

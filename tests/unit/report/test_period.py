@@ -1,0 +1,98 @@
+"""The report of a period: the same seconds as goodput, nothing twice, and the program's faults are no machine's."""
+
+import re
+import time
+from pathlib import Path
+from xml.dom import minidom
+
+import msgspec
+import pytest
+
+from everstep.cli.share import report
+from everstep.errors import ConfigError
+from everstep.goodput.buckets import Bucket
+from everstep.goodput.figures import goodput_of
+from everstep.goodput.slices import slices_of
+from everstep.journal.history import history_of
+from everstep.journal.load import load_run
+from everstep.report.parts.asked import Asked
+from everstep.report.period.gather import edges_of, part_of, period_of
+from everstep.report.period.render import render_html, render_markdown, render_text
+
+JOURNAL = Path(__file__).parents[2] / "golden/journal.jsonl"
+VIEW = load_run(JOURNAL)
+ASKED = Asked(at=VIEW.last_at, controller_pid=None)
+
+
+def whole(number=14):
+    edges = edges_of(VIEW.started_at, VIEW.finished_at, number)
+    part = part_of("golden", VIEW, ASKED, edges)
+    return period_of("here", [part], edges), edges
+
+
+@pytest.mark.parametrize("number", [1, 3, 14])
+def test_slices_add_up_to_goodput(number):
+    _, edges = whole(number)
+    history = history_of(VIEW)
+    found, expected = slices_of(history, edges), goodput_of(history).seconds
+    for bucket in Bucket:
+        assert sum(each[bucket] for each in found) == pytest.approx(expected[bucket], abs=1e-6)
+
+
+def test_the_whole_period_is_the_run():
+    period, _ = whole()
+    goodput = goodput_of(history_of(VIEW))
+    assert period.ettr == pytest.approx(goodput.ettr)
+    assert period.rank_s == pytest.approx(goodput.wall_s * goodput.num_ranks)
+    assert sum(each.num_incidents for each in period.slices) == len(period.incidents)
+    assert {i.id for i in period.incidents} == {i.id for i in VIEW.incidents.values() if i.drill is None}
+
+
+def test_nobody_blames_a_machine_for_a_fault_of_the_program():
+    period, _ = whole()
+    assert {i.machine for i in period.incidents if i.code == "ES-U01"} == {""}
+    assert period.offenders == ()
+
+
+def test_what_lies_outside_is_not_counted():
+    middle = (VIEW.started_at + VIEW.finished_at) / 2
+    edges = edges_of(middle, VIEW.finished_at)
+    half = period_of("here", [part_of("golden", VIEW, ASKED, edges)], edges)
+    assert half.rank_s == pytest.approx((VIEW.finished_at - middle) * 4, rel=1e-6)
+    assert part_of("golden", VIEW, ASKED, edges_of(0.0, 1.0)) is None
+
+
+@pytest.mark.parametrize("render", [render_text, render_markdown, render_html])
+def test_every_form_says_the_same_and_an_empty_one_says_so(render):
+    period, edges = whole()
+    text = render(period)
+    assert "89.5%" in text
+    assert "ES-P06" in text
+    assert "No incident in this period." in render(period_of("here", [], edges))
+
+
+def test_html_is_one_file_with_plots_and_without_scripts():
+    hostile = msgspec.structs.replace(whole()[0], where="<script>alert(1)</script>\x1b[2J")
+    text = render_html(hostile)
+    assert "<script" not in text
+    assert "\x1b" not in text
+    assert re.findall(r"(?:src|href)=", text) == []
+    for svg in re.findall(r"<svg .*?</svg>", text, re.S):
+        minidom.parseString(svg)
+
+
+def test_a_directory_with_a_damaged_journal(tmp_path):
+    for name in ("one", "two", "bad"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "journal.jsonl").write_bytes(JOURNAL.read_bytes() if name != "bad" else b"{}\n")
+    (tmp_path / "latest").symlink_to("one")
+    period = report.gather(str(tmp_path), None, time.time() - VIEW.started_at + 60.0, time.time())
+    assert [part.name for part in period.runs] == ["one", "two"]
+    assert [unread.name for unread in period.unread] == ["bad"]
+
+
+@pytest.mark.parametrize("text", ["", "7", "d", "-1d", "0h", "7 d", "1y"])
+def test_a_length_that_is_none(text):
+    with pytest.raises(ConfigError):
+        report.length_s(text)
+    assert report.length_s("1.5h") == 5400.0
