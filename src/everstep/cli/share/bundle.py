@@ -1,4 +1,4 @@
-"""Packs what somebody needs who is to help with an incident; what is left out or masked is listed.
+"""Packs what is needed to help with an incident; what is left out or masked is listed.
 
 everstep bundle i3 [RUN]            everstep-RUN-i3.tar.gz: the incident, its journal, evidence, logs, versions
 everstep bundle                     the last incident; of a run without one, its status and logs

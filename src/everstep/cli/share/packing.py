@@ -95,7 +95,7 @@ class Bundle:
             "",
             "Masked: values of the run's keys, tokens and variables, of variables of this shell whose name speaks of a",
             "secret, and whatever looks like a key, a password or a token. A secret that looks like nothing and that",
-            "nobody here knows is not found: read the logs before you send them, or pack again with --no-logs.",
+            "is not known here is not found: read the logs before you send them, or pack again with --no-logs.",
         ]
         return "\n".join(lines) + "\n"
 

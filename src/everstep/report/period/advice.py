@@ -32,7 +32,7 @@ _BY_GROUP = {
     ),
     "not measured": (
         "let steps be seen: docs/api.md",
-        "nobody knows what these seconds were",
+        "what these seconds were is not known",
     ),
 }
 
