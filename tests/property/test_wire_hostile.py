@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep.controller.peers.budget import MAX_UNITS, UNITS_PER_S, Budget
-from everstep.controller.peers.rejections import MAX_WHY_CHARS, Rejections
 from everstep.errors import WireError
 from everstep.model import events
 from everstep.wire import allowed, codec, local
 from everstep.wire.codec import decode_from_peer, encode
 from everstep.wire.credentials import Credentials, RunSecret, is_same, parse_knock
 from everstep.wire.messages import Beat, Hello, Report
+from everstep.wire.strangers.rejections import MAX_WHY_CHARS, Rejections
 
 SECRET = RunSecret("secret of a test, and long enough", "r1")
 REPORTS = [

@@ -44,6 +44,7 @@ from everstep.core.state.policy import Policy
 from everstep.engines.network.namespaces import INTERFACE, enter
 from everstep.errors import ConfigError, EverstepError, LeaseOverError
 from everstep.journal.runs import home
+from everstep.linux.logs import PrivateLog
 from everstep.linux.parent import die_with_parent
 from everstep.model import events
 from everstep.model.spec import RunSpec
@@ -90,7 +91,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = options.run_dir / "nodes" / options.node
     folder.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(
-        filename=folder / "agent.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        handlers=[PrivateLog(folder / "agent.log")],
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     ward = secrets.token_hex(16)
     warden = Warden(ward)

@@ -21,7 +21,6 @@ from everstep.controller.metrics import Metrics
 from everstep.controller.page import RunSource
 from everstep.controller.peers.handling import Handling
 from everstep.controller.peers.peers import Input
-from everstep.controller.peers.rejections import printable
 from everstep.core.faults.drills import KINDS as DRILL_KINDS
 from everstep.errors import JournalError
 from everstep.goodput.figures import Goodput, goodput_of
@@ -43,6 +42,7 @@ from everstep.version import __version__
 from everstep.web import browsers
 from everstep.web.files import HEADERS, LOCKED, Files
 from everstep.web.pages import Pages as WebPages
+from everstep.wire.strangers.rejections import printable
 
 MAX_BODY_BYTES = 64 << 10
 JOURNALS_AT_ONCE = 2

@@ -13,8 +13,6 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from io import TextIOWrapper
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from everstep.controller.api import Api
@@ -26,13 +24,11 @@ from everstep.controller.record.drafting import PoisonedError
 from everstep.controller.record.ledger import Ledger
 from everstep.controller.record.spec_file import ADDRESS_NAME, SECRET_NAME, Address, load_spec, save_json
 from everstep.errors import ConfigError, EverstepError, JournalError
+from everstep.linux.logs import PrivateLog
 from everstep.linux.parent import die_with_parent
 from everstep.wire.credentials import RunSecret
 
 EXIT_FAULT = 70
-
-MAX_LOG_BYTES = 16 << 20
-"""Of controller.log, and again of the one before it. Whatever is logged, the disk stays the journal's."""
 
 log = logging.getLogger("everstep.controller")
 
@@ -125,24 +121,13 @@ def _set_up_logging(path: Path) -> None:
     root.setLevel(logging.INFO)
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # strangers write its lines: they are counted instead
     with contextlib.suppress(OSError):
-        to_file = _Private(path, maxBytes=MAX_LOG_BYTES, backupCount=1)
+        to_file = PrivateLog(path)
         to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         root.addHandler(to_file)
     to_terminal = logging.StreamHandler(sys.stderr)
     to_terminal.setLevel(logging.WARNING)
     to_terminal.setFormatter(_Brief("everstep: controller: %(message)s"))
     ours.addHandler(to_terminal)
-
-
-class _Private(RotatingFileHandler):
-    """For this user alone, and never through a link."""
-
-    def _open(self) -> TextIOWrapper:
-        return open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace", opener=_opener)
-
-
-def _opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 class _Brief(logging.Formatter):

@@ -40,6 +40,7 @@ from everstep.launcher.rundir import Prepared, prepare
 from everstep.launcher.showing import shown, tails_of
 from everstep.launcher.stores import Stores, stores_for
 from everstep.launcher.supervise import End, Supervisor
+from everstep.linux.logs import PrivateLog
 from everstep.model.spec import RunSpec
 from everstep.version import __version__
 
@@ -95,8 +96,7 @@ def _launch(settings: Settings, signals: tuple[int, ...], first: First | None) -
 @contextlib.contextmanager
 def _logging(path: Path) -> Iterator[None]:
     """What only somebody who looks for a fault of ours wants to know; never on the terminal."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-    root, handler = logging.getLogger(), logging.FileHandler(path)
+    root, handler = logging.getLogger(), PrivateLog(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.raiseExceptions = False  # a full disk must not turn log lines into tracebacks
     root.addHandler(handler)

@@ -5,6 +5,7 @@ import contextlib
 import os
 import socket
 import ssl
+from pathlib import Path
 
 import pytest
 
@@ -32,7 +33,7 @@ def certificate(tmp_path_factory):
 
 
 @contextlib.asynccontextmanager
-async def opened(certificate, token=TOKEN):
+async def opened_door(certificate, token=TOKEN):
     """The endpoint of a run, and who joined there."""
     joined = []
 
@@ -56,7 +57,7 @@ def ignore(_text):
 
 def test_who_has_the_token_gets_in(certificate):
     async def story():
-        async with opened(certificate) as (hosts, joined):
+        async with opened_door(certificate) as (hosts, joined):
             connection = await reach(hosts, lambda: TOKEN, ignore)
             connection.send(JOIN)
             assert await connection.receive() == ADMITTED
@@ -68,7 +69,7 @@ def test_who_has_the_token_gets_in(certificate):
 
 def test_who_has_another_token_is_refused_with_a_sentence(certificate):
     async def story():
-        async with opened(certificate) as (hosts, joined):
+        async with opened_door(certificate) as (hosts, joined):
             with pytest.raises(RefusedError, match="refuses this host: its join token is not this run's") as caught:
                 await reach(hosts, lambda: JoinToken("x" * 16), ignore)
             assert caught.value.exit_code == ConfigError.exit_code
@@ -85,7 +86,7 @@ def test_who_stands_in_between_with_another_certificate_is_found_out(certificate
     client = ssl._create_unverified_context()
 
     async def story():
-        async with opened(certificate) as (hosts, joined):
+        async with opened_door(certificate) as (hosts, joined):
 
             async def pass_on(reader, writer):
                 with contextlib.suppress(OSError):
@@ -135,7 +136,7 @@ def test_garbage_costs_a_connection(certificate, garbage, monkeypatch):
     monkeypatch.setattr(doors, "GREETING_S", 0.2)
 
     async def story():
-        async with opened(certificate) as (hosts, joined):
+        async with opened_door(certificate) as (hosts, joined):
             reader, writer = await asyncio.open_connection(hosts.host, hosts.port, ssl=ssl._create_unverified_context())
             assert isinstance(await from_head(reader), Challenge)
             writer.write(garbage)
@@ -144,6 +145,43 @@ def test_garbage_costs_a_connection(certificate, garbage, monkeypatch):
             writer.transport.abort()
             assert joined == []
             await (await reach(hosts, lambda: TOKEN, ignore)).close()
+
+    asyncio.run(story())
+
+
+def strange(hosts, number):
+    """Connections from another address, of which the kernel names no owner that counts as ours."""
+    crowd = []
+    for _ in range(number):
+        crowd.append(socket.socket())
+        crowd[-1].bind(("127.0.0.2", 0))
+        crowd[-1].connect((hosts.host, hosts.port))
+    return crowd
+
+
+def num_open():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("hello", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00"])
+def test_a_crowd_at_the_endpoint_keeps_no_host_out_and_fills_no_log(certificate, caplog, hello):
+    async def story():
+        with caplog.at_level("INFO"), contextlib.ExitStack() as opened:
+            async with opened_door(certificate) as (hosts, _):
+                before = num_open() + 3 * doors.MAX_STRANGERS // 2
+                for stranger in strange(hosts, 3 * doors.MAX_STRANGERS // 2):
+                    opened.enter_context(stranger)
+                    with contextlib.suppress(OSError):
+                        stranger.send(hello)
+                await asyncio.sleep(0)
+                async with asyncio.timeout(20):
+                    while num_open() - before > doors.MAX_STRANGERS // 8:
+                        await asyncio.sleep(0.01)
+                connection = await reach(hosts, lambda: TOKEN, ignore)
+                connection.send(JOIN)
+                assert await connection.receive() == ADMITTED
+                await connection.close()
+        assert len([record for record in caplog.records if record.levelname != "DEBUG"]) < 5
 
     asyncio.run(story())
 

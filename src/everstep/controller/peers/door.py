@@ -12,11 +12,11 @@ from typing import Any
 
 from everstep.controller.peers.connection import Connection
 from everstep.controller.peers.gate import Gate, is_loopback
-from everstep.controller.peers.guests import Guests
-from everstep.controller.peers.owner import Owners
 from everstep.controller.peers.peers import Peers
 from everstep.errors import WireError
 from everstep.wire import websocket
+from everstep.wire.strangers.guests import Guests
+from everstep.wire.strangers.owner import Owners
 
 NO_KNOCK = (
     "needs the run's credentials of a peer: this is another run's, or another version of everstep; install the same "

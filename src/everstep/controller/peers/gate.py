@@ -12,13 +12,13 @@ from typing import Protocol
 
 from aiohttp import web
 
-from everstep.controller.peers.rejections import Rejections
 from everstep.errors import WireError
 from everstep.version import __version__
 from everstep.web import browsers
 from everstep.wire.codec import decode_from_peer
 from everstep.wire.credentials import RANDOM_BYTES, Credentials, RunSecret, is_same, parse_knock
 from everstep.wire.messages import PROTOCOL, Challenge, Hello
+from everstep.wire.strangers.rejections import Rejections
 
 HELLO_TIMEOUT_S = 10.0
 """From the connection to Hello. Too short: a stopped machine's agent is turned away. Too long: idle sockets pile up."""

@@ -17,11 +17,11 @@ from aiohttp import web
 
 from everstep.controller.peers.door import Doors
 from everstep.controller.peers.gate import Gate, is_loopback
-from everstep.controller.peers.guests import Guests
 from everstep.controller.peers.peers import Peers
-from everstep.controller.peers.rejections import Rejections
 from everstep.errors import ConfigError
 from everstep.wire.credentials import fingerprint_of
+from everstep.wire.strangers.guests import Guests
+from everstep.wire.strangers.rejections import Rejections
 
 CERTIFICATE_NAME = "tls-cert.pem"
 KEY_NAME = "tls-key.pem"

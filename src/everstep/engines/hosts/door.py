@@ -1,13 +1,13 @@
 """Where hosts join: one listening socket at the endpoint, TLS 1.3, and a proof of the token before anything is read.
 
-Strangers cost a place for seconds and a line in the log. Whoever has proven itself becomes a `Line`, and belongs to the
-engine from then on.
+Strangers cost a place for seconds and a line in the log once a minute, and never the place of somebody else's host: a
+user of this machine, or an address, has an eighth of the places. Whoever has proven itself becomes a `Line`, and
+belongs to the engine from then on.
 """
 
 import asyncio
-import contextlib
-import hashlib
 import logging
+import os
 import secrets
 import socket
 import ssl
@@ -31,9 +31,21 @@ from everstep.wire.joining import (
     from_host,
     packed,
 )
+from everstep.wire.strangers.guests import Guests
+from everstep.wire.strangers.owner import Owners
+from everstep.wire.strangers.rejections import Rejections
 
 GREETING_S = 10.0
 MAX_STRANGERS = 64
+"""Connections that have proven nothing yet, those in a TLS handshake included."""
+
+REFUSAL_DELAY_S = 0.2
+"""For so long whoever proved nothing keeps its place: a handshake costs CPU, and there are to be few a second."""
+
+SHUTDOWN_S = 2.0
+"""For the end of TLS, after which the socket is closed."""
+
+RETRY_ACCEPT_S = 0.1
 MAX_UNSENT_BYTES = 32 << 20
 """A host that reads nothing for so long is cut off; it comes back and is told again."""
 
@@ -67,6 +79,26 @@ class Line:
         self._writer.transport.abort()
 
 
+class _Stranger:
+    """A connection that has proven nothing: one of `Guests`."""
+
+    def __init__(self, sock: socket.socket, where: str) -> None:
+        self.sock = sock
+        self.where = where
+        self.is_busy = False
+        self.is_transports = False  # which closes the socket
+        self.task: asyncio.Task[None] | None = None
+
+    def abort(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+    def end(self, _: object) -> None:
+        """The task is over, perhaps before it began."""
+        if not self.is_transports:
+            self.sock.close()
+
+
 Welcome = Callable[[Join, Line], Awaitable[None]]
 """Has the line until it returns."""
 
@@ -86,74 +118,136 @@ class Door:
             self._context.load_cert_chain(certificate, key)
         except OSError as error:
             raise ConfigError(f"{certificate} cannot be used: {error}") from error
-        self._num_strangers = 0
-        self._server: asyncio.Server | None = None
+        self.rejections = Rejections(log=log)
+        self._guests = Guests(MAX_STRANGERS, frozenset({os.geteuid(), 0}))
+        self._owners = Owners()
+        self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._lines: set[Line] = set()
 
     async def open(self) -> None:
-        self._server = await asyncio.start_server(
-            self._serve, sock=self._sock, ssl=self._context, ssl_handshake_timeout=GREETING_S
-        )
+        self._sock.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept())
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for task in self._tasks:
+        tasks = [*self._tasks, *([self._accepting] if self._accepting is not None else [])]
+        for task in tasks:
             task.cancel()
         lines = list(self._lines)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for line in lines:
             line.abort()
         self._sock.close()
+        self._owners.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, peer = await loop.sock_accept(self._sock)
+            except OSError as error:  # out of descriptors, or the peer is gone already
+                self.rejections.note("crowd", f"a connection to the endpoint was not taken: {error}")
+                await asyncio.sleep(RETRY_ACCEPT_S)
+                continue
+            try:
+                self._take(sock, peer)
+            except OSError:  # gone before it was looked at
+                sock.close()
+
+    def _take(self, sock: socket.socket, peer: tuple[object, ...]) -> None:
+        """Raises OSError."""
+        here = sock.getsockname()
+        is_near = here[0] == peer[0]  # the kernel knows whose it is
+        user = self._owners.uid(peer, here) if is_near else str(peer[0])
+        keep_alive(sock)  # a machine that is gone is noticed: nothing else would ever be heard of it
+        stranger = _Stranger(sock, str(peer[0]))
+        if not self._guests.admit(stranger, user):
+            self.rejections.note("crowd", f"too many connections from {peer[0]} to the endpoint have proven nothing")
+            sock.close()
+            return
+        stranger.task = asyncio.create_task(self._serve(stranger))
+        self._tasks.add(stranger.task)
+        stranger.task.add_done_callback(self._tasks.discard)
+        stranger.task.add_done_callback(stranger.end)
+
+    async def _serve(self, stranger: _Stranger) -> None:
         """The life of one connection. Nothing leaves it."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        line = Line(reader, writer)
-        self._lines.add(line)
         try:
-            join = await self._greet(line, reader)
-            if join is not None:
-                _mind(writer)
-                await self._welcome(join, line)
-        except (WireError, EOFError, OSError, TimeoutError) as error:
-            log.info("a connection from %s to the endpoint ended: %s", line.peer, error or type(error).__name__)
+            host = await self._let_in(stranger)
+            if host is None:
+                stranger.is_busy = True  # its place is not another's before its time is over
+                await asyncio.sleep(REFUSAL_DELAY_S)
+                return
+            self._guests.leave(stranger)
+            await self._live(*host)
         except asyncio.CancelledError:
             pass
         except Exception:
-            log.exception("a connection from %s to the endpoint failed", line.peer)
+            log.exception("a connection from %s to the endpoint failed", stranger.where)
         finally:
-            self._tasks.discard(task)
+            self._guests.leave(stranger)
+
+    async def _let_in(self, stranger: _Stranger) -> tuple[Join, Line] | None:
+        """None: it is none of ours."""
+        try:
+            return await self._greet(stranger)
+        except (WireError, EOFError, OSError, TimeoutError) as error:
+            kind = "silence" if isinstance(error, TimeoutError) else "garbage"
+            self.rejections.note(kind, f"{stranger.where} at the endpoint: {error or type(error).__name__}")
+            return None
+
+    async def _live(self, join: Join, line: Line) -> None:
+        try:
+            await self._welcome(join, line)
+        except (WireError, EOFError, OSError, TimeoutError) as error:
+            log.info("the connection to host %s ended: %s", line.peer, error or type(error).__name__)
+        finally:
             self._lines.discard(line)
             line.close()
 
-    async def _greet(self, line: Line, reader: asyncio.StreamReader) -> Join | None:
+    async def _greet(self, stranger: _Stranger) -> tuple[Join, Line] | None:
         """None: it was refused. Raises WireError, EOFError, OSError, TimeoutError."""
-        if self._num_strangers >= MAX_STRANGERS:
-            raise WireError(f"{MAX_STRANGERS} others are being greeted")
-        self._num_strangers += 1
-        try:
-            async with asyncio.timeout(GREETING_S):
-                nonce = secrets.token_hex(RANDOM_BYTES)
-                line.send(Challenge(nonce=nonce))
-                knock = await from_host(reader, MAX_STRANGER_BYTES)
-                if not isinstance(knock, Knock):
-                    raise WireError("it does not begin with a proof")
-                why = self._objection(knock, nonce)
-                if why:
-                    log.warning("a host at %s was refused: %s", line.peer, why)
-                    line.send(Refused(why=why))
-                    return None
-                line.send(Proven(proof=self._token.proof("head", self._fingerprint, nonce, knock.nonce)))
-                join = await line.receive()
-                if not isinstance(join, Join):
-                    raise WireError("it does not say what it is")
-                return join
-        finally:
-            self._num_strangers -= 1
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        stranger.is_transports = True
+        async with asyncio.timeout(GREETING_S):
+            transport, protocol = await loop.connect_accepted_socket(
+                lambda: asyncio.StreamReaderProtocol(reader),
+                stranger.sock,
+                ssl=self._context,
+                ssl_handshake_timeout=GREETING_S,
+                ssl_shutdown_timeout=SHUTDOWN_S,
+            )
+            line = Line(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+            self._lines.add(line)
+            try:
+                join = await self._ask(line, reader)
+            except BaseException:
+                self._lines.discard(line)
+                line.abort()
+                raise
+        if join is None:
+            self._lines.discard(line)
+            line.close()
+            return None
+        return join, line
+
+    async def _ask(self, line: Line, reader: asyncio.StreamReader) -> Join | None:
+        nonce = secrets.token_hex(RANDOM_BYTES)
+        line.send(Challenge(nonce=nonce))
+        knock = await from_host(reader, MAX_STRANGER_BYTES)
+        if not isinstance(knock, Knock):
+            raise WireError("it does not begin with a proof")
+        why = self._objection(knock, nonce)
+        if why:
+            self.rejections.note("unauthenticated", f"a host at {line.peer} was refused: {why}")
+            line.send(Refused(why=why))
+            return None
+        line.send(Proven(proof=self._token.proof("head", self._fingerprint, nonce, knock.nonce)))
+        join = await line.receive()
+        if not isinstance(join, Join):
+            raise WireError("it does not say what it is")
+        return join
 
     def _objection(self, knock: Knock, nonce: str) -> str:
         if not self._token.is_right(knock.proof, "host", self._fingerprint, nonce, knock.nonce[:MAX_STRANGER_BYTES]):
@@ -166,21 +260,9 @@ class Door:
         return ""
 
 
-def _mind(writer: asyncio.StreamWriter) -> None:
-    """So that a machine that is gone is noticed: nothing else would ever be heard of it."""
-    sock = writer.get_extra_info("socket")
-    if sock is not None:
-        with contextlib.suppress(OSError):
-            keep_alive(sock)
-
-
 def keep_alive(sock: socket.socket) -> None:
     """Asked after a second of silence, and given up after some more. Raises OSError."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 5)):
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 6000)
-
-
-def fingerprint_of_der(certificate: bytes) -> str:
-    return hashlib.sha256(certificate).hexdigest()

@@ -2,18 +2,22 @@
 
 One per listening socket. Everybody on the machine may connect, so places run out. All users but ours share half of
 them, and each has an eighth; who comes next takes the place of the one of them that has been idle for longest. So
-a crowd of idle strangers keeps out strangers, and no verb, agent or page of ours. Called by `door`.
+a crowd of idle strangers keeps out strangers, and no verb, agent or page of ours. Beyond loopback an address counts as
+a user. Called by the door of the controller, the one of the endpoint, and `everstep ui`.
 """
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 OTHERS_SHARE = 2
 EACH_SHARE = 8
 
 _OURS = -1
 _UNKNOWN = -2
+
+Kind: TypeAlias = int | str
+"""A user's number, or the address of another machine."""
 
 
 class Guest(Protocol):
@@ -29,13 +33,13 @@ class Guests:
         self._most = max(EACH_SHARE, most)
         self._ours = ours
         self._is_shared = is_shared
-        self._users: dict[Guest, int] = {}  # in the order in which they last asked for something
-        self._num_of: Counter[int] = Counter()
+        self._users: dict[Guest, Kind] = {}  # in the order in which they last asked for something
+        self._num_of: Counter[Kind] = Counter()
 
     def __len__(self) -> int:
         return len(self._users)
 
-    def admit(self, guest: Guest, user: int | None) -> bool:
+    def admit(self, guest: Guest, user: Kind | None) -> bool:
         """Whether it gets a place; another one may lose its own for it. `user`: None if that is not known."""
         is_ours = not self._is_shared or user in self._ours
         kind = _OURS if is_ours else _UNKNOWN if user is None else user
@@ -54,9 +58,12 @@ class Guests:
 
     def leave(self, guest: Guest) -> None:
         if guest in self._users:
-            self._num_of[self._users.pop(guest)] -= 1
+            kind = self._users.pop(guest)
+            self._num_of[kind] -= 1
+            if not self._num_of[kind]:
+                del self._num_of[kind]  # addresses are many
 
-    def _has_share(self, kind: int) -> bool:
+    def _has_share(self, kind: Kind) -> bool:
         """Room for one more of this other user, if need be in the place of an idle one."""
         each = self._most // (OTHERS_SHARE if kind == _UNKNOWN else EACH_SHARE)
         if self._num_of[kind] >= each and not self._drop_idle(lambda other: other == kind):
@@ -64,7 +71,7 @@ class Guests:
         others = len(self._users) - self._num_of[_OURS]
         return others < self._most // OTHERS_SHARE or self._drop_idle(lambda other: other != _OURS)
 
-    def _drop_idle(self, is_meant: Callable[[int], bool]) -> bool:
+    def _drop_idle(self, is_meant: Callable[[Kind], bool]) -> bool:
         for guest, user in self._users.items():
             if is_meant(user) and not guest.is_busy:
                 self.leave(guest)

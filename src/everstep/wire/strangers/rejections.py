@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-log = logging.getLogger("everstep.controller")
+_LOG = logging.getLogger("everstep.controller")
 
 QUIET_S = 60.0
 """Between two lines about the same kind. Shorter: a hostile peer writes our log, and the user's terminal."""
@@ -18,8 +18,9 @@ MAX_WHY_CHARS = 300
 
 
 class Rejections:
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, log: logging.Logger = _LOG) -> None:
         self.counts: Counter[str] = Counter()
+        self._log = log
         self._clock = clock
         self._said: dict[
             str, tuple[float, int]
@@ -36,7 +37,7 @@ class Rejections:
         before = f" ({since} more since the last such line)" if since else ""
         self._said[kind] = now, self.counts[kind]
         # What a peer sent may hold anything, also what moves a terminal's cursor.
-        log.warning("turned away, %s: %s%s", kind, printable(why), before)
+        self._log.warning("turned away, %s: %s%s", kind, printable(why), before)
 
 
 def printable(why: str) -> str:

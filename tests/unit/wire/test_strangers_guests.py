@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.controller.peers.guests import EACH_SHARE, OTHERS_SHARE, Guests
+from everstep.wire.strangers.guests import EACH_SHARE, OTHERS_SHARE, Guests
 
 MOST = 64
 OURS = 1000
