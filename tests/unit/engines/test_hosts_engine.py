@@ -110,7 +110,7 @@ class Story:
             node_rank=None,
             host="h0",
             credentials=lambda node: node.encode(),
-            received=Received(tmp_path),
+            received=Received(tmp_path, lambda generation, rank: None),
             ahead=tmp_path / "ahead.json",
             lease_s=lease_s,
             say=lambda text: None,

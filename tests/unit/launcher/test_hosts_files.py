@@ -1,15 +1,22 @@
 """Files of other hosts: sent as they grow, written where they belong, and nowhere else."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from everstep.engines.hosts import files
 from everstep.engines.hosts.files import Received
+from everstep.engines.hosts.places import Places
 from everstep.errors import WireError
+from everstep.journal.format import decode_record
 from everstep.launcher.hosts import sending
 from everstep.launcher.hosts.sending import Sending
+from everstep.model.actions import StartWorkers
 from everstep.wire.joining import PIECE_BYTES, Piece
 
 NODES = frozenset({"n1"})
+PLACES = {0: "n0", 1: "n1", 3: "n1", 9: "n1"}
 LOG = "logs/gen-0/rank-3/stdout.log"
 
 
@@ -29,12 +36,16 @@ def here(tmp_path):
     return tmp_path / "here"
 
 
+def node_of(_generation, rank):
+    return PLACES.get(rank)
+
+
 def carry(sending, received, session="s1"):
     return {piece.path: received.take(session, NODES, piece) for piece in sending.pieces()}
 
 
 def test_a_log_arrives_as_it_grows_and_its_other_name_too(there, here):
-    sender, received = Sending(there), Received(here)
+    sender, received = Sending(there), Received(here, node_of)
     carry(sender, received)
     assert (here / LOG).read_bytes() == b"one\n"
     assert (here / "logs/gen-0/rank-3/stderr.log").readlink().name == "stdout.log"
@@ -48,7 +59,7 @@ def test_a_log_arrives_as_it_grows_and_its_other_name_too(there, here):
 
 
 def test_what_did_not_arrive_is_sent_again_after_a_reconnect(there, here):
-    sender, received = Sending(there), Received(here)
+    sender, received = Sending(there), Received(here, node_of)
     list(sender.pieces())  # into a connection that broke
     sender.start_over(received.of("s1"))
     assert carry(sender, received)[LOG] == 4
@@ -56,7 +67,7 @@ def test_what_did_not_arrive_is_sent_again_after_a_reconnect(there, here):
 
 def test_a_log_that_grows_faster_than_it_is_sent_goes_on_near_its_end(there, here):
     (there / LOG).write_bytes(b"x" * (3 * sending.BACKLOG_BYTES) + b"the end\n")
-    sender, received = Sending(there), Received(here)
+    sender, received = Sending(there), Received(here, node_of)
     carry(sender, received)
     found = (here / LOG).read_bytes()
     assert found.endswith(b"x" * 100 + b"the end\n")
@@ -68,7 +79,7 @@ def test_evidence_is_there_as_a_whole_or_not_at_all(there, here):
     name = "evidence/i3/gen-2/rank-1.json"
     (there / name).parent.mkdir(parents=True)
     (there / name).write_bytes(b"{" + b" " * (PIECE_BYTES + 10) + b"}")
-    sender, received = Sending(there), Received(here)
+    sender, received = Sending(there), Received(here, node_of)
     seen = []
     for piece in sender.pieces():
         seen.append((here / name).exists())
@@ -90,18 +101,23 @@ def test_evidence_is_there_as_a_whole_or_not_at_all(there, here):
         "evidence/../gen-0/rank-0.json",
         "evidence/i1/gen-0/rank-0.json.part",
         "nodes/n0/agent.log",  # another host's node
+        "logs/gen-0/rank-0/stdout.log",  # ranks of this host, and of none
+        "errors/gen-0/rank-0.json",
+        "evidence/i1/gen-0/rank-0-flight.json",
+        "errors/gen-0/rank-2.json",
+        "evidence/x/gen-0/rank-1.json",
         "nodes/n1/credentials.json",
         "code/start/train.py",
     ],
 )
 def test_a_host_writes_nothing_else(here, path):
     with pytest.raises(WireError, match="may not write"):
-        Received(here).take("s1", NODES, Piece(path=path, at=0, data=b"x", is_whole=True))
+        Received(here, node_of).take("s1", NODES, Piece(path=path, at=0, data=b"x", is_whole=True))
     assert list(here.iterdir()) == []
 
 
 def test_a_file_is_its_first_hosts(here):
-    received = Received(here)
+    received = Received(here, node_of)
     received.take("s1", NODES, Piece(path=LOG, at=0, data=b"honest"))
     with pytest.raises(WireError, match="another host's"):
         received.take("s2", NODES, Piece(path=LOG, at=0, data=b"lies"))
@@ -114,16 +130,71 @@ def test_a_link_that_lies_there_is_not_followed(here, tmp_path):
     (here / LOG).parent.mkdir(parents=True)
     (here / LOG).symlink_to(target)
     with pytest.raises(OSError):
-        Received(here).take("s1", NODES, Piece(path=LOG, at=0, data=b"x"))
+        Received(here, node_of).take("s1", NODES, Piece(path=LOG, at=0, data=b"x"))
     assert target.read_text() == "kept"
 
 
 def test_a_host_has_a_limit(here, monkeypatch):
-    monkeypatch.setattr(files, "MAX_HOST_BYTES", 10)
-    received = Received(here)
+    most = files.FILE_BYTES + 10
+    monkeypatch.setattr(files, "MAX_HOST_BYTES", most)
+    received = Received(here, node_of)
     received.take("s1", NODES, Piece(path=LOG, at=0, data=b"12345678"))
-    with pytest.raises(WireError, match="more than 10 bytes"):
+    with pytest.raises(WireError, match=f"more than {most} bytes"):
         received.take("s1", NODES, Piece(path=LOG, at=8, data=b"12345678"))
     for at, data in ((-1, b"x"), (1 << 50, b"x"), (0, b"x" * (PIECE_BYTES + 1))):
         with pytest.raises(WireError):
             received.take("s2", NODES, Piece(path="errors/gen-0/rank-9.json", at=at, data=data))
+
+
+def test_who_may_write_what_a_rank_wrote_is_in_the_journal(tmp_path):
+    """The golden one: rank 0 on n0 and rank 1 on n1, until n1 is replaced."""
+    whole = (Path(__file__).parents[2] / "golden/journal.jsonl").read_bytes()
+    journal = tmp_path / "journal.jsonl"
+    places = Places(journal)
+    assert places.node_of(0, 0) is None
+    starts = [
+        record for line in whole.splitlines()[1:] for record in [decode_record(line)] if "StartWorkers" in str(record)
+    ]
+    told = {(a.generation, a.first_rank): a.node for r in starts for a in r.actions if isinstance(a, StartWorkers)}
+    for end in range(0, len(whole), 997):  # it is read while it is written
+        journal.write_bytes(whole[:end])
+        places.node_of(99, 0)
+    journal.write_bytes(whole)
+    assert told
+    assert {key: places.node_of(*key) for key in told} == told
+    assert places.node_of(0, 99) is None
+
+
+def test_empty_files_count_as_well(here, monkeypatch):
+    monkeypatch.setattr(files, "MAX_HOST_BYTES", 10 * files.FILE_BYTES)
+    received = Received(here, lambda generation, rank: "n1")
+    for number in range(10):
+        received.take("s1", NODES, Piece(path=f"logs/gen-{number}/rank-0/stdout.log", at=0, data=b""))
+    with pytest.raises(WireError, match="more than"):
+        received.take("s1", NODES, Piece(path="logs/gen-10/rank-0/stdout.log", at=0, data=b""))
+    assert len(received.of("s1")) == 10
+
+
+@pytest.mark.parametrize("name", ["errors/gen-0/rank-3.json", "evidence/i1/gen-0/rank-3.json", LOG])
+def test_a_pipe_where_a_rank_writes_holds_nobody_up(there, name):
+    path = there / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    assert [piece.path for piece in Sending(there).pieces()] in (
+        [],
+        ["logs/gen-0/rank-3/stderr.log"],
+        [LOG, LOG.replace("out", "err")],
+    )
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    assert b"root" not in b"".join(piece.data for piece in Sending(there).pieces())
+
+
+def test_names_without_end_are_not_all_looked_at(there, monkeypatch):
+    monkeypatch.setattr(sending, "MAX_NAMES", 20)
+    folder = there / "errors/gen-0"
+    folder.mkdir(parents=True)
+    for number in range(50):
+        (folder / f"x{number}.json").write_text("{}")
+    assert len(list(Sending(there).pieces())) <= 22

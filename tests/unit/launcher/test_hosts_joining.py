@@ -18,7 +18,7 @@ from everstep.launcher.hosts import token as tokens
 from everstep.launcher.hosts.place import claim
 from everstep.launcher.hosts.reaching import RefusedError, reach
 from everstep.launcher.keys import Keys
-from everstep.wire.joining import Admitted, Challenge, Join, JoinToken, Proven, from_head, packed
+from everstep.wire.joining import Admitted, Challenge, Join, JoinToken, Proven, Refused, from_head, packed
 
 TOKEN = JoinToken("0123456789abcdef")
 JOIN = Join(session="s", host="h", address="a", everstep_version="0", torch_version="0")
@@ -125,6 +125,30 @@ def test_who_answers_without_the_token_is_not_believed(certificate):
         hosts = Hosts(num=2, host="127.0.0.1", port=server.sockets[0].getsockname()[1])
         with pytest.raises(RefusedError, match="does not know the join token"):
             await reach(hosts, lambda: TOKEN, ignore)
+        server.close()
+        await asyncio.sleep(0.05)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("code", [0, -1, 256, 4])
+def test_who_answers_without_the_token_does_not_end_a_host_with_success(certificate, code):
+    async def pretend(reader, writer):
+        writer.write(packed(Challenge(nonce="n")))
+        await reader.read(10)
+        writer.write(packed(Refused(why="\x1b[2Jall done", exit_code=code)))
+        with contextlib.suppress(OSError):
+            await reader.read()
+        writer.transport.abort()
+
+    async def story():
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        server = await asyncio.start_server(pretend, "127.0.0.1", 0, ssl=context)
+        hosts = Hosts(num=2, host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+        with pytest.raises(RefusedError) as caught:
+            await reach(hosts, lambda: TOKEN, ignore)
+        assert caught.value.exit_code == (code if code == 4 else ConfigError.exit_code)
         server.close()
         await asyncio.sleep(0.05)
 

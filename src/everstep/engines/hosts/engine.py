@@ -39,6 +39,7 @@ from everstep.wire.joining import (
     Refused,
     StartNode,
 )
+from everstep.wire.strangers.rejections import Rejections
 
 RETRY_S = 0.5
 AGAIN_S = 2.0
@@ -49,6 +50,9 @@ ASK_S, MAX_ASKED = 0.1, 8
 """Between two looks whether a host that is to end its node answers, and how many: then others decide."""
 
 MAX_AHEAD_BYTES = 1 << 20
+MAX_REASON_CHARS = 1000
+"""Of another host's words in the journal."""
+
 HEAD = "head"
 _END_GRACE_S = 10.0
 
@@ -97,6 +101,7 @@ class HostsEngine:
         self._over: Over | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._on_loss: OnLoss = lambda loss: None
+        self._rejections = Rejections(log=log)
 
     def watch(self, on_loss: OnLoss) -> None:
         self._on_loss = on_loss
@@ -246,7 +251,7 @@ class HostsEngine:
                 try:
                     upto = self._received.take(host.join.session, frozenset(host.nodes), message)
                 except (WireError, OSError) as error:
-                    log.warning("a file of %s was not taken: %s", host.name, error)
+                    self._rejections.note("file", f"a file of {host.name} was not taken: {error}")
                     upto = message.at + len(message.data)  # not asked for again
                 if host.line is not None:
                     host.line.send(Got(path=message.path, upto=upto))
@@ -260,12 +265,12 @@ class HostsEngine:
             case Ping():
                 pass
             case _:
-                log.warning("%s said %s, which is not expected of a host", host.name, type(message).__name__)
+                self._rejections.note("wrong-role", f"{host.name} said {type(message).__name__}, which no host says")
 
     def _on_ended(self, host: Host, ended: NodeEnded) -> None:
         if time.monotonic() - host.started_at < EARLY_END_S:
             host.not_before = time.monotonic() + AGAIN_S
-        reason = f"{ended.reason} (on {host.join.host})"
+        reason = f"{ended.reason[:MAX_REASON_CHARS]} (on {host.join.host[:MAX_REASON_CHARS]})"
         self._forget_node(host, ended.node, reason, exit_code=ended.exit_code, signal=ended.signal)
 
     def _forget_node(

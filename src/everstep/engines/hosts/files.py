@@ -1,12 +1,13 @@
 """Files of other hosts, written into this host's run directory as they arrive: logs of ranks, error reports, evidence.
 
-A host is believed about its own ranks and nodes only: who was first to send a file owns it, and names follow a list of
-patterns, so nothing else can be written. Each host has a limit. What is skipped stays a hole in the file.
+A host is believed about its own ranks and nodes only, as the controller has told nodes to start them, and names follow
+a list of patterns, so nothing else can be written. Each host has a limit. What is skipped stays a hole in the file.
 """
 
 import contextlib
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from everstep.errors import WireError
@@ -18,19 +19,26 @@ MAX_FILE_BYTES = 1 << 40
 MAX_HOST_BYTES = 1 << 30
 """That one host may write here in the life of its process."""
 
-LOG = re.compile(r"logs/gen-(\d{1,9})/rank-(\d{1,7})/std(?:out|err)\.log")
+FILE_BYTES = 4096
+"""What a new file counts for beside its content: empty ones fill a disk too."""
+
+NodeOf = Callable[[int, int], str | None]
+"""(generation, rank) -> the node that was told to start it."""
+
+LOG = re.compile(r"logs/gen-(\d{1,9})/rank-(\d{1,7})/std(?:out|err)\.log", re.ASCII)
 _OTHERS = (
-    re.compile(r"errors/gen-\d{1,9}/rank-\d{1,7}\.json"),
-    re.compile(r"evidence/[A-Za-z0-9][A-Za-z0-9._-]{0,63}/gen-\d{1,9}/rank-\d{1,7}(?:-flight)?\.json"),
+    re.compile(r"errors/gen-(\d{1,9})/rank-(\d{1,7})\.json", re.ASCII),
+    re.compile(r"evidence/[ie]\d{1,9}/gen-(\d{1,9})/rank-(\d{1,7})(?:-flight)?\.json", re.ASCII),
 )
-_NODE_FILE = re.compile(r"nodes/(n\d{1,9})/(?:agent\.log|persist\.log)")
+_NODE_FILE = re.compile(r"nodes/(n\d{1,9})/(?:agent\.log|persist\.log)", re.ASCII)
 
 
 class Received:
     """Of all hosts. Raises WireError for what a host may not write, OSError for what cannot be written."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, node_of: NodeOf) -> None:
         self._run_dir = run_dir
+        self._node_of = node_of
         self._owners: dict[str, str] = {}  # file -> session of the host that sent it first
         self._upto: dict[str, int] = {}
         self._written: dict[str, int] = {}  # session -> bytes
@@ -68,7 +76,6 @@ class Received:
             os.close(fd)
         if is_atomic and piece.is_whole:
             target.replace(path)
-        self._written[session] = self._written.get(session, 0) + len(piece.data)
         self._upto[piece.path] = upto = piece.at + len(piece.data)
         return upto
 
@@ -78,17 +85,22 @@ class Received:
         return False
 
     def _check(self, session: str, nodes: frozenset[str], piece: Piece) -> None:
-        node = _NODE_FILE.fullmatch(piece.path)
-        is_allowed = node[1] in nodes if node is not None else _is_allowed(piece.path)
-        if not is_allowed:
+        node = self._node(piece.path)
+        if node is None or node not in nodes:
             raise WireError(f"it may not write {piece.path[:120]!a}")
-        if self._owners.setdefault(piece.path, session) != session:
-            raise WireError(f"{piece.path} is another host's")
         if len(piece.data) > PIECE_BYTES or not 0 <= piece.at <= MAX_FILE_BYTES:
             raise WireError(f"a piece of {len(piece.data)} bytes at {piece.at} of {piece.path}")
-        if self._written.get(session, 0) + len(piece.data) > MAX_HOST_BYTES:
+        is_new = piece.path not in self._owners
+        written = self._written.get(session, 0) + len(piece.data) + (FILE_BYTES if is_new else 0)
+        if written > MAX_HOST_BYTES:
             raise WireError(f"more than {MAX_HOST_BYTES} bytes of files")
+        if self._owners.setdefault(piece.path, session) != session:
+            raise WireError(f"{piece.path} is another host's")
+        self._written[session] = written
 
-
-def _is_allowed(path: str) -> bool:
-    return LOG.fullmatch(path) is not None or any(each.fullmatch(path) for each in _OTHERS)
+    def _node(self, path: str) -> str | None:
+        """Whose file this is; None: nobody's."""
+        if own := _NODE_FILE.fullmatch(path):
+            return own[1]
+        found = next((match for match in (each.fullmatch(path) for each in (LOG, *_OTHERS)) if match), None)
+        return self._node_of(int(found[1]), int(found[2])) if found is not None else None

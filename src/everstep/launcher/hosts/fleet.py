@@ -15,7 +15,9 @@ from everstep.engines.hosts.admission import Shape
 from everstep.engines.hosts.door import Door
 from everstep.engines.hosts.engine import HostsEngine
 from everstep.engines.hosts.files import Received
+from everstep.engines.hosts.places import Places
 from everstep.engines.local import LocalEngine
+from everstep.journal.runs import RunDir
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.hosts.place import interface_of
 from everstep.launcher.rundir import Prepared
@@ -35,7 +37,7 @@ class Fleet:
         self._say = say
         self._engine: HostsEngine | None = None
         self._door: Door | None = None
-        self.received = Received(prepared.path)
+        self.received = Received(prepared.path, Places(RunDir(prepared.path).journal).node_of)
 
     @property
     def agent_arguments(self) -> tuple[str, ...]:

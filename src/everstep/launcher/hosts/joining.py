@@ -12,6 +12,7 @@ from everstep.launcher.hosts.local_run import LocalRun
 from everstep.launcher.hosts.member import About, End, Member
 from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.showing import shown, tails_of
+from everstep.report.parts.ansi import safe
 from everstep.wire.joining import JoinToken
 
 
@@ -78,7 +79,7 @@ class _Shown:
         if self._terminal is not None:
             self._terminal.say(text)
         else:
-            sys.stderr.write(f"everstep: {text}\n")
+            sys.stderr.write(safe(f"everstep: {text}\n"))
             sys.stderr.flush()
 
 

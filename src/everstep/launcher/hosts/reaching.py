@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from everstep.engines.hosts.door import keep_alive
-from everstep.errors import UnreachableError, WireError
+from everstep.errors import ConfigError, UnreachableError, WireError
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.hosts.place import addresses
 from everstep.version import __version__
@@ -46,8 +46,9 @@ class RefusedError(UnreachableError):
     """The first host does not want this one; the message is its own."""
 
     def __init__(self, why: str, exit_code: int) -> None:
+        """It never ends this host with success: whoever answers may have proven nothing."""
         super().__init__(why)
-        self.exit_code = exit_code
+        self.exit_code = exit_code if 0 < exit_code < 256 else ConfigError.exit_code
 
 
 class NotListeningError(UnreachableError):

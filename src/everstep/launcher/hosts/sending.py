@@ -5,9 +5,13 @@ host only. What did not arrive is sent again after a reconnect.
 """
 
 import contextlib
+import errno
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 from everstep.agent.streams.paths import is_other_name
 from everstep.wire.joining import PIECE_BYTES, Piece
@@ -22,6 +26,9 @@ MAX_WHOLE_BYTES = 32 << 20
 """A file of evidence that is larger stays here."""
 
 MAX_NODE_LOG_BYTES = 4 << 20
+MAX_NAMES = 4096
+"""In one directory: a rank can write there, and make as many as it likes."""
+
 _LOGS = ("stdout.log", "stderr.log")
 _NODE_LOGS = ("agent.log", "persist.log")
 
@@ -78,7 +85,7 @@ class Sending:
             sent = size - PIECE_BYTES
         if sent >= size:
             return
-        with file.open("rb") as opened:
+        with _opened(file) as opened:
             opened.seek(sent)
             while sent < size and (data := opened.read(min(PIECE_BYTES, size - sent))):
                 self._sent[path] = sent + len(data)
@@ -86,7 +93,7 @@ class Sending:
                 sent += len(data)
 
     def _of_whole(self, path: str) -> Iterator[Piece]:
-        with (self._run_dir / path).open("rb") as opened:
+        with _opened(self._run_dir / path) as opened:
             found = os.fstat(opened.fileno())
             if self._whole.get(path) == (found.st_mtime_ns, found.st_size) or found.st_size > MAX_WHOLE_BYTES:
                 return
@@ -101,15 +108,27 @@ class Sending:
                 at += len(data)
 
 
+def _opened(path: Path) -> BinaryIO:
+    """A regular file, under its own name: ranks write there, and a pipe would hold this host up until it is given up.
+    Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(fd, "rb")
+
+
 def _folders(path: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False))
-    except OSError:
-        return []
+    return _listed(path, lambda entry: entry.is_dir(follow_symlinks=False))
 
 
 def _names(path: Path) -> list[str]:
+    return _listed(path, lambda entry: entry.name.endswith(".json"))
+
+
+def _listed(path: Path, is_wanted: Callable[["os.DirEntry[str]"], bool]) -> list[str]:
     try:
-        return sorted(entry.name for entry in os.scandir(path) if entry.name.endswith(".json"))
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in islice(entries, MAX_NAMES) if is_wanted(entry))
     except OSError:
         return []
