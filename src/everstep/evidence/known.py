@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 from everstep.analyzer.observations.known import Known
+from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.loading import Base, load_base
 from everstep.knowledge.matcher import Matcher
@@ -17,6 +18,13 @@ def _base() -> Base:
     return load_base()
 
 
+@lru_cache(maxsize=1)
+def _engine() -> Engine:
+    """Compiled once: it takes most of a second, and the names in a foreign folder make as many generations as they
+    like."""
+    return Engine(_base().signatures)
+
+
 class KnownLines:
     """Feed it logs, ask once at the end."""
 
@@ -26,7 +34,7 @@ class KnownLines:
 
     def add(self, path: str, rank: int | None, lines: list[str]) -> None:
         if self._matcher is None:
-            self._matcher = Matcher(_base(), now=self._now)
+            self._matcher = Matcher(_base(), now=self._now, engine=_engine())
         self._matcher.feed(path, ("\n".join(lines) + "\n").encode("utf-8", "replace"))
         self._matcher.close(path)
 
