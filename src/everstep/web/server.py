@@ -26,6 +26,7 @@ from everstep.web.files import HEADERS, LOCKED, Files, packed
 from everstep.web.library import Library
 from everstep.web.pages import HANDLERS, PAGES, Pages
 from everstep.web.recorded import Recorded
+from everstep.web.visitors import IDLE_S, Visitors, silent_log
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -37,6 +38,7 @@ LIST_EVERY_S = 1.0
 
 class Ui:
     def __init__(self, folder: Path, token: str) -> None:
+        self.visitors = Visitors()
         self._library = Library(folder)
         self._token = token
         self._files = Files()
@@ -61,6 +63,10 @@ class Ui:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        with self.visitors.answering(request):
+            return await self._answer(request, handler)
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if why := browsers.why_foreign(request):
             return _error(403, why)
         if request.method not in ("GET", "HEAD"):
@@ -168,13 +174,24 @@ def listen(port: int) -> socket.socket:
 async def serve(folder: Path, sock: socket.socket, token: str, stop: asyncio.Event) -> None:
     """Until `stop` is set."""
     os.set_blocking(sock.fileno(), False)
-    runner = web.AppRunner(Ui(folder, token).app(), access_log=None, handle_signals=False, shutdown_timeout=0.5)
+    ui = Ui(folder, token)
+    runner = web.AppRunner(
+        ui.app(),
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=0.5,
+        keepalive_timeout=IDLE_S,
+        logger=silent_log(),
+    )
     await runner.setup()
+    ui.visitors.make_http = runner.server
+    server = await asyncio.get_running_loop().create_server(ui.visitors, sock=sock)
     try:
-        await web.SockSite(runner, sock).start()
         await stop.wait()
     finally:
+        server.close()
         await runner.cleanup()
+        ui.visitors.owners.close()
 
 
 def new_token() -> str:
