@@ -105,7 +105,7 @@ class Node:
     # -- what the link tells ---------------------------------------------------------------------------------------
 
     def on_welcome(self, spec: RunSpec) -> None:
-        """Connected. NodeJoined comes first; on the first time the template starts after it."""
+        """Connected. NodeJoined comes first; the first time, whatever is made ready ahead starts after it."""
         first = self._spec is None
         self._spec = spec
         self.report_joined()

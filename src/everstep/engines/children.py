@@ -22,7 +22,7 @@ from everstep.probes.tracker import LIMIT_S, is_tracker
 from everstep.probes.unkillable import Stillness, describe
 
 MARK = b"EVERSTEP_WARD="
-"""Of everything that an agent starts (agent/base/environment.py)."""
+"""Of everything that an agent starts (agent/processes/environment.py)."""
 
 _ORPHAN_POLL_S = 0.005
 _LOOK_S = 0.25

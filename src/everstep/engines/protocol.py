@@ -1,4 +1,5 @@
-"""The seam to whoever gives and takes nodes. One implementation per scheduler; `local` is the one that exists.
+"""The seam to whoever gives and takes nodes. One implementation per way to get nodes:
+`local` starts them on this machine, `hosts` takes those that join from other machines.
 
 An engine acts, it does not decide: what it is told comes from `core` through the launcher, and what it sees goes
 back as events.

@@ -203,7 +203,7 @@ class Inject(_Action, frozen=True, kw_only=True):
     node: str | None = None
     rank: int | None = None
     generation: int = -1
-    options: dict[str, float | str] = {}  # of the kind, checked by core.drills
+    options: dict[str, float | str] = {}  # of the kind, checked by core.faults.drills
 
 
 class IncidentOpened(_Action, frozen=True, kw_only=True):

@@ -370,7 +370,7 @@ class DrillRequested(_Event, frozen=True, kw_only=True):
     """Somebody asked for a fault to be injected."""
 
     drill: str  # id: d1, d2, ...
-    kind: str  # one of core.drills
+    kind: str  # one of core.faults.drills
     rank: int | None = None
     node: str | None = None
     options: dict[str, float | str] = {}

@@ -1,4 +1,4 @@
-"""Facts about one rank: how it ended, and where its seconds went.
+"""Facts that agents report: of a rank (how it ended, where its seconds went), of a node, of alerts and checkpoints.
 
 Every time is wall-clock seconds since the epoch, taken by the agent of that rank (or by the rank itself on the
 same machine). `None` is "unknown" and never zero.
@@ -110,7 +110,7 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One look at one live rank, for the hang rule. Ages in seconds at the time of the report; None is unknown."""
 
     rank: int
-    phase: str  # value of analyzer.signals.Phase
+    phase: str  # value of analyzer.hangs.signals.Phase
     log_s: float | None = None
     stack_s: float | None = None
     device_s: float | None = None
@@ -126,7 +126,7 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_step: int | None = None
     last_step_at: float | None = None
     state: str = ""  # letter of /proc/PID/stat
-    waits_on: str = ""  # value of analyzer.signals.WaitsOn
+    waits_on: str = ""  # value of analyzer.hangs.signals.WaitsOn
     waits_for: str = ""  # "waits for a socket"
     wait_left_s: float | None = None  # until its timer ends
     place: str = ""  # where its main thread stands, as "train.py:88 upload"; empty: it was not looked at
@@ -203,7 +203,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     component: str
     blame: str  # value of verdict.Blame
     severity: str  # "fault": replace | "error": restart or drain | "warning": on record only
-    action: str  # one of knowledge.codes' closed list
+    action: str  # value of knowledge.signature.Action
     role: str = "root"  # "root" | "cascade" | "either"
     source: str = ""  # "kernel log", "nvml", "rank 3 stderr", ...
     line: str = ""

@@ -65,7 +65,7 @@ def _begun(verdict: Verdict, state: State, limit_s: float | None) -> Standstill:
 
 
 def _is_saved(state: State) -> bool:
-    """As core.hangs asks: every rank that lives holds a snapshot, or began from one."""
+    """As core.faults.hangs asks: every rank that lives holds a snapshot, or began from one."""
     alive = [worker for worker in state.workers.values() if worker.exit is None]
     if alive and all(worker.account is not None and worker.account.published_step is not None for worker in alive):
         return True

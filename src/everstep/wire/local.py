@@ -1,4 +1,4 @@
-"""Messages between processes of one machine (agent, template, worker, launcher's keeper) over a Unix stream socket.
+"""Messages between processes of one machine (agent, twin, worker, launcher's keeper) over a Unix stream socket.
 
 A frame is a 4-byte little-endian length and a JSON object; file descriptors ride on the frame's first byte. Only the
 standard library: it is imported inside the user's training process.

@@ -1,4 +1,4 @@
-"""One local peer (template, worker, keeper) on the agent's event loop: frames in, frames out, never blocking.
+"""One local peer (twin, worker, keeper) on the agent's event loop: frames in, frames out, never blocking.
 
 It reads exactly one frame at a time, because the kernel may glue descriptors of a later frame to the bytes of an
 earlier one. Garbage closes the channel; what that means is the owner's business.

@@ -22,7 +22,7 @@ from everstep.analyzer.slowness.places import Places, levelled, peers_of, places
 from everstep.model.verdict import Confidence, Refusal
 
 
-class SlowPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class SlowLimits(msgspec.Struct, frozen=True, kw_only=True):
     num_rounds: int = 5
     """ByteRobust's five rounds, ten seconds apart. One round flags whoever had the long batch just then."""
 
@@ -44,7 +44,7 @@ class SlowPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    code: str  # ES-S00 .. ES-S08
+    code: str  # ES-S00 .. ES-S09
     sentence: str
     confidence: Confidence
     ranks: tuple[int, ...] = ()  # who causes it, most flagged first; also when it is excused
@@ -53,11 +53,11 @@ class SlowVerdict(msgspec.Struct, frozen=True, kw_only=True):
     since_step: int | None = None
 
 
-DEFAULT = SlowPolicy()
+DEFAULT = SlowLimits()
 MANY = 64
 
 
-def flag_round(timings: Sequence[RankTiming], policy: SlowPolicy = DEFAULT) -> tuple[int, ...]:
+def flag_round(timings: Sequence[RankTiming], policy: SlowLimits = DEFAULT) -> tuple[int, ...]:
     """Ranks that computed long and, where it is known, waited less than the others did. Longest first."""
     if len(timings) < 2:
         return ()
@@ -95,7 +95,7 @@ class _Usual:
         return max(0.0, timing.delay_s - neighbours_s)
 
 
-def _stands_out(timing: RankTiming, usual: _Usual, policy: SlowPolicy) -> bool:
+def _stands_out(timing: RankTiming, usual: _Usual, policy: SlowLimits) -> bool:
     excess = timing.compute_s - usual.compute_s - usual.bad_luck_s(timing)
     share_s, spread_s = policy.min_share * usual.compute_s, policy.min_spreads * usual.spread_s
     if excess < max(share_s, spread_s, policy.min_errors * timing.error_s, usual.luck_s):
@@ -107,7 +107,7 @@ def judge(
     rounds: Sequence[Sequence[RankTiming]],
     groups: Sequence[ParallelGroup] = (),
     first_rounds: Sequence[Sequence[RankTiming]] = (),
-    policy: SlowPolicy = DEFAULT,
+    policy: SlowLimits = DEFAULT,
     *,
     from_arrivals: bool = False,
 ) -> SlowVerdict:
@@ -147,7 +147,7 @@ def flag_like(
     timings: Sequence[RankTiming],
     groups: Sequence[ParallelGroup],
     first_rounds: Sequence[Sequence[RankTiming]] = (),
-    policy: SlowPolicy = DEFAULT,
+    policy: SlowLimits = DEFAULT,
 ) -> tuple[int, ...]:
     """Ranks of one round that stand out among those of the same place."""
     places = places_of(groups, [timing.rank for timing in timings])
@@ -158,7 +158,7 @@ def _flag_like(
     timings: Sequence[RankTiming],
     places: Places,
     first: Mapping[int, RankTiming],
-    policy: SlowPolicy,
+    policy: SlowLimits,
     *,
     together: bool,
 ) -> tuple[int, ...]:
@@ -167,7 +167,7 @@ def _flag_like(
 
 
 def _long_stage(
-    rounds: Sequence[Sequence[RankTiming]], groups: Sequence[ParallelGroup], policy: SlowPolicy
+    rounds: Sequence[Sequence[RankTiming]], groups: Sequence[ParallelGroup], policy: SlowLimits
 ) -> SlowVerdict | None:
     """Nobody is slower than the ranks of the same place; is one place longer than the others?"""
     votes = Counter(rank for timings in rounds for rank in flag_round(timings, policy))

@@ -227,7 +227,7 @@ def pending_checks(state: State, why: str) -> list[ValidateUpdate]:
 
 
 def _interrupt(turn: Turn, version: Version) -> None:
-    """End the generation in order, snapshots first; nodes, standbys and templates stay."""
+    """End the generation in order, snapshots first; nodes, standbys and twins stay."""
     state = turn.state
     nodes = state.active_nodes
     if state.phase not in (Phase.FORMING, Phase.RUNNING) or state.ending is not None or not nodes:

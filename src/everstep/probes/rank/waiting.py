@@ -74,7 +74,7 @@ _NOT_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:", "/dmabuf:")
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """`on`: value of analyzer.signals.WaitsOn. `left_s`: a timer ends then by itself; None: nobody knows."""
+    """`on`: value of analyzer.hangs.signals.WaitsOn. `left_s`: a timer ends then by itself; None: nobody knows."""
 
     what: str
     on: WaitsOn = WaitsOn.OUTSIDE

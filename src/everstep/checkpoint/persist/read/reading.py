@@ -39,7 +39,7 @@ class Loaded:
     """What `load_into` found besides the objects' state."""
 
     step: int | None  # None: a checkpoint that does not say (torch.distributed.checkpoint's own)
-    random: Any = None  # for worker.random_state.restore; None: not known for this rank
+    random: Any = None  # for worker.digests.random_state.restore; None: not known for this rank
     ddp_order: Any = None
     resharded: bool = False
     notes: tuple[str, ...] = ()  # what could not be as exact as usual, in sentences
