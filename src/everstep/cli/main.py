@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "explain": ("everstep.cli.explain", "explain a decision, or what a code means"),
     "goodput": ("everstep.cli.goodput", "show where every second of every rank went"),
     "report": ("everstep.cli.share.report", "report where the time of runs went, and what would help most"),
+    "notify": ("everstep.cli.share.notify", "tell people about incidents: webhook, Slack, e-mail, a command"),
     "bundle": ("everstep.cli.share.bundle", "pack an incident for support, without secrets"),
     "logs": ("everstep.cli.logs", "show what the ranks wrote, per rank and generation"),
     "doctor": ("everstep.cli.doctor", "report what all ranks are doing now: stacks, states and flight records"),

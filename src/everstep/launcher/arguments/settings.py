@@ -24,10 +24,11 @@ from everstep.launcher.arguments import torchrun
 from everstep.launcher.arguments.checkpoints import Wanted, resolve_checkpoints, useless
 from everstep.launcher.arguments.torch_parts import part
 from everstep.model.spec import Launch, Mode
+from everstep.notices.settings import receivers_of
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 _KEYS = ("local_nodes", "standby", "mode", "run_dir", "ui_port", "network", "racks", "tls", "leftovers", "policy")
-_TABLES = ("policy", "checkpoint")
+_TABLES = ("policy", "checkpoint", "notices")
 
 MAX_ID_CHARS = 90
 """Of a run's directory; a number may follow."""
@@ -65,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     may_share_id: bool = True  # with a run of the same --rdzv-id: this one gets a directory of its own
     virtual_local_rank: bool = False
     signals: tuple[str, ...] = ()
+    notices: str = ""  # the file that names who is told of incidents; empty: nobody
     notes: tuple[str, ...] = ()  # said once at the start
 
 
@@ -74,6 +76,7 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     path = given.config or environ.get("EVERSTEP_CONFIG") or ""
     file = _read_file(Path(path)) if path else {}
     chosen = _choose(given, environ, file)
+    told = receivers_of(file.get("notices", []), environ, path)
     least, most = torchrun.machines(given.nnodes)
     hosts = several.of(given, environ, least)
     num_slots = hosts.num if hosts is not None else _whole("local-nodes", chosen["local_nodes"], least=1)
@@ -115,6 +118,7 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
         store_port=0 if hosts is not None else _store(given)[1],
         virtual_local_rank=given.virtual_local_rank,
         signals=tuple(name.strip() for name in given.signals_to_handle.split(",") if name.strip()),
+        notices=path if told else "",
         notes=said,
     )
 

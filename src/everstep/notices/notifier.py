@@ -1,0 +1,142 @@
+"""Follows a run's journal and tells its receivers, each in its own task: one that hangs keeps nobody else waiting.
+
+A process of its own with the lowest priority. It only reads, so nothing that happens here reaches training.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from everstep.errors import JournalError
+from everstep.journal.fold import Fold
+from everstep.journal.reader import Cursor
+from everstep.journal.runs import RunDir
+from everstep.journal.secrets import secret_values
+from everstep.journal.view import RunView
+from everstep.notices.counts import save_counts
+from everstep.notices.messages import Message, messages_of
+from everstep.notices.outbox import Due, Outbox
+from everstep.notices.sending import NoticeError, send
+from everstep.notices.settings import Receiver
+from everstep.report.handing.masking import Mask
+
+LOOK_S = 1.0
+LINGER_S = 20.0
+"""After the run's end: what is still to be told gets so long."""
+
+RETRY_S = (1.0, 5.0)
+
+log = logging.getLogger("everstep.notices")
+
+
+class Notifier:
+    """`is_alone()`: whoever started this is gone."""
+
+    def __init__(self, run_dir: RunDir, receivers: tuple[Receiver, ...], is_alone: Callable[[], bool]) -> None:
+        self._run_dir = run_dir
+        self._own = {value for each in receivers for value in (each.url, each.token, each.password) if value}
+        self._is_alone = is_alone
+        self._cursor = Cursor(run_dir.journal)
+        self._fold: Fold | None = None
+        self._outboxes = [Outbox(receiver) for receiver in receivers]
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Until the run is over, or nobody is there any more, and what was to be told is told."""
+        first = self._messages()
+        for outbox in self._outboxes:
+            for message in first:
+                if message.is_over:
+                    outbox.know(message)
+        ends_at: float | None = None
+        while True:
+            messages = self._messages()
+            busy = [self._tell(outbox, messages) for outbox in self._outboxes]
+            if ends_at is None and self._is_over():
+                ends_at = time.monotonic() + LINGER_S
+            if ends_at is not None and (not any(busy) or time.monotonic() > ends_at):
+                break
+            await asyncio.sleep(LOOK_S)
+        self._save()
+
+    def _messages(self) -> list[Message]:
+        view = self._view()
+        return [] if view is None else messages_of(view)
+
+    def _view(self) -> RunView | None:
+        try:
+            entries = self._cursor.read(thin=self._fold is None)
+        except JournalError as error:
+            log.warning("%s", error)
+            return None
+        if self._fold is None:
+            if self._cursor.header is None:
+                return None
+            self._fold = Fold(self._cursor.header)
+        for entry in entries:
+            self._fold.add(entry)
+        return self._fold.view
+
+    def _is_over(self) -> bool:
+        is_finished = self._fold is not None and self._fold.view.is_over
+        return is_finished or (self._is_alone() and self._run_dir.controller_pid() is None)
+
+    def _tell(self, outbox: Outbox, messages: list[Message]) -> bool:
+        """Whether something is under way for this receiver."""
+        name = outbox.receiver.name
+        task = self._tasks.get(name)
+        if task is not None and not task.done():
+            return True
+        before = sum(outbox.counts.values())
+        due = outbox.due(messages, time.time())
+        if sum(outbox.counts.values()) != before:
+            self._save()
+        if due is None:
+            return False
+        self._tasks[name] = asyncio.create_task(self._send(outbox, due))
+        return True
+
+    async def _send(self, outbox: Outbox, due: Due) -> None:
+        text, handle, is_sent = self._text(outbox.receiver, due), due.handle, False
+        for pause_s in (*RETRY_S, None):
+            try:
+                handle = await send(outbox.receiver, due, text)
+                is_sent = True
+                break
+            except NoticeError as error:
+                what = f"{outbox.receiver.name}: {due.message.key} was not told: {error}"
+                log.warning("%s", self._mask(what))
+                if error.is_final or pause_s is None:
+                    break
+                await asyncio.sleep(pause_s)
+            except Exception:
+                log.exception("%s: a fault of everstep's own", outbox.receiver.name)
+                break
+        outbox.settle(due, time.time(), handle, is_sent=is_sent)
+        self._save()
+
+    def _text(self, receiver: Receiver, due: Due) -> str:
+        message = due.message
+        more = f" ({due.num_untold} before it were not told: too many)" if due.num_untold else ""
+        link = receiver.link.replace("{run}", message.run).replace("{incident}", message.key)
+        return self._mask(message.text) + more + (f" {link}" if link else "")
+
+    def _mask(self, text: str) -> str:
+        """What is secret now: an update may have brought variables. Who has a receiver's address can write there."""
+        return Mask(secret_values(self._run_dir.path, os.environ) | self._own)(text)
+
+    def _save(self) -> None:
+        counts = {outbox.receiver.name: {str(o): n for o, n in outbox.counts.items()} for outbox in self._outboxes}
+        save_counts(self._run_dir.path, counts)
+
+
+def log_to(path: Path | None) -> None:
+    """None: stderr."""
+    logging.raiseExceptions = False
+    handler: logging.Handler = logging.StreamHandler() if path is None else logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger("everstep").addHandler(handler)
+    logging.getLogger("everstep").setLevel(logging.INFO)
