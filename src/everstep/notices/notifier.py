@@ -107,7 +107,7 @@ class Notifier:
                 is_sent = True
                 break
             except NoticeError as error:
-                what = f"{outbox.receiver.name}: {due.message.key} was not told: {error}"
+                what = f"{outbox.receiver.name}: {due.message.key} was not sent: {error}"
                 log.warning("%s", self._mask(what))
                 if error.is_final or pause_s is None:
                     break
@@ -120,7 +120,7 @@ class Notifier:
 
     def _text(self, receiver: Receiver, due: Due) -> str:
         message = due.message
-        more = f" ({due.num_untold} before it were not told: too many)" if due.num_untold else ""
+        more = f" ({due.num_untold} before it were not sent: too many)" if due.num_untold else ""
         link = receiver.link.replace("{run}", message.run).replace("{incident}", message.key)
         return self._mask(message.text) + more + (f" {link}" if link else "")
 

@@ -1,4 +1,4 @@
-"""Tells people about the incidents of a run: webhook, Slack, e-mail, a command (docs/notices.md).
+"""Sends notices about the incidents of a run to people: webhook, Slack, e-mail, a command (docs/notices.md).
 
 `everstep run --config FILE` does it by itself when FILE has [[notices]]; this is for a run without.
 everstep notify [RUN] --config FILE     until the run ends
