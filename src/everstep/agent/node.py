@@ -98,6 +98,8 @@ class Node:
         self._spare_timer: asyncio.TimerHandle | None = None
         self._told_twins: tuple[bool, str] | None = None
         self._num_stale = 0
+        self.has_stepped = asyncio.Event()
+        """All ranks of this node have made a step, at least once."""
 
     def _listen(self) -> RankFrames:
         return RankFrames(self.node, self._memory, self._observing, self)
@@ -403,9 +405,30 @@ class Node:
     def _keep_ahead(self, told: Ahead) -> None:
         """Importing it ahead went well: the next run of this program may count on it."""
         if self._spec is not None and ahead.SHARED in told.modules:
-            ahead.write(ahead.cache_path(self._home.home, self._spec.program), told)
+            self._keep(told)
+
+    def _keep_moment(self) -> None:
+        """Whether the next run of this program needs an early twin."""
+        if self._spec is not None and self._starter is not None and not self._starter.why_cold():
+            self._keep(None)
+
+    def _keep(self, told: Ahead | None) -> None:
+        """`told`: what its ranks import; None: as it is known."""
+        assert self._spec is not None
+        path = ahead.cache_path(self._home.home, self._spec.program)
+        known = ahead.read(path)
+        before, twins = known or Ahead(), self._twins
+        now = msgspec.structs.replace(
+            told or before,
+            is_late=twins.are_late(self._home.nproc),
+            was_stale=before.was_stale or twins.was_stale,
+        )
+        if now != known:
+            ahead.write(path, now)
 
     def note_all_stepped(self) -> None:
+        self.has_stepped.set()
+        self._keep_moment()
         self._cancel_parking()
         self._park_timer = asyncio.get_running_loop().call_later(QUIET_S, self._import_ahead)
 

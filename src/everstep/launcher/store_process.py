@@ -6,15 +6,19 @@ generation before is closed, `closed 3` says so, and the new one begins. `failed
 """
 
 import datetime
+import os
 import signal
 import socket
 import sys
 from typing import Any
 
+from everstep.launcher import store_class
 from everstep.linux.parent import die_with_parent
 
 _TIMEOUT = datetime.timedelta(seconds=30)
 _MAX_MESSAGE = 4096
+WHOLE = "whole"
+"""As the last argument: import torch as a program does."""
 
 
 def main() -> None:
@@ -23,9 +27,12 @@ def main() -> None:
     if not die_with_parent(int(sys.argv[1])):
         return
     asked = socket.socket(fileno=int(sys.argv[2]))
+    is_whole = sys.argv[3:] == [WHOLE]
     try:
-        import torch.distributed  # noqa: F401
+        store_class_of_torch = store_class.imported() if is_whole else store_class.loaded()
     except Exception as error:  # a broken build raises anything
+        if not is_whole:
+            _begin_again()
         asked.send(_text(f"no-torch {type(error).__name__}: {error}"))
         return
     store: Any = None
@@ -38,15 +45,18 @@ def main() -> None:
         asked.send(_text(f"closed {generation}"))
         store = None
         try:
-            store = _serve(host, int(port), fds[0])
+            store = _serve(store_class_of_torch, host, int(port), fds[0])
         except Exception as error:
             asked.send(_text(f"failed {error}"))
 
 
-def _serve(host: str, port: int, listening: int) -> Any:  # noqa: ANN401  (torch is imported late)
-    from torch.distributed import TCPStore
+def _begin_again() -> None:
+    """With the whole of torch, in this very process: its parts did not come by themselves."""
+    os.execv(sys.executable, [*sys.orig_argv, WHOLE])
 
-    return TCPStore(
+
+def _serve(store_class_of_torch: Any, host: str, port: int, listening: int) -> Any:  # noqa: ANN401
+    return store_class_of_torch(
         host_name=host,
         port=port,
         world_size=None,

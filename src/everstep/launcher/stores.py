@@ -19,6 +19,7 @@ from everstep.engines.network import Network, is_of_its_own
 from everstep.errors import ConfigError, EverstepError
 from everstep.launcher.arguments import checks
 from everstep.launcher.arguments.settings import Settings
+from everstep.launcher.store_process import WHOLE
 
 _LOOPBACK = ("localhost", "127.0.0.1")
 _MAX_MESSAGE = 4096
@@ -78,7 +79,8 @@ class Stores:
         """Start the process, which imports torch meanwhile. `on_loss` gets the generation that has no store after all,
         and why: ImportError when torch cannot be imported. Raises OSError."""
         self._children, self._on_loss = children, on_loss
-        self._process = self._network.call(lambda: _StoreProcess(children, self._lose))
+        is_whole = self._num_ends > 0  # the way that is quicker may be what ended the one before
+        self._process = self._network.call(lambda: _StoreProcess(children, self._lose, is_whole=is_whole))
         asyncio.get_running_loop().add_reader(self._process.socket, self._process.hear)
 
     async def open(self, generation: int) -> tuple[str, int]:
@@ -118,7 +120,9 @@ class Stores:
 class _StoreProcess:
     """The process with the stores, seen from the launcher."""
 
-    def __init__(self, children: Children, on_loss: Callable[["_StoreProcess", Exception], None]) -> None:
+    def __init__(
+        self, children: Children, on_loss: Callable[["_StoreProcess", Exception], None], *, is_whole: bool
+    ) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.setblocking(False)
         self._on_loss = on_loss
@@ -126,6 +130,7 @@ class _StoreProcess:
         self.has_served = False
         self._closed = asyncio.Event()
         argv = [sys.executable, "-P", "-m", "everstep.launcher.store_process", str(os.getpid()), str(theirs.fileno())]
+        argv += [WHOLE] if is_whole else []
         with theirs:
             self._child = children.spawn("stores", argv, on_end=self._on_end, pass_fds=(theirs.fileno(),))
 

@@ -3,10 +3,13 @@
 import os
 import re
 import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import torch
+import torch.distributed
 from real_run import UNTIL_HIT, Run, launching, processes_of
 
 from everstep.model.events import StoreOpened
@@ -35,11 +38,11 @@ def store_pid(run: Run) -> int:
 
 
 def torch_that(folder: Path, does: str, *, has_files: bool) -> str:
-    """Where a torch is that does this when it is imported; with its other files, or as if they were lost."""
+    """Where a torch is that does this when it is imported; with its other files but the libraries, or with none."""
     made = folder / "broken/torch"
     made.mkdir(parents=True)
     for entry in Path(torch.__file__).parent.iterdir() if has_files else ():
-        if entry.name != "__init__.py":
+        if entry.name not in ("__init__.py", "lib"):
             (made / entry.name).symlink_to(entry)
     (made / "__init__.py").write_text(does)
     return str(made.parent)
@@ -118,3 +121,45 @@ def test_a_process_that_can_never_begin_ends_the_run_with_the_reason(launcher):
     run = launcher.start(*launcher.loop(), env={"PYTHONPATH": path})
     assert run.wait() == 1
     assert "no store can be opened: the process with the stores has ended (exit code 7), 5 times" in run.err()
+
+
+ASKED_ALONE = """
+import datetime, sys
+from everstep.launcher import store_class
+alone = store_class.loaded()
+store = alone("127.0.0.1", 0, None, True, datetime.timedelta(seconds=20), False)
+store.set("key", "value")
+assert store.get("key") == b"value"
+assert "torch.nn" not in sys.modules
+from_torch = "torch._C._distributed_c10d"
+assert alone.__module__ == from_torch, alone.__module__
+"""
+
+WITHOUT_THE_QUICK_WAY = """
+from everstep.launcher import store_class, store_process
+def refuse():
+    raise AttributeError("_c10d_init")
+store_class.loaded = refuse
+store_process.main()
+"""
+
+
+def test_the_store_needs_nothing_else_of_torch():
+    subprocess.run([sys.executable, "-P", "-c", ASKED_ALONE], check=True, timeout=60)
+
+
+def test_a_torch_that_is_made_otherwise_is_imported_whole():
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, socket.create_server(("127.0.0.1", 0)) as listening:
+        words = [str(os.getpid()), str(theirs.fileno())]
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", WITHOUT_THE_QUICK_WAY, *words], pass_fds=(theirs.fileno(),)
+        )
+        theirs.close()
+        port = listening.getsockname()[1]
+        socket.send_fds(ours, [f"open 0 127.0.0.1 {port}".encode()], [listening.fileno()])
+        assert ours.recv(4096) == b"closed 0"
+        client = torch.distributed.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+        client.set("key", "value")
+        assert client.get("key") == b"value"
+    assert process.wait(timeout=60) == 0

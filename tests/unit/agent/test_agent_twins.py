@@ -182,3 +182,24 @@ def test_a_module_that_spoils_is_left_out_and_the_rest_is_imported(killed):
             awake.link.close()
 
     play(story, ranks=2)
+
+
+def test_ranks_that_can_all_be_parked_at_the_last_moment_need_no_earlier_twin(killed):
+    async def story(machine: Machine, twins: Twins) -> None:
+        assert not twins.are_late(2)  # both are early ones
+        for local_rank in range(2):
+            assert not twins.are_late(2)
+            told = {"stage": "at the rendezvous", "last": 1}
+            twins.add(local_rank, told, machine.new_twin().detach(), PLACED, Path("out"), Path("err"))
+        assert twins.are_late(2)
+        assert not twins.are_late(3)  # one has left none
+
+    play(story, ranks=2)
+
+
+@pytest.mark.parametrize(
+    ("known", "parks_once"),
+    [(Ahead(), False), (Ahead(is_late=True), True), (Ahead(is_late=True, was_stale=True), False)],
+)
+def test_an_early_twin_is_left_out_where_the_late_one_was_always_true(known, parks_once):
+    assert known.parks_once is parks_once

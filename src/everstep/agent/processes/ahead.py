@@ -23,10 +23,17 @@ _log = logging.getLogger(__name__)
 
 class Ahead(msgspec.Struct, kw_only=True):
     """`modules` in the order of import; `changed`: variables that libraries look at, as they are in a rank that has
-    imported all of them."""
+    imported all of them; `is_late`: each rank could be parked at the last moment, so no earlier twin is needed;
+    `was_stale`: once it was, because what the program reads before that changes."""
 
     modules: list[str] = []
     changed: dict[str, str | None] = {}
+    is_late: bool = False
+    was_stale: bool = False
+
+    @property
+    def parks_once(self) -> bool:
+        return self.is_late and not self.was_stale
 
 
 def parse(modules: list[object], changed: object) -> Ahead:
@@ -52,10 +59,9 @@ def _version_of(program: str) -> str:
     return f"{found.st_size} {found.st_mtime_ns}"
 
 
-def early(path: Path) -> list[str]:
+def early(known: Ahead | None) -> list[str]:
     """What a rank may import just before it is parked: a run has shown that it imports it afterwards anyway, and that
     importing it alone leads to the same variables."""
-    known = read(path)
     return [SHARED] if known is not None and SHARED in known.modules else []
 
 

@@ -247,6 +247,7 @@ class Starter:
         env: Mapping[str, str],
         standard: tuple[int, ...],
     ) -> None:
+        known = ahead.read(ahead.cache_path(self._home.home, self._spec.program))
         frame = {
             "do": "assign",
             "rank": worker.rank,
@@ -261,7 +262,8 @@ class Starter:
             "cwd": self._cwd(),
             "streams": bool(standard),  # the first three descriptors are its 0, 1 and 2
             "error_file": str(worker.paths.error_file),
-            "early": ahead.early(ahead.cache_path(self._home.home, self._spec.program)),
+            "early": ahead.early(known),
+            "parks_once": known is not None and known.parks_once,
             "resume_step": action.resume_step,
             "digest_every": self._home.policy.digest_every,
             "divides": self._home.policy.divide_replicas,

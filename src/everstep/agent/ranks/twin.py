@@ -45,11 +45,21 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True):
 class Twin:
     """One of them, from the moment when its socket is here."""
 
-    def __init__(self, sock: socket.socket, *, stage: str, placed: Placed, prefix: Prefix, reads: int = 0) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        stage: str,
+        placed: Placed,
+        prefix: Prefix,
+        reads: int = 0,
+        is_last: bool = False,
+    ) -> None:
         self.stage = stage
         self.placed = placed
         self.prefix = prefix
         self.reads = reads
+        self.is_last = is_last  # left at the last moment at which its rank could leave one
         self.pid = 0
         self.num_modules = 0
         self.has_imported = False

@@ -63,6 +63,8 @@ class Twins:
         self._making: dict[int, Twin] = {}  # that import ahead
         self._room = asyncio.Semaphore(imports_at_a_time())
         self.ahead: Ahead | None = None
+        self.was_stale = False
+        """What a rank had read before its last moment was something else when its twin was needed."""
 
     @property
     def is_forking(self) -> bool:
@@ -88,11 +90,12 @@ class Twins:
             sizes = {"out_bytes": int(told.get("out", 0)), "err_bytes": int(told.get("err", 0))}
             prefix = Prefix(stdout=out, stderr=err, **sizes)
             stage, reads = str(told.get("stage", ""))[:200], int(told.get("reads", 0))
+            is_last = bool(told.get("last"))
             sock = socket.socket(fileno=fd)
         except (ValueError, TypeError, OverflowError, OSError):  # a rank may say, and pass, anything
             os.close(fd)
             raise
-        twin = Twin(sock, stage=stage, placed=placed, prefix=prefix, reads=reads)
+        twin = Twin(sock, stage=stage, placed=placed, prefix=prefix, reads=reads, is_last=is_last)
         twin.on_here = functools.partial(self._on_here, local_rank)
         twin.on_gone = functools.partial(self._on_gone, local_rank)
         self._twins.setdefault(local_rank, []).append(twin)
@@ -151,6 +154,7 @@ class Twins:
                 return Awake(pid=int(answer["pid"]), link=link, stage=twin.stage, prefix=twin.prefix)
             for fd in fds:
                 os.close(fd)
+            self.was_stale |= answer.get("is") == "stale"
             why = str(answer.get("why") or twin.why_over or "its twin does not answer")
             self._drop(local_rank, twin)
         self._why_not[local_rank] = why
@@ -183,7 +187,12 @@ class Twins:
         if answer.get("is") != "split" or not fds:
             return False
         ahead = Twin(
-            socket.socket(fileno=fds[0]), stage=twin.stage, placed=twin.placed, prefix=twin.prefix, reads=twin.reads
+            socket.socket(fileno=fds[0]),
+            stage=twin.stage,
+            placed=twin.placed,
+            prefix=twin.prefix,
+            reads=twin.reads,
+            is_last=twin.is_last,
         )
         ahead.has_imported, self._making[local_rank] = True, ahead
         ahead.on_here = functools.partial(self._watch, local_rank)
@@ -237,6 +246,11 @@ class Twins:
         for local_rank, twins in self._twins.items():
             for twin in list(twins):
                 self._drop(local_rank, twin)
+
+    def are_late(self, num_ranks: int) -> bool:
+        """Each rank has left its latest twin at the last moment."""
+        latest = [twins[-1] for twins in self._twins.values() if twins]
+        return len(latest) == num_ranks and all(twin.is_last for twin in latest)
 
     @property
     def num_modules(self) -> int:

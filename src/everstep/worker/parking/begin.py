@@ -59,6 +59,9 @@ class Process:
         self.env_when_parked: dict[str, str] = {}
         self.early: list[str] = []
         """Modules that earlier runs of this program have imported after this moment anyway."""
+        self.parks_once = False
+        """Earlier runs could be parked at the last moment: no twin is left before. Each one costs the rank the copy of
+        whatever memory it writes to from then on."""
         self._install_runtime = install
         self._is_installed = False
         self._is_busy = False
@@ -202,7 +205,8 @@ class Process:
             self.why_not = f"{type(error).__name__}: {error}"
         if not self.is_spare and not self._is_installed:
             self._install()
-        self.park(AFTER_IMPORT, is_last=False)
+        if not self.parks_once:
+            self.park(AFTER_IMPORT, is_last=False)
 
     def install_early(self) -> None:
         """The program asks for everstep itself before, or without, torch."""

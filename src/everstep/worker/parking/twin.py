@@ -32,7 +32,7 @@ def leave(process: Any, stage: str) -> bool:  # noqa: ANN401 - begin.Process
     process.draws.keep()
     before = repair.keep()
     positions = fitness.offsets(process.own_fds)
-    told = {"stage": stage, "out": _size(1), "err": _size(2), "reads": len(process.reads)}
+    told = {"stage": stage, "out": _size(1), "err": _size(2), "reads": len(process.reads), "last": int(process.is_over)}
     theirs, ours = _socket.socketpair()
     handler = _no_handler()
     between = os.fork()

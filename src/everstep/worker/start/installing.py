@@ -40,6 +40,7 @@ def install(process: Any, assignment: tuple[dict[str, Any], list[int]] | None) -
     runtime = fill(before, link, frame, fds, job.local_rank)
     runtime.process = process
     process.early = [str(name) for name in frame.get("early") or ()]
+    process.parks_once = bool(frame.get("parks_once"))
     make_current(runtime)
     parent.die_with_parent(process.agent)
     if before is not None:
