@@ -13,12 +13,16 @@ from everstep.cli.analyze import encode, render, to_object
 from everstep.cli.ask import post
 from everstep.errors import ConfigError, UnreachableError
 from everstep.evidence.apart import read_apart
+from everstep.journal.load import load_run
 from everstep.journal.reader import Cursor
 from everstep.journal.runs import RunDir, find_run
+from everstep.journal.view import RunView
 from everstep.model.actions import CollectEvidence, Refused
 from everstep.model.events import EvidenceCollected, EvidenceRequested
 from everstep.model.record import Record
+from everstep.report.parts import noted
 from everstep.report.parts.ansi import printable
+from everstep.report.parts.layout import field, fields
 from everstep.report.ranks import render_ranks
 
 _ARRIVAL_S = 2.0
@@ -40,17 +44,18 @@ def run(given: argparse.Namespace) -> int:
     answer = post(run_dir, "/api/doctor", {})
     request, turned_away = str(answer["request"]), dict(answer.get("turned_away", {}))
     missing = _await(run_dir, cursor, request, given.timeout)
+    view, asked_at = load_run(run_dir.journal), time.time()
     place = run_dir.path / "evidence" / request
     read = read_apart(place, time.time(), with_case=True)
     folder, diagnosis = read.folder, read.diagnosis
     if given.json:
         collected = {"folder": str(place), "missing_nodes": missing}
-        found = {**to_object(diagnosis, folder), "per_rank": _per_rank(folder.case), "collected": collected}
+        found = {**to_object(diagnosis, folder), "per_rank": _per_rank(folder.case, view), "collected": collected}
         found["turned_away"] = turned_away
         print(encode(found))
         return 0
     print(render(diagnosis, folder))
-    print(printable("\n".join(["", *render_ranks(folder.case, diagnosis.clusters), ""])))
+    print(printable("\n".join(["", *render_ranks(folder.case, diagnosis.clusters), *_progress(view, asked_at), ""])))
     for node in missing:
         print(printable(f"node {node} did not answer within {given.timeout:g} s"))
     if turned_away:
@@ -64,11 +69,25 @@ def turned_away_text(counts: dict[str, int]) -> str:
     return f"turned away by the controller since it began: {kinds}   see docs/security.md"
 
 
-def _per_rank(case: Case) -> list[dict[str, Any]]:
+def _progress(view: RunView, now: float) -> list[str]:
+    """The last progress of each rank, and why one that makes none is left alone: as `everstep status` has them."""
+    progress = noted.progress_text(view, now)
+    return [*fields("ranks", noted.note_lines(view, now)), *(field("progress", progress) if progress else [])]
+
+
+def _per_rank(case: Case, view: RunView) -> list[dict[str, Any]]:
     """Without stacks and records: the files have them."""
+    last = noted.progress_of_ranks(view)
     fields = ("rank", "phase", "step", "step_age_s", "states", "load", "gpus", "links", "stack_source")
     listed = (*fields, "native", "unavailable", "unsupported")
-    return [{name: getattr(each, name) for name in listed} for each in case.ranks]
+    return [
+        {
+            **{name: getattr(each, name) for name in listed},
+            "progress": last.get(each.rank, ("", None))[0] or None,
+            "progress_at": last.get(each.rank, ("", None))[1],
+        }
+        for each in case.ranks
+    ]
 
 
 def _await(run_dir: RunDir, cursor: Cursor, request: str, limit_s: float) -> list[str]:

@@ -21,7 +21,7 @@ from everstep.journal.reader import Cursor
 from everstep.journal.runs import RunDir
 from everstep.journal.view import RunView, UpdateView
 from everstep.model.versions import Stage
-from everstep.report.updates import cost_of, render_updates, update_line, updates_json
+from everstep.report.updates import cold_text, cost_of, render_updates, update_line, updates_json
 
 EXIT_FAIL = 1
 _POLL_S = 0.02
@@ -148,6 +148,8 @@ def _tell(follower: _Follower, version: str, given: argparse.Namespace) -> int:
         show_json(next(each for each in updates_json(follower.view) if each["id"] == version))
     else:
         print(update_line(follower.view, update))
+        if why := cold_text(follower.view, update):
+            print(f"  {why}")
     return 0 if _is_well(follower.view, update) else EXIT_FAIL
 
 

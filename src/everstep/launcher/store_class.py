@@ -21,7 +21,7 @@ def loaded() -> Any:  # noqa: ANN401
     the process must not import torch any more then."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        raise ImportError("No module named 'torch'", name="torch")
+        raise ImportError("torch is not installed", name="torch")
     folder = Path(spec.origin).parent
     for name, places in (("torch", [str(folder)]), ("torch.distributed", [])):
         package = ModuleType(name)

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from everstep.analyzer.observations.words import ranks_text
 from everstep.journal.view import GenerationView, RunView, UpdateView
 from everstep.model.versions import FIRST, Stage, Version
 from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
@@ -63,6 +64,19 @@ def update_line(view: RunView, update: UpdateView) -> str:
     if update.stage is Stage.ROLLED_BACK:
         line += f"; rolled back to {update.back_to}: {why}"
     return line
+
+
+def cold_text(view: RunView, update: UpdateView) -> str:
+    """Why its ranks were not forked from twins; empty if they were, or none has started."""
+    generation = next((g for g in view.generations if g.number == update.generation), None)
+    ranks = [] if generation is None else [rank for rank, each in generation.started.items() if each.how == "fresh"]
+    if not ranks:
+        return ""
+    which = "all ranks" if generation is not None and len(ranks) == len(generation.started) else ranks_text(ranks)
+    return (
+        f"{which} started cold (fresh interpreters): the twins that were there hold the program as it was before "
+        f"{update.version.id}. The next restart is warm again"
+    )
 
 
 def running_text(view: RunView) -> str:

@@ -56,6 +56,8 @@ def test_doctor_says_what_all_ranks_do(launcher: Launcher):
         assert 0 <= each["load"]["cpu_share"] < 1.5
         assert each["load"]["traffic_bytes_s"] is None or each["load"]["traffic_bytes_s"] >= 0
         assert not each["native"], "there is a Python stack"
+        assert each["progress"].startswith(("step ", "a collective"))
+        assert each["progress_at"] > 0
     assert [len(ranks[rank]["states"]) for rank in range(3)] == [1, 2, 1], "rank 1 has a child"
     assert any("GPU" in why for why in ranks[0]["unsupported"]) or ranks[0]["gpus"]
 
@@ -68,6 +70,7 @@ def test_doctor_says_what_all_ranks_do(launcher: Launcher):
     assert "T stopped" in stopped
     (others,) = [line for line in text.splitlines() if line.startswith("0-1  ")]
     assert "waits in communication: all_reduce" in others
+    assert "progress" in text.split("\n\n")[-2], "how long ago each rank did something"
     assert "unavailable  ranks 2: flight record: the rank's watch thread did not answer" in text
 
     os.kill(run.rank_pid(2), signal.SIGCONT)

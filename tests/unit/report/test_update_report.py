@@ -9,13 +9,14 @@ from everstep.journal.fold import fold
 from everstep.journal.history import history_of
 from everstep.journal.view import RunView
 from everstep.model import events
+from everstep.model.facts import Started
 from everstep.model.record import Header
 from everstep.model.spec import RunSpec
 from everstep.model.versions import Stage
 from everstep.report.narrate import Narrator
 from everstep.report.parts.asked import Asked
 from everstep.report.status import render_status
-from everstep.report.updates import cost_of, render_update, render_updates, running_text, updates_json
+from everstep.report.updates import cold_text, cost_of, render_update, render_updates, running_text, updates_json
 from everstep.testing.cluster import Cluster
 
 HEADER = Header(run="r0001", everstep_version="test", policy={"max_restarts": 10, "budget_window_s": 3600.0})
@@ -59,6 +60,25 @@ def test_an_urgent_update_is_told_with_its_cost():
     found = updates_json(view)[0]
     assert (found["id"], found["at_step"], found["lost_steps"], found["took_s"]) == ("v1", 10, 0, 0.25)
     assert [view.generations[0].version, view.generations[1].version] == ["v0", "v1"]
+
+
+@pytest.mark.parametrize(
+    ("hows", "expected"),
+    [
+        (("fresh", "fresh"), "all ranks started cold (fresh interpreters): "),
+        (("twin", "fresh"), "rank 1 started cold (fresh interpreters): "),
+        (("twin", "twin"), ""),
+    ],
+)
+def test_a_cold_start_is_explained(hows, expected):
+    made = cluster()
+    update(made, "v1")
+    made.train(1, step_s=0.25)
+    view = view_of(made)
+    started = {rank: Started(rank=rank, pid=rank + 1, how=how, why="", at=0.0) for rank, how in enumerate(hows)}
+    view.generations[1].started = started
+    assert cold_text(view, view.updates["v1"]).startswith(expected)
+    assert bool(cold_text(view, view.updates["v1"])) is bool(expected)
 
 
 def test_it_is_no_fault_and_uses_up_no_restart():

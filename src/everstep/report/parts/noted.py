@@ -63,6 +63,11 @@ def progress_text(view: RunView, now: float) -> str:
     return "; ".join([*texts[:MAX_GROUPS], *([f"{len(texts) - MAX_GROUPS} more"] if len(texts) > MAX_GROUPS else [])])
 
 
+def progress_of_ranks(view: RunView) -> dict[int, tuple[str, float | None]]:
+    """Of each rank that runs: what its last progress was, and when."""
+    return {each.rank: last_progress(each) for each in _alive(view)}
+
+
 def last_progress(account: RankAccount) -> tuple[str, float | None]:
     """What it was and when: a step, or a collective where that came later or steps are not seen."""
     known = [
