@@ -41,7 +41,10 @@ for step in state.steps(1_000_000):
 """
 STEP = re.compile(r"step (\d+) ([\d.]+)")
 PATIENCE_S = 240.0
-FAULTS = ("rank", "agent", "power-off", "freeze", "cut")
+DISK_MIB = 64
+FAULTS = ("rank", "agent", "power-off", "freeze", "cut", "deaf", "mute")
+LASTING = ("loss", "disk")
+"""Nothing need be replaced: the run goes on, with what it has."""
 
 
 class Job:
@@ -52,7 +55,7 @@ class Job:
         program, policy = folder / "train.py", folder / "everstep.toml"
         program.write_text(TRAIN)
         policy.write_text(f"[policy]\nnode_silent_s = {silent_s}\nexamine = false\n")
-        self.hosts = [bed.add(f"h{number}") for number in range(num_hosts + num_standby)]
+        self.hosts = [bed.add(f"h{number}", disk_mib=DISK_MIB) for number in range(num_hosts + num_standby)]
         self._bed, self._num_spare = bed, 0
         self._command = [sys.executable, "-m", "everstep.cli.main", "run", "--nnodes", str(num_hosts)]
         self._command += ["--standby", str(num_standby), "--config", str(policy)]
@@ -67,7 +70,7 @@ class Job:
     def add_standby(self) -> None:
         """In the place of one that was used."""
         self._num_spare += 1
-        self.hosts.append(self._bed.add(f"spare{self._num_spare}"))
+        self.hosts.append(self._bed.add(f"spare{self._num_spare}", disk_mib=DISK_MIB))
         self.processes.append(self._start(self.hosts[-1]))
 
     def generation(self) -> int:
@@ -77,6 +80,13 @@ class Job:
         path = self.run_dir / f"logs/gen-{generation}/rank-{rank}/stdout.log"
         text = path.read_text(errors="replace") if path.exists() else ""
         return [(int(found[1]), float(found[2])) for found in map(STEP.fullmatch, text.splitlines()) if found]
+
+    def last_step(self) -> int:
+        """That the first host's rank has printed: it is there whatever becomes of the link of another one."""
+        generation = self.generation()
+        return max(
+            (steps[-1][0] for rank in range(self.num_hosts) if (steps := self.steps(generation, rank))), default=0
+        )
 
     def all_stepped(self, generation: int, number: int = 1) -> bool:
         return all(len(self.steps(generation, rank)) >= number for rank in range(self.num_hosts))
@@ -125,6 +135,10 @@ def cause(fault: str, host: Host, inner_pid: int) -> None:
         host.freeze()
     elif fault == "cut":
         host.cut()
+    elif fault == "deaf":
+        host.deafen()
+    elif fault == "mute":
+        host.mute()
     elif fault == "agent":
         found = (pid for pid in host.pids() if b"everstep.agent" in Path(f"/proc/{pid}/cmdline").read_bytes())
         os.kill(next(found), signal.SIGKILL)
@@ -145,13 +159,32 @@ def measure(job: Job, fault: str) -> tuple[float, int]:
     after = job.generation()
     first = [job.steps(after, each)[0] for each in range(job.num_hosts)]
     last = min(job.steps(before, each)[-1][0] for each in range(job.num_hosts))
-    if fault in ("freeze", "cut"):
+    if fault not in ("rank", "agent", "power-off"):
         host.close()
-    if fault in ("power-off", "freeze", "cut"):
+    if fault not in ("rank", "agent"):
         job.hosts.remove(host)
         job.add_standby()
     job.until("warm spares everywhere", job.is_warm)
     return max(when for _, when in first) - at, max(0, last - max(step for step, _ in first))
+
+
+def endure(job: Job, fault: str, seconds: float = 20.0) -> str:
+    """Steps per second before and under a fault that lasts, and how often the run was restarted meanwhile."""
+    before, rank = job.generation(), job.num_hosts - 1
+    job.until("steps", lambda: job.all_stepped(before, 20))
+    host = job.host_of(rank)
+    rates = []
+    for is_under in (False, True):
+        if is_under and fault == "loss":
+            host.drop(5)
+        elif is_under:
+            host.fill_disk()
+        first, began = job.last_step(), time.monotonic()
+        time.sleep(seconds)
+        rates.append((job.last_step() - first) / (time.monotonic() - began))
+    restarts = job.generation() - before
+    host.heal() if fault == "loss" else (host.folder / "home" / "filler").unlink()
+    return f"{rates[0]:.1f} steps/s before, {rates[1]:.1f} under it, {restarts} restarts in {seconds:g} s"
 
 
 def main() -> None:
@@ -170,6 +203,9 @@ def main() -> None:
         job.until("warm spares everywhere", job.is_warm)
         for _ in range(given.rounds):
             for fault in given.faults.split(","):
+                if fault in LASTING:
+                    print(f"  {fault:<10} {endure(job, fault)}", flush=True)
+                    continue
                 seconds, num_lost = measure(job, fault)
                 took.setdefault(fault, []).append(seconds)
                 lost[fault] = lost.get(fault, 0) + num_lost

@@ -74,6 +74,7 @@ class _Options(argparse.Namespace):
     run: str
     max_restarts: int
     parent: int
+    end_signal: int
     keeper_fd: int | None
     address: str
     namespace_fd: int | None
@@ -87,7 +88,7 @@ class _Options(argparse.Namespace):
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 after an orderly end, the error's own otherwise."""
     options = _parse(sys.argv[1:] if argv is None else argv)
-    if not die_with_parent(options.parent or os.getppid(), signal.SIGTERM):
+    if not die_with_parent(options.parent or os.getppid(), options.end_signal):
         return 0  # the launcher is gone
     if options.namespace_fd is not None:
         _move_to(options.namespace_fd)
@@ -153,7 +154,9 @@ class _Agent:
         reaper.start()
         reaper.watch(self._warden.pid, lambda ended: _log.warning("the warden ended: %s", ended))
         for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signum, over.set)
+            is_ours = self._options.end_signal == signal.SIGTERM  # else a scheduler's, which the launcher gets too
+            loop.add_signal_handler(signum, over.set if is_ours else _ignore)
+        loop.add_signal_handler(self._options.end_signal, over.set)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         kept = KeptMemory(self._options.keeper_fd, lambda: node.report_joined())
         memory = Memory(kept.keep, kept.tell_ranks)
@@ -380,6 +383,10 @@ def _policy_of(run_dir: Path) -> Policy:
         return Policy()
 
 
+def _ignore() -> None:
+    """A handler of ours does not reach the ranks, as SIG_IGN would."""
+
+
 def _parse(argv: Sequence[str]) -> _Options:
     parser = argparse.ArgumentParser(
         prog="everstep.agent", description="The agent of one node; the launcher starts it."
@@ -398,6 +405,7 @@ def _parse(argv: Sequence[str]) -> _Options:
     parser.add_argument("--namespace-fd", type=int, default=None, help="network namespace to live in")
     parser.add_argument("--streams", default="", help="the launcher's stdin, its terminals, and whether those are one")
     parser.add_argument("--parent", type=int, default=0, help="the launcher: without it the node ends")
+    parser.add_argument("--end-signal", type=int, default=int(signal.SIGTERM), help="what ends this node in order")
     parser.add_argument("--keeper-fd", type=int, default=None, help="socket to the launcher's keeper")
     options = parser.parse_args(argv, namespace=_Options())
     options.run_dir = options.run_dir.absolute()

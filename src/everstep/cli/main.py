@@ -30,6 +30,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "approve": ("everstep.cli.approve", "approve what a run in mode advise proposes"),
     "restart": ("everstep.cli.restart", "restart a job that stands still, without waiting any longer"),
     "update": ("everstep.cli.update", "change the program of a running job: now or at the next interruption, and back"),
+    "submit": ("everstep.cli.submit", "ask a Slurm cluster for nodes and spares, and run a training job on them"),
     "agent": ("everstep.cli.agent", "join a running job with this host"),
     "stop": ("everstep.cli.stop", "end a run as Ctrl-C in its terminal would"),
     "kb": ("everstep.cli.kb", "find known faults in logs, and look up what is known about them"),

@@ -14,12 +14,15 @@ def run(argv: Sequence[str]) -> int:
     """The run's exit code (docs/exit-codes.md): torchrun's, unless everstep's are asked for."""
     from everstep.launcher import error_file, exit_codes
     from everstep.launcher.arguments import options
+    from everstep.launcher.hosts.spreading import become, srun_command
     from everstep.launcher.run import launch
 
     style = exit_codes.STYLES[0]
     try:
         given = options.parse(argv)
         style = exit_codes.style_of(given.exit_codes, os.environ)
+        if given.engine is not None and (command := srun_command(given.engine, argv, os.environ)):
+            become(command)
         code = launch(given)
     except EverstepError as error:
         print(f"everstep: {error}", file=sys.stderr)

@@ -53,10 +53,11 @@ def run(given: argparse.Namespace) -> int:
         return _list(opened.view, as_json=given.json)
     if opened.view.is_over or opened.view.spec is None:
         raise ConfigError(f"run {opened.view.run} is over: start another one with `everstep run`")
-    if opened.view.spec.on_hosts:
+    if opened.view.spec.on_hosts and (given.code is not None or given.env):
+        what = "--code" if given.code is not None else "--env"
         raise ConfigError(
-            f"run {opened.view.run} is on several hosts, and what an update changes does not reach the others yet. "
-            "Nothing was changed. Stop the run and start the new program on all hosts (docs/hosts.md)"
+            f"{what}: run {opened.view.run} is on several hosts, and files of an update do not reach the others yet. "
+            "Nothing was changed. --args works; else stop the run and start the new program on all hosts"
         )
     follower = _Follower(opened.run_dir)
     try:

@@ -26,7 +26,7 @@ from everstep.controller.record.ledger import Drafted, Ledger
 from everstep.controller.record.poison import Poison
 from everstep.controller.record.spec_file import SpecFile
 from everstep.controller.remembering import Remembering
-from everstep.controller.silence import Silence
+from everstep.controller.silence import Silence, patience
 from everstep.controller.starved import Starved
 from everstep.core.state.schema import Role
 from everstep.core.step import reissue
@@ -81,6 +81,7 @@ class Controller:
         self._starved = Starved()
         self.silence = Silence(
             ledger.policy.node_silent_s,
+            limit_of=lambda node: patience(self.ledger.state, self.ledger.policy, node),
             is_behind=self.queue.full,
             on_silent=self._on_silent,
             on_lost=self._on_never_ended,

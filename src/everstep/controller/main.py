@@ -39,15 +39,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--listen-fd", type=int, action="append", default=[], help="a socket on loopback")
     parser.add_argument("--tls-fd", type=int, action="append", default=[], help="a socket to listen on with TLS")
     parser.add_argument("--parent", type=int, default=0, help="process without which it must not run")
+    parser.add_argument("--end-signal", type=int, default=int(signal.SIGTERM), help="what ends it in order")
     given = parser.parse_args(argv)
-    if given.parent and not die_with_parent(given.parent, signal.SIGTERM):
+    if (
+        given.end_signal != signal.SIGTERM
+    ):  # a scheduler sends that to every process, and the launcher says what it means
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+    if given.parent and not die_with_parent(given.parent, given.end_signal):
         return 0
     run_dir: Path = given.run_dir
     _set_up_logging(run_dir / "controller.log")
     try:
         with contextlib.ExitStack() as opened:
             fds = [(fd, False) for fd in given.listen_fd] + [(fd, True) for fd in given.tls_fd]
-            return _run(run_dir, [Place(opened.enter_context(socket.socket(fileno=fd)), tls) for fd, tls in fds])
+            places = [Place(opened.enter_context(socket.socket(fileno=fd)), tls) for fd, tls in fds]
+            return _run(run_dir, places, given.end_signal)
     except EverstepError as error:
         log.error("%s", error)  # noqa: TRY400
         return error.exit_code
@@ -58,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAULT
 
 
-def _run(run_dir: Path, places: list[Place]) -> int:
+def _run(run_dir: Path, places: list[Place], end_signal: int) -> int:
     wanted = load_spec(run_dir)
     certificate = Certificate.of_run(run_dir)
     check(places, certificate)
@@ -69,22 +76,27 @@ def _run(run_dir: Path, places: list[Place]) -> int:
         allow_files(wanted.spec.num_slots + wanted.spec.num_standby)
         spare_collector()
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(_serve(Controller(run_dir, wanted, ledger, gate), run_dir, places, certificate))
+            controller = Controller(run_dir, wanted, ledger, gate)
+            runner.run(_serve(controller, run_dir, places, certificate, end_signal))
     finally:
         ledger.close()
     return 0
 
 
-async def _serve(controller: Controller, run_dir: Path, places: list[Place], certificate: Certificate | None) -> None:
-    """Until SIGTERM or SIGINT. Raises PoisonedError."""
+async def _serve(
+    controller: Controller, run_dir: Path, places: list[Place], certificate: Certificate | None, end_signal: int
+) -> None:
+    """Until `end_signal`, or SIGINT where that is SIGTERM. Raises PoisonedError."""
     api = Api(controller)
     loop_task = asyncio.create_task(controller.run())
     aside = [asyncio.create_task(api.measure_lag()), asyncio.create_task(controller.keep_live())]
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (end_signal, *([signal.SIGINT] if end_signal == signal.SIGTERM else [])):
         asyncio.get_running_loop().add_signal_handler(number, loop_task.cancel)
     runner = await serve(api.app(), places, certificate, gate=controller.gate, peers=controller.peers)
     try:
-        _announce(run_dir, places[0], certificate)
+        spec = controller.ledger.state.spec
+        is_wide = spec is not None and spec.on_hosts and places[-1].is_encrypted  # other hosts reach that one as well
+        _announce(run_dir, places[-1] if is_wide else places[0], certificate)
         log.info("listening, journal at record %d", controller.ledger.journal.seq)
         with contextlib.suppress(asyncio.CancelledError):
             await loop_task

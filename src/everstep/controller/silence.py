@@ -11,28 +11,44 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from everstep.core.state.policy import Policy
+from everstep.core.state.schema import Role, State
+
 LOOK_S = 0.2
 
 FENCE_S = 1.0
 """How long the engine may take to end a silent node before the node counts as lost all the same. An engine that reaches
 the machine needs milliseconds. With `node_silent_s` and a look it is what a decision takes at most."""
 
+IDLE_SILENT_S = 10.0
+"""For a node of another host that runs no rank: evicting it hurries nothing, and a starved agent is not a lost one."""
+
+
+def patience(state: State, policy: Policy, node: str) -> float:
+    """How long a node may say nothing. On another host nobody sees from here that its agent only waits for a processor,
+    so one that is not needed yet gets longer; if it is given a slot, the limit is the policy's."""
+    member = state.members.get(node)
+    is_idle = state.generation < 0 or (member is not None and member.role is Role.STANDBY)
+    is_elsewhere = state.spec is not None and state.spec.on_hosts
+    return max(policy.node_silent_s, IDLE_SILENT_S) if is_idle and is_elsewhere else policy.node_silent_s
+
 
 class Silence:
     """`is_behind()`: whether inputs wait that were not even read. `on_silent` and `on_lost` are called once each, with
-    the node and how long nothing was heard."""
+    the node and how long nothing was heard. `limit_of(node)`: where not all have the same limit."""
 
     def __init__(
         self,
         limit_s: float,
         *,
+        limit_of: Callable[[str], float] | None = None,
         is_behind: Callable[[], bool],
         on_silent: Callable[[str, float], None],
         on_lost: Callable[[str, float], None],
         clock: Callable[[], float] = time.monotonic,
         waited_s: Callable[[str], float] = lambda _: 0.0,
     ) -> None:
-        self._limit_s = limit_s
+        self._limit_of = limit_of or (lambda _: limit_s)
         self._is_behind = is_behind
         self._on_silent = on_silent
         self._on_lost = on_lost
@@ -73,12 +89,12 @@ class Silence:
         for node in self._stale & self._heard.keys():
             self._heard[node] = self._heard[node][0], self._waited_s(node)
         self._stale.clear()
-        missing = [each for each in map(self._silent, self._heard) if each[1] > self._limit_s]
+        missing = [each for each in map(self._silent, self._heard) if each[1] > self._limit_of(each[0])]
         for node, silent_s in missing:
             if node not in self._told:
                 self._told.add(node)
                 self._on_silent(node, silent_s)
-            elif silent_s > self._limit_s + FENCE_S:
+            elif silent_s > self._limit_of(node) + FENCE_S:
                 self.forget(node)
                 self._on_lost(node, silent_s)
 
@@ -86,7 +102,7 @@ class Silence:
         """How long it has said nothing although it could. For those that are late only, the kernel is asked."""
         at, waited_s = self._heard[node]
         silent_s = self._now - at
-        if silent_s > self._limit_s:
+        if silent_s > self._limit_of(node):
             silent_s -= max(0.0, self._waited_s(node) - waited_s)
         return node, silent_s
 

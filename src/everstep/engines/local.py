@@ -55,10 +55,13 @@ class LocalEngine:
         streams: str = "",
         streams_fds: tuple[int, ...] = (),
         more: Sequence[str] = (),
+        end_signal: int = signal.SIGTERM,
     ) -> None:
         """`equip(node, folder)` puts there what the node's agent proves itself with; it may raise OSError. `racks`: of
         the nodes in the order in which they are given, over and over; none: agents tell what EVERSTEP_RACK says.
-        `streams`: agents' --streams, which names descriptors of `streams_fds`. `more`: arguments of all agents."""
+        `streams`: agents' --streams, which names descriptors of `streams_fds`. `more`: arguments of all agents.
+        `end_signal`: what ends an agent in order; another one where a scheduler sends SIGTERM to every process."""
+        self._end_signal = end_signal
         self._children = children
         self._keeper = keeper
         self._run_dir = run_dir
@@ -69,7 +72,7 @@ class LocalEngine:
         self._network = network or Loopback()
         self._racks = tuple(racks)
         self._streams, self._streams_fds = streams, streams_fds
-        self._more = tuple(more)
+        self._more = (*more, *(() if end_signal == signal.SIGTERM else ("--end-signal", str(int(end_signal)))))
         self._disturbed: dict[str, asyncio.TimerHandle] = {}  # node that is cut or frozen -> when it is not any more
         self._agents: dict[str, Child] = {}
         self._requests: set[str] = set()
@@ -142,7 +145,7 @@ class LocalEngine:
             self._released.add(node)
             self._later(self._end_agent(agent))
 
-    def evict(self, node: str) -> None:
+    def evict(self, node: str, why: str = "", *, is_silent: bool = False) -> None:
         agent = self._agents.get(node)
         if agent is not None and node not in self._released:
             agent.send(signal.SIGKILL)  # what is told of its end is a loss, like any other
@@ -197,7 +200,7 @@ class LocalEngine:
         self._is_ending = True
         agents = list(self._agents.values())
         for agent in agents:
-            agent.send(signal.SIGTERM)
+            agent.send(self._end_signal)
             agent.send(signal.SIGCONT)
         if not await wait_ended(agents, grace_s):
             for agent in agents:
@@ -333,7 +336,7 @@ class LocalEngine:
         return held
 
     async def _end_agent(self, agent: Child) -> None:
-        agent.send(signal.SIGTERM)
+        agent.send(self._end_signal)
         if not await wait_ended([agent], self._grace_s):
             agent.send(signal.SIGKILL)
 

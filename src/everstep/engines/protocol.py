@@ -1,5 +1,5 @@
 """The seam to whoever gives and takes nodes. One implementation per way to get nodes:
-`local` starts them on this machine, `hosts` takes those that join from other machines.
+`local` starts them on this machine, `hosts` takes those that join from other machines, `slurm` tells a cluster of them.
 
 An engine acts, it does not decide: what it is told comes from `core` through the launcher, and what it sees goes
 back as events.
@@ -39,8 +39,9 @@ class Engine(Protocol):
     def release(self, node: str) -> None:
         """Take the node back: its agent may end its workers in order first. Unknown and gone nodes are ignored."""
 
-    def evict(self, node: str) -> None:
-        """End the node now, by force, and tell the loss with what outlived it. Unknown and gone nodes are ignored."""
+    def evict(self, node: str, why: str = "", *, is_silent: bool = False) -> None:
+        """End the node now, by force, and tell the loss with what outlived it. Unknown and gone nodes are ignored.
+        `why`, `is_silent`: for the scheduler's own record of the machine; a silent node's machine may be well."""
 
     def lose(self, node: str) -> None:
         """A drill: the machine is gone, and its memory with it. Told as a loss of which nothing was kept. Raises

@@ -332,6 +332,15 @@ _ROWS: tuple[tuple[str, str, Sensed, str, str, str, str], ...] = (
         "nodes/<node>/inspection.json in the run directory has all values; everstep check on that node.",
         "Look at the value that the sentence names; run everstep check when the node is idle.",
     ),
+    (
+        "ES-M39",
+        "node-drained",
+        Sensed("scheduler", _MACHINE, "error", _DRAIN),
+        "An administrator, or a health check of the cluster, drains the node in Slurm; its reason is in the sentence.",
+        "Replaces the node by a standby at a step boundary; without one it stays until one comes.",
+        "sinfo -R; scontrol show node NAME.",
+        "Nothing. The machine itself is not held to be at fault.",
+    ),
 )
 
 SENSED: dict[str, Sensed] = {row[0]: row[2] for row in _ROWS}

@@ -8,6 +8,7 @@ and retried for ever: the workers are better off unmanaged than ended.
 import asyncio
 import logging
 import os
+import signal
 import sys
 import time
 from collections import deque
@@ -41,7 +42,9 @@ class Governor:
         has_worked: Callable[[], bool],
         on_hopeless: Callable[[int], None],
         say: Callable[[str], None],
+        end_signal: int = signal.SIGTERM,
     ) -> None:
+        self._end_signal = end_signal
         self._children = children
         self._run_dir = run_dir
         self._listen_fds = listen_fds
@@ -60,6 +63,7 @@ class Governor:
             return
         argv = [sys.executable, "-P", "-m", "everstep.controller", "--run-dir", str(self._run_dir)]
         argv += ["--parent", str(os.getpid())]
+        argv += [] if self._end_signal == signal.SIGTERM else ["--end-signal", str(int(self._end_signal))]
         argv += [word for fd in self._listen_fds for word in ("--listen-fd", str(fd))]
         argv += [word for fd in self._tls_fds for word in ("--tls-fd", str(fd))]
         fds = (*self._listen_fds, *self._tls_fds)

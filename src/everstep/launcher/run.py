@@ -22,6 +22,7 @@ from everstep import health
 from everstep.agent.streams.streams import of_this_process
 from everstep.controller.record.spec_file import READ_TOKEN_NAME
 from everstep.engines.network import Network, is_of_its_own, open_network
+from everstep.engines.slurm.batch import EXIT_CODE_NAME
 from everstep.errors import ConfigError
 from everstep.journal.runs import home
 from everstep.launcher import error_file, versions
@@ -41,6 +42,7 @@ from everstep.launcher.rundir import Prepared, prepare
 from everstep.launcher.showing import shown, tails_of
 from everstep.launcher.stores import Stores, stores_for
 from everstep.launcher.supervise import End, Supervisor
+from everstep.linux.files import write_whole
 from everstep.linux.logs import PrivateLog
 from everstep.model.spec import RunSpec
 from everstep.version import __version__
@@ -88,7 +90,11 @@ def _launch(settings: Settings, signals: tuple[int, ...], first: First | None) -
         prepared = msgspec.structs.replace(prepared, found=checkpoints.find(prepared.file.spec))
         with checks.bind(settings.ui_port, "--ui-port") as listener, _logging(prepared.path / "launcher.log"):
             stores = stores_for(settings, network)
-            return _supervise(settings, prepared, listener, stores, network, signals, first)
+            code = _supervise(settings, prepared, listener, stores, network, signals, first)
+            if settings.hosts is not None and settings.hosts.slurm is not None:
+                with contextlib.suppress(OSError):  # else the batch script knows srun's code only
+                    write_whole(prepared.path / EXIT_CODE_NAME, f"{code}\n".encode(), mode=0o600)
+            return code
     finally:
         tokens.forget(places)
         os.close(prepared.lock_fd)

@@ -18,10 +18,13 @@ import msgspec
 
 from everstep.agent.streams.streams import Origin
 from everstep.engines.children import Children, wait_ended
+from everstep.engines.hosts.engine import HostsEngine
 from everstep.engines.local import LocalEngine
 from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.network import Network, is_of_its_own
 from everstep.engines.protocol import Engine, Loss, NoNodeError
+from everstep.engines.slurm.alert import drained
+from everstep.engines.slurm.engine import SlurmEngine
 from everstep.errors import ConfigError
 from everstep.launcher import leftovers
 from everstep.launcher.governor import Governor
@@ -30,7 +33,7 @@ from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.rundir import Prepared
 from everstep.launcher.stores import Stores, StoresError
 from everstep.model import actions as act
-from everstep.model.events import DrillFailed, NodeLost, NodeRefused, StopRequested, StoreOpened
+from everstep.model.events import DrillFailed, NodeAlerted, NodeLost, NodeRefused, StopRequested, StoreOpened
 from everstep.wire.greeting import RejectedError
 from everstep.wire.link import Link
 
@@ -88,6 +91,8 @@ class Supervisor:
         self._end: asyncio.Future[End] = self._loop.create_future()
         self._at_once = asyncio.Event()
         self._signal: int | None = None
+        self._is_jobs_signal = False  # it came by another host, and may come here as well
+        self._end_signal: int = fleet.end_signal if fleet is not None else signal.SIGTERM
         self._children = Children()
         self._keeper = MemoryKeeper()
         self._network = network
@@ -111,8 +116,11 @@ class Supervisor:
             streams=origin.argument(),
             streams_fds=origin.fds,
             more=fleet.agent_arguments if fleet is not None else (),
+            end_signal=self._end_signal,
         )
-        self._engine = fleet.engine(local, nodes_port) if fleet is not None else local
+        self._engine: LocalEngine | HostsEngine | SlurmEngine = local
+        if fleet is not None:
+            self._engine = fleet.engine(local, self._children, nodes_port, self._on_drained, self._on_job_signal)
         self._link = Link(
             url=f"ws://127.0.0.1:{port}/link",
             credentials=keys.of_launcher(f"launcher-{prepared.file.attempt}", is_encrypted=is_encrypted),
@@ -126,6 +134,7 @@ class Supervisor:
             has_worked=lambda: self._link.was_welcome,
             on_hopeless=self._on_hopeless,
             say=terminal.say,
+            end_signal=self._end_signal,
         )
 
     async def run(self) -> End:
@@ -162,8 +171,8 @@ class Supervisor:
                     self._link.report(NodeRefused(at=time.time(), why=str(error)))
             case act.ReleaseNode(node=node):
                 self._engine.fence(node)  # it is out: nothing of it may go on, not even to clean up
-            case act.EvictNode(node=node):
-                self._engine.evict(node)
+            case act.EvictNode(node=node, why=why, is_silent=is_silent):
+                self._engine.evict(node, why, is_silent=is_silent)
             case act.Inject():
                 self._inject(action)
             case act.Finish():
@@ -216,8 +225,23 @@ class Supervisor:
     def _on_loss(self, loss: Loss) -> None:
         self._link.report(NodeLost(**msgspec.structs.asdict(loss)))
 
+    def _on_drained(self, node: str, reason: str) -> None:
+        """An administrator takes the node away: for the run that is a machine to leave when it can."""
+        at = time.time()
+        self._link.report(NodeAlerted(at=at, node=node, alerts=(drained(at, reason),)))
+
+    def _on_job_signal(self, number: int, why: str) -> None:
+        """The scheduler's, for the whole job, as another host says."""
+        if self._signal is None and number in self._signals:
+            log.info("%s", why)
+            self._on_signal(number)
+            self._is_jobs_signal = True
+
     def _on_signal(self, number: int) -> None:
         name = signal.Signals(number).name
+        if self._is_jobs_signal and number == self._signal:
+            self._is_jobs_signal = False  # the same one, which other hosts got sooner
+            return
         if self._signal is not None:
             self._terminal.say(f"{name} again: ending every process at once")
             self._at_once.set()
@@ -279,7 +303,7 @@ class Supervisor:
         await self._unless_at_once(self._engine.end(grace_s, spares=is_success))
         controller = self._governor.stop()
         if controller is not None:
-            controller.send(signal.SIGTERM)
+            controller.send(self._end_signal)
             if not await wait_ended([controller], 0.0 if self._at_once.is_set() else CONTROLLER_GRACE_S):
                 controller.send(signal.SIGKILL)
                 await wait_ended([controller], CONTROLLER_GRACE_S)

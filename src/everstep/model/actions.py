@@ -38,9 +38,10 @@ class ReleaseNode(_Action, frozen=True, kw_only=True):
 
 class EvictNode(_Action, frozen=True, kw_only=True):
     """Engine: end the node now, with its workers, because it is suspected. Answered by NodeLost, with the snapshots
-    that outlived it. Idempotent."""
+    that outlived it. Idempotent. `is_silent`: nothing was heard of it, which says nothing of the machine."""
 
     node: str
+    is_silent: bool = False
 
 
 class SettleDoubt(_Action, frozen=True, kw_only=True):

@@ -37,6 +37,16 @@ os.execvp("unshare", [*unshare, "sh", "-c", script, name, *sys.argv[3:]])
 """
 
 
+_ENTER = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.setns(int(sys.argv[1]), 0x40000000):
+    raise OSError(ctypes.get_errno(), "setns")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+_TABLE = "everstep"
+
+
 class Host:
     """One machine. Its home is a folder that no other host uses."""
 
@@ -45,7 +55,7 @@ class Host:
         self.name = name
         self.folder = folder
         self._names = names
-        self._is_closed = False
+        self._is_closed, self._is_filtered = False, False
         self._network = network
         plug = network.plug(name)
         self.address = plug.address
@@ -71,7 +81,7 @@ class Host:
             stdout=out if out is not None else subprocess.DEVNULL,
             stderr=err if err is not None else subprocess.DEVNULL,
             cwd=cwd or self.folder,
-            env={**os.environ, **(env or {}), "EVERSTEP_HOME": str(self.folder / "home")},
+            env={**os.environ, "EVERSTEP_HOME": str(self.folder / "home"), **(env or {})},
             start_new_session=True,
         )
         self._started.append(process)
@@ -103,7 +113,45 @@ class Host:
         self._network.cut(self.name, is_cut=True)
 
     def heal(self) -> None:
+        """The link is up, and nothing is dropped."""
         self._network.cut(self.name, is_cut=False)
+        if self._is_filtered:
+            self._is_filtered = False
+            self._filter(f"delete table inet {_TABLE}")
+
+    def deafen(self) -> None:
+        """It is heard, and hears nothing. Like `mute` and `drop` it needs Debian's nftables; raises OSError."""
+        self._drop("input", "")
+
+    def mute(self) -> None:
+        """It hears, and is not heard."""
+        self._drop("output", "")
+
+    def drop(self, percent: int) -> None:
+        """So much of what comes in, and of what goes out, by chance."""
+        by_chance = f"numgen random mod 100 < {percent}"
+        self._drop("input", by_chance)
+        self._drop("output", by_chance)
+
+    def fill_disk(self) -> None:
+        """Nothing more can be written to its home; only with `Bed.add(..., disk_mib=...)`."""
+        with (self.folder / "home" / "filler").open("wb") as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(1 << 20))
+
+    def _drop(self, hook: str, which: str) -> None:
+        self._is_filtered = True
+        own = "iifname lo accept" if hook == "input" else "oifname lo accept"
+        chain = f"type filter hook {hook} priority 0; policy accept; {own}; {which} drop"
+        self._filter(f"table inet {_TABLE} {{\nchain {hook} {{\n{chain}\n}}\n}}")
+
+    def _filter(self, rules: str) -> None:
+        subprocess.run(
+            [sys.executable, "-c", _ENTER, str(self._namespace_fd), "nft", rules],
+            pass_fds=(self._namespace_fd,),
+            check=True,
+            timeout=20,
+        )
 
     def close(self) -> None:
         if self._is_closed:
@@ -132,6 +180,7 @@ class Bed:
         self._names = self._folder / "hosts"
         self._names.write_text("127.0.0.1 localhost\n")
         self.hosts: list[Host] = []
+        self._disks: list[str] = []
 
     def __enter__(self) -> "Bed":
         return self
@@ -139,12 +188,19 @@ class Bed:
     def __exit__(self, *_: object) -> None:
         for host in self.hosts:
             host.close()
+        for disk in self._disks:
+            subprocess.run(["umount", "-l", disk], check=False, timeout=20)
         self._network.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def add(self, name: str) -> Host:
+    def add(self, name: str, disk_mib: int = 0) -> Host:
+        """`disk_mib`: its home is a disk of its own, of that size."""
         folder = self._folder / name
-        folder.mkdir()
+        (folder / "home").mkdir(parents=True)
+        if disk_mib:
+            disk = str(folder / "home")
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={disk_mib}m", "tmpfs", disk], check=True, timeout=20)
+            self._disks.append(disk)
         host = Host(self._network, name, folder, self._names)
         with self._names.open("a") as file:
             file.write(f"{host.address} {name}\n")

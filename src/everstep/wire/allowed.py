@@ -37,6 +37,7 @@ OF_LAUNCHER: frozenset[type[Event]] = frozenset(
     {
         events.CheckpointsFound,
         events.DrillFailed,
+        events.NodeAlerted,
         events.NodeLost,
         events.NodeRefused,
         events.StopRequested,

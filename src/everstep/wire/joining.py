@@ -4,7 +4,8 @@
     host -> head    Knock: random bytes of its own, a proof
     head -> host    Proven: a proof of its own, or Refused
     host -> head    Join; answered by Admitted, or Refused with a sentence
-    then            head: StartNode, EndNode, Got, Ahead, Over      host: NodeEnded, Piece, Leaving, Bye      both: Ping
+    then            head: StartNode, EndNode, Got, Ahead, Over      host: NodeEnded, Piece, Leaving, StopAsked, Bye
+                    both: Ping
 
 Everything goes over TLS 1.3. Both proofs cover the certificate of this very connection, so whoever stands in between
 shows another certificate and has proofs that fit neither side (docs/adr/0021). Frames are a length and msgpack; before
@@ -12,7 +13,7 @@ both have proven themselves a frame has at most a few KiB. Pure but for the stre
 """
 
 import asyncio
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -65,6 +66,8 @@ class Join(_Message, frozen=True, kw_only=True):
     program: str = ""
     args: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()  # that live there: it was connected before
+    scheduler_node: str = ""  # what the scheduler calls this host
+    scheduler_job: str = ""
 
 
 class Admitted(_Message, frozen=True, kw_only=True):
@@ -124,6 +127,13 @@ class Leaving(_Message, frozen=True, kw_only=True):
     why: str
 
 
+class StopAsked(_Message, frozen=True, kw_only=True):
+    """The scheduler ends the job on all of its nodes, this one included: not this host leaves, the run is to stop."""
+
+    why: str
+    signal: int
+
+
 class Over(_Message, frozen=True, kw_only=True):
     exit_code: int
     outcome: str
@@ -138,13 +148,26 @@ class Ping(_Message, frozen=True, kw_only=True):
     pass
 
 
-FromHost: TypeAlias = Knock | Join | NodeEnded | Piece | Leaving | Bye | Ping
+FromHost: TypeAlias = Knock | Join | NodeEnded | Piece | Leaving | StopAsked | Bye | Ping
 FromHead: TypeAlias = Challenge | Proven | Refused | Admitted | StartNode | EndNode | Got | Ahead | Over | Ping
 
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
 _from_host: msgspec.msgpack.Decoder[FromHost] = msgspec.msgpack.Decoder(FromHost)
 _from_head: msgspec.msgpack.Decoder[FromHead] = msgspec.msgpack.Decoder(FromHead)
+
+
+class Proofs(Protocol):
+    """What both sides prove themselves with: a `JoinToken`, or something in its place."""
+
+    def of_kind(self, proof: str) -> "Proofs":
+        """For this proof and for the answer to it, where a run takes more than one kind."""
+
+    def proof(self, who: str, fingerprint: str, head_nonce: str, host_nonce: str) -> str:
+        """Of the host ("host") or of the launcher ("head")."""
+
+    def is_right(self, proof: str, who: str, fingerprint: str, head_nonce: str, host_nonce: str) -> bool:
+        """Whether the other side made it, for this connection."""
 
 
 class JoinToken:
@@ -159,6 +182,13 @@ class JoinToken:
 
     def __repr__(self) -> str:
         return "JoinToken()"  # must not get into a log
+
+    def of_kind(self, proof: str) -> Proofs:
+        return self
+
+    def reveal(self) -> str:
+        """For the environment of a host that is to join."""
+        return self._token
 
     def proof(self, who: str, fingerprint: str, head_nonce: str, host_nonce: str) -> str:
         """Of the host ("host") or of the launcher ("head")."""

@@ -55,6 +55,25 @@ def test_only_who_says_nothing_is_missed_and_told_once(watched):
     assert (watched.silent, watched.lost) == (["n1"], ["n1"])
 
 
+def test_a_node_of_which_nothing_is_needed_may_be_silent_for_longer(watched):
+    limits = {"n0": LIMIT_S, "n1": 10.0}
+    watched.silence = Silence(
+        LIMIT_S,
+        limit_of=limits.__getitem__,
+        is_behind=lambda: False,
+        on_silent=lambda node, _: watched.silent.append(node),
+        on_lost=lambda node, _: watched.lost.append(node),
+        clock=lambda: watched.now,
+    )
+    for node in limits:
+        watched.silence.expect(node)
+    watched.listen(LIMIT_S + FENCE_S + 1.0)
+    assert (watched.silent, watched.lost) == (["n0"], ["n0"])
+    limits["n1"] = LIMIT_S  # it was given a slot: what was missed until now counts
+    watched.listen(2 * LOOK_S)
+    assert watched.silent == ["n0", "n1"]
+
+
 def test_the_whole_decision_takes_less_than_five_seconds():
     assert LIMIT_S + FENCE_S + 2 * LOOK_S < 5.0
 

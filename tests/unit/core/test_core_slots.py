@@ -1,4 +1,4 @@
-"""Which slot a host gets: the one that it was meant for, as long as that is free, else the first."""
+"""Which slot a host gets: the one that it was meant for, as long as no other one was meant for it, else the first."""
 
 import pytest
 
@@ -15,7 +15,8 @@ from everstep.model.spec import RunSpec
         ((None, None, None), ("n0", "n1", "n2")),
         ((2, 0, 1), ("n1", "n2", "n0")),
         ((2, 2, None), ("n1", "n2", "n0")),
-        ((None, 0, 1), ("n0", "n1", "n2")),
+        ((None, 0, 1), ("n1", "n2", "n0")),  # who came without a number leaves a slot that is named later
+        ((None, None, 0), ("n2", "n1", "n0")),
         ((7, -1, None), ("n0", "n1", "n2")),
     ],
 )

@@ -5,6 +5,7 @@ import pytest
 from everstep.errors import ConfigError
 from everstep.launcher.arguments import hosts, options
 from everstep.launcher.arguments.settings import resolve
+from everstep.launcher.hosts import spreading
 
 SLURM = {
     "SLURM_JOB_ID": "4711",
@@ -68,6 +69,29 @@ def test_slurms_variables_are_enough():
     other = settings(environ={**SLURM, "SLURM_JOB_ID": "4712"})
     assert other.hosts is not None
     assert other.hosts.port != found.hosts.port
+
+
+def test_a_batch_script_is_spread_over_its_nodes_and_a_task_is_not(monkeypatch):
+    monkeypatch.setattr(spreading.shutil, "which", lambda name: f"/usr/bin/{name}")
+    batch = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4"}
+    command = spreading.srun_command("slurm", ["--standby", "1", "train.py"], batch)
+    assert command[0] == "srun"
+    assert "--nodes=4" in command
+    assert command[-4:] == ("run", "--standby", "1", "train.py")
+    assert spreading.srun_command("slurm", ["train.py"], {**batch, **SLURM}) == ()
+    for engine, environ, words in (("slurm", {}, "everstep submit"), ("pbs", batch, "must be one of slurm")):
+        with pytest.raises(ConfigError, match=words):
+            spreading.srun_command(engine, ["train.py"], environ)
+
+
+def test_the_last_nodes_of_a_slurm_step_wait_as_standbys():
+    active, waiting = (settings("--standby", "1", environ={**SLURM, "SLURM_NODEID": rank}) for rank in "23")
+    assert active.hosts is not None
+    assert waiting.hosts is not None
+    assert (active.hosts.num, active.hosts.node_rank, active.num_standby) == (3, 2, 1)
+    assert (waiting.hosts.num, waiting.hosts.node_rank) == (3, None)
+    with pytest.raises(ConfigError, match="none would be left to train"):
+        settings("--standby", "4", environ=SLURM)
 
 
 @pytest.mark.parametrize(

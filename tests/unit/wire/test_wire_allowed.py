@@ -12,7 +12,7 @@ def test_no_event_is_forgotten_and_none_is_the_controllers_and_a_peers():
     known = allowed.OF_AGENTS | allowed.OF_LAUNCHER | allowed.OF_CONTROLLER
     assert known == set(typing.get_args(events.Event)), "say in wire/allowed.py who may say the new event"
     assert not allowed.OF_CONTROLLER & (allowed.OF_AGENTS | allowed.OF_LAUNCHER)
-    assert {events.DrillFailed} == allowed.OF_AGENTS & allowed.OF_LAUNCHER
+    assert {events.DrillFailed, events.NodeAlerted} == allowed.OF_AGENTS & allowed.OF_LAUNCHER
 
 
 @pytest.mark.parametrize(

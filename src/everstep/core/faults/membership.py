@@ -71,7 +71,7 @@ def on_node_silent(turn: Turn, event: NodeSilent) -> None:
     why = f"nothing was heard of it for {event.silent_s:.1f} s; policy node_silent_s = {turn.policy.node_silent_s:g}"
     silent = msgspec.structs.replace(member, suspected=True, silent=why)
     turn.set(members=turn.state.members.updated({event.node: silent}))
-    turn.do(EvictNode(node=event.node, why=f"{event.node}: {why}"))
+    turn.do(EvictNode(node=event.node, is_silent=True, why=f"{event.node}: {why}"))
 
 
 def on_node_in_doubt(turn: Turn, event: NodeInDoubt) -> None:
@@ -120,14 +120,30 @@ def fill_slots(turn: Turn) -> None:
 
 
 def _admit(turn: Turn, event: NodeJoined) -> None:
-    member = Member(node=event.node, host=event.host, pid=event.pid, role=Role.STANDBY, rack=event.rack)
+    wanted = event.meant_for
+    member = Member(
+        node=event.node, host=event.host, pid=event.pid, role=Role.STANDBY, rack=event.rack, meant_for=wanted
+    )
     turn.set_members(member)
-    slot, wanted = turn.state.first_vacant, event.meant_for
-    if slot is None:
-        return
-    if wanted is not None and 0 <= wanted < turn.spec.num_slots and turn.state.slots[wanted] is None:
-        slot = wanted
-    _give_slot(turn, member, slot)
+    if wanted is not None and 0 <= wanted < turn.spec.num_slots and _make_room(turn, wanted):
+        _give_slot(turn, member, wanted)
+    elif turn.state.first_vacant is not None:
+        _give_slot(turn, member, turn.state.first_vacant)
+
+
+def _make_room(turn: Turn, slot: int) -> bool:
+    """Whether the slot can be had by the node that is meant for it. Until all are there, one that was put there only
+    because it came first leaves it for another one."""
+    holder = turn.state.slots[slot]
+    if holder is None:
+        return True
+    member = turn.state.members[holder]
+    elsewhere = turn.state.first_vacant
+    if elsewhere is None or member.meant_for == slot or turn.state.generation >= 0:
+        return False
+    turn.give_slot(slot, None)
+    _give_slot(turn, member, elsewhere)
+    return True
 
 
 def _give_slot(turn: Turn, member: Member, slot: int) -> None:

@@ -34,6 +34,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     silent: str = ""  # why it counts as lost, although it is its end that will be told
     endpoint: str = ""  # "host:port" of its snapshot server; empty: nobody can fetch from it
     rack: str = ""  # rack or switch; empty: not known
+    meant_for: int | None = None  # slot that the user gave its host; None: any
 
 
 class Formation(msgspec.Struct, frozen=True, kw_only=True):

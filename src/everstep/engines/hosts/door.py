@@ -24,8 +24,8 @@ from everstep.wire.joining import (
     FromHead,
     FromHost,
     Join,
-    JoinToken,
     Knock,
+    Proofs,
     Proven,
     Refused,
     from_host,
@@ -106,7 +106,7 @@ Welcome = Callable[[Join, Line], Awaitable[None]]
 class Door:
     """`welcome` is called for each host that has proven itself and said what it is."""
 
-    def __init__(self, sock: socket.socket, certificate: Path, key: Path, token: JoinToken, welcome: Welcome) -> None:
+    def __init__(self, sock: socket.socket, certificate: Path, key: Path, token: Proofs, welcome: Welcome) -> None:
         """Raises ConfigError when the certificate cannot be used."""
         self._sock = sock
         self._token = token
@@ -243,14 +243,16 @@ class Door:
             self.rejections.note("unauthenticated", f"a host at {line.peer} was refused: {why}")
             line.send(Refused(why=why))
             return None
-        line.send(Proven(proof=self._token.proof("head", self._fingerprint, nonce, knock.nonce)))
+        proofs = self._token.of_kind(knock.proof)
+        line.send(Proven(proof=proofs.proof("head", self._fingerprint, nonce, knock.nonce)))
         join = await line.receive()
         if not isinstance(join, Join):
             raise WireError("it does not say what it is")
         return join
 
     def _objection(self, knock: Knock, nonce: str) -> str:
-        if not self._token.is_right(knock.proof, "host", self._fingerprint, nonce, knock.nonce[:MAX_STRANGER_BYTES]):
+        proofs = self._token.of_kind(knock.proof)
+        if not proofs.is_right(knock.proof, "host", self._fingerprint, nonce, knock.nonce[:MAX_STRANGER_BYTES]):
             return "its join token is not this run's"
         if knock.protocol != PROTOCOL:
             return (

@@ -38,6 +38,7 @@ from everstep.wire.joining import (
     Ping,
     Refused,
     StartNode,
+    StopAsked,
 )
 from everstep.wire.strangers.rejections import Rejections
 
@@ -82,7 +83,10 @@ class HostsEngine:
         ahead: Path,
         lease_s: float,
         say: Callable[[str], None],
+        on_stop: Callable[[int, str], None] = lambda number, why: None,
     ) -> None:
+        """`on_stop`: the scheduler has sent this signal to the whole job, as another host says."""
+        self._on_stop = on_stop
         self._local = local
         self._run, self._shape, self._spec, self._port = run, shape, spec, port
         self._head = Known(session=HEAD, host=host, node_rank=node_rank)
@@ -94,7 +98,8 @@ class HostsEngine:
         self._hosts: dict[str, Host] = {}  # by session, in order of arrival
         self._num_hosts = 1
         self._known: set[str] = set()
-        self._wanted: deque[str] = deque()
+        self._wanted: deque[str] = deque()  # urgent ones first
+        self._urgent: set[str] = set()
         self._has_local = False  # a node of this host was asked for, and has not ended
         self._leaving = ""  # ... it, while it is ended without a loss
         self._fenced: set[str] = set()
@@ -115,13 +120,17 @@ class HostsEngine:
         if request in self._known or self._over is not None:
             return
         self._known.add(request)
-        self._wanted.append(request)
+        if is_urgent:  # a slot waits; what only replaces a standby comes after it
+            self._wanted.insert(sum(each in self._urgent for each in self._wanted), request)
+            self._urgent.add(request)
+        else:
+            self._wanted.append(request)
         self._serve()
 
     def release(self, node: str) -> None:
         self._end_node(node, "release")
 
-    def evict(self, node: str) -> None:
+    def evict(self, node: str, why: str = "", *, is_silent: bool = False) -> None:
         self._end_node(node, "evict")
 
     def fence(self, node: str) -> None:
@@ -145,6 +154,24 @@ class HostsEngine:
         for host in self._hosts.values():
             if host.line is not None:
                 host.line.send(over)
+
+    @property
+    def was_complete(self) -> bool:
+        """All hosts have been there once: whoever is missing now is lost."""
+        return self._num_hosts >= self._shape.num_hosts
+
+    @property
+    def local_nodes(self) -> tuple[str, ...]:
+        return tuple(self._local.pids)
+
+    def waiting(self) -> frozenset[str]:
+        """Requests for which there is no host."""
+        return frozenset(self._wanted)
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """The other ones, in order of arrival."""
+        return tuple(self._hosts.values())
 
     async def end(self, grace_s: float, *, spares: bool = False) -> None:
         if self._retry is not None:
@@ -258,6 +285,8 @@ class HostsEngine:
             case Leaving(why=why):
                 self._say(f"host {host.number}: {host.name} leaves: {why}")
                 host.leaves = f"its host leaves: {why}"
+            case StopAsked(why=why, signal=number):
+                self._on_stop(number, f"{why} on {host.join.host}")
             case Bye():  # by now nothing of its node runs
                 host.is_done = True
                 if host.node:

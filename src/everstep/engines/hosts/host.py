@@ -25,7 +25,10 @@ class Host:
 
     @property
     def is_heard(self) -> bool:
-        return self.line is not None and time.monotonic() - self.heard_at < GONE_S
+        return self.is_heard_within(GONE_S)
+
+    def is_heard_within(self, seconds: float) -> bool:
+        return self.line is not None and time.monotonic() - self.heard_at < seconds
 
     def is_same_machine(self, join: Join) -> bool:
         return (self.join.host, self.join.address) == (join.host, join.address)

@@ -25,7 +25,19 @@ JOIN_LIMIT_S = 600.0
 REACH_LIMIT_S = 60.0
 """How long a host waits for the one that owns the endpoint to start listening: torchrun's read_timeout."""
 
+NO_KILL = "EVERSTEP_SLURM_NO_KILL"
+"""Set to 1 by `everstep submit`: the job's nodes may be set down without ending the job."""
+
 _FIRST_PORT, _NUM_PORTS = 20_000, 10_000  # below the ports that the kernel gives to connections
+
+
+class SlurmStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The step of a Slurm job that this host's launcher is a task of."""
+
+    job: str
+    node: str  # this host's name in Slurm
+    nodes: str  # of the step, in Slurm's short form
+    survives_nodes: bool  # the job was started with --no-kill: the loss of a node does not end it
 
 
 class Hosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,17 +50,18 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
     join_limit_s: float = JOIN_LIMIT_S
     reach_limit_s: float = REACH_LIMIT_S
     said_by: str = "--rdzv-endpoint"
+    slurm: SlurmStep | None = None  # None: not by Slurm's variables
 
     @property
     def endpoint(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def of(given: argparse.Namespace, environ: Mapping[str, str], least: int) -> Hosts | None:
+def of(given: argparse.Namespace, environ: Mapping[str, str], least: int, num_standby: int = 0) -> Hosts | None:
     """None: one machine. `least`: MIN of --nnodes. Raises ConfigError."""
     if given.standalone:
         return None
-    slurm = None if is_said(given) else of_slurm(environ)
+    slurm = None if is_said(given) else of_slurm(environ, num_standby)
     if slurm is not None:
         return slurm
     if least == 1:
@@ -88,17 +101,35 @@ def parse_endpoint(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, in
     return str(host).strip("[]"), int(port)
 
 
-def of_slurm(environ: Mapping[str, str]) -> Hosts | None:
+def of_slurm(environ: Mapping[str, str], num_standby: int = 0) -> Hosts | None:
     """Of a step with one task on each of several nodes (`srun --ntasks-per-node 1 everstep run ...`). The first node of
-    the step owns the endpoint; its port follows from the job, so that two jobs on a node do not meet."""
+    the step owns the endpoint; its port follows from the job, so that two jobs on a node do not meet. The last
+    `num_standby` nodes wait. Raises ConfigError when none would be left."""
     num, tasks = _number(environ, "SLURM_STEP_NUM_NODES"), _number(environ, "SLURM_STEP_NUM_TASKS")
     rank, job = _number(environ, "SLURM_NODEID"), _number(environ, "SLURM_JOB_ID")
     step = _number(environ, "SLURM_STEP_ID")
-    first = first_host(environ.get("SLURM_STEP_NODELIST", ""))
+    nodes = environ.get("SLURM_STEP_NODELIST", "")
+    first = first_host(nodes)
     if num is None or num < 2 or tasks != num or rank is None or job is None or step is None or not first:
         return None
-    port = _FIRST_PORT + (job * 31 + step) % _NUM_PORTS
-    return Hosts(num=num, host=first, port=port, node_rank=rank, said_by="Slurm's SLURM_STEP_NODELIST")
+    if num_standby >= num:
+        raise ConfigError(
+            f"--standby {num_standby}: this Slurm step has {num} nodes, and none would be left to train: ask Slurm for "
+            "more, or give a smaller number"
+        )
+    return Hosts(
+        num=num - num_standby,
+        host=first,
+        port=_FIRST_PORT + (job * 31 + step) % _NUM_PORTS,
+        node_rank=rank if rank < num - num_standby else None,
+        said_by="Slurm's SLURM_STEP_NODELIST",
+        slurm=SlurmStep(
+            job=str(job),
+            node=environ.get("SLURMD_NODENAME", ""),
+            nodes=nodes,
+            survives_nodes=environ.get(NO_KILL) == "1",
+        ),
+    )
 
 
 def first_host(nodelist: str) -> str:

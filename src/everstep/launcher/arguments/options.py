@@ -13,6 +13,7 @@ from everstep.launcher.arguments.torch_parts import part
 
 OUR_FLAGS = (
     "--local-nodes",
+    "--engine",
     "--exit-codes",
     "--standby",
     "--policy",
@@ -57,6 +58,9 @@ def parser() -> argparse.ArgumentParser:
             action.default = None  # not given is not 0: slots are given in order of arrival then
     ours = made.add_argument_group("everstep")
     ours.add_argument("--local-nodes", "--local_nodes", type=int, help=_LOCAL_NODES)
+    ours.add_argument(
+        "--engine", help="slurm: inside sbatch or salloc, start this command on all nodes of the job by srun"
+    )
     ours.add_argument("--exit-codes", "--exit_codes", help="torchrun (default): 0 and 1; everstep: docs/exit-codes.md")
     ours.add_argument("--standby", type=int, help="extra nodes that wait to take over a lost one")
     ours.add_argument("--policy", help="preset: conservative, default, aggressive")

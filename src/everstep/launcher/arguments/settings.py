@@ -78,11 +78,11 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     chosen = _choose(given, environ, file)
     told = receivers_of(file.get("notices", []), environ, path)
     least, most = torchrun.machines(given.nnodes)
-    hosts = several.of(given, environ, least)
+    num_standby = _whole("standby", chosen["standby"], least=0)
+    hosts = several.of(given, environ, least, num_standby)
     num_slots = hosts.num if hosts is not None else _whole("local-nodes", chosen["local_nodes"], least=1)
     nproc = torchrun.ranks_per_node(given.nproc_per_node)
     wanted = resolve_checkpoints(vars(given), environ, file.get("checkpoint", {}))
-    num_standby = _whole("standby", chosen["standby"], least=0)
     if hosts is not None:
         num_standby = max(num_standby, most - least)
         _check_network(chosen["network"])

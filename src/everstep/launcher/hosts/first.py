@@ -10,6 +10,7 @@ from everstep.engines.network import Address, Network
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.hosts import token as tokens
 from everstep.launcher.hosts.fleet import Fleet
+from everstep.launcher.hosts.munge import MungeToken, of_job
 from everstep.launcher.rundir import Prepared
 from everstep.wire.joining import JoinToken
 
@@ -18,6 +19,7 @@ class First(msgspec.Struct, frozen=True):
     hosts: Hosts
     sock: socket.socket
     token: JoinToken | None
+    munge: MungeToken | None = None  # in a Slurm job: hosts that share no directory with this one join by it
 
     def network(self) -> tuple[Network, tuple[str, ...]]:
         """Nodes reach this host at the endpoint's address and nowhere else; and how they join."""
@@ -30,8 +32,8 @@ class First(msgspec.Struct, frozen=True):
         if self.token is not None:
             return self, ()
         token, places = tokens.make(self.hosts, run_dir)
-        return First(self.hosts, self.sock, token), places
+        return First(self.hosts, self.sock, token, of_job(self.hosts)), places
 
     def fleet(self, prepared: Prepared, say: Callable[[str], None]) -> Fleet:
         assert self.token is not None
-        return Fleet(self.hosts, self.sock, self.token, prepared, say)
+        return Fleet(self.hosts, self.sock, self.token, self.munge, prepared, say)

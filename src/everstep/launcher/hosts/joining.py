@@ -10,10 +10,11 @@ from everstep.launcher.arguments.settings import Settings
 from everstep.launcher.hosts import token as tokens
 from everstep.launcher.hosts.local_run import LocalRun
 from everstep.launcher.hosts.member import About, End, Member
+from everstep.launcher.hosts.munge import of_job
 from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.showing import shown, tails_of
 from everstep.report.parts.ansi import safe
-from everstep.wire.joining import JoinToken
+from everstep.wire.joining import JoinToken, Proofs
 
 
 def join(
@@ -39,8 +40,10 @@ def join(
     origin = of_this_process()
     terminal = _Shown(settings, is_one=origin.is_one)
 
-    def find_token() -> JoinToken:
-        found = token or tokens.shared(hosts, settings.run_dir if settings is not None else "")
+    munge = of_job(hosts) if token is None else None
+
+    def find_token() -> Proofs:
+        found = token or tokens.shared(hosts, settings.run_dir if settings is not None else "") or munge
         if found is None:
             raise tokens.missing(hosts)
         return found

@@ -7,6 +7,7 @@ the first host's launcher is gone, the run is, and the node ends.
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 import signal
 import socket
@@ -26,7 +27,7 @@ from everstep.engines.network import Address
 from everstep.engines.protocol import Loss, NoNodeError
 from everstep.errors import UnreachableError, WireError
 from everstep.launcher.arguments.hosts import Hosts
-from everstep.launcher.hosts.fleet import agent_arguments
+from everstep.launcher.hosts.fleet import agent_arguments, end_signal
 from everstep.launcher.hosts.local_run import LocalRun
 from everstep.launcher.hosts.reaching import Connection, FindToken, NotListeningError, RefusedError, reach
 from everstep.launcher.hosts.sending import Sending
@@ -46,6 +47,7 @@ from everstep.wire.joining import (
     Over,
     Ping,
     StartNode,
+    StopAsked,
 )
 
 LOOK_S = 0.1
@@ -217,6 +219,8 @@ class Member:
             program=about.program,
             args=about.args,
             nodes=tuple(self._engine.pids) if self._engine is not None else (),
+            scheduler_node=os.environ.get("SLURMD_NODENAME", ""),
+            scheduler_job=os.environ.get("SLURM_JOB_ID", ""),
         )
 
     def _begin(self, admitted: Admitted, connection: Connection) -> None:
@@ -237,6 +241,7 @@ class Member:
             equip=self._equip,
             network=Address(connection.here),
             racks=(self._about.rack,) if self._about.rack else (),
+            end_signal=end_signal(self._hosts),
             streams=self._origin.argument(),
             streams_fds=self._origin.fds,
             more=more,
@@ -296,8 +301,24 @@ class Member:
             self._children.kill_all()
             return
         self._signal = number
-        self._say(f"{name}: this host leaves the run")
         self._children.wake_all()
+        if self._hosts.slurm is not None and self._connection is not None:
+            self._pass_on(number, name)
+            return
+        self._leave(number, name)
+
+    def _pass_on(self, number: int, name: str) -> None:
+        """Slurm ends the whole job. The first host decides what is done with the time that is left, and says when."""
+        self._say(f"{name}: Slurm ends the job; the last step is saved first, where there is a place for it")
+        assert self._connection is not None
+        self._connection.send(StopAsked(why=f"{name} from Slurm", signal=number))
+        notice_s = self._local.file.policy.notice_s if self._local is not None else 0.0
+        self._loop.call_later(notice_s + self._grace_s, self._leave, number, name)
+
+    def _leave(self, number: int, name: str) -> None:
+        if self._end.done():
+            return
+        self._say(f"{name}: this host leaves the run")
         if self._connection is not None:
             self._connection.send(Leaving(why=f"{name} on {socket.gethostname()}"))
         self._finish(End(exit_code=128 + number, outcome="stopped", why=f"stopped by {name}", is_own=True))

@@ -25,8 +25,8 @@ from everstep.wire.joining import (
     Challenge,
     FromHead,
     FromHost,
-    JoinToken,
     Knock,
+    Proofs,
     Proven,
     Refused,
     from_head,
@@ -34,12 +34,14 @@ from everstep.wire.joining import (
 )
 
 CONNECT_S = 3.0
-SILENT_S = 8.0
-"""A host that has not even refused a connection by then is not there."""
+SILENT_S = 6.0
+"""A host that has not even refused a connection by then is not there. With one last attempt a person knows within ten
+seconds."""
 
 SAID_AFTER_S = 2.0
 PAUSE_S = 0.2
-GREETING_S = 10.0
+GREETING_S = 6.0
+"""Something may accept, and even speak TLS, and have no run behind it: a proxy."""
 
 
 class RefusedError(UnreachableError):
@@ -56,7 +58,7 @@ class NotListeningError(UnreachableError):
 
 
 class FindToken(Protocol):
-    def __call__(self) -> JoinToken:
+    def __call__(self) -> Proofs:
         """Raises ConfigError when there is none."""
 
 
@@ -152,9 +154,7 @@ async def _connect(hosts: Hosts) -> tuple[asyncio.StreamReader, asyncio.StreamWr
         return await asyncio.open_connection(hosts.host, hosts.port, ssl=context)
 
 
-async def _greet(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: JoinToken, hosts: Hosts
-) -> Connection:
+async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: Proofs, hosts: Hosts) -> Connection:
     connection = Connection(reader, writer)
     try:
         async with asyncio.timeout(GREETING_S):

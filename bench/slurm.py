@@ -1,0 +1,186 @@
+"""Faults of nodes under a real Slurm: how long until all ranks step again, and what Slurm then says of the node.
+
+    python bench/slurm.py [--nodes 5] [--standby 1] [--silent 1.5] [--faults rank,agent,power-off,...]
+
+munge, slurmctld and one slurmd per node in namespaces of their own (`everstep.testing.slurm`); needs root and Debian's
+slurmctld, slurmd, slurm-client and munge. Each fault is one job of its own, submitted by `everstep submit` on the login
+host. SlurmdTimeout is Slurm's default of 300 s, so Slurm itself notices nothing in time.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from everstep.testing.hosts import Host
+from everstep.testing.slurm import PARTITION, URGENT, SlurmBed
+
+sys.path.insert(0, str(Path(__file__).parent))
+from hosts import STEP, TRAIN
+
+FAULTS = ("rank", "agent", "power-off", "freeze", "cut", "drain", "preempt", "two", "ctld")
+PATIENCE_S = 150.0
+
+
+class Job:
+    """One run, as the login host sees it through the shared home."""
+
+    def __init__(self, bed: SlurmBed, nodes: int, standby: int, silent_s: float, more: tuple[str, ...] = ()) -> None:
+        self.bed, self.num = bed, nodes
+        shared = bed.folder / "shared"
+        (shared / "train.py").write_text(TRAIN)
+        (shared / "everstep.toml").write_text(f"[policy]\nnode_silent_s = {silent_s}\nexamine = false\n")
+        self.env = {"EVERSTEP_HOME": str(shared / "home")}
+        command = ["submit", "--nodes", nodes, "--standby", standby, "--config", shared / "everstep.toml", *more]
+        said = self.everstep(*command, shared / "train.py")
+        self.id = said.split()[1]
+        self.run_dir = shared / "home" / "runs" / f"slurm-{self.id}"
+        self.out = self.run_dir.with_suffix(".out")
+
+    def everstep(self, *words: object) -> str:
+        return self.bed.run(sys.executable, "-P", "-m", "everstep.cli.main", *words, env=self.env)
+
+    def generation(self) -> int:
+        return max((int(path.name[4:]) for path in self.run_dir.glob("logs/gen-*")), default=-1)
+
+    def steps(self, generation: int, rank: int) -> list[tuple[int, float]]:
+        path = self.run_dir / f"logs/gen-{generation}/rank-{rank}/stdout.log"
+        text = path.read_text(errors="replace") if path.exists() else ""
+        return [(int(found[1]), float(found[2])) for found in map(STEP.fullmatch, text.splitlines()) if found]
+
+    def all_stepped(self, generation: int, number: int = 1) -> bool:
+        return all(len(self.steps(generation, rank)) >= number for rank in range(self.num))
+
+    def until(self, what: str, condition: Callable[[], bool], limit_s: float = PATIENCE_S) -> None:
+        ends_at = time.monotonic() + limit_s
+        while not condition():
+            if time.monotonic() > ends_at:
+                raise SystemExit(f"never came: {what}\n{self.said()[-4000:]}\n{self.bed.run('sinfo', '-N')}")
+            time.sleep(0.02)
+
+    def said(self) -> str:
+        return self.out.read_text(errors="replace") if self.out.exists() else "(nothing)"
+
+    def actions(self) -> list[dict[str, object]]:
+        lines = (self.run_dir / "journal.jsonl").read_text().splitlines()
+        return [action for line in lines for action in json.loads(line).get("actions", ())]
+
+    def host_of(self, rank: int) -> Host:
+        """The machine on which this rank runs now: the node that has an open file of its log."""
+        node = [
+            str(each["node"]) for each in self.actions() if each.get("first_rank") == rank and "resume_step" in each
+        ]
+        for host in self.bed.nodes.values():
+            for pid in host.pids():
+                words = _words(pid)
+                if "everstep.agent" in words and words[words.index("--node") + 1] == node[-1]:
+                    return host
+        raise SystemExit(f"rank {rank} of {node} is on no host")
+
+
+def _words(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def cause(job: Job, fault: str, host: Host) -> None:
+    if fault in ("power-off", "two", "ctld"):
+        host.power_off()
+    elif fault == "freeze":
+        host.freeze()
+    elif fault == "cut":
+        host.cut()
+    elif fault == "drain":
+        job.bed.run("scontrol", "update", f"NodeName={host.name}", "State=DRAIN", "Reason=a fan is to be replaced")
+    else:
+        wanted = "everstep.agent" if fault == "agent" else "train.py"
+        found = [pid for pid in host.pids() if any(word.endswith(wanted) for word in _words(pid))]
+        ranks = [pid for pid in found if fault == "agent" or _is_rank(pid)]
+        os.kill((ranks or found)[0], signal.SIGKILL)
+
+
+def _is_rank(pid: int) -> bool:
+    try:
+        return b"\0RANK=" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+
+
+def measure(job: Job, fault: str) -> str:
+    rank = job.num - 1
+    job.until("training", lambda: job.generation() >= 0 and job.all_stepped(job.generation(), 40))
+    before, host, at = job.generation(), job.host_of(rank), time.time()
+    if fault == "ctld":
+        job.bed.stop_controller()
+    cause(job, fault, host)
+    if fault == "two":
+        second = job.host_of(rank - 1)
+        cause(job, fault, second)
+    job.until(
+        f"a new generation after {fault}", lambda: job.generation() > before and job.all_stepped(job.generation(), 3)
+    )
+    after = job.generation()
+    took = max(job.steps(after, each)[0][1] for each in range(job.num)) - at
+    first = max(job.steps(after, each)[0][0] for each in range(job.num))
+    lost = max(0, min(job.steps(before, each)[-1][0] for each in range(job.num)) + 1 - first)
+    if fault == "ctld":
+        time.sleep(20)
+        job.bed.start_controller()
+    return f"{took:6.2f} s  lost {lost}  {_slurm_says(job, fault, host)}"
+
+
+def _slurm_says(job: Job, fault: str, host: Host) -> str:
+    if fault in ("rank", "agent"):
+        return ""
+
+    def is_told() -> bool:
+        try:
+            return "everstep" in job.bed.reason_of(host.name) or fault == "drain"
+        except subprocess.CalledProcessError:
+            return False
+
+    job.until("our reason in sinfo", is_told, 40)
+    return f"{host.name} {job.bed.state_of(host.name)}: {job.bed.reason_of(host.name)}"
+
+
+def preempted(job: Job) -> str:
+    job.until("training", lambda: job.generation() >= 0 and job.all_stepped(job.generation(), 40))
+    at = time.time()
+    job.bed.run("sbatch", "-p", URGENT, "-N", len(job.bed.nodes), "--wrap", "sleep 1")
+    job.until("the end", lambda: (job.run_dir / "exit-code").exists())
+    last = min(job.steps(job.generation(), rank)[-1][0] for rank in range(job.num))
+    took = time.time() - at
+    code = (job.run_dir / "exit-code").read_text().strip()
+    saved = job.everstep("ckpt", "ls", "--dir", job.bed.folder / "shared" / "ckpt")
+    return f"{took:6.2f} s until the end, exit code {code}, last step {last}; everstep ckpt ls: {saved.strip()}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nodes", type=int, default=5)
+    parser.add_argument("--standby", type=int, default=1)
+    parser.add_argument("--silent", type=float, default=1.5, help="policy node_silent_s")
+    parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument("--show", action="store_true", help="also what the job said")
+    given = parser.parse_args()
+    for fault in given.faults.split(","):
+        extra = 1 if fault == "two" else 0  # for the pilot job
+        with SlurmBed(given.nodes + given.standby + extra) as bed:
+            more = ("--checkpoint-dir", str(bed.folder / "shared" / "ckpt")) if fault == "preempt" else ()
+            job = Job(bed, given.nodes, given.standby, given.silent, more)
+            text = preempted(job) if fault == "preempt" else measure(job, fault)
+            print(f"{fault:<10} {text}  (load {os.getloadavg()[0]:.0f})", flush=True)
+            if given.show:
+                print(job.said(), flush=True)
+            print(bed.run("sinfo", "-p", PARTITION, "-N", "-o", "%N %T %E"), flush=True) if given.show else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What Slurm is asked to run: one allocation for a run with its spares, and one node more for a lost one. Pure."""
+
+import shlex
+from collections.abc import Sequence
+
+import msgspec
+
+SRUN = ("srun", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--ntasks-per-node=1")
+"""One launcher on each node. The end of one, and the loss of a node, is no end of the others."""
+
+EXIT_CODE_NAME = "exit-code"
+"""In the run directory: how the run ended, whatever became of the launchers of lost nodes."""
+
+NOTICE_S = 120
+"""Before the job's time is over, all of it gets SIGTERM."""
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    num_nodes: int
+    num_standby: int
+    everstep: tuple[str, ...]  # the command
+    arguments: tuple[str, ...]  # of `everstep run`
+    runs: str  # directory of runs, shared by the login node and all others
+    name: str = "everstep"
+    exclude: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # of sbatch, as the user has given them; they win
+
+
+def script(wanted: Submission) -> str:
+    """For sbatch. The job is never requeued: a restart is everstep's, within the allocation."""
+    directives = [
+        f"--job-name={wanted.name}",
+        f"--nodes={wanted.num_nodes + wanted.num_standby}",
+        "--ntasks-per-node=1",
+        "--no-kill",
+        "--no-requeue",
+        f"--signal=TERM@{NOTICE_S}",
+        f"--output={wanted.runs}/slurm-%j.out",
+        *([f"--exclude={','.join(wanted.exclude)}"] if wanted.exclude else []),
+    ]
+    standby = ["--standby", str(wanted.num_standby)] if wanted.num_standby else []
+    command = shlex.join([*SRUN, *wanted.everstep, "run", *standby])
+    return "\n".join(
+        [
+            "#!/bin/sh",
+            *(f"#SBATCH {shlex.quote(each)}" for each in directives),
+            "export EVERSTEP_SLURM_NO_KILL=1",
+            f"run={shlex.quote(wanted.runs)}/slurm-$SLURM_JOB_ID",
+            f'{command} --run-dir "$run" {shlex.join(wanted.arguments)}',
+            "code=$?",
+            f'[ -f "$run/{EXIT_CODE_NAME}" ] && exit "$(cat "$run/{EXIT_CODE_NAME}")"',
+            'exit "$code"',
+            "",
+        ]
+    )
+
+
+def pilot(command: Sequence[str], token_file: str) -> str:
+    """A job of one node, which joins the run."""
+    return f"#!/bin/sh\nexport EVERSTEP_JOIN_TOKEN_FILE={shlex.quote(token_file)}\nexec {shlex.join(command)}\n"
+
+
+def pilot_options(job: dict[str, str], *, run_dir: str, exclude: Sequence[str], nodes: Sequence[str]) -> list[str]:
+    """As the run's own job has them. `exclude`: nodes that were taken out; `nodes`: that the run has already."""
+    options = [
+        "--nodes=1",
+        "--ntasks=1",
+        "--no-requeue",
+        f"--job-name={job.get('JobName', 'everstep')}-pilot",
+        f"--output={run_dir}/pilot-%j.out",
+    ]
+    names = {"Partition": "partition", "Account": "account", "QOS": "qos", "TresPerNode": "gres"}
+    for field, option in names.items():
+        value = job.get(field, "")
+        if value and value not in ("(null)", "N/A"):
+            options.append(f"--{option}={value}")
+    out = [*exclude, *nodes]
+    return [*options, *([f"--exclude={','.join(dict.fromkeys(out))}"] if out else [])]

@@ -1,0 +1,114 @@
+"""Slurm's commands, each with a limit of time. An error is never an answer: who cannot ask does not know.
+
+Text formats are used, not `--json`: they are the same in all versions, and 22.05's scontrol has no other.
+"""
+
+import asyncio
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from everstep.engines.children import Child, Children, Ended
+from everstep.errors import EverstepError
+
+LIMIT_S = 10.0
+"""A slurmctld that does not answer lets its commands wait for minutes."""
+
+_REASON_CHARS = 200
+
+
+class SlurmError(EverstepError):
+    """A command failed; the message is Slurm's own."""
+
+    exit_code = 3
+
+    @property
+    def is_denied(self) -> bool:
+        """Only operators of the cluster may change nodes."""
+        return bool(re.search(r"permission denied|not permitted|Invalid user id", str(self), re.IGNORECASE))
+
+
+class NodeState(msgspec.Struct, frozen=True):
+    node: str
+    state: str  # "allocated", "draining", "down*", ...
+    reason: str
+
+    @property
+    def is_draining(self) -> bool:
+        return self.state.startswith("drain")
+
+
+class Slurm:
+    """Called by a launcher, which waits for all of its children itself. Every method raises SlurmError."""
+
+    def __init__(self, children: Children, folder: Path) -> None:
+        """`folder`: for what the commands say; the newest of each stays there."""
+        self._children, self._folder = children, folder
+
+    async def node_states(self, nodes: Sequence[str]) -> dict[str, NodeState]:
+        if not nodes:
+            return {}
+        return parse_states(await self._call("sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%N|%T|%E"))
+
+    async def set_node(self, node: str, state: str, reason: str) -> None:
+        """`state`: "drain" or "down"."""
+        text = "".join(each if each.isprintable() else " " for each in reason)[:_REASON_CHARS]
+        await self._call("scontrol", "update", f"NodeName={node}", f"State={state}", f"Reason={text}")
+
+    async def job_fields(self, job: str) -> dict[str, str]:
+        """Of `scontrol show job`: "Partition", "Account", "JobState", ..."""
+        return parse_fields(await self._call("scontrol", "show", "job", "-o", job))
+
+    async def submit(self, script: Path, options: Sequence[str]) -> str:
+        """The job's id."""
+        return parse_job(await self._call("sbatch", "--parsable", *options, str(script)))
+
+    async def cancel(self, job: str) -> None:
+        await self._call("scancel", job)
+
+    async def _call(self, *command: str) -> str:
+        over: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+
+        def on_end(_: Child, ended: Ended) -> None:
+            if not over.done():
+                over.set_result(ended)
+
+        log = self._folder / f"{command[0]}.out"
+        try:
+            self._folder.mkdir(exist_ok=True)
+            log.write_bytes(b"")
+            child = self._children.spawn(command[0], command, on_end=on_end, log=log)
+        except OSError as error:
+            raise SlurmError(f"{command[0]} cannot be started: {error.strerror}") from error
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                ended = await over
+        except TimeoutError:
+            raise SlurmError(f"{command[0]} has not answered within {LIMIT_S:g} s") from None
+        finally:
+            child.send(signal.SIGKILL)  # if it still runs
+        said = log.read_text(errors="replace")
+        if ended.code != 0:
+            raise SlurmError(f"{command[0]}: {' '.join(said.split()) or ended}")
+        return said
+
+
+def parse_states(text: str) -> dict[str, NodeState]:
+    """A node is listed once per partition."""
+    rows = (line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2)
+    return {row[0].strip(): NodeState(row[0].strip(), row[1].strip().lower(), row[2].strip()) for row in rows}
+
+
+def parse_fields(text: str) -> dict[str, str]:
+    return dict(re.findall(r"(\w+)=(\S+)", text))
+
+
+def parse_job(text: str) -> str:
+    """Of `sbatch --parsable`: the id, perhaps with the cluster's name behind it. Raises SlurmError."""
+    found = re.search(r"^(\d+)(;\S+)?$", text, re.MULTILINE)
+    if found is None:
+        raise SlurmError(f"sbatch: no job in what it said: {' '.join(text.split())[:200]}")
+    return found[1]

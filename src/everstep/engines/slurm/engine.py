@@ -1,0 +1,238 @@
+"""Nodes of a Slurm job: given by the hosts that joined, and what happens to them is told to Slurm. An `Engine`.
+
+Faults are found by everstep; Slurm is told, and never waited for. A node that is evicted is set to drain, or down when
+nothing was heard of it; what an administrator drains is replaced by the run. For a lost node without a spare a job of
+one node is asked for. What Slurm does not answer is tried again and decides nothing meanwhile.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from everstep.engines.hosts.engine import HostsEngine
+from everstep.engines.protocol import OnLoss
+from everstep.engines.slurm import batch
+from everstep.engines.slurm.commands import NodeState, Slurm, SlurmError
+from everstep.linux.files import write_whole
+from everstep.wire.joining import JoinToken
+
+LOOK_S = 3.0
+"""Between two looks at the states of the run's nodes."""
+
+PILOT_AFTER_S = 2.0
+"""So long an empty slot waits for a host that is coming anyway, before a node more is asked for."""
+
+PILOT_AGAIN_S = 30.0
+SILENT_S = 1.0
+"""Two signs of life of an evicted node's host that did not come: it is down, and not only to be drained."""
+
+MARK = "everstep"
+"""How our reasons in `sinfo` begin; every other one is an administrator's, or another program's."""
+
+log = logging.getLogger("everstep.launcher")
+
+
+class SlurmEngine:
+    """Lives in the launcher's event loop.
+
+    `drained(node, reason)`: an administrator takes that node away. `join`: the command with which a host joins this
+    run; it reads `token` from a file in `run_dir`, so all nodes must see that."""
+
+    def __init__(
+        self,
+        hosts: HostsEngine,
+        *,
+        run: str,
+        job: str,
+        node: str,
+        survives_nodes: bool,
+        run_dir: Path,
+        join: Sequence[str],
+        token: JoinToken,
+        slurm: Slurm,
+        drained: Callable[[str, str], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._hosts, self._slurm = hosts, slurm
+        self._run, self._job, self._own = run, job, node
+        self._survives_nodes = survives_nodes
+        self._run_dir = run_dir
+        self._join, self._token = tuple(join), token
+        self._drained, self._say = drained, say
+        self._marks: dict[str, tuple[str, str]] = {}  # Slurm's name -> state and reason that it is to be told
+        self._out: set[str] = set()  # Slurm's names of evicted nodes
+        self._told: set[str] = set()  # drains that the run knows of
+        self._urgent: dict[str, float] = {}  # request -> when a slot began to wait for it
+        self._pilots: dict[str, str] = {}  # job that has not joined yet -> why it waits
+        self._all_pilots: list[str] = []
+        self._next_pilot_at = 0.0
+        self._said = ""
+        self._wake = asyncio.Event()
+        self._working: asyncio.Task[None] | None = None
+
+    def watch(self, on_loss: OnLoss) -> None:
+        self._hosts.watch(on_loss)
+        self._working = asyncio.get_running_loop().create_task(self._work())
+
+    def prepare(self, number: int) -> None:
+        self._hosts.prepare(number)
+
+    def acquire(self, request: str, *, is_urgent: bool = True) -> None:
+        if is_urgent and self._hosts.was_complete:
+            self._urgent.setdefault(request, time.monotonic())
+        self._hosts.acquire(request, is_urgent=is_urgent)
+
+    def release(self, node: str) -> None:
+        self._hosts.release(node)
+
+    def evict(self, node: str, why: str = "", *, is_silent: bool = False) -> None:
+        host = next((each for each in self._hosts.hosts if node in each.nodes), None)
+        name = host.join.scheduler_node if host is not None else self._own_name(node)
+        is_heard = host is None or host.is_heard_within(SILENT_S)
+        self._hosts.evict(node, why, is_silent=is_silent)
+        if not name or name in self._told:
+            return  # an administrator's own words stay
+        if is_silent and is_heard:
+            log.info("%s is not drained: only the agent of %s was silent, its host answers", name, node)
+            return
+        is_down = not is_heard and self._survives_nodes and name != self._own
+        self._out.add(name)
+        self._marks[name] = ("down" if is_down else "drain", f"{MARK} {self._run}: {why or 'evicted'}")
+        self._wake.set()
+
+    def fence(self, node: str) -> None:
+        self._hosts.fence(node)
+
+    def lose(self, node: str) -> None:
+        self._hosts.lose(node)
+
+    def cut(self, node: str, seconds: float) -> None:
+        self._hosts.cut(node, seconds)
+
+    def flap(self, node: str) -> None:
+        self._hosts.flap(node)
+
+    def freeze(self, node: str, seconds: float) -> None:
+        self._hosts.freeze(node, seconds)
+
+    async def end(self, grace_s: float, *, spares: bool = False) -> None:
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.gather(self._working, return_exceptions=True)
+        await self._hosts.end(grace_s, spares=spares)
+        await self._tell()
+        for job in self._all_pilots:
+            with contextlib.suppress(SlurmError):
+                await self._slurm.cancel(job)
+
+    def _own_name(self, node: str) -> str:
+        return self._own if node in self._hosts.local_nodes else ""
+
+    async def _work(self) -> None:
+        """Until cancelled. A fault of ours here costs what Slurm is told, and no training."""
+        while True:
+            try:
+                await self._tell()
+                await self._look()
+                await self._replace()
+            except SlurmError as error:
+                self._say_once(f"Slurm does not answer ({error}); nothing is released or drained on that, trying again")
+            except Exception:
+                log.exception("Slurm was not asked")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    async def _tell(self) -> None:
+        """What it does not take for want of rights is not tried again; the rest is."""
+        for name, (state, reason) in list(self._marks.items()):
+            try:
+                await self._slurm.set_node(name, state, reason)
+            except SlurmError as error:
+                if not error.is_denied:
+                    self._say_once(f"Slurm does not take that {name} is out ({error}); trying again")
+                    continue
+                self._say(
+                    f"this user may not set {name} to {state} in Slurm ({error}): tell its administrator: {reason}"
+                )
+            else:
+                self._say(f"Slurm: {name} is set to {state}: {reason}")
+            if self._marks.get(name) == (state, reason):
+                del self._marks[name]
+
+    async def _look(self) -> None:
+        """Raises SlurmError; then nothing is known, and nothing follows."""
+        hosts = (host for host in self._hosts.hosts if host.join.scheduler_node and not host.is_done)
+        nodes = {host.join.scheduler_node: host.node for host in hosts}
+        if self._own:
+            nodes[self._own] = next(iter(self._hosts.local_nodes), "")
+        states = await self._slurm.node_states(sorted(nodes))
+        self._said = ""
+        for name, node in nodes.items():
+            found = states.get(name)
+            if found is not None:
+                self._take_state(name, node, found)
+
+    def _take_state(self, name: str, node: str, found: NodeState) -> None:
+        if not found.is_draining:
+            self._told.discard(name)
+        elif node and name not in self._told and name not in self._out and not found.reason.startswith(MARK):
+            self._told.add(name)
+            self._say(f"Slurm: {name} is drained by its administrator: {found.reason}")
+            self._drained(node, found.reason)
+
+    async def _replace(self) -> None:
+        """A node more for each slot that waits without a spare or another job that is coming. Raises SlurmError."""
+        waiting = self._hosts.waiting()
+        self._urgent = {request: since for request, since in self._urgent.items() if request in waiting}
+        if not self._urgent and not self._pilots:
+            return
+        await self._ask_after_pilots()
+        now = time.monotonic()
+        due = sum(now - since > PILOT_AFTER_S for since in self._urgent.values())
+        if due > len(self._pilots) and now >= self._next_pilot_at:
+            await self._ask_for_pilot(now)
+
+    async def _ask_for_pilot(self, now: float) -> None:
+        self._next_pilot_at = now + PILOT_AGAIN_S
+        fields = await self._slurm.job_fields(self._job)
+        options = batch.pilot_options(fields, run_dir=str(self._run_dir), exclude=sorted(self._out), nodes=())
+        token, script = self._run_dir / "pilot-token", self._run_dir / "pilot.sh"
+        try:
+            write_whole(token, self._token.reveal().encode(), mode=0o600)
+            write_whole(script, batch.pilot(self._join, str(token)).encode(), mode=0o700)
+            job = await self._slurm.submit(script, options)
+        except (OSError, SlurmError) as error:
+            self._say(f"no spare is left, and Slurm gives no other node ({error}); asking again in {PILOT_AGAIN_S:g} s")
+            return
+        self._pilots[job] = ""
+        self._all_pilots.append(job)
+        self._next_pilot_at = now
+        self._say(f"no spare is left: Slurm job {job} asks for one node more")
+
+    async def _ask_after_pilots(self) -> None:
+        joined = {host.join.scheduler_job for host in self._hosts.hosts}
+        for job, said in list(self._pilots.items()):
+            fields = {} if job in joined else await self._slurm.job_fields(job)
+            state = fields.get("JobState", "")
+            if state == "PENDING":
+                why = f"Slurm job {job} waits: {fields.get('Reason', 'no reason given')}"
+                if why != said:
+                    self._pilots[job] = why
+                    self._say(why)
+            elif state not in ("RUNNING", "CONFIGURING"):
+                del self._pilots[job]  # it joined, or has ended: whatever still waits asks for another one
+                if job not in joined:
+                    self._say(f"Slurm job {job} has ended ({state or 'unknown'}) and gave no node")
+                    self._next_pilot_at = time.monotonic() + PILOT_AGAIN_S
+
+    def _say_once(self, text: str) -> None:
+        """Until Slurm has answered again."""
+        log.warning("%s", text)
+        if not self._said:
+            self._said = text
+            self._say(text)

@@ -1,0 +1,232 @@
+"""What Slurm is told and asked: with commands of the test's own on PATH, so that each answer can be had."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from everstep.engines.children import Children
+from everstep.engines.hosts.host import Host
+from everstep.engines.slurm import batch, engine
+from everstep.engines.slurm.commands import Slurm, SlurmError, parse_fields, parse_job, parse_states
+from everstep.wire.joining import Join, JoinToken
+
+
+def host(name: str, node: str) -> Host:
+    join = Join(
+        session=name, host=name, address="10.0.0.1", everstep_version="0", torch_version="2", scheduler_node=name
+    )
+    made = Host(join, 1)
+    made.node, made.line, made.heard_at = node, object(), time.monotonic() + 60.0  # type: ignore[assignment]
+    made.nodes.add(node)
+    return made
+
+
+class FakeHosts:
+    """What SlurmEngine needs of the engine that it wraps."""
+
+    def __init__(self) -> None:
+        self.was_complete, self.local_nodes = True, ("n0",)
+        self.hosts = (host("gpu1", "n1"), host("gpu2", "n2"))
+        self.wanted: set[str] = set()
+        self.evicted: list[str] = []
+
+    def watch(self, on_loss: object) -> None: ...
+
+    def acquire(self, request: str, *, is_urgent: bool = True) -> None:
+        self.wanted.add(request)
+
+    def waiting(self) -> frozenset[str]:
+        return frozenset(self.wanted)
+
+    def evict(self, node: str, why: str = "", *, is_silent: bool = False) -> None:
+        self.evicted.append(node)
+
+    async def end(self, grace_s: float, *, spares: bool = False) -> None: ...
+
+
+class Cluster:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.hosts = folder, FakeHosts()
+        self.said: list[str] = []
+        self.drained: list[tuple[str, str]] = []
+        self.answer("sinfo", "echo 'gpu1|allocated|none'; echo 'gpu2|allocated|none'")
+        for name in ("scontrol", "sbatch", "scancel"):
+            self.answer(name, "echo JobState=RUNNING Partition=gpu")
+        self.answer("sbatch", "echo 77")
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        monkeypatch.setattr(engine, "LOOK_S", 0.02)
+        monkeypatch.setattr(engine, "PILOT_AFTER_S", 0.02)
+
+    def answer(self, name: str, script: str) -> None:
+        draft = self.folder / f"{name}.new"
+        draft.write_text(f'#!/bin/sh\necho "{name} $*" >> {self.folder}/asked\n{script}\n')
+        draft.chmod(0o755)
+        draft.rename(self.folder / name)
+
+    @property
+    def asked(self) -> str:
+        path = self.folder / "asked"
+        return path.read_text() if path.exists() else ""
+
+    def run(self, story: "Callable[[engine.SlurmEngine], object]", *, survives: bool = True) -> None:
+        async def live() -> None:
+            children = Children()
+            children.start_reaping(asyncio.get_running_loop())
+            made = engine.SlurmEngine(
+                self.hosts,  # type: ignore[arg-type]
+                run="r1",
+                job="5",
+                node="gpu0",
+                survives_nodes=survives,
+                run_dir=self.folder,
+                join=("everstep", "agent", "--join", "gpu0:1"),
+                token=JoinToken("a token of this test"),
+                slurm=Slurm(children, self.folder / "slurm"),
+                drained=lambda node, reason: self.drained.append((node, reason)),
+                say=self.said.append,
+            )
+            made.watch(lambda loss: None)
+            try:
+                await story(made)  # type: ignore[misc]
+            finally:
+                await made.end(0.0)
+
+        asyncio.run(live())
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10.0):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(tmp_path, monkeypatch)
+
+
+def test_a_broken_node_is_drained_and_a_silent_one_set_down(cluster: Cluster):
+    cluster.hosts.hosts[1].heard_at = 0.0
+
+    async def story(made: engine.SlurmEngine) -> None:
+        made.evict("n1", "GPU 3 fell off the bus")
+        made.evict("n2", "nothing was heard of it", is_silent=True)
+        await cluster.until(lambda: cluster.asked.count("scontrol update") == 2)
+
+    cluster.run(story)
+    assert "NodeName=gpu1 State=drain Reason=everstep r1: GPU 3 fell off the bus" in cluster.asked
+    assert "NodeName=gpu2 State=down Reason=everstep r1: nothing was heard of it" in cluster.asked
+
+
+def test_a_silent_agent_on_a_host_that_answers_is_no_fault_of_the_machine(cluster: Cluster):
+    async def story(made: engine.SlurmEngine) -> None:
+        made.evict("n1", "nothing was heard of it", is_silent=True)
+        await cluster.until(lambda: cluster.asked.count("sinfo") > 1)
+
+    cluster.run(story)
+    assert cluster.hosts.evicted == ["n1"]
+    assert "scontrol update" not in cluster.asked
+
+
+def test_a_job_that_would_end_with_a_node_is_not_set_down(cluster: Cluster):
+    cluster.hosts.hosts[1].heard_at = 0.0
+
+    async def story(made: engine.SlurmEngine) -> None:
+        made.evict("n2", "power", is_silent=True)
+        await cluster.until(lambda: "scontrol update" in cluster.asked)
+
+    cluster.run(story, survives=False)
+    assert "NodeName=gpu2 State=drain" in cluster.asked
+
+
+def test_a_drain_by_an_administrator_is_told_once_and_his_words_stay(cluster: Cluster):
+    cluster.answer(
+        "sinfo", "echo 'gpu1|draining|a fan'; echo 'gpu2|drained|everstep r0: before'; echo 'gpu1|draining|a fan'"
+    )
+
+    async def story(made: engine.SlurmEngine) -> None:
+        await cluster.until(lambda: bool(cluster.drained))
+        made.evict("n1", "drained")
+        await cluster.until(lambda: cluster.asked.count("sinfo") > 3)
+
+    cluster.run(story)
+    assert cluster.drained == [("n1", "a fan")]
+    assert "scontrol update" not in cluster.asked
+
+
+def test_nothing_follows_from_an_error_and_what_was_to_be_told_is_told_later(cluster: Cluster):
+    cluster.answer("sinfo", "echo 'gpu1|draining|half an ans'; exit 1")
+    cluster.answer("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
+
+    async def story(made: engine.SlurmEngine) -> None:
+        made.evict("n2", "broken")
+        await cluster.until(lambda: cluster.asked.count("scontrol") > 2)
+        assert cluster.drained == []
+        cluster.answer("scontrol", "true")
+        await cluster.until(lambda: any("set to drain" in line for line in cluster.said))
+
+    cluster.run(story)
+    assert sum("trying again" in line for line in cluster.said) == 1
+
+
+def test_a_user_who_may_not_is_told_so_once(cluster: Cluster):
+    cluster.answer("scontrol", "echo 'slurm_update error: Invalid user id' >&2; exit 1")
+
+    async def story(made: engine.SlurmEngine) -> None:
+        made.evict("n2", "broken")
+        await cluster.until(lambda: cluster.asked.count("sinfo") > 3)
+
+    cluster.run(story)
+    assert cluster.asked.count("scontrol update") == 1
+    assert any("this user may not set gpu2" in line for line in cluster.said)
+
+
+def test_without_a_spare_a_job_of_one_node_is_asked_for_and_one_only(cluster: Cluster):
+    cluster.answer("scontrol", "echo JobState=PENDING Reason=Resources Partition=gpu Account=lab")
+
+    async def story(made: engine.SlurmEngine) -> None:
+        made.acquire("r1", is_urgent=False)
+        await cluster.until(lambda: cluster.asked.count("sinfo") > 3)
+        assert "sbatch" not in cluster.asked
+        made.acquire("r2")
+        await cluster.until(lambda: any("waits: Resources" in line for line in cluster.said))
+        looks = cluster.asked.count("sinfo")
+        await cluster.until(lambda: cluster.asked.count("sinfo") > looks + 3)
+
+    cluster.run(story)
+    assert cluster.asked.count("sbatch") == 1
+    assert "--partition=gpu --account=lab" in cluster.asked
+    assert "scancel 77" in cluster.asked
+    assert "a token" not in (cluster.folder / "pilot.sh").read_text()
+    assert (cluster.folder / "pilot-token").stat().st_mode & 0o077 == 0
+
+
+def test_the_script_for_sbatch():
+    wanted = batch.Submission(
+        num_nodes=16,
+        num_standby=2,
+        everstep=("everstep",),
+        arguments=("train.py", "--name", "it's"),
+        runs="/home/u/my runs",
+        exclude=("gpu3",),
+    )
+    lines = batch.script(wanted).splitlines()
+    directives = [line for line in lines if line.startswith("#SBATCH")]
+    assert {"#SBATCH --nodes=18", "#SBATCH --no-kill", "#SBATCH --no-requeue", "#SBATCH --exclude=gpu3"} < set(
+        directives
+    )
+    (command,) = [line for line in lines if line.startswith("srun")]
+    assert "everstep run --standby 2 --run-dir \"$run\" train.py --name 'it'\"'\"'s'" in command
+    assert "run='/home/u/my runs'/slurm-$SLURM_JOB_ID" in lines
+
+
+def test_what_slurm_prints():
+    states = parse_states("n1|allocated|none\nn1|allocated|none\nn2|down*|not responding|x\nnonsense\n")
+    assert (states["n1"].is_draining, states["n2"].state, states["n2"].reason) == (False, "down*", "not responding|x")
+    assert parse_fields("JobId=5 JobState=PENDING Reason=(Resources)")["JobState"] == "PENDING"
+    assert parse_job("sbatch: a warning\n12;cluster\n") == "12"
+    with pytest.raises(SlurmError, match="no job"):
+        parse_job("error")
