@@ -59,6 +59,7 @@ class Cluster:
         self.answer("sbatch", "echo 77")
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         monkeypatch.setattr(engine, "LOOK_S", 0.02)
+        monkeypatch.setattr(engine, "STATES_S", 0.02)
         monkeypatch.setattr(engine, "PILOT_AFTER_S", 0.02)
 
     def answer(self, name: str, script: str) -> None:

@@ -19,8 +19,11 @@ from everstep.engines.slurm.commands import NodeState, Slurm, SlurmError
 from everstep.linux.files import write_whole
 from everstep.wire.joining import JoinToken
 
-LOOK_S = 3.0
-"""Between two looks at the states of the run's nodes."""
+LOOK_S = 2.0
+"""Between two looks at what Slurm is to be told, and whether a slot waits: Slurm is not asked for that."""
+
+STATES_S = 8.0
+"""Between two questions for the states of the run's nodes: a slurmctld has many who ask."""
 
 PILOT_AFTER_S = 2.0
 """So long an empty slot waits for a host that is coming anyway, before a node more is asked for."""
@@ -68,7 +71,7 @@ class SlurmEngine:
         self._urgent: dict[str, float] = {}  # request -> when a slot began to wait for it
         self._pilots: dict[str, str] = {}  # job that has not joined yet -> why it waits
         self._all_pilots: list[str] = []
-        self._next_pilot_at = 0.0
+        self._next_pilot_at, self._next_states_at = 0.0, 0.0
         self._said = ""
         self._wake = asyncio.Event()
         self._working: asyncio.Task[None] | None = None
@@ -136,7 +139,9 @@ class SlurmEngine:
         while True:
             try:
                 await self._tell()
-                await self._look()
+                if time.monotonic() >= self._next_states_at:
+                    self._next_states_at = time.monotonic() + STATES_S
+                    await self._look()
                 await self._replace()
             except SlurmError as error:
                 self._say_once(f"Slurm does not answer ({error}); nothing is released or drained on that, trying again")
