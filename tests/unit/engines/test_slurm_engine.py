@@ -99,7 +99,7 @@ class Cluster:
         asyncio.run(live())
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60.0):
             while not condition():
                 await asyncio.sleep(0.01)
 
