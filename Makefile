@@ -7,7 +7,11 @@ STAMP  := $(VENV)/.installed
 DOCS   := $(VENV)/.installed-docs
 
 .PHONY: install demo test soak search lint types imports pytest pytest-pure pytest-real bench clean
-.PHONY: lowest help format test-quick one docs
+# Rooms that compute or speak, and import no torch: what can be tried with a Python for which there is no torch.
+WITHOUT_TORCH := $(addprefix tests/unit/,analyzer controller core engines evidence fabric goodput health journal knowledge \
+	linux model preflight probes report simulate web wire) tests/scenarios tests/golden tests/property/test_core_flow_histories.py
+
+.PHONY: lowest other-python help format test-quick one docs
 
 install: $(STAMP)  ## create .venv with the package and its development tools
 
@@ -62,6 +66,16 @@ lowest: install  ## the tests that meet other libraries, with the lowest version
 	  print(*(re.sub(">=", "==", d) for d in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]))' \
 	  | xargs $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(LOWEST)
 	PYTHONPATH=$(LOWEST) $(BIN)/pytest -W "ignore::pytest.PytestUnraisableExceptionWarning" $(LOWEST_TESTS)
+
+other-python:  ## the tests that need no torch, with another Python: make other-python PYTHON=python3.13
+	$(PYTHON) -m venv --clear build/other-python
+	build/other-python/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	build/other-python/bin/python -c 'import tomllib; \
+	  dev = tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"]; \
+	  print(*(d for d in dev if d.startswith(("hypothesis", "networkx", "numpy", "nvidia", "pytest", "pyyaml")) and "lightning" not in d))' \
+	  | xargs build/other-python/bin/python -m pip install --quiet --disable-pip-version-check --editable .
+	build/other-python/bin/python --version
+	build/other-python/bin/python -m pytest -n 2 $(wildcard $(WITHOUT_TORCH)) -p no:cacheprovider
 
 pytest: install  ## all tests but the soak tests
 	@$(MAKE) --no-print-directory -j2 pytest-pure pytest-real

@@ -126,9 +126,9 @@ class Store:
         values = [getattr(event, name) for name in _FIELDS]
         connection.execute(_INSERT, [v[:_MAX_TEXT] if isinstance(v, str) else v for v in values])
         connection.execute(
-            "DELETE FROM events WHERE host = ?1 AND id NOT IN "
-            "(SELECT id FROM events WHERE host = ?1 ORDER BY at DESC, id DESC LIMIT ?2)",
-            (event.host, KEPT_PER_HOST),
+            "DELETE FROM events WHERE host = :host AND id NOT IN "
+            "(SELECT id FROM events WHERE host = :host ORDER BY at DESC, id DESC LIMIT :kept)",
+            {"host": event.host, "kept": KEPT_PER_HOST},
         )
 
     def _read(self, query: str, values: tuple[str, ...]) -> list[HealthEvent]:
