@@ -3,6 +3,9 @@
 everstep fabric show topology.conf                what a file says, or this host where none is given
 everstep fabric check lab.toml                    settings that differ, wrong cables, oversubscription
 everstep fabric check found.json --against plan.json
+everstep fabric plan --chips 16384 --rails 8 --oversubscription 1:1
+everstep fabric simulate --chips 16384 --rails 8 --connections 4 --fail spine0-0-3
+everstep fabric place topology.conf --nodes 12 --output slurm
 
 FILE is Slurm's topology.conf or topology.yaml, NCCL's XML, a model or graph of topograph, `kubectl get nodes -o json`,
 `lldpcli -f json0 show neighbors`, or a file of one's own (docs/fabric.md).
@@ -13,6 +16,9 @@ import importlib
 
 WHAT: dict[str, tuple[str, str]] = {
     "show": ("everstep.cli.fabric.show", "hosts, switches, speeds and groups of a topology"),
+    "plan": ("everstep.cli.fabric.plan", "switches, ports, cables and bisection for a number of chips"),
+    "simulate": ("everstep.cli.fabric.simulate", "how long a collective takes on a network, and which links it shares"),
+    "place": ("everstep.cli.fabric.place", "which hosts a job should get, and in which order"),
     "check": ("everstep.cli.fabric.check", "what is wrong with a topology; exit code 1 if anything"),
 }
 

@@ -1,0 +1,75 @@
+"""What an assignment of hosts costs: the fullest way out of a group of hosts, then all that leaves groups."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from everstep.fabric.placement.traffic import Traffic
+from everstep.fabric.topology.graph import Graph
+
+
+class Cost(msgspec.Struct, frozen=True, order=True):
+    """Compared in this order."""
+
+    bottleneck: float  # traffic over capacity of the fullest way into or out of a group
+    crossing: float  # traffic, once for each level that it leaves
+
+    def is_better_than(self, other: "Cost") -> bool:
+        """By more than rounding."""
+        if abs(self.bottleneck - other.bottleneck) > 1e-9 * max(1e-9, other.bottleneck):
+            return self.bottleneck < other.bottleneck
+        return self.crossing < other.crossing * (1 - 1e-9)
+
+
+class Costs:
+    """Of one network. Levels are those of the graph, the last one that holds all hosts left out: nothing leaves it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.levels = graph.levels
+        self.num_levels = len(graph.levels[0]) if graph.levels else 0
+        self._capacity = [_capacities(graph, level) for level in range(self.num_levels)]
+        self.is_assumed = any(cable.bps is None for cable in graph.cables)
+
+    def capacity(self, level: int, group: int) -> float:
+        return self._capacity[level][group]
+
+    def of(self, traffic: Traffic, hosts: Sequence[int]) -> Cost:
+        """`hosts[place]` is the host of each place."""
+        crossing, worst = 0.0, 0.0
+        for level in range(self.num_levels):
+            out: dict[int, float] = {}
+            into: dict[int, float] = {}
+            for edge in traffic.edges:
+                one, other = self.levels[hosts[edge.source]][level], self.levels[hosts[edge.target]][level]
+                if one != other:
+                    out[one] = out.get(one, 0.0) + edge.amount
+                    into[other] = into.get(other, 0.0) + edge.amount
+                    crossing += edge.amount
+            for amounts in (out, into):
+                worst = max([worst, *(amount / self._capacity[level][group] for group, amount in amounts.items())])
+        return Cost(worst, crossing)
+
+
+def _capacities(graph: Graph, level: int) -> dict[int, float]:
+    """How much can leave each group of that level, in Gbit/s. Where speeds are not known: as much as its hosts send,
+    one unit each, which is what a network without oversubscription has."""
+    members: dict[int, list[int]] = {}
+    for host, path in enumerate(graph.levels):
+        members.setdefault(path[level], []).append(host)
+    if any(cable.bps is None for cable in graph.cables) or not graph.level_names[level].startswith("joined"):
+        return {group: float(len(hosts)) * _host_speed(graph) for group, hosts in members.items()}
+    tier = int(graph.level_names[level].rsplit(" ", 1)[1])
+    inside = graph.components(tier)
+    found = dict.fromkeys(members, 0.0)
+    for cable in graph.cables:
+        one, other = inside[graph.index[cable.one.node]], inside[graph.index[cable.other.node]]
+        if one != other:
+            for group in {one, other} & found.keys():
+                found[group] += (cable.bps or 0.0) / 1e9
+    return {group: speed or float(len(members[group])) * _host_speed(graph) for group, speed in found.items()}
+
+
+def _host_speed(graph: Graph) -> float:
+    """Gbit/s of one host, where all are known; else 1."""
+    speeds = [cable.bps for host in range(min(graph.num_hosts, 1)) for _, cable in graph.leaves_of(host)]
+    return sum(bps / 1e9 for bps in speeds if bps) or 1.0

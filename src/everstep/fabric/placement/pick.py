@@ -1,0 +1,47 @@
+"""Sets of hosts worth trying: close together, few groups, groups that hold whole rings."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from everstep.fabric.topology.graph import Graph
+
+
+def candidates(graph: Graph, free: Sequence[int], num: int, units: Sequence[int]) -> Iterator[list[int]]:
+    """`units`: sizes of parallel groups in hosts; a set for each takes multiples of it from every group."""
+    depth = len(graph.level_names)
+    for unit in dict.fromkeys([1, *units]):
+        for level in range(depth + 1):
+            groups = _groups(graph, free, level) if level < depth else [list(free)]
+            enough = [hosts for hosts in groups if len(hosts) >= num]
+            for hosts in sorted(enough, key=len)[:2]:
+                yield _fill(graph, hosts, num, level - 1, unit)
+            if enough:
+                break
+
+
+def _groups(graph: Graph, hosts: Sequence[int], level: int) -> list[list[int]]:
+    found: dict[int, list[int]] = {}
+    for host in hosts:
+        found.setdefault(graph.levels[host][level], []).append(host)
+    return list(found.values())
+
+
+def _fill(graph: Graph, hosts: list[int], num: int, level: int, unit: int) -> list[int]:
+    """`num` of these, from few groups of that level: large ones first, the last from the one that fits tightest."""
+    if level < 0 or num == len(hosts):
+        return hosts[:num]
+    groups = _groups(graph, hosts, level)
+    chosen: list[int] = []
+    whole: Callable[[list[int]], int] = lambda group: len(group) // unit * unit  # noqa: E731
+    for size in (whole, len):
+        groups.sort(key=size)
+        while len(chosen) < num and groups and size(groups[-1]) > 0:
+            left = num - len(chosen)
+            tight = next((place for place, group in enumerate(groups) if size(group) >= left), len(groups) - 1)
+            group = groups.pop(tight)
+            take = min(left, size(group))
+            chosen += _fill(graph, group, take, level - 1, unit)
+            if take < len(group):
+                used = set(chosen)
+                groups.append([host for host in group if host not in used])
+                groups.sort(key=size)
+    return chosen

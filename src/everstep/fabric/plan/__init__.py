@@ -1,0 +1,1 @@
+"""Networks that do not exist yet: how many switches, ports and cables, and what they would carry."""
