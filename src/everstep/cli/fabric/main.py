@@ -6,6 +6,8 @@ everstep fabric check found.json --against plan.json
 everstep fabric plan --chips 16384 --rails 8 --oversubscription 1:1
 everstep fabric simulate --chips 16384 --rails 8 --connections 4 --fail spine0-0-3
 everstep fabric place topology.conf --nodes 12 --output slurm
+everstep fabric deadlock routes.txt
+everstep fabric storms counters.jsonl
 
 FILE is Slurm's topology.conf or topology.yaml, NCCL's XML, a model or graph of topograph, `kubectl get nodes -o json`,
 `lldpcli -f json0 show neighbors`, or a file of one's own (docs/fabric.md).
@@ -19,6 +21,8 @@ WHAT: dict[str, tuple[str, str]] = {
     "plan": ("everstep.cli.fabric.plan", "switches, ports, cables and bisection for a number of chips"),
     "simulate": ("everstep.cli.fabric.simulate", "how long a collective takes on a network, and which links it shares"),
     "place": ("everstep.cli.fabric.place", "which hosts a job should get, and in which order"),
+    "deadlock": ("everstep.cli.fabric.deadlock", "cycles of PFC buffers that routes make; exit code 1 if any"),
+    "storms": ("everstep.cli.fabric.storms", "pause storms in recorded counters; exit code 1 if any"),
     "check": ("everstep.cli.fabric.check", "what is wrong with a topology; exit code 1 if anything"),
 }
 

@@ -1,0 +1,45 @@
+"""Find pause storms in recorded counters of switches. The exit code is 1 if there is one.
+
+everstep fabric storms counters.jsonl
+everstep fabric storms counters.jsonl --topology lab.toml     also names where the pauses come from
+
+One JSON object a line: at, switch, port, priority, tx_packets, rx_pause, queue_bytes, pause_us, or SONiC's names.
+"""
+
+import argparse
+from pathlib import Path
+
+from everstep.cli.reading import show, show_json
+from everstep.fabric.pfc.counters import read_samples
+from everstep.fabric.pfc.storms import find_storms, roots
+from everstep.fabric.readers.find import read_topology
+from everstep.fabric.readers.text import read_bytes, text_of
+from everstep.fabric.topology.values import Topology
+from everstep.report.fabric.pfc import storms_page
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("counters", metavar="COUNTERS", help="a file, one sample of one port and priority a line")
+    parser.add_argument("--topology", metavar="FILE", help="says what is behind a port")
+    parser.add_argument("--json", action="store_true", help="for programs; keys in docs/fabric.md")
+
+
+def run(given: argparse.Namespace) -> int:
+    samples = read_samples(text_of(read_bytes(Path(given.counters)), given.counters), given.counters)
+    storms = find_storms(samples)
+    found: dict[str, str] = {}
+    if given.topology:
+        topology = read_topology(Path(given.topology))
+        found = roots(storms, _peers(topology), frozenset(topology.host_names()))
+    if given.json:
+        show_json({"storms": storms, "roots": found, "num_samples": len(samples)})
+    else:
+        show(storms_page(given.counters, storms, found, len(samples)))
+    return 1 if storms else 0
+
+
+def _peers(topology: Topology) -> dict[tuple[str, str], str]:
+    ends = [(cable.one, cable.other) for cable in topology.cables] + [
+        (cable.other, cable.one) for cable in topology.cables
+    ]
+    return {(near.node, near.name): far.node for near, far in ends if near.name}

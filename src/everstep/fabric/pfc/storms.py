@@ -1,0 +1,123 @@
+"""Pause storms: a queue that holds packets, sends none and is paused all the time, by the rules of SONiC's watchdog.
+
+One interval is never enough: two that agree, over at least `detection_s` of elapsed time. A gap, a clock that goes back
+or a counter that was cleared is no evidence either way: counting begins anew, and a storm that was found stays.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from everstep.fabric.pfc.counters import Sample, increase
+
+DETECTION_S = 0.2
+RESTORATION_S = 0.2
+_AGREEING = 2
+_MOST_GAP = 10.0
+"""Times the usual distance of samples: beyond it nothing is concluded about the time between."""
+_PAUSED = 0.99
+_JITTER = 0.95
+"""Samples come a little early or late; a whole interval more would be needed otherwise."""
+
+
+class Storm(msgspec.Struct, frozen=True, kw_only=True):
+    switch: str
+    port: str
+    priority: int
+    began: float  # end of the last interval without it
+    found: float
+    over: float | None = None
+
+
+class _Port(msgspec.Struct, kw_only=True):
+    last: Sample
+    usual_s: float | None = None
+    num: int = 0  # intervals that agreed
+    since: float = 0.0
+    quiet_since: float | None = None
+    storm: Storm | None = None
+
+
+class StormWatch:
+    """Takes samples as they come."""
+
+    def __init__(self, detection_s: float = DETECTION_S, restoration_s: float = RESTORATION_S) -> None:
+        self._detection_s, self._restoration_s = detection_s, restoration_s
+        self._ports: dict[tuple[str, str, int], _Port] = {}
+        self.storms: list[Storm] = []  # over ones too
+
+    def add(self, sample: Sample) -> Storm | None:
+        """A storm that is found now, or None."""
+        port = self._ports.get(sample.key)
+        if port is None:
+            self._ports[sample.key] = _Port(last=sample)
+            return None
+        before, port.last = port.last, sample
+        elapsed = sample.at - before.at
+        if elapsed <= 0 or (port.usual_s is not None and elapsed > _MOST_GAP * port.usual_s):
+            port.num, port.quiet_since = 0, None
+            return None
+        port.usual_s = elapsed if port.usual_s is None else min(port.usual_s * 1.5, elapsed)
+        is_paused = _is_paused(before, sample, elapsed)
+        if port.storm is not None:
+            self._restore(port, before, sample)
+            return None
+        if not is_paused:
+            port.num = 0
+            return None
+        port.since = port.since if port.num else before.at
+        port.num += 1
+        if port.num < _AGREEING or sample.at - port.since < self._detection_s * _JITTER:
+            return None
+        port.storm = Storm(
+            switch=sample.switch, port=sample.port, priority=sample.priority, began=port.since, found=sample.at
+        )
+        self.storms.append(port.storm)
+        return port.storm
+
+    def _restore(self, port: _Port, before: Sample, sample: Sample) -> None:
+        pauses = increase(before.rx_pause, sample.rx_pause)
+        if pauses is None or pauses > 0 or port.storm is None:
+            port.quiet_since = None
+            return
+        port.quiet_since = before.at if port.quiet_since is None else port.quiet_since
+        if sample.at - port.quiet_since >= self._restoration_s * _JITTER:
+            over = msgspec.structs.replace(port.storm, over=sample.at)
+            self.storms[self.storms.index(port.storm)] = over
+            port.storm, port.num, port.quiet_since = None, 0, None
+
+
+def find_storms(samples: Iterable[Sample]) -> list[Storm]:
+    watch = StormWatch()
+    for sample in samples:
+        watch.add(sample)
+    return watch.storms
+
+
+def _is_paused(before: Sample, now: Sample, elapsed: float) -> bool:
+    """Packets wait, none is sent, and pauses come; what is not known does not count as paused."""
+    sent, pauses = increase(before.tx_packets, now.tx_packets), increase(before.rx_pause, now.rx_pause)
+    paused_us = increase(before.pause_us, now.pause_us)
+    if sent is None or sent > 0 or now.queue_bytes is None:
+        return False
+    long_paused = paused_us is not None and paused_us > _PAUSED * elapsed * 1e6
+    return now.queue_bytes > 0 and ((pauses is not None and pauses > 0) or long_paused)
+
+
+def roots(storms: Iterable[Storm], peers: Mapping[tuple[str, str], str], hosts: frozenset[str]) -> dict[str, str]:
+    """Where pauses come from: node -> why. `peers`: (switch, port) -> the node behind that port.
+
+    A paused port points at the node that pauses it: a root, unless it is a switch with a paused port itself.
+    """
+    live = [storm for storm in storms if storm.over is None]
+    paused = {storm.switch for storm in live}
+    found: dict[str, str] = {}
+    for storm in live:
+        peer = peers.get((storm.switch, storm.port))
+        if peer is None:
+            continue
+        if peer in hosts:
+            found[peer] = f"its NIC pauses {storm.switch}:{storm.port} without end: a slow receiver, or a broken NIC"
+        elif peer not in paused:
+            found[peer] = f"it pauses {storm.switch}:{storm.port}, and none of its own ports is paused"
+    return found
