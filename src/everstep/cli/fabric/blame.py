@@ -1,0 +1,70 @@
+"""Find the link, cable, switch or host that loses packets, from probes on known paths. The exit code is 1 if any does.
+
+everstep fabric blame probes.jsonl --topology lab.toml
+
+One JSON object a line and path: {"nodes": ["n0", "leaf0", "spine1", "leaf2", "n9"], "sent": 600, "bad": 7}. Each line
+is one way; a round trip of which the lost way is not known goes there and back.
+"""
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from everstep.cli.reading import show, show_json
+from everstep.fabric.locate.blame import blame
+from everstep.fabric.locate.observations import Seen, merged
+from everstep.fabric.readers.find import read_topology
+from everstep.fabric.readers.text import read_bytes
+from everstep.fabric.topology.graph import Graph
+from everstep.fabric.topology.values import FabricError, Topology
+from everstep.report.fabric.blame import blame_page
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("probes", metavar="PROBES", help="a file, one path a line")
+    parser.add_argument("--topology", metavar="FILE", help="says which nodes are hosts; else the ends of paths are")
+    parser.add_argument("--json", action="store_true", help="for programs; keys in docs/fabric.md")
+
+
+def run(given: argparse.Namespace) -> int:
+    seen = _read(read_bytes(Path(given.probes)), given.probes)
+    if given.topology:
+        topology = read_topology(Path(given.topology))
+        hosts = frozenset(topology.host_names())
+        _check_paths(seen, topology, given.probes)
+    else:
+        hosts = frozenset(node for each in seen for node in (each.nodes[0], each.nodes[-1]))
+    verdict = blame(merged([seen]), hosts)
+    if given.json:
+        show_json(verdict)
+    else:
+        show(blame_page(given.probes, verdict, sum(each.sent for each in seen)))
+    return 1 if verdict.faults else 0
+
+
+def _read(data: bytes, source: str) -> list[Seen]:
+    found = []
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            seen = msgspec.json.decode(line, type=Seen)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise FabricError(f"{source}:{number}: not a path with nodes, sent and bad: {error}") from None
+        if len(seen.nodes) < 2:
+            raise FabricError(f"{source}:{number}: a path needs two nodes at least")
+        found.append(seen)
+    return found
+
+
+def _check_paths(seen: list[Seen], topology: Topology, source: str) -> None:
+    """A path over a cable that is not there was computed for another network."""
+    graph = Graph(topology)
+    joined = {frozenset((cable.one.node, cable.other.node)) for cable in topology.cables}
+    for link in dict.fromkeys(link for each in seen for link in each.links):
+        for node in link:
+            if node not in graph.index:
+                raise FabricError(f"{source}: unknown node: {node}: not in {topology.source}")
+        if frozenset(link) not in joined:
+            raise FabricError(f"{source}: no cable joins {link[0]} and {link[1]} in {topology.source}")

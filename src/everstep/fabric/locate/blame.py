@@ -1,0 +1,164 @@
+"""The fewest faults that explain the losses, by likelihood.
+
+Each hypothesis is a set of links that lose packets at one rate: one direction of a cable, a cable, a switch, a host.
+The one under which the losses are most likely is taken, then the next beside it, until no other explains much more.
+A clean path speaks against everything on it as loudly as it had packets, so nothing has to be exonerated by hand.
+Hypotheses under which the data are about as likely cannot be told apart: all of them are named.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from everstep.fabric.locate.observations import Link, Seen, usable
+
+NOISE = 1e-4
+"""Share of packets that a healthy network loses. Losses that this explains are none."""
+MIN_BAD = 3
+_MIN_GAIN = 12.0
+"""Of log likelihood: a chance of about one in 100,000 for one of a few hundred hypotheses."""
+_ALIKE = 3.0
+"""Log likelihoods that differ by less (a factor of 20) cannot be told apart."""
+_MOST_FAULTS = 8
+_KINDS = {"link": 0, "cable": 1, "switch": 2, "host": 2}
+
+
+class Suspect(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str  # "link", "cable", "switch", "host"
+    name: str  # "leaf0 > spine1", "leaf0 - spine1", "spine1"
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    suspects: tuple[Suspect, ...]  # more than one: they cannot be told apart
+    rate: float  # of packets that it loses
+    confidence: float  # that it is one of these, among all hypotheses
+    bad: int  # packets on its paths that were lost
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    faults: tuple[Fault, ...]
+    unexplained: int  # lost packets beside these faults and noise
+    impossible: dict[str, int]  # host -> reports of it that cannot be
+    smallest_rate: float  # what the worst covered link would show with these many packets
+
+
+def blame(seen: Iterable[Seen], hosts: frozenset[str], *, noise: float = NOISE) -> Verdict:
+    paths, impossible = usable(seen)
+    model = _Model(paths, hosts, noise)
+    faults: list[Fault] = []
+    while len(faults) < _MOST_FAULTS and (fault := model.add_fault()) is not None:
+        faults.append(fault)
+    return Verdict(
+        faults=tuple(faults),
+        unexplained=model.unexplained(),
+        impossible=impossible,
+        smallest_rate=model.smallest_rate(),
+    )
+
+
+class _Model:
+    """Paths, hypotheses as sets of path numbers, and what each path is expected to lose by the faults so far."""
+
+    def __init__(self, paths: Sequence[Seen], hosts: frozenset[str], noise: float) -> None:
+        self._paths = paths
+        self._pass = [1.0 - noise] * len(paths)  # probability that a packet comes, as known so far
+        self._on: dict[Link, set[int]] = {}
+        for number, path in enumerate(paths):
+            for link in path.links:
+                self._on.setdefault(link, set()).add(number)
+        self._hypotheses = _hypotheses(self._on, hosts)
+
+    def add_fault(self) -> Fault | None:
+        scored = []
+        for number, (_, covered) in enumerate(self._hypotheses):
+            bad = sum(self._paths[path].bad for path in covered)
+            if bad < MIN_BAD:
+                continue
+            rate, gain = self._best_rate(covered)
+            scored.append((gain, number, rate))
+        if not scored:
+            return None
+        best_gain, best, rate = max(scored, key=lambda each: (each[0], -_KINDS[self._suspects(each[1])[0].kind]))
+        if best_gain < _MIN_GAIN:
+            return None
+        alike = [number for gain, number, _ in scored if gain > best_gain - _ALIKE]
+        alike = self._plainest(alike, best)
+        total = sum(math.exp(gain - best_gain) for gain, _, _ in scored)
+        inside = sum(math.exp(gain - best_gain) for gain, number, _ in scored if number in alike)
+        covered = self._hypotheses[best][1]
+        for path in covered:
+            self._pass[path] *= 1.0 - rate
+        return Fault(
+            suspects=tuple(suspect for number in alike for suspect in self._suspects(number)),
+            rate=rate,
+            confidence=inside / total,
+            bad=sum(self._paths[path].bad for path in covered),
+        )
+
+    def _suspects(self, number: int) -> tuple[Suspect, ...]:
+        return self._hypotheses[number][0]
+
+    def _plainest(self, alike: list[int], best: int) -> list[int]:
+        """A cable, a switch or a host is not named beside one link of it that explains as much: less is broken then."""
+        covered = self._hypotheses[best][1]
+        smaller = [number for number in alike if self._hypotheses[number][1] < covered]
+        return [number for number in alike if number == best or number in smaller or not self._contains(number, best)]
+
+    def _contains(self, larger: int, smaller: int) -> bool:
+        return self._hypotheses[larger][1] > self._hypotheses[smaller][1]
+
+    def _best_rate(self, covered: frozenset[int]) -> tuple[float, float]:
+        """Rate of loss that makes what was seen most likely, and by how much more likely than without the fault."""
+        rows = [(self._paths[path].sent, self._paths[path].bad, self._pass[path]) for path in covered]
+        low, high = 1e-6, 1.0 - 1e-6
+        for _ in range(40):  # the derivative falls: find where it is 0
+            middle = (low + high) / 2
+            if _slope(rows, middle) > 0:
+                low = middle
+            else:
+                high = middle
+        rate = (low + high) / 2
+        return rate, sum(_log(row, rate) - _log(row, 0.0) for row in rows)
+
+    def unexplained(self) -> int:
+        expected = sum(path.sent * (1.0 - share) for path, share in zip(self._paths, self._pass, strict=True))
+        return max(0, round(sum(path.bad for path in self._paths) - expected))
+
+    def smallest_rate(self) -> float:
+        """Below it the link with the fewest packets loses fewer than `MIN_BAD` of them in one of twenty windows."""
+        fewest = min((sum(self._paths[path].sent for path in on) for on in self._on.values()), default=0)
+        return min(1.0, 6.3 / fewest) if fewest else 1.0  # Poisson: 6.3 expected, 95 % see three or more
+
+
+def _log(row: tuple[int, int, float], rate: float) -> float:
+    sent, bad, passing = row
+    comes = passing * (1.0 - rate)
+    return bad * math.log(1.0 - comes) + (sent - bad) * math.log(comes)
+
+
+def _slope(rows: Sequence[tuple[int, int, float]], rate: float) -> float:
+    total = 0.0
+    for sent, bad, passing in rows:
+        comes = passing * (1.0 - rate)
+        total += bad * passing / (1.0 - comes) - (sent - bad) / (1.0 - rate)
+    return total
+
+
+def _hypotheses(on: dict[Link, set[int]], hosts: frozenset[str]) -> list[tuple[tuple[Suspect, ...], frozenset[int]]]:
+    """Each set of paths once, with every hypothesis that covers exactly these."""
+    found: dict[frozenset[int], list[Suspect]] = {}
+
+    def add(kind: str, name: str, links: Iterable[Link]) -> None:
+        covered = frozenset(path for link in links for path in on.get(link, ()))
+        if covered:
+            found.setdefault(covered, []).append(Suspect(kind=kind, name=name))
+
+    for one, other in on:
+        add("link", f"{one} > {other}", [(one, other)])
+        if one < other or (other, one) not in on:
+            add("cable", f"{min(one, other)} - {max(one, other)}", [(one, other), (other, one)])
+    for node in dict.fromkeys(node for link in on for node in link):
+        kind = "host" if node in hosts else "switch"
+        add(kind, node, [link for link in on if node in link])
+    return [(tuple(suspects), covered) for covered, suspects in found.items()]
