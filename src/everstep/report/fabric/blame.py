@@ -14,7 +14,7 @@ def blame_page(source: str, verdict: Verdict, num_sent: int) -> str:
         rate = f"loses {percent(fault.rate)}, confidence {percent(fault.confidence)}"
         lines += field("fault", f"{first}: {rate}", width=14)
         if others:
-            lines += field("", f"cannot be told from: {', '.join(others)}", width=14)
+            lines += field("", f"not distinguishable from: {', '.join(others)}", width=14)
     if verdict.unexplained:
         lines += field("unexplained", f"{count(verdict.unexplained)} lost packets", width=14)
     for host, reports in verdict.impossible.items():

@@ -1,0 +1,311 @@
+"""The fabric, measured: probes on a real network of namespaces with faults, cycles by brute force, placement of jobs.
+
+    python bench/fabric.py probes [--seeds 5] [--kinds loss-1,loss-5,dead,...] [--seconds 10]
+    python bench/fabric.py quiet [--seconds 60]         false alarms and cost, with TCP at full load
+    python bench/fabric.py cycles                        10,000 random graphs
+    python bench/fabric.py placement [--jobs 300]        job sizes of FILE, on topologies of DIR
+
+`probes` and `quiet` need root. All agents run in this process, with sockets of every host.
+"""
+
+import argparse
+import itertools
+import random
+import resource
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from everstep.fabric.locate.blame import Fault, blame
+from everstep.fabric.locate.coverage import Flow, plan_probes
+from everstep.fabric.locate.observations import Seen, merged
+from everstep.fabric.pfc.deadlock import cycles_of
+from everstep.fabric.placement.place import place
+from everstep.fabric.placement.traffic import ring
+from everstep.fabric.probing.udp import Prober, Responder
+from everstep.fabric.readers.find import read_topology
+from everstep.fabric.topology.graph import Graph
+from fabrics.bed import PORT, Clos
+
+SOURCES = range(40_000, 40_004)
+RATE = 15.0  # probes of each flow in a second
+
+
+class Fleet:
+    """Prober and responder of every host."""
+
+    def __init__(self, bed: Clos) -> None:
+        pairs = itertools.permutations(bed.hosts, 2)
+        self.there: dict[Flow, tuple[str, ...]] = {
+            (one, other, port): bed.path(one, other, port, PORT) for one, other in pairs for port in SOURCES
+        }
+        self.plan = plan_probes(self.there, least=6, most_per_host=12)
+        self.back = {flow: bed.path(flow[1], flow[0], PORT, flow[2]) for flow in self.plan.flows}
+        self.responders = [bed.inside(host, lambda host=host: Responder(bed.address[host], PORT)) for host in bed.hosts]
+        self.probers: list[tuple[Prober, list[Flow]]] = []
+        for host in bed.hosts:
+            flows = [flow for flow in self.plan.flows if flow[0] == host]
+            ends = self._ports(bed, flows)
+            prober = bed.inside(host, lambda host=host, ends=ends: Prober(bed.address[host], ends, PORT))
+            self.probers.append((prober, flows))
+        self._poll = select.epoll()
+        self._ready: dict[int, Callable[[], None]] = {}
+        for responder in self.responders:
+            self._watch(responder.socket.fileno(), responder.answer)
+        for prober, _ in self.probers:
+            for number, each in enumerate(prober.sockets):
+                self._watch(each.fileno(), lambda prober=prober, number=number: prober.receive(number))
+
+    @staticmethod
+    def _ports(bed: Clos, flows: Sequence[Flow]) -> list[tuple[str, int]]:
+        return [(bed.address[other], port) for _, other, port in flows]
+
+    def _watch(self, fd: int, act: Callable[[], None]) -> None:
+        self._poll.register(fd, select.EPOLLIN)
+        self._ready[fd] = act
+
+    def run(self, seconds: float) -> tuple[list[Seen], list[Seen]]:
+        """Probes for that long; losses and lateness of the window."""
+        turns = [(prober, number) for prober, flows in self.probers for number in range(len(flows))]
+        gap = 1 / (RATE * len(turns))
+        began = due = time.monotonic()
+        turn = 0
+        while (now := time.monotonic()) < began + seconds:
+            while due <= now:
+                prober, number = turns[turn % len(turns)]
+                prober.send(number)
+                turn += 1
+                due += gap
+            for fd, _ in self._poll.poll(max(0.0, min(due - time.monotonic(), 0.01))):
+                self._ready[fd]()
+        return self._close_window()
+
+    def _close_window(self) -> tuple[list[Seen], list[Seen]]:
+        lost: list[Seen] = []
+        late: list[Seen] = []
+        for prober, flows in self.probers:
+            for flow, window in zip(flows, prober.close_window(), strict=True):
+                around = (*self.there[flow], *self.back[flow][1:])
+                lost += self._seen(flow, window.there, window.back)
+                lost.append(Seen(nodes=around, sent=window.unknown[0], bad=window.unknown[1]))
+                late += self._seen(flow, window.late_there, window.late_back)
+        return lost, late
+
+    def _seen(self, flow: Flow, there: tuple[int, int], back: tuple[int, int]) -> list[Seen]:
+        return [Seen(nodes=self.there[flow], sent=there[0], bad=there[1]),
+                Seen(nodes=self.back[flow], sent=back[0], bad=back[1])]  # fmt: skip
+
+    def close(self) -> None:
+        for prober, _ in self.probers:
+            prober.close()
+        for responder in self.responders:
+            responder.close()
+
+
+def _draw_cable(bed: Clos, draw: random.Random, *, of_host: bool = False) -> tuple[str, str]:
+    cable = draw.choice([c for c in bed.cables if (c[0] in bed.leaf_of) == of_host])
+    return cable if draw.random() < 0.5 else (cable[1], cable[0])
+
+
+def _lossy(bed: Clos, ways: list[tuple[str, str]], percent: float) -> Callable[[], None]:
+    for one, other in ways:
+        bed.lose(one, other, percent)
+    return lambda: [bed.unlose(one, other) for one, other in ways] and None
+
+
+def _flapping(bed: Clos, ways: list[tuple[str, str]]) -> Callable[[], None]:
+    """Both ways gone for 0.7 s, back for 0.7 s, again and again."""
+    over = threading.Event()
+
+    def flap() -> None:
+        while not over.wait(0.7):
+            undo = _lossy(bed, ways, 100)
+            over.wait(0.7)
+            undo()
+
+    thread = threading.Thread(target=flap)
+    thread.start()
+
+    def end() -> None:
+        over.set()
+        thread.join()
+
+    return end
+
+
+def _slow(bed: Clos, way: tuple[str, str]) -> Callable[[], None]:
+    bed.slow(*way, "60kbit")
+    return lambda: bed.unslow(*way)
+
+
+def inject(kind: str, bed: Clos, draw: random.Random) -> tuple[list[set[str]], Callable[[], None]]:
+    """What has to be named: one name of each set. And what undoes it."""
+    way = _draw_cable(bed, draw)
+    back = (way[1], way[0])
+    cable = {f"{min(way)} - {max(way)}"}
+    if kind in ("loss-1", "loss-5"):
+        return [cable], _lossy(bed, [way, back], {"loss-1": 1, "loss-5": 5}[kind])
+    if kind == "flapping":
+        return [cable], _flapping(bed, [way, back])
+    if kind == "dead":
+        return [cable], _lossy(bed, [way, back], 100)
+    if kind == "one-way":
+        return [{f"{way[0]} > {way[1]}"}], _lossy(bed, [way], 5)
+    if kind == "blackhole":
+        return [{f"{way[0]} > {way[1]}"}], _lossy(bed, [way], 100)
+    if kind == "slow":
+        return [{f"{way[0]} > {way[1]}"}], _slow(bed, way)
+    near = _draw_cable(bed, draw, of_host=True)
+    host = near[0] if near[0] in bed.leaf_of else near[1]
+    if kind == "nic":
+        return [{host, f"{min(near)} - {max(near)}"}], _lossy(bed, [near, (near[1], near[0])], 5)
+    other = _draw_cable(bed, draw)
+    while {*other} == {*way}:
+        other = _draw_cable(bed, draw)
+    return [{f"{a} > {b}"} for a, b in (way, other)], _lossy(bed, [way, other], 5)
+
+
+KINDS = ("loss-1", "loss-5", "dead", "slow", "nic", "one-way", "flapping", "blackhole", "two")
+
+
+def _is_right(faults: Sequence[Fault], wanted: list[set[str]]) -> bool:
+    found = [{suspect.name for suspect in fault.suspects} for fault in faults]
+    return len(found) == len(wanted) and all(any(names & each for each in found) for names in wanted)
+
+
+def probes(given: argparse.Namespace) -> None:
+    bed = Clos()
+    try:
+        fleet = Fleet(bed)
+        print(f"{len(fleet.plan.flows)} flows, {fleet.plan.num_links} links, thin: {fleet.plan.thin}")
+        hosts = frozenset(bed.hosts)
+        for kind in given.kinds.split(","):
+            right, wrong = 0, []
+            for seed in range(given.seeds):
+                fleet.run(0.5)
+                wanted, undo = inject(kind, bed, random.Random(f"{kind}{seed}"))
+                lost, late = fleet.run(given.seconds)
+                undo()
+                faults = blame(lost, hosts).faults
+                if kind == "slow":
+                    faults = blame(late, hosts, noise=2e-3).faults
+                right += _is_right(faults, wanted)
+                if not _is_right(faults, wanted):
+                    wrong.append((seed, wanted, [[s.name for s in f.suspects] + [round(f.rate, 3)] for f in faults]))
+                fleet.run(1.0)
+            print(f"{kind:<10} {right}/{given.seeds} within {given.seconds:g} s", *wrong, sep="\n   ", flush=True)
+        fleet.close()
+    finally:
+        bed.close()
+
+
+SINK = (
+    "import socket,sys,threading\n"
+    "s=socket.create_server((sys.argv[1],5001))\n"
+    "def f(c):\n  while c.recv(1<<20): pass\n"
+    "while True: threading.Thread(target=f,args=(s.accept()[0],),daemon=True).start()\n"
+)
+SOURCE = "import socket,sys\nc=socket.create_connection((sys.argv[1],5001))\nwhile True: c.sendall(bytes(1<<18))\n"
+
+
+def quiet(given: argparse.Namespace) -> None:
+    bed = Clos()
+    load: list[subprocess.Popen[bytes]] = []
+    try:
+        fleet = Fleet(bed)
+        inside = ["ip", "netns", "exec"]
+        for one, other in (("n0", "n5"), ("n9", "n2"), ("n12", "n7")):
+            load.append(subprocess.Popen([*inside, bed.ns(other), sys.executable, "-c", SINK, bed.address[other]]))
+            time.sleep(0.5)
+            load.append(subprocess.Popen([*inside, bed.ns(one), sys.executable, "-c", SOURCE, bed.address[other]]))
+        fleet.run(2.0)
+        alarms, used, began = 0, resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+        while time.monotonic() < began + given.seconds:
+            windows = [fleet.run(10.0)[0]]
+            faults = blame(merged(windows), frozenset(bed.hosts)).faults
+            alarms += bool(faults)
+            if faults:
+                print("false alarm", faults, flush=True)
+        now, wall = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - began
+        cpu = (now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime) / wall / len(bed.hosts)
+        flows = len(fleet.plan.flows) / len(bed.hosts)
+        rate = flows * RATE * 2 * (32 + 42) * 8 / 1e6
+        print(f"{alarms} false alarms in {wall:.0f} s at full load; {cpu:.2%} of a core and {rate:.2f} Mbit/s per host")
+        fleet.close()
+    finally:
+        for each in load:
+            each.kill()
+            each.wait()
+        bed.close()
+
+
+def cycles(_: argparse.Namespace) -> None:
+    draw, wrong, began = random.Random(7), 0, time.monotonic()
+    for _number in range(10_000):
+        size = draw.randint(2, 6)
+        pairs = list(itertools.product(range(size), repeat=2))
+        edges = set(draw.sample(pairs, draw.randint(1, min(14, len(pairs)))))
+        found = sorted(_rotated(cycle) for cycle in cycles_of(edges))
+        wrong += found != sorted(_brute_force(edges, size))
+    print(f"10,000 graphs, {wrong} wrong, {time.monotonic() - began:.0f} s")
+
+
+def _rotated(cycle: list[int]) -> tuple[int, ...]:
+    start = cycle.index(min(cycle))
+    return (*cycle[start:], *cycle[:start])
+
+
+def _brute_force(edges: set[tuple[int, int]], size: int) -> list[tuple[int, ...]]:
+    return [
+        order
+        for length in range(1, size + 1)
+        for order in itertools.permutations(range(size), length)
+        if order[0] == min(order) and all(pair in edges for pair in zip(order, (*order[1:], order[0]), strict=True))
+    ]
+
+
+def placement(given: argparse.Namespace) -> None:
+    import csv
+    import lzma
+
+    with lzma.open(given.mix, "rt") as file:
+        sizes = [max(1, -(-int(row["num_gpus"]) // 8)) for row in csv.DictReader(file)]
+    for path in sorted(Path(given.topologies).glob("*.yaml")):
+        graph = Graph(read_topology(path))
+        draw = random.Random(path.name)
+        worse = better = optimal = num = 0
+        for _ in range(given.jobs):
+            size = draw.choice(sizes) if draw.random() < 0.5 else draw.randint(2, graph.num_hosts)
+            free = draw.sample(range(graph.num_hosts), draw.randint(min(size, graph.num_hosts), graph.num_hosts))
+            if not 2 <= size <= len(free):
+                continue
+            found = place(graph, ring(size), free)
+            num += 1
+            worse += found.slurm.is_better_than(found.cost)
+            better += found.cost.is_better_than(found.slurm)
+            optimal += found.is_optimal
+        print(
+            f"{path.stem}: {num} jobs: worse than Slurm's tree {worse}, better {better}, known optimal {optimal}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("probes", "quiet", "cycles", "placement"))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--jobs", type=int, default=300)
+    parser.add_argument("--mix", help="philly_jobs.csv.xz")
+    parser.add_argument("--topologies", help="a directory of topograph's models")
+    given = parser.parse_args()
+    {"probes": probes, "quiet": quiet, "cycles": cycles, "placement": placement}[given.what](given)
+
+
+if __name__ == "__main__":
+    main()

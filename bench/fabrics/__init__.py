@@ -1,0 +1,1 @@
+"""Networks of `bench/fabric.py`: a test bed of namespaces, and tables."""

@@ -1,0 +1,78 @@
+"""Answer probes of other hosts, and send those of this one, until Ctrl-C. Prints losses as JSON lines for `blame`.
+
+everstep fabric watch flows.jsonl --address 10.20.0.1 >> probes.jsonl       on each host
+everstep fabric blame probes.jsonl                                          on the lines of all of them
+
+flows.jsonl has one flow a line: {"to": "10.20.1.5", "port": 40000, "there": ["n0", "leaf0", "spine1", "leaf1", "n4"],
+"back": ["n4", "leaf1", "spine0", "leaf0", "n0"]}. Which way a source port takes is known by the switches.
+"""
+
+import argparse
+import ipaddress
+import itertools
+import sys
+from pathlib import Path
+
+import msgspec
+
+from everstep.fabric.probing.watch import Planned, watch
+from everstep.fabric.readers.text import read_bytes
+from everstep.fabric.topology.values import FabricError
+
+PORT = 28_700
+MOST_FLOWS = 4096
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("flows", nargs="?", metavar="FLOWS", help="a file; without one this host only answers")
+    parser.add_argument("--address", required=True, metavar="IP", help="of this host, from which it sends and answers")
+    parser.add_argument(
+        "--port", type=int, default=PORT, metavar="N", help=f"that all hosts answer at; default: {PORT}"
+    )
+    parser.add_argument(
+        "--rate", type=float, default=15.0, metavar="N", help="probes of a flow per second; default: 15"
+    )
+    parser.add_argument("--every", type=float, default=10.0, metavar="S", help="seconds of a window; default: 10")
+    parser.add_argument("--windows", type=int, metavar="N", help="ends after so many; default: never")
+
+
+def run(given: argparse.Namespace) -> int:
+    if not 1 <= given.port <= 65535 or not 0.01 <= given.rate <= 1000 or not 0.1 <= given.every <= 3600:
+        raise FabricError("--port must be 1 to 65535, --rate 0.01 to 1000, --every 0.1 to 3600")
+    flows = [] if given.flows is None else _read(read_bytes(Path(given.flows)), given.flows)
+    _check_address(given.address, "--address")
+    try:
+        windows = watch(given.address, given.port, flows, rate=given.rate, every_s=given.every)
+        for seen in itertools.islice(windows, given.windows):
+            sys.stdout.write("".join(msgspec.json.encode(each).decode() + "\n" for each in seen))
+            sys.stdout.flush()
+    except OSError as error:
+        raise FabricError(f"watch: {given.address}: {error.strerror}") from error
+    return 0
+
+
+def _read(data: bytes, source: str) -> list[Planned]:
+    flows = []
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            flow = msgspec.json.decode(line, type=Planned)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise FabricError(f"{source}:{number}: not a flow with to, port, there and back: {error}") from None
+        _check_address(flow.to, f"{source}:{number}")
+        if not 1 <= flow.port <= 65535 or min(len(flow.there), len(flow.back)) < 2:
+            raise FabricError(f"{source}:{number}: needs a port from 1 to 65535, and two nodes each way at least")
+        if (flow.there[0], flow.there[-1]) != (flow.back[-1], flow.back[0]):
+            raise FabricError(f"{source}:{number}: the way back does not end where the way there begins")
+        flows.append(flow)
+    if len(flows) > MOST_FLOWS:
+        raise FabricError(f"{source}: more than {MOST_FLOWS} flows")
+    return flows
+
+
+def _check_address(text: str, where: str) -> None:
+    try:
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        raise FabricError(f"{where}: {text[:60]!r} is not an IPv4 address") from None

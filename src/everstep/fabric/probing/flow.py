@@ -1,0 +1,92 @@
+"""What one flow knows of its two ways, from nothing but its own counters and those in the echoes.
+
+An echo says how many probes had come when it was sent, so losses there and losses back are told apart without a clock.
+Only what follows the last echo is of unknown direction: it was lost on the way there or on the way back.
+"""
+
+from collections import deque
+
+import msgspec
+
+LATE_US = 10_000
+"""More than the shortest seen on this way: a queue, or a slow link. Clocks of two hosts only have to run alike."""
+_JUMP_US = 1_000_000
+TIMEOUT_US = 500_000
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """Packets that were sent, and those that did not come or came late; there, back, and of unknown way."""
+
+    there: tuple[int, int]
+    back: tuple[int, int]
+    unknown: tuple[int, int]
+    late_there: tuple[int, int]
+    late_back: tuple[int, int]
+
+
+class Delays:
+    """Counts packets that came late on one way."""
+
+    def __init__(self) -> None:
+        self._shortest: int | None = None
+        self.late = 0
+
+    def add(self, sent_us: int, came_us: int) -> None:
+        took = came_us - sent_us
+        if self._shortest is None or took < self._shortest - _JUMP_US or took > self._shortest + 60 * _JUMP_US:
+            self._shortest = took  # the first, or a clock that jumped
+        elif took < self._shortest:
+            self._shortest = took
+        elif took > self._shortest + LATE_US:
+            self.late += 1
+
+
+class Flow:
+    """Counters of the sending side."""
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.sent = 0
+        self._echoes = self._last = self._received = self._late_there = 0
+        self._delays = Delays()
+        self._base = (0, 0, 0, 0, 0)  # last probe answered, received there, echoes, late there, late back
+        self._recent: deque[int] = deque(maxlen=10_000)  # times of probes that may still be answered
+
+    def add_sent(self, now_us: int) -> int:
+        """The number of the probe that is sent now."""
+        self.sent += 1
+        self._recent.append(now_us)
+        return self.sent
+
+    def add_echo(self, number: int, received: int, late: int, answered_us: int, now_us: int) -> None:
+        """Echoes that cannot be are ignored: of a probe that was not sent, or of more probes than were."""
+        if not 0 < number <= self.sent or received > self.sent or late > received:
+            return
+        self._echoes += 1
+        self._delays.add(answered_us, now_us)
+        if number > self._last:
+            self._last, self._received, self._late_there = number, received, late
+
+    def close(self, now_us: int) -> Window:
+        """Since the last time. Probes after the last echo are lost, one way or the other, once they are older than
+        `TIMEOUT_US`; younger ones are of the next window."""
+        last, received, echoes, late_there, late_back = self._base
+        sent = max(0, self._last - last)
+        came = min(sent, max(0, self._received - received))
+        answers = min(came, self._echoes - echoes)
+        ended = max(self._last, last)
+        lost = max(0, self._settled(now_us) - ended)
+        self._base = (ended + lost, max(received, self._received), self._echoes, self._late_there, self._delays.late)
+        return Window(
+            there=(sent, sent - came),
+            back=(came, came - answers),
+            unknown=(lost, lost),
+            late_there=(came, min(came, max(0, self._late_there - late_there))),
+            late_back=(answers, min(answers, max(0, self._delays.late - late_back))),
+        )
+
+    def _settled(self, now_us: int) -> int:
+        """Probes that are too old to be answered, or were."""
+        while self._recent and self._recent[0] < now_us - TIMEOUT_US:
+            self._recent.popleft()
+        return self.sent - len(self._recent)

@@ -1,0 +1,123 @@
+"""Probes over UDP: a socket for each source port, because that decides the path, and one socket that answers."""
+
+import secrets
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from everstep.fabric.probing.flow import Delays, Flow, Window
+from everstep.fabric.probing.packets import Echo, Probe, pack_echo, pack_probe, read_echo, read_probe
+
+MOST_FLOWS = 20_000
+"""That a responder remembers: the one that was silent longest goes first."""
+_BATCH = 256
+
+
+class Responder:
+    """Answers each probe with one packet of the same size. Foreign packets are ignored."""
+
+    def __init__(self, address: str, port: int) -> None:
+        """Raises OSError."""
+        self.socket = _socket(address, port)
+        self._held: OrderedDict[tuple[str, int, int], tuple[int, Delays]] = OrderedDict()
+
+    def answer(self) -> None:
+        """Everything that has come."""
+        for _ in range(_BATCH):
+            try:
+                data, peer = self.socket.recvfrom(2048)
+            except OSError:  # nothing more, or an ICMP error of an earlier answer
+                return
+            probe = read_probe(data)
+            if probe is None:
+                continue
+            now = _now_us()
+            count, delays = self._counted(peer[0], peer[1], probe, now)
+            echo = Echo(probe.flow, probe.number, now, count, delays.late)
+            try:
+                self.socket.sendto(pack_echo(echo), peer)
+            except OSError:
+                continue
+
+    def _counted(self, host: str, port: int, probe: Probe, now: int) -> tuple[int, Delays]:
+        key = (host, port, probe.flow)
+        held = self._held.get(key)
+        if held is None:
+            held = (0, Delays())
+            if len(self._held) >= MOST_FLOWS:
+                self._held.popitem(last=False)
+        count, delays = held[0] + 1, held[1]
+        delays.add(probe.sent_us, now)
+        self._held[key] = (count, delays)
+        self._held.move_to_end(key)
+        return count, delays
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Prober:
+    """The flows of one host: (address of the peer, source port). Flows of one source port share a socket.
+
+    The sockets are never connected: Linux gives packets of a connected socket a hash of their own, and a Linux router
+    then takes it for the packet's, so that its path could not be computed.
+    """
+
+    def __init__(self, address: str, flows: Sequence[tuple[str, int]], port: int) -> None:
+        """Raises OSError."""
+        self.sockets: list[socket.socket] = []
+        self._flows = [Flow(secrets.randbits(32)) for _ in flows]
+        self._by_key = {(peer, flow.key): flow for (peer, _), flow in zip(flows, self._flows, strict=True)}
+        self._ways: list[tuple[socket.socket, tuple[str, int]]] = []
+        made: dict[int, socket.socket] = {}
+        for peer, source in flows:
+            if source not in made:
+                made[source] = _socket(address, source)
+                self.sockets.append(made[source])
+            self._ways.append((made[source], (peer, port)))
+
+    def send(self, place: int) -> None:
+        """One probe of this flow. One that cannot be sent counts: the path is broken at its beginning."""
+        flow = self._flows[place]
+        now = _now_us()
+        number = flow.add_sent(now)
+        each, peer = self._ways[place]
+        try:
+            each.sendto(pack_probe(Probe(flow.key, number, now)), peer)
+        except OSError:
+            return
+
+    def receive(self, place: int) -> None:
+        """Everything that has come to the socket of that place."""
+        for _ in range(_BATCH):
+            try:
+                data, peer = self.sockets[place].recvfrom(2048)
+            except OSError:  # nothing more, or an ICMP error of an earlier probe
+                return
+            echo = read_echo(data)
+            flow = None if echo is None else self._by_key.get((peer[0], echo.flow))
+            if echo is not None and flow is not None:
+                flow.add_echo(echo.number, echo.received, echo.late, echo.answered_us, _now_us())
+
+    def close_window(self) -> list[Window]:
+        return [flow.close(_now_us()) for flow in self._flows]
+
+    def close(self) -> None:
+        for each in self.sockets:
+            each.close()
+
+
+def _socket(address: str, port: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        made.setblocking(False)
+        made.bind((address, port))
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000

@@ -1,0 +1,64 @@
+"""One host's part: answers probes of others, sends its own at an even rate, and closes a window every so often."""
+
+import select
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from everstep.fabric.locate.observations import Seen
+from everstep.fabric.probing.flow import Window
+from everstep.fabric.probing.udp import Prober, Responder
+
+_LONGEST_WAIT_S = 0.05
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow of this host, and the nodes on its two ways."""
+
+    to: str  # numeric address
+    port: int  # source port
+    there: tuple[str, ...]
+    back: tuple[str, ...]
+
+
+def watch(address: str, port: int, flows: Sequence[Planned], *, rate: float, every_s: float) -> Iterator[list[Seen]]:
+    """Losses of each window, for ever. `rate`: probes of each flow in a second. Raises OSError."""
+    responder = Responder(address, port)
+    prober = None
+    try:
+        prober = Prober(address, [(flow.to, flow.port) for flow in flows], port)
+        poll = select.poll()
+        places = {each.fileno(): place for place, each in enumerate(prober.sockets)}
+        for fd in (responder.socket.fileno(), *places):
+            poll.register(fd, select.POLLIN)
+        gap = 1 / (rate * len(flows)) if flows else every_s
+        due, close_at, turn = time.monotonic(), time.monotonic() + every_s, 0
+        while True:
+            now = time.monotonic()
+            if now >= close_at:
+                close_at = now + every_s
+                windows = zip(flows, prober.close_window(), strict=True)
+                yield [seen for flow, window in windows for seen in _seen(flow, window)]
+            if now - due > every_s:  # this process was stopped: what was not sent is not sent now
+                due = now
+            while flows and due <= now:
+                prober.send(turn % len(flows))
+                turn, due = turn + 1, due + gap
+            wait_s = max(0.0, min(due - now, close_at - now, _LONGEST_WAIT_S))
+            for fd, _ in poll.poll(1000 * wait_s):
+                if fd in places:
+                    prober.receive(places[fd])
+                else:
+                    responder.answer()
+    finally:
+        responder.close()
+        if prober is not None:
+            prober.close()
+
+
+def _seen(flow: Planned, window: Window) -> Iterator[Seen]:
+    rows = ((flow.there, window.there), (flow.back, window.back), ((*flow.there, *flow.back[1:]), window.unknown))
+    for nodes, (sent, bad) in rows:
+        if sent:
+            yield Seen(nodes=nodes, sent=sent, bad=bad)

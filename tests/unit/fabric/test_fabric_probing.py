@@ -1,0 +1,206 @@
+"""Probes: losses there and back told apart by counters alone, over real sockets and with packets that lie."""
+
+import json
+import random
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everstep.cli.main import main
+from everstep.fabric.probing.flow import LATE_US, TIMEOUT_US, Delays, Flow
+from everstep.fabric.probing.packets import SIZE, Echo, Probe, pack_echo, pack_probe, read_echo, read_probe
+from everstep.fabric.probing.udp import Prober, Responder
+
+SETTLED = TIMEOUT_US + 1
+
+
+class Peer:
+    """The other side of a flow, and the two ways between."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow, self.received, self.now = flow, 0, 0
+
+    def exchange(self, *, there: bool = True, back: bool = True) -> None:
+        self.now += 1000
+        number = self.flow.add_sent(self.now)
+        if there:
+            self.received += 1
+            if back:
+                self.flow.add_echo(number, self.received, 0, self.now, self.now)
+
+    def close(self, wait_us: int = SETTLED):
+        self.now += wait_us
+        return self.flow.close(self.now)
+
+
+def test_losses_there_and_back_are_told_apart() -> None:
+    peer = Peer(Flow(1))
+    draw = random.Random(1)
+    there = back = 0
+    for _ in range(500):
+        lost_there, lost_back = draw.random() < 0.1, draw.random() < 0.2
+        peer.exchange(there=not lost_there, back=not lost_back)
+        there, back = there + lost_there, back + (not lost_there and lost_back)
+    peer.exchange()
+    window = peer.close()
+    assert window.there == (501, there)
+    assert window.back == (501 - there, back)
+    assert window.unknown == (0, 0)
+
+
+def test_windows_add_up_to_what_was_sent() -> None:
+    draw = random.Random(2)
+    for seed in range(50):
+        peer = Peer(Flow(seed))
+        total = bad = 0
+        for _ in range(draw.randint(1, 6)):
+            rate = draw.choice([0.0, 0.1, 0.5, 1.0])
+            for _ in range(draw.randint(0, 40)):
+                peer.exchange(there=draw.random() >= rate, back=draw.random() >= rate)
+            window = peer.close()
+            total += window.there[0] + window.unknown[0]
+            bad += window.there[1] + window.back[1] + window.unknown[1]
+        assert total == peer.flow.sent
+        assert bad == peer.flow.sent - peer.flow._echoes
+
+
+def test_a_dead_way_is_of_unknown_direction() -> None:
+    peer = Peer(Flow(1))
+    for _ in range(20):
+        peer.exchange()
+    for _ in range(30):
+        peer.exchange(there=False)
+    window = peer.close()
+    assert (window.there, window.unknown) == ((20, 0), (30, 30))
+
+
+def test_probes_on_their_way_are_of_the_next_window() -> None:
+    peer = Peer(Flow(1))
+    peer.exchange()
+    peer.exchange(there=False)
+    assert peer.close(wait_us=10).unknown == (0, 0)
+    assert peer.close().unknown == (1, 1)
+
+
+@pytest.mark.parametrize(("number", "received", "late"), [(0, 1, 0), (9, 1, 0), (1, 9, 0), (1, 1, 2)])
+def test_echoes_that_cannot_be_are_ignored(number: int, received: int, late: int) -> None:
+    flow = Flow(1)
+    flow.add_sent(0)
+    flow.add_echo(number, received, late, 0, 0)
+    assert flow.close(SETTLED).unknown == (1, 1)
+
+
+def test_late_packets_are_counted_without_equal_clocks() -> None:
+    delays = Delays()
+    for offset in (0, 500, 900, LATE_US + 1, LATE_US + 100_000):
+        delays.add(10_000_000, 3_000_000 + offset)
+    assert delays.late == 2
+    delays.add(10_000_000, 900_000_000_000)  # a clock that jumps is no late packet, and the next ones are not either
+    delays.add(10_000_000, 900_000_000_100)
+    delays.add(10_000_000, 3_000_000)
+    assert delays.late == 2
+
+
+@given(st.binary(max_size=64))
+def test_foreign_packets_are_nothing(data: bytes) -> None:
+    for read in (read_probe, read_echo):
+        assert read(data) is None or data[:3] == b"esp"
+
+
+def test_packets_come_back_and_nothing_is_amplified() -> None:
+    probe, echo = Probe(1, 2, 3), Echo(1, 2, 3, 4, 5)
+    assert read_probe(pack_probe(probe)) == probe
+    assert read_echo(pack_echo(echo)) == echo
+    assert len(pack_probe(probe)) == len(pack_echo(echo)) == SIZE
+    assert read_probe(pack_echo(echo)) is None
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_probes_over_real_sockets() -> None:
+    port, sources = _free_port(), [_free_port() for _ in range(2)]
+    responder = Responder("127.0.0.1", port)
+    prober = Prober(
+        "127.0.0.1", [("127.0.0.1", sources[0]), ("127.0.0.1", sources[1]), ("127.0.0.2", sources[0])], port
+    )
+    try:
+        stranger = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        stranger.sendto(b"hello", ("127.0.0.1", port))
+        stranger.sendto(pack_echo(Echo(1, 1, 1, 1, 1)), ("127.0.0.1", sources[0]))
+        stranger.close()
+        deadline = time.monotonic() + 10
+        for _ in range(30):
+            for place in range(3):
+                prober.send(place)
+            responder.answer()
+            for place in range(len(prober.sockets)):
+                prober.receive(place)
+        while prober._flows[1]._echoes < 30 and time.monotonic() < deadline:
+            responder.answer()
+            for place in range(len(prober.sockets)):
+                prober.receive(place)
+        one, two, _ = prober.close_window()
+        assert (one.there, one.back) == ((30, 0), (30, 0))
+        assert (two.there, two.back) == ((30, 0), (30, 0))
+    finally:
+        prober.close()
+        responder.close()
+
+
+FLOW = {"to": "127.0.0.1", "port": 1, "there": ["n0", "leaf0", "n1"], "back": ["n1", "leaf0", "n0"]}
+
+
+def test_a_host_watches_and_its_lines_are_blamed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """To itself, and to an address at which nothing answers."""
+    flows, probes = tmp_path / "flows.jsonl", tmp_path / "probes.jsonl"
+    dead = {"to": "127.0.0.3", "there": ["n0", "leaf0", "n2"], "back": ["n2", "leaf0", "n0"]}
+    lines = [{**FLOW, "port": _free_port()}, {**FLOW, "port": _free_port(), **dead}]
+    flows.write_text("\n".join(json.dumps(line) for line in lines))
+    common = [
+        "--address",
+        "127.0.0.1",
+        "--port",
+        str(_free_port()),
+        "--rate",
+        "100",
+        "--every",
+        "0.6",
+        "--windows",
+        "2",
+    ]
+    assert main(["fabric", "watch", str(flows), *common]) == 0
+    probes.write_text(capsys.readouterr().out)
+    assert main(["fabric", "blame", str(probes)]) == 1
+    page = capsys.readouterr().out
+    assert "n2" in page
+    assert "n1" not in page
+
+
+@pytest.mark.parametrize(
+    ("change", "flags"),
+    [
+        ({"to": "localhost"}, []),
+        ({"port": 0}, []),
+        ({"there": ["n0"]}, []),
+        ({"back": ["n1", "leaf0", "n5"]}, []),
+        ({"port": "x"}, []),
+        ({}, ["--rate", "0"]),
+        ({}, ["--address", "203.0.113.7"]),
+        ({}, ["--address", "x"]),
+    ],
+)
+def test_bad_flows(
+    change: dict[str, object], flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flows = tmp_path / "flows.jsonl"
+    flows.write_text(json.dumps({**FLOW, **change}))
+    assert main(["fabric", "watch", str(flows), "--address", "127.0.0.1", "--windows", "1", *flags]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
