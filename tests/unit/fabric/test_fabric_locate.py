@@ -10,7 +10,7 @@ import pytest
 from everstep.cli.main import main
 from everstep.fabric.locate.blame import Suspect, blame
 from everstep.fabric.locate.coverage import Flow, plan_probes
-from everstep.fabric.locate.observations import Link, Seen, merged
+from everstep.fabric.locate.observations import Link, Seen, background, merged
 
 HOSTS, LEAVES, SPINES = 16, 4, 2
 NAMES = frozenset(f"n{host}" for host in range(HOSTS))
@@ -65,11 +65,11 @@ def names(faults: object) -> list[set[str]]:
 @pytest.mark.parametrize("rate", [0.05, 0.3, 1.0])
 def test_one_link_one_way(rate: float) -> None:
     right = 0
-    for seed, link in enumerate(LINKS[::2]):
+    for seed, link in enumerate(LINKS[::4]):
         verdict = blame(losses({link: rate}, seed), NAMES)
         right += len(verdict.faults) == 1 and f"{link[0]} > {link[1]}" in names(verdict.faults)[0]
         assert len(verdict.faults) <= 2
-    assert right >= 0.98 * len(LINKS) / 2
+    assert right >= 0.98 * len(LINKS) / 4
 
 
 def test_a_cable_a_switch_and_a_host() -> None:
@@ -85,12 +85,12 @@ def test_a_cable_a_switch_and_a_host() -> None:
 def test_two_faults_at_once() -> None:
     right = 0
     draw = random.Random(5)
-    for seed in range(20):
+    for seed in range(10):
         one, other = draw.sample(LINKS, 2)
         verdict = blame(losses({one: 0.05, other: 0.3}, seed, sent=120), NAMES)
         found = set().union(*names(verdict.faults)) if verdict.faults else set()
         right += len(verdict.faults) == 2 and {f"{a} > {b}" for a, b in (one, other)} <= found
-    assert right >= 19
+    assert right == 10
 
 
 def test_a_healthy_network_is_not_blamed() -> None:
@@ -143,6 +143,14 @@ def test_links_that_no_flow_reaches_often_are_named() -> None:
     only = {flow: nodes for flow, nodes in PATHS.items() if flow[0] == "n0" and flow[2] == 0}
     plan = plan_probes(only, least=4)
     assert plan.thin
+
+
+def test_what_is_everywhere_is_no_fault_of_a_link() -> None:
+    """Busy hosts answer two of a hundred late; one link on top of that is slow."""
+    seen = losses({("leaf1", "spine0"): 0.6}, 1, noise=0.02)
+    (fault,) = blame(seen, NAMES, noise=3 * background(seen)).faults
+    assert {suspect.name for suspect in fault.suspects} == {"leaf1 > spine0"}
+    assert background([]) == 0.0
 
 
 def test_windows_are_added_up() -> None:

@@ -21,6 +21,7 @@ _MIN_GAIN = 12.0
 _ALIKE = 3.0
 """Log likelihoods that differ by less (a factor of 20) cannot be told apart."""
 _MOST_FAULTS = 8
+_ROUNDS = 4
 _KINDS = {"link": 0, "cable": 1, "switch": 2, "host": 2}
 
 
@@ -46,54 +47,100 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def blame(seen: Iterable[Seen], hosts: frozenset[str], *, noise: float = NOISE) -> Verdict:
     paths, impossible = usable(seen)
     model = _Model(paths, hosts, noise)
-    faults: list[Fault] = []
-    while len(faults) < _MOST_FAULTS and (fault := model.add_fault()) is not None:
-        faults.append(fault)
+    chosen = model.explain()
     return Verdict(
-        faults=tuple(faults),
-        unexplained=model.unexplained(),
+        faults=tuple(
+            fault for fault in (model.fault(place, chosen) for place in range(len(chosen))) if fault is not None
+        ),
+        unexplained=model.unexplained(chosen),
         impossible=impossible,
         smallest_rate=model.smallest_rate(),
     )
 
 
+class _Chosen(msgspec.Struct, frozen=True):
+    number: int  # of the hypothesis
+    rate: float
+
+
 class _Model:
-    """Paths, hypotheses as sets of path numbers, and what each path is expected to lose by the faults so far."""
+    """Paths, and hypotheses as sets of path numbers."""
 
     def __init__(self, paths: Sequence[Seen], hosts: frozenset[str], noise: float) -> None:
         self._paths = paths
-        self._pass = [1.0 - noise] * len(paths)  # probability that a packet comes, as known so far
+        self._noise = noise
         self._on: dict[Link, set[int]] = {}
         for number, path in enumerate(paths):
             for link in path.links:
                 self._on.setdefault(link, set()).add(number)
         self._hypotheses = _hypotheses(self._on, hosts)
 
-    def add_fault(self) -> Fault | None:
-        scored = []
-        for number, (_, covered) in enumerate(self._hypotheses):
-            bad = sum(self._paths[path].bad for path in covered)
-            if bad < MIN_BAD:
-                continue
-            rate, gain = self._best_rate(covered)
-            scored.append((gain, number, rate))
+    def explain(self) -> list[_Chosen]:
+        """Adds the best one, then looks again at each of them beside the others: with two faults, the first choice may
+        have been a switch that has both."""
+        chosen: list[_Chosen] = []
+        seen: set[frozenset[int]] = set()
+        while len(chosen) < _MOST_FAULTS:
+            best = self._best(chosen)
+            if best is None:
+                break
+            chosen = self._refined([*chosen, best])
+            numbers = frozenset(each.number for each in chosen)
+            if numbers in seen:
+                break
+            seen.add(numbers)
+        return chosen
+
+    def _refined(self, chosen: list[_Chosen]) -> list[_Chosen]:
+        for _ in range(_ROUNDS):
+            before = [each.number for each in chosen]
+            for each in list(chosen):
+                others = [other for other in chosen if other is not each]
+                best = self._best(others)
+                chosen = others if best is None else [*others, best]
+            if sorted(each.number for each in chosen) == sorted(before):
+                break
+        return chosen
+
+    def _best(self, others: Sequence[_Chosen]) -> _Chosen | None:
+        scored = self._scored(others)
         if not scored:
             return None
-        best_gain, best, rate = max(scored, key=lambda each: (each[0], -_KINDS[self._suspects(each[1])[0].kind]))
+        gain, number, rate = max(scored, key=lambda each: (each[0], -_KINDS[self._suspects(each[1])[0].kind]))
+        return _Chosen(number, rate) if gain >= _MIN_GAIN else None
+
+    def _scored(self, others: Sequence[_Chosen]) -> list[tuple[float, int, float]]:
+        """Gain, number and rate of each hypothesis beside the others."""
+        passing = self._passing(others)
+        scored = []
+        for number, (_, covered) in enumerate(self._hypotheses):
+            if sum(self._paths[path].bad for path in covered) >= MIN_BAD:
+                rate, gain = self._best_rate(covered, passing)
+                scored.append((gain, number, rate))
+        return scored
+
+    def _passing(self, chosen: Sequence[_Chosen]) -> list[float]:
+        """Probability that a packet of each path comes."""
+        passing = [1.0 - self._noise] * len(self._paths)
+        for each in chosen:
+            for path in self._hypotheses[each.number][1]:
+                passing[path] *= 1.0 - each.rate
+        return passing
+
+    def fault(self, place: int, chosen: Sequence[_Chosen]) -> Fault | None:
+        own = chosen[place]
+        scored = self._scored([*chosen[:place], *chosen[place + 1 :]])
+        best_gain = next((gain for gain, number, _ in scored if number == own.number), 0.0)
         if best_gain < _MIN_GAIN:
             return None
-        alike = [number for gain, number, _ in scored if gain > best_gain - _ALIKE]
-        alike = self._plainest(alike, best)
-        total = sum(math.exp(gain - best_gain) for gain, _, _ in scored)
-        inside = sum(math.exp(gain - best_gain) for gain, number, _ in scored if number in alike)
-        covered = self._hypotheses[best][1]
-        for path in covered:
-            self._pass[path] *= 1.0 - rate
+        alike = self._plainest([number for gain, number, _ in scored if gain > best_gain - _ALIKE], own.number)
+        total = sum(math.exp(min(0.0, gain - best_gain)) for gain, _, _ in scored)
+        inside = sum(math.exp(min(0.0, gain - best_gain)) for gain, number, _ in scored if number in alike)
         return Fault(
             suspects=tuple(suspect for number in alike for suspect in self._suspects(number)),
-            rate=rate,
+            rate=own.rate,
             confidence=inside / total,
-            bad=sum(self._paths[path].bad for path in covered),
+            bad=sum(self._paths[path].bad for path in self._hypotheses[own.number][1]),
         )
 
     def _suspects(self, number: int) -> tuple[Suspect, ...]:
@@ -108,9 +155,9 @@ class _Model:
     def _contains(self, larger: int, smaller: int) -> bool:
         return self._hypotheses[larger][1] > self._hypotheses[smaller][1]
 
-    def _best_rate(self, covered: frozenset[int]) -> tuple[float, float]:
+    def _best_rate(self, covered: frozenset[int], passing: Sequence[float]) -> tuple[float, float]:
         """Rate of loss that makes what was seen most likely, and by how much more likely than without the fault."""
-        rows = [(self._paths[path].sent, self._paths[path].bad, self._pass[path]) for path in covered]
+        rows = [(self._paths[path].sent, self._paths[path].bad, passing[path]) for path in covered]
         low, high = 1e-6, 1.0 - 1e-6
         for _ in range(40):  # the derivative falls: find where it is 0
             middle = (low + high) / 2
@@ -121,8 +168,9 @@ class _Model:
         rate = (low + high) / 2
         return rate, sum(_log(row, rate) - _log(row, 0.0) for row in rows)
 
-    def unexplained(self) -> int:
-        expected = sum(path.sent * (1.0 - share) for path, share in zip(self._paths, self._pass, strict=True))
+    def unexplained(self, chosen: Sequence[_Chosen]) -> int:
+        passing = self._passing(chosen)
+        expected = sum(path.sent * (1.0 - share) for path, share in zip(self._paths, passing, strict=True))
         return max(0, round(sum(path.bad for path in self._paths) - expected))
 
     def smallest_rate(self) -> float:

@@ -11,7 +11,7 @@ import msgspec
 LATE_US = 10_000
 """More than the shortest seen on this way: a queue, or a slow link. Clocks of two hosts only have to run alike."""
 _JUMP_US = 1_000_000
-TIMEOUT_US = 500_000
+TIMEOUT_US = 1_000_000
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
