@@ -16,9 +16,12 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 class Browser:
     """`async with Browser() as browser:` has one page."""
 
-    def __init__(self, width: int = 1280, height: int = 800, *, dark: bool = False) -> None:
+    def __init__(
+        self, width: int = 1280, height: int = 800, *, dark: bool = False, arguments: tuple[str, ...] = ()
+    ) -> None:
         self._size = width, height
         self._dark = dark
+        self._arguments = arguments
         self._number = 0
         self.errors: list[str] = []  # uncaught, or refused by the content policy
         self.requested: list[str] = []
@@ -29,7 +32,7 @@ class Browser:
         self._process = await asyncio.create_subprocess_exec(
             CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
             "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking", "--hide-scrollbars",
-            f"--user-data-dir={self._folder.name}", "about:blank",
+            f"--user-data-dir={self._folder.name}", *self._arguments, "about:blank",
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         announced = Path(self._folder.name) / "DevToolsActivePort"

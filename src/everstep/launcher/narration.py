@@ -12,9 +12,12 @@ from everstep.errors import JournalError
 from everstep.goodput.figures import goodput_of
 from everstep.journal.format import Entry
 from everstep.journal.history import history_of
+from everstep.journal.live import load_live
 from everstep.journal.reader import Cursor
+from everstep.journal.runs import LIVE_NAME
 from everstep.journal.view import RunView
 from everstep.launcher.supervise import End
+from everstep.report.live import live_text
 from everstep.report.narrate import Narrator
 from everstep.report.parts.ansi import style_for
 from everstep.report.parts.units import duration, percent, plural
@@ -46,6 +49,13 @@ class Narration:
     def view(self) -> RunView | None:
         """What the journal says; None before its first line."""
         return self._narrator.view if self._narrator is not None else None
+
+    def live(self) -> str:
+        """How far the job is now, for the live line."""
+        view = self.view
+        if view is None:
+            return ""
+        return live_text(view, load_live(self._path.with_name(LIVE_NAME)).events, time.time())
 
     def summary(self, end: End) -> list[str]:
         """The last lines. How it ended was told when it was decided; not so when the controller could not."""

@@ -136,7 +136,7 @@ def _supervise(
     first: First | None,
 ) -> int:
     narration = Narration(prepared.path)
-    terminal = Terminal(narration.lines)
+    terminal = Terminal(narration.lines, narration.live)
     origin = of_this_process()
     fleet = first.fleet(prepared, terminal.say) if first is not None else None
     tails = tails_of(shown(settings, prepared.file.spec, prepared.path), terminal, is_one=origin.is_one)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from everstep.launcher.output.live_line import LiveLine, may_draw
 from everstep.launcher.output.output import OutputTail
 from everstep.report.parts.ansi import safe
 
@@ -25,8 +26,9 @@ _STUCK_S = 600.0
 
 
 class Terminal:
-    def __init__(self, narrate: Callable[[], list[str]]) -> None:
+    def __init__(self, narrate: Callable[[], list[str]], live: Callable[[], str] = str) -> None:
         self._narrate = narrate  # lines about what has happened since the last call
+        self._live = LiveLine(live, _width) if may_draw(2) else None
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._muted: set[int] = set()
         self._is_over = threading.Event()
@@ -65,6 +67,11 @@ class Terminal:
             return
         if stream == 2 or len(self._tails) == 1:  # one place for both
             self._is_at_line_begin = data.endswith(b"\n")
+            if self._live is not None and (gone := self._live.erase(time.monotonic())):
+                self._put(2, gone)
+        self._put(stream, data)
+
+    def _put(self, stream: int, data: bytes) -> None:
         try:
             while data:
                 try:
@@ -90,6 +97,8 @@ class Terminal:
 
     def _run_last(self, tail: OutputTail) -> None:
         self._run(tail, self._tell)
+        if self._live is not None:
+            self._put(2, self._live.erase(time.monotonic()))
         for line in self._summary():
             self._write_line(line)
 
@@ -99,7 +108,22 @@ class Terminal:
         with contextlib.suppress(queue.Empty):
             while True:
                 self._write_line(f"everstep: {self._lines.get_nowait()}")
+        self._draw()
+
+    def _draw(self) -> None:
+        """The live line; by the thread that has stderr, between two looks."""
+        if self._live is not None and not self._is_over.is_set() and 2 not in self._muted:
+            drawn = self._live.draw(time.monotonic(), is_at_line_begin=self._is_at_line_begin)
+            if drawn:
+                self._put(2, drawn)
 
     def _write_line(self, line: str) -> None:
         begin = b"" if self._is_at_line_begin else b"\n"  # behind a progress bar, not in it
         self.write(2, begin + safe(line).encode(errors="replace") + b"\n")
+
+
+def _width() -> int:
+    try:
+        return os.get_terminal_size(2).columns
+    except OSError:
+        return 80

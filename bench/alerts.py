@@ -1,0 +1,174 @@
+"""A real Prometheus scrapes real runs: does each alert fire where it should, and none in a healthy one?
+
+    python bench/alerts.py [--seconds 120]
+
+Times of the rules (for, ranges, thresholds in seconds) are divided by 20, or nobody would wait for them; the conditions
+are real. Alerts whose condition takes a broken disk or a starved controller are left to `promtool test rules`.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+RULES = Path(__file__).parents[1] / "monitoring/prometheus/everstep.rules.yml"
+FASTER = 20.0
+_UNITS = {"m": 60.0, "h": 3600.0, "s": 1.0}
+
+PROGRAM = """
+import sys, time
+import torch, everstep
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+state = everstep.State(model=model, optimizer=optimizer)
+for step in state.steps(1_000_000):
+    model(torch.ones(2, 8)).square().mean().backward(); optimizer.step(); optimizer.zero_grad()
+    everstep.step(loss=1.0); time.sleep(0.1)
+"""
+
+
+def faster(text: str) -> str:
+    """The rules with all of their times divided."""
+
+    def shorter(match: re.Match[str]) -> str:
+        return f"{match[1]}{max(1, round(float(match[2]) * _UNITS[match[3]] / FASTER))}s{match[4]}"
+
+    text = re.sub(r"(for: )(\d+)([smh])()", shorter, text)
+    text = re.sub(r"(\[|offset )(\d+)([smh])(\]?)", shorter, text)
+    return re.sub(r"(_seconds(?:\{[^}]*\})? > )(\d{3,})", lambda m: m[1] + str(max(1, int(m[2]) // int(FASTER))), text)
+
+
+class Run:
+    def __init__(self, folder: Path, name: str, *options: str, config: str = "") -> None:
+        self.name, self.dir = name, folder / name
+        (folder / "train.py").write_text(PROGRAM)
+        if config:
+            (folder / f"{name}.toml").write_text(config)
+            options = ("--config", str(folder / f"{name}.toml"), *options)
+        with (folder / f"{name}.txt").open("wb") as said:
+            command = [sys.executable, "-m", "everstep", "run", *options, "--run-dir", str(self.dir)]
+            self.process = subprocess.Popen([*command, str(folder / "train.py")], stdout=said, stderr=said)
+        address = self.dir / "controller.json"
+        while not address.exists():
+            time.sleep(0.2)
+        self.port = json.loads(address.read_text())["port"]
+        self.token = (self.dir / "token").read_text().strip()
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:  # noqa: ANN401
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", method="POST" if body else "GET")
+        request.add_header("Authorization", f"Bearer {self.token}")
+        with urllib.request.urlopen(request, json.dumps(body).encode() if body else None) as answer:
+            return json.load(answer)
+
+    def until(self, is_so: Any, limit_s: float = 90.0) -> dict[str, Any]:  # noqa: ANN401
+        end = time.monotonic() + limit_s
+        while True:
+            status = self.ask("/api/status")
+            if is_so(status) or time.monotonic() > end:
+                return dict(status)
+            time.sleep(0.5)
+
+    def drill(self, **drill: Any) -> None:  # noqa: ANN401
+        before = self.ask("/api/status")["incidents"]
+        self.ask("/api/drill", drill)
+        self.until(lambda s: s["incidents"] > before and s["status"] in ("running", "waiting-for-approval"))
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(60)
+
+
+class Prometheus:
+    def __init__(self, folder: Path, runs: list[Run]) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        (folder / "rules.yml").write_text(faster(RULES.read_text()))
+        jobs = [{"job_name": run.name, "authorization": {"credentials_file": str(run.dir / "token-read")},
+                 "relabel_configs": [{"target_label": "job", "replacement": "everstep"},
+                                     {"target_label": "bench", "replacement": run.name}],
+                 "static_configs": [{"targets": [f"127.0.0.1:{run.port}"]}]} for run in runs]  # fmt: skip
+        config = {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+                  "rule_files": [str(folder / "rules.yml")], "scrape_configs": jobs}  # fmt: skip
+        (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
+        self.process = subprocess.Popen(
+            ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb",
+             f"--web.listen-address=127.0.0.1:{self.port}"], stdout=subprocess.DEVNULL,
+            stderr=(folder / "prometheus.txt").open("wb"))  # fmt: skip
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        address = f"http://127.0.0.1:{self.port}/api/v1/query?query={urllib.request.quote(expression)}"
+        try:
+            with urllib.request.urlopen(address) as answer:
+                return list(json.load(answer)["data"]["result"])
+        except OSError:
+            return []
+
+    def fired(self, run: Run) -> set[str]:
+        found = self.query(f'max_over_time(ALERTS{{alertstate="firing",bench="{run.name}"}}[1h])')
+        runs = self.query('max_over_time(ALERTS{alertstate="firing",bench=""}[1h])')
+        name = run.ask("/api/status")["run"] if run.process.poll() is None else ""
+        mine = [each for each in runs if each["metric"].get("run") == name]
+        return {each["metric"]["alertname"] for each in [*found, *mine]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=120.0, help="how long the healthy run is watched")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="everstep-alerts-") as name:
+        os.environ["EVERSTEP_HOME"] = f"{name}/home"
+        watch(Path(name), given.seconds)
+
+
+def watch(folder: Path, seconds: float) -> None:
+    hook = '[[notices]]\nkind = "webhook"\nname = "gone"\nurl = "http://127.0.0.1:9/x"\ndrills = true\n'
+    healthy = Run(folder, "healthy", "--local-nodes", "2", "--standby", "1")
+    hurt = Run(folder, "hurt", "--local-nodes", "2", "--standby", "1", config=hook)
+    asking = Run(folder, "asking", "--mode", "advise")
+    runs = [healthy, hurt, asking]
+    prometheus = Prometheus(folder, runs)
+    try:
+        for run in runs:
+            run.until(lambda s: (s["step"] or 0) > 5)
+        begun = time.monotonic()
+        healthy_expected = {each["metric"]["__name__"] for each in prometheus.query('{bench="healthy"}')}
+        asking.drill(kind="kill-rank", rank=0)
+        for _ in range(4):
+            hurt.drill(kind="kill-rank", rank=0)
+        for node in ("n0", "n1"):
+            hurt.drill(kind="lose-node", node=node)
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{hurt.port}/api/status")
+        except OSError:
+            pass
+        left = max(0.0, seconds - (time.monotonic() - begun))
+        time.sleep(max(20.0, left))
+        told = {run.name: prometheus.fired(run) for run in runs}
+        asking.process.send_signal(signal.SIGINT)
+        asking.process.wait(60)
+        time.sleep(6)
+        gone = {each["metric"]["alertname"] for each in prometheus.query('ALERTS{alertstate="firing",bench="asking"}')}
+        print(f"families scraped of the healthy run: {len(healthy_expected)}; watched {time.monotonic() - begun:.0f} s")
+        for name, alerts in told.items():
+            print(f"{name:<8} fired: {', '.join(sorted(alerts)) or 'none'}")
+        print(f"asking, ended: {', '.join(sorted(gone)) or 'none'}")
+    finally:
+        prometheus.process.terminate()
+        prometheus.process.wait(30)
+        for run in runs:
+            if run.process.poll() is None:
+                run.end()
+
+
+if __name__ == "__main__":
+    main()
