@@ -10,8 +10,6 @@ DIR is a persistent tier (--checkpoint-dir of a run), or one checkpoint in it. S
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -19,6 +17,7 @@ import msgspec
 from everstep.checkpoint.persist.form import form
 from everstep.checkpoint.persist.store.scanning import Scanned, scan_all
 from everstep.cli.reading import Opened, add_run_arguments, open_run, show, show_json, style
+from everstep.cli.waiting import BYTES, waiting
 from everstep.errors import ConfigError
 from everstep.report.checkpoints import Copies, loss_text, racks_text, view
 from everstep.report.parts.ansi import Paint, Style, printable
@@ -145,8 +144,8 @@ def _verify(root: str, step: int | None, given: argparse.Namespace) -> int:
     answers = []
     for chosen in _chosen(root, step, every=given.all):
         began = time.monotonic()
-        with _progress(f"step {chosen}") as on_progress:
-            problems = verify(root, chosen, deep=not given.quick, on_progress=on_progress)
+        with waiting(f"reading step {chosen}:", 0, BYTES) as bar:
+            problems = verify(root, chosen, deep=not given.quick, on_progress=bar.at)
         answers.append((chosen, problems, time.monotonic() - began))
     if given.json:
         show_json([{"step": s, "problems": msgspec.to_builtins(p), "took_s": t} for s, p, t in answers])
@@ -175,18 +174,3 @@ def _export(root: str, step: int | None, given: argparse.Namespace) -> int:
 
 def _tell(text: str) -> None:
     print(f"{text} ...", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda _done, _total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what)
-        yield lambda done, total: progress.update(task, completed=done, total=total)

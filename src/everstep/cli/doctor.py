@@ -11,6 +11,7 @@ from typing import Any
 from everstep.analyzer.observations.records import Case
 from everstep.cli.analyze import encode, render, to_object
 from everstep.cli.ask import post
+from everstep.cli.waiting import waiting
 from everstep.errors import ConfigError, UnreachableError
 from everstep.evidence.apart import read_apart
 from everstep.journal.load import load_run
@@ -95,17 +96,19 @@ def _await(run_dir: RunDir, cursor: Cursor, request: str, limit_s: float) -> lis
     deadline = time.monotonic() + limit_s
     asked: list[str] = []
     answers: list[EvidenceCollected] = []
-    while not asked or len(answers) < len(asked):
-        for record in cursor.read():
-            if not isinstance(record, Record):
-                continue
-            if isinstance(record.event, EvidenceRequested) and record.event.request == request:
-                asked = _asked(record)
-            elif isinstance(record.event, EvidenceCollected) and record.event.incident == request:
-                answers.append(record.event)
-        if time.monotonic() > deadline:
-            break
-        time.sleep(_POLL_S)
+    with waiting("evidence of", 0, "node") as bar:
+        while not asked or len(answers) < len(asked):
+            for record in cursor.read():
+                if not isinstance(record, Record):
+                    continue
+                if isinstance(record.event, EvidenceRequested) and record.event.request == request:
+                    asked = _asked(record)
+                elif isinstance(record.event, EvidenceCollected) and record.event.incident == request:
+                    answers.append(record.event)
+            bar.at(len(answers), len(asked), f"waiting for nodes, at most {limit_s:g} s")
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S)
     _until_there(run_dir, [each.file for answer in answers for each in answer.gathered if each.has])
     if not any(answer.gathered for answer in answers):
         raise UnreachableError(f"no agent gave evidence of a live rank within {limit_s:g} s")

@@ -12,6 +12,7 @@ import msgspec
 
 from everstep.cli.policies import add_policy_arguments, policy_with
 from everstep.cli.reading import show, show_json
+from everstep.cli.waiting import waiting
 from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError, EverstepError
 from everstep.journal.reader import read_journal
@@ -51,14 +52,17 @@ def run(given: argparse.Namespace) -> int:
 def _run_all(given: argparse.Namespace) -> int:
     since = time.time() - given.days * _DAY_S
     replays, failed = [], []
-    for name in known_runs():
-        try:
-            replayed = _replay(find_run(name), given)
-        except EverstepError as error:
-            failed.append((name, str(error)))
-            continue
-        if replayed.began_at >= since:
-            replays.append(replayed)
+    names = known_runs()
+    with waiting("replayed", len(names), "run") as bar:
+        for name in names:
+            bar.step(says=name)
+            try:
+                replayed = _replay(find_run(name), given)
+            except EverstepError as error:
+                failed.append((name, str(error)))
+                continue
+            if replayed.began_at >= since:
+                replays.append(replayed)
     if given.json:
         show_json({"runs": replays, "failed": dict(failed)})
     else:

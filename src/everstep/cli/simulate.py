@@ -18,6 +18,7 @@ import msgspec
 
 from everstep.cli.policies import add_policy_arguments, pairs, policy_with
 from everstep.cli.reading import show, show_json
+from everstep.cli.waiting import Waiting, waiting
 from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError
 from everstep.report.simulate import simulate_page
@@ -165,7 +166,13 @@ def _lemons(text: str) -> Lemons:
 
 def _simulate(setup: Setup, seeds: range, jobs: int) -> list[Outcome]:
     jobs = min(len(seeds), jobs or os.cpu_count() or 1)
-    if jobs == 1:
-        return [simulate_once(setup, seed) for seed in seeds]
-    with ProcessPoolExecutor(max_workers=jobs) as pool:
-        return list(pool.map(partial(simulate_once, setup), seeds))
+    with waiting("simulated", len(seeds), "run") as bar:
+        if jobs == 1:
+            return [_counted(simulate_once(setup, seed), bar) for seed in seeds]
+        with ProcessPoolExecutor(max_workers=jobs) as pool:
+            return [_counted(outcome, bar) for outcome in pool.map(partial(simulate_once, setup), seeds)]
+
+
+def _counted(outcome: Outcome, bar: Waiting) -> Outcome:
+    bar.step()
+    return outcome
