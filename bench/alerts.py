@@ -7,6 +7,7 @@ are real. Alerts whose condition takes a broken disk or a starved controller are
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -61,6 +62,7 @@ class Run:
         while not address.exists():
             time.sleep(0.2)
         self.port = json.loads(address.read_text())["port"]
+        self.names = {name, json.loads((self.dir / "spec.json").read_text())["run"]}
         self.token = (self.dir / "token").read_text().strip()
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:  # noqa: ANN401
@@ -114,60 +116,70 @@ class Prometheus:
             return []
 
     def fired(self, run: Run) -> set[str]:
-        found = self.query(f'max_over_time(ALERTS{{alertstate="firing",bench="{run.name}"}}[1h])')
-        runs = self.query('max_over_time(ALERTS{alertstate="firing",bench=""}[1h])')
-        name = run.ask("/api/status")["run"] if run.process.poll() is None else ""
-        mine = [each for each in runs if each["metric"].get("run") == name]
-        return {each["metric"]["alertname"] for each in [*found, *mine]}
+        """With labels of the run, or of its target where the expression kept them."""
+        found = self.query('max_over_time(ALERTS{alertstate="firing"}[1h])')
+        mine = [
+            each["metric"] for each in found if {each["metric"].get("bench"), each["metric"].get("run")} & run.names
+        ]
+        return {metric["alertname"] for metric in mine}
+
+    def names(self, run: Run) -> set[str]:
+        found = self.query(f'group by (__name__) ({{bench="{run.name}",__name__=~"everstep_.*"}})')
+        return {each["metric"]["__name__"] for each in found}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=120.0, help="how long the healthy run is watched")
+    parser.add_argument("--seconds", type=float, default=120.0, help="how long runs are watched")
+    parser.add_argument("--runs", default="healthy,hurt,asking")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="everstep-alerts-") as name:
         os.environ["EVERSTEP_HOME"] = f"{name}/home"
-        watch(Path(name), given.seconds)
+        watch(Path(name), given)
 
 
-def watch(folder: Path, seconds: float) -> None:
+def watch(folder: Path, given: argparse.Namespace) -> None:
     hook = '[[notices]]\nkind = "webhook"\nname = "gone"\nurl = "http://127.0.0.1:9/x"\ndrills = true\n'
-    healthy = Run(folder, "healthy", "--local-nodes", "2", "--standby", "1")
-    hurt = Run(folder, "hurt", "--local-nodes", "2", "--standby", "1", config=hook)
-    asking = Run(folder, "asking", "--mode", "advise")
-    runs = [healthy, hurt, asking]
-    prometheus = Prometheus(folder, runs)
+    made = {
+        "healthy": lambda: Run(folder, "healthy", "--local-nodes", "2", "--standby", "1"),
+        "hurt": lambda: Run(folder, "hurt", "--local-nodes", "2", "--standby", "1", config=hook),
+        "asking": lambda: Run(folder, "asking", "--mode", "advise"),
+    }
+    runs = {name: made[name]() for name in given.runs.split(",")}
+    prometheus = Prometheus(folder, list(runs.values()))
     try:
-        for run in runs:
+        for run in runs.values():
             run.until(lambda s: (s["step"] or 0) > 5)
         begun = time.monotonic()
-        healthy_expected = {each["metric"]["__name__"] for each in prometheus.query('{bench="healthy"}')}
-        asking.drill(kind="kill-rank", rank=0)
-        for _ in range(4):
-            hurt.drill(kind="kill-rank", rank=0)
-        for node in ("n0", "n1"):
-            hurt.drill(kind="lose-node", node=node)
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{hurt.port}/api/status")
-        except OSError:
-            pass
-        left = max(0.0, seconds - (time.monotonic() - begun))
-        time.sleep(max(20.0, left))
-        told = {run.name: prometheus.fired(run) for run in runs}
-        asking.process.send_signal(signal.SIGINT)
-        asking.process.wait(60)
-        time.sleep(6)
-        gone = {each["metric"]["alertname"] for each in prometheus.query('ALERTS{alertstate="firing",bench="asking"}')}
-        print(f"families scraped of the healthy run: {len(healthy_expected)}; watched {time.monotonic() - begun:.0f} s")
-        for name, alerts in told.items():
-            print(f"{name:<8} fired: {', '.join(sorted(alerts)) or 'none'}")
-        print(f"asking, ended: {', '.join(sorted(gone)) or 'none'}")
+        if "asking" in runs:
+            runs["asking"].drill(kind="kill-rank", rank=0)
+        if "hurt" in runs:
+            hurt(runs["hurt"])
+        time.sleep(max(8.0, given.seconds - (time.monotonic() - begun)))
+        for run in runs.values():
+            told = ", ".join(sorted(prometheus.fired(run))) or "none"
+            print(f"{run.name:<8} {len(prometheus.names(run))} series names, {time.monotonic() - begun:.0f} s: {told}")
+        if "asking" in runs:
+            runs["asking"].end()
+            time.sleep(6)
+            print(f"asking   when it is over: {', '.join(sorted(prometheus.fired(runs['asking'])))}")
     finally:
         prometheus.process.terminate()
         prometheus.process.wait(30)
-        for run in runs:
+        for run in runs.values():
             if run.process.poll() is None:
                 run.end()
+
+
+def hurt(run: Run) -> None:
+    """Four kills, both nodes lost one after the other, a receiver of notices that is gone, a stranger."""
+    for _ in range(4):
+        run.drill(kind="kill-rank", rank=0)
+    for _ in range(2):
+        nodes = run.ask("/api/status")["nodes"]
+        run.drill(kind="lose-node", node=next(node["node"] for node in nodes if node["role"] == "active"))
+    with contextlib.suppress(OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{run.port}/api/status")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     python bench/live_page.py --pictures build    and what it looked like
 
 A look at the page is right when some status of the last `--lag` seconds says the same; the longest lag that was needed
-is told. The last part opens a run whose rank wrote 10 MB lines, escapes and broken UTF-8, and the page by a name that
+is told. The last part opens a run whose rank wrote 10 MB lines, escapes and broken UTF-8, and raises them, and the page by a name that
 is made to lead here (DNS rebinding).
 """
 
@@ -49,8 +49,8 @@ for fd in (1, 2):
     for _ in range(10):
         os.write(fd, evil * 35_000)
     os.write(fd, b"\\n")
-time.sleep(2)
-raise RuntimeError(evil.decode("utf-8", "surrogateescape") + "y" * 10_000_000)
+time.sleep(40)
+raise RuntimeError(evil.decode("utf-8", "surrogateescape") + "y" * 20_000)
 """
 
 FAULTS: dict[str, dict[str, Any]] = {
@@ -195,7 +195,7 @@ async def hostile(folder: Path, given: argparse.Namespace) -> None:
         await browser.open(f"http://evil.test:{port}/?token={token}")
         await browser.until("document.body && document.body.innerText.length")
         print("by a rebound name:", (await browser.text())[:80])
-        fetched = f"fetch('http://evil.test:{port}/api/overview').then(a => a.status)"
+        fetched = f"fetch('http://evil.test:{port}/api/overview').then(a => a.status, () => 'failed')"
         print("  and its data:", await browser.run(fetched))
     await asyncio.to_thread(process.wait, 120)
     ui = subprocess.Popen([sys.executable, "-m", "everstep", "ui", str(folder)], stdout=subprocess.PIPE, text=True)
