@@ -5,8 +5,8 @@
     python bench/live_page.py --pictures build    and what it looked like
 
 A look at the page is right when some status of the last `--lag` seconds says the same; the longest lag that was needed
-is told. The last part opens a run whose rank wrote 10 MB lines, escapes and broken UTF-8, and raises them, and the page by a name that
-is made to lead here (DNS rebinding).
+is told. The last part opens a run whose rank wrote 10 MB lines, escapes and broken UTF-8, and raises them, and asks for
+the page by a name that is made to lead here (DNS rebinding).
 """
 
 import argparse
