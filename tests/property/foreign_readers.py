@@ -4,8 +4,10 @@ A function gets any bytes and lets nothing out but what its callers expect; what
 """
 
 import asyncio
+import atexit
 import contextlib
 import functools
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -51,7 +53,9 @@ MEMORY_BYTES = 32 << 20
 @functools.cache
 def place() -> Path:
     """In memory: a file for each input."""
-    return Path(tempfile.mkdtemp(prefix="everstep-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    made = tempfile.mkdtemp(prefix="everstep-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)
 
 
 def wire(data: bytes) -> None:
