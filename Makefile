@@ -11,7 +11,7 @@ DOCS   := $(VENV)/.installed-docs
 WITHOUT_TORCH := $(addprefix tests/unit/,analyzer controller core engines evidence fabric goodput health journal knowledge \
 	linux model preflight probes report simulate web wire) tests/scenarios tests/golden tests/property/test_core_flow_histories.py
 
-.PHONY: lowest other-python help format test-quick one docs
+.PHONY: lowest highest versions audit other-python help format test-quick one docs
 
 install: $(STAMP)  ## create .venv with the package and its development tools
 
@@ -57,15 +57,29 @@ one: install  ## run one test: make one T=tests/unit/pages/test_codes.py
 # Beside each other: the tests with processes mostly wait, so two of them share the cores, and those that only
 # compute get what is left.
 LOWEST := build/lowest
-LOWEST_TESTS := tests/unit/checkpoint/test_persist_form.py tests/unit/journal/test_journal.py tests/unit/knowledge/test_knowledge_matching.py \
+HIGHEST := build/highest
+MET_TESTS := tests/unit/checkpoint/test_persist_form.py tests/unit/journal/test_journal.py tests/unit/knowledge/test_knowledge_matching.py \
+	tests/unit/web/test_web_visitors.py tests/property/test_foreign_readers.py \
 	tests/integration/control/test_link_hostile.py tests/integration/control/test_controller_strangers.py tests/integration/control/test_run_verbs.py
+DEPENDENCIES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")
 
-lowest: install  ## the tests that meet other libraries, with the lowest versions that pyproject.toml allows
+versions: lowest highest  ## the tests that meet other libraries, with their lowest and their highest versions
+
+lowest: install  ## ... with the lowest versions that pyproject.toml allows
 	rm -rf $(LOWEST)
-	$(BIN)/python -c 'import re, tomllib; \
-	  print(*(re.sub(">=", "==", d) for d in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]))' \
+	$(BIN)/python -c '$(DEPENDENCIES)' | sed 's/>=/==/' \
 	  | xargs $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(LOWEST)
-	PYTHONPATH=$(LOWEST) $(BIN)/pytest -W "ignore::pytest.PytestUnraisableExceptionWarning" $(LOWEST_TESTS)
+	PYTHONPATH=$(LOWEST) $(BIN)/pytest -W "ignore::pytest.PytestUnraisableExceptionWarning" $(MET_TESTS)
+
+highest: install  ## ... with the highest versions that the package index has
+	rm -rf $(HIGHEST)
+	$(BIN)/python -c '$(DEPENDENCIES)' \
+	  | xargs $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(HIGHEST)
+	$(BIN)/python -m pip list --disable-pip-version-check --path $(HIGHEST)
+	PYTHONPATH=$(HIGHEST) $(BIN)/pytest $(MET_TESTS)
+
+audit: install  ## known vulnerabilities of what is installed (pip-audit); skipped where the index serves no advisories
+	PYTHON="$(BIN)/python" bash .ci/audit
 
 other-python:  ## the tests that need no torch, with another Python: make other-python PYTHON=python3.13
 	$(PYTHON) -m venv --clear build/other-python

@@ -29,7 +29,7 @@ class Drill:
 
     def __init__(self, fault: Fault, run_dir: Path) -> None:
         self.fault = fault
-        argv = [sys.executable, "-m", "everstep", "drill", *fault.drill, "--run", str(run_dir), "--json"]
+        argv = [sys.executable, "-P", "-m", "everstep", "drill", *fault.drill, "--run", str(run_dir), "--json"]
         self._process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def result(self) -> str | None:

@@ -25,7 +25,7 @@ class Training:
         self._loss_log = directory / "losses"
         self._final = directory / "final"
         self._argv = [
-            *(sys.executable, "-m", "everstep", "run"),
+            *(sys.executable, "-P", "-m", "everstep", "run"),
             *("--nproc-per-node", str(num_ranks), "--run-dir", str(self.run_dir)),
             *(str(example()), "--steps", str(num_steps)),
             *("--loss-log", str(self._loss_log), "--final", str(self._final)),

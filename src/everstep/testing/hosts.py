@@ -73,7 +73,7 @@ class Host:
         err: IO[bytes] | None = None,
     ) -> "subprocess.Popen[bytes]":
         """A command on this host; each has a process namespace of its own."""
-        inside = [sys.executable, "-c", _INSIDE, str(self._namespace_fd), self.name, str(self._names)]
+        inside = [sys.executable, "-P", "-c", _INSIDE, str(self._namespace_fd), self.name, str(self._names)]
         process = subprocess.Popen(
             [*inside, *command],
             pass_fds=(self._namespace_fd,),

@@ -67,8 +67,11 @@ class Ui:
             return await self._answer(request, handler)
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if why := browsers.why_foreign(request):
-            return _error(403, why)
+        try:
+            if why := browsers.why_foreign(request):
+                return _error(403, why)
+        except ValueError:
+            return _error(400, "a header that cannot be understood")
         if request.method not in ("GET", "HEAD"):
             return _error(405, "everstep ui only reads")
         has_link = request.path == "/" and _is(request.query.get("token", ""), self._token)

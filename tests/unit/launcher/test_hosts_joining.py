@@ -275,3 +275,20 @@ def test_a_token_that_the_first_host_made_is_found_where_a_directory_is_shared(t
         assert tokens.shared(hosts, run_dir).proof("a", "", "", "") == made.proof("a", "", "", "")
     tokens.forget(places)
     assert tokens.shared(hosts, str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("kind", ["link", "readable"])
+def test_a_token_that_is_only_found_is_no_file_that_everybody_knows(tmp_path, monkeypatch, kind):
+    """Somebody else made the directory before, and answers at the endpoint."""
+    monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path / "home"))
+    known = tmp_path / "os-release"
+    known.write_text("everybody knows this text")
+    known.chmod(0o644)
+    found = tmp_path / "run" / tokens.NAME
+    found.parent.mkdir()
+    if kind == "link":
+        found.symlink_to(known)
+    else:
+        known.rename(found)
+    with pytest.raises(ConfigError, match=r"cannot be read|chmod 600"):
+        tokens.shared(Hosts(num=2, host="head", port=29400), str(found.parent))

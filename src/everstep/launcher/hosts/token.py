@@ -42,7 +42,7 @@ def shared(hosts: Hosts, run_dir: str) -> JoinToken | None:
     with contextlib.suppress(ConfigError):
         places.append(place_at_home(hosts))
     found = next((place for place in places if os.path.lexists(place)), None)
-    return _read(found, str(found)) if found is not None else None
+    return _read(found, str(found), is_given=False) if found is not None else None
 
 
 def make(hosts: Hosts, run_dir: Path) -> tuple[JoinToken, tuple[Path, ...]]:
@@ -81,19 +81,23 @@ def missing(hosts: Hosts) -> ConfigError:
     )
 
 
-def _read(path: Path, said_by: str) -> JoinToken:
-    """A file of somebody else, or one that others can read, is no secret."""
+def _read(path: Path, said_by: str, *, is_given: bool = True) -> JoinToken:
+    """A file of somebody else, or one that others can read, is no secret. `is_given`: the user names it, and it may be
+    what a container mounts: a link, or root's. Where it is only looked for, a link could lead to a file of which
+    everybody knows the content."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if is_given else os.O_NOFOLLOW)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = os.open(path, flags)
         with os.fdopen(fd, "rb") as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise ConfigError(f"{said_by}: {path} is not a file")
-            if found.st_uid not in (os.geteuid(), 0):
+            owners = (os.geteuid(), 0) if is_given else (os.geteuid(),)
+            if found.st_uid not in owners:
                 raise ConfigError(
                     f"{said_by}: {path} belongs to user {found.st_uid}, who could know it. It is not used"
                 )
-            if found.st_uid and found.st_mode & 0o077:
+            if (found.st_uid or not is_given) and found.st_mode & 0o077:
                 raise ConfigError(f"{said_by}: other users can read {path}: chmod 600 {path}")
             text = file.read(_MAX_BYTES).decode(errors="replace")
     except OSError as error:
