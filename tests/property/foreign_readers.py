@@ -7,6 +7,7 @@ import asyncio
 import atexit
 import contextlib
 import functools
+import logging
 import shutil
 import tempfile
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from everstep.agent.processes.exits import last_output, read_error
 from everstep.analyzer.overall import overall
@@ -253,18 +255,36 @@ class _Transport(asyncio.Transport):
     resume_reading = pause_reading
 
 
+class _Faults(logging.Handler):
+    """What aiohttp says of handlers that broke: it answers 500, and nobody would see it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        cause = record.exc_info[1] if record.exc_info else None
+        if cause is not None and not isinstance(cause, HttpProcessingError):
+            self.found.append(cause)
+
+
 class _Pages:
-    """`everstep ui` without a socket. A token that is the empty string's: everything may be asked for."""
+    """`everstep ui` without a socket, with a token that is short enough to be found."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         folder = place() / "runs"
         folder.mkdir(exist_ok=True)
-        self._runner = web.AppRunner(Ui(folder, "t").app(), access_log=None, handle_signals=False)
+        self._faults = _Faults()
+        logger = logging.Logger("everstep.fuzz")
+        logger.addHandler(self._faults)
+        self._runner = web.AppRunner(Ui(folder, "t").app(), access_log=None, handle_signals=False, logger=logger)
         self._loop.run_until_complete(self._runner.setup())
 
     def ask(self, data: bytes) -> None:
         self._loop.run_until_complete(self._ask(data))
+        if self._faults.found:
+            raise self._faults.found.pop()
 
     async def _ask(self, data: bytes) -> None:
         assert self._runner.server is not None

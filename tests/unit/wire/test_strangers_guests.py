@@ -65,9 +65,14 @@ def test_a_fleet_that_comes_back_at_once_does_not_push_out_itself():
     assert not any(guest.is_gone for guest in let_in)
 
 
-def test_where_no_other_user_can_connect_nobody_is_a_stranger():
-    guests = Guests(MOST, frozenset({OURS}), is_shared=False)
-    assert len(crowd(guests, None, MOST)) == MOST
+def test_beyond_this_machine_an_address_is_a_user():
+    guests = Guests(MOST, frozenset({OURS}))
+    crowd(guests, "203.0.113.9", 10 * MOST)
+    hosts = [f"10.0.0.{number}" for number in range(MOST // OTHERS_SHARE)]
+    let_in = [guest for host in hosts for guest in crowd(guests, host, 1, is_busy=True)]
+    assert len(let_in) > MOST // OTHERS_SHARE - 2
+    assert not any(guest.is_gone for guest in let_in)
+    assert len(guests._num_of) <= MOST + 2
 
 
 @given(st.lists(st.tuples(st.sampled_from([OURS, 0, 1, 2, 3, None]), st.booleans(), st.booleans()), max_size=300))

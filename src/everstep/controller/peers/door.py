@@ -45,6 +45,12 @@ class Doors:
     def __call__(self) -> asyncio.Protocol:
         return Door(self)
 
+    def who(self, peer: object, here: object) -> int | str | None:
+        """The user on this machine, as the kernel knows him; from elsewhere the address."""
+        if not isinstance(peer, tuple) or not isinstance(here, tuple) or not peer or not here:
+            return None
+        return self.owners.uid(peer, here) if is_loopback(here) or peer[0] == here[0] else str(peer[0])
+
 
 class Door(asyncio.Protocol):
     """What is no link is passed on to aiohttp, and stays in view: it is counted, and its silence has a limit."""
@@ -60,8 +66,7 @@ class Door(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        user = self._doors.owners.uid(peer, here) if is_loopback(here) else None
-        if not self._doors.guests.admit(self, user):
+        if not self._doors.guests.admit(self, self._doors.who(peer, here)):
             self._doors.gate.rejections.note("crowd", "too many connections are open that belong to no peer")
             transport.abort()
             return

@@ -106,7 +106,7 @@ async def serve(
     most = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
     ours = frozenset({os.geteuid(), 0})
     for place in places:  # each with places of its own: who is at the one takes none of the other's
-        guests = Guests(most // len(places), ours, is_shared=is_loopback(place.sock.getsockname()))
+        guests = Guests(most // len(places), ours)
         doors = Doors(gate, peers, make_http=http, guests=guests, idle_s=IDLE_S)
         context = certificate.context() if place.is_encrypted and certificate is not None else None
         await _Site(runner, place.sock, context, doors).start()

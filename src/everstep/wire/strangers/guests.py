@@ -28,11 +28,10 @@ class Guest(Protocol):
 
 
 class Guests:
-    def __init__(self, most: int, ours: frozenset[int] = frozenset(), *, is_shared: bool = True) -> None:
-        """`ours`: ids of the users that are not to be kept out. `is_shared`: others can connect at all."""
+    def __init__(self, most: int, ours: frozenset[int] = frozenset()) -> None:
+        """`ours`: ids of the users that are not to be kept out."""
         self._most = max(EACH_SHARE, most)
         self._ours = ours
-        self._is_shared = is_shared
         self._users: dict[Guest, Kind] = {}  # in the order in which they last asked for something
         self._num_of: Counter[Kind] = Counter()
 
@@ -41,7 +40,7 @@ class Guests:
 
     def admit(self, guest: Guest, user: Kind | None) -> bool:
         """Whether it gets a place; another one may lose its own for it. `user`: None if that is not known."""
-        is_ours = not self._is_shared or user in self._ours
+        is_ours = user in self._ours
         kind = _OURS if is_ours else _UNKNOWN if user is None else user
         if kind != _OURS and not self._has_share(kind):
             return False
