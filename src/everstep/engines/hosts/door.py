@@ -193,14 +193,14 @@ class Door:
             return await self._greet(stranger)
         except (WireError, EOFError, OSError, TimeoutError) as error:
             kind = "silence" if isinstance(error, TimeoutError) else "garbage"
-            self.rejections.note(kind, f"{stranger.where} at the endpoint: {error or type(error).__name__}")
+            self.rejections.note(kind, f"{stranger.where} at the endpoint: {str(error) or type(error).__name__}")
             return None
 
     async def _live(self, join: Join, line: Line) -> None:
         try:
             await self._welcome(join, line)
         except (WireError, EOFError, OSError, TimeoutError) as error:
-            log.info("the connection to host %s ended: %s", line.peer, error or type(error).__name__)
+            log.info("the connection to host %s ended: %s", line.peer, str(error) or type(error).__name__)
         finally:
             self._lines.discard(line)
             line.close()
