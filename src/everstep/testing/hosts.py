@@ -147,7 +147,7 @@ class Host:
 
     def _filter(self, rules: str) -> None:
         subprocess.run(
-            [sys.executable, "-c", _ENTER, str(self._namespace_fd), "nft", rules],
+            [sys.executable, "-P", "-c", _ENTER, str(self._namespace_fd), "nft", rules],
             pass_fds=(self._namespace_fd,),
             check=True,
             timeout=20,
