@@ -129,7 +129,8 @@ def measure(job: Job, fault: str) -> str:
     after = job.generation()
     took = max(job.steps(after, each)[0][1] for each in range(job.num)) - at
     first = max(job.steps(after, each)[0][0] for each in range(job.num))
-    lost = max(0, min(job.steps(before, each)[-1][0] for each in range(job.num)) + 1 - first)
+    printed = min(job.steps(before, each)[-1][0] for each in range(job.num))
+    lost = max(0, printed - first)  # the last one is kept only after it is printed
     if fault == "ctld":
         time.sleep(20)
         job.bed.start_controller()
