@@ -27,6 +27,9 @@ LOOK_S = 1.0
 LINGER_S = 20.0
 """After the run's end: what is still to be told gets so long."""
 
+GONE_S = 15.0
+"""Without a controller: it may be on its way back."""
+
 RETRY_S = (1.0, 5.0)
 
 log = logging.getLogger("everstep.notices")
@@ -42,6 +45,7 @@ class Notifier:
         self._cursor = Cursor(run_dir.journal)
         self._fold: Fold | None = None
         self._outboxes = [Outbox(receiver) for receiver in receivers]
+        self._gone_at: float | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -81,8 +85,13 @@ class Notifier:
         return self._fold.view
 
     def _is_over(self) -> bool:
-        is_finished = self._fold is not None and self._fold.view.is_over
-        return is_finished or (self._is_alone() and self._run_dir.controller_pid() is None)
+        if self._fold is not None and self._fold.view.is_over:
+            return True
+        if not self._is_alone() or self._run_dir.controller_pid() is not None:
+            self._gone_at = None
+            return False
+        self._gone_at = time.monotonic() if self._gone_at is None else self._gone_at
+        return time.monotonic() - self._gone_at > GONE_S
 
     def _tell(self, outbox: Outbox, messages: list[Message]) -> bool:
         """Whether something is under way for this receiver."""

@@ -1,7 +1,6 @@
 """Real receivers on loopback: some take what they get, some hang, fail, redirect or are gone. None holds up another."""
 
 import asyncio
-import sys
 from pathlib import Path
 
 import msgspec
@@ -65,7 +64,7 @@ async def follow(tmp_path, receivers, until=lambda: True):
     for end in (30, 45, len(GOLDEN)):
         await asyncio.sleep(0.1)
         run_dir.journal.write_bytes(b"".join(GOLDEN[:end]))
-    await asyncio.wait_for(following, 20)
+    await asyncio.wait_for(following, 90)
     return load_counts(tmp_path)
 
 
@@ -73,25 +72,25 @@ async def follow(tmp_path, receivers, until=lambda: True):
 def _quick(monkeypatch):
     monkeypatch.setattr(notifier, "LOOK_S", 0.02)
     monkeypatch.setattr(notifier, "RETRY_S", (0.01,))
-    monkeypatch.setattr(notifier, "LINGER_S", 10.0)
-    monkeypatch.setattr(sending, "LIMIT_S", 0.3)
+    monkeypatch.setattr(notifier, "LINGER_S", 60.0)
+    monkeypatch.setattr(sending, "LIMIT_S", 1.5)
 
 
 def hook(name, base):
     return Receiver(kind="webhook", name=name, url=f"{base}/{name}")
 
 
+@pytest.mark.slow
 def test_bad_receivers_cost_a_count_and_good_ones_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_API_KEY", SECRET)
     wrote = tmp_path / "told"
-    program = f"import sys; open({str(wrote)!r}, 'a').write(sys.stdin.read() + '\\n')"
-    child = f"import subprocess, sys; subprocess.Popen(['sleep', '77']); {program}"
+    program = f"cat >> {wrote}; sleep 77 & true"
 
     async def main():
         async with Site() as site:
             gone = Receiver(kind="webhook", name="gone", url="http://127.0.0.1:9/x")
             chat = Receiver(kind="slack", name="chat", token="bot-token-1", channel="ops", api=f"{site.base}/api")
-            command = Receiver(kind="command", name="command", argv=(sys.executable, "-c", child))
+            command = Receiver(kind="command", name="command", argv=("sh", "-c", program))
             never = Receiver(kind="command", name="never", argv=("sleep", "60"))
             none = Receiver(kind="command", name="none", argv=("/no/such/program",))
             mail = Receiver(kind="email", name="mail", host="127.0.0.1", port=9, sender="a@b.c", to=("d@e.f",))
@@ -164,3 +163,22 @@ def test_a_mail_arrives(tmp_path):
     counts = asyncio.run(main())
     assert counts["mail"] == {"sent": len(mails)}
     assert any("Subject: [everstep] r7f3 i2: recovered" in mail for mail in mails)
+
+
+def test_a_controller_that_is_on_its_way_back_does_not_end_the_notifier(tmp_path, monkeypatch):
+    monkeypatch.setattr(notifier, "GONE_S", 0.2)
+    run_dir, pid = RunDir(tmp_path), [None]
+    run_dir.journal.write_bytes(b"".join(GOLDEN[:12]))
+    monkeypatch.setattr(RunDir, "controller_pid", lambda _: pid[0])
+
+    async def main():
+        following = asyncio.create_task(Notifier(run_dir, (), lambda: True).run())
+        for _ in range(4):
+            await asyncio.sleep(0.1)
+            pid[0] = 7  # it is there now and then
+            await asyncio.sleep(0.05)
+            pid[0] = None
+            assert not following.done()
+        await asyncio.wait_for(following, 5)
+
+    asyncio.run(main())
