@@ -27,7 +27,7 @@ _HANGS = (
     Code(
         "ES-H01",
         "rank-stopped",
-        "unknown",
+        "operator",
         "A rank's process exists and is stopped (SIGSTOP, a debugger, a frozen cgroup): it runs nothing.",
         _ISOLATE,
         "grep State /proc/PID/status shows T (stopped) or t (tracing stop).",

@@ -24,6 +24,9 @@ _CONSEQUENCE = re.compile(
 )
 """What gloo, NCCL and the store say when somebody else is gone (wordings of torch 2.6 to 2.13)."""
 
+_SENT = frozenset({signals.SIGTERM, signals.SIGINT, signals.SIGHUP, signals.SIGQUIT})
+"""No process brings these upon itself: a person, or a tool on their behalf, sends them."""
+
 MAX_EVIDENCE = 64
 """Exits that a verdict shows one by one. A fault ends every rank of the job, and a hundred thousand say the same."""
 
@@ -221,7 +224,9 @@ def _classify(cause: Exit, causes: list[Exit], num_ranks: int) -> tuple[str, Bla
     if cause.oom is not None:
         return "ES-P03", Blame.USER, Confidence.HIGH, f" for lack of memory ({cause.oom.source})"
     if cause.signal == signals.SIGKILL:
-        return "ES-P09", Blame.UNKNOWN, Confidence.HIGH, "; no sign of lack of memory"
+        return "ES-P09", Blame.OPERATOR, Confidence.MEDIUM, "; no sign of lack of memory"
+    if cause.signal in _SENT:
+        return "ES-P02", Blame.OPERATOR, Confidence.MEDIUM, ", which comes from outside"
     if cause.signal is not None:
         return "ES-P02", Blame.UNKNOWN, Confidence.HIGH, ""
     if cause.place:

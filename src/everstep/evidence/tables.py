@@ -1,4 +1,4 @@
-"""A trace of timed operations as a Table: CSV, JSON lines, or a Chrome trace as torch's profiler writes it.
+"""A trace of timed operations as a Table: CSV, JSON lines, Parquet, or a Chrome trace as torch's profiler writes it.
 
 A trace comes from anybody: each field is checked, a row that lacks one is counted and left out, and sizes are bounded.
 Raises UnreadableError where the whole file is of no use. Called by `everstep analyze FILE`.
@@ -20,6 +20,7 @@ import msgspec
 from everstep.analyzer.reading.operations import Operation, to_table
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.analyzer.slowness.shares import Table
+from everstep.evidence import parquet
 from everstep.evidence.names import rank_in
 
 MAX_BYTES = 512 << 20
@@ -71,6 +72,8 @@ def traces_in(folder: Path) -> list[Path]:
 def is_table(path: Path) -> bool:
     """Whether a file looks like one of the forms read here."""
     head = _read(path, 4096)[:4096]
+    if head.startswith(parquet.MAGIC):
+        return True
     text = head.decode("utf-8", "replace").lstrip("\ufeff \n\t")
     if text[:1] in ("{", "["):
         return '"traceEvents"' in text or '"ph"' in text or _is_row(text.partition("\n")[0])
@@ -86,15 +89,8 @@ def read_tables(paths: Iterable[Path], num_stages: int = 0) -> Table:
     places: dict[int, tuple[int, int]] = {}
     notes: list[str] = []
     for path in paths:
-        data = _read(path, MAX_BYTES)
-        text = data[:4096].decode("utf-8", "replace").lstrip("\ufeff \n\t")
-        if text[:1] == "[" or '"traceEvents"' in text or '"schemaVersion"' in text or '"ph"' in text:
-            found, more = _chrome(data, rank_in(path.name))
-            operations += found
-        else:
-            rows = _json_rows(data) if text[:1] == "{" else _csv_rows(data)
-            found, more = _rows(rows, places)
-            operations += found
+        found, more = _read_one(path, places)
+        operations += found
         notes += [f"{path.name}: {note}" for note in more]
     ranks = sorted({operation.rank for operation in operations})
     if not ranks:
@@ -103,6 +99,16 @@ def read_tables(paths: Iterable[Path], num_stages: int = 0) -> Table:
         each = len(ranks) // num_stages
         places = {rank: (place // each, place % each) for place, rank in enumerate(ranks)}
     return to_table(operations, places, tuple(notes))
+
+
+def _read_one(path: Path, places: dict[int, tuple[int, int]]) -> tuple[list[Operation], list[str]]:
+    data = _read(path, MAX_BYTES)
+    if data.startswith(parquet.MAGIC):
+        return _rows(parquet.rows(path, _wanted), places)
+    text = data[:4096].decode("utf-8", "replace").lstrip("\ufeff \n\t")
+    if text[:1] == "[" or '"traceEvents"' in text or '"schemaVersion"' in text or '"ph"' in text:
+        return _chrome(data, rank_in(path.name))
+    return _rows(_json_rows(data) if text[:1] == "{" else _csv_rows(data), places)
 
 
 def _read(path: Path, limit: int) -> bytes:
@@ -122,6 +128,14 @@ def _columns(header: Iterable[str]) -> dict[str, str] | None:
     there = {name.strip().lower(): name for name in header}
     found = {what: there[n] for what, names in _NAMES.items() for n in reversed(names) if n in there}
     return found if all(what in found for what in _NEEDED) else None
+
+
+def _wanted(names: Iterable[str]) -> list[str]:
+    """The columns that are read; UnreadableError where one is missing that is needed."""
+    found = _columns(names)
+    if found is None:
+        raise UnreadableError(f"needs columns {', '.join(_NEEDED)}")
+    return list(found.values())
 
 
 def _is_row(line: str) -> bool:

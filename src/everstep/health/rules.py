@@ -75,7 +75,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 DEFAULT = Rules()
 _POINTS = {"fault": 1.0, "error": 0.5, "": 0.5, "warning": 0.0}
-_NOT_THE_MACHINE = (Blame.USER, Blame.STORAGE, Blame.ENVIRONMENT, Blame.SCHEDULER, Blame.UNKNOWN)
+_NOT_THE_MACHINE = (Blame.USER, Blame.STORAGE, Blame.ENVIRONMENT, Blame.SCHEDULER, Blame.OPERATOR, Blame.UNKNOWN)
 _FAULTS = (Kind.INCIDENT, Kind.ALERT, Kind.EVICTION, Kind.CHECK_FAILED)
 
 

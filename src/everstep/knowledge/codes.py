@@ -27,7 +27,7 @@ CODES: dict[str, Code] = {
             name="worker-signal",
             blame="unknown",
             means="A rank was ended by a signal other than SIGKILL: SIGSEGV and SIGABRT come from native code, "
-            "SIGTERM from outside.",
+            "SIGTERM, SIGINT, SIGHUP and SIGQUIT from outside (blame operator).",
             everstep_does=f"{_RESTART} When native code crashes again soon, all machines are examined: docs/flow.md.",
             confirm="everstep logs --rank R; dmesg | grep segfault; python -X faulthandler prints the Python stack.",
             you_do="Again on the same machine: suspect the machine. On others too: suspect a native extension.",
@@ -97,7 +97,7 @@ CODES: dict[str, Code] = {
         Code(
             code="ES-P09",
             name="worker-killed",
-            blame="unknown",
+            blame="operator",
             means="A rank was ended by SIGKILL, and neither the kernel log nor the cgroup shows lack of memory: "
             "a user or a program sent it.",
             everstep_does=_RESTART,

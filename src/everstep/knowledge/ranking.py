@@ -8,6 +8,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
 
+from everstep.knowledge.causality.by_hand import judge_hands
 from everstep.knowledge.causality.linking import link
 from everstep.knowledge.findings import Finding, Occurrence
 from everstep.knowledge.signature import GENERIC, Action, Role, Severity
@@ -46,7 +47,7 @@ class Choice:
 def rank_findings(findings: Sequence[Finding], *, skew_s: float = SKEW_S, end: str = "") -> list[Finding]:
     """All findings, cause first. Consequences name what explains them. `end`: the source that is the end's own report,
     if there is one."""
-    settled = link(_apply_recoveries(_apply_after(_apply_repeats(findings))), end=end)
+    settled = judge_hands(link(_apply_recoveries(_apply_after(_apply_repeats(findings))), end=end))
     known = [f.at for f in settled if f.at is not None and _grade(f) <= _UNKNOWN_TRACEBACK]
     first = min(known, default=None)
     ordered = sorted(settled, key=lambda f: _key(f, first, skew_s))

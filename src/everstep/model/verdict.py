@@ -12,6 +12,7 @@ class Blame(enum.StrEnum):
     STORAGE = "storage"
     ENVIRONMENT = "environment"  # limits of the container or the host: /dev/shm, memlock, threads, read-only mounts
     SCHEDULER = "scheduler"
+    OPERATOR = "operator"  # somebody ended or stopped it by hand, or with a tool: Ctrl-C, kill, scancel
     UNKNOWN = "unknown"
 
 

@@ -38,7 +38,7 @@ def test_a_rank_that_raised_first_is_the_cause_even_if_it_ends_last() -> None:
 
 def test_a_killed_rank_is_the_cause_of_broken_connections_that_were_seen_before() -> None:
     verdict = judge(facts(peer_gone(0, 99.0), Exit(rank=3, at=100.0, signal=9)))
-    assert (verdict.code, verdict.ranks, verdict.node) == ("ES-P09", (3,), "n1")
+    assert (verdict.code, verdict.ranks, verdict.node, verdict.blame) == ("ES-P09", (3,), "n1", "operator")
 
 
 def test_memory_evidence_tells_the_oom_killer_from_a_plain_sigkill() -> None:

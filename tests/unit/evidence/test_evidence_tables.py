@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 
 import pytest
 
@@ -51,6 +52,37 @@ def test_tables(tmp_path, form):
     assert table.compute_s[5][1] == pytest.approx(0.5 * 1.6, rel=0.01)
     assert table.places[5] == (1, 1)
     assert not table.notes
+
+
+def test_parquet(tmp_path, capsys):
+    arrow, writer = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "trace.parquet"
+    extra = [{**row, "note": "x" * 10} for row in rows()]
+    writer.write_table(arrow.Table.from_pylist(extra), path)
+    assert is_table(path)
+    table = read_tables([path])
+    (tmp_path / "trace.csv").write_text(csv_of(rows()))
+    assert table == read_tables([tmp_path / "trace.csv"])
+    assert cli.main(["analyze", str(path)]) == 0
+    assert "rank 5: computes 60% longer than the other ranks of stage 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-60], lambda data: data[:200], lambda _: b"PAR1" * 9])
+def test_a_damaged_parquet_file_is_refused(tmp_path, damage):
+    arrow, writer = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "trace.parquet"
+    writer.write_table(arrow.Table.from_pylist(rows()), path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UnreadableError, match="not a Parquet table"):
+        read_tables([path])
+
+
+def test_without_pyarrow_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    path = tmp_path / "trace.parquet"
+    path.write_bytes(b"PAR1 and more")
+    with pytest.raises(UnreadableError, match=r"everstep\[parquet\]"):
+        read_tables([path])
 
 
 def test_analyze_takes_a_table(tmp_path, capsys):

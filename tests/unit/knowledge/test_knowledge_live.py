@@ -139,6 +139,12 @@ def test_the_end_of_a_rank(text, code, role):
     assert (finding.code, finding.role) == (code, role)
 
 
-@pytest.mark.parametrize("text", ["", "step 1 loss 2\n", "\udc80\ud800\x00", "KeyboardInterrupt\n"])
+@pytest.mark.parametrize("text", ["", "step 1 loss 2\n", "\udc80\ud800\x00"])
 def test_nothing_known_is_said_of_harmless_text(text):
     assert classify(text) is None
+
+
+def test_an_interrupt_is_the_operators():
+    found = classify("KeyboardInterrupt\n")
+    assert found is not None
+    assert (found.blame, found.acts) == ("operator", False)

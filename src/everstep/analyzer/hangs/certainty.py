@@ -13,7 +13,7 @@ from everstep.analyzer.observations.clusters import Activity, main_thread, place
 from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.records import Hold, RankEvidence, Thread, ThreadWait
 from everstep.analyzer.observations.words import ranks_text, seconds, verb
-from everstep.model.verdict import Certainty
+from everstep.model.verdict import Blame, Certainty
 
 _CANNOT_MEET = {
     "ES-H03": "different collectives at one place of a sequence never meet",
@@ -29,6 +29,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     certainty: Certainty
     because: str
     computes: bool = False
+    blame: Blame | None = None  # whose it is, where the reason says that
 
 
 def judge(
@@ -47,19 +48,20 @@ def judge(
     if stopped:
         return _of_stopped(stopped, by_rank)
     if _all_at_the_store(by_rank, world):
-        return _certain("every rank waits for a key of the job's own store, and none of them can set it")
+        because = "every rank waits for a key of the job's own store, and none of them can set it"
+        return _certain(because, Blame.USER)
     if _all_communicate(finding, by_rank, doing, world):
-        return _certain("every rank waits for others, and not all in the same call")
+        return _certain("every rank waits for others, and not all in the same call", Blame.USER)
     each = {rank: _of_rank(by_rank[rank], limit_s) for rank in _suspects(finding, by_rank, doing) if rank in by_rank}
     hopeless = {rank: why for rank, (opener, why) in each.items() if opener is None and why}
     if hopeless:
         rank, why = next(iter(hopeless.items()))
-        return _certain(f"rank {rank} {why}")
+        return _certain(f"rank {rank} {why}", Blame.USER)  # locks and timers of its own
     return _doubt(finding, each, by_rank, doing)
 
 
-def _certain(because: str) -> Judgement:
-    return Judgement(certainty=Certainty.CERTAIN, because=because)
+def _certain(because: str, blame: Blame | None = None) -> Judgement:
+    return Judgement(certainty=Certainty.CERTAIN, because=because, blame=blame)
 
 
 def _is_elsewhere(finding: Finding, doing: Mapping[int, Activity]) -> bool:

@@ -64,7 +64,7 @@ def diagnose(case: Case) -> Diagnosis:
     verdict = Verdict(
         code=chosen.code,
         sentence=chosen.sentence,
-        blame=Blame(CODES[chosen.code].blame),
+        blame=judged.blame or Blame(CODES[chosen.code].blame),
         confidence=chosen.confidence if is_certain else min(chosen.confidence, Confidence.MEDIUM, key=_SURE.index),
         ranks=chosen.ranks,
         at=case.at,

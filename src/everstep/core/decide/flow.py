@@ -65,7 +65,8 @@ _OUTSIDE = ("ES-NT03", "ES-NT04", "ES-CT03")
 _OF_MACHINES = ("ES-H10", "ES-H11")
 """Hangs that no program has by itself: a rank that cannot answer, a collective that all entered."""
 
-_HARDWARE = (Blame.UNKNOWN, Blame.MACHINE, Blame.NETWORK)
+_HARDWARE = (Blame.UNKNOWN, Blame.OPERATOR, Blame.MACHINE, Blame.NETWORK)
+"""A process that somebody stopped looks like one that stands on a broken machine."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

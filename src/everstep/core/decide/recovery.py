@@ -108,7 +108,8 @@ def failed_start(turn: Turn, verdict: Verdict) -> Plan | None:
 
 def same_place(turn: Turn, verdict: Verdict) -> Plan | None:
     """The same line of the user's code again and again, without a new step in between, is not bad luck."""
-    if allowance.is_users_word(turn) or not verdict.place or verdict.blame not in (Blame.USER, Blame.UNKNOWN):
+    is_open = verdict.blame in (Blame.USER, Blame.OPERATOR, Blame.UNKNOWN)
+    if allowance.is_users_word(turn) or not verdict.place or not is_open:
         return None
     if flow.has_more(turn, verdict):
         return None  # what is outside may come back: those restarts wait longer and longer, within the budget

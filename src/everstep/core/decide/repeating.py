@@ -57,7 +57,7 @@ def is_usage_error(turn: Turn, verdict: Verdict) -> bool:
 def is_failed_start(turn: Turn, verdict: Verdict) -> bool:
     """The program ended by itself before its first step, and neither a machine nor something outside is to blame. Where
     there is a standby, and machines may still be found to be at fault, the flow says what comes."""
-    if turn.state.has_stepped or verdict.blame not in (Blame.USER, Blame.UNKNOWN):
+    if turn.state.has_stepped or verdict.blame not in (Blame.USER, Blame.OPERATOR, Blame.UNKNOWN):
         return False
     if allowance.is_users_word(turn) or not ended_at(turn, verdict):
         return False

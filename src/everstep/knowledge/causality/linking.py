@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.signature import Action, Role, Severity
+from everstep.model.verdict import Blame
 
 LAST_S = 5.0
 """A line this close before an exception, by their time stamps, may be its reason."""
@@ -128,6 +129,9 @@ def _is_over(finding: Finding) -> bool:
 
 
 def _names_a_cause(finding: Finding) -> bool:
+    """An end by hand explains nothing but itself: `by_hand` looks at it."""
+    if finding.blame is Blame.OPERATOR:
+        return False
     if finding.role is Role.UNKNOWN:
         return finding.family == "traceback"
     return finding.role in (Role.ROOT, Role.EITHER) and finding.severity is not Severity.INFO

@@ -1,0 +1,49 @@
+"""Jobs that somebody ended: whether the hand was the cause, or came when something had failed already.
+
+Who sees a job stand or fail interrupts it, and a launcher whose rank has failed cancels the rest. So a cancellation, an
+interrupt or a signal is only the cause where nothing failed before it. Pure; called by `ranking`.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from everstep.knowledge.findings import Finding
+from everstep.knowledge.signature import Action, Role, Severity
+from everstep.model.verdict import Blame
+
+_FOLLOWS = frozenset({"ES-TD11", "ES-TD12", "ES-TD13", "ES-SC05", "ES-PY17"})
+"""Lines in which a launcher or a scheduler tells how the processes ended that it was told to end."""
+
+
+def judge_hands(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings; an end by hand made information where it was not the first thing to go wrong."""
+    failures = [f for f in findings if _is_failure(f)]
+    return [_judged(f, failures) if f.blame is Blame.OPERATOR else f for f in findings]
+
+
+def _judged(hand: Finding, failures: Sequence[Finding]) -> Finding:
+    if hand.severity is Severity.INFO:
+        return hand
+    why = "training continued after it" if hand.moved_on else ""
+    first = next((f for f in failures if _stands_before(f, hand)), None)
+    if first is not None:
+        why = f"{first.code} had happened before it"
+    if not why:
+        return hand
+    return dataclasses.replace(hand, severity=Severity.INFO, action=Action.IGNORE, note=why)
+
+
+def _is_failure(finding: Finding) -> bool:
+    if finding.blame is Blame.OPERATOR or finding.severity is Severity.INFO or finding.code in _FOLLOWS:
+        return False
+    if finding.role is Role.UNKNOWN:
+        return finding.family == "traceback"
+    return finding.role is not Role.RECOVERY and not finding.moved_on
+
+
+def _stands_before(failure: Finding, hand: Finding) -> bool:
+    if failure.at is not None and hand.at is not None and failure.at != hand.at:
+        return failure.at < hand.at
+    if failure.source == hand.source:
+        return failure.seq < hand.seq
+    return failure.is_exception or failure.role is Role.ROOT
