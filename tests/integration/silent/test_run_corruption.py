@@ -12,7 +12,7 @@ NUM_STEPS = 50
 NUM_RANKS = 3
 
 TRAIN = """
-import hashlib, sys, time
+import hashlib, os, sys, time
 import torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
@@ -28,7 +28,8 @@ for step in state.steps(steps):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    if step == flipped_at and rank == 2 and not state.resumed:  # in the middle of a mantissa
+    is_broken = int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < int(sys.argv[4])
+    if step == flipped_at and rank == 2 and is_broken:  # in the middle of a mantissa
         net[0].weight.data.view(torch.int32)[3, 5] ^= 1 << 11
     time.sleep(pause_s)
     print("step", step, loss.item(), flush=True)
@@ -41,9 +42,9 @@ dist.destroy_process_group()
 def test_a_flipped_bit_is_undone(launcher: Launcher) -> None:
     config, script = launcher.script(CONFIG, "everstep.toml"), launcher.script(TRAIN)
     start = ("--config", config, "--nproc-per-node", NUM_RANKS, script, NUM_STEPS)
-    quiet = launcher.start(*start, NUM_STEPS, 0.0, run_dir="quiet")
+    quiet = launcher.start(*start, NUM_STEPS, 0.0, 0, run_dir="quiet")
     assert quiet.wait() == 0, quiet.story()
-    run = launcher.start(*start, FLIPPED_AT, 0.03)
+    run = launcher.start(*start, FLIPPED_AT, 0.03, 1)
     assert run.wait() == 0, run.story()
 
     (found,) = run.events(AnomalyFound)
@@ -70,17 +71,18 @@ def test_a_flipped_bit_is_undone(launcher: Launcher) -> None:
 def test_the_machine_that_computed_wrongly_is_replaced(launcher: Launcher) -> None:
     config, script = launcher.script(CONFIG, "everstep.toml"), launcher.script(TRAIN)
     start = ("--config", config, "--local-nodes", NUM_RANKS, script, NUM_STEPS)
-    quiet = launcher.start(*start, NUM_STEPS, 0.0, run_dir="quiet")
+    quiet = launcher.start(*start, NUM_STEPS, 0.0, 0, run_dir="quiet")
     assert quiet.wait(200) == 0, quiet.story()
-    run = launcher.start("--standby", 1, *start, FLIPPED_AT, 0.1)
+    run = launcher.start("--standby", 1, *start, FLIPPED_AT, 0.1, 2)
     assert run.wait(200) == 0, run.story()
 
     (evicted,) = run.actions(EvictNode)
     (culprit,) = [start.node for start in run.actions(StartWorkers) if (start.generation, start.slot) == (0, 2)]
     assert evicted.node == culprit
-    resumed = {start.resume_step for start in run.actions(StartWorkers) if start.generation == 1}
-    assert len(resumed) == 1
-    assert resumed.pop() < FLIPPED_AT
+    resumed = [{s.resume_step for s in run.actions(StartWorkers) if s.generation == number} for number in (1, 2)]
+    assert all(len(each) == 1 and each.pop() < FLIPPED_AT for each in resumed)
+    first = next(each for each in run.actions(Concluded) if each.decision.rule == "go-back")
+    assert [refused.what for refused in first.decision.refused] == [f"evict {culprit}"], "it does the steps again first"
     assert run.actions(IncidentClosed)[-1].outcome == "recovered"
     for rank in range(NUM_RANKS):
         assert run.said(rank) == quiet.said(rank)

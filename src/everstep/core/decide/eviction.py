@@ -4,6 +4,7 @@ A machine is evicted only when something names it with certainty, another machin
 ready to take its place, and not too much of the fleet has been taken out lately: a wrong rule must not eat the fleet.
 """
 
+from everstep.core.restore import trust
 from everstep.core.state.schema import Role
 from everstep.core.state.turn import Turn
 from everstep.model.spec import Mode
@@ -43,6 +44,17 @@ def miscomputing(turn: Turn, verdict: Verdict) -> tuple[str, ...]:
         return examined
     is_named = verdict.code == "ES-N04" and turn.state.is_active(verdict.node)
     return (verdict.node,) if is_named and verdict.node is not None else ()
+
+
+def why_replayed(turn: Turn, verdict: Verdict) -> str:
+    """Why a machine whose replica differed stays for now; empty where more than that speaks against it. A particle
+    flips a bit once, and a broken device again: going back does the same steps once more on the same machine."""
+    if failed_examination(turn) or verdict.code != "ES-N04" or verdict.node is None:
+        return ""
+    is_noticed = any(seen.node == verdict.node for seen in turn.incident.facts.alerts)
+    if is_noticed or trust.has_differed(turn, verdict.node):
+        return ""
+    return "nothing else speaks against it: the steps are done again on it, and it goes if they differ again"
 
 
 def why_not(turn: Turn, nodes: tuple[str, ...]) -> str:

@@ -205,7 +205,7 @@ def go_back(turn: Turn, verdict: Verdict) -> Plan | None:
     named = eviction.miscomputing(turn, verdict)
     gone, failed = turn.incident.evicting, turn.incident.not_evicted
     more = tuple(node for node in named if node not in (*gone, *failed))
-    why_not = "the engine did not end it in time" if set(named) & set(failed) else ""
+    why_not = "the engine did not end it in time" if set(named) & set(failed) else eviction.why_replayed(turn, verdict)
     why_not = why_not or (eviction.why_not(turn, more) if more else "")
     evict = (*gone, *(() if why_not else more))
     why = f"{verdict.sentence}; {trust.last_trusted(turn.state)}, so nothing newer is trusted"

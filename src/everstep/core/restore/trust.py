@@ -12,6 +12,7 @@ from everstep.core.state.turn import Turn
 from everstep.model.actions import StrikeCheckpoint, TrustStep
 from everstep.model.events import AnomalyFound, ReplicasAgreed
 from everstep.model.facts import Checkpoint, RankAccount
+from everstep.model.verdict import Verdict
 
 DIFFERENT = ("ES-N04", "ES-N05")
 """Replicas that were equal hold different parameters."""
@@ -105,9 +106,16 @@ def times_before(turn: Turn, ranks: tuple[int, ...]) -> int:
     )
 
 
-def note_corruption(turn: Turn, ranks: tuple[int, ...]) -> None:
+def has_differed(turn: Turn, node: str) -> bool:
+    """Whether a replica on this node differed from the others lately, before this incident."""
+    return any(each.node == node for each in _recent(turn))
+
+
+def note_corruption(turn: Turn, verdict: Verdict | None) -> None:
     """The job goes back because of it."""
-    corruption = Corruption(at=turn.at, ranks=ranks, trusted_step=turn.state.trusted_step)
+    ranks = verdict.ranks if verdict is not None else ()
+    node = verdict.node if verdict is not None and verdict.code == "ES-N04" else None
+    corruption = Corruption(at=turn.at, ranks=ranks, trusted_step=turn.state.trusted_step, node=node or "")
     turn.set(corruptions=(*_recent(turn), corruption))
 
 

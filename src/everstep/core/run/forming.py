@@ -211,7 +211,7 @@ def _settle_history(turn: Turn, choice: restoring.Choice) -> None:
             turn.do(Refused(what=NOT_TRUSTED, why=choice.untrusted, incident=turn.incident.id))
         else:
             trust.strike_untrusted(turn)
-        trust.note_corruption(turn, turn.incident.verdict.ranks if turn.incident.verdict is not None else ())
+        trust.note_corruption(turn, turn.incident.verdict)
     trusted = state.trusted_step
     trusted = None if step is None or trusted is None or choice.untrusted else min(trusted, step)
     turn.set(

@@ -79,6 +79,7 @@ class Corruption(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     ranks: tuple[int, ...]
     trusted_step: int | None  # as far as was trusted then
+    node: str = ""  # whose replica differed; empty: nobody's alone
 
 
 class Persisting(msgspec.Struct, frozen=True, kw_only=True):
