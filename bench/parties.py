@@ -22,11 +22,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from figures import table
-from launched import end_on_sigterm
-from parties_faults import OWN, PINNED, SPOILING, TRUTH
-from parties_run import NODES, NPROC, Hurt, Told, run_hurts
-from side_by_side import side_by_side
+from matrix.parties_faults import OWN, PINNED, SPOILING, TRUTH
+from matrix.parties_run import NODES, NPROC, Hurt, Told, run_hurts
+from measuring.figures import table
+from measuring.launched import end_on_sigterm
+from measuring.side_by_side import side_by_side
 
 FIRST_STEP, LAST_STEP = 15, 30
 IN_A_RUN = 10
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(f"{kind}: {party}" for kind, party in TRUTH.items()))
         return 0
     if args.sum:
-        print(report([_told(one) for file in args.sum for one in json.loads(file.read_text())]))
+        print(report([told_of(one) for file in args.sum for one in json.loads(file.read_text())]))
         return 0
     end_on_sigterm()
     console, results = Console(stderr=True), []
@@ -83,7 +83,7 @@ def _run(hurts: list[Hurt], *, root: Path) -> list[Told]:
     return run_hurts(hurts, root / str(hurts[0].seed))
 
 
-def _told(one: dict[str, object]) -> Told:
+def told_of(one: dict[str, object]) -> Told:
     fields = {**one, "hurt": Hurt(**one["hurt"])}  # type: ignore[arg-type]
     return Told(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})  # type: ignore[arg-type]
 

@@ -88,7 +88,7 @@ def out_of_memory(job: Job) -> None:
 
 
 def disk_full(job: Job) -> None:
-    with _mounted(job.folder / "scratch", "tmpfs", "size=1m") as scratch:
+    with mounted(job.folder / "scratch", "tmpfs", "size=1m") as scratch:
         job.fault(kind="fill", path=str(scratch), ranks=[1], times=2)
         job.until_closed(2)
 
@@ -103,7 +103,7 @@ def mount_lost(job: Job) -> None:
     data = job.folder / "data"
     data.mkdir()
     (data / "shard-0").write_bytes(b"data")
-    with _dead_fuse(data):
+    with dead_fuse(data):
         job.fault(kind="read", path=str(data), ranks=[1])
         job.until("two failures", lambda: len(job.actions(act.IncidentOpened)) >= 2)
     job.until_closed()
@@ -130,7 +130,7 @@ def gpu_memory(job: Job) -> None:
 
 
 def external_service(job: Job) -> None:
-    with _failing_service() as url:
+    with failing_service() as url:
         job.fault(kind="request", url=url, ranks=[2])
         job.until("two failures", lambda: len(job.actions(act.IncidentOpened)) >= 2)
         job.heal()
@@ -348,7 +348,7 @@ def _burners(core: int, count: int, pin: int) -> Iterator[None]:
 
 
 @contextmanager
-def _mounted(folder: Path, kind: str, data: str) -> Iterator[Path]:
+def mounted(folder: Path, kind: str, data: str) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
     if _libc.mount(kind.encode(), os.fsencode(folder), kind.encode(), 0, data.encode()) != 0:
         raise OSError(ctypes.get_errno(), f"{kind} cannot be mounted: {os.strerror(ctypes.get_errno())}")
@@ -359,16 +359,16 @@ def _mounted(folder: Path, kind: str, data: str) -> Iterator[Path]:
 
 
 @contextmanager
-def _dead_fuse(folder: Path) -> Iterator[Path]:
+def dead_fuse(folder: Path) -> Iterator[Path]:
     """A mount as it is after its daemon died: nobody has the other end of /dev/fuse."""
     daemon = os.open("/dev/fuse", os.O_RDWR)
-    with _mounted(folder, "fuse", f"fd={daemon},rootmode=40000,user_id=0,group_id=0"):
+    with mounted(folder, "fuse", f"fd={daemon},rootmode=40000,user_id=0,group_id=0"):
         os.close(daemon)
         yield folder
 
 
 @contextmanager
-def _failing_service() -> Iterator[str]:
+def failing_service() -> Iterator[str]:
     class Failing(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_error(503)

@@ -1,4 +1,4 @@
-"""Rows of a Parquet file, for `tables`. pyarrow reads it (`pip install 'everstep[parquet]'`); the format is too large to
+"""Rows of a Parquet file, for `tables`. pyarrow (`everstep[parquet]`) reads it: the format is too large to
 parse here. Only the columns that are asked for are read, a piece at a time.
 """
 

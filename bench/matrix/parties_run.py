@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults_run import Journal
-from incidents_rows import _dead_fuse, _failing_service, _mounted
-from launched import Launched, launched
-from parties_faults import OUTSIDE, TRUTH
+from matrix.faults_run import Journal
+from matrix.incidents_rows import dead_fuse, failing_service, mounted
+from matrix.parties_faults import OUTSIDE, TRUTH
+from measuring.launched import Launched, launched
 
-SCRIPT = Path(__file__).with_name("parties_script.py")
+SCRIPT = Path(__file__).parents[1] / "jobs" / "parties_script.py"
 START_LIMIT_S = 120.0
 LIMIT_S = {"slow-machine": 150.0, "burners": 120.0, "flip-bit": 90.0, "frozen": 90.0}
 USUAL_LIMIT_S = 75.0
@@ -92,10 +92,10 @@ def _running(folder: Path, mode: str, kinds: set[str]) -> Iterator["Run"]:
     with ExitStack() as stack:
         if kinds & {"burners", "slow-machine"}:
             env["EVERSTEP_BENCH_PIN"] = "1"
-        stack.enter_context(_mounted(folder / "small", "tmpfs", "size=1m"))
+        stack.enter_context(mounted(folder / "small", "tmpfs", "size=1m"))
         (folder / "dead").mkdir()
-        stack.enter_context(_dead_fuse(folder / "dead"))
-        env["EVERSTEP_BENCH_SERVER"] = stack.enter_context(_failing_service())
+        stack.enter_context(dead_fuse(folder / "dead"))
+        env["EVERSTEP_BENCH_SERVER"] = stack.enter_context(failing_service())
         running = stack.enter_context(launched([str(word) for word in command], env=env, output=folder / "output"))
         yield Run(folder, running, stack)
     listed = folder / "cgroups"

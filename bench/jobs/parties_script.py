@@ -18,8 +18,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import certain_kinds
-from parties_faults import FROM_CERTAIN, OWN
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started by its path: the rooms beside its own
+from jobs import certain_kinds
+from matrix.parties_faults import FROM_CERTAIN, OWN
 
 WIDTH = 32
 NOISE = (
