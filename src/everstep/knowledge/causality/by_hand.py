@@ -1,7 +1,7 @@
 """Jobs that somebody ended: whether the hand was the cause, or came when something had failed already.
 
 Who sees a job stand or fail interrupts it, and a launcher whose rank has failed cancels the rest. So a cancellation, an
-interrupt or a signal is only the cause where nothing failed before it. Pure; called by `ranking`.
+interrupt or a signal is only the cause where nothing failed before it, and the scheduler gives no other reason. Pure; called by `ranking`.
 """
 
 import dataclasses
@@ -25,9 +25,9 @@ def _judged(hand: Finding, failures: Sequence[Finding]) -> Finding:
     if hand.severity is Severity.INFO:
         return hand
     why = "training continued after it" if hand.moved_on else ""
-    first = next((f for f in failures if _stands_before(f, hand)), None)
+    first = next((f for f in failures if f.blame is Blame.SCHEDULER or _stands_before(f, hand)), None)
     if first is not None:
-        why = f"{first.code} had happened before it"
+        why = f"{first.code} explains it"
     if not why:
         return hand
     return dataclasses.replace(hand, severity=Severity.INFO, action=Action.IGNORE, note=why)
