@@ -23,6 +23,7 @@ from everstep.analyzer.observations.records import Case
 from everstep.analyzer.overall import overall
 from everstep.evidence.known import KnownLines
 from everstep.model.verdict import Blame, Confidence, Verdict
+from everstep.report.handing.masking import Mask
 from measuring.masking import masked
 
 ROOT = Path(__file__).parents[1]
@@ -137,7 +138,7 @@ def report(counted: Counter[Judged]) -> str:
 
 
 def _add(path: Path, party: str) -> int:
-    text = masked(path.read_text(errors="replace")).replace("\t", " ").replace("\\", "/").rstrip("\n")
+    text = masked(Mask()(path.read_text(errors="replace"))).replace("\t", " ").replace("\\", "/").rstrip("\n")
     verdict = _of_log(text)
     with (CORPUS / "incidents.tsv").open("a") as file:
         file.write(f"read\t*\t{party}\t{text.replace(chr(10), chr(92) + 'n')}\n")

@@ -1,4 +1,5 @@
-"""Takes names out of a log before it is kept: hosts, people, addresses, paths, buckets and serial numbers.
+"""Takes names out of a log before it is kept: hosts, people, addresses, paths, buckets and serial numbers. Secrets are
+taken out by `everstep.report.handing.masking`.
 
 The same name gets the same stand-in throughout, so that what a log says of who did what stays. It cannot know every
 name that somebody may have chosen: whoever keeps a log reads it first. Pure.
@@ -10,7 +11,6 @@ from collections.abc import Callable
 _KEPT_PARTS = ("usr", "lib", "lib64", "opt", "proc", "sys", "dev", "tmp", "etc", "var", "bin")
 _STAND_INS: tuple[tuple[str, str, str], ...] = (
     # kind, pattern with the name in group 1, or the whole match
-    ("key", r"\b(?:AKIA|ASIA|ghp_|hf_|sk-)[\w-]{8,}|(?i:(?:token|password|secret|api_?key)[=: ]+)(\S+)", "key-{}"),
     ("mail", r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b", "user-{}@example.org"),
     ("account", r"(?<=[\s(])([a-z][\w.-]{1,31})@[\w-]+(?=[\s:,)]|$)", "user-{}"),
     ("uuid", r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b", "id-{}"),
@@ -46,7 +46,7 @@ def _replacing(kind: str, stand_in: str, known: dict[str, str]) -> Callable[["re
     def replace(match: "re.Match[str]") -> str:
         whole = match[0]
         name = next((group for group in match.groups() if group), whole)
-        if name in _KEPT_PARTS or name in known.values() or re.fullmatch(r"(?:host|user|server|key|id|mac)-\d+", name):
+        if name in _KEPT_PARTS or name in known.values() or re.fullmatch(r"(?:host|user|server|id|mac)-\d+", name):
             return whole
         prefix = stand_in.partition("{}")[0]
         number = 1 + sum(chosen.startswith(prefix) for chosen in set(known.values()))

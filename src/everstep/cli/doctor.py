@@ -44,6 +44,7 @@ def run(given: argparse.Namespace) -> int:
     cursor.read()  # what was before is not ours
     answer = post(run_dir, "/api/doctor", {})
     request, turned_away = str(answer["request"]), dict(answer.get("turned_away", {}))
+    uneven = list(answer.get("uneven", ()))
     missing = _await(run_dir, cursor, request, given.timeout)
     view, asked_at = load_run(run_dir.journal), time.time()
     place = run_dir.path / "evidence" / request
@@ -52,17 +53,24 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         collected = {"folder": str(place), "missing_nodes": missing}
         found = {**to_object(diagnosis, folder), "per_rank": _per_rank(folder.case, view), "collected": collected}
-        found["turned_away"] = turned_away
+        found["turned_away"], found["uneven"] = turned_away, uneven
         print(encode(found))
         return 0
     print(render(diagnosis, folder))
-    print(printable("\n".join(["", *render_ranks(folder.case, diagnosis.clusters), *_progress(view, asked_at), ""])))
+    more = [*_progress(view, asked_at), *uneven_lines(uneven)]
+    print(printable("
+".join(["", *render_ranks(folder.case, diagnosis.clusters), *more, ""])))
     for node in missing:
         print(printable(f"node {node} did not answer within {given.timeout:g} s"))
     if turned_away:
         print(turned_away_text(turned_away))
     print(f"everstep analyze {place}   reads it again")
     return 0
+
+
+def uneven_lines(shares: list[dict[str, Any]]) -> list[str]:
+    """A stage, a rank, or the work that takes longer than the others, over the last rounds; nothing while even."""
+    return ["uneven", *(f"  {one['code']} ({one['share']:.0%})  {one['verdict']}" for one in shares)] if shares else []
 
 
 def turned_away_text(counts: dict[str, int]) -> str:

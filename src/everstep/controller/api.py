@@ -272,7 +272,12 @@ class Api:
 
     async def _doctor(self, request: web.Request) -> web.Response:
         name = f"e{self._controller.ledger.journal.seq + 1}"
-        answer = {"request": name, "turned_away": dict(self._controller.gate.rejections.counts)}
+        uneven = [
+            {"code": share.code, "share": share.share, "verdict": share.sentence, "ranks": list(share.ranks)}
+            for share in self._controller.detectors.slowness.shares().found
+        ]
+        turned_away = dict(self._controller.gate.rejections.counts)
+        answer = {"request": name, "turned_away": turned_away, "uneven": uneven}
         return await self._take(EvidenceRequested(at=time.time(), request=name), answer)
 
     async def _approve(self, request: web.Request) -> web.Response:

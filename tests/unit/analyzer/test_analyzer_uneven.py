@@ -8,7 +8,7 @@ import pytest
 
 from everstep.analyzer.observations.records import ParallelGroup, RankTiming
 from everstep.analyzer.slowness.places import peers_of, places_of
-from everstep.analyzer.slowness.shares import Table, weigh
+from everstep.analyzer.slowness.shares import Table, of_rounds, weigh
 from everstep.analyzer.slowness.slow import judge
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
@@ -113,3 +113,17 @@ def test_ranks_without_places_are_compared_with_each_other() -> None:
 )
 def test_too_little_says_nothing(made: dict[int, dict[int, float]]) -> None:
     assert weigh(Table(compute_s=made)).found == ()
+
+
+def test_the_rounds_of_a_live_run_give_the_same_shares() -> None:
+    usual, groups, _ = make(random.Random(5), "long stage", 4, 4)
+    found = of_rounds(rounds(random.Random(5), usual, groups, 0.0, {6: 1.5}), groups)
+    assert found.stage is not None
+    assert found.workers is not None
+    assert found.workers.ranks == (6,)
+    assert "in nearly every round" in found.workers.sentence
+    pipeline = dict.fromkeys(groups[1].ranks, 1.5)
+    found = of_rounds(rounds(random.Random(5), usual, groups, 0.0, pipeline), groups)
+    assert found.workers is not None
+    assert found.workers.sentence.startswith("one of ranks"), "by their arrivals alone all of its stages look slow"
+    assert of_rounds([], groups).found == ()

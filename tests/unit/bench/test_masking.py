@@ -18,7 +18,6 @@ NAMES = {
     "connect to 10.20.30.40:29500 failed": "10.20.30.40",
     "s3://my-secret-bucket/ckpt: SlowDown": "my-secret-bucket",
     "https://hub.mycompany.io/models: 503": "mycompany",
-    "api_key=abcDEF123456 refused": "abcDEF123456",
     "GPU-8c3a2f1e-1111-2222-3333-444455556666 lost": "8c3a2f1e",
     "cannot reach trainer.prod.internal": "trainer",
 }

@@ -7,12 +7,13 @@ stages: its sequences are longer there. Only a worker's share speaks of a machin
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from everstep.analyzer.observations.records import ParallelGroup, RankTiming
 from everstep.analyzer.observations.words import per_step, ranks_text
-from everstep.analyzer.slowness.places import Place, Places, peers_of, ratios, rise_together
+from everstep.analyzer.slowness.places import Place, Places, peers_of, places_of, ratios, rise_together, whole_pipeline
 
 MIN_SHARE = 0.05
 """Of the step time: a share that is worth a sentence."""
@@ -32,6 +33,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     compute_s: dict[int, dict[int, float]]
     places: dict[int, tuple[int, int]] = {}  # rank -> stage, pipeline
     notes: tuple[str, ...] = ()
+    unit: str = "step"  # what `compute_s` is given for; a live run tells means of rounds
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,16 +66,30 @@ def weigh(table: Table) -> Shares:
     if set(places) != set(table.compute_s):
         places = {}
     by_step = {step: {rank: mine[step] for rank, mine in table.compute_s.items()} for step in common}
-    workers = _workers(by_step, places)
+    workers = _workers(by_step, places, table.unit)
     slow = set(workers.ranks) if workers is not None else set()
-    return Shares(stage=_stage(by_step, places, slow), workers=workers, work=_work(by_step, places, slow))
+    return Shares(stage=_stage(by_step, places, slow), workers=workers, work=_work(by_step, places, slow, table.unit))
+
+
+def of_rounds(rounds: Iterable[Sequence[RankTiming]], groups: Sequence[ParallelGroup]) -> Shares:
+    """The same of a live run, by what its ranks needed in each round."""
+    each = [{timing.rank: timing.compute_s for timing in timings} for timings in rounds]
+    ranks = sorted({rank for compute_s in each for rank in compute_s})
+    places = {rank: (place.stage, place.pipeline) for rank, place in places_of(groups, ranks).items()}
+    table = {rank: {number: of[rank] for number, of in enumerate(each) if rank in of} for rank in ranks}
+    found = weigh(Table(compute_s=table, places=places, unit="round"))
+    if found.workers is None or whole_pipeline(found.workers.ranks, groups) is None:
+        return found
+    # By their arrivals all stages of a pipeline look as long as its slowest.
+    one = msgspec.structs.replace(found.workers, sentence=f"one of {found.workers.sentence}")
+    return msgspec.structs.replace(found, workers=one)
 
 
 def _steps(table: Table) -> list[int]:
     return sorted({step for mine in table.compute_s.values() for step in mine})
 
 
-def _workers(by_step: Mapping[int, Mapping[int, float]], places: Places) -> Share | None:
+def _workers(by_step: Mapping[int, Mapping[int, float]], places: Places, unit: str) -> Share | None:
     """Ranks that are longer than their place in nearly all steps."""
     each: defaultdict[int, list[float]] = defaultdict(list)
     flat = places or {rank: Place(0, rank) for rank in next(iter(by_step.values()))}
@@ -102,7 +118,7 @@ def _workers(by_step: Mapping[int, Mapping[int, float]], places: Places) -> Shar
     others = statistics.median(total[rank] for rank in peers_of(worst, places, list(total)) if rank not in named)
     whom = f"the other ranks of stage {places[worst].stage}" if places else "the other ranks"
     sentence = (
-        f"{ranks_text(named)}: computes {overall[worst] - 1:.0%} longer than {whom} in nearly every step "
+        f"{ranks_text(named)}: computes {overall[worst] - 1:.0%} longer than {whom} in nearly every {unit} "
         f"({per_step(total[worst])} against {per_step(others)})"
     )
     return Share(code="ES-S01", sentence=sentence, share=overall[worst] - 1, ranks=tuple(named))
@@ -133,7 +149,7 @@ def _stage(by_step: Mapping[int, Mapping[int, float]], places: Places, slow: set
     return Share(code="ES-S05", sentence=sentence, share=share)
 
 
-def _work(by_step: Mapping[int, Mapping[int, float]], places: Places, slow: set[int]) -> Share | None:
+def _work(by_step: Mapping[int, Mapping[int, float]], places: Places, slow: set[int], unit: str) -> Share | None:
     """How much longer than usual the longest replica of a step takes, another one in each step."""
     usual: defaultdict[int, list[float]] = defaultdict(list)
     for compute_s in by_step.values():
@@ -158,7 +174,7 @@ def _work(by_step: Mapping[int, Mapping[int, float]], places: Places, slow: set[
     if share < MIN_SHARE or len(set(who)) < 2:
         return None
     sentence = (
-        f"the longest {'pipeline' if places else 'rank'} of a step takes {share:.0%} more than the middle one, "
-        f"and changes from step to step ({len(set(who))} in {len(who)} steps): sequences differ in length"
+        f"the longest {'pipeline' if places else 'rank'} of a {unit} takes {share:.0%} more than the middle one, "
+        f"and changes from {unit} to {unit} ({len(set(who))} in {len(who)} {unit}s): sequences differ in length"
     )
     return Share(code="ES-S04", sentence=sentence, share=share)

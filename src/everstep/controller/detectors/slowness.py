@@ -13,6 +13,7 @@ import time
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.observations.words import per_step
+from everstep.analyzer.slowness.shares import Shares, of_rounds
 from everstep.analyzer.slowness.slow import SlowVerdict, flag_like, judge
 from everstep.analyzer.slowness.starving import Starving, find_starving
 from everstep.controller.detectors.ballot import Ballot
@@ -57,6 +58,10 @@ class SlownessDetector:
     def newest_round(self) -> list[RankTiming]:
         """What each rank needed in the last round of this generation; none yet: empty."""
         return self._ballot.rounds[-1] if self._ballot.rounds else []
+
+    def shares(self) -> Shares:
+        """What makes the job uneven, by the last rounds; nothing while there are too few."""
+        return of_rounds(self._ballot.rounds, self._ballot.groups)
 
     def take(self, event: object, state: State) -> tuple[AnomalyFound, ...]:
         if not self._is_on or not isinstance(event, RoundReported | SignalsReported):
@@ -132,7 +137,7 @@ class SlownessDetector:
         found = Verdict(
             code=verdict.code,
             sentence=f"{verdict.sentence.removesuffix('.')}; {busy}" if busy else verdict.sentence,
-            blame=Blame.UNKNOWN,
+            blame=Blame.ENVIRONMENT if starving is not None else Blame.UNKNOWN,
             confidence=verdict.confidence,
             ranks=(starving.rank,) if starving is not None else (),
             at=event.at,
