@@ -58,8 +58,7 @@ def run(given: argparse.Namespace) -> int:
         return 0
     print(render(diagnosis, folder))
     more = [*_progress(view, asked_at), *uneven_lines(uneven)]
-    print(printable("
-".join(["", *render_ranks(folder.case, diagnosis.clusters), *more, ""])))
+    print(printable("\n".join(["", *render_ranks(folder.case, diagnosis.clusters), *more, ""])))
     for node in missing:
         print(printable(f"node {node} did not answer within {given.timeout:g} s"))
     if turned_away:

@@ -60,13 +60,14 @@ def main_thread(process: ProcessStack) -> Thread | None:
 
 def cluster(main_threads: Mapping[int, Thread]) -> Clusters:
     """Main thread by rank. Cost is linear in the number of ranks; equal stacks are looked at once."""
-    known: dict[tuple[Frame, ...], Signature] = {}
+    known: dict[tuple[tuple[Frame, ...], bool, bool], list[int]] = {}  # all that signature and activity depend on
     members: defaultdict[tuple[Signature, Activity], list[int]] = defaultdict(list)
     for rank, thread in main_threads.items():
-        key = known.get(thread.frames)
-        if key is None:
-            key = known[thread.frames] = signature(thread.frames)
-        members[key, activity_of(thread)].append(rank)
+        seen = (thread.frames, thread.active, thread.owns_gil)
+        ranks = known.get(seen)
+        if ranks is None:
+            ranks = known[seen] = members[signature(thread.frames), activity_of(thread)]
+        ranks.append(rank)
     merged = _merge_by_signature(members)
     found = [
         Cluster(
