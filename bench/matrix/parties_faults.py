@@ -66,8 +66,8 @@ TRUTH = {
     "interrupt": "operator",
     "stop": "operator",
 }
-SPOILING = ("left-out", "flip-bit")
-"""Replicas differ after it."""
+SPOILING = ("left-out", "flip-bit", "xid")
+"""Replicas differ after it, or a machine stays broken that could not be evicted."""
 PINNED = ("burners", "slow-machine")
 """Slow ones: their ranks are pinned to a core each and compute."""
 OUTSIDE = (

@@ -105,7 +105,8 @@ def _named(exit_: Exit) -> Alert | None:
     found = exit_.finding
     if found is None or exit_.oom is not None or exit_.signal == signals.SIGKILL:
         return None  # whoever is killed from outside has not said why
-    return found if is_cause(found) and found.component != "python" and not _is_of_machine(found) else None
+    is_plain = found.component == "python" and blame_of(found) is Blame.USER  # its exception says as much
+    return found if is_cause(found) and not is_plain and not _is_of_machine(found) else None
 
 
 def _is_of_machine(found: Alert) -> bool:

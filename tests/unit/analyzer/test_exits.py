@@ -170,3 +170,20 @@ def test_the_printed_line_is_shown_and_the_nodes_own_sense_is_believed() -> None
     sensed = msgspec.structs.replace(finding, source="kernel log", rank=None)
     agreed = judge(facts(exit_, alerts=(SeenAlert(node="n1", alert=sensed),)))
     assert (agreed.code, agreed.action, agreed.confidence) == ("ES-G79", finding.action, Confidence.HIGH)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "code", "blame"),
+    [
+        ("RuntimeError", "can't start new thread", "ES-PY11", "environment"),
+        ("OSError", "[Errno 24] Too many open files: '/dev/null'", "ES-PY10", "environment"),
+        ("KeyboardInterrupt", "", "ES-PY16", "operator"),
+        ("KeyError", "'a'", "ES-U01", "user"),
+    ],
+)
+def test_an_exception_that_names_another_party_is_not_the_programs(kind: str, message: str, code: str, blame: str):
+    text = f'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    x\n{kind}: {message}\n'
+    error = ErrorReport(at=100.0, kind=kind, message=message, traceback=text, place="a.py:3")
+    finding = end_of_rank("", error, rank=2, at=100.0)
+    verdict = judge(facts(Exit(rank=2, at=100.0, code=1, error=error, finding=finding)))
+    assert (verdict.code, verdict.blame) == (code, blame)
