@@ -158,8 +158,11 @@ def test_probes_over_real_sockets() -> None:
 FLOW = {"to": "127.0.0.1", "port": 1, "there": ["n0", "leaf0", "n1"], "back": ["n1", "leaf0", "n0"]}
 
 
-def test_a_host_watches_and_its_lines_are_blamed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_host_watches_and_its_lines_are_blamed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To itself, and to an address at which nothing answers."""
+    monkeypatch.setattr("everstep.cli.fabric.watch.MOST_LATE_S", 1e9)  # machines that test are busy
     flows, probes = tmp_path / "flows.jsonl", tmp_path / "probes.jsonl"
     dead = {"to": "127.0.0.3", "there": ["n0", "leaf0", "n2"], "back": ["n2", "leaf0", "n0"]}
     lines = [{**FLOW, "port": _free_port()}, {**FLOW, "port": _free_port(), **dead}]
@@ -182,6 +185,19 @@ def test_a_host_watches_and_its_lines_are_blamed(tmp_path: Path, capsys: pytest.
     page = capsys.readouterr().out
     assert "n2" in page
     assert "n1" not in page
+
+
+def test_a_window_in_which_this_process_was_late_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows = tmp_path / "flows.jsonl"
+    flows.write_text(json.dumps({**FLOW, "port": _free_port()}))
+    monkeypatch.setattr("everstep.cli.fabric.watch.MOST_LATE_S", -1.0)  # any lateness is too much
+    often = ["--rate", "100", "--every", "0.2", "--windows", "1", "--port", str(_free_port())]
+    assert main(["fabric", "watch", str(flows), "--address", "127.0.0.1", *often]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "a window is left out: this process was" in printed.err
 
 
 @pytest.mark.parametrize(

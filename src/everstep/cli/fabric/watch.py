@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.fabric.probing.watch import Planned, watch
+from everstep.fabric.probing.watch import MOST_LATE_S, Planned, watch
 from everstep.fabric.readers.text import read_bytes
 from everstep.fabric.topology.values import FabricError
 
@@ -43,7 +43,10 @@ def run(given: argparse.Namespace) -> int:
     _check_address(given.address, "--address")
     try:
         windows = watch(given.address, given.port, flows, rate=given.rate, every_s=given.every)
-        for seen in itertools.islice(windows, given.windows):
+        for seen, late_s in itertools.islice(windows, given.windows):
+            if late_s > MOST_LATE_S:
+                sys.stderr.write(f"everstep: watch: a window is left out: this process was {late_s:.2f} s late\n")
+                continue
             sys.stdout.write("".join(msgspec.json.encode(each).decode() + "\n" for each in seen))
             sys.stdout.flush()
     except OSError as error:

@@ -11,6 +11,8 @@ from everstep.fabric.probing.flow import Window
 from everstep.fabric.probing.udp import Prober, Responder
 
 _LONGEST_WAIT_S = 0.05
+MOST_LATE_S = 0.25
+"""A process that did not run for longer may have lost packets in its own sockets: such a window is no evidence."""
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,8 +24,11 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     back: tuple[str, ...]
 
 
-def watch(address: str, port: int, flows: Sequence[Planned], *, rate: float, every_s: float) -> Iterator[list[Seen]]:
-    """Losses of each window, for ever. `rate`: probes of each flow in a second. Raises OSError."""
+def watch(
+    address: str, port: int, flows: Sequence[Planned], *, rate: float, every_s: float
+) -> Iterator[tuple[list[Seen], float]]:
+    """Losses of each window, and how late this process was in it at most; for ever. `rate`: probes of each flow in a
+    second. Raises OSError."""
     responder = Responder(address, port)
     prober = None
     try:
@@ -33,13 +38,16 @@ def watch(address: str, port: int, flows: Sequence[Planned], *, rate: float, eve
         for fd in (responder.socket.fileno(), *places):
             poll.register(fd, select.POLLIN)
         gap = 1 / (rate * len(flows)) if flows else every_s
-        due, close_at, turn = time.monotonic(), time.monotonic() + every_s, 0
+        due, close_at, turn, late_s = time.monotonic(), time.monotonic() + every_s, 0, 0.0
+        looked = due
         while True:
             now = time.monotonic()
+            late_s, looked = max(late_s, now - looked - _LONGEST_WAIT_S), now
             if now >= close_at:
                 close_at = now + every_s
                 windows = zip(flows, prober.close_window(), strict=True)
-                yield [seen for flow, window in windows for seen in _seen(flow, window)]
+                yield [seen for flow, window in windows for seen in _seen(flow, window)], late_s
+                late_s, looked = 0.0, time.monotonic()  # printing may be slow
             if now - due > every_s:  # this process was stopped: what was not sent is not sent now
                 due = now
             while flows and due <= now:
