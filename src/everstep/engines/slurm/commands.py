@@ -11,12 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.engines.children import Child, Children, Ended
+from everstep.engines.children import Child, Children, Ended, wait_ended
 from everstep.errors import EverstepError
 
 LIMIT_S = 10.0
 """A slurmctld that does not answer lets its commands wait for minutes."""
 
+KILLED_S = 2.0
 _REASON_CHARS = 200
 
 
@@ -89,7 +90,9 @@ class Slurm:
         except TimeoutError:
             raise SlurmError(f"{command[0]} has not answered within {LIMIT_S:g} s") from None
         finally:
-            child.send(signal.SIGKILL)  # if it still runs
+            if child.ended is None:
+                child.send(signal.SIGKILL)
+                await wait_ended([child], KILLED_S)
         said = log.read_text(errors="replace")
         if ended.code != 0:
             raise SlurmError(f"{command[0]}: {' '.join(said.split()) or ended}")
