@@ -1,7 +1,7 @@
 """One notice to one receiver. Raises NoticeError with what went wrong, in a sentence without the address.
 
-Nothing is followed, nothing is waited for longer than `LIMIT_S`, and of an answer little is read: a receiver is a
-stranger.
+Nothing is followed, nothing is waited for longer than the receiver's `limit_s`, and of an answer little is read: a
+receiver is a stranger.
 """
 
 import asyncio
@@ -20,7 +20,6 @@ import msgspec
 from everstep.notices.outbox import Due
 from everstep.notices.settings import Receiver
 
-LIMIT_S = 10.0
 MAX_ANSWER_BYTES = 64 << 10
 _SLACK_MARKS = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
@@ -45,15 +44,15 @@ async def send(receiver: Receiver, due: Due, text: str) -> str | None:
     body = _body(due, text)
     match receiver.kind:
         case "webhook":
-            await _post(receiver.url, body, {})
+            await _post(receiver, receiver.url, body, {})
             return body["id"]
         case "slack" if receiver.token:
             return await _slack(receiver, due, text)
         case "slack":
-            await _post(receiver.url, {"text": text.translate(_SLACK_MARKS)}, {})
+            await _post(receiver, receiver.url, {"text": text.translate(_SLACK_MARKS)}, {})
             return None
         case "email":
-            await _in_time(asyncio.to_thread(_mail, receiver, due, text))
+            await _in_time(2 * receiver.limit_s, asyncio.to_thread(_mail, receiver, due, text))
             return None
         case _:
             await _command(receiver, msgspec.json.encode(body))
@@ -70,7 +69,7 @@ async def _slack(receiver: Receiver, due: Due, text: str) -> str:
     channel, _, ts = (due.handle or "").partition(" ")
     body = {"channel": channel or receiver.channel, "text": text.translate(_SLACK_MARKS)}
     verb = "chat.update" if ts else "chat.postMessage"
-    data = await _post(f"{receiver.api.rstrip('/')}/{verb}", body | ({"ts": ts} if ts else {}),
+    data = await _post(receiver, f"{receiver.api.rstrip('/')}/{verb}", body | ({"ts": ts} if ts else {}),
                        {"Authorization": f"Bearer {receiver.token}"})  # fmt: skip
     try:
         posted = msgspec.json.decode(data, type=_Posted)
@@ -82,8 +81,8 @@ async def _slack(receiver: Receiver, due: Due, text: str) -> str:
     return f"{posted.channel or body['channel']} {posted.ts or ts}"
 
 
-async def _post(url: str, body: object, headers: dict[str, str]) -> bytes:
-    timeout = aiohttp.ClientTimeout(total=LIMIT_S)
+async def _post(receiver: Receiver, url: str, body: object, headers: dict[str, str]) -> bytes:
+    timeout = aiohttp.ClientTimeout(total=receiver.limit_s)
     try:
         async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as session:
             headers = {"Content-Type": "application/json; charset=utf-8", **headers}
@@ -97,7 +96,7 @@ async def _post(url: str, body: object, headers: dict[str, str]) -> bytes:
                     raise NoticeError(f"it answered {answer.status}", is_final=is_final)
                 return read
     except TimeoutError as error:
-        raise NoticeError(f"no answer within {LIMIT_S:g} s") from error
+        raise NoticeError(f"no answer within {receiver.limit_s:g} s") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise NoticeError(f"it cannot be reached: {type(error).__name__}") from error
 
@@ -123,16 +122,16 @@ def _mail(receiver: Receiver, due: Due, text: str) -> None:
 def _server(receiver: Receiver) -> smtplib.SMTP:
     if receiver.security == "ssl":
         context = ssl.create_default_context()
-        return smtplib.SMTP_SSL(receiver.host, receiver.port, timeout=LIMIT_S, context=context)
-    return smtplib.SMTP(receiver.host, receiver.port, timeout=LIMIT_S)
+        return smtplib.SMTP_SSL(receiver.host, receiver.port, timeout=receiver.limit_s, context=context)
+    return smtplib.SMTP(receiver.host, receiver.port, timeout=receiver.limit_s)
 
 
-async def _in_time(waiting: Coroutine[Any, Any, None]) -> None:
+async def _in_time(limit_s: float, waiting: Coroutine[Any, Any, None]) -> None:
     """A thread cannot be ended: it is left alone, and the process ends without it."""
     task = asyncio.create_task(waiting)
-    done, _ = await asyncio.wait([task], timeout=2 * LIMIT_S)
+    done, _ = await asyncio.wait([task], timeout=limit_s)
     if not done:
-        raise NoticeError(f"no answer within {2 * LIMIT_S:g} s")
+        raise NoticeError(f"no answer within {limit_s:g} s")
     task.result()
 
 
@@ -148,10 +147,10 @@ async def _command(receiver: Receiver, data: bytes) -> None:
     except (OSError, ValueError) as error:
         raise NoticeError(f"it cannot be started: {error}", is_final=True) from error
     try:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(receiver.limit_s):
             await process.communicate(data)
     except TimeoutError as error:
-        raise NoticeError(f"it did not end within {LIMIT_S:g} s, and was killed") from error
+        raise NoticeError(f"it did not end within {receiver.limit_s:g} s, and was killed") from error
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # and whatever it left

@@ -41,6 +41,7 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     most: int = 10  # messages in `per_s`
     per_s: float = 600.0
     wait_s: float = 120.0  # who cannot edit is told of an incident that is still open after this long
+    limit_s: float = 10.0  # an answer that takes longer is none
     link: str = ""  # added to each message; {run} and {incident} are filled in
 
     @property
@@ -115,8 +116,8 @@ def _why_not(receiver: Receiver) -> str:
         return "an address begins with https:// or http://"
     if receiver.security not in ("starttls", "ssl", "none"):
         return f"security {receiver.security!r}; there are: starttls, ssl, none"
-    if receiver.most < 1 or receiver.per_s <= 0.0 or receiver.wait_s < 0.0:
-        return "most, per_s and wait_s must be positive"
+    if receiver.most < 1 or min(receiver.per_s, receiver.limit_s) <= 0.0 or receiver.wait_s < 0.0:
+        return "most, per_s, wait_s and limit_s must be positive"
     return ""
 
 

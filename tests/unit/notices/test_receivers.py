@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from everstep.journal.runs import RunDir
-from everstep.notices import notifier, sending
+from everstep.notices import notifier
 from everstep.notices.counts import load_counts
 from everstep.notices.notifier import Notifier
 from everstep.notices.settings import Receiver
@@ -73,11 +73,14 @@ def _quick(monkeypatch):
     monkeypatch.setattr(notifier, "LOOK_S", 0.02)
     monkeypatch.setattr(notifier, "RETRY_S", (0.01,))
     monkeypatch.setattr(notifier, "LINGER_S", 60.0)
-    monkeypatch.setattr(sending, "LIMIT_S", 1.5)
 
 
 def hook(name, base):
-    return Receiver(kind="webhook", name=name, url=f"{base}/{name}")
+    return Receiver(kind="webhook", name=name, url=f"{base}/{name}", limit_s=0.3 if name == "hang" else 60.0)
+
+
+def slack(base):
+    return Receiver(kind="slack", name="chat", token="bot-token-1", channel="ops", api=f"{base}/api", limit_s=60.0)
 
 
 @pytest.mark.slow
@@ -89,9 +92,9 @@ def test_bad_receivers_cost_a_count_and_good_ones_nothing(tmp_path, monkeypatch)
     async def main():
         async with Site() as site:
             gone = Receiver(kind="webhook", name="gone", url="http://127.0.0.1:9/x")
-            chat = Receiver(kind="slack", name="chat", token="bot-token-1", channel="ops", api=f"{site.base}/api")
-            command = Receiver(kind="command", name="command", argv=("sh", "-c", program))
-            never = Receiver(kind="command", name="never", argv=("sleep", "60"))
+            chat = slack(site.base)
+            command = Receiver(kind="command", name="command", argv=("sh", "-c", program), limit_s=60.0)
+            never = Receiver(kind="command", name="never", argv=("sleep", "60"), limit_s=0.3)
             none = Receiver(kind="command", name="none", argv=("/no/such/program",))
             mail = Receiver(kind="email", name="mail", host="127.0.0.1", port=9, sender="a@b.c", to=("d@e.f",))
             hooks = [hook(name, site.base) for name in ("good", "hang", "broken", "redirect")]
@@ -119,7 +122,7 @@ def test_bad_receivers_cost_a_count_and_good_ones_nothing(tmp_path, monkeypatch)
 def test_a_message_in_a_chat_is_edited_in_place_and_its_text_is_text(tmp_path):
     async def main():
         async with Site() as site:
-            chat = Receiver(kind="slack", name="chat", token="bot-token-1", channel="ops", api=f"{site.base}/api")
+            chat = slack(site.base)
             return await follow(tmp_path, (chat,)), site.texts
 
     counts, texts = asyncio.run(main())
@@ -154,6 +157,7 @@ def test_a_mail_arrives(tmp_path):
         mail = Receiver(
             kind="email", name="mail", host="127.0.0.1", port=port, security="none", sender="a@b.c", to=("d@e.f",)
         )
+        mail = msgspec.structs.replace(mail, limit_s=60.0)
         counts = await follow(tmp_path, (mail,))
         server.close()
         await server.wait_closed()
@@ -166,7 +170,7 @@ def test_a_mail_arrives(tmp_path):
 
 
 def test_a_controller_that_is_on_its_way_back_does_not_end_the_notifier(tmp_path, monkeypatch):
-    monkeypatch.setattr(notifier, "GONE_S", 0.2)
+    monkeypatch.setattr(notifier, "GONE_S", 3.0)
     run_dir, pid = RunDir(tmp_path), [None]
     run_dir.journal.write_bytes(b"".join(GOLDEN[:12]))
     monkeypatch.setattr(RunDir, "controller_pid", lambda _: pid[0])
@@ -179,6 +183,6 @@ def test_a_controller_that_is_on_its_way_back_does_not_end_the_notifier(tmp_path
             await asyncio.sleep(0.05)
             pid[0] = None
             assert not following.done()
-        await asyncio.wait_for(following, 5)
+        await asyncio.wait_for(following, 60)
 
     asyncio.run(main())
