@@ -18,7 +18,7 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator
 
-from everstep.core.check import check
+from everstep.core.invariants import check
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import State

@@ -19,7 +19,7 @@ import msgspec
 from lateness import Lateness
 
 from everstep.checkpoint import arena
-from everstep.cli.drill import DrillResult
+from everstep.cli.act.drill import DrillResult
 from everstep.journal.reader import read_journal
 from everstep.model.actions import Action
 from everstep.model.events import ControllerStarted, NodeJoined, WorkersStarted

@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from everstep.agent.processes.exits import last_output, read_error
+from everstep.agent.processes.error_reports import last_output, read_error
 from everstep.analyzer.overall import overall
 from everstep.checkpoint.backups import Backups
 from everstep.checkpoint.persist.form import form

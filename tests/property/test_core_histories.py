@@ -4,7 +4,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.core.check import check_step
+from everstep.core.invariants import check_step
 from everstep.core.reissue import reissue
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy

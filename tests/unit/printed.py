@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[2] / "src/everstep"
 
 
 class Printed(NamedTuple):
-    where: str  # "cli/run.py:12"
+    where: str  # "cli/act/run.py:12"
     text: str
     is_error: bool = False  # raised, or logged as a warning or an error
 

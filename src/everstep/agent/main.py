@@ -25,7 +25,7 @@ import msgspec
 from everstep.agent.copies.copies import Copies
 from everstep.agent.lease.clock import LOOK_S as LEASE_LOOK_S
 from everstep.agent.lease.clock import Lease
-from everstep.agent.lease.gate import LeaseGate
+from everstep.agent.lease.doubt import LeaseGate
 from everstep.agent.memory.arenas import Memory
 from everstep.agent.memory.kept_memory import KeptMemory
 from everstep.agent.node import END_GRACE_S, PROGRESS_S, Node

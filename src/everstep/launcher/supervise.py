@@ -27,7 +27,7 @@ from everstep.engines.slurm.alert import drained
 from everstep.engines.slurm.engine import SlurmEngine
 from everstep.errors import ConfigError
 from everstep.launcher import leftovers
-from everstep.launcher.governor import Governor
+from everstep.launcher.controller_keeper import ControllerKeeper
 from everstep.launcher.hosts.fleet import Fleet
 from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.rundir import Prepared
@@ -126,7 +126,7 @@ class Supervisor:
             credentials=keys.of_launcher(f"launcher-{prepared.file.attempt}", is_encrypted=is_encrypted),
             on_command=lambda command: self._do(command.action),
         )
-        self._governor = Governor(
+        self._controller_keeper = ControllerKeeper(
             children=self._children,
             run_dir=prepared.path,
             listen_fds=() if is_encrypted else (listener.fileno(),),
@@ -148,7 +148,7 @@ class Supervisor:
         if self._prepared.found is not None:
             self._link.report(self._prepared.found)
         try:
-            self._governor.start()
+            self._controller_keeper.start()
             if self._fleet is not None:
                 await self._fleet.open()
             self._stores.prepare(self._children, self._on_no_store)
@@ -301,7 +301,7 @@ class Supervisor:
             end = self._end.result()
             self._fleet.announce(end.exit_code, end.outcome, end.why)
         await self._unless_at_once(self._engine.end(grace_s, spares=is_success))
-        controller = self._governor.stop()
+        controller = self._controller_keeper.stop()
         if controller is not None:
             controller.send(self._end_signal)
             if not await wait_ended([controller], 0.0 if self._at_once.is_set() else CONTROLLER_GRACE_S):
@@ -325,7 +325,7 @@ class Supervisor:
         self._network.close()
 
     def _kill_all(self) -> None:
-        self._governor.stop()  # or it would start another controller
+        self._controller_keeper.stop()  # or it would start another controller
         self._children.kill_all()
 
     async def _unless_at_once(self, orderly: Coroutine[None, None, None]) -> None:

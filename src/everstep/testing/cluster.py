@@ -2,7 +2,7 @@
 
 It answers every action as a healthy system would (nodes join, stores open, workers start, step and stop), unless it
 has been told otherwise (`hold`). Faults are the caller's: `kill`, `raise_in`, `lose_node`. After every step the
-invariants of `core.check` are verified.
+invariants of `core.invariants` are verified.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ from collections import deque
 import msgspec
 
 from everstep.analyzer.codes import CODES
-from everstep.core.check import check_step
+from everstep.core.invariants import check_step
 from everstep.core.reissue import reissue
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Role, State

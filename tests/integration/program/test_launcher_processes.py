@@ -12,8 +12,8 @@ PRELUDE = """
 import asyncio, os, signal, socket, subprocess, sys
 from pathlib import Path
 from everstep.engines.children import Children, wait_ended
-from everstep.launcher import governor
-from everstep.launcher.governor import Governor
+from everstep.launcher import controller_keeper
+from everstep.launcher.controller_keeper import ControllerKeeper
 
 SOCKET = socket.create_server(("127.0.0.1", 0))
 
@@ -80,7 +80,7 @@ def test_a_controller_that_cannot_begin_ends_the_launcher_with_its_error(story):
     async def main(folder):
         children, codes = Children(), []
         children.start_reaping(asyncio.get_running_loop())
-        keeper = Governor(children=children, run_dir=Path(folder), listen_fds=(SOCKET.fileno(),),
+        keeper = ControllerKeeper(children=children, run_dir=Path(folder), listen_fds=(SOCKET.fileno(),),
             has_worked=lambda: False, on_hopeless=codes.append, say=print)
         keeper.start()
         await until(lambda: codes)
@@ -92,10 +92,10 @@ def test_a_controller_that_cannot_begin_ends_the_launcher_with_its_error(story):
 def test_a_controller_that_dies_again_and_again_is_said_loudly_and_tried_for_ever(story):
     out = story("""
     async def main(folder):
-        governor.MAX_DEATHS, governor.UNMANAGED_RETRY_S = 2, 0.05
+        controller_keeper.MAX_DEATHS, controller_keeper.UNMANAGED_RETRY_S = 2, 0.05
         children, said = Children(), []
         children.start_reaping(asyncio.get_running_loop())
-        keeper = Governor(children=children, run_dir=Path(folder), listen_fds=(SOCKET.fileno(),),
+        keeper = ControllerKeeper(children=children, run_dir=Path(folder), listen_fds=(SOCKET.fileno(),),
             has_worked=lambda: True, on_hopeless=lambda code: print("hopeless"), say=said.append)
         keeper.start()
         await until(lambda: len(said) == 4)

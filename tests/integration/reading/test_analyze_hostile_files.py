@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.cli import analyze
+from everstep.cli.examine import analyze
 from everstep.errors import ConfigError
 
 NOW_NS = 1_795_266_560_000_000_000

@@ -269,7 +269,7 @@ def analyze(folder: Path) -> dict:
 
 RUN_ANALYZE = """
 import argparse, sys
-from everstep.cli import analyze
+from everstep.cli.examine import analyze
 parser = argparse.ArgumentParser()
 analyze.add_arguments(parser)
 code = analyze.run(parser.parse_args())

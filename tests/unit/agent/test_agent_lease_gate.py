@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from everstep.agent.lease import gate as lease_gate
+from everstep.agent.lease import doubt as lease_gate
 from everstep.agent.lease.clock import Lease
-from everstep.agent.lease.gate import UNANSWERED_S, UNREACHED_S, LeaseGate
+from everstep.agent.lease.doubt import UNANSWERED_S, UNREACHED_S, LeaseGate
 from everstep.errors import LeaseOverError
 from everstep.model.actions import SettleDoubt
 from everstep.model.events import NodeInDoubt

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.agent.memory.board import Board
-from everstep.agent.processes import ahead, exits
+from everstep.agent.processes import ahead
+from everstep.agent.processes import error_reports as exits
 from everstep.agent.processes.channel import Channel
 from everstep.agent.processes.environment import base_environment, rank_environment
 from everstep.model.actions import StartWorkers

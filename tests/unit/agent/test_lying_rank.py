@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from everstep.agent.memory.board import Board
-from everstep.agent.processes import exits
+from everstep.agent.processes import error_reports as exits
 from everstep.agent.processes.channel import MAX_FRAMES_PER_TURN, Channel
 from everstep.agent.processes.reaping import Ended
 from everstep.agent.ranks.watch_link import _content

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from everstep.controller.record.ledger import Drafted, Ledger
-from everstep.core.check import STORY, InvariantError, check_step
+from everstep.core.invariants import STORY, InvariantError, check_step
 from everstep.core.state.phases import MEANINGS, REOPENABLE, TRANSITIONS, Phase, is_legal
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import State

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from everstep.core.check import InvariantError, check_step
+from everstep.core.invariants import InvariantError, check_step
 from everstep.core.restore import holdings, trust
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Member, Role, State

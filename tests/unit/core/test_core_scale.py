@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.core.check import InvariantError, check
+from everstep.core.invariants import InvariantError, check
 from everstep.core.state.phases import Phase
 from everstep.core.state.tally import Tally
 from everstep.core.state.worker import Worker

@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstep.agent.processes.exits import last_output
+from everstep.agent.processes.error_reports import last_output
 from everstep.agent.ranks.last_words import LastWords
 from everstep.knowledge.ending import end_of_rank
 from everstep.knowledge.engine import Engine

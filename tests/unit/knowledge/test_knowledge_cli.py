@@ -132,6 +132,6 @@ def test_unknown_lines_are_queued_counted_and_taken_out(capsys, log, home):
 
 
 def test_importing_the_verb_imports_neither_torch_nor_the_network():
-    code = "import sys, everstep.cli.kb; print([m for m in ('torch', 'aiohttp', 'rich') if m in sys.modules])"
+    code = "import sys, everstep.cli.examine.kb; print([m for m in ('torch', 'aiohttp', 'rich') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True, text=True)
     assert done.stdout == "[]\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent.streams.log_limit import limit
-from everstep.cli.logs import MAX_TAIL_BYTES, read_tail
+from everstep.cli.see.logs import MAX_TAIL_BYTES, read_tail
 from everstep.launcher.output.output import OutputTail
 from everstep.launcher.output.shown import Shown
 

@@ -115,5 +115,5 @@ def test_what_is_printed_is_found() -> None:
     """Otherwise all of the above would pass on nothing."""
     assert len(PRINTED) > 3000
     assert sum(each.is_error for each in PRINTED) > 400
-    text = (SOURCE / "cli/stop.py").read_text()
-    assert any(each.where == "cli/stop.py:1" and each.text in text for each in PRINTED), "the help of a verb"
+    text = (SOURCE / "cli/act/stop.py").read_text()
+    assert any(each.where == "cli/act/stop.py:1" and each.text in text for each in PRINTED), "the help of a verb"

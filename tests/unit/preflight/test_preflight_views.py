@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstep.cli.check import expectation, read_report
+from everstep.cli.examine.check import expectation, read_report
 from everstep.errors import ConfigError
 from everstep.preflight.burn_in import Series
 from everstep.preflight.light import since

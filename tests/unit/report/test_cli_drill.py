@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from everstep.cli import drill as cli
+from everstep.cli.act import drill as cli
 from everstep.core.faults.drills import KINDS
 from everstep.errors import ConfigError
 from everstep.model import actions as act

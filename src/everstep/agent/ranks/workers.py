@@ -14,7 +14,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from everstep.agent.processes import exits, reaping
+from everstep.agent.processes import error_reports as exits
+from everstep.agent.processes import reaping
 from everstep.agent.processes.channel import Channel
 from everstep.agent.processes.classifying import explain_end
 from everstep.agent.processes.reaping import Ended, Reaper

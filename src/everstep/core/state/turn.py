@@ -43,8 +43,8 @@ class Turn:
     def enter(self, phase: Phase, *, is_reopened: bool = False, **changes: Any) -> None:  # noqa: ANN401
         """Go to this phase, with what else changes at that moment. The only way to change the phase.
 
-        An edge that the table does not list is noted (`core.check` fails on it) and taken all the same: to stop here
-        would leave the run in a phase that nothing leads out of.
+        An edge that the table does not list is noted (`core.invariants` fails on it) and taken all the same: to stop
+        here would leave the run in a phase that nothing leads out of.
         """
         before = self.state.phase
         if not is_legal(before, phase, is_reopened=is_reopened):

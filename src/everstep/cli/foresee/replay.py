@@ -10,7 +10,7 @@ import time
 
 import msgspec
 
-from everstep.cli.policies import add_policy_arguments, policy_with
+from everstep.cli.foresee.policies import add_policy_arguments, policy_with
 from everstep.cli.reading import show, show_json
 from everstep.cli.waiting import waiting
 from everstep.core.state.policy import Policy

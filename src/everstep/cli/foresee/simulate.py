@@ -16,7 +16,7 @@ from random import Random
 
 import msgspec
 
-from everstep.cli.policies import add_policy_arguments, pairs, policy_with
+from everstep.cli.foresee.policies import add_policy_arguments, pairs, policy_with
 from everstep.cli.reading import show, show_json
 from everstep.cli.waiting import Waiting, waiting
 from everstep.core.state.policy import Policy

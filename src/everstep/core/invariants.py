@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from everstep.core.check_restore import broken_promises
+from everstep.core.invariants_restore import broken_promises
 from everstep.core.state.phases import Phase
 from everstep.core.state.schema import Role, State
 from everstep.core.state.tally import Tally

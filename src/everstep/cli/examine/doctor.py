@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from everstep.analyzer.observations.records import Case
-from everstep.cli.analyze import encode, render, to_object
 from everstep.cli.ask import post
+from everstep.cli.examine.analyze import encode, render, to_object
 from everstep.cli.waiting import waiting
 from everstep.errors import ConfigError, UnreachableError
 from everstep.evidence.apart import read_apart

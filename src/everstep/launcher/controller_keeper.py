@@ -31,7 +31,7 @@ _BACK_OFF_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 _CANNOT_BEGIN = range(1, 10)  # EverstepError's exit codes
 
 
-class Governor:
+class ControllerKeeper:
     def __init__(
         self,
         *,

@@ -1,0 +1,1 @@
+"""Verbs that start, change or end something."""

@@ -1,0 +1,1 @@
+"""Verbs that answer what would be: other policies, other fleets."""

@@ -1,0 +1,1 @@
+"""Verbs that show a run: now, or from its records."""
