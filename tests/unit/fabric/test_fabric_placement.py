@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import random
 from pathlib import Path
 
@@ -111,9 +112,9 @@ def test_many_hosts() -> None:
 
 @pytest.mark.parametrize("name", ["nvl72", "dual-xclr-irregular", "medium", "small-tree"])
 def test_public_models(name: str) -> None:
-    path = Path(f"/work/shared/data/topologies/{name}.yaml")
+    path = Path(os.environ.get("EVERSTEP_TOPOLOGIES", "")) / f"{name}.yaml"
     if not path.exists():
-        pytest.skip("the public models of topograph are not here")
+        pytest.skip("EVERSTEP_TOPOLOGIES names no folder with topograph's public models")
     graph = Graph(read_topology(path))
     draw = random.Random(name)
     for _ in range(2):
