@@ -166,11 +166,20 @@ def _differing(facts: Facts) -> dict[tuple[str, str, str], tuple[str, Place]]:
     return found
 
 
+AGAIN = "again:"
+
+
 class Listed(NamedTuple):
-    """A difference that is meant: pattern of fact names, and why."""
+    """A difference that is meant: pattern of fact names, and why. A pattern that begins with `again:` is meant in ranks
+    that came back only."""
 
     pattern: str
     reason: str
+
+    def names(self, difference: Difference) -> bool:
+        if self.pattern.startswith(AGAIN) and not all(place.generation for place in difference.places):
+            return False
+        return fnmatchcase(difference.name, self.pattern.removeprefix(AGAIN))
 
 
 def read_listed(text: str) -> list[Listed]:
@@ -188,7 +197,7 @@ def explain(differences: list[Difference], listed: list[Listed]) -> list[Listed]
     used = set()
     for difference in differences:
         for row in listed:
-            if fnmatchcase(difference.name, row.pattern):
+            if row.names(difference):
                 difference.reason = row.reason
                 used.add(row)
                 break

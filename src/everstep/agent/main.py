@@ -6,7 +6,6 @@ Finish, or with its launcher. It imports neither torch nor the user's code.
 
 import argparse
 import asyncio
-import contextlib
 import importlib
 import json
 import logging
@@ -58,8 +57,6 @@ _FLUSH_S = 1.0
 _PROBES_AGAIN_S = 60.0
 _WARM_UP_S = 3.0
 _INSPECT_AFTER_S = 5.0
-_START_S = 10.0
-"""Longer than that no warming up waits for the ranks' first steps."""
 _ORPHAN_GRACE_S = 0.5
 """For the workers' own clean-up when the launcher was killed: nobody is left who could end a stubborn one by hand."""
 
@@ -173,7 +170,7 @@ class _Agent:
             works.append(_observe(node, link))
         works.append(self._sense(node, link))
         works.append(_inspect(self._options.node, link.report, self._options.run_dir / "nodes" / self._options.node))
-        works.append(_warm_up(node, over))
+        works.append(_warm_up(over))
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -276,12 +273,9 @@ async def _keep_lease(lease: Lease, gate: LeaseGate, link: Link) -> None:
         await asyncio.sleep(LEASE_LOOK_S)
 
 
-async def _warm_up(node: Node, over: asyncio.Event) -> None:
+async def _warm_up(over: asyncio.Event) -> None:
     """What the first fault needs and takes long to load, after the ranks' own start has had the processors."""
     await asyncio.sleep(_WARM_UP_S)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_START_S):
-            await node.has_stepped.wait()
     await aside(warm_up, "everstep-import")
     await over.wait()
 

@@ -98,8 +98,6 @@ class Node:
         self._spare_timer: asyncio.TimerHandle | None = None
         self._told_twins: tuple[bool, str] | None = None
         self._num_stale = 0
-        self.has_stepped = asyncio.Event()
-        """All ranks of this node have made a step, at least once."""
 
     def _listen(self) -> RankFrames:
         return RankFrames(self.node, self._memory, self._observing, self)
@@ -427,7 +425,6 @@ class Node:
             ahead.write(path, now)
 
     def note_all_stepped(self) -> None:
-        self.has_stepped.set()
         self._keep_moment()
         self._cancel_parking()
         self._park_timer = asyncio.get_running_loop().call_later(QUIET_S, self._import_ahead)

@@ -85,3 +85,13 @@ def test_the_page_names_a_reason_and_what_it_names_in_vain_is_said() -> None:
     unused = explain(differences, listed)
     assert {each.name: each.reason for each in differences} == {"start/env.OURS_A": "needed", "start/env.B": None}
     assert [row.pattern for row in unused] == ["*/x"]
+
+
+def test_what_is_meant_of_ranks_that_came_back_is_not_meant_of_others() -> None:
+    listed = read_listed("| fact | difference | why |\n|---|---|---|\n| `again:*/x` | earlier | its twin waited |\n")
+    fact = {"imported/x": "loaded"}
+    late = {place: fact if place.generation else {} for place in places()}
+    for facts, reason in ((late, "its twin waited"), (everywhere(fact), None)):
+        differences = compare(everywhere({}), facts)
+        explain(differences, listed)
+        assert [each.reason for each in differences] == [reason]
