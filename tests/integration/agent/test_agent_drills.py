@@ -18,7 +18,8 @@ from everstep.probes.oom import KernelLog, OomWatch, memory_cgroup, parse_record
 
 FRESH = {"EVERSTEP_TWINS": "off"}
 LISTENS = "from everstep.worker.link.runtime import current; current(); "  # as torch does when it is imported
-BUSY = LISTENS + "import time\nprint('ready', flush=True)\nwhile True:\n    time.sleep(0.01)\n"
+BUSY = LISTENS + "import time\nn = 0\nwhile True:\n    time.sleep(0.01); n += 1; n - 2 or print('ready', flush=True)\n"
+"""Says it in the line in which it stays: what comes at once finds it nowhere else."""
 
 
 def cgroup_reason() -> str:
