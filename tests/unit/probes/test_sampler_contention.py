@@ -24,7 +24,7 @@ def test_a_nap_that_is_late_for_want_of_a_processor_says_nothing_of_the_lock(mon
 
     monkeypatch.setattr(sampler.time, "sleep", late)
     monkeypatch.setattr(sampler, "_sched_ns", lambda _task: (0, waited_ns))
-    others_ns = itertools.count(step=2 * sampler.OWNER_NS)  # another thread computes all the time
+    others_ns = itertools.count(step=int(LATE_S * 1e9))  # another thread computes all the time
     monkeypatch.setattr(sampler.time, "process_time_ns", lambda: next(others_ns))
     took_s, is_contended = sampler._hand_over([])
     assert took_s >= sampler.NUM_NAPS * LATE_S
