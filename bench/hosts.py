@@ -17,10 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from everstep.testing.hosts import Bed, Host
+from measuring.watched import Watched
 
 TRAIN = """
 import time
@@ -39,19 +39,17 @@ for step in state.steps(1_000_000):
     print("step", step, f"{time.time():.3f}", flush=True)
     time.sleep(0.05)
 """
-STEP = re.compile(r"step (\d+) ([\d.]+)")
-PATIENCE_S = 240.0
 DISK_MIB = 64
 FAULTS = ("rank", "agent", "power-off", "freeze", "cut", "deaf", "mute")
 LASTING = ("loss", "disk")
 """Nothing need be replaced: the run goes on, with what it has."""
 
 
-class Job:
+class Job(Watched):
     """A run on the hosts of a bed, watched through the first host's run directory."""
 
     def __init__(self, bed: Bed, folder: Path, num_hosts: int, num_standby: int, silent_s: float) -> None:
-        self.folder, self.num_hosts = folder, num_hosts
+        self.folder, self.num_ranks = folder, num_hosts
         program, policy = folder / "train.py", folder / "everstep.toml"
         program.write_text(TRAIN)
         policy.write_text(f"[policy]\nnode_silent_s = {silent_s}\nexamine = false\n")
@@ -73,30 +71,15 @@ class Job:
         self.hosts.append(self._bed.add(f"spare{self._num_spare}", disk_mib=DISK_MIB))
         self.processes.append(self._start(self.hosts[-1]))
 
-    def generation(self) -> int:
-        return max((int(path.name[4:]) for path in self.run_dir.glob("logs/gen-*")), default=-1)
-
-    def steps(self, generation: int, rank: int) -> list[tuple[int, float]]:
-        path = self.run_dir / f"logs/gen-{generation}/rank-{rank}/stdout.log"
-        text = path.read_text(errors="replace") if path.exists() else ""
-        return [(int(found[1]), float(found[2])) for found in map(STEP.fullmatch, text.splitlines()) if found]
-
     def last_step(self) -> int:
         """That the first host's rank has printed: it is there whatever becomes of the link of another one."""
         generation = self.generation()
         return max(
-            (steps[-1][0] for rank in range(self.num_hosts) if (steps := self.steps(generation, rank))), default=0
+            (steps[-1][0] for rank in range(self.num_ranks) if (steps := self.steps(generation, rank))), default=0
         )
 
-    def all_stepped(self, generation: int, number: int = 1) -> bool:
-        return all(len(self.steps(generation, rank)) >= number for rank in range(self.num_hosts))
-
-    def until(self, what: str, condition: Callable[[], bool]) -> None:
-        ends_at = time.monotonic() + PATIENCE_S
-        while not condition():
-            if time.monotonic() > ends_at:
-                raise SystemExit(f"never came: {what}\n{(self.folder / 'h0.err').read_text()[-3000:]}")
-            time.sleep(0.02)
+    def said(self) -> str:
+        return (self.folder / "h0.err").read_text()
 
     def is_warm(self) -> bool:
         """The newest node of each host has a process that has imported what ranks import."""
@@ -150,15 +133,15 @@ def cause(fault: str, host: Host, inner_pid: int) -> None:
 
 def measure(job: Job, fault: str) -> tuple[float, int]:
     """Seconds until all step again, and steps lost."""
-    before, rank = job.generation(), job.num_hosts - 1
+    before, rank = job.generation(), job.num_ranks - 1
     job.until("steps", lambda: job.all_stepped(before, 20))
     host = job.host_of(rank)
     at = time.time()
     cause(fault, host, job.pid_of(rank))
     job.until(f"a generation after {fault}", lambda: job.generation() > before and job.all_stepped(job.generation()))
     after = job.generation()
-    first = [job.steps(after, each)[0] for each in range(job.num_hosts)]
-    last = min(job.steps(before, each)[-1][0] for each in range(job.num_hosts))
+    first = [job.steps(after, each)[0] for each in range(job.num_ranks)]
+    last = min(job.steps(before, each)[-1][0] for each in range(job.num_ranks))
     if fault not in ("rank", "agent", "power-off"):
         host.close()
     if fault not in ("rank", "agent"):
@@ -170,7 +153,7 @@ def measure(job: Job, fault: str) -> tuple[float, int]:
 
 def endure(job: Job, fault: str, seconds: float = 20.0) -> str:
     """Steps per second before and under a fault that lasts, and how often the run was restarted meanwhile."""
-    before, rank = job.generation(), job.num_hosts - 1
+    before, rank = job.generation(), job.num_ranks - 1
     job.until("steps", lambda: job.all_stepped(before, 20))
     host = job.host_of(rank)
     rates = []

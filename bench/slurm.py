@@ -21,17 +21,17 @@ from everstep.testing.hosts import Host
 from everstep.testing.slurm import PARTITION, URGENT, SlurmBed
 
 sys.path.insert(0, str(Path(__file__).parent))
-from hosts import STEP, TRAIN
+from hosts import TRAIN
+from measuring.watched import Watched
 
 FAULTS = ("rank", "agent", "power-off", "freeze", "cut", "drain", "preempt", "two", "ctld")
-PATIENCE_S = 150.0
 
 
-class Job:
+class Job(Watched):
     """One run, as the login host sees it through the shared home."""
 
     def __init__(self, bed: SlurmBed, nodes: int, standby: int, silent_s: float, more: tuple[str, ...] = ()) -> None:
-        self.bed, self.num = bed, nodes
+        self.bed, self.num_ranks = bed, nodes
         shared = bed.folder / "shared"
         (shared / "train.py").write_text(TRAIN)
         (shared / "everstep.toml").write_text(f"[policy]\nnode_silent_s = {silent_s}\nexamine = false\n")
@@ -45,23 +45,11 @@ class Job:
     def everstep(self, *words: object) -> str:
         return self.bed.run(sys.executable, "-P", "-m", "everstep.cli.main", *words, env=self.env)
 
-    def generation(self) -> int:
-        return max((int(path.name[4:]) for path in self.run_dir.glob("logs/gen-*")), default=-1)
-
-    def steps(self, generation: int, rank: int) -> list[tuple[int, float]]:
-        path = self.run_dir / f"logs/gen-{generation}/rank-{rank}/stdout.log"
-        text = path.read_text(errors="replace") if path.exists() else ""
-        return [(int(found[1]), float(found[2])) for found in map(STEP.fullmatch, text.splitlines()) if found]
-
-    def all_stepped(self, generation: int, number: int = 1) -> bool:
-        return all(len(self.steps(generation, rank)) >= number for rank in range(self.num))
-
-    def until(self, what: str, condition: Callable[[], bool], limit_s: float = PATIENCE_S) -> None:
-        ends_at = time.monotonic() + limit_s
-        while not condition():
-            if time.monotonic() > ends_at:
-                raise SystemExit(f"never came: {what}\n{self.said()[-4000:]}\n{self.bed.run('sinfo', '-N')}")
-            time.sleep(0.02)
+    def until(self, what: str, condition: Callable[[], bool], limit_s: float = 150.0) -> None:
+        try:
+            super().until(what, condition, limit_s)
+        except SystemExit as never:
+            raise SystemExit(f"{never}\n{self.bed.run('sinfo', '-N')}") from None
 
     def said(self) -> str:
         return self.out.read_text(errors="replace") if self.out.exists() else "(nothing)"
@@ -114,7 +102,7 @@ def _is_rank(pid: int) -> bool:
 
 
 def measure(job: Job, fault: str) -> str:
-    rank = job.num - 1
+    rank = job.num_ranks - 1
     job.until("training", lambda: job.generation() >= 0 and job.all_stepped(job.generation(), 40))
     before, host, at = job.generation(), job.host_of(rank), time.time()
     if fault == "ctld":
@@ -127,9 +115,9 @@ def measure(job: Job, fault: str) -> str:
         f"a new generation after {fault}", lambda: job.generation() > before and job.all_stepped(job.generation(), 3)
     )
     after = job.generation()
-    took = max(job.steps(after, each)[0][1] for each in range(job.num)) - at
-    first = max(job.steps(after, each)[0][0] for each in range(job.num))
-    printed = min(job.steps(before, each)[-1][0] for each in range(job.num))
+    took = max(job.steps(after, each)[0][1] for each in range(job.num_ranks)) - at
+    first = max(job.steps(after, each)[0][0] for each in range(job.num_ranks))
+    printed = min(job.steps(before, each)[-1][0] for each in range(job.num_ranks))
     lost = max(0, printed - first)  # the last one is kept only after it is printed
     if fault == "ctld":
         time.sleep(20)
@@ -156,7 +144,7 @@ def preempted(job: Job) -> str:
     at = time.time()
     job.bed.run("sbatch", "-p", URGENT, "-N", len(job.bed.nodes), "--wrap", "sleep 1")
     job.until("the end", lambda: (job.run_dir / "exit-code").exists())
-    last = min(job.steps(job.generation(), rank)[-1][0] for rank in range(job.num))
+    last = min(job.steps(job.generation(), rank)[-1][0] for rank in range(job.num_ranks))
     took = time.time() - at
     code = (job.run_dir / "exit-code").read_text().strip()
     saved = job.everstep("ckpt", "ls", "--dir", job.bed.folder / "shared" / "ckpt")
