@@ -99,41 +99,50 @@ class Supervisor:
         self._stores = stores
         self._opening: set[asyncio.Task[None]] = set()
         self._for_nodes = network.listen() if is_of_its_own(network) else listener
-        port = listener.getsockname()[1]
-        keys, is_encrypted = prepared.keys, prepared.is_encrypted
-        nodes_host, nodes_port = self._for_nodes.getsockname()[:2]
-        is_encrypted_for_nodes = is_encrypted or self._for_nodes is not listener
-        local = LocalEngine(
+        nodes_port = self._for_nodes.getsockname()[1]
+        local = self._local_engine(origin, is_encrypted=prepared.is_encrypted or self._for_nodes is not listener)
+        self._engine: LocalEngine | HostsEngine | SlurmEngine = local
+        if fleet is not None:
+            self._engine = fleet.engine(local, self._children, nodes_port, self._on_drained, self._on_job_signal)
+        self._link = Link(
+            url=f"ws://127.0.0.1:{listener.getsockname()[1]}/link",
+            credentials=prepared.keys.of_launcher(
+                f"launcher-{prepared.file.attempt}", is_encrypted=prepared.is_encrypted
+            ),
+            on_command=lambda command: self._do(command.action),
+        )
+        self._controller_keeper = self._keeper_of_controller(listener)
+
+    def _local_engine(self, origin: Origin, *, is_encrypted: bool) -> LocalEngine:
+        """Starts nodes on this machine; `is_encrypted`: as nodes reach the controller."""
+        prepared, fleet = self._prepared, self._fleet
+        host, port = self._for_nodes.getsockname()[:2]
+        return LocalEngine(
             children=self._children,
             keeper=self._keeper,
             run_dir=prepared.path,
-            url=f"ws://{f'[{nodes_host}]' if ':' in nodes_host else nodes_host}:{nodes_port}/link",
+            url=f"ws://{f'[{host}]' if ':' in host else host}:{port}/link",
             nproc=prepared.file.spec.nproc_per_node,
             grace_s=self._policy.shutdown_s + STOP_SLACK_S,
-            equip=partial(keys.equip, is_encrypted=is_encrypted_for_nodes),
-            network=network,
+            equip=partial(prepared.keys.equip, is_encrypted=is_encrypted),
+            network=self._network,
             racks=prepared.racks,
             streams=origin.argument(),
             streams_fds=origin.fds,
             more=fleet.agent_arguments if fleet is not None else (),
             end_signal=self._end_signal,
         )
-        self._engine: LocalEngine | HostsEngine | SlurmEngine = local
-        if fleet is not None:
-            self._engine = fleet.engine(local, self._children, nodes_port, self._on_drained, self._on_job_signal)
-        self._link = Link(
-            url=f"ws://127.0.0.1:{port}/link",
-            credentials=keys.of_launcher(f"launcher-{prepared.file.attempt}", is_encrypted=is_encrypted),
-            on_command=lambda command: self._do(command.action),
-        )
-        self._controller_keeper = ControllerKeeper(
+
+    def _keeper_of_controller(self, listener: socket.socket) -> ControllerKeeper:
+        is_encrypted = self._prepared.is_encrypted
+        return ControllerKeeper(
             children=self._children,
-            run_dir=prepared.path,
+            run_dir=self._prepared.path,
             listen_fds=() if is_encrypted else (listener.fileno(),),
             tls_fds=_encrypted(listener, self._for_nodes, is_encrypted=is_encrypted),
             has_worked=lambda: self._link.was_welcome,
             on_hopeless=self._on_hopeless,
-            say=terminal.say,
+            say=self._terminal.say,
             end_signal=self._end_signal,
         )
 
