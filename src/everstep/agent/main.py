@@ -9,6 +9,7 @@ import asyncio
 import importlib
 import json
 import logging
+import math
 import os
 import secrets
 import signal
@@ -25,6 +26,7 @@ from everstep.agent.copies.copies import Copies
 from everstep.agent.lease.clock import LOOK_S as LEASE_LOOK_S
 from everstep.agent.lease.clock import Lease
 from everstep.agent.lease.doubt import LeaseGate
+from everstep.agent.lease.following import Following
 from everstep.agent.memory.arenas import Memory
 from everstep.agent.memory.kept_memory import KeptMemory
 from everstep.agent.node import END_GRACE_S, PROGRESS_S, Node
@@ -51,6 +53,7 @@ from everstep.model.spec import RunSpec
 from everstep.wire.credentials import CREDENTIALS_NAME, Credentials
 from everstep.wire.greeting import RejectedError
 from everstep.wire.link import Link
+from everstep.wire.local import Frame
 from everstep.wire.messages import Command
 
 _FLUSH_S = 1.0
@@ -125,6 +128,7 @@ class _Agent:
         self._policy = _policy_of(options.run_dir)
         self._credentials = Credentials.load(options.run_dir / "nodes" / options.node / CREDENTIALS_NAME)
         self._lease = Lease(self._policy.lease_s, time.monotonic)
+        self._following: Following | None = None
         self._home = Home(
             run=options.run,
             run_dir=options.run_dir,
@@ -155,13 +159,19 @@ class _Agent:
             loop.add_signal_handler(signum, over.set if is_ours else _ignore)
         loop.add_signal_handler(self._options.end_signal, over.set)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        kept = KeptMemory(self._options.keeper_fd, lambda: node.report_joined())
+        words: list[Frame] = []  # before there is anybody to take them
+        kept = KeptMemory(self._options.keeper_fd, lambda: node.report_joined(), lambda frame: on_word(frame))
+        on_word = words.append
         memory = Memory(kept.keep, kept.tell_ranks)
         await kept.receive(memory)
         node, link, copies, gate = self._make(kept, memory, reaper, over)
+        following = self._following = Following(self._lease, link, gate)
+        on_word = following.take
+        for frame in words:
+            following.take(frame)
         await copies.start()
         works: list[Coroutine[Any, Any, Any]] = [link.run(), _beat(node, link), over.wait()]
-        works.append(_keep_lease(self._lease, gate, link))
+        works.append(_keep_lease(self._lease, gate, link, following))
         if self._policy.needs_watch_thread:
             works.append(_watch(node, link))
         if self._policy.watch_slowness and self._policy.slow_round_s > 0:
@@ -226,7 +236,7 @@ class _Agent:
             node.on_command(command)
 
         def on_welcome(spec: RunSpec) -> None:
-            self._lease.begin()
+            self._lease.begin(self._following.latest() if self._following is not None else math.inf)
             node.on_welcome(msgspec.structs.replace(spec, cwd=options.cwd) if options.cwd else spec)
 
         link = Link(
@@ -259,11 +269,11 @@ async def _beat(node: Node, link: Link) -> None:
                 _log.exception("progress cannot be reported")  # the ranks go on, and the next beat may tell it
 
 
-async def _keep_lease(lease: Lease, gate: LeaseGate, link: Link) -> None:
+async def _keep_lease(lease: Lease, gate: LeaseGate, link: Link, following: Following) -> None:
     """Let it be known that this node is alive; when nobody can know, stop the ranks and ask. Raises LeaseOverError."""
     while True:
         link.beat(lease.beat_s)
-        lease.renew(link.heard_at())
+        lease.renew(following.heard_at())
         if lease.is_over():
             try:
                 await gate.settle()

@@ -12,6 +12,7 @@ from everstep.goodput.figures import Goodput, goodput_of
 from everstep.journal.history import history_of
 from everstep.journal.load import load_run
 from everstep.journal.runs import RunDir, find_run
+from everstep.journal.succession import known
 from everstep.journal.view import IncidentView, RunView
 from everstep.report.parts.ansi import Style, safe, style_for
 from everstep.report.parts.asked import Asked
@@ -39,7 +40,10 @@ def open_run(run: str | None, run_dir: str | None) -> Opened:
     """Raises ConfigError, JournalError."""
     found = find_run(run, run_dir)
     # Asked before the journal is read: a controller that ends in between has written its last record by then.
-    asked = Asked(at=time.time(), controller_pid=found.controller_pid())
+    now, pid, succession = time.time(), found.controller_pid(), known(found.path)
+    if pid is None and succession is not None and succession.is_elsewhere(now):
+        pid = 0  # on another host
+    asked = Asked(at=now, controller_pid=pid, controller=succession.text(now) if succession is not None else "")
     return Opened(run_dir=found, view=load_run(found.journal), asked=asked)
 
 

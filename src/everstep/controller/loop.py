@@ -21,6 +21,7 @@ from everstep.controller.diagnosing import Diagnosing
 from everstep.controller.peers.gate import Gate
 from everstep.controller.peers.peers import Input, Peer, Peers
 from everstep.controller.record.bare import bare
+from everstep.controller.record.copied import Copied
 from everstep.controller.record.drafting import Drafting, needs_no_progress
 from everstep.controller.record.ledger import Drafted, Ledger
 from everstep.controller.record.poison import Poison
@@ -63,8 +64,11 @@ ENGINE_DRILLS = ("lose-node", "cut-node", "freeze-node", "flap-link")
 
 
 class Controller:
-    def __init__(self, run_dir: Path, wanted: SpecFile, ledger: Ledger, gate: Gate) -> None:
+    def __init__(
+        self, run_dir: Path, wanted: SpecFile, ledger: Ledger, gate: Gate, copied: Copied | None = None
+    ) -> None:
         self.ledger = ledger
+        self._copied = copied or Copied(None)
         self.gate = gate
         self.queue: asyncio.Queue[Input] = asyncio.Queue(QUEUE_SIZE)
         self.peers = Peers(spec=wanted.spec, gate=gate, put=self.queue, listener=self)
@@ -90,6 +94,10 @@ class Controller:
         self._pending: set[asyncio.Task[None]] = set()
         self._num_reissued = 0
         self._joined = set(ledger.state.members)  # nodes for which NodeJoined means "again"
+
+    async def settle(self) -> None:
+        """Until what is on record counts on other hosts too, where a successor may come from there."""
+        await self._copied.settle(self.ledger.journal.size)
 
     async def run(self) -> None:
         """Until cancelled. Raises PoisonedError when an input cannot be handled."""
@@ -192,6 +200,7 @@ class Controller:
             try:
                 if taken:
                     await self._write([drafted for _, drafted in taken])
+                    await self.settle()
                 break
             except ValueError as error:
                 return await self._append_singly(taken, error)

@@ -20,6 +20,7 @@ from everstep.controller.loop import Controller
 from everstep.controller.peers.gate import Gate
 from everstep.controller.peers.listening import Certificate, Place, check, serve
 from everstep.controller.peers.readiness import allow_files, new_loop, spare_collector
+from everstep.controller.record.copied import Copied
 from everstep.controller.record.drafting import PoisonedError
 from everstep.controller.record.ledger import Ledger
 from everstep.controller.record.spec_file import ADDRESS_NAME, SECRET_NAME, Address, load_spec, save_json
@@ -38,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--listen-fd", type=int, action="append", default=[], help="a socket on loopback")
     parser.add_argument("--tls-fd", type=int, action="append", default=[], help="a socket to listen on with TLS")
+    parser.add_argument("--copied-fd", type=int, default=None, help="a socket that reports what other hosts have")
+    parser.add_argument("--wait-fd", type=int, default=None, help="a socket that says when to begin; its end: never")
     parser.add_argument("--parent", type=int, default=0, help="process without which it must not run")
     parser.add_argument("--end-signal", type=int, default=int(signal.SIGTERM), help="what ends it in order")
     given = parser.parse_args(argv)
@@ -48,13 +51,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.signal(number, signal.SIG_IGN)
     if given.parent and not die_with_parent(given.parent, given.end_signal):
         return 0
+    if given.wait_fd is not None and not _is_wanted(given.wait_fd):
+        return 0
     run_dir: Path = given.run_dir
     _set_up_logging(run_dir / "controller.log")
     try:
         with contextlib.ExitStack() as opened:
             fds = [(fd, False) for fd in given.listen_fd] + [(fd, True) for fd in given.tls_fd]
             places = [Place(opened.enter_context(socket.socket(fileno=fd)), tls) for fd, tls in fds]
-            return _run(run_dir, places, given.end_signal)
+            fd = given.copied_fd
+            copied = opened.enter_context(
+                contextlib.closing(Copied(socket.socket(fileno=fd) if fd is not None else None))
+            )
+            return _run(run_dir, places, given.end_signal, copied)
     except EverstepError as error:
         log.error("%s", error)  # noqa: TRY400
         return error.exit_code
@@ -65,7 +74,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAULT
 
 
-def _run(run_dir: Path, places: list[Place], end_signal: int) -> int:
+def _is_wanted(fd: int) -> bool:
+    """Waits as long as that is not known."""
+    with socket.socket(fileno=fd) as sock, contextlib.suppress(OSError):
+        return bool(sock.recv(16))
+    return False
+
+
+def _run(run_dir: Path, places: list[Place], end_signal: int, copied: Copied) -> int:
     wanted = load_spec(run_dir)
     certificate = Certificate.of_run(run_dir)
     check(places, certificate)
@@ -76,7 +92,7 @@ def _run(run_dir: Path, places: list[Place], end_signal: int) -> int:
         allow_files(wanted.spec.num_slots + wanted.spec.num_standby)
         spare_collector()
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            controller = Controller(run_dir, wanted, ledger, gate)
+            controller = Controller(run_dir, wanted, ledger, gate, copied)
             runner.run(_serve(controller, run_dir, places, certificate, end_signal))
     finally:
         ledger.close()
@@ -87,6 +103,7 @@ async def _serve(
     controller: Controller, run_dir: Path, places: list[Place], certificate: Certificate | None, end_signal: int
 ) -> None:
     """Until `end_signal`, or SIGINT where that is SIGTERM. Raises PoisonedError."""
+    await controller.settle()
     api = Api(controller)
     loop_task = asyncio.create_task(controller.run())
     aside = [asyncio.create_task(api.measure_lag()), asyncio.create_task(controller.keep_live())]

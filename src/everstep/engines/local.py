@@ -89,6 +89,11 @@ class LocalEngine:
     def watch(self, on_loss: OnLoss) -> None:
         self._on_loss = on_loss
 
+    def move(self, url: str, equip: Callable[[str, Path], None], first_number: int = 0) -> None:
+        """From now on nodes are started for the controller there. Names below `first_number` are taken elsewhere."""
+        self._url, self._equip = url, equip
+        self._next_number = max(self._next_number, first_number)
+
     def acquire(self, request: str, *, is_urgent: bool = True) -> None:
         if request in self._requests or self._is_ending:
             return

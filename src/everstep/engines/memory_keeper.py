@@ -40,6 +40,7 @@ class MemoryKeeper:
     def __init__(self) -> None:
         self._kept: dict[int, list[_Kept]] = {}  # by rank, oldest first
         self._lines: dict[str, _Line] = {}
+        self._word: dict[str, Any] = {}  # what was told last, for agents that come
         self._runs: dict[str, frozenset[int]] = {}  # node -> ranks that it runs, or ran last
 
     def open_line(self, node: str, inherited: tuple[str, ...] = ()) -> socket.socket:
@@ -47,6 +48,8 @@ class MemoryKeeper:
         the nodes in `inherited`."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._lines[node] = _Line(ours)
+        if self._word:
+            send(ours, self._word)
         self._hand_over(node, inherited)
         ours.setblocking(False)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._receive, node)
@@ -61,6 +64,15 @@ class MemoryKeeper:
     def offer(self, lost: str, node: str) -> None:
         """Give a running agent the memory of a lost one."""
         self._hand_over(node, (lost,))
+
+    def tell(self, frame: dict[str, Any]) -> None:
+        """Every agent of this machine, as far as it reads, and those that come."""
+        self._word = frame
+        for node, line in self._lines.items():
+            try:
+                send(line.sock, frame)
+            except OSError as error:
+                log.debug("%s does not take %s: %s", node, sorted(frame), error)
 
     def held_of(self, node: str) -> tuple[Held, ...]:
         """The complete snapshots in a lost node's memory, as the headers say."""

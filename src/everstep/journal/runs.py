@@ -120,6 +120,18 @@ def register(run: str, run_dir: RunDir) -> str:
     return ""
 
 
+def make_known(run: str, run_dir: RunDir) -> None:
+    """As `register`, on a host that keeps the journal of another one's run; where the home is shared, that one's is
+    known there already."""
+    try:
+        there = home() / "runs" / run
+        is_known = there.exists() and there.resolve().parent.name != run_dir.path.parent.name
+    except (ConfigError, OSError):
+        return
+    if not is_known:
+        register(run, run_dir)
+
+
 def find_run(argument: str | None = None, run_dir: str | None = None) -> RunDir:
     """The run that is meant: --run-dir, RUN as id, directory or journal file, or the latest. Raises ConfigError."""
     if run_dir:

@@ -91,6 +91,11 @@ class Journal:
         self._size += len(data)
         self.seq += len(records)
 
+    @property
+    def size(self) -> int:
+        """Bytes that are on disk."""
+        return self._size
+
     def close(self) -> None:
         """Close the file and unlock the run. Safe to call twice."""
         for fd in (self._fd, self._lock_fd):

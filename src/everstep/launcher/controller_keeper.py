@@ -31,6 +31,28 @@ _BACK_OFF_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 _CANNOT_BEGIN = range(1, 10)  # EverstepError's exit codes
 
 
+Begin = Callable[[Callable[[Child, Ended], None]], Child | None]
+"""Lets a controller that waits go on; it was started with the sockets that any other one gets."""
+
+
+def arguments(
+    run_dir: Path,
+    *,
+    listen_fds: tuple[int, ...],
+    tls_fds: tuple[int, ...],
+    copied_fd: int | None,
+    end_signal: int,
+) -> tuple[list[str], tuple[int, ...]]:
+    """The command of a controller, and the descriptors that it inherits."""
+    argv = [sys.executable, "-P", "-m", "everstep.controller", "--run-dir", str(run_dir)]
+    argv += ["--parent", str(os.getpid())]
+    argv += [] if end_signal == signal.SIGTERM else ["--end-signal", str(int(end_signal))]
+    argv += [word for fd in listen_fds for word in ("--listen-fd", str(fd))]
+    argv += [word for fd in tls_fds for word in ("--tls-fd", str(fd))]
+    argv += [] if copied_fd is None else ["--copied-fd", str(copied_fd)]
+    return argv, (*listen_fds, *tls_fds, *(() if copied_fd is None else (copied_fd,)))
+
+
 class ControllerKeeper:
     def __init__(
         self,
@@ -39,6 +61,8 @@ class ControllerKeeper:
         run_dir: Path,
         listen_fds: tuple[int, ...],
         tls_fds: tuple[int, ...] = (),
+        copied_fd: int | None = None,
+        waiting: Begin | None = None,
         has_worked: Callable[[], bool],
         on_hopeless: Callable[[int], None],
         say: Callable[[str], None],
@@ -49,6 +73,8 @@ class ControllerKeeper:
         self._run_dir = run_dir
         self._listen_fds = listen_fds
         self._tls_fds = tls_fds
+        self._copied_fd = copied_fd
+        self._waiting = waiting
         self._has_worked = has_worked
         self._on_hopeless = on_hopeless
         self._say = say
@@ -61,12 +87,18 @@ class ControllerKeeper:
         self._retry = None
         if self._is_ending:
             return
-        argv = [sys.executable, "-P", "-m", "everstep.controller", "--run-dir", str(self._run_dir)]
-        argv += ["--parent", str(os.getpid())]
-        argv += [] if self._end_signal == signal.SIGTERM else ["--end-signal", str(int(self._end_signal))]
-        argv += [word for fd in self._listen_fds for word in ("--listen-fd", str(fd))]
-        argv += [word for fd in self._tls_fds for word in ("--tls-fd", str(fd))]
-        fds = (*self._listen_fds, *self._tls_fds)
+        begin, self._waiting = self._waiting, None
+        if begin is not None:
+            self.child = begin(self._on_end)
+            if self.child is not None:
+                return
+        argv, fds = arguments(
+            self._run_dir,
+            listen_fds=self._listen_fds,
+            tls_fds=self._tls_fds,
+            copied_fd=self._copied_fd,
+            end_signal=self._end_signal,
+        )
         try:
             self.child = self._children.spawn("controller", argv, on_end=self._on_end, pass_fds=fds)
         except OSError as error:

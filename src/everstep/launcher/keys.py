@@ -23,6 +23,7 @@ from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
 from everstep.controller.record.spec_file import READ_TOKEN_NAME, SECRET_NAME, TOKEN_NAME
 from everstep.errors import ConfigError, JournalError
 from everstep.wire.credentials import CREDENTIALS_NAME, RANDOM_BYTES, Credentials, RunSecret, fingerprint_of
+from everstep.wire.heirs import Legacy
 
 _LIMIT_S = 30.0
 _REQUEST = """[req]
@@ -39,10 +40,10 @@ basicConstraints = critical, CA:false
 class Keys:
     """Of one attempt of a run. `fingerprint` is empty as long as there is no certificate."""
 
-    def __init__(self, run_dir: Path, run: str) -> None:
-        """Raises JournalError when they cannot be written."""
+    def __init__(self, run_dir: Path, run: str, root: str = "") -> None:
+        """`root`: of keys that were made before. Raises JournalError when they cannot be written."""
         self._run_dir = run_dir
-        root = secrets.token_hex(RANDOM_BYTES)
+        self._root = root = root or secrets.token_hex(RANDOM_BYTES)
         self._secret = RunSecret(root, run)
         self.fingerprint = ""
         self._snapshots = ("", "")  # certificate and key, PEM, of all nodes' snapshot servers; empty: not encrypted
@@ -53,6 +54,30 @@ class Keys:
         _write(run_dir / SECRET_NAME, root)
         _write(run_dir / TOKEN_NAME, self._secret.api_token("act"))
         _write(run_dir / READ_TOKEN_NAME, self.read_token)
+
+    @classmethod
+    def inherited(cls, run_dir: Path, run: str, legacy: Legacy) -> "Keys":
+        """The same ones on another host, which goes on with the run. Raises JournalError, ConfigError."""
+        made = cls(run_dir, run, root=legacy.secret)
+        _write(run_dir / CERTIFICATE_NAME, legacy.certificate)
+        _write(run_dir / KEY_NAME, legacy.key)
+        made.fingerprint = fingerprint_of(legacy.certificate)
+        made._snapshots = (legacy.snapshots_certificate, legacy.snapshots_key)
+        return made
+
+    def legacy(self) -> Legacy:
+        """For another host of the run that may go on with it. Raises JournalError."""
+        try:
+            certificate, key = (self._run_dir / name for name in (CERTIFICATE_NAME, KEY_NAME))
+            return Legacy(
+                secret=self._root,
+                certificate=certificate.read_text(),
+                key=key.read_text(),
+                snapshots_certificate=self._snapshots[0],
+                snapshots_key=self._snapshots[1],
+            )
+        except OSError as error:
+            raise JournalError(f"the run's certificate cannot be read: {error}") from error
 
     def certify(self) -> None:
         """Make the run's certificate. Raises ConfigError when this machine cannot."""

@@ -25,9 +25,9 @@ from everstep.engines.network import Network, is_of_its_own
 from everstep.engines.protocol import Engine, Loss, NoNodeError
 from everstep.engines.slurm.alert import drained
 from everstep.engines.slurm.engine import SlurmEngine
-from everstep.errors import ConfigError
+from everstep.errors import ConfigError, UnreachableError
 from everstep.launcher import leftovers
-from everstep.launcher.controller_keeper import ControllerKeeper
+from everstep.launcher.controller_keeper import Begin, ControllerKeeper
 from everstep.launcher.hosts.fleet import Fleet
 from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.rundir import Prepared
@@ -65,6 +65,19 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class TakenOver(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a host that goes on with the controller in the place of another one: what it has from before."""
+
+    epoch: int
+    children: Children
+    keeper: MemoryKeeper
+    local: LocalEngine
+    first_number: int  # of nodes that were never named
+    lost: tuple[str, ...]
+    lost_after_s: float
+    begin: Begin | None = None  # of a controller that waits
+
+
 class Supervisor:
     def __init__(
         self,
@@ -78,9 +91,10 @@ class Supervisor:
         origin: Origin,
         what_is_left: str = leftovers.LEAVE,
         fleet: Fleet | None = None,
+        taken_over: TakenOver | None = None,
     ) -> None:
-        """`listener`: for people and for this launcher; for nodes too, unless they have a network of their own.
-        `fleet`: other hosts that give nodes."""
+        """`taken_over`: what runs on this host already, which joined another one before. `listener`: for people and for
+        this launcher; for nodes too, unless they have a network of their own. `fleet`: other hosts that give nodes."""
         self._fleet = fleet
         self._prepared = prepared
         self._policy = prepared.file.policy
@@ -93,22 +107,29 @@ class Supervisor:
         self._signal: int | None = None
         self._is_jobs_signal = False  # it came by another host, and may come here as well
         self._end_signal: int = fleet.end_signal if fleet is not None else signal.SIGTERM
-        self._children = Children()
-        self._keeper = MemoryKeeper()
+        self._taken_over = taken_over
+        self._is_deposed = False
+        self._children = taken_over.children if taken_over is not None else Children()
+        self._keeper = taken_over.keeper if taken_over is not None else MemoryKeeper()
         self._network = network
         self._stores = stores
         self._opening: set[asyncio.Task[None]] = set()
         self._for_nodes = network.listen() if is_of_its_own(network) else listener
         nodes_port = self._for_nodes.getsockname()[1]
-        local = self._local_engine(origin, is_encrypted=prepared.is_encrypted or self._for_nodes is not listener)
+        is_encrypted = prepared.is_encrypted or self._for_nodes is not listener
+        local = self._local_engine(origin, is_encrypted=is_encrypted) if taken_over is None else taken_over.local
+        if taken_over is not None:
+            equip = partial(prepared.keys.equip, is_encrypted=is_encrypted)
+            local.move(self._nodes_url, equip, taken_over.first_number)
         self._engine: LocalEngine | HostsEngine | SlurmEngine = local
         if fleet is not None:
-            self._engine = fleet.engine(local, self._children, nodes_port, self._on_drained, self._on_job_signal)
+            self._engine = fleet.engine(
+                local, self._children, nodes_port, self._on_drained, self._on_job_signal, self._keeper, self._on_deposed
+            )
+        name = f"launcher-{prepared.file.attempt}" + (f"-{taken_over.epoch}" if taken_over is not None else "")
         self._link = Link(
             url=f"ws://127.0.0.1:{listener.getsockname()[1]}/link",
-            credentials=prepared.keys.of_launcher(
-                f"launcher-{prepared.file.attempt}", is_encrypted=prepared.is_encrypted
-            ),
+            credentials=prepared.keys.of_launcher(name, is_encrypted=prepared.is_encrypted),
             on_command=lambda command: self._do(command.action),
         )
         self._controller_keeper = self._keeper_of_controller(listener)
@@ -116,12 +137,11 @@ class Supervisor:
     def _local_engine(self, origin: Origin, *, is_encrypted: bool) -> LocalEngine:
         """Starts nodes on this machine; `is_encrypted`: as nodes reach the controller."""
         prepared, fleet = self._prepared, self._fleet
-        host, port = self._for_nodes.getsockname()[:2]
         return LocalEngine(
             children=self._children,
             keeper=self._keeper,
             run_dir=prepared.path,
-            url=f"ws://{f'[{host}]' if ':' in host else host}:{port}/link",
+            url=self._nodes_url,
             nproc=prepared.file.spec.nproc_per_node,
             grace_s=self._policy.shutdown_s + STOP_SLACK_S,
             equip=partial(prepared.keys.equip, is_encrypted=is_encrypted),
@@ -133,6 +153,12 @@ class Supervisor:
             end_signal=self._end_signal,
         )
 
+    @property
+    def _nodes_url(self) -> str:
+        """Where nodes find the controller."""
+        host, port = self._for_nodes.getsockname()[:2]
+        return f"ws://{f'[{host}]' if ':' in host else host}:{port}/link"
+
     def _keeper_of_controller(self, listener: socket.socket) -> ControllerKeeper:
         is_encrypted = self._prepared.is_encrypted
         return ControllerKeeper(
@@ -140,6 +166,8 @@ class Supervisor:
             run_dir=self._prepared.path,
             listen_fds=() if is_encrypted else (listener.fileno(),),
             tls_fds=_encrypted(listener, self._for_nodes, is_encrypted=is_encrypted),
+            copied_fd=self._fleet.copied_fd if self._fleet is not None else None,
+            waiting=self._taken_over.begin if self._taken_over is not None else None,
             has_worked=lambda: self._link.was_welcome,
             on_hopeless=self._on_hopeless,
             say=self._terminal.say,
@@ -148,7 +176,8 @@ class Supervisor:
 
     async def run(self) -> End:
         """The whole life of a run on this machine. Nothing of it is left when this returns."""
-        self._children.start_reaping(self._loop)
+        if self._taken_over is None:
+            self._children.start_reaping(self._loop)
         for number in self._signals:
             self._loop.add_signal_handler(number, self._on_signal, number)
         engine: Engine = self._engine
@@ -161,13 +190,27 @@ class Supervisor:
             if self._fleet is not None:
                 await self._fleet.open()
             self._stores.prepare(self._children, self._on_no_store)
-            if self._prepared.file.attempt == 1:
+            if self._taken_over is not None:
+                self._go_on(self._taken_over)
+            elif self._prepared.file.attempt == 1:
                 self._engine.prepare(self._prepared.file.spec.num_slots)
             return await self._end
         finally:
             await self._end_everything()
             link.cancel()
             await asyncio.gather(link, return_exceptions=True)
+
+    def _go_on(self, taken_over: TakenOver) -> None:
+        """The nodes of the host that had the controller count as lost as soon as their ranks must stand still."""
+        self._keeper.tell({"controller": {"epoch": taken_over.epoch, "url": self._nodes_url}})
+        for node in taken_over.lost:
+            reason = f"its host, which had the controller, was not heard of; {socket.gethostname()} has it now"
+            loss = Loss(node=node, at=time.time(), reason=reason)
+            self._loop.call_later(taken_over.lost_after_s, self._on_loss, loss)
+
+    def _on_deposed(self, why: str) -> None:
+        self._is_deposed = True
+        self._finish(End(exit_code=UnreachableError.exit_code, outcome="failed", why=f"{why}; what ran here was ended"))
 
     def _do(self, action: act.Action) -> None:
         match action:
@@ -308,7 +351,8 @@ class Supervisor:
         grace_s = self._policy.shutdown_s + STOP_SLACK_S
         if self._fleet is not None and self._end.done() and not self._end.cancelled():
             end = self._end.result()
-            self._fleet.announce(end.exit_code, end.outcome, end.why)
+            tell = self._fleet.forsake if self._is_deposed else self._fleet.announce
+            tell(end.exit_code, end.outcome, end.why)
         await self._unless_at_once(self._engine.end(grace_s, spares=is_success))
         controller = self._controller_keeper.stop()
         if controller is not None:

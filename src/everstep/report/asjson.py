@@ -28,6 +28,7 @@ def status_json(view: RunView, goodput: Goodput, asked: Asked) -> Json:
     generation, stepped = view.generation, view.stepped
     now_s, median_s = step_s(view, as_of)
     held, lost = at_risk(view)
+    where = {"where": asked.controller} if asked.controller else {}
     return {
         "run": view.run,
         "status": str(view.status),
@@ -38,6 +39,7 @@ def status_json(view: RunView, goodput: Goodput, asked: Asked) -> Json:
             "pid": asked.controller_pid or None,
             "gone_since": view.last_at if asked.is_gone(view) else None,
             "restarts": sum(start.took_over for start in view.controllers),
+            **where,
         },
         "mode": None if view.spec is None else str(view.spec.mode),
         "policy": view.policy,

@@ -32,6 +32,8 @@ def render_status(view: RunView, goodput: Goodput, asked: Asked, style: Style = 
     lines += _trouble(view, asked) if view.incident is not None else _ended(view)
     lines += field("goodput", _goodput(view, goodput, asked.as_of(view)))
     lines += field("nodes", _nodes(view))
+    if asked.controller and not view.is_over:
+        lines += field("controller", asked.controller)
     if version := running_text(view):
         lines += field("version", version)
     if not view.is_over:

@@ -48,6 +48,13 @@ class Contact:
         self._sock = sock
         return sock
 
+    def close(self) -> None:
+        """Nothing that the machine there says or takes counts any more."""
+        self._answered_at = None
+        if self._sock is not None:
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+
     def acknowledged_at(self) -> float | None:
         """When the other side's kernel last acknowledged something; None: there is no connection, or something that
         was sent on it has not arrived yet."""

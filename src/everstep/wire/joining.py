@@ -19,8 +19,9 @@ import msgspec
 
 from everstep.errors import ConfigError, WireError
 from everstep.wire.credentials import is_same, mac
+from everstep.wire.heirs import FromHeir, ToHeir
 
-PROTOCOL = 1
+PROTOCOL = 2
 MIN_TOKEN_CHARS = 16
 MAX_STRANGER_BYTES = 4096
 MAX_BYTES = 4 << 20
@@ -68,6 +69,7 @@ class Join(_Message, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()  # that live there: it was connected before
     scheduler_node: str = ""  # what the scheduler calls this host
     scheduler_job: str = ""
+    journal: tuple[int, int] = (0, 0)  # that it keeps for a successor: epoch of its last byte, size
 
 
 class Admitted(_Message, frozen=True, kw_only=True):
@@ -77,6 +79,7 @@ class Admitted(_Message, frozen=True, kw_only=True):
     spec: bytes  # spec.json
     port: int  # where agents find the controller, at the address of the endpoint
     has: dict[str, int] = {}  # file of this host: bytes up to which the head has it
+    epoch: int = 1  # how many hosts have had the controller, this one included
 
 
 class Refused(_Message, frozen=True, kw_only=True):
@@ -148,8 +151,8 @@ class Ping(_Message, frozen=True, kw_only=True):
     pass
 
 
-FromHost: TypeAlias = Knock | Join | NodeEnded | Piece | Leaving | StopAsked | Bye | Ping
-FromHead: TypeAlias = Challenge | Proven | Refused | Admitted | StartNode | EndNode | Got | Ahead | Over | Ping
+FromHost: TypeAlias = Knock | Join | NodeEnded | Piece | Leaving | StopAsked | Bye | Ping | FromHeir
+FromHead: TypeAlias = Challenge | Proven | Refused | Admitted | StartNode | EndNode | Got | Ahead | Over | Ping | ToHeir
 
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()

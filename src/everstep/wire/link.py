@@ -55,6 +55,8 @@ class Link:
         self._next_seq = 1
         self._socket: Socket | None = None
         self._wake = asyncio.Event()
+        self._has_place = asyncio.Event()
+        self._has_place.set()
         self._num_sent = 0  # of the outbox, on this connection
         self._backoff_s = BACKOFF_MIN_S
         self.was_welcome = False
@@ -97,6 +99,14 @@ class Link:
     def num_unacknowledged(self) -> int:
         return len(self._outbox)
 
+    def leave(self, url: str = "") -> None:
+        """Nothing more is taken from the controller there; there is one at `url`, if that is known."""
+        if url == self._url:
+            return
+        self._url, self._backoff_s = url, BACKOFF_MIN_S
+        self._has_place.set() if url else self._has_place.clear()
+        self._contact.close()
+
     async def run(self) -> None:
         """Be connected, for ever. Raises RejectedError."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
@@ -104,6 +114,7 @@ class Link:
         async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
             while True:
                 try:
+                    await self._has_place.wait()
                     await self._converse(session)
                 except RejectedError:
                     raise
@@ -129,8 +140,11 @@ class Link:
             self._socket, self._backoff_s, self.was_welcome = socket, BACKOFF_MIN_S, True
             sender = asyncio.create_task(self._send_all(socket))
             try:
-                while True:
-                    self._take(await receive(socket))
+                url = self._url
+                while self._url == url:
+                    message = await receive(socket)
+                    if self._url == url:  # else this controller's word does not count any more
+                        self._take(message)
             finally:
                 self._socket = None
                 sender.cancel()

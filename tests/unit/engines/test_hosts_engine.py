@@ -87,12 +87,16 @@ class Line:
     def close(self):
         self.said.put_nowait(None)
 
+    def abort(self):
+        self.told.append("aborted")
+        self.close()
+
     def started(self):
         return [message.node for message in self.told if isinstance(message, StartNode)]
 
 
 class Story:
-    def __init__(self, tmp_path, num_hosts=2, num_standby=1, lease_s=60.0):
+    def __init__(self, tmp_path, num_hosts=2, num_standby=1, lease_s=60.0, earlier=None):
         self.local, self.losses, self.lines, self.tasks = Local(), [], {}, []
         self.engine = HostsEngine(
             self.local,
@@ -114,6 +118,7 @@ class Story:
             ahead=tmp_path / "ahead.json",
             lease_s=lease_s,
             say=lambda text: None,
+            earlier=earlier,
         )
         self.engine.watch(self.losses.append)
 
@@ -322,5 +327,46 @@ def test_drills_reach_the_node_where_it_is(tmp_path):
         assert s.local.ended == [("n0", "freeze 2.0")]
         with pytest.raises(NoNodeError):
             s.engine.cut("n1", 1.0)
+
+    tell(story, tmp_path)
+
+
+def test_what_another_first_host_started_is_this_ones_now(tmp_path):
+    async def story(s):
+        one = await s.join("h1", session="a", nodes=("n3",))
+        await s.join("h2", session="new")
+        assert [host.number for host in s.engine.hosts] == [4, 5]
+        s.engine.acquire("r1")
+        assert s.local.asked == ["r1"]
+        s.engine.acquire("r2")
+        assert one.started() == []
+        one.said.put_nowait(NodeEnded(node="n9", at=1.0, reason="it ended before this host had the controller"))
+        await until(lambda: s.losses)
+        assert s.losses[0].node == "n9"
+        s.engine.fence("n3")
+        assert one.told[-1] == EndNode(node="n3", how="fence")
+
+    tell(story, tmp_path, earlier={"a": 4})
+
+
+def test_a_node_whose_host_never_came_to_the_new_first_one_is_lost_at_once_and_ended_when_it_comes(tmp_path):
+    async def story(s):
+        s.engine.evict("n7", is_silent=True)
+        assert [loss.node for loss in s.losses] == ["n7"]
+        s.engine.evict("n7")
+        assert len(s.losses) == 1
+        line = await s.join("h1", nodes=("n7",))
+        await until(lambda: EndNode(node="n7", how="fence") in line.told)
+
+    tell(story, tmp_path, earlier={})
+
+
+def test_a_first_host_that_has_lost_the_run_says_nothing_more(tmp_path):
+    async def story(s):
+        line = await s.join("h1")
+        s.engine.forsake(Over(exit_code=3, outcome="failed", why="another host has the controller"))
+        await s.engine.end(1.0)
+        assert line.told[-1] == "aborted"
+        assert not any(isinstance(message, Over) for message in line.told)
 
     tell(story, tmp_path)

@@ -10,6 +10,7 @@ A controller that is away costs nothing: the machine where it will begin again s
 and whoever begins there waits for `node_silent_s` before it misses anybody.
 """
 
+import math
 from collections.abc import Callable
 
 LOOK_S = 0.2
@@ -30,11 +31,15 @@ class Lease:
         self.why_over = ""  # not empty: it is over
         self.silent_s = 0.0  # ... when it was found to be
 
-    def begin(self) -> None:
-        """Welcome: the controller knows of this node now."""
+    def now(self) -> float:
+        return self._clock()
+
+    def begin(self, latest: float = math.inf) -> None:
+        """Welcome: the controller knows of this node now. It counts as heard `latest` then, if that was before."""
+        now = self._clock()
         if self._heard_at is None:
-            self._heard_at = self._clock()
-        self.renew(self._clock())
+            self._heard_at = now
+        self.renew(min(now, latest))
 
     def renew(self, heard_at: float | None) -> None:
         """`heard_at`: when something was said, on this clock, that has arrived. None: nothing new. What is over stays

@@ -60,6 +60,7 @@ class LeaseGate:
         self._stopped: set[Worker] = set()
         self._asked: dict[int, float] = {}  # number of a question: when
         self._num_asked = 0
+        self.unreached_s = UNREACHED_S
         self._answer: SettleDoubt | None = None
 
     def report(self, event: Event) -> None:
@@ -92,7 +93,7 @@ class LeaseGate:
                 since_s = 0.0
             # Once is enough: while something newer is under way, nothing is known of what arrived before.
             is_reached = is_reached or (self._link.heard_at() or -math.inf) >= began
-            if waited_s > (UNANSWERED_S if is_reached else UNREACHED_S):
+            if waited_s > (UNANSWERED_S if is_reached else self.unreached_s):
                 arrived = "no answer came" if is_reached else "nothing arrived there"
                 raise LeaseOverError(f"{self._lease.why_over}; the controller was asked and {arrived}")
             before = self._clock()

@@ -19,9 +19,16 @@ _log = logging.getLogger(__name__)
 
 
 class KeptMemory:
-    def __init__(self, fd: int | None, on_more: Callable[[], None]) -> None:
-        """`on_more` is called when a running agent was given the memory of another node."""
+    def __init__(
+        self,
+        fd: int | None,
+        on_more: Callable[[], None],
+        on_word: Callable[[local.Frame], None] = lambda frame: None,
+    ) -> None:
+        """`on_more` is called when a running agent was given the memory of another node, `on_word` with what the
+        launcher says of the controller."""
         self._on_more = on_more
+        self._on_word = on_word
         self._memory: Memory | None = None
         self._first = asyncio.Event()
         self._channel: Channel | None = None
@@ -66,6 +73,8 @@ class KeptMemory:
             return
         for fd in fds:
             os.close(fd)
+        if "controller" in frame:
+            self._on_word(frame)
         if "kept" in frame:
             if self._first.is_set():
                 self._on_more()

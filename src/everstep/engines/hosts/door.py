@@ -17,6 +17,7 @@ from pathlib import Path
 from everstep.errors import ConfigError, WireError
 from everstep.version import __version__
 from everstep.wire.credentials import RANDOM_BYTES, fingerprint_of
+from everstep.wire.heirs import AskVote, AskWho, FromHeir
 from everstep.wire.joining import (
     MAX_STRANGER_BYTES,
     PROTOCOL,
@@ -102,15 +103,31 @@ class _Stranger:
 Welcome = Callable[[Join, Line], Awaitable[None]]
 """Has the line until it returns."""
 
+Answer = Callable[[FromHeir, Line], Awaitable[None]]
+"""To whoever does not want to join, but asks who has the controller; has the line until it returns."""
+
+
+async def _know_nothing(question: FromHeir, line: Line) -> None:
+    raise WireError("no question is answered here")
+
 
 class Door:
     """`welcome` is called for each host that has proven itself and said what it is."""
 
-    def __init__(self, sock: socket.socket, certificate: Path, key: Path, token: Proofs, welcome: Welcome) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        certificate: Path,
+        key: Path,
+        token: Proofs,
+        welcome: Welcome,
+        on_question: Answer = _know_nothing,
+    ) -> None:
         """Raises ConfigError when the certificate cannot be used."""
-        self._sock = sock
+        self.sock = sock
         self._token = token
-        self._welcome = welcome
+        self.welcome = welcome
+        self.on_question = on_question
         self._fingerprint = fingerprint_of(certificate.read_text())
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -126,7 +143,7 @@ class Door:
         self._lines: set[Line] = set()
 
     async def open(self) -> None:
-        self._sock.setblocking(False)
+        self.sock.setblocking(False)
         self._accepting = asyncio.create_task(self._accept())
 
     async def close(self) -> None:
@@ -137,14 +154,14 @@ class Door:
         await asyncio.gather(*tasks, return_exceptions=True)
         for line in lines:
             line.abort()
-        self._sock.close()
+        self.sock.close()
         self._owners.close()
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                sock, peer = await loop.sock_accept(self._sock)
+                sock, peer = await loop.sock_accept(self.sock)
             except OSError as error:  # out of descriptors, or the peer is gone already
                 self.rejections.note("crowd", f"a connection to the endpoint was not taken: {error}")
                 await asyncio.sleep(RETRY_ACCEPT_S)
@@ -198,7 +215,7 @@ class Door:
 
     async def _live(self, join: Join, line: Line) -> None:
         try:
-            await self._welcome(join, line)
+            await self.welcome(join, line)
         except (WireError, EOFError, OSError, TimeoutError) as error:
             log.info("the connection to host %s ended: %s", line.peer, str(error) or type(error).__name__)
         finally:
@@ -246,6 +263,9 @@ class Door:
         proofs = self._token.of_kind(knock.proof)
         line.send(Proven(proof=proofs.proof("head", self._fingerprint, nonce, knock.nonce)))
         join = await line.receive()
+        if isinstance(join, AskVote | AskWho):
+            await self.on_question(join, line)
+            return None
         if not isinstance(join, Join):
             raise WireError("it does not say what it is")
         return join

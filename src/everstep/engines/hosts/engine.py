@@ -10,8 +10,9 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -22,6 +23,7 @@ from everstep.engines.hosts.host import Host
 from everstep.engines.local import LocalEngine
 from everstep.engines.protocol import Loss, NoNodeError, OnLoss
 from everstep.errors import WireError
+from everstep.wire.heirs import FromHeir, HasJournal, HasRoster, PulseHeard, Ready
 from everstep.wire.joining import (
     PING_S,
     Admitted,
@@ -60,6 +62,17 @@ _END_GRACE_S = 10.0
 log = logging.getLogger("everstep.launcher")
 
 
+class Heirs(Protocol):
+    """Where hosts may go on with the controller when this one is gone."""
+
+    epoch: int
+
+    def joined(self, host: Host) -> None:
+        """It is connected, and was told so."""
+
+    def hear(self, host: Host, message: FromHeir) -> None: ...
+
+
 class HostsEngine:
     """An `Engine`. Lives in the launcher's event loop.
 
@@ -84,8 +97,13 @@ class HostsEngine:
         lease_s: float,
         say: Callable[[str], None],
         on_stop: Callable[[int, str], None] = lambda number, why: None,
+        heirs: Heirs | None = None,
+        earlier: Mapping[str, int] | None = None,
     ) -> None:
-        """`on_stop`: the scheduler has sent this signal to the whole job, as another host says."""
+        """`on_stop`: the scheduler has sent this signal to the whole job, as another host says. `heirs`: who takes what
+        hosts say about succession. `earlier`: another host was the first one; numbers of the hosts by session."""
+        self._heirs = heirs
+        self._earlier = earlier
         self._on_stop = on_stop
         self._local = local
         self._run, self._shape, self._spec, self._port = run, shape, spec, port
@@ -96,11 +114,11 @@ class HostsEngine:
         self._lease_s = lease_s
         self._say = say
         self._hosts: dict[str, Host] = {}  # by session, in order of arrival
-        self._num_hosts = 1
+        self._num_hosts = 1 + max(earlier.values(), default=0) if earlier is not None else 1
         self._known: set[str] = set()
         self._wanted: deque[str] = deque()  # urgent ones first
         self._urgent: set[str] = set()
-        self._has_local = False  # a node of this host was asked for, and has not ended
+        self._has_local = earlier is not None and bool(local.pids)  # one of this host was asked for, and lives
         self._leaving = ""  # ... it, while it is ended without a loss
         self._fenced: set[str] = set()
         self._over: Over | None = None
@@ -114,7 +132,8 @@ class HostsEngine:
 
     def prepare(self, number: int) -> None:
         """The one of this host; others are started when theirs are there."""
-        self._local.prepare(min(number, 1))
+        if self._earlier is None:
+            self._local.prepare(min(number, 1))
 
     def acquire(self, request: str, *, is_urgent: bool = True) -> None:
         if request in self._known or self._over is not None:
@@ -154,6 +173,14 @@ class HostsEngine:
         for host in self._hosts.values():
             if host.line is not None:
                 host.line.send(over)
+
+    def forsake(self, over: Over) -> None:
+        """The other hosts may have another first host by now: nothing more is said to them."""
+        self._over = over
+        for host in self._hosts.values():
+            if host.line is not None:
+                host.line.abort()
+            host.is_done = True
 
     @property
     def was_complete(self) -> bool:
@@ -230,8 +257,8 @@ class HostsEngine:
     def _take_in(self, join: Join, line: Line) -> Host:
         host = self._hosts.get(join.session)
         if host is None:
-            host = self._hosts[join.session] = Host(join, self._num_hosts)
-            self._num_hosts += 1
+            host = self._hosts[join.session] = Host(join, self._number_of(join))
+            self._adopt(host)
             self._say(f"host {host.number}: {host.name} joined")
         elif host.line is not None:
             host.line.close()
@@ -244,8 +271,11 @@ class HostsEngine:
                 spec=self._spec,
                 port=self._port,
                 has=self._received.of(join.session),
+                epoch=self._heirs.epoch if self._heirs is not None else 1,
             )
         )
+        if self._heirs is not None:
+            self._heirs.joined(host)
         for node in join.nodes:
             if node in self._fenced:
                 line.send(EndNode(node=node, how="fence"))
@@ -253,6 +283,18 @@ class HostsEngine:
             self._forget_node(host, host.node, "its agent ended while its host was cut off")
         self._serve()
         return host
+
+    def _number_of(self, join: Join) -> int:
+        if self._earlier is not None and join.session in self._earlier:
+            return self._earlier[join.session]
+        self._num_hosts += 1
+        return self._num_hosts - 1
+
+    def _adopt(self, host: Host) -> None:
+        """What runs there was started when another host was the first one."""
+        if self._earlier is not None:
+            host.nodes.update(host.join.nodes)
+            host.node = next((node for node in host.join.nodes if node not in self._fenced), "")
 
     async def _keep_informed(self, line: Line) -> None:
         """A sign of life, and what its spares should import ahead."""
@@ -272,7 +314,8 @@ class HostsEngine:
 
     def _hear(self, host: Host, message: FromHost) -> None:
         match message:
-            case NodeEnded(node=node) if node in host.nodes:
+            case NodeEnded(node=node) if node in host.nodes or self._earlier is not None:
+                host.nodes.add(node)
                 self._on_ended(host, message)
             case Piece():
                 try:
@@ -293,6 +336,8 @@ class HostsEngine:
                     self._forget_node(host, host.node, host.leaves or "its host has ended")
             case Ping():
                 pass
+            case Ready() | HasJournal() | HasRoster() | PulseHeard() if self._heirs is not None:
+                self._heirs.hear(host, message)
             case _:
                 self._rejections.note("wrong-role", f"{host.name} said {type(message).__name__}, which no host says")
 
@@ -337,9 +382,18 @@ class HostsEngine:
             if node in self._local.pids and how != "evict":
                 self._leaving = node
             getattr(self._local, how)(node)
+            if self._earlier is not None and node not in self._local.pids:
+                self._end_unknown(node, how)
         else:
             self._end_elsewhere(host, node, how)
         self._serve()
+
+    def _end_unknown(self, node: str, how: str) -> None:
+        """Its host has not come to this one, which has the controller now: it hears of it when it does."""
+        is_new = node not in self._fenced
+        self._fenced.add(node)
+        if how == "evict" and is_new and self._over is None:
+            self._lose(Loss(node=node, at=time.time(), reason="its host has not come back since the controller moved"))
 
     def _end_elsewhere(self, host: Host, node: str, how: str) -> None:
         """Who was silent for as long as its node cannot be asked: the node's lease was over before anybody asked for

@@ -3,6 +3,8 @@
 Made by `launcher.run` for a run over several hosts, opened and closed by the `Supervisor`.
 """
 
+import os
+import secrets
 import shutil
 import signal
 import socket
@@ -16,20 +18,43 @@ from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
 from everstep.controller.record.spec_file import SPEC_NAME
 from everstep.engines.children import Children
 from everstep.engines.hosts.admission import Shape
-from everstep.engines.hosts.door import Door
+from everstep.engines.hosts.door import Door, Line
 from everstep.engines.hosts.engine import HostsEngine
 from everstep.engines.hosts.files import Received
 from everstep.engines.hosts.places import Places
 from everstep.engines.local import LocalEngine
+from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.slurm.commands import Slurm
 from everstep.engines.slurm.engine import SlurmEngine
 from everstep.journal.runs import RunDir
 from everstep.launcher.arguments.hosts import Hosts, SlurmStep
+from everstep.launcher.heirs.asking import who
+from everstep.launcher.heirs.copying import Copying
 from everstep.launcher.hosts.munge import Either, MungeToken
 from everstep.launcher.hosts.place import interface_of
 from everstep.launcher.rundir import Prepared
 from everstep.version import __version__
+from everstep.wire.heirs import FromHeir, Roster, Vote, Voter
 from everstep.wire.joining import JoinToken, Over, Proofs
+
+SUCCESSOR = "EVERSTEP_SUCCESSOR"
+"""`on` in the environment of the first host: other hosts keep its journal, and one of them goes on when it is gone."""
+
+CONFIRMED_WITHIN = 0.6
+"""Of `node_silent_s`: a controller's host that enough others have not heard of for so long says so."""
+
+
+class Inherited(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host that goes on in the place of another one has from before."""
+
+    epoch: int
+    own: Voter
+    roster: Roster
+    begins_at: int  # bytes of the journal that is there
+    earlier_epoch: int
+    door: Door
+    numbers: dict[str, int]  # of hosts, by session
+    copied: tuple[socket.socket, socket.socket] | None = None  # between launcher and controller
 
 
 class Fleet:
@@ -41,8 +66,11 @@ class Fleet:
         munge: MungeToken | None,
         prepared: Prepared,
         say: Callable[[str], None],
+        inherited: Inherited | None = None,
     ) -> None:
-        """`sock`: listens at the endpoint."""
+        """`sock`: listens at the endpoint. `inherited`: another host was the first one."""
+        self._inherited = inherited
+        self.copying: Copying | None = None
         self._proofs: Proofs = token if munge is None else Either(token, munge)
         self._hosts = hosts
         self._sock = sock
@@ -52,6 +80,11 @@ class Fleet:
         self._engine: HostsEngine | None = None
         self._door: Door | None = None
         self.received = Received(prepared.path, Places(RunDir(prepared.path).journal).node_of)
+
+    @property
+    def copied_fd(self) -> int | None:
+        """The controller's end of what tells it how much of the journal others have."""
+        return self.copying.controllers_end.fileno() if self.copying is not None else None
 
     @property
     def end_signal(self) -> int:
@@ -69,9 +102,13 @@ class Fleet:
         port: int,
         drained: Callable[[str, str], None],
         on_stop: Callable[[int, str], None],
+        keeper: MemoryKeeper,
+        end: Callable[[str], None],
     ) -> HostsEngine | SlurmEngine:
-        """`port`: where agents find the controller. `drained`, `on_stop`: as the engines have them."""
+        """`port`: where agents find the controller. `drained`, `on_stop`: as the engines have them. `end`: this host
+        must not go on with the run."""
         spec = self._prepared.file.spec
+        self.copying = self._copying(local, keeper, end)
         self._engine = HostsEngine(
             local,
             run=self._prepared.file.run,
@@ -93,9 +130,41 @@ class Fleet:
             lease_s=self._prepared.file.policy.lease_s,
             say=self._say,
             on_stop=on_stop,
+            heirs=self.copying,
+            earlier=self._inherited.numbers if self._inherited is not None else None,
         )
         step = self._hosts.slurm
         return self._engine if step is None else self._under_slurm(self._engine, children, step, drained)
+
+    def _copying(self, local: LocalEngine, keeper: MemoryKeeper, end: Callable[[str], None]) -> Copying | None:
+        """None: nobody succeeds this host."""
+        given = self._inherited
+        if given is None and (self._hosts.slurm is not None or os.environ.get(SUCCESSOR) != "on"):
+            return None
+        address, port = self._sock.getsockname()[:2]
+        own = Voter(number=0, session=secrets.token_hex(16), host=socket.gethostname(), address=address, port=port)
+        epoch = given.epoch if given is not None else 1
+
+        def confirmed(at: float) -> None:
+            keeper.tell({"controller": {"epoch": epoch, "confirmed_at": max(at, 0.0)}})
+
+        return Copying(
+            journal=RunDir(self._prepared.path).journal,
+            own=given.own if given is not None else own,
+            legacy=self._prepared.keys.legacy(),
+            epoch=epoch,
+            roster=given.roster if given is not None else None,
+            begins_at=given.begins_at if given is not None else 0,
+            sockets=given.copied if given is not None else None,
+            earlier_epoch=given.earlier_epoch if given is not None else 0,
+            patience_s=CONFIRMED_WITHIN * self._prepared.file.policy.node_silent_s,
+            limit_s=self._hosts.join_limit_s,
+            nodes=lambda: tuple(local.pids),
+            on_confirmed=confirmed,
+            who=lambda roster: who([each for each in roster.voters if each.session != own.session], self._proofs),
+            end=end,
+            say=self._say,
+        )
 
     def _under_slurm(
         self, hosts: HostsEngine, children: Children, step: SlurmStep, drained: Callable[[str, str], None]
@@ -119,17 +188,35 @@ class Fleet:
 
     async def open(self) -> None:
         assert self._engine is not None
+        if self.copying is not None:
+            self.copying.start()
         path = self._prepared.path
-        self._door = Door(self._sock, path / CERTIFICATE_NAME, path / KEY_NAME, self._proofs, self._engine.welcome)
+        if self._inherited is not None:
+            self._door = self._inherited.door
+            self._door.welcome = self._engine.welcome
+            return
+        certificate, key = path / CERTIFICATE_NAME, path / KEY_NAME
+        self._door = Door(self._sock, certificate, key, self._proofs, self._engine.welcome, on_question=self._answer)
         await self._door.open()
+
+    async def _answer(self, question: FromHeir, line: Line) -> None:
+        epoch = self.copying.epoch if self.copying is not None else 1
+        line.send(Vote(is_granted=False, epoch=epoch, why="this host has the controller"))
 
     def announce(self, exit_code: int, outcome: str, why: str) -> None:
         if self._engine is not None:
             self._engine.announce(Over(exit_code=exit_code, outcome=outcome, why=why))
 
+    def forsake(self, exit_code: int, outcome: str, why: str) -> None:
+        """This host has lost the run to another one."""
+        if self._engine is not None:
+            self._engine.forsake(Over(exit_code=exit_code, outcome=outcome, why=why))
+
     async def close(self) -> None:
         if self._door is not None:
             await self._door.close()
+        if self.copying is not None:
+            await self.copying.close()
 
 
 def end_signal(hosts: Hosts) -> int:

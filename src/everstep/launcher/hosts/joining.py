@@ -67,11 +67,12 @@ class _Shown:
         self._settings, self._is_one = settings, is_one
         self._terminal: Terminal | None = None
 
-    def begin(self, local: LocalRun) -> None:
+    def begin(self, local: LocalRun) -> Terminal:
         terminal = Terminal(list)
         tails = tails_of(shown(self._settings, local.file.spec, local.path), terminal, is_one=self._is_one)
         terminal.start(*tails)
         self._terminal = terminal
+        return terminal
 
     def finish(self, end: End | None) -> None:
         if self._terminal is not None:

@@ -25,15 +25,30 @@ from everstep.engines.local import LocalEngine
 from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.network import Address
 from everstep.engines.protocol import Loss, NoNodeError
-from everstep.errors import UnreachableError, WireError
+from everstep.errors import ConfigError, EverstepError, UnreachableError, WireError
+from everstep.journal.runs import RunDir, make_known
 from everstep.launcher.arguments.hosts import Hosts
+from everstep.launcher.heirs.asking import at_door
+from everstep.launcher.heirs.heir import Heir
+from everstep.launcher.heirs.taking_over import Here, take_over
+from everstep.launcher.heirs.waiting import AFTER_S, Waiting
 from everstep.launcher.hosts.fleet import agent_arguments, end_signal
 from everstep.launcher.hosts.local_run import LocalRun
-from everstep.launcher.hosts.reaching import Connection, FindToken, NotListeningError, RefusedError, reach
+from everstep.launcher.hosts.reaching import (
+    SAID_AFTER_S,
+    Connection,
+    FindToken,
+    NotListeningError,
+    RefusedError,
+    attempt,
+    reach,
+)
 from everstep.launcher.hosts.sending import Sending
+from everstep.launcher.output.terminal import Terminal
 from everstep.linux.files import write_whole
 from everstep.version import __version__
 from everstep.wire.credentials import CREDENTIALS_NAME
+from everstep.wire.heirs import JournalPart, Legacy, Pulse, Roster, Voter
 from everstep.wire.joining import (
     PING_S,
     Admitted,
@@ -42,6 +57,7 @@ from everstep.wire.joining import (
     EndNode,
     FromHead,
     Join,
+    JoinToken,
     Leaving,
     NodeEnded,
     Over,
@@ -49,6 +65,9 @@ from everstep.wire.joining import (
     StartNode,
     StopAsked,
 )
+
+FIND_S = 1.0
+"""For one host to say whether it has the controller."""
 
 LOOK_S = 0.1
 """Between two looks at what ranks have written."""
@@ -94,10 +113,10 @@ class Member:
         *,
         signals: tuple[int, ...],
         say: Callable[[str], None],
-        show: Callable[[LocalRun], None],
+        show: Callable[[LocalRun], Terminal],
         origin: Origin,
     ) -> None:
-        """`show`: called once, when it is known what runs here."""
+        """`show`: called once, when it is known what runs here; returns what shows it."""
         self._hosts, self._about, self._find_token = hosts, about, find_token
         self._signals = signals
         self._say = say
@@ -116,6 +135,17 @@ class Member:
         self._credentials: dict[str, bytes] = {}
         self._signal = 0
         self._grace_s = 30.0
+        self._terminal: Terminal | None = None
+        self._heir: Heir | None = None
+        self._address = ""
+        self._leader: Voter | None = None  # that is known to go on with the controller
+        self._has_leader = asyncio.Event()
+        self._elected: asyncio.Future[int] = self._loop.create_future()
+        self._electing: asyncio.Task[None] | None = None
+        self._has_succeeded = False
+        self._epoch = 1
+        self._waiting: Waiting | None = None
+        self._is_warming = False
 
     async def run(self) -> End:
         """Until the run is over, or this host leaves it. Nothing of it runs here afterwards. Raises EverstepError when
@@ -125,16 +155,24 @@ class Member:
             self._loop.add_signal_handler(number, self._on_signal, number)
         talking = asyncio.create_task(self._talk())
         try:
-            both: list[asyncio.Future[Any]] = [talking, self._end]
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            waited: list[asyncio.Future[Any]] = [talking, self._end, self._elected]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if self._elected.done() and not self._end.done():
+                await _cancel(talking)
+                return await self._succeed(self._elected.result())
             if talking.done() and not self._end.done():
                 talking.result()
             return await self._end
         finally:
+            if self._electing is not None:
+                await _cancel(self._electing)
+            if self._waiting is not None and not self._has_succeeded:
+                self._waiting.close()
             await self._end_everything()
             await self._say_goodbye()
-            talking.cancel()
-            await asyncio.gather(talking, return_exceptions=True)
+            await _cancel(talking)
+            if self._heir is not None and not self._has_succeeded:
+                await self._heir.close()
 
     async def _talk(self) -> None:
         """Connected for ever. Raises EverstepError when that is not possible."""
@@ -156,6 +194,9 @@ class Member:
                 await connection.close()
             if self._end.done():
                 return
+            if self._heir is not None and self._heir.may_succeed:
+                connection = await self._find_controller(self._heir)
+                continue
             self._say("the first host is not connected; its ranks and these go on as long as the network lets them")
             again = msgspec.structs.replace(self._hosts, reach_limit_s=GONE_S)
             connection = await self._again(again)
@@ -175,12 +216,122 @@ class Member:
                     self._finish(End(exit_code=UnreachableError.exit_code, outcome="failed", why=why))
                     raise
 
+    async def _find_controller(self, heir: Heir) -> Connection:
+        """Wherever it is by now. Raises UnreachableError when nobody has it for too long."""
+        began, is_said = time.monotonic(), False
+        while True:
+            self._has_leader.clear()
+            for place in self._places(heir):
+                finding = asyncio.create_task(attempt(place, self._find_token))
+                told = asyncio.create_task(self._has_leader.wait())
+                await asyncio.wait([finding, told], timeout=FIND_S, return_when=asyncio.FIRST_COMPLETED)
+                told.cancel()
+                if not finding.done():
+                    await _cancel(finding)
+                elif finding.exception() is None:
+                    return finding.result()
+                if self._has_leader.is_set():
+                    break
+            waited_s = time.monotonic() - began
+            if waited_s > self._hosts.join_limit_s:
+                why = f"no host of the run had the controller for {waited_s:.0f} s; what ran on this host was ended"
+                self._finish(End(exit_code=UnreachableError.exit_code, outcome="failed", why=why))
+                raise UnreachableError(why)
+            if not is_said and waited_s > SAID_AFTER_S:
+                is_said = True
+                self._say("no host has the controller now; a successor needs more than half of those that vote")
+            await asyncio.sleep(0.05)
+
+    def _places(self, heir: Heir) -> list[Hosts]:
+        voters = heir.roster.voters if heir.roster is not None else ()
+        known = [self._leader] if self._leader is not None else []
+        return [at_door(each) for each in (*known, *voters) if each.session != self._session]
+
+    def _on_led(self, leader: Voter) -> None:
+        """Another host goes on with the controller."""
+        assert self._heir is not None
+        self._leader = leader
+        self._say(f"{leader.host} ({leader.address}) continues with the controller")
+        self._keeper.tell({"controller": {"epoch": self._heir.voting.promised}})
+        self._has_leader.set()
+        if self._connection is not None:
+            self._connection.abort()
+
+    async def _elect(self, heir: Heir) -> None:
+        try:
+            self._elected.set_result(await heir.wait_elected())
+        except Exception:
+            log.exception("this host does not vote any more")
+
+    async def _take_legacy(self, message: Legacy | JournalPart | Roster | Pulse, connection: Connection) -> None:
+        """Our own failure here costs the successor, not the run."""
+        assert self._local is not None
+        try:
+            if self._heir is None:
+                self._heir = Heir(
+                    self._local.path,
+                    session=self._session,
+                    address=connection.here,
+                    token=self._find_token(),
+                    silent_s=self._local.file.policy.node_silent_s,
+                    on_led=self._on_led,
+                )
+                self._heir.follow(self._epoch)
+                make_known(self._local.file.run, RunDir(self._local.path))
+                self._electing = asyncio.create_task(self._elect(self._heir))
+                self._keeper.tell({"controller": {"epoch": self._epoch}})
+            await self._heir.take(message, connection.send)
+            if self._heir.is_next and not self._is_warming:
+                self._is_warming = True
+                self._loop.call_later(AFTER_S, self._warm)
+        except (OSError, ValueError, EverstepError) as error:
+            log.warning("the journal is not kept here: %s", error)
+
+    def _warm(self) -> None:
+        """A controller that is there when it is wanted. Without it, it is started then."""
+        if self._end.done() or self._elected.done() or self._local is None:
+            return
+        try:
+            self._waiting = Waiting(self._children, self._local.path, self._address, end_signal(self._hosts))
+        except (OSError, EverstepError) as error:
+            log.warning("no controller waits here: %s", error)
+
+    async def _succeed(self, epoch: int) -> End:
+        heir, engine, token = self._heir, self._engine, self._find_token()
+        assert heir is not None
+        assert engine is not None
+        assert self._local is not None
+        assert self._terminal is not None
+        if not isinstance(token, JoinToken):
+            raise ConfigError("only a host with the join token itself can go on with the controller")
+        self._say(f"the controller's host is not heard of: this host continues with it (epoch {epoch})")
+        self._has_succeeded, self._engine = True, None
+        here = Here(
+            hosts=self._hosts,
+            local=self._local,
+            heir=heir,
+            address=self._address,
+            token=token,
+            children=self._children,
+            keeper=self._keeper,
+            engine=engine,
+            terminal=self._terminal,
+            signals=self._signals,
+            origin=self._origin,
+            waiting=self._waiting,
+        )
+        end = await take_over(here, epoch)
+        return End(exit_code=end.exit_code, outcome=end.outcome, why=end.why)
+
     async def _converse(self, connection: Connection) -> None:
         connection.send(self._join(connection))
         async with asyncio.timeout(SILENT_S):
             admitted = await connection.receive()
         if not isinstance(admitted, Admitted):
             raise WireError(f"{type(admitted).__name__} where Admitted is expected")
+        if self._heir is not None and not self._heir.follow(admitted.epoch):
+            raise WireError(f"it has the controller of epoch {admitted.epoch}, and there is a newer one")
+        self._epoch = admitted.epoch
         if self._local is None:
             self._begin(admitted, connection)
         elif self._local.spec_bytes != admitted.spec:
@@ -190,15 +341,19 @@ class Member:
         assert self._sending is not None
         self._sending.start_over(admitted.has)
         self._connection = connection
+        self._move(admitted, connection)
         for ended in self._untold:
             connection.send(ended)
         self._untold.clear()
-        beside = [asyncio.create_task(self._ping(connection)), asyncio.create_task(self._send_files(connection))]
+        works = (self._ping(connection), self._send_files(connection), self._mind_head(connection))
+        beside = [asyncio.create_task(work) for work in works]
         try:
             while True:
                 async with asyncio.timeout(SILENT_S):
                     message = await connection.receive()
-                if not self._end.done():
+                if isinstance(message, Legacy | JournalPart | Roster | Pulse):
+                    await self._take_legacy(message, connection)
+                elif not self._end.done():
                     self._do(message)
         finally:
             for task in beside:
@@ -221,6 +376,7 @@ class Member:
             nodes=tuple(self._engine.pids) if self._engine is not None else (),
             scheduler_node=os.environ.get("SLURMD_NODENAME", ""),
             scheduler_job=os.environ.get("SLURM_JOB_ID", ""),
+            journal=self._heir.replica.age if self._heir is not None else (0, 0),
         )
 
     def _begin(self, admitted: Admitted, connection: Connection) -> None:
@@ -229,13 +385,12 @@ class Member:
         policy, spec = local.file.policy, local.file.spec
         self._grace_s = policy.shutdown_s + 3.0
         self._sending = Sending(local.path)
-        there = f"[{connection.there}]" if ":" in connection.there else connection.there
         more = [*agent_arguments(connection.here, self._hosts.node_rank), "--cwd", self._about.cwd or spec.cwd]
         self._engine = LocalEngine(
             children=self._children,
             keeper=self._keeper,
             run_dir=local.path,
-            url=f"ws://{there}:{admitted.port}/link",
+            url=_url(connection.there, admitted.port),
             nproc=spec.nproc_per_node,
             grace_s=self._grace_s,
             equip=self._equip,
@@ -253,7 +408,16 @@ class Member:
             f"host {admitted.number}: joined run {admitted.run} at {self._hosts.endpoint} "
             f"({admitted.num_hosts} nodes); files of this host: {local.path}"
         )
-        self._show(local)
+        self._terminal = self._show(local)
+
+    def _move(self, admitted: Admitted, connection: Connection) -> None:
+        """Tell the agent here where the controller is, and whose orders it takes."""
+        assert self._engine is not None
+        self._address = connection.here
+        url = _url(connection.there, admitted.port)
+        self._engine.move(url, self._equip)
+        if admitted.epoch > 1 or self._heir is not None:
+            self._keeper.tell({"controller": {"epoch": admitted.epoch, "url": url}})
 
     def _equip(self, node: str, folder: Path) -> None:
         write_whole(folder / CREDENTIALS_NAME, self._credentials[node], mode=0o600)
@@ -335,7 +499,8 @@ class Member:
             await engine.end(self._grace_s, spares=is_success)
             if not is_success:
                 await self._children.end_orphans()
-        self._keeper.close()
+        if not self._has_succeeded:
+            self._keeper.close()
 
     async def _say_goodbye(self) -> None:
         """The last of what ranks wrote, and that this is all."""
@@ -347,6 +512,14 @@ class Member:
         ends_at = time.monotonic() + FLUSH_S
         while connection.num_unsent and time.monotonic() < ends_at and self._connection is connection:
             await asyncio.sleep(0.01)
+
+    async def _mind_head(self, connection: Connection) -> None:
+        """A first host that may be gone is looked for elsewhere as well."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            heir = self._heir
+            if heir is not None and heir.may_succeed and heir.silent_s > 1.2 * heir.patience_s:
+                connection.abort()
 
     async def _ping(self, connection: Connection) -> None:
         while True:
@@ -366,3 +539,12 @@ class Member:
                 connection.send(piece)
         except Exception:
             log.exception("what ranks wrote is not sent")  # it stays here; training goes on
+
+
+def _url(there: str, port: int) -> str:
+    return f"ws://{f'[{there}]' if ':' in there else there}:{port}/link"
+
+
+async def _cancel(task: "asyncio.Task[Any]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

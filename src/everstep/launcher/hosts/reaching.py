@@ -86,6 +86,10 @@ class Connection:
             raise RefusedError(message.why, message.exit_code)
         return message
 
+    def abort(self) -> None:
+        """Whoever waits for a message is told that there will be none."""
+        self._writer.transport.abort()
+
     async def close(self) -> None:
         self._writer.close()
         with contextlib.suppress(OSError, TimeoutError):
@@ -104,8 +108,7 @@ async def reach(hosts: Hosts, find_token: FindToken, say: Callable[[str], None])
     try:
         while True:
             try:
-                reader, writer = await _connect(hosts)
-                return await _greet(reader, writer, find_token(), hosts)
+                return await attempt(hosts, find_token)
             except (OSError, TimeoutError, EOFError, WireError) as error:
                 failure = _failure(error, hosts)
             waited_s = time.monotonic() - began
@@ -117,6 +120,12 @@ async def reach(hosts: Hosts, find_token: FindToken, say: Callable[[str], None])
             await asyncio.sleep(PAUSE_S)
     finally:
         telling.cancel()
+
+
+async def attempt(hosts: Hosts, find_token: FindToken) -> Connection:
+    """Once. Raises OSError, TimeoutError, EOFError, WireError, RefusedError, ConfigError (no token)."""
+    reader, writer = await _connect(hosts)
+    return await _greet(reader, writer, find_token(), hosts)
 
 
 class _Failure(NamedTuple):

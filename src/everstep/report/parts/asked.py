@@ -8,6 +8,7 @@ from everstep.journal.view import RunView
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     controller_pid: int | None  # None: no controller has the run; 0: one has, its id is unknown
+    controller: str = ""  # of a run over several hosts: where it is, and who would take over
 
     @property
     def has_controller(self) -> bool:

@@ -1,0 +1,59 @@
+"""Where the controller of a run over several hosts is, and who would go on with it: `succession.json`.
+
+Each host that keeps the journal has its own, and writes it again while it hears of the controller's host.
+"""
+
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from everstep.linux.files import write_whole
+
+NAME = "succession.json"
+WRITE_S = 2.0
+FRESH_S = 10.0
+"""A host that has not heard of the controller's host for so long does not know where it is."""
+
+
+class Succession(msgspec.Struct, frozen=True, kw_only=True):
+    at: float
+    epoch: int
+    host: str  # of the controller
+    here: str  # who wrote this
+    heirs: tuple[str, ...]  # in the order in which they ask for votes
+    needed: int  # votes, of these and of the controller's host together
+
+    @property
+    def may_be_succeeded(self) -> bool:
+        return len(self.heirs) >= self.needed
+
+    def is_elsewhere(self, now: float) -> bool:
+        """The controller was heard of on another host than this one."""
+        return self.host != self.here and now - self.at < FRESH_S
+
+    def text(self, now: float) -> str:
+        where = f"on {self.host}, epoch {self.epoch}"
+        if self.host != self.here and now - self.at >= FRESH_S:
+            where += f", not heard of for {now - self.at:.0f} s"
+        if not self.may_be_succeeded:
+            return f"{where}; no host can take over: that needs {self.needed} other hosts, there are {len(self.heirs)}"
+        first, *others = self.heirs
+        then = f", then {', '.join(others)}" if others else ""
+        return f"{where}; {first} would take over{then} ({self.needed} of {len(self.heirs) + 1} must agree)"
+
+
+def note(run_dir: Path, *, epoch: int, host: str, heirs: tuple[str, ...], needed: int) -> None:
+    """Raises OSError."""
+    here = socket.gethostname()
+    value = Succession(at=time.time(), epoch=epoch, host=host, here=here, heirs=heirs, needed=needed)
+    write_whole(run_dir / NAME, msgspec.json.encode(value), mode=0o600)
+
+
+def known(run_dir: Path) -> Succession | None:
+    """None: nobody is to take over."""
+    try:
+        return msgspec.json.decode((run_dir / NAME).read_bytes(), type=Succession)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,105 @@
+"""One heir's questions to the others: each on a connection of its own, and nobody waits for one that is silent."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from types import TracebackType
+
+from everstep.errors import EverstepError
+from everstep.launcher.arguments.hosts import Hosts
+from everstep.launcher.hosts.reaching import Connection, attempt
+from everstep.wire.heirs import AskVote, AskWho, Lead, Vote, Voter
+from everstep.wire.joining import Proofs
+
+LIMIT_S = 1.0
+"""For all answers to one question: a host that is there needs some milliseconds, a starved one some hundred."""
+
+_FLUSH_S = 0.5
+
+
+def at_door(voter: Voter) -> Hosts:
+    return Hosts(num=1, host=voter.address, port=voter.port, said_by="the run's list of hosts")
+
+
+async def connect(voter: Voter, token: Proofs) -> Connection:
+    """Raises EverstepError, OSError, EOFError."""
+    return await attempt(at_door(voter), lambda: token)
+
+
+class Ballot:
+    def __init__(self, others: Sequence[Voter], token: Proofs) -> None:
+        self._others, self._token = others, token
+        self._connections: dict[str, Connection] = {}
+        self._granted: set[str] = set()
+        self.why = ""  # somebody said no
+
+    async def __aenter__(self) -> "Ballot":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.gather(*(each.close() for each in self._connections.values()), return_exceptions=True)
+
+    async def ask(self, ask: AskVote, wanted: int) -> int:
+        """How many said yes; returns as soon as `wanted` did."""
+        self._granted.clear()
+        tasks = {asyncio.create_task(self._ask_one(voter, ask)) for voter in self._others}
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                while tasks and len(self._granted) < wanted:
+                    _, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            pass
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return len(self._granted)
+
+    def tell(self, lead: Lead) -> None:
+        """Those who said yes."""
+        for session in self._granted:
+            self._connections[session].send(lead)
+
+    async def flush(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_S):
+                while any(self._connections[session].num_unsent for session in self._granted):
+                    await asyncio.sleep(0.005)
+
+    async def _ask_one(self, voter: Voter, ask: AskVote) -> None:
+        try:
+            connection = self._connections.get(voter.session)
+            if connection is None:
+                if not ask.is_probe:
+                    return
+                connection = self._connections[voter.session] = await connect(voter, self._token)
+            connection.send(ask)
+            answer = await connection.receive()
+        except asyncio.CancelledError:
+            self._connections.pop(voter.session, None)  # its answer may come yet, and is to no other question
+            raise
+        except (EverstepError, OSError, EOFError) as error:
+            self.why = f"{voter.host}: {error or type(error).__name__}"
+            return
+        if isinstance(answer, Vote) and answer.is_granted:
+            self._granted.add(voter.session)
+        elif isinstance(answer, Vote):
+            self.why = f"{voter.host}: {answer.why}"
+
+
+async def who(voters: Sequence[Voter], token: Proofs) -> int:
+    """The newest epoch that any of them knows of; 0: nobody answers."""
+
+    async def one(voter: Voter) -> int:
+        async with asyncio.timeout(LIMIT_S):
+            connection = await connect(voter, token)
+            try:
+                connection.send(AskWho())
+                answer = await connection.receive()
+            finally:
+                await connection.close()
+        return answer.epoch if isinstance(answer, Vote) else 0
+
+    found = await asyncio.gather(*(one(each) for each in voters), return_exceptions=True)
+    return max((each for each in found if isinstance(each, int)), default=0)

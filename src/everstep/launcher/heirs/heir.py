@@ -1,0 +1,235 @@
+"""A host that joined keeps the journal, votes, and asks for votes when the controller's host is not heard of any more.
+
+Called by `hosts.member` with what comes from the host that it follows. It acts on nothing: who is elected is told to
+`hosts.member`, which goes on from there.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
+from everstep.engines.hosts.door import Door, Line
+from everstep.engines.network import Address
+from everstep.errors import EverstepError, WireError
+from everstep.journal.succession import WRITE_S
+from everstep.launcher.heirs.asking import Ballot, who
+from everstep.launcher.heirs.noting import note_succession
+from everstep.launcher.heirs.quorum import to_elect
+from everstep.launcher.heirs.replica import Replica
+from everstep.launcher.heirs.voting import AGREED_AFTER, STEP_AFTER, Voting
+from everstep.linux.files import write_whole
+from everstep.wire.heirs import (
+    AskVote,
+    AskWho,
+    FromHeir,
+    HasJournal,
+    HasRoster,
+    JournalPart,
+    Lead,
+    Legacy,
+    Pulse,
+    PulseHeard,
+    Ready,
+    Roster,
+    Vote,
+    Voter,
+)
+from everstep.wire.joining import Join, Proofs
+
+LOOK_S = 0.05
+AGAIN_S = 0.5
+
+log = logging.getLogger("everstep.launcher")
+
+
+class Heir:
+    """`on_led`: this host has a vote in an election that another one has won, and follows it from now on."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        session: str,
+        address: str,
+        token: Proofs,
+        silent_s: float,
+        on_led: Callable[[Voter], None],
+    ) -> None:
+        """Raises OSError."""
+        self.folder = folder
+        self.session = session
+        self.voting = Voting()
+        self.replica = Replica(folder)
+        self.legacy: Legacy | None = None
+        self.nodes: tuple[str, ...] = ()  # of the controller's host
+        self.door: Door | None = None
+        self.port = 0
+        self._address, self._token = address, token
+        self._silent_s = silent_s
+        self._on_led = on_led
+        self._heard_at = time.monotonic()
+        self._asked_at = float("-inf")
+        self._is_elected = False
+        self._noted_at = float("-inf")
+
+    @property
+    def roster(self) -> Roster | None:
+        return self.voting.roster
+
+    @property
+    def patience_s(self) -> float:
+        return AGREED_AFTER * self._silent_s
+
+    @property
+    def silent_s(self) -> float:
+        return time.monotonic() - self._heard_at
+
+    @property
+    def may_succeed(self) -> bool:
+        """A successor is possible at all: the others are more than half without the controller's host."""
+        roster = self.voting.roster
+        return roster is not None and len(roster.voters) - 1 >= to_elect(len(roster.voters))
+
+    @property
+    def is_next(self) -> bool:
+        """Nobody asks for votes before this host."""
+        return self.may_succeed and self.voting.place_of(self.session) <= 1
+
+    def follow(self, epoch: int) -> bool:
+        """Another host, or the same one again; before anything of it is taken."""
+        if self._is_elected or not self.voting.follow(epoch):
+            return False
+        self._heard_at = time.monotonic()
+        return True
+
+    async def take(self, message: Legacy | JournalPart | Roster | Pulse, send: Callable[[FromHeir], None]) -> None:
+        """From the host that is followed. Raises OSError, ValueError, EverstepError."""
+        match message:
+            case Legacy():
+                await self._open(message)
+                send(Ready(port=self.port))
+            case JournalPart():
+                upto = self.replica.take(message)
+                if self.voting.counts:
+                    send(HasJournal(epoch=message.epoch, upto=upto))
+            case Roster():
+                if self.voting.roster is None or message.age >= self.voting.roster.age:
+                    self.voting.roster = message
+                if self.voting.counts:
+                    send(HasRoster(epoch=message.epoch, number=message.number))
+            case Pulse(number=number, nodes=nodes):
+                self._heard_at, self.nodes = time.monotonic(), nodes
+                if self.voting.roster is not None and self._heard_at - self._noted_at >= WRITE_S:
+                    self._noted_at = self._heard_at
+                    note_succession(self.folder, self.voting.roster, message.session)
+                if self.voting.counts:
+                    send(PulseHeard(number=number))
+
+    async def close(self) -> None:
+        self.replica.close()
+        if self.door is not None:
+            await self.door.close()
+
+    async def _open(self, legacy: Legacy) -> None:
+        self.legacy = legacy
+        if self.door is not None:
+            return
+        certificate, key = self.folder / CERTIFICATE_NAME, self.folder / KEY_NAME
+        write_whole(certificate, legacy.certificate.encode(), mode=0o600)
+        write_whole(key, legacy.key.encode(), mode=0o600)
+        sock = Address(self._address).listen()
+        self.port = sock.getsockname()[1]
+        self.door = Door(sock, certificate, key, self._token, self._turn_away, on_question=self.answer)
+        await self.door.open()
+
+    async def _turn_away(self, join: Join, line: Line) -> None:
+        line.send(Vote(is_granted=False, epoch=self.voting.promised, why="the controller is not here"))
+
+    async def answer(self, first: FromHeir, line: Line) -> None:
+        """Another heir asks. Raises WireError, EOFError, OSError."""
+        question: object = first
+        while True:
+            match question:
+                case AskVote():
+                    line.send(self._vote(question))
+                case AskWho():
+                    line.send(Vote(is_granted=False, epoch=self.voting.promised, why="asked who"))
+                case Lead(session=session, epoch=epoch):
+                    self._led(session, epoch)
+                    return
+                case _:
+                    raise WireError("not a question of an heir")
+            question = await line.receive()
+
+    def _vote(self, ask: AskVote) -> Vote:
+        why = "this host has the controller" if self._is_elected else ""
+        why = why or self.voting.objection(
+            ask, journal=self.replica.age, silent_s=self.silent_s, patience_s=self.patience_s
+        )
+        if not why and not ask.is_probe:
+            self.voting.promise(ask)
+            log.info("promised epoch %d to another host", ask.epoch)
+        return Vote(is_granted=not why, epoch=self.voting.promised, why=why)
+
+    def _led(self, session: str, epoch: int) -> None:
+        roster = self.voting.roster
+        leader = next((each for each in roster.voters if each.session == session), None) if roster else None
+        if leader is None or self._is_elected or epoch < self.voting.promised:
+            return
+        self._heard_at = time.monotonic()
+        self.voting.promised, self.voting.promised_to = epoch, session
+        self._on_led(leader)
+
+    async def wait_elected(self) -> int:
+        """Until this host is to go on with the controller: the new epoch. Asks nobody before the time for it has
+        come."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            roster = self.voting.roster
+            if roster is None or not self.may_succeed or self.legacy is None:
+                continue
+            patience_s = self.patience_s + STEP_AFTER * self._silent_s * max(0, self.voting.place_of(self.session) - 1)
+            if self.silent_s < patience_s or time.monotonic() - self._asked_at < AGAIN_S:
+                continue
+            self._asked_at = time.monotonic()
+            try:
+                epoch = await self._stand(roster)
+            except (EverstepError, OSError) as error:
+                log.warning("no successor was elected: %s", error)
+                continue
+            if epoch:
+                return epoch
+
+    async def _stand(self, roster: Roster) -> int:
+        """The epoch that this host was elected for; 0: it was not."""
+        epoch = max(self.voting.promised, self.voting.epoch) + 1
+        ask = AskVote(session=self.session, epoch=epoch, roster=roster.age, journal=self.replica.age)
+        others = [each for each in roster.voters if each.session != self.session]
+        wanted = to_elect(len(roster.voters)) - 1
+        async with Ballot(others, self._token) as ballot:
+            granted = await ballot.ask(ask, wanted)
+            if granted < wanted:
+                log.info(
+                    "%d of %d other hosts would agree, %d are needed: %s", granted, len(others), wanted, ballot.why
+                )
+                return 0
+            why = self.voting.objection(
+                ask, journal=self.replica.age, silent_s=self.silent_s, patience_s=self.patience_s
+            )
+            if why:
+                return 0
+            real = AskVote(session=self.session, epoch=epoch, roster=ask.roster, journal=ask.journal, is_probe=False)
+            self.voting.promise(real)
+            if await ballot.ask(real, wanted) < wanted:
+                return 0
+            self._is_elected = True
+            ballot.tell(Lead(session=self.session, epoch=epoch))
+            await ballot.flush()
+        log.info("elected for epoch %d by %d of %d", epoch, wanted + 1, len(roster.voters))
+        return epoch
+
+    async def newest_epoch(self, roster: Roster) -> int:
+        return await who([each for each in roster.voters if each.session != self.session], self._token)

@@ -1,0 +1,132 @@
+"""A host that was elected goes on with the controller: with the journal that it has, the nodes that run on it, and the
+door at which the other hosts find it. Called by `hosts.member`; from then on this host is the first one.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from everstep.agent.streams.streams import Origin
+from everstep.engines.children import Children
+from everstep.engines.local import LocalEngine
+from everstep.engines.memory_keeper import MemoryKeeper
+from everstep.engines.network import Address
+from everstep.errors import JournalError
+from everstep.journal.reader import read_journal
+from everstep.journal.runs import RunDir, register
+from everstep.launcher.arguments import checks
+from everstep.launcher.arguments.hosts import Hosts
+from everstep.launcher.heirs.heir import Heir
+from everstep.launcher.heirs.waiting import ReadyAddress, Waiting
+from everstep.launcher.hosts.fleet import Fleet, Inherited
+from everstep.launcher.hosts.local_run import LocalRun
+from everstep.launcher.keys import Keys
+from everstep.launcher.output.terminal import Terminal
+from everstep.launcher.rundir import Prepared
+from everstep.launcher.stores import Stores
+from everstep.launcher.supervise import End, Supervisor, TakenOver
+from everstep.model.events import NodeJoined
+from everstep.model.record import Record
+from everstep.wire.joining import JoinToken
+
+SPARE_NUMBERS = 100
+"""Nodes may have been named of which the journal does not know yet; a name is never given twice."""
+
+SLACK_S = 0.3
+"""On top of a node's lease, until its ranks stand still: an agent looks five times a second."""
+
+
+class Here(msgspec.Struct, frozen=True, kw_only=True):
+    """What this host has, as one that joined."""
+
+    hosts: Hosts
+    local: LocalRun
+    heir: Heir
+    address: str
+    token: JoinToken
+    children: Children
+    keeper: MemoryKeeper
+    engine: LocalEngine
+    terminal: Terminal
+    signals: tuple[int, ...]
+    origin: Origin
+    waiting: Waiting | None
+
+
+async def take_over(here: Here, epoch: int) -> End:
+    """The rest of the run. Raises EverstepError."""
+    heir, path, file = here.heir, here.local.path, here.local.file
+    assert heir.legacy is not None
+    assert heir.roster is not None
+    assert heir.door is not None
+    own = next(each for each in heir.roster.voters if each.session == heir.session)
+    policy = file.policy
+    earlier_epoch, size = heir.replica.age
+    heir.replica.close()
+    waiting = here.waiting
+    network = Address(here.address) if waiting is None else ReadyAddress(here.address, waiting.for_nodes)
+    with contextlib.ExitStack() as opened:
+        lock_fd = _lock(path)
+        opened.callback(os.close, lock_fd)
+        keys = Keys.inherited(path, file.run, heir.legacy)
+        prepared = Prepared(path=path, file=file, keys=keys, lock_fd=lock_fd)
+        register(file.run, RunDir(path))
+        inherited = Inherited(
+            epoch=epoch,
+            own=own,
+            roster=heir.roster,
+            begins_at=size,
+            earlier_epoch=earlier_epoch,
+            door=heir.door,
+            numbers={each.session: each.number for each in heir.roster.voters},
+            copied=waiting.copied if waiting is not None else None,
+        )
+        fleet = Fleet(here.hosts, heir.door.sock, here.token, None, prepared, here.terminal.say, inherited)
+        listener = waiting.listener if waiting is not None else checks.bind(0, "the controller's port")
+        opened.enter_context(listener)
+        supervisor = Supervisor(
+            prepared,
+            listener=listener,
+            stores=Stores(checks.bind(0, "the store's port", here.address), network, here.address),
+            network=network,
+            signals=here.signals,
+            terminal=here.terminal,
+            origin=here.origin,
+            fleet=fleet,
+            taken_over=TakenOver(
+                epoch=epoch,
+                children=here.children,
+                keeper=here.keeper,
+                local=here.engine,
+                first_number=_first_number(RunDir(path).journal),
+                lost=heir.nodes,
+                lost_after_s=max(0.0, policy.lease_s - heir.patience_s) + SLACK_S,
+                begin=waiting.begin if waiting is not None else None,
+            ),
+        )
+        return await supervisor.run()
+
+
+def _lock(path: Path) -> int:
+    """As `rundir` does. Raises JournalError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise JournalError(f"{path} is in use: {error.strerror}") from error
+    return fd
+
+
+def _first_number(journal: Path) -> int:
+    names = [
+        entry.event.node
+        for entry in read_journal(journal).entries
+        if isinstance(entry, Record) and isinstance(entry.event, NodeJoined)
+    ]
+    numbers = [int(match[1]) for name in names if (match := re.fullmatch(r"n(\d+)", name))]
+    return max(numbers, default=-1) + 1 + SPARE_NUMBERS

@@ -1,0 +1,111 @@
+"""What hosts say to each other so that another one can go on with the controller when its host is gone.
+
+    the host of the controller -> heir    Legacy (what a successor needs), JournalPart, Roster, Pulse
+    heir -> the host of the controller    Ready, HasJournal, HasRoster, PulseHeard
+    heir -> heir                          AskVote, Lead, AskWho; answered by Vote
+
+All of it goes over the connections of `wire.joining`, so after both sides have proven that they know the join token.
+The rules are in docs/adr/0025.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+
+class HeirMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag=True):
+    pass
+
+
+class Voter(msgspec.Struct, frozen=True, kw_only=True):
+    """A host that has the journal and a vote."""
+
+    number: int  # in order of arrival; who asks for votes first
+    session: str  # of its process: one that was started again is another voter
+    host: str
+    address: str
+    port: int  # where its own door is
+
+
+class Roster(HeirMessage, frozen=True, kw_only=True):
+    """Who votes. A newer one has a higher (epoch, number)."""
+
+    epoch: int
+    number: int
+    voters: tuple[Voter, ...]
+
+    @property
+    def age(self) -> tuple[int, int]:
+        return self.epoch, self.number
+
+
+class Legacy(HeirMessage, frozen=True, kw_only=True):
+    """What a successor needs besides the journal; only hosts of this run get it."""
+
+    secret: str  # the root of all keys of the run
+    certificate: str  # PEM, of the controller
+    key: str
+    snapshots_certificate: str
+    snapshots_key: str
+
+
+class JournalPart(HeirMessage, frozen=True, kw_only=True):
+    """Bytes of the journal. What this epoch wrote itself begins at `begins_at`."""
+
+    epoch: int
+    begins_at: int
+    at: int
+    data: bytes
+
+
+class Pulse(HeirMessage, frozen=True, kw_only=True):
+    number: int
+    session: str  # of the controller's host
+    nodes: tuple[str, ...]  # that run there
+
+
+class Ready(HeirMessage, frozen=True, kw_only=True):
+    port: int  # of this host's own door
+
+
+class HasJournal(HeirMessage, frozen=True, kw_only=True):
+    epoch: int  # of the one who sent it
+    upto: int
+
+
+class HasRoster(HeirMessage, frozen=True, kw_only=True):
+    epoch: int
+    number: int
+
+
+class PulseHeard(HeirMessage, frozen=True, kw_only=True):
+    number: int
+
+
+class AskVote(HeirMessage, frozen=True, kw_only=True):
+    session: str
+    epoch: int  # that is to begin
+    roster: tuple[int, int]
+    journal: tuple[int, int]  # epoch of its last byte, size
+    is_probe: bool = True  # nothing is promised yet: whoever would say no does not have to be asked
+
+
+class AskWho(HeirMessage, frozen=True, kw_only=True):
+    """Of a controller's host that has not heard of most others for a while."""
+
+
+class Lead(HeirMessage, frozen=True, kw_only=True):
+    """The votes were enough."""
+
+    session: str
+    epoch: int
+
+
+class Vote(HeirMessage, frozen=True, kw_only=True):
+    is_granted: bool
+    epoch: int  # that this voter has promised, whatever it answers
+    why: str = ""
+
+
+FromHeir: TypeAlias = Ready | HasJournal | HasRoster | PulseHeard | AskVote | AskWho | Lead
+ToHeir: TypeAlias = Legacy | JournalPart | Roster | Pulse | Vote
