@@ -1,6 +1,7 @@
 """Hosts of one run that fail: how long until all ranks step again, and what is lost.
 
     python bench/hosts.py [--hosts 6] [--standby 3] [--silent 1.5] [--rounds 3] [--faults rank,agent,power-off,...]
+    python bench/hosts.py --hosts 2 --standby 1 --faults controller-host,controller-frozen
 
 Each host is a network, process, name and mount namespace with an address of its own, started by a command of its own
 (`everstep.testing.hosts`); needs root. The time is from the fault to the first step that every rank has done in a newer
@@ -20,7 +21,7 @@ import time
 from pathlib import Path
 
 from everstep.testing.hosts import Bed, Host
-from measuring.watched import Watched
+from measuring.watched import STEP, Watched
 
 TRAIN = """
 import time
@@ -41,6 +42,13 @@ for step in state.steps(1_000_000):
 """
 DISK_MIB = 64
 FAULTS = ("rank", "agent", "power-off", "freeze", "cut", "deaf", "mute")
+CONTROLLER = ("controller-host", "controller-frozen")
+"""The first host's end, with `EVERSTEP_SUCCESSOR=on`: powered off, or frozen and woken after `AWAY_S`."""
+
+AWAY_S = 30.0
+WAITING_S = 12.0
+"""By then the host that would take over has a controller that waits."""
+
 LASTING = ("loss", "disk")
 """Nothing need be replaced: the run goes on, with what it has."""
 
@@ -48,7 +56,11 @@ LASTING = ("loss", "disk")
 class Job(Watched):
     """A run on the hosts of a bed, watched through the first host's run directory."""
 
-    def __init__(self, bed: Bed, folder: Path, num_hosts: int, num_standby: int, silent_s: float) -> None:
+    def __init__(
+        self, bed: Bed, folder: Path, num_hosts: int, num_standby: int, silent_s: float, *, has_heirs: bool = False
+    ) -> None:
+        self._env = {"EVERSTEP_JOIN_TOKEN": "the token of this benchmark"}
+        self._env |= {"EVERSTEP_SUCCESSOR": "on"} if has_heirs else {}
         self.folder, self.num_ranks = folder, num_hosts
         program, policy = folder / "train.py", folder / "everstep.toml"
         program.write_text(TRAIN)
@@ -63,7 +75,7 @@ class Job(Watched):
 
     def _start(self, host: Host) -> "subprocess.Popen[bytes]":
         with (self.folder / f"{host.name}.err").open("wb") as err:
-            return host.start(self._command, env={"EVERSTEP_JOIN_TOKEN": "the token of this benchmark"}, err=err)
+            return host.start(self._command, env=self._env, err=err)
 
     def add_standby(self) -> None:
         """In the place of one that was used."""
@@ -89,6 +101,16 @@ class Job(Watched):
             if not own or "has imported ahead" not in own[-1].read_text(errors="replace"):
                 return False
         return True
+
+    def successor(self) -> tuple[Path, float] | None:
+        """Its run directory, and when it first acted."""
+        for host in self.hosts[1:]:
+            for path in host.folder.glob("home/hosts/*/journal.jsonl"):
+                for line in path.read_text().splitlines():
+                    event = json.loads(line).get("event", {})
+                    if event.get("took_over") and (path.parent / "controller.log").exists():
+                        return path.parent, event["at"]
+        return None
 
     def node_of(self, rank: int) -> str:
         found = ""
@@ -151,6 +173,52 @@ def measure(job: Job, fault: str) -> tuple[float, int]:
     return max(when for _, when in first) - at, max(0, last - max(step for step, _ in first))
 
 
+def succeed(job: Job, fault: str) -> tuple[float, float, int]:
+    """Seconds until another host acts, and until all step again; steps lost."""
+    before, first = job.generation(), job.hosts[0]
+    job.until("steps", lambda: job.all_stepped(before, 20))
+    time.sleep(WAITING_S)
+    last = min(job.steps(before, each)[-1][0] for each in range(job.num_ranks))
+    at = time.time()
+    first.power_off() if fault == "controller-host" else first.freeze()
+    job.until("a successor", lambda: job.successor() is not None)
+    found = job.successor()
+    assert found is not None
+    job.run_dir, acted_at = found
+    job.until("a generation", lambda: job.generation() > before and job.all_stepped(job.generation()))
+    after = job.generation()
+    steps = [job.steps(after, each)[0] for each in range(job.num_ranks)]
+    if fault == "controller-frozen":
+        time.sleep(max(0.0, at + AWAY_S - time.time()))
+        first.thaw()
+        job.until("the end of the first host's run", lambda: job.processes[0].poll() is not None)
+        own = first.folder.glob("home/runs/*/logs/gen-*/rank-*/stdout.log")
+        late = [line for path in own for line in path.read_text().splitlines() if _when(line) > at + AWAY_S]
+        print(f"  woken: exit code {job.processes[0].poll()}, {len(late)} steps of its ranks after that", flush=True)
+    return acted_at - at, max(when for _, when in steps) - at, max(0, last - max(step for step, _ in steps))
+
+
+def _when(line: str) -> float:
+    found = STEP.fullmatch(line)
+    return float(found[2]) if found else 0.0
+
+
+def measure_successors(given: argparse.Namespace, faults: list[str]) -> None:
+    """A bed for each: who is first can be lost once."""
+    for fault in faults:
+        for _ in range(given.rounds):
+            with Bed() as bed, tempfile.TemporaryDirectory() as folder:
+                job = Job(bed, Path(folder), given.hosts, given.standby, given.silent, has_heirs=True)
+                job.until("training", lambda job=job: job.generation() >= 0 and job.all_stepped(job.generation(), 20))
+                job.until("warm spares everywhere", job.is_warm)
+                acts, steps, lost = succeed(job, fault)
+                print(f"  {fault:<18} acts {acts:5.2f} s  steps {steps:5.2f} s  lost {lost}  {_load()}", flush=True)
+
+
+def _load() -> str:
+    return f"load {os.getloadavg()[0]:.0f}"
+
+
 def endure(job: Job, fault: str, seconds: float = 20.0) -> str:
     """Steps per second before and under a fault that lasts, and how often the run was restarted meanwhile."""
     before, rank = job.generation(), job.num_ranks - 1
@@ -178,6 +246,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--faults", default=",".join(FAULTS))
     given = parser.parse_args()
+    faults = given.faults.split(",")
+    measure_successors(given, [each for each in faults if each in CONTROLLER])
+    faults = [each for each in faults if each not in CONTROLLER]
+    if not faults:
+        return
     took: dict[str, list[float]] = {}
     lost: dict[str, int] = {}
     with Bed() as bed, tempfile.TemporaryDirectory() as folder:
@@ -185,7 +258,7 @@ def main() -> None:
         job.until("training", lambda: job.generation() >= 0 and job.all_stepped(job.generation(), 20))
         job.until("warm spares everywhere", job.is_warm)
         for _ in range(given.rounds):
-            for fault in given.faults.split(","):
+            for fault in faults:
                 if fault in LASTING:
                     print(f"  {fault:<10} {endure(job, fault)}", flush=True)
                     continue
