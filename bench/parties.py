@@ -38,19 +38,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(f"{kind}: {party}" for kind, party in TRUTH.items()))
         return 0
     if args.sum:
-        print(report([told_of(one) for file in args.sum for one in json.loads(file.read_text())]))
+        print(report([one for file in args.sum for one in read(file)]))
         return 0
     end_on_sigterm()
     console, results = Console(stderr=True), []
     with tempfile.TemporaryDirectory(prefix="everstep-bench-", ignore_cleanup_errors=True) as scratch:
-        run = partial(_run, root=Path(args.keep or scratch))
+        run = partial(_run, root=Path(args.keep or scratch), parts=args.json)
         with contextlib.suppress(KeyboardInterrupt, SystemExit):
             for some in side_by_side(run, plan(args.runs, args.seed, args.kinds), args.jobs, "runs", console):
                 for one in some:
                     console.print("  " + "  ".join(row(one)), soft_wrap=True, markup=False)
                 results += some
-                if args.json is not None:
-                    args.json.write_text(json.dumps([asdict(each) for each in results], indent=1) + "\n")
+    if args.json is not None and args.json.exists():
+        results = read(args.json)  # also of runs that were cut short
     print(report(results))
     return 0
 
@@ -79,8 +79,18 @@ def plan(faults: int, seed: int, kinds: Sequence[str]) -> list[list[Hurt]]:
     return planned
 
 
-def _run(hurts: list[Hurt], *, root: Path) -> list[Told]:
-    return run_hurts(hurts, root / str(hurts[0].seed))
+def _run(hurts: list[Hurt], *, root: Path, parts: Path | None) -> list[Told]:
+    return run_hurts(hurts, root / str(hurts[0].seed), partial(_keep, parts=parts))
+
+
+def _keep(one: Told, *, parts: Path | None) -> None:
+    if parts is not None:
+        with parts.open("a") as file:
+            file.write(json.dumps(asdict(one)) + "\n")
+
+
+def read(file: Path) -> list[Told]:
+    return [told_of(json.loads(line)) for line in file.read_text().splitlines()]
 
 
 def told_of(one: dict[str, object]) -> Told:
@@ -129,7 +139,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="the kinds, and whose fault each is")
     parser.add_argument("--sum", type=Path, nargs="+", default=[], metavar="FILE", help="what --json wrote")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave journals and logs here")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="a line for each fault is added here, as it is done")
     args = parser.parse_args(argv)
     for kind in args.kinds:
         if kind not in TRUTH:

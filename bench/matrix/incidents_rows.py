@@ -348,9 +348,9 @@ def _burners(core: int, count: int, pin: int) -> Iterator[None]:
 
 
 @contextmanager
-def mounted(folder: Path, kind: str, data: str) -> Iterator[Path]:
+def mounted(folder: Path, kind: str, data: str, flags: int = 0) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
-    if _libc.mount(kind.encode(), os.fsencode(folder), kind.encode(), 0, data.encode()) != 0:
+    if _libc.mount(kind.encode(), os.fsencode(folder), kind.encode(), flags, data.encode()) != 0:
         raise OSError(ctypes.get_errno(), f"{kind} cannot be mounted: {os.strerror(ctypes.get_errno())}")
     try:
         yield folder

@@ -11,6 +11,8 @@ import os
 import random
 import resource
 import socket
+import struct
+import subprocess
 import sys
 import threading
 import time
@@ -41,20 +43,30 @@ TRUTH = {
     "gil-held": "user",
     "sleeps": "user",
     "left-out": "user",
+    "handler-bug": "user",
     # limits of the container or the host
     "open-files": "environment",
     "threads": "environment",
+    "processes": "environment",
+    "file-size": "environment",
+    "processor-time": "environment",
     "burners": "environment",
     # storage
     "disk-full": "storage",
     "dead-mount": "storage",
     "stale-handle": "storage",
+    "disk-quota": "storage",
+    "io-error": "storage",
+    "read-only": "storage|environment",
     "frozen": "storage",
     # network
     "no-name": "network",
     "refused": "network",
     "service-503": "network",
     "no-answer": "network",
+    "reset": "network",
+    "truncated": "network",
+    "wrapped": "network",
     # machines
     "lost-node": "machine",
     "xid": "machine",
@@ -180,15 +192,39 @@ def open_files(_job: Suffering) -> None:
         kept.append(open("/dev/null", "rb"))  # noqa: SIM115, PTH123 - it is to be too many
 
 
-@own
-def threads(job: Suffering) -> None:
+def _no_more_tasks(job: Suffering) -> None:
     """A cgroup in which no more than these may run."""
     group = Path(f"/sys/fs/cgroup/pids/everstep-bench-{os.getpid()}")
     group.mkdir()
     (job.folder / "cgroups").open("a").write(f"{group}\n")
     (group / "cgroup.procs").write_text(str(os.getpid()))
     (group / "pids.max").write_text(str(int((group / "pids.current").read_text())))
+
+
+@own
+def threads(job: Suffering) -> None:
+    _no_more_tasks(job)
     threading.Thread(target=time.sleep, args=(1,), daemon=True).start()
+
+
+@own
+def processes(job: Suffering) -> None:
+    _no_more_tasks(job)
+    subprocess.run(["true"], check=True)
+
+
+@own
+def file_size(job: Suffering) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    (job.folder / "too-large").write_bytes(b"\1" * (4 << 20))
+
+
+@own
+def processor_time(_job: Suffering) -> None:
+    limit = int(time.process_time()) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 60))
+    while True:
+        pass
 
 
 @own
@@ -206,6 +242,21 @@ def dead_mount(job: Suffering) -> None:
 @own
 def stale_handle(job: Suffering) -> None:
     raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(job.folder / "data" / "shard-0"))
+
+
+@own
+def disk_quota(job: Suffering) -> None:
+    raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(job.folder / "data" / "shard-0"))
+
+
+@own
+def io_error(job: Suffering) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO), str(job.folder / "data" / "shard-0"))
+
+
+@own
+def read_only(job: Suffering) -> None:
+    (job.folder / "read-only" / "checkpoint.pt").write_bytes(b"1")
 
 
 @own
@@ -230,3 +281,46 @@ def service_503(job: Suffering) -> None:
 def no_answer(_job: Suffering) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         urllib.request.urlopen(f"http://127.0.0.1:{silent.getsockname()[1]}/x", timeout=1.5).read()
+
+
+def _answering(reply: bytes, *, resets: bool = False) -> str:
+    """The address of a service that gives this answer, once."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        connection.recv(65536)
+        if resets:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        else:
+            connection.sendall(reply)
+        connection.close()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"http://127.0.0.1:{listening.getsockname()[1]}/shard"
+
+
+@own
+def reset(_job: Suffering) -> None:
+    urllib.request.urlopen(_answering(b"", resets=True), timeout=5).read()
+
+
+@own
+def truncated(_job: Suffering) -> None:
+    urllib.request.urlopen(_answering(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc"), timeout=5).read()
+
+
+@own
+def wrapped(job: Suffering) -> None:
+    try:
+        no_answer(job)
+    except OSError as error:
+        raise RuntimeError("shard 7 cannot be fetched") from error
+
+
+@own
+def handler_bug(job: Suffering) -> None:
+    try:
+        refused(job)
+    except OSError:
+        {}["fallback"]

@@ -25,6 +25,8 @@ LIMIT_S = {"slow-machine": 150.0, "burners": 120.0, "flip-bit": 90.0, "frozen": 
 USUAL_LIMIT_S = 75.0
 NODES, NPROC = 2, 2
 SETTLE_STEPS = 15
+READ_ONLY = 1
+"""MS_RDONLY."""
 _POLL_S = 0.05
 
 
@@ -93,6 +95,7 @@ def _running(folder: Path, mode: str, kinds: set[str]) -> Iterator["Run"]:
         if kinds & {"burners", "slow-machine"}:
             env["EVERSTEP_BENCH_PIN"] = "1"
         stack.enter_context(mounted(folder / "small", "tmpfs", "size=1m"))
+        stack.enter_context(mounted(folder / "read-only", "tmpfs", "", READ_ONLY))
         (folder / "dead").mkdir()
         stack.enter_context(dead_fuse(folder / "dead"))
         env["EVERSTEP_BENCH_SERVER"] = stack.enter_context(failing_service())
@@ -104,8 +107,8 @@ def _running(folder: Path, mode: str, kinds: set[str]) -> Iterator["Run"]:
             Path(line).rmdir()
 
 
-def run_hurts(hurts: Sequence[Hurt], root: Path) -> list[Told]:
-    """One after the other in one run; in another one where that has ended."""
+def run_hurts(hurts: Sequence[Hurt], root: Path, tell: Callable[[Told], object] = lambda _: None) -> list[Told]:
+    """One after the other in one run; in another one where that has ended. `tell` hears of each at once."""
     told: list[Told] = []
     for attempt in range(len(hurts)):
         left = hurts[len(told) :]
@@ -114,6 +117,7 @@ def run_hurts(hurts: Sequence[Hurt], root: Path) -> list[Told]:
         with _running(root / str(attempt), left[0].mode, {one.kind for one in left}) as run:
             for number, hurt in enumerate(left):
                 told.append(run.hurt(number, hurt))
+                tell(told[-1])
                 if told[-1].trouble:
                     break
     return told

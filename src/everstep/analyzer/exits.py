@@ -4,33 +4,26 @@ A rank that dies takes its peers with it: their connections break and they raise
 first *fault*. Ends that only say "a peer is gone" are consequences, whatever their order, unless there is nothing else.
 """
 
-import re
-import signal as signals
-
 import msgspec
 
-from everstep.analyzer.numbers.alerts import SeenAlert, blame_of, cause_among, is_cause, verdict_on
-from everstep.analyzer.standing import Hang, Left, is_of_left, left_verdict
-from everstep.model.components import KERNEL, NODE_ACTIONS
-from everstep.model.facts import Alert, ErrorReport, Exit
-from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
-
-_CONSEQUENCE = re.compile(
-    r"connection (was )?(likely )?(closed|reset|refused|aborted)( by peer)?"
-    r"|broken pipe|socket closed|recvvalue failed|got 0 bytes|remote process exited"
-    r"|timed out waiting|wait timeout|pair closure|collective operation timeout"
-    r"|watchdog caught|heartbeat monitor|failed to (connect|recv|send)",
-    re.IGNORECASE,
+from everstep.analyzer.numbers.alerts import SeenAlert, cause_among, verdict_on
+from everstep.analyzer.rank_exit import (
+    action_of,
+    classify,
+    describe,
+    fault_time,
+    is_own_exception,
+    looks_like_consequence,
+    lost_a_service,
+    repeated,
+    same_fault,
 )
-"""What gloo, NCCL and the store say when somebody else is gone (wordings of torch 2.6 to 2.13)."""
-
-_SENT = frozenset({signals.SIGTERM, signals.SIGINT, signals.SIGHUP, signals.SIGQUIT})
-"""No process brings these upon itself: a person, or a tool on their behalf, sends them."""
+from everstep.analyzer.standing import Hang, Left, is_of_left, left_verdict
+from everstep.model.facts import Exit
+from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
 
 MAX_EVIDENCE = 64
 """Exits that a verdict shows one by one. A fault ends every rank of the job, and a hundred thousand say the same."""
-
-_CANNOT_RUN = frozenset({"SyntaxError", "IndentationError", "TabError", "ModuleNotFoundError", "ProgramNotFound"})
 
 
 class LostNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,59 +68,7 @@ class FaultFacts(msgspec.Struct, frozen=True, kw_only=True):
     anomaly: Verdict | None = None  # the job ran, and this was wrong with it
     alerts: tuple[SeenAlert, ...] = ()  # what nodes noticed about themselves, lately
     nodes: dict[int, str] = {}  # node of each rank
-
-
-def looks_like_consequence(exit_: Exit) -> bool:
-    """This end only says that a peer is gone (or that we stopped it)."""
-    if exit_.stopped_by_us:
-        return True
-    if exit_.error is not None:
-        if _is_own_cause(exit_, exit_.error):
-            return False
-        return _CONSEQUENCE.search(exit_.error.message) is not None or _is_cascade(exit_)
-    if exit_.signal is not None and exit_.signal != signals.SIGABRT:
-        return False
-    return _CONSEQUENCE.search(exit_.last_output) is not None
-
-
-def _is_own_cause(exit_: Exit, error: ErrorReport) -> bool:
-    """What it raised is known for a cause: the connection that was refused is that to a storage, and no peer's."""
-    found, first = exit_.finding, error.message.strip().split("\n", 1)[0]
-    return found is not None and found.role == "root" and is_cause(found) and bool(first) and first[:80] in found.line
-
-
-def _is_cascade(exit_: Exit) -> bool:
-    return exit_.finding is not None and exit_.finding.role == "cascade"
-
-
-def _named(exit_: Exit) -> Alert | None:
-    """What its own words say about a cause that is more than "the program raised an exception"."""
-    found = exit_.finding
-    if found is None or exit_.oom is not None or exit_.signal == signals.SIGKILL:
-        return None  # whoever is killed from outside has not said why
-    is_plain = found.component == "python" and blame_of(found) is Blame.USER  # its exception says as much
-    return found if is_cause(found) and not is_plain and not _is_of_machine(found) else None
-
-
-def _is_of_machine(found: Alert) -> bool:
-    """What the kernel or a driver says when a machine is broken."""
-    return found.component in KERNEL and (blame_of(found) is Blame.MACHINE or found.action in NODE_ACTIONS)
-
-
-def _repeated(exit_: Exit) -> str:
-    """A line of the kernel or of a driver in its output: evidence of what the program printed. If it is true, the
-    node's own senses say so (`_noticed_verdict`)."""
-    found = exit_.finding
-    if found is None or not is_cause(found) or not _is_of_machine(found):
-        return ""
-    return f'; it printed "{_shorten(found.line.strip(), 80)}" ({found.code}), which its node did not notice'
-
-
-def fault_time(exit_: Exit) -> float:
-    """When the rank's own trouble began: when it raised, if it said so; when it ended, otherwise."""
-    if exit_.error is not None and exit_.error.at is not None:
-        return min(exit_.error.at, exit_.at)
-    return exit_.at
+    outlived_at: float | None = None  # all ranks have made steps since: what nodes noticed before it is over
 
 
 def judge(facts: FaultFacts) -> Verdict:
@@ -155,40 +96,13 @@ def judge(facts: FaultFacts) -> Verdict:
     return _contact_verdict(facts, failures)
 
 
-_NO_INPUT = (
-    "its debugger found no commands to read. For breakpoint() run one rank at a terminal, with stdin not redirected"
-)
-
-
-def describe(exit_: Exit) -> str:
-    """How it ended, in a few words."""
-    if exit_.error is not None:
-        where = f" at {exit_.error.place}" if exit_.error.place else ""
-        text = exit_.error.message.strip().splitlines()
-        if exit_.error.kind.rpartition(".")[2] == "BdbQuit":
-            return f"raised {exit_.error.kind}{where}: {_NO_INPUT}"
-        return f"raised {exit_.error.kind}{where}" + (f": {_shorten(text[0])}" if text else "")
-    if exit_.signal is not None:
-        return f"was killed by {signal_name(exit_.signal)}"
-    if exit_.code is not None:
-        return f"ended with exit code {exit_.code}" + (f" at {exit_.place}" if exit_.place else "")
-    return "ended, it is not known how"
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def _exit_verdict(facts: FaultFacts, cause: Exit, causes: list[Exit]) -> Verdict:
-    code, blame, confidence, note = _classify(cause, causes, len(facts.nodes))
+    code, blame, confidence, note = classify(cause, causes, len(facts.nodes))
     node = facts.nodes.get(cause.rank)
     place = cause.error.place if cause.error is not None else cause.place
-    same = [e.rank for e in causes if _same_fault(cause, e)]
+    same = [e.rank for e in causes if same_fault(cause, e)]
     who = f"rank {cause.rank}" if len(same) == 1 else f"{len(same)} ranks (first: rank {cause.rank})"
-    sentence = f"{who} on {node} {describe(cause)}{note}{_repeated(cause)}"
+    sentence = f"{who} on {node} {describe(cause)}{note}{repeated(cause)}"
     return Verdict(
         code=code,
         sentence=sentence,
@@ -198,49 +112,9 @@ def _exit_verdict(facts: FaultFacts, cause: Exit, causes: list[Exit]) -> Verdict
         node=node,
         at=fault_time(cause),
         place=place,
-        action=_action(cause),
+        action=action_of(cause),
         evidence=_evidences(facts, _strongest_first(facts, cause)),
     )
-
-
-def _action(cause: Exit) -> str:
-    """What its words suggest. They never take a machine out of the fleet: a program can print anything."""
-    named = _named(cause)
-    return "" if named is None or named.action in NODE_ACTIONS else named.action
-
-
-def _classify(cause: Exit, causes: list[Exit], num_ranks: int) -> tuple[str, Blame, Confidence, str]:
-    """Code, blame, confidence, and what to add to the sentence."""
-    named = _named(cause)
-    if named is not None:
-        # A program's words are a hint where somebody else would have to act on them.
-        is_own = named.role == "root" and blame_of(named) is Blame.USER
-        confidence = Confidence.HIGH if is_own else Confidence.MEDIUM
-        return named.code, blame_of(named), confidence, f" ({named.sentence})"
-    if cause.error is not None:
-        everywhere = len({e.rank for e in causes if _same_fault(cause, e)}) >= max(2, num_ranks)
-        code = "ES-U02" if cause.error.kind in _CANNOT_RUN else "ES-U01"
-        sure = everywhere or code == "ES-U02"
-        return code, Blame.USER, Confidence.HIGH if sure else Confidence.MEDIUM, ""
-    if cause.oom is not None:
-        return "ES-P03", Blame.USER, Confidence.HIGH, f" for lack of memory ({cause.oom.source})"
-    if cause.signal == signals.SIGKILL:
-        return "ES-P09", Blame.OPERATOR, Confidence.MEDIUM, "; no sign of lack of memory"
-    if cause.signal in _SENT:
-        return "ES-P02", Blame.OPERATOR, Confidence.MEDIUM, ", which comes from outside"
-    if cause.signal is not None:
-        return "ES-P02", Blame.UNKNOWN, Confidence.HIGH, ""
-    if cause.place:
-        return "ES-P01", Blame.USER, Confidence.MEDIUM, ": the program ended itself"
-    return "ES-P01", Blame.UNKNOWN, Confidence.MEDIUM, " and left no report"
-
-
-def _same_fault(one: Exit, other: Exit) -> bool:
-    if one.rank == other.rank:
-        return True
-    if one.error is not None and other.error is not None:
-        return (one.error.kind, one.error.place) == (other.error.kind, other.error.place)
-    return False
 
 
 def _lost_verdict(facts: FaultFacts) -> Verdict:
@@ -342,7 +216,7 @@ def anomaly_verdict(facts: FaultFacts, found: Verdict) -> Verdict:
 def _noticed_verdict(facts: FaultFacts, failures: list[Exit], causes: list[Exit]) -> Verdict | None:
     """A node noticed something that explains the fault. A rank's own exception, unless it speaks of a device or of the
     network, is believed first."""
-    if causes and (causes[0].oom is not None or _is_own_exception(causes[0])):
+    if causes and (causes[0].oom is not None or is_own_exception(causes[0])):
         return None
     culprits = causes or failures
     diagnosed = facts.hang.verdict if facts.hang is not None and not culprits else None
@@ -352,7 +226,8 @@ def _noticed_verdict(facts: FaultFacts, failures: list[Exit], causes: list[Exit]
     nodes = {lost.node for lost in facts.lost} or {facts.nodes[rank] for rank in ranks if rank in facts.nodes}
     at = fault_time(culprits[0]) if culprits else facts.hang.at if facts.hang is not None else facts.at
     only_consequences = not causes and not facts.lost and not (diagnosed is not None and diagnosed.ranks)
-    chosen = cause_among(facts.alerts, at, nodes) or (cause_among(facts.alerts, at, ()) if only_consequences else None)
+    alerts = [each for each in facts.alerts if facts.outlived_at is None or each.alert.at > facts.outlived_at]
+    chosen = cause_among(alerts, at, nodes) or (cause_among(alerts, at, ()) if only_consequences else None)
     if chosen is None:
         return None
     then = ""
@@ -367,12 +242,10 @@ def _noticed_verdict(facts: FaultFacts, failures: list[Exit], causes: list[Exit]
     return msgspec.structs.replace(found, evidence=(*found.evidence, *(_evidence(facts, e) for e in culprits[:8])))
 
 
-def _is_own_exception(exit_: Exit) -> bool:
-    """A Python exception about which nothing more is known than that the program raised it."""
-    return exit_.error is not None and _named(exit_) is None
-
-
 def _contact_verdict(facts: FaultFacts, failures: list[Exit]) -> Verdict:
+    outside = [e for e in failures if lost_a_service(e)]
+    if outside:
+        return _exit_verdict(facts, outside[0], outside)
     ranks = tuple(e.rank for e in failures)
     at = fault_time(failures[0]) if failures else facts.at
     if failures:
@@ -423,7 +296,3 @@ def _evidence(facts: FaultFacts, exit_: Exit) -> Evidence:
 
 def _ranks(ranks: tuple[int, ...]) -> str:
     return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
-
-
-def _shorten(text: str, limit: int = 160) -> str:
-    return text if len(text) <= limit else text[: limit - 3] + "..."

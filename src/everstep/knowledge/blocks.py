@@ -13,6 +13,13 @@ MAX_BLOCK_LINES = 4000
 
 _FRAME = re.compile(rb'\s*File "([^"\n]{1,400})", line (\d{1,8}), in ')
 _NOT_THE_USERS = re.compile(rb"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<|importlib|/torch/|runpy\.py$")
+_CLIENT = re.compile(
+    rb"/(?:site|dist)-packages/(?:urllib3|requests|httpx|httpcore|h11|aiohttp|botocore|aiobotocore|websockets?|grpc"
+    rb"|paramiko|gcsfs|s3fs|huggingface_hub|redis|pymongo|psycopg2?|wandb)/"
+    rb"|/python3[\d.]*/(?:(?:urllib|http|xmlrpc)/\w+|socket|ssl|smtplib|ftplib|imaplib|poplib"
+    rb"|asyncio/(?:streams|selector_events|sslproto))\.py$"
+)
+"""Files of libraries that talk to a service on the network."""
 _GROUP_BAR = re.compile(rb"^\s*(?:\|\s?|\+-\+-{4,}.*$|\+-{4,}.*$)")
 _AGENT_KEY = re.compile(rb"\s*(?:\[\d+\]:)?\s*(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
 _BOX = ("\N{BOX DRAWINGS LIGHT VERTICAL}".encode(), "\N{BOX DRAWINGS LIGHT ARC UP AND RIGHT}".encode())
@@ -42,6 +49,7 @@ class Traceback:
     ignored: bool  # "Exception ignored in": Python went on
     place: str = ""
     num_lines: int = 0
+    is_of_client: bool = False  # below the program's own frames, it was in a library that talks to a service
     chained: bool = False  # "The above exception was the direct cause" stands before it
 
     def feed(self, message: bytes) -> Verdict:
@@ -57,14 +65,20 @@ class Traceback:
             return Verdict.MORE
         if body[:1] in b" \t":
             frame = _FRAME.match(body)
-            if frame and not _NOT_THE_USERS.search(frame[1]):
-                name = frame[1].rsplit(b"/", 1)[-1].decode("utf-8", "replace")
-                self.place = f"{name}:{int(frame[2])}"
+            if frame:
+                self._note_frame(frame[1], int(frame[2]))
             return Verdict.MORE
         if body.startswith((b"Traceback (", b"Exception Group Traceback")):
             return Verdict.MORE
         # Notebooks and other printers put lines of their own between the head and the exception.
         return Verdict.END if _EXCEPTION.match(body) else Verdict.NOT_MINE
+
+    def _note_frame(self, path: bytes, line: int) -> None:
+        if _CLIENT.search(path):
+            self.is_of_client = True
+        elif not _NOT_THE_USERS.search(path):
+            self.is_of_client = False
+            self.place = f"{path.rsplit(b'/', 1)[-1].decode('utf-8', 'replace')}:{line}"
 
     def name(self, message: bytes) -> bytes:
         """The exception line without the bars of an exception group."""

@@ -17,6 +17,8 @@ from everstep.knowledge.loading import Base, load_base
 from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.ranking import Choice, choose_verdict, rank_findings
 from everstep.knowledge.signature import Role, Severity
+from everstep.model.components import KERNEL
+from everstep.model.verdict import Blame
 
 MAX_CHUNK_BYTES = 256 << 10
 """Read in one call. Ordinary text of this size takes about a millisecond, the worst a fraction of a second."""
@@ -126,10 +128,16 @@ def classify(text: str, *, report: str = "") -> Finding | None:
         base, engine = _built_in()
     matcher = Matcher(base, now=0.0, engine=engine)
     matcher.arrived_at = 0.0
+    matcher.is_of_program = True
     matcher.feed("", text[-MAX_TAIL_CHARS:].encode("utf-8", "replace"))
     matcher.feed(_REPORT, report[-MAX_TAIL_CHARS:].encode("utf-8", "replace"))
     ordered = rank_findings(matcher.finish(), end=_REPORT if report else "")
-    return next((f for f in ordered if _says_why(f)), None)
+    told = [f for f in ordered if _says_why(f)]
+    own = [f for f in told if f.is_exception and f.role in (Role.ROOT, Role.EITHER)]
+    is_printed = bool(told) and told[0].component in KERNEL and told[0].blame is Blame.MACHINE
+    if own and is_printed:
+        return own[0]  # its exception names its cause; what it printed of a machine is for the node's own senses
+    return told[0] if told else None
 
 
 def _says_why(finding: Finding) -> bool:

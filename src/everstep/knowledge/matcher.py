@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from everstep.knowledge.blocks import LINK_CAUSE, LINK_CONTEXT, AgentBlock, Traceback, Verdict
+from everstep.knowledge.causality.linking import is_of_program
 from everstep.knowledge.causality.progress import Watch, marks
 from everstep.knowledge.causality.repeats import Repeats
 from everstep.knowledge.engine import MAX_LINE_BYTES, OVERLAP_BYTES, Engine
 from everstep.knowledge.findings import Finding, Fold, subject_of
 from everstep.knowledge.lines import Clock, Line, clean, rank_in
 from everstep.knowledge.loading import Base
-from everstep.knowledge.signature import Signature
+from everstep.knowledge.signature import Role, Signature
 
 BLOCK_BYTES = 1 << 20
 MAX_OPEN_BLOCKS = 4096
@@ -28,6 +29,8 @@ _IGNORED_LINES = 4
 """The traceback of an ignored exception stands right below the line that says so."""
 _AGENT = b"Root Cause (first observed failure)"
 _SXID = b"SXid"
+_IN_CLIENT = b"In a network client: "
+"""Before an exception that says nothing of a cause, and was raised below a library that talks to a service."""
 _THROWN = b"terminate called after throwing"
 _WHAT = b"what():"
 
@@ -68,6 +71,7 @@ class Matcher:
         self._fold = Fold()
         self._fallback = next((s for s in base.signatures if s.family == "traceback"), None)
         self.arrived_at: float | None = None  # when set, the time of every line, instead of its stamp
+        self.is_of_program = False  # when set, what looks like a line of the kernel log is what a program printed
         self.lines_left: int | None = None  # lines that may still be taken apart; None: any number
         self.num_skipped_bytes = 0  # text that was not read because `lines_left` was used up
 
@@ -217,10 +221,11 @@ class Matcher:
             self._match_and_report(stream, part, raw, new)
 
     def _match_and_report(self, stream: _Stream, part: Line, raw: bytes, new: list[Finding]) -> None:
-        signature = self._engine.match(raw, part.message.lstrip(b" \t"), from_kernel=part.from_kernel)
+        from_kernel = part.from_kernel and not self.is_of_program
+        signature = self._engine.match(raw, part.message.lstrip(b" \t"), from_kernel=from_kernel)
         if signature is not None:
             self._report(stream, signature, part, raw, new)
-        elif not part.from_kernel and not stream.repeats.is_full:
+        elif not from_kernel and not stream.repeats.is_full:
             words = self._engine.harmless_words(part.message)
             if words:
                 stream.repeats.note(words)
@@ -284,6 +289,9 @@ class Matcher:
         if block.ignored or name.startswith((LINK_CAUSE, LINK_CONTEXT)):
             return
         signature = self._engine.match(name, name, in_traceback=True) or self._fallback
+        is_open = signature is None or signature.role in (Role.UNKNOWN, Role.CASCADE)
+        if block.is_of_client and is_open and not is_of_program(name.decode("utf-8", "replace")):
+            signature = self._engine.match(name, _IN_CLIENT + name, in_traceback=True) or signature
         if signature is not None:
             when = self._when(stream, part)
             place, chained = block.place, block.chained
@@ -304,7 +312,7 @@ class Matcher:
         if _SXID in raw and self._joins_switch_event(stream, signature, raw):
             return
         rank = part.rank if part.rank is not None else rank_in(part.message)
-        when, kernel = self._when(stream, part), part.from_kernel
+        when, kernel = self._when(stream, part), part.from_kernel and not self.is_of_program
         self._add(stream, signature, part.message or raw, rank, when, new, from_kernel=kernel)
 
     def _joins_switch_event(self, stream: _Stream, signature: Signature, raw: bytes) -> bool:

@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
-from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, describe, judge, looks_like_consequence
+from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge
 from everstep.analyzer.numbers.alerts import SeenAlert
+from everstep.analyzer.rank_exit import describe, looks_like_consequence
 from everstep.knowledge.ending import end_of_rank
 from everstep.knowledge.loading import load_base
 from everstep.model.components import NODE_ACTIONS
@@ -95,6 +96,15 @@ def test_nothing_known_is_said_to_be_unknown() -> None:
         (Exit(rank=0, at=1.0, signal=6, last_output="Watchdog caught collective operation timeout"), True),
         (Exit(rank=0, at=1.0, code=1, last_output="RuntimeError: Connection closed by peer"), True),
         (Exit(rank=0, at=1.0, code=1, last_output="MyError: bad number"), False),
+        (
+            Exit(rank=0, at=1.0, signal=6, last_output="GET: Connection refused, retrying (attempt 1/5)"),
+            False,
+        ),
+        (
+            Exit(rank=0, at=1.0, signal=6, last_output="[W socket.cpp] [c10d] client socket failed to connect"),
+            False,
+        ),
+        (Exit(rank=0, at=1.0, code=1, last_output="urlopen: Connection refused by stats.local"), False),
     ],
 )
 def test_consequence(exit_: Exit, expected: bool) -> None:

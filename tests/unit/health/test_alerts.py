@@ -3,8 +3,9 @@
 import pytest
 
 from everstep.agent.processes.classifying import explain_end
-from everstep.analyzer.exits import FaultFacts, LostNode, judge, looks_like_consequence
+from everstep.analyzer.exits import FaultFacts, LostNode, judge
 from everstep.analyzer.numbers.alerts import AFTER_S, BEFORE_S, SeenAlert
+from everstep.analyzer.rank_exit import looks_like_consequence
 from everstep.knowledge.signature import Action
 from everstep.model.facts import Alert, ErrorReport, Exit, OomEvidence
 from everstep.model.verdict import Blame

@@ -60,7 +60,7 @@ _CRASHES = ("ES-P01", "ES-P07")
 _CODE_OR_GPU = ("ES-CU04", "ES-CU07", "ES-G13", "ES-G31")
 """Illegal and misaligned accesses. Blamed on the program, but of 62 that ByteRobust looked into (Table 2) 21 were the
 machine's: the program's name on them does not clear the machines."""
-_OUTSIDE = ("ES-NT03", "ES-NT04", "ES-CT03")
+_OUTSIDE = ("ES-NT03", "ES-NT04", "ES-NT07", "ES-CT03")
 """Names, web services and registries outside of the cluster: no machine of the job is behind them."""
 _OF_MACHINES = ("ES-H10", "ES-H11")
 """Hangs that no program has by itself: a rank that cannot answer, a collective that all entered."""
@@ -118,15 +118,18 @@ def kind_of(turn: Turn, verdict: Verdict) -> Unexplained | None:
         return None
     if verdict.code in _CODE_OR_GPU:
         return Unexplained.CRASH
+    if verdict.code == "ES-P02" and _signals(turn, verdict) & _NATIVE:
+        return Unexplained.CRASH  # most often the program's, and sometimes a machine's
+    if verdict.code == "ES-P01" and not verdict.place:
+        return Unexplained.CRASH
     if verdict.blame not in _HARDWARE or verdict.code in _OUTSIDE:
         return None
     if verdict.code.startswith("ES-H"):
         # A program that waits for long looks like a machine that stands; no machine is taken out for a doubt.
         is_doubtful = verdict.certainty is Certainty.DOUBTFUL and verdict.code not in _OF_MACHINES
         return None if is_doubtful else Unexplained.HANG
-    is_native = verdict.code == "ES-P02" and bool(_signals(turn, verdict) & _NATIVE)
     is_said = _OWN_CODES.match(verdict.code) is None  # a line that a rank wrote, such as an internal error of NCCL
-    if is_native or is_said or verdict.code in _CRASHES:
+    if is_said or verdict.code in _CRASHES:
         return Unexplained.CRASH
     return None
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge, looks_like_consequence
+from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge
+from everstep.analyzer.rank_exit import looks_like_consequence
 from everstep.core.decide import allowance, backoff, eviction, examining, flow, repeating
 from everstep.core.decide.recovery import Plan, decide
 from everstep.core.faults import drills
@@ -153,6 +154,7 @@ def open_incident(turn: Turn, facts: FaultFacts) -> None:
         why = "another fault came before the job had recovered from this one"
         turn.do(IncidentClosed(incident=current.id, outcome="superseded", why=why))
     number = turn.state.num_incidents + 1
+    turn.set(outlived_at=progress.outlived_at(turn))
     formation = turn.state.formation
     incident = Incident(
         id=f"i{number}",
@@ -160,7 +162,11 @@ def open_incident(turn: Turn, facts: FaultFacts) -> None:
         lived_s=0.0 if formation is None else max(0.0, turn.at - formation.at),
         generation=turn.state.generation,
         facts=msgspec.structs.replace(
-            facts, alerts=turn.state.alerts, nodes=_nodes_of_ranks(turn), left=facts.left or progress.left_ranks(turn)
+            facts,
+            alerts=turn.state.alerts,
+            nodes=_nodes_of_ranks(turn),
+            left=facts.left or progress.left_ranks(turn),
+            outlived_at=turn.state.outlived_at,
         ),
         drill=drills.claim(turn, facts),
     )

@@ -16,6 +16,9 @@ LEAST_PROOF_S = 2.0
 LONGEST_PROOF_S = 60.0
 """How long a generation without known steps has to live before it counts as recovered."""
 
+OUTLIVED_S = 30.0
+"""Steps so long after a line of the kernel's speak against it: a device is a few steps behind its host at most."""
+
 LATE_S = 30.0
 """After the first rank called init_process_group: imports and downloads of the others differ by seconds."""
 
@@ -131,6 +134,19 @@ def left_ranks(turn: Turn) -> tuple[Left, ...]:
             step = worker.account.last_step if worker.account is not None else None
             found.append(Left(rank=worker.rank, at=worker.exit.at, step=step))
     return tuple(found)
+
+
+def outlived_at(turn: Turn) -> float | None:
+    """What nodes noticed before this time did not stop the job: a whole generation began to step after it, or made
+    steps for long after it."""
+    known = turn.state.outlived_at
+    accounts = [worker.account for worker in turn.state.workers.values()]
+    firsts = [each.first_step_at for each in accounts if each is not None and each.first_step_at is not None]
+    lasts = [each.last_step_at for each in accounts if each is not None and each.last_step_at is not None]
+    if not accounts or len(firsts) < len(accounts) or len(lasts) < len(accounts):
+        return known
+    newest = max(max(firsts), min(lasts) - OUTLIVED_S)
+    return newest if known is None else max(known, newest)
 
 
 def completed_step(turn: Turn) -> int | None:

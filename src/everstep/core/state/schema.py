@@ -202,6 +202,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     places: FrozenMap[str, Place] = FrozenMap()  # at which the job stood still: what was learnt of them
     num_incidents: int = 0
     alerts: tuple[SeenAlert, ...] = ()  # newest last, of the last hour
+    outlived_at: float | None = None  # as of the last incident: what nodes noticed earlier, the job trained after
     unjudged: tuple[SeenAlert, ...] = ()  # new ones of active nodes, while a fault was being handled
     deferred: tuple[Deferred, ...] = ()  # looked at again when a standby joins
     evictions: tuple[float, ...] = ()  # times of evictions within the budget's window

@@ -58,6 +58,11 @@ _OWN = re.compile(
 _CRASHES = frozenset({"process_aborted", "segfault", "bus_error_rank", "process_lost"})
 
 
+def is_of_program(exception: str) -> bool:
+    """Whether Python raises this about the program: `exception` is the last line of a traceback."""
+    return _OWN.match(exception) is not None
+
+
 def link(findings: Sequence[Finding], *, end: str = "") -> list[Finding]:
     """The findings, those that nothing links to the end made information, with the reason in their note. `end`: the
     source that holds the exception that ended it, if that is known."""

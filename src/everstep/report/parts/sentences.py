@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from everstep.analyzer.exits import describe
 from everstep.analyzer.observations.words import fold
+from everstep.analyzer.rank_exit import describe
 from everstep.model import actions, events
 from everstep.model.record import Record
 from everstep.report.parts.units import plural, written_text

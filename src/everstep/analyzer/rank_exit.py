@@ -1,0 +1,214 @@
+"""What one rank's end says by itself: whether it only follows from another one, whose fault it was, in words. Pure.
+
+Called by `exits`, which weighs the ends of all ranks and what the nodes noticed.
+"""
+
+import re
+import signal as signals
+
+from everstep.analyzer.numbers.alerts import blame_of, is_cause
+from everstep.model.components import KERNEL, NODE_ACTIONS
+from everstep.model.facts import Alert, ErrorReport, Exit
+from everstep.model.verdict import Blame, Confidence
+
+_CONSEQUENCE = re.compile(
+    r"connection (was )?(likely )?(closed|reset|refused|aborted)( by peer)?"
+    r"|broken pipe|socket closed|recvvalue failed|got 0 bytes|remote process exited"
+    r"|timed out waiting|wait timeout|pair closure|collective operation timeout"
+    r"|watchdog caught|heartbeat monitor|failed to (connect|recv|send)",
+    re.IGNORECASE,
+)
+"""What gloo, NCCL and the store say when somebody else is gone (wordings of torch 2.6 to 2.13)."""
+
+_OF_JOB = re.compile(
+    r"peer|gloo|c10|nccl|rccl|hccl|watchdog|collective|process ?group|heartbeat|\bpair\b|\bstore\b|tcpstore|recvvalue"
+    r"|\brank\b|got 0 bytes|remote process|timed out waiting|wait timeout",
+    re.IGNORECASE,
+)
+_COPED_WITH = re.compile(
+    r"\[W\d* |warn(ing)?\b|retr(y|ies)|try(ing)? again|attempt \d|ignor|falling back", re.IGNORECASE
+)
+
+_SENT = frozenset({signals.SIGTERM, signals.SIGINT, signals.SIGHUP, signals.SIGQUIT})
+"""No process brings these upon itself: a person, or a tool on their behalf, sends them."""
+
+_LIMITS = {signals.SIGXCPU: "processor time", signals.SIGXFSZ: "the size of a file"}
+"""Resource limits (`ulimit -t`, `ulimit -f`) that the kernel enforces by a signal."""
+
+_OWN_CODE = frozenset({signals.SIGSEGV, signals.SIGABRT, signals.SIGFPE, signals.SIGTRAP, signals.SIGSYS})
+"""Native code of the program brings these upon itself far more often than a broken machine does. SIGBUS may also be a
+full /dev/shm or a storage that is gone, SIGILL a processor that lacks an instruction."""
+
+_SHELL_SIGNALS = 128
+"""A shell that reports a signal of its child ends with this much more than the signal's number."""
+
+_CANNOT_RUN = frozenset({"SyntaxError", "IndentationError", "TabError", "ModuleNotFoundError", "ProgramNotFound"})
+
+
+def looks_like_consequence(exit_: Exit) -> bool:
+    """This end only says that a peer is gone (or that we stopped it)."""
+    if exit_.stopped_by_us:
+        return True
+    if exit_.error is not None:
+        if _is_own_cause(exit_, exit_.error):
+            return False
+        return _CONSEQUENCE.search(exit_.error.message) is not None or _is_cascade(exit_)
+    if exit_.signal is not None and exit_.signal != signals.SIGABRT:
+        return False
+    return any(map(_says_peer_is_gone, exit_.last_output.splitlines()))
+
+
+def _says_peer_is_gone(line: str) -> bool:
+    """Of what it printed: not a web service's refusal, nor what is tried again."""
+    is_of_job = _CONSEQUENCE.search(line) is not None and _OF_JOB.search(line) is not None
+    return is_of_job and _COPED_WITH.search(line) is None
+
+
+def _is_own_cause(exit_: Exit, error: ErrorReport) -> bool:
+    """What it raised is known for a cause: the connection that was refused is that to a storage, and no peer's."""
+    found = exit_.finding
+    return found is not None and found.role == "root" and is_cause(found) and _is_in(found, error)
+
+
+def _is_in(found: Alert, error: ErrorReport) -> bool:
+    """Whether the line that was recognised is that of the exception itself."""
+    first = error.message.strip().split("\n", 1)[0]
+    return bool(first) and first[:80] in found.line
+
+
+def _is_cascade(exit_: Exit) -> bool:
+    return exit_.finding is not None and exit_.finding.role == "cascade"
+
+
+def _named(exit_: Exit) -> Alert | None:
+    """What its own words say about a cause that is more than "the program raised an exception"."""
+    found = exit_.finding
+    if found is None or exit_.oom is not None or exit_.signal == signals.SIGKILL:
+        return None  # whoever is killed from outside has not said why
+    is_plain = found.component == "python" and blame_of(found) is Blame.USER  # its exception says as much
+    return found if is_cause(found) and not is_plain and not _is_of_machine(found) else None
+
+
+def _is_of_machine(found: Alert) -> bool:
+    """What the kernel or a driver says when a machine is broken."""
+    return found.component in KERNEL and (blame_of(found) is Blame.MACHINE or found.action in NODE_ACTIONS)
+
+
+def _says_machine(exit_: Exit, error: ErrorReport) -> bool:
+    """Its exception is what a broken machine causes (an ECC error, a damaged file system). Its node noticed nothing, so
+    this is a hint: no machine is taken out for it."""
+    return exit_.finding is not None and _is_of_machine(exit_.finding) and _is_in(exit_.finding, error)
+
+
+def repeated(exit_: Exit) -> str:
+    """A line of the kernel or of a driver in its output: evidence of what the program printed. If it is true, the
+    node's own senses say so (`_noticed_verdict`)."""
+    found = exit_.finding
+    if found is None or not is_cause(found) or not _is_of_machine(found):
+        return ""
+    if exit_.error is not None and _is_in(found, exit_.error):
+        return "; its node did not notice"
+    return f'; it printed "{_shorten(found.line.strip(), 80)}" ({found.code}), which its node did not notice'
+
+
+def lost_a_service(exit_: Exit) -> bool:
+    """Whether the connection that broke was one to a service outside the job, by the library that raised it."""
+    found = _named(exit_)
+    return found is not None and found.component == "network" and exit_.error is not None and _is_in(found, exit_.error)
+
+
+def fault_time(exit_: Exit) -> float:
+    """When the rank's own trouble began: when it raised, if it said so; when it ended, otherwise."""
+    if exit_.error is not None and exit_.error.at is not None:
+        return min(exit_.error.at, exit_.at)
+    return exit_.at
+
+
+_NO_INPUT = (
+    "its debugger found no commands to read. For breakpoint() run one rank at a terminal, with stdin not redirected"
+)
+
+
+def describe(exit_: Exit) -> str:
+    """How it ended, in a few words."""
+    if exit_.error is not None:
+        where = f" at {exit_.error.place}" if exit_.error.place else ""
+        text = exit_.error.message.strip().splitlines()
+        if exit_.error.kind.rpartition(".")[2] == "BdbQuit":
+            return f"raised {exit_.error.kind}{where}: {_NO_INPUT}"
+        return f"raised {exit_.error.kind}{where}" + (f": {_shorten(text[0])}" if text else "")
+    if exit_.signal is not None:
+        return f"was killed by {signal_name(exit_.signal)}"
+    if exit_.code is not None:
+        return f"ended with exit code {exit_.code}" + (f" at {exit_.place}" if exit_.place else "")
+    return "ended, it is not known how"
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def classify(cause: Exit, causes: list[Exit], num_ranks: int) -> tuple[str, Blame, Confidence, str]:
+    """Code, blame, confidence, and what to add to the sentence."""
+    named = _named(cause)
+    if named is not None:
+        # A program's words are a hint where somebody else would have to act on them.
+        is_own = named.role == "root" and blame_of(named) is Blame.USER
+        confidence = Confidence.HIGH if is_own else Confidence.MEDIUM
+        return named.code, blame_of(named), confidence, f" ({named.sentence})"
+    if cause.error is not None and _says_machine(cause, cause.error):
+        assert cause.finding is not None
+        return cause.finding.code, Blame.MACHINE, Confidence.LOW, f" ({cause.finding.sentence})"
+    if cause.error is not None:
+        everywhere = len({e.rank for e in causes if same_fault(cause, e)}) >= max(2, num_ranks)
+        code = "ES-U02" if cause.error.kind in _CANNOT_RUN else "ES-U01"
+        sure = everywhere or code == "ES-U02"
+        return code, Blame.USER, Confidence.HIGH if sure else Confidence.MEDIUM, ""
+    if cause.oom is not None:
+        return "ES-P03", Blame.USER, Confidence.HIGH, f" for lack of memory ({cause.oom.source})"
+    if cause.signal == signals.SIGKILL:
+        return "ES-P09", Blame.OPERATOR, Confidence.MEDIUM, "; no sign of lack of memory"
+    if cause.signal is not None:
+        return ("ES-P02", *_of_signal(cause.signal))
+    if cause.place:
+        return "ES-P01", Blame.USER, Confidence.MEDIUM, ": the program ended itself"
+    is_own = cause.code is not None and 0 < cause.code < _SHELL_SIGNALS
+    blame = Blame.USER if is_own else Blame.UNKNOWN
+    return "ES-P01", blame, Confidence.LOW if is_own else Confidence.MEDIUM, " and left no report"
+
+
+def _of_signal(number: int) -> tuple[Blame, Confidence, str]:
+    """Whose doing an end by this signal is, if nothing else is known."""
+    if number in _SENT:
+        return Blame.OPERATOR, Confidence.MEDIUM, ", which comes from outside"
+    if number in _LIMITS:
+        return Blame.ENVIRONMENT, Confidence.HIGH, f": it reached its limit of {_LIMITS[signals.Signals(number)]}"
+    if number in _OWN_CODE:
+        return Blame.USER, Confidence.LOW, " in native code; nothing speaks against the machine"
+    return Blame.UNKNOWN, Confidence.HIGH, ""
+
+
+def action_of(cause: Exit) -> str:
+    """What its words suggest. They never take a machine out of the fleet: a program can print anything."""
+    named = _named(cause)
+    return "" if named is None or named.action in NODE_ACTIONS else named.action
+
+
+def same_fault(one: Exit, other: Exit) -> bool:
+    if one.rank == other.rank:
+        return True
+    if one.error is not None and other.error is not None:
+        return (one.error.kind, one.error.place) == (other.error.kind, other.error.place)
+    return False
+
+
+def is_own_exception(exit_: Exit) -> bool:
+    """A Python exception about which nothing more is known than that the program raised it."""
+    return exit_.error is not None and _named(exit_) is None
+
+
+def _shorten(text: str, limit: int = 160) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."
