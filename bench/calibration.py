@@ -11,7 +11,6 @@ wrong; of a healthy job, whoever is named is wrong.
 """
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -149,10 +148,10 @@ def _add(path: Path, party: str) -> int:
 
 def _record(files: list[Path]) -> int:
     from matrix.parties_faults import TRUTH
-    from parties import told_of
+    from parties import read
 
     with (CORPUS / "live.tsv").open("a") as file:
-        for one in (told_of(each) for name in files for each in json.loads(name.read_text())):
+        for one in (each for name in files for each in read(name)):
             rank = "right" if one.right_rank else "wrong"
             fields = (one.hurt.kind, TRUTH[one.hurt.kind], one.code, one.blame, one.confidence, rank)
             file.write("\t".join(fields) + "\n")

@@ -32,7 +32,7 @@ _COPED_WITH = re.compile(
 _SENT = frozenset({signals.SIGTERM, signals.SIGINT, signals.SIGHUP, signals.SIGQUIT})
 """No process brings these upon itself: a person, or a tool on their behalf, sends them."""
 
-_LIMITS = {signals.SIGXCPU: "processor time", signals.SIGXFSZ: "the size of a file"}
+_LIMITS = {signals.SIGXCPU: "CPU time", signals.SIGXFSZ: "the size of a file"}
 """Resource limits (`ulimit -t`, `ulimit -f`) that the kernel enforces by a signal."""
 
 _OWN_CODE = frozenset({signals.SIGSEGV, signals.SIGABRT, signals.SIGFPE, signals.SIGTRAP, signals.SIGSYS})

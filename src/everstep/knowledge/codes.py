@@ -16,7 +16,8 @@ CODES: dict[str, Code] = {
             blame="unknown",
             means="A rank ended with a non-zero exit code and left no exception report: sys.exit (its place "
             "is named where it is known), os._exit, or a launcher script between everstep and Python. Exit code 2 "
-            "before the first step is a program that refuses its arguments.",
+            "before the first step is a program that refuses its arguments. The program is blamed with low confidence; "
+            "a code above 128 is how a shell reports a signal of its child (blame unknown).",
             everstep_does=_RESTART,
             confirm="everstep logs --rank R: the last lines of stderr usually say why.",
             you_do="Look for sys.exit or os._exit on the path that the log shows.",
@@ -27,7 +28,8 @@ CODES: dict[str, Code] = {
             name="worker-signal",
             blame="unknown",
             means="A rank was ended by a signal other than SIGKILL: SIGSEGV and SIGABRT come from native code, "
-            "SIGTERM, SIGINT, SIGHUP and SIGQUIT from outside (blame operator).",
+            "SIGTERM, SIGINT, SIGHUP and SIGQUIT from outside (blame operator), SIGXCPU and SIGXFSZ from a limit "
+            "(environment). A crash in native code is most often the program's: low confidence.",
             everstep_does=f"{_RESTART} When native code crashes again soon, all machines are examined: docs/flow.md.",
             confirm="everstep logs --rank R; dmesg | grep segfault; python -X faulthandler prints the Python stack.",
             you_do="Again on the same machine: suspect the machine. On others too: suspect a native extension.",

@@ -111,3 +111,10 @@ def test_a_large_job_is_judged_without_comparing_everybody_with_everybody(missin
     found = localise(positions, 0.0)
     assert found[0].ranks == (() if missing is None else (missing,))
     assert asked < 30 * num
+
+
+@pytest.mark.parametrize("seed", [14067, 14085])
+def test_a_rank_that_skipped_is_named_by_its_sisters_where_its_peers_file_is_lost(seed: int) -> None:
+    made = make_guilty(seed)
+    innocent = sorted(set(made.world) - made.guilty)
+    assert set(judge(made, innocent[seed % len(innocent)]).ranks) == made.guilty

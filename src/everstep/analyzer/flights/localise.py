@@ -11,7 +11,7 @@ Pure. Called by `combine`; used by the controller and by `everstep analyze`.
 
 from collections.abc import Iterable
 
-from everstep.analyzer.flights import circles, desync, frontier, membership
+from everstep.analyzer.flights import circles, desync, frontier, membership, sisters
 from everstep.analyzer.flights.edges import Edges, Missed
 from everstep.analyzer.flights.moving import is_alive, is_moving
 from everstep.analyzer.flights.telling import called_at, missed_by, says
@@ -43,7 +43,8 @@ def localise(positions: Positions, at: float) -> list[Finding]:
         named = [f for f in (_started(edges, frontier.never_started(edges, first), first, at),) if f]
     found = [*_merged(named), circles.opposite_order(edges, at)]
     named_ranks = {rank for finding in named for rank in finding.ranks}
-    found.append(_absent(edges, named_ranks, at))
+    absent = _absent(edges, named_ranks, at)
+    found.append(absent and (sisters.find_odd(edges.positions, absent.ranks, at) or absent))
     if not named:
         found.append(_host(edges, frontier.host_frontier(edges, first), at))
         found.append(_stalled(edges, first, at))
