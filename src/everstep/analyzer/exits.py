@@ -226,7 +226,7 @@ def _noticed_verdict(facts: FaultFacts, failures: list[Exit], causes: list[Exit]
     nodes = {lost.node for lost in facts.lost} or {facts.nodes[rank] for rank in ranks if rank in facts.nodes}
     at = fault_time(culprits[0]) if culprits else facts.hang.at if facts.hang is not None else facts.at
     only_consequences = not causes and not facts.lost and not (diagnosed is not None and diagnosed.ranks)
-    alerts = [each for each in facts.alerts if facts.outlived_at is None or each.alert.at > facts.outlived_at]
+    alerts = [each for each in facts.alerts if facts.outlived_at is None or each.alert.at >= facts.outlived_at]
     chosen = cause_among(alerts, at, nodes) or (cause_among(alerts, at, ()) if only_consequences else None)
     if chosen is None:
         return None

@@ -187,7 +187,7 @@ def _of_signal(number: int) -> tuple[Blame, Confidence, str]:
     if number in _LIMITS:
         return Blame.ENVIRONMENT, Confidence.HIGH, f": it reached its limit of {_LIMITS[signals.Signals(number)]}"
     if number in _OWN_CODE:
-        return Blame.USER, Confidence.LOW, " in native code; nothing speaks against the machine"
+        return Blame.USER, Confidence.LOW, ""
     return Blame.UNKNOWN, Confidence.HIGH, ""
 
 
