@@ -5,15 +5,20 @@ Whoever asks proves that it knows the token (HMAC over the server's nonce; the t
 is bounded in time, and only a few are served at once.
 """
 
+import errno
 import hashlib
 import hmac
 import os
 import socket
 import threading
 import time
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
+from typing import NoReturn
 
 import msgspec
+
+from everstep.wire.strangers.guests import Guests
+from everstep.wire.strangers.owner import Owners
 
 GREETING = b"everstep-check 1 "
 MESSAGE_BYTES = 64
@@ -21,9 +26,10 @@ CHUNK_BYTES = 1 << 20
 MAX_S = 60.0
 MAX_ROUND_TRIPS = 100_000
 _MAX_AT_ONCE = 8
-_MAX_WAITING = 64  # connections that have not shown the token; each has _PROOF_S
+_MAX_WAITING = 64  # connections that have not shown the token; each has _PROOF_S, a user or an address an eighth
 _PROOF_S = 5.0
 _SILENCE_S = 10.0  # a connection that says nothing is closed
+_RETRY_ACCEPT_S = 0.1
 _LINE_BYTES = 256
 
 
@@ -51,43 +57,75 @@ def serve(listener: socket.socket, token: str, *, requests: int | None = None) -
             connection, _ = listener.accept()
             _answer(connection, token)
         return
-    waiting, free = _Waiting(), threading.BoundedSemaphore(_MAX_AT_ONCE)
+    with closing(_Waiting()) as waiting:
+        _serve_all(listener, token, waiting)
 
-    def work(connection: socket.socket) -> None:
-        _answer(connection, token, free, waiting)
 
+def _serve_all(listener: socket.socket, token: str, waiting: "_Waiting") -> NoReturn:
+    free = threading.BoundedSemaphore(_MAX_AT_ONCE)
     while True:
-        connection, _ = listener.accept()
-        waiting.add(connection)
-        threading.Thread(target=work, args=(connection,), daemon=True).start()
+        try:
+            connection, address = listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EBADF, errno.EINVAL):  # it does not listen any more
+                raise
+            time.sleep(_RETRY_ACCEPT_S)  # gone already, or out of descriptors for as long as a crowd lasts
+            continue
+        stranger = waiting.admit(connection, address)
+        if stranger is None:
+            continue
+        try:
+            threading.Thread(target=_answer, args=(connection, token, free, stranger), daemon=True).start()
+        except RuntimeError:  # no room for one more
+            stranger.leave()
+            connection.close()
+
+
+class _Stranger:
+    """A connection that has not shown the token: one of `Guests`, its thread closes it."""
+
+    is_busy = False
+
+    def __init__(self, connection: socket.socket, waiting: "_Waiting") -> None:
+        self._connection, self._waiting = connection, waiting
+
+    def abort(self) -> None:
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def leave(self) -> None:
+        self._waiting.leave(self)
 
 
 class _Waiting:
-    """Connections that have not shown the token. One too many, and the oldest is closed: a crowd keeps out itself."""
+    """Who has shown no token yet. A crowd keeps out itself, also one that comes again and again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._connections: dict[socket.socket, None] = {}
+        self._guests, self._owners = Guests(_MAX_WAITING), Owners()
 
-    def add(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._connections[connection] = None
-            if len(self._connections) > _MAX_WAITING:
-                oldest = next(iter(self._connections))
-                del self._connections[oldest]
-                with suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
+    def close(self) -> None:
+        self._owners.close()
 
-    def remove(self, connection: socket.socket) -> None:
+    def admit(self, connection: socket.socket, address: object) -> _Stranger | None:
+        """None: it is closed."""
+        stranger = _Stranger(connection, self)
         with self._lock:
-            self._connections.pop(connection, None)
+            is_in = self._guests.admit(stranger, self._owners.who(address, connection.getsockname()))
+        if not is_in:
+            connection.close()
+        return stranger if is_in else None
+
+    def leave(self, stranger: _Stranger) -> None:
+        with self._lock:
+            self._guests.leave(stranger)
 
 
 def _answer(
     connection: socket.socket,
     token: str,
     free: threading.BoundedSemaphore | None = None,
-    waiting: _Waiting | None = None,
+    stranger: _Stranger | None = None,
 ) -> None:
     """One request; whatever the other side does wrong ends only its connection. `free`: places of those that have the
     token."""
@@ -95,8 +133,8 @@ def _answer(
         try:
             asked = _asked(connection, token)
         finally:
-            if waiting is not None:
-                waiting.remove(connection)
+            if stranger is not None:
+                stranger.leave()
         if asked is None:
             return
         with free or nullcontext():

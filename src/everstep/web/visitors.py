@@ -61,7 +61,7 @@ class Visitor(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        user = self._visitors.owners.uid(transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
+        user = self._visitors.owners.who(transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
         if not self._visitors.guests.admit(self, user):
             transport.abort()
             return

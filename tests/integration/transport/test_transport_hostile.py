@@ -16,6 +16,7 @@ from everstep.checkpoint.transport import TransferError, fetch, frames
 from everstep.checkpoint.transport.frames import PIECE_BYTES
 from everstep.checkpoint.transport.handshake import MAGIC, Secret, introduce
 from everstep.checkpoint.transport.stream import Stream, StreamError
+from everstep.wire.strangers.owner import Owners
 
 __all__ = ["_nothing_stays", "source"]  # fixtures of this file as well
 
@@ -103,6 +104,27 @@ def test_a_crowd_of_silent_strangers_keeps_nobody_out(source) -> None:
             crowd = [dial(node.endpoint) for _ in range(80)]
             await send(node.endpoint, fd, snapshot)
             await until_async(lambda: node.server.rejected["crowd"] >= 40, "those that lost their place")
+            for stranger in crowd:
+                stranger.close()
+
+    asyncio.run(run())
+
+
+def test_a_crowd_that_comes_again_and_again_takes_no_place_of_another(monkeypatch) -> None:
+    monkeypatch.setattr(Owners, "uid", lambda _self, peer, _here: int(peer[0].rpartition(".")[2]))
+
+    async def run() -> None:
+        async with Node() as node:
+            honest = Stream(dial(node.endpoint), 30.0)
+            port = int(node.endpoint.rpartition(":")[2])
+
+            def come() -> list[socket.socket]:
+                return [socket.create_connection(("127.0.0.1", port), 30.0, ("127.0.0.2", 0)) for _ in range(300)]
+
+            crowd = await asyncio.to_thread(come)
+            await until_async(lambda: node.server.rejected["crowd"] >= 200, "those that lost their place")
+            await asyncio.to_thread(introduce, honest, Secret(TOKEN, RUN), node.endpoint)
+            honest.close()
             for stranger in crowd:
                 stranger.close()
 

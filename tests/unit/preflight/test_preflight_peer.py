@@ -1,5 +1,6 @@
 """`everstep check --serve` among strangers: whoever has the token is served."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -7,6 +8,7 @@ import time
 import pytest
 
 from everstep.preflight import peer
+from everstep.wire.strangers.owner import Owners
 
 
 @pytest.fixture
@@ -48,6 +50,19 @@ def test_a_crowd_that_says_nothing_keeps_nobody_out(port, number, monkeypatch):
         time.sleep(0.01)
     for sock in crowd:
         sock.close()
+
+
+def test_a_crowd_that_comes_again_and_again_takes_no_place_of_another(port, monkeypatch):
+    """It is not the oldest of all that goes, but the oldest of this user."""
+    monkeypatch.setattr(Owners, "uid", lambda _self, peer, _here: int(peer[0].rpartition(".")[2]))
+    with socket.create_connection(("127.0.0.1", port), 30.0) as sock, contextlib.ExitStack() as opened:
+        nonce = peer.read_line(sock).split()[-1]
+        for _ in range(3 * peer._MAX_WAITING):
+            stranger = opened.enter_context(socket.create_connection(("127.0.0.1", port), 30.0, ("127.0.0.2", 0)))
+        with contextlib.suppress(OSError, ValueError):
+            peer.read_line(stranger)  # all of them have been taken
+        sock.sendall(f"{peer.proof('right', nonce)} echo 0\n".encode())
+        assert peer.read_line(sock) == b"ok"
 
 
 def dribble(sock):

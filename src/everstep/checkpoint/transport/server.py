@@ -28,9 +28,12 @@ from everstep.checkpoint.transport.stream import Stream, StreamError
 from everstep.checkpoint.transport.threads import ask_loop
 from everstep.checkpoint.transport.tls import Tls
 from everstep.errors import ConfigError
+from everstep.wire.strangers.guests import Guests
+from everstep.wire.strangers.owner import Owners
 
-_MOST_STRANGERS = 32
-"""Connections that have proven nothing yet; one more costs the oldest of them its place."""
+_MOST_STRANGERS = 256
+"""Connections that have proven nothing yet. A user of this machine, or an address, has an eighth; one more costs the
+oldest of these its place."""
 
 _MOST_PEERS = 256  # transfers at a time; a node has as many as there are ranks that it holds copies of
 _BACKLOG = 128
@@ -91,7 +94,8 @@ class Server:
         self._endpoint = ""
         self._lock = threading.Lock()
         self._threads: dict[Stream, threading.Thread] = {}  # of all connections
-        self._strangers: dict[Stream, None] = {}  # those that have proven nothing yet, oldest first
+        self._strangers = Guests(_MOST_STRANGERS)  # those that have proven nothing yet
+        self._owners = Owners()
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -118,35 +122,39 @@ class Server:
             left = dict(self._threads)
         for stream in left:
             stream.abort()
+        self._owners.close()
         await asyncio.to_thread(_join, list(left.values()), _END_S)
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                sock, _ = await loop.sock_accept(listener)
+                sock, peer = await loop.sock_accept(listener)
             except OSError as error:  # out of descriptors, or the peer is gone already: neither ends the server
                 _log.warning("snapshots: a connection could not be accepted: %s", error)
                 await asyncio.sleep(0.1)
                 continue
             try:
-                self._welcome(sock)
+                self._welcome(sock, peer)
             except Exception:
                 _log.exception("snapshots: a connection could not be served")
                 sock.close()
 
-    def _welcome(self, sock: socket.socket) -> None:
+    def _welcome(self, sock: socket.socket, peer: object) -> None:
+        """Raises OSError, RuntimeError."""
         patience_s = self._patience_s
         stream = Stream(sock, patience_s) if self._tls is None else self._tls.answered(sock, patience_s)
         thread = threading.Thread(target=self._serve, args=(stream,), name="snapshots-peer", daemon=True)
+        user = self._owners.who(peer, sock.getsockname())
         with self._lock:
-            if len(self._strangers) >= _MOST_STRANGERS:
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
-                oldest.abort()
-                self.rejected["crowd"] += 1
-            self._strangers[stream] = None
-            self._threads[stream] = thread
+            before = len(self._strangers)
+            is_in = self._strangers.admit(stream, user)
+            self.rejected["crowd"] += before + is_in - len(self._strangers) + (not is_in)
+            if is_in:
+                self._threads[stream] = thread
+        if not is_in:
+            stream.close()
+            return
         try:
             thread.start()
         except RuntimeError:  # no room for one more
@@ -184,12 +192,12 @@ class Server:
     def _forget(self, stream: Stream) -> None:
         stream.close()
         with self._lock:
-            self._strangers.pop(stream, None)
+            self._strangers.leave(stream)
             self._threads.pop(stream, None)
 
     def _promote(self, stream: Stream) -> None:
         with self._lock:
-            self._strangers.pop(stream, None)
+            self._strangers.leave(stream)
             num_peers = len(self._threads) - len(self._strangers)
         if num_peers > _MOST_PEERS:
             self._refuse(stream, f"{_MOST_PEERS} transfers are under way here")

@@ -33,6 +33,7 @@ class Stream:
         self._aborted = threading.Event()
         self._closing = threading.Lock()
         self._is_closed = False
+        self.is_busy = False  # as one that has proven nothing (`wire.strangers.guests`) it can always be cut
         sock.setblocking(True)  # limits are the kernel's: with Python's own a read could not wait for all of its bytes
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

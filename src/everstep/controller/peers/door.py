@@ -2,16 +2,18 @@
 
 A link is asked for by `GET /link` and a knock (`wire/credentials.py`); without it there is no WebSocket, and it costs
 next to nothing. Everything else is handed to aiohttp as it came. What has not become either within seconds is closed.
+Where the port is encrypted, a connection has its place before its TLS handshake: half a handshake is a guest as any.
 """
 
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from everstep.controller.peers.connection import Connection
-from everstep.controller.peers.gate import Gate, is_loopback
+from everstep.controller.peers.gate import Gate
 from everstep.controller.peers.peers import Peers
 from everstep.errors import WireError
 from everstep.wire import websocket
@@ -23,33 +25,45 @@ NO_KNOCK = (
     "everstep on both sides"
 )
 MAX_REQUEST_BYTES = 8192
+TLS_HANDSHAKE_S = 10.0
+TLS_END_S = 2.0
+"""For the end of TLS, after which the socket is closed."""
+
 _LINK = b"GET /link"
 _END = b"\r\n\r\n"
 
 
 class Doors:
     """Makes a door for each connection to one socket. `make_http()`: a protocol for whatever is no link; `guests`: who
-    has a place; `idle_s`: in which one must have asked for something whole, and again after each answer."""
+    has a place; `idle_s`: in which one must have asked for something whole, and again after each answer; `tls`: what
+    is said is encrypted."""
 
     def __init__(
-        self, gate: Gate, peers: Peers, *, make_http: Callable[[], asyncio.Protocol], guests: Guests, idle_s: float
+        self,
+        gate: Gate,
+        peers: Peers,
+        *,
+        make_http: Callable[[], asyncio.Protocol],
+        guests: Guests,
+        idle_s: float,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.gate = gate
         self.peers = peers
         self.make_http = make_http
         self.guests = guests
         self.idle_s = idle_s
+        self.tls = tls
         self.owners = Owners()
-        self.refusing: set[asyncio.Task[None]] = set()
+        self._later: set[asyncio.Task[None]] = set()
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
 
     def __call__(self) -> asyncio.Protocol:
         return Door(self)
-
-    def who(self, peer: object, here: object) -> int | str | None:
-        """The user on this machine, as the kernel knows him; from elsewhere the address."""
-        if not isinstance(peer, tuple) or not isinstance(here, tuple) or not peer or not here:
-            return None
-        return self.owners.uid(peer, here) if is_loopback(here) or peer[0] == here[0] else str(peer[0])
 
 
 class Door(asyncio.Protocol):
@@ -59,6 +73,7 @@ class Door(asyncio.Protocol):
         self._doors = doors
         self._head = bytearray()
         self._http: asyncio.Protocol | None = None
+        self._is_open = True  # False: its TLS handshake is not over
         self._timer: asyncio.TimerHandle | None = None
         self.is_busy = False
 
@@ -66,11 +81,44 @@ class Door(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        if not self._doors.guests.admit(self, self._doors.who(peer, here)):
+        if not self._doors.guests.admit(self, self._doors.owners.who(peer, here)):
             self._doors.gate.rejections.note("crowd", "too many connections are open that belong to no peer")
             transport.abort()
             return
+        if self._doors.tls is None:
+            self._wait()
+            return
+        self._is_open = False
+        transport.pause_reading()
+        self._doors.later(self._encrypt(transport, self._doors.tls))
+
+    async def _encrypt(self, plain: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        """What is said inside arrives perhaps before this goes on: it waits until then."""
+        if plain.is_closing():  # its place was another's before it began
+            return
+        try:
+            made: asyncio.Transport | None = await asyncio.get_running_loop().start_tls(
+                plain,
+                self,
+                tls,
+                server_side=True,
+                ssl_handshake_timeout=TLS_HANDSHAKE_S,
+                ssl_shutdown_timeout=TLS_END_S,
+            )
+        except OSError as error:  # nobody tells this protocol of a connection that ends before it is encrypted
+            kind = "garbage" if isinstance(error, ssl.SSLError) else "silence"
+            self._doors.gate.rejections.note(kind, f"no TLS handshake: {error}")
+            plain.abort()
+            self._leave()
+            return
+        if made is None or plain.is_closing():
+            self._leave()
+            return
+        self._transport, self._is_open = made, True
         self._wait()
+        told, self._head = bytes(self._head), bytearray()
+        if told:
+            self.data_received(told)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._leave()
@@ -109,6 +157,8 @@ class Door(asyncio.Protocol):
             self._http.data_received(data)
             return
         self._head += data
+        if not self._is_open:
+            return
         head = self._head
         if not (_LINK.startswith(head) or (head.startswith(_LINK) and head[len(_LINK) : len(_LINK) + 1] in b" ?")):
             self._http = self._doors.make_http()
@@ -133,7 +183,7 @@ class Door(asyncio.Protocol):
             known = gate.knocked(header, is_encrypted=transport.get_extra_info("sslcontext") is not None)
             if known is None:
                 transport.pause_reading()
-                self._later(self._refuse_stranger(header))
+                self._doors.later(self._refuse_stranger(header))
                 return
             answer = websocket.switching(headers)
         except WireError as error:
@@ -160,11 +210,6 @@ class Door(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(head.encode() + body)
             self._transport.close()
-
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._doors.refusing.add(task)
-        task.add_done_callback(self._doors.refusing.discard)
 
     def _wait(self) -> None:
         self._stop_waiting()

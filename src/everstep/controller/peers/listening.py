@@ -29,7 +29,6 @@ KEY_NAME = "tls-key.pem"
 IDLE_S = 15.0
 """A connection that asks for nothing, or not to the end of its question, is closed."""
 
-TLS_HANDSHAKE_S = 10.0
 BACKLOG = 4096
 """Connections that wait in the kernel: a fleet comes back at once."""
 
@@ -107,9 +106,9 @@ async def serve(
     ours = frozenset({os.geteuid(), 0})
     for place in places:  # each with places of its own: who is at the one takes none of the other's
         guests = Guests(most // len(places), ours)
-        doors = Doors(gate, peers, make_http=http, guests=guests, idle_s=IDLE_S)
-        context = certificate.context() if place.is_encrypted and certificate is not None else None
-        await _Site(runner, place.sock, context, doors).start()
+        tls = certificate.context() if place.is_encrypted and certificate is not None else None
+        doors = Doors(gate, peers, make_http=http, guests=guests, idle_s=IDLE_S, tls=tls)
+        await _Site(runner, place.sock, doors).start()
     return runner
 
 
@@ -132,17 +131,13 @@ class _Counting(logging.Handler):
 
 
 class _Site(web.SockSite):
-    """aiohttp's, behind doors, and with a limit on the time of a TLS handshake."""
+    """aiohttp's, behind doors, which speak TLS where it is to be spoken."""
 
-    def __init__(self, runner: web.AppRunner, sock: socket.socket, tls: ssl.SSLContext | None, doors: Doors) -> None:
-        super().__init__(runner, sock, ssl_context=tls, backlog=AT_ONCE)
-        self._tls = tls
+    def __init__(self, runner: web.AppRunner, sock: socket.socket, doors: Doors) -> None:
+        super().__init__(runner, sock, backlog=AT_ONCE)
         self._doors = doors
 
     async def start(self) -> None:
         await web.BaseSite.start(self)
-        limit_s = TLS_HANDSHAKE_S if self._tls is not None else None
-        self._server = await asyncio.get_running_loop().create_server(
-            self._doors, sock=self._sock, ssl=self._tls, backlog=AT_ONCE, ssl_handshake_timeout=limit_s
-        )
+        self._server = await asyncio.get_running_loop().create_server(self._doors, sock=self._sock, backlog=AT_ONCE)
         self._sock.listen(BACKLOG)

@@ -173,9 +173,7 @@ class Door:
 
     def _take(self, sock: socket.socket, peer: tuple[object, ...]) -> None:
         """Raises OSError."""
-        here = sock.getsockname()
-        is_near = here[0] == peer[0]  # the kernel knows whose it is
-        user = self._owners.uid(peer, here) if is_near else str(peer[0])
+        user = self._owners.who(peer, sock.getsockname())
         keep_alive(sock)  # a machine that is gone is noticed: nothing else would ever be heard of it
         stranger = _Stranger(sock, str(peer[0]))
         if not self._guests.admit(stranger, user):

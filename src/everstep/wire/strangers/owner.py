@@ -1,6 +1,7 @@
-"""Whose process is at the other end of a connection over loopback: the kernel is asked, for this one socket.
+"""Whose process is at the other end of a connection on this machine: the kernel is asked, for this one socket.
 
-Called by `guests` for each connection that is no peer's yet. Some 20 microseconds; `/proc/net/tcp` would be read whole.
+Called at every port of ours for each connection that has proven nothing yet. Some 20 microseconds; `/proc/net/tcp`
+would be read whole.
 """
 
 import ipaddress
@@ -27,6 +28,17 @@ class Owners:
         except OSError:
             pass  # a sandbox without it: nobody is known
 
+    def who(self, peer: object, here: object) -> int | str | None:
+        """The user, where the other end is on this machine; from elsewhere its address, of IPv6 the network of 64 bits
+        (whoever has one such address has them all). None: not known."""
+        try:
+            there, own = (_address(one) for one in (peer, here))
+        except (ValueError, TypeError, IndexError):
+            return None
+        if there == own or own.is_loopback:
+            return self.uid(peer, here)
+        return str(there) if there.version == 4 else str(ipaddress.ip_network((int(there), 64), strict=False))
+
     def uid(self, peer: object, here: object) -> int | None:
         """Of the process at `peer` that is connected to `here`, both as (host, port, ...); None: not known."""
         if self._socket is None:
@@ -52,6 +64,15 @@ class Owners:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def _address(of: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Of a socket's name as (host, port, ...). Raises ValueError, TypeError, IndexError."""
+    if not isinstance(of, tuple):
+        raise TypeError("not the address of a socket")
+    found = ipaddress.ip_address(str(of[0]).partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return mapped or found
 
 
 def _packed(peer: object, here: object) -> tuple[int, bytes, bytes]:
