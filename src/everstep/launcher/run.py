@@ -144,7 +144,7 @@ def _supervise(
         for tail in tails:
             tail.is_elsewhere = fleet.received.is_elsewhere
     for line in header(prepared, listener.getsockname()[1]):
-        terminal.write(2, line.encode() + b"\n")
+        terminal.write(2, os.fsencode(line) + b"\n")  # a path as it is
     for note in (*settings.notes, *prepared.notes, *_health_notes(), *filter(None, [machine.unseen(os.environ)])):
         terminal.say(note)
     if prepared.file.attempt > 1:

@@ -1,5 +1,6 @@
 """Whether a host fits the run. Pure: the run's shape, who is there, who asks; a sentence, or "" for yes."""
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -7,6 +8,10 @@ import msgspec
 from everstep.wire.joining import Join
 
 _SHOWN_CHARS = 80
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,254})", re.ASCII)
+"""Of a machine or a job: no list of them, which a scheduler would expand, and nothing that steers a terminal."""
+
+_ADDRESS = re.compile(r"[A-Za-z0-9:.%_-]{1,255}", re.ASCII)
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +37,18 @@ def objection(shape: Shape, known: Sequence[Known], join: Join) -> str:
     """A host that was connected before fits as it did then."""
     if any(each.session == join.session for each in known):
         return ""
-    return _differs(shape, join) or _no_place(shape, known, join)
+    return _odd(join) or _differs(shape, join) or _no_place(shape, known, join)
+
+
+def _odd(join: Join) -> str:
+    """What it calls itself is shown, and a scheduler is told of it."""
+    named = {"its name": join.host, "the scheduler's node": join.scheduler_node, "the scheduler's job": join.scheduler_job}
+    for what, name in named.items():
+        if name and _NAME.fullmatch(name) is None:
+            return f"a host gives {_shown(name)!r} for {what}: not a name"
+    if _ADDRESS.fullmatch(join.address) is None:
+        return f"{_shown(join.host)} gives {_shown(join.address)!r} for its address: not one"
+    return ""
 
 
 def _differs(shape: Shape, join: Join) -> str:

@@ -28,7 +28,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
 def script(wanted: Submission) -> str:
     """For sbatch. The job is never requeued: a restart is everstep's, within the allocation."""
-    directives = [
+    directives = [  # a line each
         f"--job-name={wanted.name}",
         f"--nodes={wanted.num_nodes + wanted.num_standby}",
         "--ntasks-per-node=1",

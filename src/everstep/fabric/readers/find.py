@@ -16,6 +16,13 @@ FORMATS = (
 
 def read_topology(path: Path) -> Topology:
     """Raises FabricError."""
+    try:
+        return _read(path)
+    except (RecursionError, ValueError, OverflowError) as error:  # numbers of thousands of digits, lists in lists
+        raise FabricError(f"topology: {path}: nothing that can be used: {type(error).__name__}") from None
+
+
+def _read(path: Path) -> Topology:
     data = read_bytes(path)
     source = str(path)
     start = data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")

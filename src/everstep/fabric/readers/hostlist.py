@@ -6,8 +6,9 @@ import re
 from everstep.fabric.topology.values import FabricError
 
 MAX_NAMES = 1_000_000
+MAX_NAME_CHARS = 255
 _PART = re.compile(r"\[([^\[\]]*)\]")
-_RANGE = re.compile(r"(\d+)-(\d+)$|(\d+)$")
+_RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})$|([0-9]{1,18})$")
 
 
 def expand(text: str, source: str) -> list[str]:
@@ -17,12 +18,15 @@ def expand(text: str, source: str) -> list[str]:
         parts = _PART.split(piece)
         if any(bracket in part for part in parts for bracket in "[]"):
             raise FabricError(f"{source}: host list {text[:80]!r}: brackets do not match")
-        choices = [_numbers(part, text, source) if number % 2 else [part] for number, part in enumerate(parts)]
+        choices: list[list[str]] = []
         total = 1
-        for each in choices:
-            total *= len(each)
-        if len(names) + total > MAX_NAMES:
-            raise FabricError(f"{source}: host list {text[:80]!r}: more than {MAX_NAMES} names")
+        for number, part in enumerate(parts):
+            choices.append(_numbers(part, text, source) if number % 2 else [part])
+            total *= len(choices[-1])
+            if len(names) + total > MAX_NAMES:
+                raise FabricError(f"{source}: host list {text[:80]!r}: more than {MAX_NAMES} names")
+        if sum(max(map(len, each)) for each in choices) > MAX_NAME_CHARS:
+            raise FabricError(f"{source}: host list {text[:80]!r}: a name of more than {MAX_NAME_CHARS} characters")
         names += ["".join(each) for each in itertools.product(*choices)]
     return names
 
@@ -52,7 +56,7 @@ def _numbers(text: str, whole: str, source: str) -> list[str]:
         if single is not None:
             found.append(single)
             continue
-        if int(last) < int(first) or int(last) - int(first) >= MAX_NAMES:
+        if int(last) < int(first) or int(last) - int(first) + len(found) >= MAX_NAMES:
             raise FabricError(f"{source}: host list {whole[:80]!r}: {part[:40]!r} is not a usable range")
         found += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return found

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from everstep.fabric.readers.text import items, mapping
-from everstep.fabric.topology.tree import tree_of
+from everstep.fabric.topology.tree import MAX_LEVELS, tree_of
 from everstep.fabric.topology.values import FabricError, Topology
 
 KNOWN = (
@@ -48,6 +48,8 @@ def read_nodes(documents: list[Any], source: str) -> Topology:
     levels = _levels_of_kueue([each for each in objects if each.get("kind") == "Topology"], source) or _levels(nodes)
     if not levels:
         raise FabricError(f"{source}: no node has a label that says where it is in the network")
+    if len(levels) > MAX_LEVELS:
+        raise FabricError(f"{source}: more than {MAX_LEVELS} levels")
     paths = {name: _path(labels, levels) for name, labels in nodes.items()}
     domains = {
         name: next(labels[key] for key in DOMAINS if labels.get(key))

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from everstep.fabric.readers.hostlist import expand
+from everstep.fabric.readers.hostlist import MAX_NAMES, expand
 from everstep.fabric.readers.text import items, mapping
 from everstep.fabric.topology.values import Cable, FabricError, Host, Port, Switch, Topology, check_whole
 
@@ -55,8 +55,14 @@ def read_toml(text: str, source: str) -> Topology:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise FabricError(f"{source}: not TOML: {error}") from None
     _only(whole, ("hosts", "switches", "cables", "fates"), source)
-    hosts = [host for each in items(whole.get("hosts"), "hosts", source) for host in _hosts(each, source)]
-    switches = [made for each in items(whole.get("switches"), "switches", source) for made in _switches(each, source)]
+    hosts: list[Host] = []
+    for each in items(whole.get("hosts"), "hosts", source):
+        hosts += _hosts(each, source)
+        _bound(len(hosts), "hosts", source)
+    switches: list[Switch] = []
+    for each in items(whole.get("switches"), "switches", source):
+        switches += _switches(each, source)
+        _bound(len(switches), "switches", source)
     cables: list[Cable] = []
     for each in items(whole.get("cables"), "cables", source):
         cables += _cables(each, source)
@@ -71,6 +77,11 @@ def read_toml(text: str, source: str) -> Topology:
     )
 
 
+def _bound(number: int, what: str, source: str) -> None:
+    if number > MAX_NAMES:
+        raise FabricError(f"{source}: more than {MAX_NAMES} {what}")
+
+
 def _only(given: dict[str, Any], known: tuple[str, ...], where: str) -> None:
     for key in given:
         if key not in known:
@@ -81,6 +92,8 @@ def _hosts(value: Any, source: str) -> list[Host]:  # noqa: ANN401
     given = mapping(value, "hosts", source)
     _only(given, ("names", "nics", "chips", "domain"), f"{source}: hosts")
     nics, chips = _count(given, "nics", source), _count(given, "chips", source)
+    names = expand(str(given.get("names", "")), source)
+    _bound(len(names) * (nics or 0), "NICs", source)
     return [
         Host(
             name=name,
@@ -88,7 +101,7 @@ def _hosts(value: Any, source: str) -> list[Host]:  # noqa: ANN401
             chips=chips,
             domain=None if given.get("domain") is None else str(given["domain"]),
         )
-        for name in expand(str(given.get("names", "")), source)
+        for name in names
     ]
 
 

@@ -59,7 +59,7 @@ def _settings(line: str, number: int, source: str) -> dict[str, str]:
 
 
 def is_conf(text: str) -> bool:
-    return re.search(r"^\s*(SwitchName|BlockName)\s*=", text, re.MULTILINE | re.IGNORECASE) is not None
+    return re.search(r"^[ \t]*(SwitchName|BlockName)[ \t]*=", text, re.MULTILINE | re.IGNORECASE) is not None
 
 
 def is_yaml(document: Any) -> bool:  # noqa: ANN401

@@ -1,5 +1,6 @@
 """Reads foreign files: bounded, UTF-8, YAML without aliases, XML without entities. Raises FabricError with the file."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,12 @@ from everstep.fabric.topology.values import FabricError
 MAX_BYTES = 256 << 20
 MAX_YAML_BYTES = 32 << 20
 """PyYAML needs about a second for each megabyte."""
+
+MAX_YAML_DEPTH = 100
+MAX_XML_BYTES = 8 << 20
+"""NCCL's are of some kilobytes; in memory each byte is up to fifty."""
+
+_LONG_NUMBER = re.compile(r"[-+0-9a-fA-Fxob_:.]{65,}")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -40,9 +47,12 @@ def yaml_of(text: str, source: str) -> list[Any]:
         raise FabricError(f"topology: {source}: YAML larger than {MAX_YAML_BYTES >> 20} MB")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
+        depth = 0
         for event in yaml.parse(text, Loader=loader):
-            if isinstance(event, yaml.AliasEvent):  # a few lines of them grow to gigabytes
-                raise FabricError(f"topology: {source}: YAML with aliases is not read")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            why = _why_not(event, yaml, depth)
+            if why:
+                raise FabricError(f"topology: {source}: YAML with {why} is not read")
         return [each for each in yaml.load_all(text, Loader=loader) if each is not None]
     except yaml.YAMLError as error:
         line = getattr(getattr(error, "problem_mark", None), "line", None)
@@ -52,11 +62,27 @@ def yaml_of(text: str, source: str) -> list[Any]:
         raise FabricError(f"topology: {source}: not YAML that can be used: {type(error).__name__}") from None
 
 
+def _why_not(event: Any, yaml: Any, depth: int) -> str:  # noqa: ANN401 - PyYAML's
+    """What costs more than its bytes, or does more than say."""
+    if isinstance(event, yaml.AliasEvent):  # a few lines of them grow to gigabytes
+        return "aliases"
+    if depth > MAX_YAML_DEPTH:
+        return f"more than {MAX_YAML_DEPTH} levels"
+    if getattr(event, "tag", None) is not None:
+        return "tags"
+    if isinstance(event, yaml.ScalarEvent) and _LONG_NUMBER.fullmatch(event.value):  # 1:00:00... is a number to base 60
+        return "numbers of more than 64 digits"
+    return ""
+
+
 def xml_of(data: bytes, source: str) -> ElementTree.Element:
-    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
+    if len(data) > MAX_XML_BYTES:
+        raise FabricError(f"topology: {source}: XML larger than {MAX_XML_BYTES >> 20} MB")
+    text = text_of(data, source)  # in another encoding a document type would look otherwise
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise FabricError(f"topology: {source}: XML with a document type is not read")
     try:
-        return ElementTree.fromstring(data)
+        return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise FabricError(f"topology: {source}: not XML: {error}") from None
 

@@ -11,17 +11,27 @@ from everstep.fabric.topology.graph import tiers_of_tree
 from everstep.fabric.topology.values import Cable, FabricError, Host, Port, Switch, Topology, check_whole
 
 
+MAX_NAMES = 2_000_000
+"""In all lists of the file together."""
+
+MAX_LEVELS = 64
+
+
 class Tree(msgspec.Struct, kw_only=True):
     source: str
     children: dict[str, list[str]] = msgspec.field(default_factory=dict)  # switch -> switches below it
     hosts: dict[str, list[str]] = msgspec.field(default_factory=dict)  # switch -> hosts on it
     labels: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)  # of switches
     domains: dict[str, str] = msgspec.field(default_factory=dict)  # host -> accelerator domain
+    num_names: int = 0
 
     def add(self, switch: str, *, children: list[str], hosts: list[str]) -> None:
-        """Raises FabricError for a switch that was there already."""
+        """Raises FabricError for a switch that was there already, and for too many names."""
         if switch in self.children:
             raise FabricError(f"{self.source}: duplicate name: {switch}: two switches")
+        self.num_names += 1 + len(children) + len(hosts)
+        if self.num_names > MAX_NAMES:
+            raise FabricError(f"{self.source}: more than {MAX_NAMES} names")
         self.children[switch] = children
         self.hosts[switch] = hosts
 
@@ -57,16 +67,21 @@ def _cable(switch: str, below: str) -> Cable:
 
 def tree_of(source: str, paths: Mapping[str, tuple[str, ...]], domains: Mapping[str, str] | None = None) -> Tree:
     """From each host's groups, closest first: labels of nodes. A group name may come again below another group: names
-    of the groups above make it one of its own. Hosts without a group are left out of the tree."""
+    of the groups above make it one of its own. Hosts without a group are left out of the tree. Raises FabricError."""
+    deep = next((host for host, path in paths.items() if len(path) > MAX_LEVELS), None)
+    if deep is not None:
+        raise FabricError(f"{source}: {deep[:80]!r}: more than {MAX_LEVELS} levels of groups")
     tree = Tree(source=source, domains=dict(domains or {}))
     plain = _names(paths)
+    joined: set[tuple[str, str]] = set()
     for host, path in paths.items():
         for depth in range(len(path)):
             name = plain[path[depth:]]
             if name not in tree.children:
                 tree.add(name, children=[], hosts=[])
-            if depth and (below := plain[path[depth - 1 :]]) not in tree.children[name]:
-                tree.children[name].append(below)
+            if depth and (pair := (plain[path[depth - 1 :]], name)) not in joined:
+                joined.add(pair)
+                tree.children[name].append(pair[0])
         if path:
             tree.hosts[plain[path]].append(host)
     return tree

@@ -81,6 +81,10 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(host.name for host in self.hosts)
 
 
+MAX_TIER = 64
+"""Groups are formed for each tier: a number from a file may not make any number of them."""
+
+
 def check_whole(topology: Topology) -> Topology:
     """The same value. Raises FabricError for what no network can be: duplicate names, a cable to nowhere."""
     kinds: dict[str, str] = {}
@@ -91,6 +95,9 @@ def check_whole(topology: Topology) -> Topology:
             if name in kinds:
                 raise FabricError(f"{topology.source}: duplicate name: {name}: a {kinds[name]} and a {kind}")
             kinds[name] = kind
+    for switch in topology.switches:
+        if switch.tier is not None and not 0 <= switch.tier <= MAX_TIER:
+            raise FabricError(f"{topology.source}: {switch.name}: tier {switch.tier}: must be 0 to {MAX_TIER}")
     _check_nics(topology)
     _check_cables(topology, kinds)
     for group, members in topology.fates.items():
@@ -102,10 +109,11 @@ def check_whole(topology: Topology) -> Topology:
 
 def _check_nics(topology: Topology) -> None:
     for host in topology.hosts:
-        names = [nic.name for nic in host.nics]
-        for name in names:
-            if names.count(name) > 1:
-                raise FabricError(f"{topology.source}: duplicate NIC: {host.name}:{name}")
+        seen: set[str] = set()
+        for nic in host.nics:
+            if nic.name in seen:
+                raise FabricError(f"{topology.source}: duplicate NIC: {host.name}:{nic.name}")
+            seen.add(nic.name)
 
 
 def _check_cables(topology: Topology, kinds: Mapping[str, str]) -> None:
