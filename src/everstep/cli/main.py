@@ -4,6 +4,7 @@ A verb's module has `run` and, unless it parses for itself, `add_arguments(parse
 the list of arguments. Nothing is imported for verbs that were not asked for: `status` must answer at once.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -55,6 +56,8 @@ VERBS: dict[str, tuple[str, str]] = {
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+EXIT_NOT_WRITTEN = 1
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,10 +104,21 @@ def _guarded(verb: str, arguments: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # `everstep logs | head`: the reader has what it wanted. Python would complain at exit about the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `everstep logs | head`: the reader has what it wanted
+        _give_up_stdout()
         return 0
+    except OSError as error:
+        if error.filename is not None or error.errno not in _NOT_WRITTEN:
+            raise
+        _give_up_stdout()
+        why = "what it says could not be written to standard output"
+        print(f"everstep {verb}: {why}: {error.strerror}", file=sys.stderr)
+        return EXIT_NOT_WRITTEN
+
+
+def _give_up_stdout() -> None:
+    """Python would complain at exit about the rest."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(verb: str, arguments: list[str]) -> int:

@@ -192,7 +192,8 @@ def _beside_the_start(prepared: Prepared, terminal: Terminal) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
     spec = prepared.file.spec
     why = versions.copy_start(spec) if spec.code_copy else ""
-    remove_old_copies(home() / "runs")
+    with contextlib.suppress(ConfigError):  # no home: nothing of earlier runs is there
+        remove_old_copies(home() / "runs")
     if why:
         terminal.say(f"no copy of the code is kept ({why}): a way back to it would run what is in the directory then")
 

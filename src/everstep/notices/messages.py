@@ -3,6 +3,7 @@
 import msgspec
 
 from everstep.journal.view import IncidentView, RunStatus, RunView
+from everstep.report.parts.ansi import printable
 from everstep.report.parts.codes import CODES
 from everstep.report.parts.phases import times_of
 from everstep.report.parts.units import duration, plural
@@ -105,7 +106,7 @@ def _message(
     node: str = "",
     is_drill: bool = False,
 ) -> Message:
-    text = " ".join(text.split())
+    text = printable(" ".join(text.split()))  # it may be shown on a terminal
     return Message(
         key=key,
         run=view.run,

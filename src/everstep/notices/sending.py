@@ -12,7 +12,7 @@ import smtplib
 import ssl
 from collections.abc import Coroutine
 from email.message import EmailMessage
-from typing import Any
+from typing import IO, Any
 
 import aiohttp
 import msgspec
@@ -84,8 +84,9 @@ async def _slack(receiver: Receiver, due: Due, text: str) -> str:
 async def _post(receiver: Receiver, url: str, body: object, headers: dict[str, str]) -> bytes:
     timeout = aiohttp.ClientTimeout(total=receiver.limit_s)
     try:
-        async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as session:
-            headers = {"Content-Type": "application/json; charset=utf-8", **headers}
+        async with aiohttp.ClientSession(timeout=timeout, trust_env=True, auto_decompress=False) as session:
+            plain = {"Accept-Encoding": "identity"}  # little that is packed is much that is unpacked
+            headers = {"Content-Type": "application/json; charset=utf-8", **plain, **headers}
             data = msgspec.json.encode(body)
             async with session.post(url, data=data, headers=headers, allow_redirects=False) as answer:
                 read = await answer.content.read(MAX_ANSWER_BYTES)
@@ -122,8 +123,37 @@ def _mail(receiver: Receiver, due: Due, text: str) -> None:
 def _server(receiver: Receiver) -> smtplib.SMTP:
     if receiver.security == "ssl":
         context = ssl.create_default_context()
-        return smtplib.SMTP_SSL(receiver.host, receiver.port, timeout=receiver.limit_s, context=context)
-    return smtplib.SMTP(receiver.host, receiver.port, timeout=receiver.limit_s)
+        return _MailTls(receiver.host, receiver.port, timeout=receiver.limit_s, context=context)
+    return _Mail(receiver.host, receiver.port, timeout=receiver.limit_s)
+
+
+class _Little:
+    """What a mail server says, up to a limit: its answers may have any number of lines, and all are kept."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._left = file, MAX_ANSWER_BYTES
+
+    def readline(self, size: int) -> bytes:
+        """Raises OSError."""
+        line = self._file.readline(size)
+        self._left -= len(line)
+        if self._left < 0:
+            raise OSError(f"it said more than {MAX_ANSWER_BYTES} bytes")
+        return line
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Mail(smtplib.SMTP):
+    def getreply(self) -> tuple[int, bytes]:
+        if self.file is None and self.sock is not None:
+            self.file = _Little(self.sock.makefile("rb"))
+        return super().getreply()
+
+
+class _MailTls(_Mail, smtplib.SMTP_SSL):
+    pass
 
 
 async def _in_time(limit_s: float, waiting: Coroutine[Any, Any, None]) -> None:

@@ -40,6 +40,14 @@ def test_a_host_that_differs_is_refused(fields, words):
     assert words in objection(SHAPE, [HEAD], changed(**fields))
 
 
+@pytest.mark.parametrize("field", ["host", "scheduler_node", "scheduler_job", "address"])
+@pytest.mark.parametrize("name", ["n[0-999]", "n1,n2", "--all", "ALL NODES", "n1\n", "\x1b[2J", "$(id)", "x" * 300])
+def test_what_is_no_name_of_one_machine_is_told_to_no_scheduler_and_no_terminal(field, name):
+    why = objection(SHAPE, [HEAD], changed(**{field: name}))
+    assert "not a name" in why or "not one" in why
+    assert why.isprintable()
+
+
 def test_there_is_place_for_the_hosts_and_the_standbys():
     known = [HEAD, Known(session="s1", host="h1", node_rank=None)]
     assert objection(SHAPE, known, JOIN) == ""

@@ -48,7 +48,8 @@ BOMBS: dict[str, tuple[str, bytes, str]] = {
     "hosts again and again": (
         "x.toml", b"".join(HEAD.encode() + b'names = "n%d-[0-8999]"\n' % n for n in range(1000)), "hosts"),
     "a tier": ("x.toml", b'[[switches]]\nnames = "s"\ntier = 90000', "tier"),
-    "a tier in JSON": ("x.json", b'{"source":"","hosts":[],"cables":[],"switches":[{"name":"s","tier":99999999}]}', "tier"),
+    "a tier in JSON": (
+        "x.json", b'{"source":"","hosts":[],"cables":[],"switches":[{"name":"s","tier":99999999}]}', "tier"),
     "a number of thousands of digits": ("x.json", b'{"instances": [{"id": ' + b"9" * 5000 + b"}]}", "not JSON"),
 }  # fmt: skip
 

@@ -21,6 +21,7 @@ from everstep.engines.children import Children
 from everstep.errors import ConfigError
 from everstep.health.store import HealthError, default_path
 from everstep.journal import runs
+from everstep.launcher import run as launching
 from everstep.launcher import versions
 from everstep.launcher.arguments import checks, machine
 from everstep.launcher.output.terminal import Terminal
@@ -118,6 +119,45 @@ def test_a_working_directory_that_is_not_utf8(tmp_path, monkeypatch):
     wanted = SpecFile(run="r1", spec=RunSpec(program="t.py", code_root=str(tmp_path / ODD)), policy=Policy())
     save_json(tmp_path / SPEC_NAME, wanted)
     assert load_spec(tmp_path).spec.program == "t.py"
+
+
+def test_a_run_directory_that_is_not_utf8_is_shown_as_it_is(tmp_path, monkeypatch):
+    """The first lines name it, and what follows them is a run."""
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/d\xe9")
+    monkeypatch.setattr(launching, "header", lambda *_: [f"journal {folder}"])
+    told = []
+
+    class Said:
+        def __init__(self, *_):
+            pass
+
+        def write(self, _, data):
+            told.append(data)
+            raise KeyboardInterrupt  # what comes next is a run
+
+    monkeypatch.setattr(launching, "Terminal", Said)
+    monkeypatch.setattr(launching, "tails_of", lambda *_, **__: [])
+    monkeypatch.setattr(launching, "shown", lambda *_: None)
+    prepared = SimpleNamespace(path=tmp_path, file=SimpleNamespace(spec=None))
+    with socket.socket() as listener, pytest.raises(KeyboardInterrupt):
+        launching._supervise(None, prepared, listener, None, None, (), None)
+    assert told == [b"journal " + os.fsencode(folder) + b"\n"]
+
+
+def test_old_copies_of_a_user_without_a_home_are_none(monkeypatch):
+    def nowhere():
+        raise ConfigError("no home")
+
+    monkeypatch.setattr(launching, "home", nowhere)
+    spec = RunSpec(program="train.py", nproc_per_node=1, code_copy=False)
+    launching._beside_the_start(SimpleNamespace(file=SimpleNamespace(spec=spec)), SimpleNamespace(say=print))
+
+
+def test_a_verb_whose_page_finds_no_room_says_so(monkeypatch, capsys):
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.main(["explain", "ES-P06"]) == 1
+    assert "could not be written to standard output: No space left on device" in capsys.readouterr().err
 
 
 def test_a_program_that_no_message_can_name():

@@ -8,10 +8,10 @@ import msgspec
 from everstep.wire.joining import Join
 
 _SHOWN_CHARS = 80
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,254})", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}", re.ASCII)
 """Of a machine or a job: no list of them, which a scheduler would expand, and nothing that steers a terminal."""
 
-_ADDRESS = re.compile(r"[A-Za-z0-9:.%_-]{1,255}", re.ASCII)
+_ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9:.%_-]{0,254}", re.ASCII)
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,11 @@ def objection(shape: Shape, known: Sequence[Known], join: Join) -> str:
 
 def _odd(join: Join) -> str:
     """What it calls itself is shown, and a scheduler is told of it."""
-    named = {"its name": join.host, "the scheduler's node": join.scheduler_node, "the scheduler's job": join.scheduler_job}
+    named = {
+        "its name": join.host,
+        "the scheduler's node": join.scheduler_node,
+        "the scheduler's job": join.scheduler_job,
+    }
     for what, name in named.items():
         if name and _NAME.fullmatch(name) is None:
             return f"a host gives {_shown(name)!r} for {what}: not a name"

@@ -10,7 +10,6 @@ import msgspec
 from everstep.fabric.topology.graph import tiers_of_tree
 from everstep.fabric.topology.values import Cable, FabricError, Host, Port, Switch, Topology, check_whole
 
-
 MAX_NAMES = 2_000_000
 """In all lists of the file together."""
 

@@ -3,7 +3,7 @@
 One per listening socket. Everybody on the machine may connect, so places run out. All users but ours share half of
 them, and each has an eighth; who comes next takes the place of the one of them that has been idle for longest. So
 a crowd of idle strangers keeps out strangers, and no verb, agent or page of ours. Beyond loopback an address counts as
-a user. Called at every port of ours: the controller's, the endpoint's, `everstep ui`, snapshots, `everstep check --serve`.
+a user. Called at every port of ours.
 """
 
 from collections import Counter
