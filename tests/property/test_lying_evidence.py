@@ -1,4 +1,4 @@
-"""A rank that lies in every field of what it leaves about a hang: whoever waits honestly is not blamed for sure."""
+"""A rank that lies in every field of what it leaves about a hang: whoever waits honestly is not blamed but as a guess."""
 
 import json
 import random
@@ -96,11 +96,11 @@ def test_the_truth_names_the_rank_that_is_behind():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_honest_rank_is_blamed_for_sure(seed):
+def test_no_honest_rank_is_blamed_on_a_liars_word_alone(seed):
     draw = random.Random(seed)
     for _ in range(examples(2500) // 2):
         told = lie(draw)
         found = verdict(told)
         if not set(found.ranks) <= {LIAR}:
-            assert found.confidence is not Confidence.HIGH, (found, told)
+            assert found.confidence is Confidence.LOW, (found, told)
             assert found.blame not in (Blame.MACHINE, Blame.NETWORK), (found, told)  # nothing else evicts a node

@@ -12,7 +12,7 @@ import msgspec
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.flights.localise import localise
 from everstep.analyzer.flights.moving import LATELY_S, SPREAD_S, is_moving
-from everstep.analyzer.hangs import certainty, claimed, describe, fallbacks, openers
+from everstep.analyzer.hangs import alone, certainty, claimed, describe, fallbacks, openers
 from everstep.analyzer.observations.clusters import Activity, Clusters, cluster, main_thread, place_of
 from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.groups import shared_by
@@ -61,11 +61,14 @@ def diagnose(case: Case) -> Diagnosis:
     limit_s = limit_of(bench)
     judged = certainty.judge(chosen, bench.by_rank, bench.doing, bench.positions.world, limit_s)
     is_certain = judged.certainty is Certainty.CERTAIN
+    confidence = chosen.confidence if is_certain else min(chosen.confidence, Confidence.MEDIUM, key=_SURE.index)
+    if alone.is_alone(chosen, case, bench.positions):
+        confidence = Confidence.LOW
     verdict = Verdict(
         code=chosen.code,
         sentence=chosen.sentence,
         blame=judged.blame or Blame(CODES[chosen.code].blame),
-        confidence=chosen.confidence if is_certain else min(chosen.confidence, Confidence.MEDIUM, key=_SURE.index),
+        confidence=confidence,
         ranks=chosen.ranks,
         at=case.at,
         group=group.title if group is not None else "",
