@@ -1,4 +1,4 @@
-"""A rank that lies in every field of what it leaves about a hang: whoever waits honestly is not blamed but as a guess."""
+"""A rank that lies in every field of what it leaves about a hang: who waits honestly is named with low confidence only."""
 
 import json
 import random
