@@ -1,4 +1,4 @@
-"""A rank that lies in every field of what it leaves about a hang: who waits honestly is named with low confidence only."""
+"""A rank that lies in every field of what it leaves about a hang: who waits honestly is named with low confidence."""
 
 import json
 import random
