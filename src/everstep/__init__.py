@@ -8,16 +8,19 @@ from everstep.version import __version__
 TYPE_CHECKING = False  # `typing` would be imported into every rank before its program
 if TYPE_CHECKING:
     from everstep.worker.api import busy, paused, phase, step
+    from everstep.worker.size import keep_size, world
     from everstep.worker.snapshots.state import State
 
-__all__ = ["State", "__version__", "busy", "paused", "phase", "step"]
+__all__ = ["State", "__version__", "busy", "keep_size", "paused", "phase", "step", "world"]
 
 _HOMES = {
     "State": "everstep.worker.snapshots.state",
     "busy": "everstep.worker.api",
+    "keep_size": "everstep.worker.size",
     "paused": "everstep.worker.api",
     "phase": "everstep.worker.api",
     "step": "everstep.worker.api",
+    "world": "everstep.worker.size",
 }
 
 

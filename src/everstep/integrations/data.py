@@ -17,7 +17,9 @@ from typing import Any
 
 import torch
 
+from everstep.integrations import rest
 from everstep.integrations.pulls import END, Random, generators, seeds_of, set_epoch_of, watch_pulls
+from everstep.integrations.rest import Rest
 from everstep.worker.digests import random_state
 
 
@@ -39,6 +41,8 @@ class ResumableLoader:
         self._seeds: dict[str, torch.Tensor] = {}
         self._own: Any = None  # what a loader that keeps its position said at the end of the last epoch
         self._restored: dict[str, Any] | None = None
+        self._before = 0  # samples of this epoch that ranks of another number have taken
+        self._rest: Rest | None = None
 
     @property
     def epoch(self) -> int:
@@ -47,7 +51,7 @@ class ResumableLoader:
 
     @property
     def position(self) -> int:
-        """Batches of this epoch that the loop has got."""
+        """Batches of this epoch that the loop has got; since the number of ranks changed, where it did meanwhile."""
         return self._delivered
 
     def __len__(self) -> int:
@@ -94,6 +98,9 @@ class ResumableLoader:
             state |= {"random": self._began, "seeds": self._seeds}
         else:
             state |= {"random": None, "seeds": seeds_of(self._loader)}
+        if self._is_within:
+            taken = rest.taken(self._loader, self._before, self._delivered)
+            state |= {"world": rest.num_replicas(self._loader), "before": self._before, "taken": taken}
         if self._keeps_position:
             state |= {"loader": self._loader.state_dict() if self._is_within else self._own}
         return state | (self._pulls.ahead(self._delivered) if self._pulls is not None and self._is_within else {})
@@ -101,7 +108,22 @@ class ResumableLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._restored = _from_others(dict(state))
         self._epoch, self._delivered = int(state["epoch"]), int(state["delivered"])
+        self._before = int(state.get("before", 0))
         self._is_within = False
+        if state["random"] is not None and state.get("world", 0) not in (0, rest.num_replicas(self._loader)):
+            self._spread(self._restored)
+
+    def _spread(self, state: dict[str, Any]) -> None:
+        """Another number of ranks was in the middle of the epoch: its rest begins here. Raises TypeError."""
+        if self._keeps_position:
+            raise TypeError("a loader that keeps its own position cannot go on with another number of ranks")
+        self._delivered, self._before = 0, int(state["taken"])
+        self._put_rest()
+        state |= {"delivered": 0, "before": self._before, "random": None}
+
+    def _put_rest(self) -> None:
+        if self._rest is None and self._before:
+            self._rest = Rest(self._loader, self._before)
 
     def _begin_epoch(self) -> Iterator[Any]:
         set_epoch_of(self._loader, self._epoch)
@@ -113,7 +135,10 @@ class ResumableLoader:
         if self._keeps_position:
             self._own = self._loader.state_dict()
         self._epoch += 1
-        self._delivered = 0
+        self._delivered = self._before = 0
+        if self._rest is not None:
+            self._rest.put_back()
+            self._rest = None
         self._is_within = False
 
     def _go_on(self, state: dict[str, Any]) -> Iterator[Any]:
@@ -121,6 +146,7 @@ class ResumableLoader:
         for path, generator in generators(self._loader):
             if path in state["seeds"]:
                 generator.set_state(state["seeds"][path])
+        self._put_rest()
         if self._keeps_position and state["loader"] is not None:
             self._loader.load_state_dict(state["loader"])
         if state["random"] is None:

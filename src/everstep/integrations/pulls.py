@@ -96,16 +96,24 @@ def watch_pulls(loader: Any) -> Pulls | None:  # noqa: ANN401
     return sampler
 
 
+def parts_of(loader: Any) -> Iterator[Any]:  # noqa: ANN401
+    """The loader, the samplers in it, and what stands in for one."""
+    return (part for _, part in _all_parts(loader))
+
+
 def _parts(loader: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
     """The loader and the samplers in it, each once, with the way to it."""
+    return ((path, part) for path, part in _all_parts(loader) if not isinstance(part, Pulls))
+
+
+def _all_parts(loader: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
     waiting, seen = [("loader", loader)], set[int]()
     while waiting:
         path, part = waiting.pop()
         if part is None or id(part) in seen:
             continue
         seen.add(id(part))
-        if not isinstance(part, Pulls):
-            yield path, part
+        yield path, part
         inner = getattr(part, "__dict__", {})
         names = ("base_dataloader", "batch_sampler", "sampler", "_sampler")
         waiting += [(f"{path}.{name}", inner[name]) for name in names if name in inner]

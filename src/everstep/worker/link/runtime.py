@@ -92,6 +92,12 @@ class Runtime:
         self.arenas = arenas
         self.siblings: dict[int, list[int]] = {}
         """The same of the node's other ranks, oldest first, for reading only."""
+        self.former_world = 0
+        """The step is restored from the snapshots of a generation of so many ranks; 0: from this rank's own."""
+        self.former: dict[int, int] = {}
+        """Memory of all its ranks, for reading only."""
+        nodes, least, most = assignment.get("sizes") or (1, 1, 1)
+        self.num_nodes, self.least_nodes, self.most_nodes = int(nodes), int(least), int(most)
         self.divides = bool(assignment.get("divides"))
         """What all ranks of the node hold alike is kept by one of them."""
         self.snapshot_buffers = int(assignment.get("snapshot_buffers") or 2)
@@ -218,6 +224,8 @@ class Runtime:
         for fds in self.siblings.values():
             while fds:
                 os.close(fds.pop())
+        while self.former:
+            os.close(self.former.popitem()[1])
 
     def start_watch(self) -> None:
         """There are process groups: follow them from a thread of ours, once. Never raises."""
