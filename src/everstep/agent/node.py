@@ -173,6 +173,7 @@ class Node:
         if group is None or not group.is_alive:
             return
         self._memory.drop_needless()
+        self._copies.let_former_go(time.monotonic())
         for worker in group.workers.values():
             if worker.is_alive:
                 worker.oom.refresh()
@@ -309,7 +310,7 @@ class Node:
             store_port=action.store_port,
         )
         self._group = group
-        self._frames.begin(group, action.world_size)
+        self._frames.begin(group, action.world_size, action.former_world)
         failed = await self._copies.prepare(action)
         if failed is None:
             prepared = await self._starter.prepare(action)

@@ -82,7 +82,7 @@ class Backups:
         """The complete copies of all ranks, as their headers say now."""
         with self._changed:
             found = [of_rank(rank, [memory.fd for memory in self._memories[rank]]) for rank in sorted(self._memories)]
-        return tuple(held for held in found if held is not None)
+        return tuple(held for each in found for held in each)
 
     def fd_for(self, rank: int) -> int | None:
         """A duplicate, the caller's own, of the arena with the newest copy; None if there is no complete one. Who

@@ -10,14 +10,19 @@ from everstep.checkpoint import arena
 from everstep.model.facts import Held
 
 
-def of_rank(rank: int, fds: Iterable[int]) -> Held | None:
-    """Complete snapshots in these arenas; None when there is none. Of a step that is there twice, the newer
-    generation's counts: the other one is of a history that was given up."""
-    newest: dict[int, int] = {}
+def of_rank(rank: int, fds: Iterable[int]) -> tuple[Held, ...]:
+    """Complete snapshots in these arenas, one value for each number of ranks that there were. Of a step that is there
+    twice, the newer generation's counts: the other one is of a history that was given up."""
+    worlds: dict[int, dict[int, int]] = {}
     for fd in fds:
-        for snapshot in arena.inspect(fd).snapshots:
+        contents = arena.inspect(fd)
+        newest = worlds.setdefault(contents.world_size, {})
+        for snapshot in contents.snapshots:
             newest[snapshot.step] = max(snapshot.generation, newest.get(snapshot.step, snapshot.generation))
-    if not newest:
-        return None
+    return tuple(_held(rank, world_size, newest) for world_size, newest in worlds.items() if newest)
+
+
+def _held(rank: int, world_size: int, newest: dict[int, int]) -> Held:
     steps = tuple(sorted(newest))
-    return Held(rank=rank, steps=steps, generations=tuple(newest[step] for step in steps))
+    generations = tuple(newest[step] for step in steps)
+    return Held(rank=rank, steps=steps, generations=generations, world_size=world_size)

@@ -285,7 +285,14 @@ class Controller:
                 self._inject(action, command_id)
             case act.SetTimer():
                 self._set_timer(action.key, action.due_at)
-            case act.IncidentOpened() | act.Concluded() | act.Refused() | act.IncidentClosed() | act.UpdateConcluded():
+            case (
+                act.IncidentOpened()
+                | act.Concluded()
+                | act.Refused()
+                | act.IncidentClosed()
+                | act.UpdateConcluded()
+                | act.Resized()
+            ):
                 pass  # on record, and that is all they are for
 
     def _command(self, peer: Peer | None, command_id: str, action: act.Action) -> None:

@@ -76,6 +76,8 @@ def _slots(state: State) -> None:
     _require(spec is not None and len(state.slots) == spec.num_slots, "the number of slots changed")
     taken = [node for node in state.slots if node is not None]
     empty = [slot for slot, node in enumerate(state.slots) if node is None]
+    if spec is not None and spec.is_elastic:
+        _require(spec.min_slots <= spec.num_slots <= spec.max_slots, f"{spec.num_slots} slots")
     told = (state.num_vacant, state.first_vacant)
     _require(told == (len(empty), min(empty, default=None)), f"vacant slots {told}, and in truth {empty}")
     holders = set(taken)
@@ -102,9 +104,8 @@ def _phases(state: State) -> None:
         _require(state.incident is not None, f"{state.phase} without an incident")
     if state.phase is Phase.STOPPING:
         _require(bool(state.waiting), "stopping, and no node is waited for")
-        _require(
-            state.incident is not None or state.ending is not None or bool(state.updating), "stopping for no reason"
-        )
+        has_reason = state.incident is not None or state.ending is not None or state.updating or state.growing
+        _require(bool(has_reason), "stopping for no reason")
     if state.phase is Phase.EXAMINING:
         examination = state.incident.examination if state.incident is not None else None
         is_awaited = examination is not None and not examination.is_over and bool(examination.waiting)

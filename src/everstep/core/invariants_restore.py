@@ -39,6 +39,10 @@ def _unhad(after: State, formation: Formation, step: int) -> Iterator[str]:
         if fetch.step != step or not any(step in held.steps for held in _told(after, fetch.rank, fetch.node)):
             yield f"{fetch.node} does not hold step {step} of rank {fetch.rank}"
     fetched = {fetch.rank for fetch in formation.fetch}
+    if formation.former_world:
+        if fetched != set(range(formation.former_world)):
+            yield f"step {step} of {formation.former_world} ranks, and of them {sorted(fetched)}"
+        return
     for rank in range(after.spec.world_size if after.spec is not None else 0):
         if rank not in fetched and not any(step in held.steps for held in _told(after, rank, "")):
             yield f"rank {rank} does not have step {step}"

@@ -6,7 +6,7 @@ from typing import Any
 from everstep.core.faults import alerts, anomalies, damage, drills, hangs, incidents, membership
 from everstep.core.reissue import reissue
 from everstep.core.restore import backups, persistence
-from everstep.core.run import ending, forming, progress, standstill, updates
+from everstep.core.run import elastic, ending, forming, progress, standstill, updates
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import State
@@ -52,6 +52,9 @@ TIMER_HANDLERS: dict[TimerKind, Callable[[Turn, str, float], None]] = {
     TimerKind.APPROVAL: incidents.on_approval_timer,
     TimerKind.UPDATE_CHECK: updates.on_check_timer,
     TimerKind.UPDATE_DUE: _on_update_due,
+    TimerKind.SHRINK: elastic.on_shrink_timer,
+    TimerKind.LEAST: elastic.on_least_timer,
+    TimerKind.GROW: elastic.on_grow_timer,
     TimerKind.PERSIST_NEXT: ending.on_persist_next_timer,
     TimerKind.PERSIST_LIMIT: ending.on_persist_limit_timer,
 }
@@ -82,6 +85,7 @@ HANDLERS: dict[type, Handler] = {
     events.ReplicasAgreed: persistence.on_replicas_agreed,
     events.GroupsLearned: backups.on_groups_learned,
     events.RestoreFailed: damage.on_restore_failed,
+    events.SizeFixed: elastic.on_size_fixed,
     events.SnapshotPersisted: ending.on_snapshot_persisted,
     events.CheckpointCommitted: ending.on_checkpoint_committed,
     events.CheckpointsFound: forming.on_checkpoints_found,
@@ -134,6 +138,7 @@ def step(state: State, event: Event, policy: Policy) -> tuple[State, list[Action
     HANDLERS[type(event)](turn, event)
     alerts.judge_waiting(turn)
     updates.look(turn)
+    elastic.look(turn)
     if turn.state.standstill is not None and turn.state.phase is not Phase.RUNNING:
         outcome = "superseded" if turn.state.ending is None else "stopped"
         standstill.close(turn, outcome, "the generation that stood still is over")

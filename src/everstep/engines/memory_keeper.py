@@ -80,7 +80,7 @@ class MemoryKeeper:
             held.of_rank(rank, [kept.fd for kept in arenas if node in kept.holders])
             for rank, arenas in sorted(self._kept.items())
         )
-        return tuple(each for each in found if each is not None)
+        return tuple(each for of_rank in found for each in of_rank)
 
     def forget(self, node: str) -> None:
         """Its machine is gone, and so is what its ranks had: also for whoever was given a duplicate, because on a real

@@ -11,7 +11,7 @@ class EndKind(enum.StrEnum):
     FAULT = "fault"  # an incident ended it
     DONE = "done"  # every rank ended by itself, with success
     STOPPED = "stopped"  # somebody asked for it
-    UPDATED = "updated"  # for another version of the program, which the next one runs
+    UPDATED = "updated"  # for another version of the program, or more nodes, which the next one runs with
     CUT = "cut"  # everything ended at once, launcher and journal included
 
 

@@ -7,6 +7,8 @@ decides nothing: a decision that it would have to guess is missing from the jour
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from everstep.journal.format import Entry, UnknownRecord
 from everstep.journal.kept import note
 from everstep.journal.view import (
@@ -107,6 +109,13 @@ def _run_reopened(view: RunView, record: Record, event: events.RunReopened) -> N
     view.stop_requested = view.finish = view.finished_at = None
     for node in view.nodes.values():
         node.slot = None
+
+
+def _resized(view: RunView, record: Record, action: actions.Resized) -> None:
+    if view.spec is not None:
+        view.spec = msgspec.structs.replace(view.spec, num_slots=action.num_slots)
+    for node in view.nodes.values():
+        node.slot = None  # those that hold one are told their ranks next
 
 
 def _controller_started(view: RunView, record: Record, event: events.ControllerStarted) -> None:
@@ -385,6 +394,7 @@ _ACTIONS: dict[type, _Handler] = {
     actions.StartWorkers: _start_workers,
     actions.StopWorkers: _stop_workers,
     actions.UpdateConcluded: _update_concluded,
+    actions.Resized: _resized,
     actions.IncidentOpened: _incident_opened,
     actions.Concluded: _concluded,
     actions.Refused: _refused,

@@ -21,12 +21,20 @@ def history_of(
     return History(
         begun_at=begun_at,
         until=until,
-        world_size=spec.world_size if spec is not None else 0,
+        world_size=_num_ranks(view),
         generations=generations,
         is_over=view.is_over,
         has_runtime=spec is None or spec.launch is not Launch.COMMAND,
         gaps=tuple((gap.begin, gap.end) for gap in view.gaps),
     )
+
+
+def _num_ranks(view: RunView) -> int:
+    """The most that there were: what a node costs that is missing is counted as well."""
+    now = 0 if view.spec is None else view.spec.world_size
+    if view.spec is None or not view.spec.is_elastic:
+        return now
+    return max((len(generation.node_of) for generation in view.generations), default=now)
 
 
 def _generation(view: RunView, index: int) -> GenerationHistory:

@@ -203,6 +203,7 @@ def header(prepared: Prepared, port: int) -> list[str]:
     spec, policy = prepared.file.spec, prepared.file.policy
     scheme = "https" if prepared.is_encrypted else "http"
     nodes = f"{spec.num_slots} node{'s' if spec.num_slots > 1 else ''}"
+    nodes = f"{spec.min_slots} to {nodes}" if spec.is_elastic else nodes
     ranks = f"{spec.world_size} rank{'s' if spec.world_size > 1 else ''}"
     attempt = f"  attempt {prepared.file.attempt}" if prepared.file.attempt > 1 else ""
     standby = f", {spec.num_standby} standby" if spec.num_standby else ""
@@ -239,6 +240,8 @@ def _spec(settings: Settings) -> RunSpec:
         args=settings.args,
         launch=settings.launch,
         num_slots=settings.num_slots,
+        min_slots=settings.min_slots,
+        max_slots=settings.num_slots if settings.min_slots else 0,
         nproc_per_node=settings.nproc_per_node,
         num_standby=settings.num_standby,
         mode=settings.mode,

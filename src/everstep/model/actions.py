@@ -66,6 +66,7 @@ class StartWorkers(_Action, frozen=True, kw_only=True):
     store_port: int
     resume_step: int | None  # newest step that every rank can have; None: nothing to restore
     fetch: tuple[Fetch, ...] = ()  # snapshots of this node's ranks that lie on other nodes: get them first
+    former_world: int = 0  # `fetch` is of all ranks of a generation of so many: the state is spread anew; 0: it is not
     restore_path: str = ""  # the step is restored from this checkpoint in the persistent tier
     version: Version | None = None  # what the ranks run; None: what the run was started with, where the user has it
 
@@ -189,6 +190,16 @@ class UpdateConcluded(_Action, frozen=True, kw_only=True):
     back_to: str = ""  # rolled back: the version that runs instead
 
 
+class Resized(_Action, frozen=True, kw_only=True):
+    """On record: the coming generation has another number of nodes (`--nnodes MIN:MAX`). `why` says what for."""
+
+    num_before: int  # nodes
+    num_slots: int  # nodes, from the coming generation on
+    world_size: int
+    nodes: tuple[str, ...]  # that hold the slots now, in their order
+    waited_s: float = 0.0  # for the nodes that did not come, or for others to come as well
+
+
 class SetTimer(_Action, frozen=True, kw_only=True):
     """Shell: feed TimerFired(key) at `due_at`. A timer that no longer matters is ignored when it fires."""
 
@@ -270,6 +281,7 @@ Action: TypeAlias = (
     | ExamineNode
     | ValidateUpdate
     | UpdateConcluded
+    | Resized
     | SetTimer
     | Inject
     | IncidentOpened

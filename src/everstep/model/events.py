@@ -318,6 +318,16 @@ class RestoreFailed(_Event, frozen=True, kw_only=True):
     is_damaged: bool = True  # False: it could not be read this time (a storage that does not answer), and may be whole
 
 
+class SizeFixed(_Event, frozen=True, kw_only=True):
+    """The program cannot go on with another number of ranks: it says so, or its state cannot be spread over them."""
+
+    node: str
+    generation: int
+    rank: int
+    world_size: int  # ranks with which it can go on
+    why: str
+
+
 class SnapshotPersisted(_Event, frozen=True, kw_only=True):
     """A node's answer to `PersistSnapshot`: its ranks' part of the step is in the persistent tier, or why not."""
 
@@ -453,6 +463,7 @@ Event: TypeAlias = (
     | ReplicasAgreed
     | GroupsLearned
     | RestoreFailed
+    | SizeFixed
     | SnapshotPersisted
     | CheckpointCommitted
     | CheckpointsFound

@@ -227,6 +227,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rank: int
     steps: tuple[int, ...]
     generations: tuple[int, ...] = ()  # in the order of `steps`: which generation wrote each; empty: not told
+    world_size: int = 0  # of the generations that wrote them; 0: as many ranks as there are now
 
 
 class Fetch(msgspec.Struct, frozen=True, kw_only=True):

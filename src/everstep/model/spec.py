@@ -36,13 +36,19 @@ class Launch(enum.StrEnum):
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of the job. `num_slots * nproc_per_node` is the world size and never changes in a run."""
+    """The shape of the job. `num_slots * nproc_per_node` is the world size.
+
+    It changes in a run only where `min_slots` and `max_slots` differ (`--nnodes MIN:MAX`). The state's own copy of this
+    value then has the size of now; the one in the first record has MAX.
+    """
 
     program: str
     args: tuple[str, ...] = ()
     launch: Launch = Launch.SCRIPT
     num_slots: int = 1
     nproc_per_node: int = 1
+    min_slots: int = 0  # the fewest nodes that the job goes on with; 0: `num_slots`, always
+    max_slots: int = 0  # the most; 0: `num_slots`, always
     num_standby: int = 0
     mode: Mode = Mode.ACT
     role: str = "default"  # torchrun's --role
@@ -67,6 +73,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def world_size(self) -> int:
         return self.num_slots * self.nproc_per_node
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of nodes may change."""
+        return 0 < self.min_slots < self.max_slots
 
     def first_rank(self, slot: int) -> int:
         return slot * self.nproc_per_node

@@ -134,6 +134,9 @@ class Narrator:
             case actions.UpdateConcluded():
                 back = f", back to {action.back_to}" if action.back_to else ""
                 return [printable(f"{action.version} {action.stage}{back}: {action.why}")]
+            case actions.Resized():
+                size = f"{plural(action.num_slots, 'node')}, {plural(action.world_size, 'rank')}"
+                return [printable(f"{size}: {action.why}")]
             case actions.Refused() if action.incident is None:
                 return [printable(f"not done: {action.what}: {action.why}")]
             case actions.ExamineNode() if action.exam not in self._exams:
@@ -187,6 +190,12 @@ def opening_lines(view: RunView, journal: str) -> list[str]:
     if spec is None:
         return []
     standby = f", {spec.num_standby} standby" if spec.num_standby else ""
+    nodes = f"{spec.min_slots} to {spec.max_slots}" if spec.is_elastic else f"{spec.num_slots}"
+    if spec.is_elastic:
+        return [
+            f"everstep {view.everstep_version}  run {view.run}  policy {view.policy.get('name')}  mode {spec.mode}",
+            f"  {nodes} nodes x {spec.nproc_per_node}{standby}   started {stamp(view.started_at)}   journal {journal}",
+        ]
     shape = f"{spec.num_slots} x {spec.nproc_per_node} = {plural(spec.world_size, 'rank')}{standby}"
     return [
         f"everstep {view.everstep_version}  run {view.run}  policy {view.policy.get('name')}  mode {spec.mode}",

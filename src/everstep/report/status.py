@@ -101,6 +101,9 @@ def notes(view: RunView) -> list[str]:
         found.append(
             f"{number} of everstep's own in workers, training continued; last: {last_fault.where}: {last_fault.why}"
         )
+    if view.spec is not None and view.spec.is_elastic:
+        spec = view.spec
+        found.append(f"the job has {plural(spec.num_slots, 'node')}; it may have {spec.min_slots} to {spec.max_slots}")
     restarted = sum(start.took_over for start in view.controllers)
     if restarted:
         torn = sum(start.torn_bytes for start in view.controllers)

@@ -42,9 +42,10 @@ class Cluster:
         snapshots: bool = True,
         copies_lag: int | None = None,
         racks: tuple[str, ...] = (),
+        capacity: int | None = None,
     ) -> None:
         """`copies_lag`: nodes copy their snapshots to others when they are told to, so many steps behind. `racks`: of
-        the nodes in turn; "" tells none."""
+        the nodes in turn; "" tells none. `capacity`: nodes that the engine has."""
         self.policy = policy or Policy()
         self.clock = FakeClock()
         self.state = State.initial()
@@ -61,6 +62,7 @@ class Cluster:
         self.limit_s: float | None = None
         self.broken: dict[str, str] = {}  # versions of the program that cannot start, and why
         self._spec = spec
+        self._capacity = capacity
         self._queue: deque[Event] = deque()
         self._num_nodes = 0
         self._racks = racks or ("",)
@@ -212,6 +214,23 @@ class Cluster:
         self.memory.lose(node, keep=False)
         return self.feed(events.NodeLost(at=self.clock.now, node=node, reason=reason, signal=9))
 
+    def have(self, capacity: int) -> list[Action]:
+        """The engine has so many nodes from now on; those that were asked for come."""
+        self._capacity = capacity
+        for _ in self.state.requests:
+            self._join()
+        return self.feed()
+
+    def fix_size(self, why: str, world_size: int | None = None) -> list[Action]:
+        """The program says that it can go on with so many ranks only; with those that there are."""
+        state = self.state
+        worker = state.workers[0]
+        num = len(state.workers) if world_size is None else world_size
+        at, generation = self.clock.now, state.generation
+        return self.feed(
+            events.SizeFixed(at=at, node=worker.node, generation=generation, rank=0, world_size=num, why=why)
+        )
+
     def lose_rack(self, rack: str) -> list[Action]:
         """All of its nodes, before anybody has done anything about the first."""
         nodes = [m.node for m in self.state.members.values() if m.rack == rack and m.role is not Role.OUT]
@@ -349,6 +368,10 @@ class Cluster:
             self.memory.complete(node, rank, self._done[rank], self.state.generation)
 
     def _join(self) -> None:
+        there = sum(member.role is not Role.OUT for member in self.state.members.values())
+        there += sum(isinstance(event, events.NodeJoined) for event in self._queue)
+        if self._capacity is not None and there >= self._capacity:
+            return
         node, endpoint = f"n{self._num_nodes}", f"host-n{self._num_nodes}:7000"
         self._num_nodes += 1
         rack = self._racks[(self._num_nodes - 1) % len(self._racks)]
@@ -363,6 +386,7 @@ class Cluster:
         else:
             self._done = dict.fromkeys(range(action.world_size), action.resume_step)
         if len(self.chosen) <= action.generation:
+            self.memory.resize(action.world_size)
             node_of = {worker.rank: worker.node for worker in self.state.workers.values()}
             self.chosen.append((action.resume_step, self.memory.best(node_of)))
         ranks = range(action.first_rank, action.first_rank + action.num_ranks)

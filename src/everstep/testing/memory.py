@@ -5,6 +5,7 @@ that counts. `start` does what agents and ranks do with a StartWorkers, and rais
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -41,6 +42,8 @@ class FakeMemory:
         self.copies_lag = copies_lag  # so many steps a copy on another node is behind; None: there are none
         self.own: dict[str, Shelf] = {}
         self.copies: dict[str, Shelf] = {}
+        self.former: dict[str, dict[tuple[int, int], dict[int, int]]] = {}  # node -> (ranks there were, rank) -> steps
+        self.world_size = 0
         self.kept: Shelf = {}  # of nodes that are gone, whose memory is not
         self.disk: dict[str, Checkpoint] = {}
         self.trusted: int | None = None  # pinned everywhere
@@ -80,12 +83,16 @@ class FakeMemory:
         return _told(self.own.get(node, {}), ranks)
 
     def held_copies(self, node: str) -> tuple[Held, ...]:
-        return _told(self.copies.get(node, {}), self.copies.get(node, {}))
+        told = _told(self.copies.get(node, {}), self.copies.get(node, {}))
+        for (world_size, rank), steps in self.former.get(node, {}).items():
+            told += tuple(msgspec.structs.replace(h, world_size=world_size) for h in _told({rank: steps}, [rank]))
+        return told
 
     def lose(self, node: str, *, keep: bool) -> tuple[Held, ...]:
         """What outlives the node: its own ranks' memory, when only the agent is gone."""
         own = self.own.pop(node, {})
         self.copies.pop(node, None)
+        self.former.pop(node, None)
         for rank in own if keep else ():
             self.kept[rank] = own[rank]
         return _told(own, own) if keep else ()
@@ -101,7 +108,38 @@ class FakeMemory:
                 there = shelf.get(rank, {})
                 steps |= {step for step, generation in there.items() if self._counts(holder, rank, step, generation)}
             common = steps if common is None else common & steps
-        return max((common or set()) | on_disk, default=None)
+        return max((common or set()) | on_disk | self._best_former(), default=None)
+
+    def _best_former(self) -> set[int]:
+        """Steps that all ranks of a generation of another size have in somebody's memory."""
+        found: set[int] = set()
+        for size in {world for shelves in self.former.values() for world, _ in shelves} - {self.world_size}:
+            by_rank = [
+                {
+                    step
+                    for node, shelves in self.former.items()
+                    for step, generation in shelves.get((size, rank), {}).items()
+                    if self._counts(node, rank, step, generation)
+                }
+                for rank in range(size)
+            ]
+            found |= set.intersection(*by_rank)
+        return found
+
+    def resize(self, world_size: int) -> None:
+        """The coming generation has so many ranks: what is there is of another size, until that comes again."""
+        if world_size == self.world_size:
+            return
+        for holders in (self.own, self.copies):
+            for node, shelf in holders.items():
+                for rank, steps in shelf.items():
+                    self.former.setdefault(node, {}).setdefault((self.world_size, rank), {}).update(steps)
+                shelf.clear()
+        for node, shelves in self.former.items():
+            for key in [key for key in shelves if key[0] == world_size]:
+                self.copies.setdefault(node, {}).setdefault(key[1], {}).update(shelves.pop(key))
+        self.kept = {}
+        self.world_size = world_size
 
     def _counts(self, node: str, rank: int, step: int, generation: int) -> bool:
         owner = next((g for g, floor in reversed(self._history) if floor < step), None)
@@ -118,7 +156,7 @@ class FakeMemory:
             mine.setdefault(rank, kept or {})
             if action.resume_step is not None:
                 failed += self._restore(action, rank, action.resume_step)
-            for shelf in (mine, self.copies.get(action.node, {})):
+            for shelf in (mine, self.copies.get(action.node, {}), self.former.get(action.node, {})):
                 _invalidate_after(shelf, -1 if action.resume_step is None else action.resume_step)
         return failed
 
@@ -128,6 +166,8 @@ class FakeMemory:
             self._require(action.restore_path in self.disk, f"no checkpoint {action.restore_path}")
             self._require(self.disk[action.restore_path].step == step, f"{action.restore_path} is not step {step}")
             return self._look(action, rank, action.restore_path, "disk", action.restore_path)
+        if action.former_world:
+            return self._spread(action, rank, step)
         fetch = next((each for each in action.fetch if each.rank == rank), None)
         if fetch is None:
             self._check(mine, step, f"rank {rank} on {action.node}")
@@ -137,6 +177,17 @@ class FakeMemory:
         self._check(there, step, f"the copy of rank {rank} on {fetch.node}")
         mine[step] = there[step]
         return self._look(action, rank, (fetch.node, rank, step), "peer", fetch.node)
+
+    def _spread(self, action: StartWorkers, rank: int, step: int) -> list[Failed]:
+        """From all ranks of a generation of another size."""
+        world_size = action.former_world
+        asked = sorted(fetch.rank for fetch in action.fetch)
+        self._require(asked == list(range(world_size)), f"rank {rank} gets {asked} of {world_size} ranks")
+        for fetch in action.fetch:
+            there = self.former.get(fetch.node, {}).get((world_size, fetch.rank), {})
+            self._check(there, step, f"rank {fetch.rank} of {world_size} on {fetch.node}")
+            self.former.setdefault(action.node, {}).setdefault((world_size, fetch.rank), {})[step] = there[step]
+        return []
 
     def _look(self, action: StartWorkers, rank: int, place: Place, source: str, where: str) -> list[Failed]:
         """All ranks of a generation may find the same damage; no later generation may."""
@@ -203,7 +254,7 @@ def _told(shelf: Shelf, ranks: Iterable[int]) -> tuple[Held, ...]:
     return tuple(told)
 
 
-def _invalidate_after(shelf: Shelf, last: int) -> None:
+def _invalidate_after(shelf: Mapping[Any, dict[int, int]], last: int) -> None:
     for held in shelf.values():
         for step in [step for step in held if step > last]:
             del held[step]

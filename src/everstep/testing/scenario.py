@@ -71,14 +71,17 @@ class _Player:
         return describe_actions(actions)
 
     def run(self, args: list[str]) -> list[Action]:
-        """run ranks=4 nodes=2 racks=a,b standby=1 mode=act policy=default snapshots=yes copies_lag=1 disk=/ckpt
-        every=600 max_restarts=3 ..."""
+        """run ranks=4 nodes=2 (or 2:4) capacity=3 racks=a,b standby=1 mode=act policy=default snapshots=yes
+        copies_lag=1 disk=/ckpt every=600 max_restarts=3 ..."""
         options = dict(arg.split("=", 1) for arg in args)
-        nodes = int(options.pop("nodes", "1"))
+        least, _, most = options.pop("nodes", "1").partition(":")
+        nodes = int(most or least)
         spec = RunSpec(
             program="train.py",
             launch=Launch(options.pop("launch", "script")),
             num_slots=nodes,
+            min_slots=int(least) if most else 0,
+            max_slots=nodes if most else 0,
             nproc_per_node=int(options.pop("ranks", "4")) // nodes,
             num_standby=int(options.pop("standby", "0")),
             mode=Mode(options.pop("mode", "act")),
@@ -88,6 +91,7 @@ class _Player:
         racks = tuple(options.pop("racks", "").split(","))
         snapshots = options.pop("snapshots", "yes") == "yes"
         copies_lag = int(options.pop("copies_lag")) if "copies_lag" in options else None
+        capacity = int(options.pop("capacity")) if "capacity" in options else None
         preset = PRESETS[options.pop("policy", "default")]
         values = {key: float(value) for key, value in options.items()}
         fields = {f: getattr(preset, f) for f in preset.__struct_fields__}
@@ -95,7 +99,9 @@ class _Player:
         if unknown:
             raise ScenarioError(f"unknown options {sorted(unknown)}")
         policy = Policy(**{**fields, **{k: type(fields[k])(v) for k, v in values.items()}})
-        self._cluster = Cluster(spec, policy, snapshots=snapshots, copies_lag=copies_lag, racks=racks)
+        self._cluster = Cluster(
+            spec, policy, snapshots=snapshots, copies_lag=copies_lag, racks=racks, capacity=capacity
+        )
         self._cluster.start()
         return self._cluster.actions
 
@@ -291,6 +297,8 @@ COMMANDS: dict[str, Callable[[_Player, list[str]], list[Action]]] = {
     "say": lambda player, args: player.cluster.say(int(args[0]), " ".join(args[1:])),
     "lose-peer": lambda player, args: player.cluster.lose_peer(int(args[0])),
     "lose-node": _node_event,
+    "have": lambda player, args: player.cluster.have(int(args[0])),
+    "fix-size": lambda player, args: player.cluster.fix_size(" ".join(args)),
     "lose-rack": lambda player, args: player.cluster.lose_rack(args[0]),
     "silent": lambda player, args: player.cluster.silence(args[0]),
     "succeed": lambda player, args: player.cluster.succeed(),

@@ -99,6 +99,11 @@ def _copying(action: Action) -> list[str]:
         case actions.UpdateConcluded():
             back = f", back to {action.back_to}" if action.back_to else ""
             return [f"{action.version}: {action.stage}{back}", f"    why: {action.why}"]
+        case actions.Resized():
+            return [
+                f"{action.num_slots} nodes instead of {action.num_before}: {', '.join(action.nodes)}",
+                f"    why: {action.why}",
+            ]
         case actions.SettleDoubt():
             return [f"{action.node} {'may go on' if action.may_go_on else 'is over'}", f"    why: {action.why}"]
         case actions.StrikeCheckpoint():

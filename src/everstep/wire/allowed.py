@@ -20,6 +20,7 @@ OF_AGENTS: frozenset[type[Event]] = frozenset(
         events.NumbersReported,
         events.ProgressReported,
         events.RestoreFailed,
+        events.SizeFixed,
         events.RoundReported,
         events.RuntimeFaulted,
         events.SignalsReported,

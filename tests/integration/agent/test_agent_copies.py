@@ -127,7 +127,7 @@ def test_a_node_that_is_lost_goes_on_elsewhere_from_the_copy_in_its_peers_memory
             kill(made.agents["n1"].pid)  # no launcher here: its memory is gone with it
             stopped = await pair.stop("n0", 0)
             assert stopped.held[0].steps[-1] == 20
-            assert stopped.backups == (Held(rank=1, steps=(20,), generations=(0,)),)
+            assert stopped.backups == (Held(rank=1, steps=(20,), generations=(0,), world_size=2),)
             assert stopped.accounts[0].backed_up_step == 20
             await pair.join("n2")
             wanted = Fetch(rank=1, step=20, node="n0", endpoint=pair.joined["n0"].endpoint)
@@ -227,7 +227,9 @@ def test_a_trusted_step_stays_here_and_at_the_peer_while_the_job_goes_on(tmp_pat
             await pair.start(1, ("n0", "n1"), 20)
             assert "restored 20 True" in await until("restored", lambda: made.log(1, 0))
             other = await pair.stop("n1", 1)
-            assert other.backups == (Held(rank=0, steps=(20,), generations=(0,)),), "later steps are done again"
+            assert other.backups == (Held(rank=0, steps=(20,), generations=(0,), world_size=2),), (
+                "later steps are done again"
+            )
 
     asyncio.run(story())
 

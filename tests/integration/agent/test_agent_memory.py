@@ -13,7 +13,7 @@ from everstep.model import events
 from everstep.model.facts import Held
 from everstep.wire import local
 
-BOTH_HELD = tuple(Held(rank=rank, steps=(1, 2), generations=(0, 0)) for rank in (0, 1))
+BOTH_HELD = tuple(Held(rank=rank, steps=(1, 2), generations=(0, 0), world_size=2) for rank in (0, 1))
 FRESH = {"EVERSTEP_TWINS": "off"}
 
 WRITER = """
@@ -64,8 +64,8 @@ def test_snapshots_outlive_ranks_and_the_future_is_forgotten(tmp_path):
             kill(started.started[0].pid)
             stopped = await made.stop_workers(0)
             assert stopped.held == (
-                Held(rank=0, steps=(1, 2), generations=(0, 0)),
-                Held(rank=1, steps=(1, 2), generations=(0, 0)),
+                Held(rank=0, steps=(1, 2), generations=(0, 0), world_size=2),
+                Held(rank=1, steps=(1, 2), generations=(0, 0), world_size=2),
             )
             assert {a.published_step for a in stopped.accounts} == {2}
             await made.start_workers(1, resume_step=1)
@@ -144,8 +144,8 @@ def test_snapshots_outlive_the_agent(tmp_path):
             os.close(made.keeper_fd)
             joined = await made.controller.wait(events.NodeJoined, skip=skip)
             assert joined.held == (
-                Held(rank=0, steps=(1, 2), generations=(0, 0)),
-                Held(rank=1, steps=(1, 2), generations=(0, 0)),
+                Held(rank=0, steps=(1, 2), generations=(0, 0), world_size=2),
+                Held(rank=1, steps=(1, 2), generations=(0, 0), world_size=2),
             )
             await made.start_workers(1, resume_step=2)
             assert "resume 2 held [(1, 2)]" in await wait_log(made, 1, "published")
@@ -160,7 +160,7 @@ def test_snapshots_outlive_the_agent(tmp_path):
             local.send(launcher.sock, {"kept": "end"})
             os.close(fd)
             again = await made.controller.wait(events.NodeJoined, lambda e: len(e.held) == 3, skip=skip)
-            assert again.held[2] == Held(rank=5, steps=(7,), generations=(0,))
+            assert again.held[2] == Held(rank=5, steps=(7,), generations=(0,), world_size=8)
 
     try:
         asyncio.run(story())
@@ -187,7 +187,7 @@ def test_an_old_arena_goes_when_the_new_one_is_complete():
     new = make(0)
     held.add(0, new)
     assert len(held.for_rank(0)) == 2, "the new one is empty: the old one is all there is"
-    assert held.held() == (Held(rank=0, steps=(4, 5), generations=(0, 0)),)
+    assert held.held() == (Held(rank=0, steps=(4, 5), generations=(0, 0), world_size=2),)
     mine = arena.Arena(new)
     for step in (6, 7):
         mine.begin(step, 1)

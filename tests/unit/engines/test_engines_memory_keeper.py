@@ -39,7 +39,7 @@ def test_a_lost_agent_leaves_its_memory_and_a_lost_machine_does_not(fds):
             local.send(n0, {"runs": [0]})
             local.send(n1, {"runs": [1]})
             keeper.close_line("n1")
-            assert keeper.held_of("n1") == (Held(rank=1, steps=(5, 6), generations=(1, 1)),)
+            assert keeper.held_of("n1") == (Held(rank=1, steps=(5, 6), generations=(1, 1), world_size=4),)
             keeper.offer("n1", "n0")  # ... which may take over its slot
             keeper.offer("n1", "n2")
             local.send(n2, {"runs": [1]})  # but this one does
@@ -63,7 +63,7 @@ def test_a_step_that_two_generations_wrote_is_the_newer_ones(fds):
             agent_sends(n0, fds, 0, 7, generation=1)
             agent_sends(n0, fds, 0, 7, 8, generation=2)
             keeper.close_line("n0")
-            assert keeper.held_of("n0") == (Held(rank=0, steps=(7, 8), generations=(2, 2)),)
+            assert keeper.held_of("n0") == (Held(rank=0, steps=(7, 8), generations=(2, 2), world_size=4),)
         keeper.close()
 
     asyncio.run(play())

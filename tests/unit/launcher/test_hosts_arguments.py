@@ -38,9 +38,15 @@ def test_torchruns_flags_say_where_hosts_meet(flags, expected):
     assert (found.num_slots, found.num_standby, found.store_port) == (2, 0, 0)
 
 
-def test_hosts_beyond_min_wait_and_the_run_waits_for_hosts_as_long_as_torchrun():
-    found = settings("--nnodes", "2:4", "--rdzv-endpoint", "head:1", "--rdzv-conf", "join_timeout=33")
-    assert (found.num_slots, found.num_standby, found.policy.node_timeout_s) == (2, 2, 33.0)
+def test_the_number_of_hosts_may_change_and_the_run_waits_for_them_as_long_as_torchrun():
+    conf = ("--rdzv-conf", "join_timeout=33,last_call_timeout=7")
+    found = settings("--nnodes", "2:4", "--node-rank", "1", "--rdzv-endpoint", "head:1", *conf)
+    assert (found.min_slots, found.num_slots, found.num_standby) == (2, 4, 0)
+    assert (found.policy.node_timeout_s, found.policy.shrink_after_s) == (33.0, 7.0)
+    assert found.hosts.node_rank is None
+    assert "--node-rank 1 is ignored" in found.notes[0]
+    assert settings("--nnodes", "2:2", "--rdzv-endpoint", "head:1").min_slots == 0
+    assert settings("--nnodes", "2:4", "--rdzv-endpoint", "head:1").policy.shrink_after_s == 30.0
     assert settings("--nnodes", "2", "--rdzv-endpoint", "head:1").policy.node_timeout_s == hosts.JOIN_LIMIT_S
     assert settings().policy.node_timeout_s == 60.0
 

@@ -129,7 +129,7 @@ def test_what_a_lost_node_held_is_read_from_the_headers(run):
         with keeper.open_line("n0") as line:
             keep(line, 3, fd)
         keeper.close_line("n0")
-        assert keeper.held_of("n0") == (Held(rank=3, steps=(7,), generations=(0,)),)
+        assert keeper.held_of("n0") == (Held(rank=3, steps=(7,), generations=(0,), world_size=4),)
         assert keeper.held_of("n1") == ()
 
     run(story)

@@ -65,6 +65,8 @@ class Copies:
         policy = home.policy
         self._memory = own
         self._world_size = 1
+        self._ranks = range(0)
+        self._has_peers = False  # the generation has other nodes to copy to
         self._anchors = Anchors(policy)
         self._is_backed_up = policy.backup
         self._backups = Backups(
@@ -106,9 +108,17 @@ class Copies:
     def backed_up_step(self, rank: int) -> int | None:
         return self._backing_up.step_of(rank)
 
+    def let_former_go(self, now: float) -> None:
+        """What was taken by another number of ranks, once nobody needs it any more."""
+        is_copied = self._is_backed_up and self._has_peers
+        copied = not is_copied or all(self.backed_up_step(rank) is not None for rank in self._ranks)
+        self._memory.let_former_go(now, are_copied=copied)
+
     def begin(self, action: StartWorkers) -> None:
         """A new generation: from now on what is placed, trusted or persisted is its own."""
         self._world_size = action.world_size
+        self._ranks = range(action.first_rank, action.first_rank + action.num_ranks)
+        self._has_peers = action.num_slots > 1
         self._anchors.begin(action.resume_step)
         self._backing_up.begin()
         self._persisting.go_back(action.resume_step)
@@ -126,7 +136,7 @@ class Copies:
 
     async def _prepare(self, action: StartWorkers) -> RestoreFailed | None:
         ranks = range(action.first_rank, action.first_rank + action.num_ranks)
-        self._memory.begin(ranks, action.resume_step)
+        self._memory.begin(ranks, action.resume_step, action.world_size)
         if self._is_backed_up and action.num_slots > 1:
             for rank in ranks:  # ahead: where it is copied to is said only when all ranks are through
                 self._memory.pin(rank, arena.PIN_SPARE, self._anchors.first)

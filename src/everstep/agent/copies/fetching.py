@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 
 from everstep.agent.memory import arenas
 from everstep.agent.memory.arenas import Memory
@@ -44,7 +45,13 @@ class Fetching:
             return None
         self._promised_bytes = 0
         began = time.monotonic()
-        tasks = {asyncio.create_task(self._fetch(each, action.world_size)): each for each in action.fetch}
+        tasks = {
+            asyncio.create_task(self._fetch(each, action.world_size, action.former_world)): each
+            for each in action.fetch
+            if not action.former_world or self._memory.find_former(action.former_world, each.rank, each.step) is None
+        }
+        if not tasks:
+            return None
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
@@ -57,23 +64,36 @@ class Fetching:
         _log.info("%d snapshots fetched in %.3f s", len(tasks), time.monotonic() - began)
         return None
 
-    async def _fetch(self, wanted: Fetch, world_size: int) -> None:
+    async def _fetch(self, wanted: Fetch, world_size: int, former_world: int) -> None:
         """Raises TransferError, arenas.ArenaRefusal."""
-        fd = await fetch(
-            wanted.endpoint,
-            self._token,
-            rank=wanted.rank,
-            step=wanted.step,
-            make_arena=lambda capacity_bytes: self._make(wanted.rank, world_size, capacity_bytes),
-            run=self._run,
-            tls=self._tls,
-        )
+        if former_world:
+            fd = await self._get(wanted, lambda size: self._make_former(wanted.rank, former_world, size))
+            self._memory.add_former(fd)
+            return
+        fd = await self._get(wanted, lambda size: self._make(wanted.rank, world_size, size))
         # The copy that lies here, if one does, was not good enough: the rank must not take it.
         for known in self._memory.arenas_of(wanted.rank):
             arena.invalidate_after(known, wanted.step - 1)
         self._memory.add(wanted.rank, fd)
         ours = os.dup(fd)
         threading.Thread(target=_allocate, args=(ours,), name="arena", daemon=True).start()
+
+    async def _get(self, wanted: Fetch, make_arena: Callable[[int], int]) -> int:
+        """Raises TransferError, arenas.ArenaRefusal."""
+        return await fetch(
+            wanted.endpoint,
+            self._token,
+            rank=wanted.rank,
+            step=wanted.step,
+            make_arena=make_arena,
+            run=self._run,
+            tls=self._tls,
+        )
+
+    def _make_former(self, rank: int, world_size: int, capacity_bytes: int) -> int:
+        """Memory for one snapshot, to be read once. Raises arenas.ArenaRefusal."""
+        num_bytes = arena.arena_bytes(capacity_bytes, arena.NUM_BUFFERS)
+        return arenas.make(num_bytes, rank, world_size, arena.NUM_BUFFERS, 1)
 
     def _make(self, rank: int, world_size: int, capacity_bytes: int) -> int:
         """Memory for the one snapshot that is awaited, and room for the others, which the rank will write: ranks start

@@ -9,6 +9,7 @@ What has to stay beyond that is pinned: trusted, being copied to another node, b
 import os
 from collections.abc import Callable, Sequence
 
+from everstep.agent.memory.former import Former
 from everstep.checkpoint import arena, held
 from everstep.linux import proc
 from everstep.model.facts import Held
@@ -21,6 +22,9 @@ MARGIN_SHARE = 0.05
 """Memory that is left alone: the larger of both. Snapshots that push the training into the out-of-memory killer would
 cost more than they save; a larger margin refuses snapshots that would have fitted."""
 
+
+FORMER_S = 30.0
+"""Snapshots of another number of ranks stay for so long after this node does without them: others may be later."""
 
 _LEAST_BUFFERS = {arena.PIN_TRUSTED: 3, arena.PIN_SPARE: 4}
 """Of pins that stay for many steps, how many buffers an arena must have for them."""
@@ -44,13 +48,27 @@ class Memory:
         self._pins: dict[tuple[int, int], int] = {}  # (rank, which): step; for arenas that are yet to come
         self._ranks: tuple[int, ...] = ()  # that run here, or ran last
         self._trusted: int | None = None  # told last, also if that was before the ranks were known
+        self._former = Former()
+        self._safe_since: float | None = None  # the ranks that run here have snapshots, and copies, of their own
         self._keep = keep
         self._tell_ranks = tell_ranks
 
     def adopt(self, rank: int, fd: int) -> None:
         """Take over an arena that the launcher kept."""
+        world_size = arena.inspect(fd).world_size
+        for other in [each for each in self.arenas_of(rank) if arena.inspect(each).world_size != world_size]:
+            self._arenas[rank].remove(other)
+            self._former.add(other)
         self._arenas.setdefault(rank, []).append(fd)
         self._drop_needless(rank)
+
+    def add_former(self, fd: int) -> None:
+        """What was fetched of a generation with another number of ranks. The descriptor is ours now."""
+        self._former.add(fd)
+
+    def find_former(self, world_size: int, rank: int, step: int) -> int | None:
+        """The arena with this step of a rank of such a generation. It may be closed at the next turn of the loop."""
+        return self._former.find(world_size, rank, step)
 
     def add(self, rank: int, fd: int) -> None:
         """A new arena, made for a rank that asked for it or for what was fetched. The descriptor is ours now."""
@@ -65,9 +83,12 @@ class Memory:
         """Oldest first. They may be closed at the next turn of the loop: whoever needs one longer duplicates it."""
         return tuple(self._arenas.get(rank, ()))
 
-    def begin(self, ranks: Sequence[int], resume_step: int | None) -> None:
+    def begin(self, ranks: Sequence[int], resume_step: int | None, world_size: int = 0) -> None:
         """These ranks run here from now on, and go on after `resume_step`. Snapshots after it are of a future that is
-        done again, so they are invalidated first: they must never be mistaken for the new one's."""
+        done again, so they are invalidated first: they must never be mistaken for the new one's. `world_size`: what
+        was written by another number of ranks is put aside; 0: there is none."""
+        if world_size:
+            self._put_aside(world_size)
         newest = -1 if resume_step is None else resume_step
         self._ranks = tuple(ranks)
         self._tell_ranks(ranks)
@@ -85,6 +106,35 @@ class Memory:
                 del self._pins[rank, arena.PIN_TRUSTED]
             if self._trusted is not None:
                 self.pin(rank, arena.PIN_TRUSTED, self._trusted)
+        self._former.invalidate_after(newest)
+
+    def _put_aside(self, world_size: int) -> None:
+        self._safe_since = None
+        other = [
+            (rank, fd)
+            for rank, fds in self._arenas.items()
+            for fd in fds
+            if arena.inspect(fd).world_size not in (0, world_size)
+        ]
+        returned = self._former.take_back(world_size)
+        for rank, fd in other:
+            self._arenas[rank].remove(fd)
+            self._former.add(fd)
+        if other:  # of ranks that there may not be any more
+            self._pins.clear()
+        for rank, fd in returned:
+            self._arenas.setdefault(rank, []).insert(0, fd)
+
+    def let_former_go(self, now: float, *, are_copied: bool) -> None:
+        """Give up what was put aside, when every rank that runs here has had snapshots of its own for a while, and
+        copies of them where those are made: by then all nodes have."""
+        is_safe = are_copied and all(any(map(_is_complete, self.arenas_of(rank))) for rank in self._ranks)
+        if not self._former or not is_safe:
+            self._safe_since = None
+        elif self._safe_since is None:
+            self._safe_since = now
+        elif now - self._safe_since > FORMER_S:
+            self._former.close()
 
     def for_rank(self, rank: int) -> list[int]:
         """What a new worker of `rank` gets, oldest first."""
@@ -121,19 +171,21 @@ class Memory:
 
     def own(self) -> list[tuple[int, int]]:
         """(rank, arena) of all ranks, newest arena first: for whoever serves them to other nodes."""
-        return [(rank, fd) for rank, fds in sorted(self._arenas.items()) for fd in reversed(fds)]
+        mine = [(rank, fd) for rank, fds in sorted(self._arenas.items()) for fd in reversed(fds)]
+        return [*mine, *self._former.own()]
 
     def held(self) -> tuple[Held, ...]:
         """The complete snapshots of all ranks, as their headers say now."""
         self.drop_needless()
         found = (held.of_rank(rank, self._arenas[rank]) for rank in sorted(self._arenas))
-        return tuple(each for each in found if each is not None)
+        return (*(each for of_rank in found for each in of_rank), *self._former.held())
 
     def close(self) -> None:
         for fds in self._arenas.values():
             for fd in fds:
                 os.close(fd)
         self._arenas.clear()
+        self._former.close()
 
     def drop_needless(self) -> None:
         """Give memory back as soon as a successor is complete."""

@@ -275,11 +275,15 @@ class Starter:
         }
         shared = self._memory_of_others(action, worker)
         frame["siblings"] = [[rank, len(fds)] for rank, fds in shared.items()]
+        former = self._former(action)
+        frame["former"] = [action.former_world, list(former)]
+        frame["sizes"] = self._sizes(action)
         fds = (
             *standard,
             self._board.fd,
             *self._memory.for_rank(worker.rank),
             *(fd for each in shared.values() for fd in each),
+            *former.values(),
         )
         with contextlib.ExitStack() as cleanup:
             if self._home.policy.needs_watch_thread:
@@ -296,6 +300,24 @@ class Starter:
         ranks = [r for r in range(action.first_rank, action.first_rank + action.num_ranks) if r != worker.rank]
         found = {rank: self._memory.for_rank(rank) for rank in ranks}
         return found if arenas.MAX_ARENAS * action.num_ranks + 5 <= local.MAX_FDS else {}
+
+    def _former(self, action: StartWorkers) -> dict[int, int]:
+        """By rank of the generation that the state is spread from: the arena that holds it. Raises EverstepError."""
+        found: dict[int, int] = {}
+        for each in action.fetch if action.former_world else ():
+            fd = self._memory.find_former(action.former_world, each.rank, each.step)
+            if fd is None:
+                raise EverstepError(
+                    f"step {each.step} of rank {each.rank} of {action.former_world} is not here any more"
+                )
+            found[each.rank] = fd
+        return found
+
+    def _sizes(self, action: StartWorkers) -> list[int]:
+        """Nodes: now, and the least and the most that there may be."""
+        spec = self._spec
+        bounds = (spec.min_slots, spec.max_slots) if spec.is_elastic else (action.num_slots, action.num_slots)
+        return [action.num_slots, *bounds]
 
     def _python(self) -> str:
         return self._home.base_env.get("PYTHON_EXEC") or sys.executable

@@ -63,11 +63,13 @@ class RankFrames:
         self._host = host
         self._group: Group | None = None
         self._world_size = 1
+        self._former_world = 0
         self._rung: set[int] = set()
         self._num_told: Counter[tuple[int, str]] = Counter()
 
-    def begin(self, group: Group, world_size: int) -> None:
-        """Frames are this group's from now on."""
+    def begin(self, group: Group, world_size: int, former_world: int = 0) -> None:
+        """Frames are this group's from now on. `former_world`: its state is spread from so many ranks'."""
+        self._former_world = former_world
         self._group = group
         self._num_told.clear()
         self._world_size = world_size
@@ -99,6 +101,8 @@ class RankFrames:
             drills.on_answer(worker, frame)
         elif "fault" in frame and self._may_tell(worker, "fault"):
             self._on_fault(worker, str(frame["fault"]["where"])[:MAX_TEXT], str(frame["fault"]["why"])[:MAX_TEXT])
+        elif "size_fixed" in frame and self._may_tell(worker, "size_fixed"):
+            self._on_size_fixed(worker, frame["size_fixed"])
         elif "restore_failed" in frame and self._may_tell(worker, "restore_failed"):
             self._on_restore_failed(worker, frame["restore_failed"])
         elif self._group is not None:
@@ -156,7 +160,7 @@ class RankFrames:
         if source not in ("memory", "disk") or not 0 <= step < 2**63:
             raise ValueError(f"source {source!r}, step {step}")
         rank = int(raw.get("rank", worker.rank))  # ranks of a node may keep parts of one another's state
-        if rank not in group.workers:
+        if rank not in group.workers and not 0 <= rank < self._former_world:
             raise ValueError(f"rank {rank} is not on this node")
         event = events.RestoreFailed(
             at=time.time(),
@@ -168,6 +172,24 @@ class RankFrames:
             where=str(raw.get("where", ""))[:MAX_TEXT],
             why=str(raw.get("why", ""))[:MAX_TEXT],
             is_damaged=raw.get("is_damaged", True) is True,
+        )
+        self._host.report(event)
+
+    def _on_size_fixed(self, worker: Worker, raw: dict[str, Any]) -> None:
+        """`world_size` 0: as many ranks as there are."""
+        group = self._group
+        if group is None or group.workers.get(worker.rank) is not worker:
+            return
+        world_size = int(raw["world_size"]) or self._world_size
+        if not 0 < world_size < 2**31:
+            raise ValueError(f"{world_size} ranks")
+        event = events.SizeFixed(
+            at=time.time(),
+            node=self._node,
+            generation=group.generation,
+            rank=worker.rank,
+            world_size=world_size,
+            why=str(raw["why"])[:MAX_TEXT],
         )
         self._host.report(event)
 

@@ -9,7 +9,8 @@ from everstep.analyzer.rank_exit import looks_like_consequence
 from everstep.core.decide import allowance, backoff, eviction, examining, flow, repeating
 from everstep.core.decide.recovery import Plan, decide
 from everstep.core.faults import drills
-from everstep.core.run import ending, grace, progress, standstill, updates
+from everstep.core.restore import worlds
+from everstep.core.run import elastic, ending, grace, progress, standstill, updates
 from everstep.core.run.forming import ask_for_store, form_if_possible, ranks_of_slot, start_limit_s
 from everstep.core.run.progress import completed_step, note_best_step, note_success
 from everstep.core.state.frozenmap import Names
@@ -65,7 +66,7 @@ def on_slot_lost(turn: Turn, event: NodeLost, member: Member) -> None:
     """A node that held a slot is gone. The caller has put it out and looks for another."""
     assert member.slot is not None
     ranks = tuple(ranks_of_slot(turn, member.slot))
-    kept = {item.rank: item for item in event.kept if item.rank in ranks}
+    kept = {item.rank: item for item in worlds.divided(turn.state, event.kept)[0] if item.rank in ranks}
     turn.set(held=turn.state.held.without(*ranks).updated(kept))
     if turn.state.phase in ALIVE:
         open_incident(turn, FaultFacts(at=turn.at))
@@ -134,9 +135,10 @@ def on_workers_stopped(turn: Turn, event: WorkersStopped) -> None:
     _note_exits(turn, event.exits)
     mine = {worker.rank for worker in turn.workers_of(event.node)}
     # It may also hold what was kept of a lost node; the newer snapshots of those ranks are where they run now.
-    held = {item.rank: item for item in event.held if item.rank in mine}
+    held, others = worlds.divided(turn.state, event.held)
     turn.set(
-        held=turn.state.held.without(*mine).updated(held), copies=turn.state.copies.updated({event.node: event.backups})
+        held=turn.state.held.without(*mine).updated({item.rank: item for item in held if item.rank in mine}),
+        copies=turn.state.copies.updated({event.node: (*event.backups, *others)}),
     )
     _confirm_stopped(turn, event.node)
 
@@ -230,6 +232,8 @@ def _gather(turn: Turn, after_s: float = 0.0) -> None:
     """Into gathering; forms at once when nothing is missing and it need not wait."""
     turn.drop_timers(but=LASTING)
     turn.enter(Phase.GATHERING, waiting=Names(), pending_drills={}, updating="")
+    elastic.before_gathering(turn)
+    turn.set(growing=0)
     ask_for_store(turn, turn.state.generation + 1)
     if after_s > 0:
         backoff.begin(turn, after_s)
@@ -244,7 +248,7 @@ def _confirm_stopped(turn: Turn, node: str) -> None:
 
 
 def _after_stop(turn: Turn) -> None:
-    if turn.state.updating and turn.state.ending is None:
+    if (turn.state.updating or turn.state.growing) and turn.state.ending is None:
         _gather(turn)
         return
     if turn.state.incident is not None:

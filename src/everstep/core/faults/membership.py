@@ -3,7 +3,8 @@
 import msgspec
 
 from everstep.core.faults import incidents
-from everstep.core.restore import persistence, racks
+from everstep.core.restore import persistence, racks, worlds
+from everstep.core.run import elastic
 from everstep.core.run.ending import finish_if_saved, give_up
 from everstep.core.run.forming import acquire, form_if_possible, ranks_of_slot
 from everstep.core.state.phases import Phase
@@ -12,6 +13,7 @@ from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import EvictNode, Refused, ReleaseNode, SettleDoubt
 from everstep.model.events import NodeInDoubt, NodeJoined, NodeLost, NodeRefused, NodeSilent
+from everstep.model.facts import Held
 
 STANDBY_AGAIN_S = 60.0
 """Between two attempts to get a standby that the engine could not give."""
@@ -30,9 +32,10 @@ def on_node_joined(turn: Turn, event: NodeJoined) -> None:
         _admit(turn, event)
     member = msgspec.structs.replace(turn.state.members[event.node], endpoint=event.endpoint, rack=event.rack)
     turn.set_members(member)
-    turn.set(copies=turn.state.copies.updated({event.node: event.backups}))
+    held, others = worlds.divided(turn.state, event.held)
+    turn.set(copies=turn.state.copies.updated({event.node: (*event.backups, *others)}))
     if member.slot is not None and turn.state.phase not in (Phase.FORMING, Phase.RUNNING):
-        _note_held(turn, event, member.slot)
+        _note_held(turn, held, member.slot)
     form_if_possible(turn)
 
 
@@ -89,21 +92,18 @@ def on_node_in_doubt(turn: Turn, event: NodeInDoubt) -> None:
 
 
 def on_node_refused(turn: Turn, event: NodeRefused) -> None:
-    if turn.state.num_vacant:
+    if turn.state.num_vacant and not elastic.can_shrink(turn.state):
         give_up(turn, f"no node to be had for a slot: {event.why}")
     else:
         turn.set(requests=turn.state.requests[1:])
-        turn.do(Refused(what="another standby", why=event.why))
+        turn.do(Refused(what="another node" if turn.spec.is_elastic else "another standby", why=event.why))
         why = "a standby is missing; the engine may have one by then"
         turn.start_timer(Timer(TimerKind.STANDBY), STANDBY_AGAIN_S, why)
 
 
 def on_standby_timer(turn: Turn, _subject: str, _due_at: float) -> None:
     """Ask again for what was refused."""
-    members = turn.state.members.values()
-    coming = sum(member.role is Role.STANDBY for member in members) + len(turn.state.requests)
-    for _ in range(turn.spec.num_standby - coming):
-        acquire(turn, "a standby is missing since the engine refused one")
+    elastic.ask_for_missing(turn)
 
 
 def fill_slots(turn: Turn) -> None:
@@ -158,10 +158,9 @@ def _put_out(turn: Turn, member: Member) -> None:
         turn.give_slot(member.slot, None)
 
 
-def _note_held(turn: Turn, event: NodeJoined, slot: int) -> None:
+def _note_held(turn: Turn, held: tuple[Held, ...], slot: int) -> None:
     ranks = ranks_of_slot(turn, slot)
-    held = {item.rank: item for item in event.held if item.rank in ranks}
-    turn.set(held=turn.state.held.updated(held))
+    turn.set(held=turn.state.held.updated({item.rank: item for item in held if item.rank in ranks}))
 
 
 def _fence(turn: Turn, event: NodeJoined | NodeInDoubt) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from everstep.core.restore import worlds
 from everstep.core.state.schema import Member, Role, State, Struck
 from everstep.model.facts import Checkpoint, Fetch, Held
 
@@ -21,22 +22,37 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     fetch: tuple[Fetch, ...] = ()  # ranks that find it in another node's memory; the others find it where they are
     path: str = ""  # from this checkpoint, all ranks
+    former_world: int = 0  # `fetch` has all ranks of a generation of so many, each needs all; 0: as many as now
 
 
 def newest(state: State, *, only_trusted: bool = False, even_struck: bool = False) -> Restore | None:
     """The newest step that every rank can have. `only_trusted`: and that no corruption can have touched."""
-    shelf = _Shelf(state, even_struck=even_struck)
+    found = [
+        restore
+        for shelf in _shelves(state, even_struck=even_struck)
+        if (restore := _newest_on(shelf, state, only_trusted=only_trusted)) is not None
+    ]
+    in_memory = max(found, key=lambda each: each.step, default=None)  # of two the first: of the present size
+    disk = newest_checkpoint(state, only_trusted=only_trusted, even_struck=even_struck)
+    if disk is not None and (in_memory is None or disk.step > in_memory.step):
+        return Restore(step=disk.step, path=disk.path)
+    return in_memory
+
+
+def _shelves(state: State, *, even_struck: bool) -> Iterator["_Shelf"]:
+    yield _Shelf(state, even_struck=even_struck)
+    for world_size in worlds.former(state):
+        yield _Shelf(state, even_struck=even_struck, former_world=world_size)
+
+
+def _newest_on(shelf: "_Shelf", state: State, *, only_trusted: bool) -> Restore | None:
     steps = shelf.common_steps()
     if only_trusted:
         trusted = state.trusted_step
         steps = {step for step in steps if trusted is not None and step <= trusted}
-    in_memory = max(steps, default=None)
-    disk = newest_checkpoint(state, only_trusted=only_trusted, even_struck=even_struck)
-    if disk is not None and (in_memory is None or disk.step > in_memory):
-        return Restore(step=disk.step, path=disk.path)
-    if in_memory is None:
+    if not steps:
         return None
-    return Restore(step=in_memory, fetch=shelf.fetches(in_memory))
+    return Restore(step=max(steps), fetch=shelf.fetches(max(steps)), former_world=shelf.former_world)
 
 
 def newest_checkpoint(state: State, *, only_trusted: bool = False, even_struck: bool = False) -> Checkpoint | None:
@@ -66,15 +82,18 @@ def up_to(told: Iterable[Held], last: int | None) -> tuple[Held, ...]:
 
 
 class _Shelf:
-    """Valid snapshots in memory, by rank."""
+    """Valid snapshots in memory, by rank: of generations of the present size, or of another one."""
 
-    def __init__(self, state: State, *, even_struck: bool) -> None:
+    def __init__(self, state: State, *, even_struck: bool, former_world: int = 0) -> None:
         self._state = state
+        self.former_world = former_world
         self._floors = floors(state)
         self._struck = () if even_struck else state.struck
-        self._world = range(state.spec.world_size if state.spec is not None else 0)
+        self._size = state.spec.world_size if state.spec is not None else 0
+        self._world = range(former_world or self._size)
         self.node_of = {rank: node for node, rank in _placed(state)}
-        self.own = {rank: set(self._valid(state.held[rank], node="")) for rank in self._world if rank in state.held}
+        held = {} if former_world else state.held
+        self.own = {rank: set(self._valid(held[rank], node="")) for rank in self._world if rank in held}
         self.elsewhere: dict[int, dict[int, Member]] = {}  # rank -> step -> who holds a copy
         for member in state.members.values():
             if member.role is not Role.OUT and member.endpoint:
@@ -103,7 +122,7 @@ class _Shelf:
 
     def _add_copies(self, member: Member) -> None:
         for held in self._state.copies.get(member.node, ()):
-            if held.rank in self._world:
+            if held.rank in self._world and (held.world_size or self._size) == (self.former_world or self._size):
                 mine = self.elsewhere.setdefault(held.rank, {})
                 for step in self._valid(held, member.node):
                     mine.setdefault(step, member)
@@ -154,7 +173,7 @@ def _entries(held: Held) -> Iterator[tuple[int, int | None]]:
 def _up_to(held: Held, last: int) -> Held:
     kept = [(step, generation) for step, generation in _entries(held) if step <= last]
     generations = tuple(generation for _, generation in kept if generation is not None)
-    return Held(rank=held.rank, steps=tuple(step for step, _ in kept), generations=generations)
+    return msgspec.structs.replace(held, steps=tuple(step for step, _ in kept), generations=generations)
 
 
 def _strikes_memory(struck: Struck, rank: int, step: int, generation: int | None, node: str) -> bool:

@@ -7,7 +7,7 @@ up. Where nothing was ever kept, or no step by all ranks, the program begins as 
 import msgspec
 
 from everstep.analyzer.observations.words import ranks_text
-from everstep.core.restore import holdings, trust
+from everstep.core.restore import holdings, trust, worlds
 from everstep.core.restore.holdings import Restore
 from everstep.core.state.schema import State, Struck
 from everstep.core.state.turn import Turn
@@ -52,6 +52,10 @@ def _cause(state: State) -> str:
 def _from_where(restore: Restore, world_size: int) -> str:
     if restore.path:
         return f"step {restore.step} is restored from the checkpoint {restore.path}"
+    if restore.former_world:
+        nodes = ", ".join(dict.fromkeys(fetch.node for fetch in restore.fetch))
+        ranks = f"the snapshots that {restore.former_world} ranks took of it, in the memory of {nodes}"
+        return f"step {restore.step} is spread over {world_size} ranks from {ranks}"
     if not restore.fetch:
         return f"every rank holds step {restore.step} in memory"
     by_node: dict[str, list[int]] = {}
@@ -115,6 +119,9 @@ def _place(struck: Struck) -> str:
 
 
 def _from_nothing(state: State) -> str:
+    if worlds.former(state):
+        sizes = " or ".join(str(size) for size in worlds.former(state))
+        return f"; no step of all {sizes} ranks is in memory, so nothing is restored"
     if any(held.steps for held in state.held.values()):
         return f"; no step is held by every rank, so nothing is restored ({_holdings(state)})"
     if state.generation < 0:

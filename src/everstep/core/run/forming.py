@@ -1,5 +1,7 @@
 """Forming a generation: nodes for every slot, a store, then StartWorkers everywhere."""
 
+import msgspec
+
 from everstep.core.restore import holdings, restoring, trust
 from everstep.core.run import ending, updates
 from everstep.core.state.frozenmap import FrozenMap, Names
@@ -38,6 +40,8 @@ def on_run_reopened(turn: Turn, event: RunReopened) -> None:
         )
     turn.drop_timers()
     turn.begin_workers(())
+    if turn.spec.is_elastic:
+        turn.set(spec=msgspec.structs.replace(turn.spec, num_slots=turn.spec.max_slots))
     turn.empty_slots()
     turn.enter(
         Phase.GATHERING,
@@ -63,6 +67,9 @@ def on_run_reopened(turn: Turn, event: RunReopened) -> None:
         persisting=None,
         uncommitted={},
         updating="",
+        growing=0,
+        fixed_slots=0,
+        fixed_why="",
         proposed_version="",
         struck=tuple(struck for struck in turn.state.struck if struck.is_damaged),
         unread=None,
@@ -112,7 +119,7 @@ def ask_for_store(turn: Turn, generation: int) -> None:
 
 
 def on_node_timer(turn: Turn, request: str, _due_at: float) -> None:
-    if request in turn.state.requests and turn.state.num_vacant:
+    if request in turn.state.requests and turn.state.num_vacant and not turn.spec.is_elastic:
         why = f"no node came within {turn.policy.node_timeout_s:g} s for an empty slot (policy node_timeout_s)"
         ending.give_up(turn, why)
 
@@ -139,6 +146,7 @@ def form_if_possible(turn: Turn) -> None:
         store_port=port,
         resume_step=None if restore is None else restore.step,
         fetch=() if restore is None else restore.fetch,
+        former_world=0 if restore is None else restore.former_world,
         restore_path="" if restore is None else restore.path,
         at=turn.at,
         why=choice.why,
@@ -167,7 +175,8 @@ def start_actions(turn: Turn) -> list[StartWorkers]:
     state, spec = turn.state, turn.spec
     assert state.formation is not None
     fetches: dict[int, list[Fetch]] = {}
-    for fetch in state.formation.fetch:
+    former = state.formation.former_world
+    for fetch in () if former else state.formation.fetch:
         fetches.setdefault(fetch.rank // spec.nproc_per_node, []).append(fetch)
     return [
         StartWorkers(
@@ -181,7 +190,8 @@ def start_actions(turn: Turn) -> list[StartWorkers]:
             store_host=state.formation.store_host,
             store_port=state.formation.store_port,
             resume_step=state.formation.resume_step,
-            fetch=tuple(fetches.get(slot, ())),
+            fetch=state.formation.fetch if former else tuple(fetches.get(slot, ())),
+            former_world=former,
             restore_path=state.formation.restore_path,
             version=state.formation.version,
             why=state.formation.why,

@@ -53,7 +53,7 @@ TRANSITIONS: dict[Phase, dict[Phase, str]] = {
     },
     Phase.RUNNING: {
         Phase.SETTLING: "a hang is suspected, or a rank exits and the exit looks like a consequence",
-        Phase.STOPPING: "a fault, an update that is due, or a stop request",
+        Phase.STOPPING: "a fault, an update that is due, nodes that are taken in, or a stop request",
         **_ENDS,
     },
     Phase.SETTLING: {

@@ -182,6 +182,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     node_timeout_s: float = 60.0
     """How long the engine may take to give a node before the run gives up for lack of capacity."""
 
+    shrink_after_s: float = 30.0
+    """`--nnodes MIN:MAX`: how long missing nodes are waited for, once MIN are there; torchrun's last_call_timeout.
+    --rdzv-conf last_call_timeout=S overrides it. Shorter: a node that only reboots costs two changes of the size."""
+
+    grow_after_s: float = 10.0
+    """`--nnodes MIN:MAX`: how long a node that came waits for others before the job takes it in, which restarts all
+    ranks. Twice as long for each further loss within `budget_window_s`, up to half an hour: nodes that come and go."""
+
     node_silent_s: float = 3.5
     """A node of which nothing was heard for so long is ended and lost, with its ranks. An agent says something every
     half second. Shorter: a machine that swaps for a moment loses its node. Longer: a cut or frozen node holds up all

@@ -46,6 +46,7 @@ class Formation(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     why: str
     fetch: tuple[Fetch, ...] = ()  # of all nodes: snapshots that lie elsewhere than where they are needed
+    former_world: int = 0  # from the memory of a generation of so many ranks: `fetch` has all of them; 0: as many
     restore_path: str = ""  # the checkpoint from which all ranks are restored; empty: from memory
     version: Version | None = None  # None: what the run was started with, where the user has it
 
@@ -231,6 +232,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     version_since: int | None = None  # newest step that was complete when it was started first
     has_returned: bool = False  # a version was rolled back to: its code is taken from the copy, also v0's
     updating: str = ""  # STOPPING: for this version, and not because of a fault
+    growing: int = 0  # STOPPING: to go on with more nodes, and not because of a fault
+    fixed_slots: int = 0  # the program can go on with this number of nodes only; 0: with any
+    fixed_why: str = ""
+    shrinks: tuple[float, ...] = ()  # times within the budget's window at which the job went on with fewer nodes
+    shrink_refused: int = -1  # generation to come for which it was told that the job waits
     proposed_version: str = ""  # PROPOSING: the version that is gone back to, if that is approved
     timers: FrozenMap[str, float] = FrozenMap()
     stale: int = 0  # messages of older generations dropped

@@ -25,6 +25,9 @@ class TimerKind(enum.StrEnum):
     APPROVAL = "approval"
     UPDATE_CHECK = "update:check"
     UPDATE_DUE = "update:due"
+    SHRINK = "shrink"
+    GROW = "grow"
+    LEAST = "least"
     PERSIST_NEXT = "persist:next"
     PERSIST_LIMIT = "persist:limit"
 
@@ -46,6 +49,9 @@ MEANINGS: dict[TimerKind, tuple[str, str]] = {
     TimerKind.APPROVAL: ("incident", "the proposal is approved by then"),
     TimerKind.UPDATE_CHECK: ("version", "a node has said by then whether it can start"),
     TimerKind.UPDATE_DUE: ("version", "it waits for an interruption no longer"),
+    TimerKind.SHRINK: ("generation to come", "missing nodes are waited for no longer"),
+    TimerKind.LEAST: ("generation to come", "as many nodes as the job needs are there by then"),
+    TimerKind.GROW: ("generation", "nodes that came are taken in"),
     TimerKind.PERSIST_NEXT: ("", "the next step is due in the persistent tier"),
     TimerKind.PERSIST_LIMIT: ("", "the step that is on its way has arrived by then"),
 }

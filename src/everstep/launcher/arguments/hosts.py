@@ -43,12 +43,14 @@ class SlurmStep(msgspec.Struct, frozen=True, kw_only=True):
 class Hosts(msgspec.Struct, frozen=True, kw_only=True):
     """One host's view of a run over several."""
 
-    num: int
+    num: int  # the most, where it may change
     host: str  # of the endpoint: the host that owns this address runs the controller
     port: int
     node_rank: int | None = None  # None: in order of arrival
     join_limit_s: float = JOIN_LIMIT_S
     reach_limit_s: float = REACH_LIMIT_S
+    last_call_s: float | None = None  # torchrun's last_call_timeout; None: not said
+    least: int = 0  # MIN of --nnodes MIN:MAX, where the number of nodes may change; 0: it does not
     said_by: str = "--rdzv-endpoint"
     slurm: SlurmStep | None = None  # None: not by Slurm's variables
 
@@ -57,8 +59,10 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def of(given: argparse.Namespace, environ: Mapping[str, str], least: int, num_standby: int = 0) -> Hosts | None:
-    """None: one machine. `least`: MIN of --nnodes. Raises ConfigError."""
+def of(
+    given: argparse.Namespace, environ: Mapping[str, str], least: int, num_standby: int = 0, most: int = 0
+) -> Hosts | None:
+    """None: one machine. `least`, `most`: MIN and MAX of --nnodes. Raises ConfigError."""
     if given.standalone:
         return None
     slurm = None if is_said(given) else of_slurm(environ, num_standby)
@@ -74,11 +78,14 @@ def of(given: argparse.Namespace, environ: Mapping[str, str], least: int, num_st
     if given.node_rank is not None and not 0 <= given.node_rank < least:
         raise ConfigError(f"--node-rank {given.node_rank}: must be 0 to {least - 1} with --nnodes {given.nnodes}")
     conf = _conf(given.rdzv_conf)
+    is_elastic = most > least
     return Hosts(
-        num=least,
+        num=max(least, most),
+        least=least if is_elastic else 0,
         host=host,
         port=port,
-        node_rank=given.node_rank,
+        node_rank=None if is_elastic else given.node_rank,  # torchrun ignores it as well
+        last_call_s=_seconds(conf, "last_call_timeout", 0.0) if "last_call_timeout" in conf else None,
         join_limit_s=_seconds(conf, "join_timeout", JOIN_LIMIT_S),
         reach_limit_s=_seconds(conf, "read_timeout", REACH_LIMIT_S),
         said_by=said_by,

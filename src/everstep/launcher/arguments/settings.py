@@ -41,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     args: tuple[str, ...]
     launch: Launch
     num_slots: int
+    min_slots: int = 0  # the number of nodes may change, down to this; 0: it does not
     nproc_per_node: int
     num_standby: int = 0
     mode: Mode = Mode.ACT
@@ -79,20 +80,20 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     told = receivers_of(file.get("notices", []), environ, path)
     least, most = torchrun.machines(given.nnodes)
     num_standby = _whole("standby", chosen["standby"], least=0)
-    hosts = several.of(given, environ, least, num_standby)
+    hosts = several.of(given, environ, least, num_standby, most)
     num_slots = hosts.num if hosts is not None else _whole("local-nodes", chosen["local_nodes"], least=1)
     nproc = torchrun.ranks_per_node(given.nproc_per_node)
     wanted = resolve_checkpoints(vars(given), environ, file.get("checkpoint", {}))
     if hosts is not None:
-        num_standby = max(num_standby, most - least)
         _check_network(chosen["network"])
-    joining = _about_size(given.nnodes, least, most)
+    joining = _about_size(given, least, most)
     said = tuple(each for each in (joining, useless(vars(given), wanted)) if each)
     return Settings(
         program=given.training_script,
         args=tuple(given.training_script_args),
         launch=_launch(given),
         num_slots=num_slots,
+        min_slots=hosts.least if hosts is not None else 0,
         nproc_per_node=nproc,
         num_standby=num_standby,
         mode=_mode(chosen["mode"]),
@@ -176,12 +177,12 @@ def _fits(value: object, wanted: type) -> bool:
     return isinstance(value, int if wanted is int else int | float)
 
 
-def _about_size(nnodes: str, least: int, most: int) -> str:
+def _about_size(given: argparse.Namespace, least: int, most: int) -> str:
     if most == least:
         return ""
     if least == 1:
-        return f"--nnodes {nnodes}: other machines cannot join yet; MIN is used"
-    return f"--nnodes {nnodes}: the job has {least} nodes; hosts beyond that wait as standbys"
+        return f"--nnodes {given.nnodes}: other machines cannot join a run of one; MIN is used"
+    return f"--node-rank {given.node_rank} is ignored: --nnodes {given.nnodes} may change" if given.node_rank else ""
 
 
 def _check_network(network: object) -> None:
@@ -194,6 +195,8 @@ def _policy(
 ) -> Policy:
     if hosts is not None:  # people start them, one after the other
         table.setdefault("node_timeout_s", hosts.join_limit_s)
+    if hosts is not None and hosts.last_call_s is not None:
+        table["shrink_after_s"] = hosts.last_call_s
     base = preset(str(table.pop("name", "default")))
     fields = {field.name: field for field in msgspec.structs.fields(Policy) if field.name != "name"}
     for key, value in table.items():

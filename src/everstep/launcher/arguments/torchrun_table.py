@@ -21,8 +21,8 @@ def _same(text: str = "", *accepted: str) -> Meaning:
 FLAGS: dict[str, Meaning] = {
     "nnodes": Meaning(
         "in part",
-        "`N` hosts that meet at `--rdzv-endpoint` ([hosts.md](hosts.md)), `MIN:MAX` is MIN, and hosts beyond wait as "
-        "standbys; `1:MAX` is one machine. Several nodes on this machine: `--local-nodes N`",
+        "`N` hosts, or `MIN:MAX`, that meet at `--rdzv-endpoint` ([hosts.md](hosts.md)); `1:MAX` is one machine. "
+        "Several nodes on this machine: `--local-nodes N`",
         ("1", "1:4"),
         ("2", "2:4", "0", "3:2", "a"),
     ),

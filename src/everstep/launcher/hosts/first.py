@@ -24,7 +24,8 @@ class First(msgspec.Struct, frozen=True):
     def network(self) -> tuple[Network, tuple[str, ...]]:
         """Nodes reach this host at the endpoint's address and nowhere else; and how they join."""
         hosts = self.hosts
-        waiting = f"waiting for {hosts.num - 1} more host{'s' if hosts.num > 2 else ''} at {hosts.endpoint}"
+        least = f"{hosts.least - 1} to " if hosts.least else ""
+        waiting = f"waiting for {least}{hosts.num - 1} more host{'s' if hosts.num > 2 else ''} at {hosts.endpoint}"
         return Address(str(self.sock.getsockname()[0])), (waiting,)
 
     def with_token(self, run_dir: Path) -> tuple["First", tuple[Path, ...]]:

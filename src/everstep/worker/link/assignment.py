@@ -60,6 +60,16 @@ def parse(frame: dict[str, Any]) -> Assignment:
         raise AssignmentError(f"not an assignment: {type(error).__name__}: {error}") from error
 
 
+def former(frame: dict[str, Any]) -> tuple[int, list[int]]:
+    """The number of ranks of the generation that the state is spread from (0: it is not), and those whose memory came
+    along, one descriptor each. Raises AssignmentError."""
+    try:
+        world_size, ranks = frame.get("former") or (0, ())
+        return int(world_size), [int(rank) for rank in ranks]
+    except (TypeError, ValueError) as error:
+        raise AssignmentError(f"not an assignment: {type(error).__name__}: {error}") from error
+
+
 def siblings(frame: dict[str, Any]) -> list[tuple[int, int]]:
     """The node's other ranks, and how many descriptors of their memory came along. Raises AssignmentError."""
     try:

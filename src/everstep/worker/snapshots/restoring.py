@@ -6,6 +6,7 @@ silently began anew would be worse than one that ends with a reason; before that
 source is tried. Called by `everstep.State`, once.
 """
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from everstep.checkpoint.pending import Pending
 from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
 from everstep.worker.process.signals import came_from_signal
+from everstep.worker.snapshots import spreading
 from everstep.worker.snapshots.reading import Reading
 
 BEGIN_ANEW = "to begin from the start, end this run and start a new one"
@@ -33,6 +35,9 @@ class Runtime(Protocol):
     reading: "Attempt | None"
     restore_path: str
     init_from: str
+    generation: int
+    former_world: int
+    former: dict[int, int]
 
     def tell(self, frame: dict[str, Any]) -> None: ...
 
@@ -55,7 +60,8 @@ class Loaded(Protocol):
 def read_ahead(runtime: Runtime) -> None:
     """Begin to read what the rank will resume from, while the program is busy with something else. Never raises."""
     try:
-        if runtime.resume_step is not None and not runtime.restore_path and getattr(runtime, "reading", None) is None:
+        is_own = runtime.resume_step is not None and not runtime.restore_path and not is_spread(runtime)
+        if is_own and runtime.resume_step is not None and getattr(runtime, "reading", None) is None:
             runtime.reading = Attempt(runtime, runtime.resume_step)
     except Exception as error:
         if came_from_signal(error):
@@ -71,11 +77,16 @@ def begin(runtime: Runtime) -> "Attempt | None":
     step = runtime.resume_step
     for fd in runtime.arenas:
         arenas.invalidate_after(fd, -1 if step is None else step)
-    if step is None or runtime.restore_path:
+    if step is None or runtime.restore_path or is_spread(runtime):
         return None
     begun: Attempt | None = getattr(runtime, "reading", None)
     runtime.reading = None
     return begun or Attempt(runtime, step)
+
+
+def is_spread(runtime: Runtime) -> bool:
+    """Whether the snapshots that it resumes from were taken by another number of ranks."""
+    return bool(getattr(runtime, "former_world", 0))
 
 
 def from_memory(runtime: Runtime) -> Stored | None:
@@ -184,6 +195,8 @@ def _open(fd: int, snapshot: arenas.Snapshot) -> _Source:
 def from_disk(runtime: Runtime, objects: Mapping[str, Any]) -> Loaded | None:
     """Load the checkpoint that the job resumes from, or begins with, into the objects; None: there is none to load.
     Raises SnapshotError."""
+    if is_spread(runtime):
+        return _from_former(runtime, objects)
     path = runtime.restore_path if runtime.resume_step is not None else runtime.init_from
     if not path:
         return None
@@ -198,6 +211,7 @@ def from_disk(runtime: Runtime, objects: Mapping[str, Any]) -> Loaded | None:
         if came_from_signal(error):
             raise
         if isinstance(error, SnapshotError):
+            _note_fixed(runtime, path, str(error))
             raise  # it is whole and does not fit: no other one would
         if runtime.resume_step is not None:
             tell(runtime, "disk", path, str(error), is_damaged=isinstance(error, DamagedError))
@@ -206,12 +220,34 @@ def from_disk(runtime: Runtime, objects: Mapping[str, Any]) -> Loaded | None:
         ) from error
 
 
-def _say(loaded: Loaded) -> None:
+def _from_former(runtime: Runtime, objects: Mapping[str, Any]) -> Loaded:
+    try:
+        loaded = spreading.from_former(runtime, objects)
+    except spreading.DamagedSourceError as error:
+        tell(runtime, "memory", "", str(error), is_damaged=True, rank=error.rank)
+        whose = f"rank {error.rank} of {runtime.former_world}"
+        raise SnapshotError(f"the snapshot of step {runtime.resume_step} of {whose} is damaged: {error}") from error
+    if runtime.rank == 0:
+        _say(loaded, "the snapshot")
+    return loaded
+
+
+def _note_fixed(runtime: Runtime, path: str, why: str) -> None:
+    """Whether it would fit with the number of ranks that wrote it, is for the run to find out: it goes back to that."""
+    from everstep.checkpoint.persist.store.files import locate, read_manifest
+
+    with contextlib.suppress(Exception):
+        manifest = read_manifest(*locate(path))
+        if manifest is not None and manifest.world_size != runtime.world_size:
+            spreading.tell_fixed(runtime, manifest.world_size, why)
+
+
+def _say(loaded: Loaded, what: str = "the checkpoint") -> None:
     """What is not as exact as usual; the same on all ranks, so one of them says it."""
     notes = list(loaded.notes)
     if loaded.resharded and loaded.step is not None:
         notes.append(
-            f"the checkpoint of step {loaded.step} was written with another number of ranks or another layout: "
+            f"{what} of step {loaded.step} was written with another number of ranks or another layout: "
             "random state and the order of DDP's sums begin anew"
         )
     for note in notes:

@@ -68,8 +68,11 @@ def fill(
 ) -> Runtime:
     """A runtime for this assignment, or the one that is there with another assignment."""
     watch_link = socket.socket(fileno=fds.pop()) if frame.get("watch") else None
+    former_world, ranks = assignments.former(frame)
+    former = dict(zip(ranks, fds[len(fds) - len(ranks) :], strict=True))  # they come last, in this order
+    del fds[len(fds) - len(ranks) :]
     siblings = {}
-    for rank, count in reversed(assignments.siblings(frame)):  # they come last, in this order
+    for rank, count in reversed(assignments.siblings(frame)):  # before them
         siblings[rank] = fds[len(fds) - count :]
         del fds[len(fds) - count :]
     if runtime is None:
@@ -81,6 +84,7 @@ def fill(
     if frame.get("launch") in ("script", "module"):
         runtime.board.set_phase(Phase.ENTERED)
     runtime.siblings = siblings
+    runtime.former_world, runtime.former = former_world, former
     runtime.watch_link = watch_link
     parent.allow_look_of(os.getppid())
     return runtime
