@@ -269,7 +269,7 @@ class Node:
             told = ahead.read(ahead.path_in(self._home.run_dir))
             if told is not None:
                 self._twins.learn(told)
-                await self._twins.import_ahead()
+                await self._make_ready()
 
     def _on_start(self, action: act.StartWorkers) -> None:
         if action.generation < self._fence:
@@ -428,11 +428,15 @@ class Node:
     def note_all_stepped(self) -> None:
         self._keep_moment()
         self._cancel_parking()
-        self._park_timer = asyncio.get_running_loop().call_later(QUIET_S, self._import_ahead)
+        self._park_timer = asyncio.get_running_loop().call_later(QUIET_S, self._on_quiet)
 
-    def _import_ahead(self) -> None:
+    def _on_quiet(self) -> None:
         self._park_timer = None
-        self.spawn(self._twins.import_ahead())
+        self.spawn(self._make_ready())
+
+    async def _make_ready(self) -> None:
+        await self._twins.import_ahead()
+        await self._twins.fork_ahead()
 
     def _cancel_parking(self) -> None:
         if self._park_timer is not None:

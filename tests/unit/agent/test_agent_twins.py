@@ -30,12 +30,17 @@ class Machine:
         self.may_finish = asyncio.Event()
         self.spoilers: set[str] = set()
         self.peers: list[Channel] = []
+        self.watched: dict[int, Callable[..., None]] = {}
+        self.ahead: dict[int, int] = {}  # by twin, the process that it has forked ahead
 
     def adopted(self) -> set[int]:
-        return set(range(1, 1000))
+        return set(range(1, 1000)) - set(self.watched)
 
     def watch(self, pid: int, on_end: Callable[..., None]) -> None:
-        pass
+        self.watched[pid] = on_end
+
+    def let_go(self, pid: int) -> bool:
+        return self.watched.pop(pid, None) is not None
 
     def new_twin(self, imported: tuple[str, ...] = ()) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -59,10 +64,14 @@ class Machine:
             if bad is None:
                 await self.may_finish.wait()
             peer.send({"is": "ready"} if bad is None else {"is": "spoiled", "module": bad, "why": "a thread"})
+        elif frame["do"] == "ahead":
+            self.ahead[pid] = 500 + pid
+            peer.send({"is": "ahead", "pid": 500 + pid})
         else:
             mine, link = socket.socketpair()
             with mine, link:
-                peer.send({"is": "awake", "pid": 900 + pid, "why": ",".join(imported)}, (link.fileno(),))
+                goes_on = self.ahead.pop(pid, 900 + pid)
+                peer.send({"is": "awake", "pid": goes_on, "why": ",".join(imported)}, (link.fileno(),))
 
 
 @pytest.fixture
@@ -203,3 +212,61 @@ def test_ranks_that_can_all_be_parked_at_the_last_moment_need_no_earlier_twin(ki
 )
 def test_an_early_twin_is_left_out_where_the_late_one_was_always_true(known, parks_once):
     assert known.parks_once is parks_once
+
+
+def test_the_process_that_was_forked_ahead_goes_on_and_is_forked_anew_in_the_next_quiet_moment(killed):
+    async def story(machine: Machine, twins: Twins) -> None:
+        await twins.fork_ahead()
+        await twins.fork_ahead()  # it is there already
+        assert machine.ahead == {1: 501, 2: 502}
+        awake = await twins.wake(0, PLACED, {})
+        assert isinstance(awake, Awake)
+        awake.link.close()
+        assert awake.pid == 501
+        assert 501 not in machine.watched, "whoever starts the rank watches it"
+        await twins.fork_ahead()
+        assert machine.ahead == {1: 501, 2: 502}
+        assert 501 in machine.watched
+
+    play(story, ranks=2)
+
+
+def test_one_that_died_waiting_is_not_taken_for_the_one_that_goes_on(killed):
+    async def story(machine: Machine, twins: Twins) -> None:
+        await twins.fork_ahead()
+        del machine.ahead[1]  # the twin sees it, too
+        machine.watched.pop(501)(None)
+        awake = await twins.wake(0, PLACED, {})
+        assert isinstance(awake, Awake)
+        awake.link.close()
+        assert awake.pid == 901
+
+    play(story, ranks=1)
+
+
+def test_what_was_forked_ahead_ends_with_its_twin(killed):
+    async def story(machine: Machine, twins: Twins) -> None:
+        await twins.fork_ahead()
+        other = Placed(program="another.py", args=(), env={}, moved=None)
+        assert isinstance(await twins.wake(0, other, {}), str)
+        assert sorted(killed) == [1, 501]
+
+    play(story, ranks=1)
+
+
+def test_nothing_is_forked_ahead_while_a_rank_comes_back(killed):
+    async def story(machine: Machine, twins: Twins) -> None:
+        twins.learn(Ahead(modules=["torch._dynamo"]))
+        work = asyncio.create_task(twins.import_ahead())
+        await until(lambda: len(machine.importing) == 2)
+        woken = asyncio.create_task(twins.wake(0, PLACED, {}))
+        await asyncio.sleep(0)
+        await twins.fork_ahead()
+        assert machine.ahead == {}
+        machine.may_finish.set()
+        awake = await woken
+        assert isinstance(awake, Awake)
+        awake.link.close()
+        await work
+
+    play(story, ranks=2)

@@ -61,6 +61,10 @@ class Reaper:
         self._watched[pid] = on_end
         return True
 
+    def let_go(self, pid: int) -> bool:
+        """Nobody watches it from now on: its end is kept for whoever does next. False if it has ended."""
+        return self._watched.pop(pid, None) is not None
+
     def reap(self) -> None:
         """Take everything that has ended so far."""
         while True:

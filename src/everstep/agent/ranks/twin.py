@@ -61,6 +61,8 @@ class Twin:
         self.reads = reads
         self.is_last = is_last  # left at the last moment at which its rank could leave one
         self.pid = 0
+        self.pid_ahead = 0
+        """Of the process that it has forked ahead, which goes on when the rank has to come back; 0: none."""
         self.num_modules = 0
         self.has_imported = False
         self.told_at = time.monotonic()

@@ -149,7 +149,7 @@ class Twins:
                 answer, fds = {"is": "over"}, []
             finally:
                 self._num_waking -= 1
-            if answer.get("is") == "awake" and fds and answer.get("pid") in self._reaper.adopted():
+            if answer.get("is") == "awake" and fds and self._is_ours(twin, int(answer.get("pid") or 0)):
                 link = socket.socket(fileno=fds[0])
                 return Awake(pid=int(answer["pid"]), link=link, stage=twin.stage, prefix=twin.prefix)
             for fd in fds:
@@ -159,6 +159,40 @@ class Twins:
             self._drop(local_rank, twin)
         self._why_not[local_rank] = why
         return why
+
+    def _is_ours(self, twin: Twin, pid: int) -> bool:
+        """A process that this twin has just forked, or ahead of time. Afterwards nobody watches it yet."""
+        if twin.pid_ahead and pid == twin.pid_ahead:
+            twin.pid_ahead = 0
+            return self._reaper.let_go(pid)
+        return pid in self._reaper.adopted()
+
+    async def fork_ahead(self) -> None:
+        """Let each rank's latest twin fork the process that would go on from it: a copy of the memory's tables takes
+        longer than all else of a start. One after another: the processors are the ranks'."""
+        for local_rank in sorted(self._twins):
+            twin = next(iter(reversed(self._twins.get(local_rank, ()))), None)
+            if twin is None or twin.pid_ahead or twin.is_busy or not twin.pid or not twin.is_here.is_set():
+                continue
+            if self._num_wanted or local_rank in self._making:
+                return
+            await self._fork_ahead(twin)
+
+    async def _fork_ahead(self, twin: Twin) -> None:
+        self._num_waking += 1
+        try:
+            answer, fds = await twin.ask({"do": "ahead"}, WAKE_S)
+        except TimeoutError:
+            return
+        finally:
+            self._num_waking -= 1
+        for fd in fds:
+            os.close(fd)
+        pid = answer.get("pid")
+        if answer.get("is") == "ahead" and isinstance(pid, int) and pid in self._reaper.adopted():
+            twin.pid_ahead = pid
+            self._on_session(pid)
+            self._reaper.watch(pid, functools.partial(_on_end_ahead, twin))
 
     async def import_ahead(self) -> None:
         """Let each rank's latest twin leave one that has imported what its rank has imported later. The processor time
@@ -301,8 +335,13 @@ class Twins:
         if twin in mine:
             mine.remove(twin)
         twin.close()
-        if twin.pid:
-            reaping.kill(twin.pid, signal.SIGKILL)
+        for pid in (twin.pid, twin.pid_ahead):
+            if pid:
+                reaping.kill(pid, signal.SIGKILL)
+
+
+def _on_end_ahead(twin: Twin, _: Ended) -> None:
+    twin.pid_ahead = 0  # the number may be another's soon
 
 
 def imports_at_a_time() -> int:

@@ -19,38 +19,90 @@ from everstep.worker.parking.twin import Ended, is_adopted
 
 def serve(process: Any) -> None:  # noqa: ANN401 - begin.Process
     """Returns in a process that goes on, which has its assignment. Raises Ended."""
-    sock = socket.socket(fileno=process.link_fd)
     gc.freeze()  # a fork's first collection must not copy everything; to collect now would, beside ranks that start
+    serving = _Serving(process)
     try:
-        local.send(sock, {"is": "here", "pid": os.getpid(), "num_modules": len(sys.modules)})
+        serving.say_here()
         while True:
-            received = local.recv(sock)
+            received = local.recv(serving.sock)
             if received is None:
                 raise Ended
             frame, fds = received
             for fd in fds:
                 os.close(fd)
-            if frame.get("do") == "import":
-                answer = _import(process, [str(name) for name in frame.get("modules", ())])
-                local.send(sock, _compare(answer, frame.get("changed") or {}))
-            elif frame.get("do") in ("wake", "split"):
-                why = stale(process, frame) if frame["do"] == "wake" else ""
-                if why:
-                    local.send(sock, {"is": "stale", "why": why})
-                    continue
-                link = _fork(process, sock, str(frame["do"]))
-                if link is None:
-                    continue
-                sock.detach()
-                if frame["do"] == "split":
-                    sock = link
-                    local.send(sock, {"is": "here", "pid": os.getpid(), "num_modules": len(sys.modules)})
-                    continue
+            link = serving.answer(frame)
+            if link is not None:
                 gc.unfreeze()
                 _go_on(process, link)
                 return
     except (OSError, local.FrameError) as error:
         raise Ended from error
+
+
+class _Serving:
+    """The socket to the agent, and the process that was forked ahead: it goes on at the next `wake`, which then waits
+    for no copy of this process's memory."""
+
+    def __init__(self, process: Any) -> None:  # noqa: ANN401
+        self.sock = socket.socket(fileno=process.link_fd)
+        self._process = process
+        self._ahead: Forked | None = None
+
+    def say_here(self) -> None:
+        local.send(self.sock, {"is": "here", "pid": os.getpid(), "num_modules": len(sys.modules)})
+
+    def answer(self, frame: dict[str, Any]) -> socket.socket | None:
+        """Do what is asked. Returns a link in a process that goes on: its assignment comes through it."""
+        what = frame.get("do")
+        if what == "import":
+            answer = _import(self._process, [str(name) for name in frame.get("modules", ())])
+            local.send(self.sock, _compare(answer, frame.get("changed") or {}))
+        elif what == "wake" and (why := stale(self._process, frame)):
+            local.send(self.sock, {"is": "stale", "why": why})
+        elif what == "wake":
+            return self._wake()
+        elif what == "split":
+            self._split()
+        elif what == "ahead":
+            return self._fork_ahead()
+        return None
+
+    def _wake(self) -> socket.socket | None:
+        ready, self._ahead = self._ahead, None
+        if ready is not None and ready.is_there():
+            ready.hand_to(self.sock, "awake")
+            return None
+        forked = self._fork(ready)
+        if isinstance(forked, socket.socket):
+            return forked
+        forked.hand_to(self.sock, "awake")
+        return None
+
+    def _fork_ahead(self) -> socket.socket | None:
+        forked = self._fork(self._ahead)
+        if isinstance(forked, socket.socket):
+            return forked
+        self._ahead = forked
+        local.send(self.sock, {"is": "ahead", "pid": forked.pid})
+        return None
+
+    def _split(self) -> None:
+        """Into two twins."""
+        forked = self._fork(self._ahead)
+        if isinstance(forked, socket.socket):
+            self.sock, self._ahead = forked, None
+            self.say_here()
+        else:
+            forked.hand_to(self.sock, "split")
+
+    def _fork(self, ahead: "Forked | None") -> "Forked | socket.socket":
+        """The new process, seen from this one; in the new one its link. `ahead` is another's child and ends with it."""
+        forked = _fork(self._process)
+        if isinstance(forked, socket.socket):
+            self.sock.detach()
+            if ahead is not None:
+                ahead.link.close()
+        return forked
 
 
 def stale(process: Any, frame: dict[str, Any]) -> str:  # noqa: ANN401
@@ -62,8 +114,29 @@ def stale(process: Any, frame: dict[str, Any]) -> str:  # noqa: ANN401
     return str(process.reads.changed())
 
 
-def _fork(process: Any, sock: socket.socket, what: str) -> socket.socket | None:  # noqa: ANN401
-    """None in this process; its link in the one that goes on."""
+class Forked:
+    """A process that goes on from this one, seen from here: it waits for its assignment."""
+
+    def __init__(self, pid: int, link: socket.socket) -> None:
+        self.pid = pid  # 0: it did not get that far
+        self.link = link
+
+    def is_there(self) -> bool:
+        """Its socket is open: it says nothing until it is told what to do."""
+        try:
+            return bool(self.pid) and self.link.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def hand_to(self, agent: socket.socket, answer: str) -> None:
+        with self.link:
+            local.send(agent, {"is": answer, "pid": self.pid}, (self.link.fileno(),))
+
+
+def _fork(process: Any) -> Forked | socket.socket:  # noqa: ANN401
+    """The process in this one; its link in itself."""
     theirs, ours = socket.socketpair()
     between = os.fork()
     if between == 0:
@@ -83,10 +156,7 @@ def _fork(process: Any, sock: socket.socket, what: str) -> socket.socket | None:
         return link
     os.waitpid(between, 0)
     ours.close()
-    with theirs:
-        pid = int.from_bytes(theirs.recv(4), "little")  # 0: it did not get that far
-        local.send(sock, {"is": "awake" if what == "wake" else "split", "pid": pid}, (theirs.fileno(),))
-    return None
+    return Forked(int.from_bytes(theirs.recv(4), "little"), theirs)
 
 
 def _go_on(process: Any, link: socket.socket) -> None:  # noqa: ANN401

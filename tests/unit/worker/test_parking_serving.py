@@ -1,0 +1,158 @@
+"""A twin that forks ahead: the process that goes on is there before it is asked for, and never outlives its twin.
+
+Real forks: a process that plays the agent adopts what its twin forks, in an interpreter of its own.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+AGENT = """
+import json, os, signal, socket, sys, time
+from everstep.linux.parent import adopt_orphans
+from everstep.wire import local
+from everstep.worker.parking import serving
+from everstep.worker.parking.twin import Ended
+
+class Reads:
+    def changed(self): return "" if os.path.exists("true") else "a file has changed"
+
+class Process:
+    def __init__(self, fd):
+        self.link_fd, self.agent, self.closing, self.own_fds = fd, os.getppid(), {fd}, {fd}
+        self.env, self.asked, self.safe_threads, self.reads = {}, set(), set(), Reads()
+    def become(self, frame, fds):
+        told = {"pid": os.getpid(), "leads": os.getsid(0) == os.getpid(), "fds": len(os.listdir("/proc/self/fd")) - 1}
+        open(frame["file"] + ".new", "w").write(json.dumps(told))
+        os.rename(frame["file"] + ".new", frame["file"])
+
+def twin():
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        try:
+            serving.serve(Process(theirs.detach()))
+        except Ended:
+            os._exit(0)
+        time.sleep(60)
+    theirs.close()
+    return ours, hear(ours)["pid"]
+
+def hear(sock):
+    frame, fds = local.recv(sock)
+    return {**frame, "links": [socket.socket(fileno=fd) for fd in fds]}
+
+def ask(sock, **frame):
+    local.send(sock, frame)
+    return hear(sock)
+
+def goes_on(answer, name):
+    local.send(answer["links"][0], {"do": "assign", "file": name})
+    until(lambda: os.path.exists(name))
+    return json.load(open(name))
+
+def until(condition):
+    late = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < late
+        time.sleep(0.002)
+        reap()
+
+def reap():
+    try:
+        while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is not None: pass
+    except ChildProcessError:
+        pass
+
+def is_there(pid):
+    return os.path.exists(f"/proc/{pid}")
+
+def end(*pids):
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not is_there(pid))
+
+adopt_orphans()
+open("true", "w").close()
+sock, pid = twin()
+"""
+
+
+def play(folder, story: str) -> object:
+    done = subprocess.run(
+        [sys.executable, "-c", AGENT + story], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_who_was_forked_ahead_goes_on(tmp_path):
+    found = play(
+        tmp_path,
+        """
+ahead = ask(sock, do="ahead")
+woken = ask(sock, do="wake", env={})
+first = goes_on(woken, "first")
+again = ask(sock, do="wake", env={})
+second = goes_on(again, "second")
+print(json.dumps([ahead["pid"], woken["pid"], first, again["pid"], second, len(ahead["links"])]))
+end(woken["pid"], again["pid"], pid)
+""",
+    )
+    ahead, woken, first, again, second, links = found
+    assert ahead == woken == first["pid"]
+    assert again == second["pid"] != ahead  # the next one is forked when it is asked for
+    assert first == {**second, "pid": ahead}, "nothing tells the two kinds apart"
+    assert first["leads"]
+    assert links == 0, "the twin keeps its end until somebody is to go on"
+
+
+def test_one_that_died_waiting_is_replaced(tmp_path):
+    found = play(
+        tmp_path,
+        """
+ahead = ask(sock, do="ahead")["pid"]
+end(ahead)
+woken = ask(sock, do="wake", env={})
+print(json.dumps([ahead, woken["pid"], goes_on(woken, "told")["pid"]]))
+end(woken["pid"], pid)
+""",
+    )
+    ahead, woken, told = found
+    assert woken == told != ahead
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_it_ends_with_its_twin(tmp_path, how):
+    play(
+        tmp_path,
+        f"""
+ahead = ask(sock, do="ahead")["pid"]
+split = ask(sock, do="split")
+other = hear(split["links"][0])["pid"]
+assert is_there(ahead)
+sock.close() if {how!r} == "closed" else os.kill(pid, signal.SIGKILL)
+until(lambda: not is_there(pid) and not is_there(ahead))
+assert is_there(other)  # a twin of its own, which holds nothing of the first one's
+split["links"][0].close()
+until(lambda: not is_there(other))
+print("null")
+""",
+    )
+
+
+def test_it_does_not_go_on_where_its_twin_is_not_true_any_more(tmp_path):
+    found = play(
+        tmp_path,
+        """
+ahead = ask(sock, do="ahead")["pid"]
+os.unlink("true")
+answer = ask(sock, do="wake", env={})
+print(json.dumps([answer["is"], answer["why"]]))
+sock.close()
+until(lambda: not is_there(pid) and not is_there(ahead))
+""",
+    )
+    assert found == ["stale", "a file has changed"]
