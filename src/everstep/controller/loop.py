@@ -90,6 +90,7 @@ class Controller:
             on_silent=self._on_silent,
             on_lost=self._on_never_ended,
             waited_s=self._starved.waited_s,
+            is_blocked=self._starved.is_blocked,
         )
         self._pending: set[asyncio.Task[None]] = set()
         self._num_reissued = 0

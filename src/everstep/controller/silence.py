@@ -2,7 +2,8 @@
 
 Silence is counted on a clock that only runs while this controller listens: a controller that was stopped, starved or
 could not take more inputs has not heard anybody, and that is nobody's fault but its own. Nor does it count while the
-node's agent waits for a processor of this very machine (`waited_s`). Two things are told: that a
+node's agent waits for a processor of this very machine (`waited_s`) or, for a while, for its disk (`is_blocked`).
+Two things are told: that a
 node is silent, so that whoever gives nodes ends it, and, when that is not confirmed in time, that it is lost: by then
 it has ended its ranks itself (`agent/lease/clock.py`).
 """
@@ -16,9 +17,15 @@ from everstep.core.state.schema import Role, State
 
 LOOK_S = 0.2
 
+_LATE_S = 1.0
+"""Beats come more often than that."""
+
 FENCE_S = 1.0
 """How long the engine may take to end a silent node before the node counts as lost all the same. An engine that reaches
 the machine needs milliseconds. With `node_silent_s` and a look it is what a decision takes at most."""
+
+BLOCKED_S = 60.0
+"""An agent in uninterruptible sleep (a page from a slow disk, a child that it starts) is excused for so long."""
 
 IDLE_SILENT_S = 10.0
 """For a node of another host that runs no rank: evicting it hurries nothing, and a starved agent is not a lost one."""
@@ -47,6 +54,7 @@ class Silence:
         on_lost: Callable[[str, float], None],
         clock: Callable[[], float] = time.monotonic,
         waited_s: Callable[[str], float] = lambda _: 0.0,
+        is_blocked: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._limit_of = limit_of or (lambda _: limit_s)
         self._is_behind = is_behind
@@ -54,9 +62,11 @@ class Silence:
         self._on_lost = on_lost
         self._clock = clock
         self._waited_s = waited_s
+        self._is_blocked = is_blocked
         self._looked_at = clock()
         self._now = 0.0  # seconds of listening
         self._heard: dict[str, tuple[float, float]] = {}  # node: when, in those, and how long it had waited by then
+        self._blocked: dict[str, float] = {}  # node: for how long it could not speak, since it was heard
         self._stale: set[str] = set()  # heard since the last look
         self._told: set[str] = set()  # silent ones that whoever gives nodes should have ended by now
 
@@ -73,6 +83,7 @@ class Silence:
 
     def forget(self, node: str) -> None:
         self._heard.pop(node, None)
+        self._blocked.pop(node, None)
         self._told.discard(node)
 
     @property
@@ -85,10 +96,13 @@ class Silence:
         elapsed, self._looked_at = now - self._looked_at, now
         if self._is_behind():
             return
-        self._now += min(elapsed, 2 * LOOK_S)
+        passed = min(elapsed, 2 * LOOK_S)
+        self._now += passed
         for node in self._stale & self._heard.keys():
             self._heard[node] = self._heard[node][0], self._waited_s(node)
+            self._blocked.pop(node, None)
         self._stale.clear()
+        self._excuse(passed)
         missing = [each for each in map(self._silent, self._heard) if each[1] > self._limit_of(each[0])]
         for node, silent_s in missing:
             if node not in self._told:
@@ -97,6 +111,14 @@ class Silence:
             elif silent_s > self._limit_of(node) + FENCE_S:
                 self.forget(node)
                 self._on_lost(node, silent_s)
+
+    def _excuse(self, passed: float) -> None:
+        """The clock stands still for who has said nothing for longer than usual, and sleeps where nothing wakes it."""
+        for node, (at, waited_s) in self._heard.items():
+            excused_s = self._blocked.get(node, 0.0)
+            if self._now - at > _LATE_S and excused_s < BLOCKED_S and self._is_blocked(node):
+                self._blocked[node] = excused_s + passed
+                self._heard[node] = at + passed, waited_s
 
     def _silent(self, node: str) -> tuple[str, float]:
         """How long it has said nothing although it could. For those that are late only, the kernel is asked."""

@@ -1,6 +1,7 @@
-"""How long agents on this machine have waited for a processor: an agent that wants to speak and may not is not lost.
+"""What keeps agents on this machine from speaking: an agent that wants to speak and may not is not lost.
 
-The kernel counts it for every thread (`/proc/PID/schedstat`); an agent's main thread is the one that speaks. Agents of
+The kernel counts for every thread how long it has waited for a processor (`/proc/PID/schedstat`), and says whether it
+sleeps uninterruptibly; an agent's main thread is the one that speaks. Agents of
 other machines are not seen from here, and what is not seen is no excuse.
 """
 
@@ -29,3 +30,8 @@ class Starved:
         """Since its process began. 0 where it is not known; it never gets less while the process lives."""
         told = proc.sched_ns(self._pids[node]) if node in self._pids else None
         return 0.0 if told is None else told[1] / _NS
+
+    def is_blocked(self, node: str) -> bool:
+        """It sleeps in the kernel where no signal wakes it: a page from a slow disk, a child that it starts."""
+        found = proc.stat(self._pids[node]) if node in self._pids else None
+        return found is not None and found.state == "D"

@@ -1,14 +1,17 @@
 """Which nodes are missed: those that say nothing while this controller listens, and only those."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
-from everstep.controller.silence import FENCE_S, LOOK_S, Silence
+from everstep.controller.silence import BLOCKED_S, FENCE_S, LOOK_S, Silence
 from everstep.controller.starved import Starved
+from everstep.linux import proc
 
 LIMIT_S = 3.5
 
@@ -19,12 +22,14 @@ class Watched:
         self.is_behind = False
         self.silent: list[str] = []
         self.lost: list[str] = []
+        self.blocked: set[str] = set()
         self.silence = Silence(
             LIMIT_S,
             is_behind=lambda: self.is_behind,
             on_silent=lambda node, _: self.silent.append(node),
             on_lost=lambda node, _: self.lost.append(node),
             clock=lambda: self.now,
+            is_blocked=lambda node: node in self.blocked,
         )
 
     def listen(self, seconds: float, *talking: str) -> None:
@@ -149,3 +154,59 @@ def test_how_long_an_agent_waited_is_asked_of_agents_of_this_machine_only():
             agent.kill()
     agent.wait()
     assert starved.waited_s("n1") == 0.0
+
+
+def test_an_agent_that_the_kernel_keeps_asleep_is_not_missed_for_that_time(watched):
+    watched.listen(1.2, "n0")
+    watched.blocked = {"n1"}
+    watched.listen(30.0, "n0")
+    assert watched.silent == []
+    watched.blocked = set()
+    watched.listen(LIMIT_S - 1.2 - 2 * LOOK_S, "n0")
+    assert watched.silent == [], "it gets what was left of its time"
+    watched.listen(4 * LOOK_S, "n0")
+    assert watched.silent == ["n1"]
+
+
+def test_nor_for_ever(watched):
+    watched.blocked = {"n1"}
+    watched.listen(BLOCKED_S + LIMIT_S - 2 * LOOK_S, "n0")
+    assert watched.silent == []
+    watched.listen(2.0, "n0")
+    assert watched.silent == ["n1"]
+
+
+def test_a_word_gives_it_the_whole_time_again(watched):
+    watched.blocked = {"n1"}
+    watched.listen(BLOCKED_S - 5.0, "n0")
+    watched.listen(LOOK_S, "n0", "n1")
+    watched.listen(BLOCKED_S - 5.0, "n0")
+    assert watched.silent == []
+
+
+def test_who_sleeps_in_the_kernel_is_seen():
+    """A child that has not yet begun its program keeps its parent so, as a slow disk does."""
+    code = "import ctypes, time\nif ctypes.CDLL(None).vfork() == 0: time.sleep(60)"
+    held = subprocess.Popen([sys.executable, "-c", code, "everstep.agent"])
+    free = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "everstep.agent"])
+    starved = Starved()
+    try:
+        starved.joined("held", socket.gethostname(), held.pid)
+        starved.joined("free", socket.gethostname(), free.pid)
+        starved.joined("stranger", socket.gethostname(), os.getpid())
+        late = time.monotonic() + 30
+        while not starved.is_blocked("held"):
+            assert time.monotonic() < late
+            time.sleep(0.01)
+        assert not starved.is_blocked("stranger")
+        assert not starved.is_blocked("never joined")
+        free.send_signal(signal.SIGSTOP)  # whoever is stopped could be gone for good
+        while proc.stat(free.pid).state != "T":
+            assert time.monotonic() < late
+        assert not starved.is_blocked("free")
+    finally:
+        for child in proc.children_by_parent().get(held.pid, []):
+            os.kill(child, signal.SIGKILL)
+        for process in (held, free):
+            process.kill()
+            process.wait()
