@@ -12,6 +12,7 @@ from pathlib import Path
 _OF_RANK = re.compile(r"(?:attempt_|gen-)(\d+)/(?:rank-)?(\d+)/(stdout|stderr)\.log$")
 _FRAMEWORK_LINE = re.compile(rb"^\[(rank\d+\]:)?\[?[WEI]\d{4} .*\n", re.MULTILINE)
 _ADDRESS = re.compile(rb"0x[0-9a-f]{6,}")
+_PID = re.compile(rb"\(pid \d+\)")
 
 
 _PLACE = b"<place>"
@@ -62,8 +63,8 @@ def _streams(logs: Path) -> dict[str, bytes]:
 
 
 def calm(text: bytes) -> bytes:
-    """Without what differs between two runs of one launcher: the framework's time stamps, addresses in memory."""
-    return _ADDRESS.sub(b"0x", _FRAMEWORK_LINE.sub(b"", text))
+    """Without what differs between two runs of one launcher: the framework's time stamps, addresses, processes."""
+    return _PID.sub(b"(pid)", _ADDRESS.sub(b"0x", _FRAMEWORK_LINE.sub(b"", text)))
 
 
 def differences(expected: Outcome, got: Outcome) -> list[str]:

@@ -137,12 +137,12 @@ def pickled(_dice: Dice) -> Fragment:
 def signals(_dice: Dice) -> Fragment:
     return Fragment(
         name="signals",
-        imports="import os\nimport signal\nimport faulthandler\n",
+        imports="import os\nimport signal\n",
         defs='def heard(signum, frame):\n    say("heard", signum, frame.f_code.co_name)\n\n\n',
         body="for name in ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGPIPE', 'SIGCHLD', 'SIGUSR2', 'SIGALRM', 'SIGCONT', 'SIGURG'):\n"
         "    now = signal.getsignal(getattr(signal, name))\n"
         '    say(name, getattr(now, "__name__", str(now)))\n'
-        'say("blocked", sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), faulthandler.is_enabled())\n'
+        'say("blocked", sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))\n'
         "signal.signal(signal.SIGUSR1, heard)\nos.kill(os.getpid(), signal.SIGUSR1)\n"
         "signal.signal(signal.SIGALRM, heard)\nsignal.setitimer(signal.ITIMER_REAL, 0.05)\nsignal.pause()\n",
     )

@@ -1,8 +1,8 @@
 """What keeps agents on this machine from speaking: an agent that wants to speak and may not is not lost.
 
-The kernel counts for every thread how long it has waited for a processor (`/proc/PID/schedstat`), and says whether it
-sleeps uninterruptibly; an agent's main thread is the one that speaks. Agents of
-other machines are not seen from here, and what is not seen is no excuse.
+The kernel counts for every thread how long it has waited for a processor (`/proc/PID/task/TID/schedstat`), and says
+whether it sleeps uninterruptibly. An agent's main thread is the one that speaks, but any other may hold the lock of the
+interpreter meanwhile. Agents of other machines are not seen from here, and what is not seen is no excuse.
 """
 
 import socket
@@ -27,11 +27,13 @@ class Starved:
             self._pids[node] = pid
 
     def waited_s(self, node: str) -> float:
-        """Since its process began. 0 where it is not known; it never gets less while the process lives."""
-        told = proc.sched_ns(self._pids[node]) if node in self._pids else None
-        return 0.0 if told is None else told[1] / _NS
+        """Of all its threads, since each began. 0 where it is not known."""
+        pid = self._pids.get(node)
+        told = [proc.sched_ns(pid, tid) for tid in proc.threads(pid)] if pid is not None else []
+        return sum(each[1] for each in told if each is not None) / _NS
 
     def is_blocked(self, node: str) -> bool:
         """It sleeps in the kernel where no signal wakes it: a page from a slow disk, a child that it starts."""
-        found = proc.stat(self._pids[node]) if node in self._pids else None
-        return found is not None and found.state == "D"
+        pid = self._pids.get(node)
+        found = [proc.stat(pid, tid) for tid in proc.threads(pid)] if pid is not None else []
+        return any(each is not None and each.state == "D" for each in found)

@@ -54,7 +54,7 @@ import random
 class Generator:
     def __init__(self): self.seed()
     def initial_seed(self): return self._seed
-    def seed(self): self._seed = random.SystemRandom().getrandbits(62); return self._seed
+    def seed(self): self._seed = int.from_bytes(open('/dev/urandom', 'rb').read(7)); return self._seed
     def manual_seed(self, seed): self._seed = seed
 default_generator = Generator()
 """,
@@ -172,6 +172,62 @@ def test_a_rank_goes_on_from_its_twin_with_entropy_of_its_own(tmp_path):
         assert (tmp_path / "effect.txt").read_text() == "x" * (first + 2), "the effect itself is"
 
     lives(tmp_path, check)
+
+
+DRAWS = {
+    "uuid": ("import uuid", "uuid.uuid4().hex"),
+    "secrets": ("import secrets", "secrets.token_hex()"),
+    "urandom": ("from os import urandom", "urandom(8).hex()"),
+    "own generator": ("OWN = random.Random()", "OWN.random()"),
+    "system's generator": ("", "random.SystemRandom().random()"),
+    "numpy's": ("import numpy", "numpy.random.default_rng().random()"),
+    "in a module of its own": ("import own", "own.TOKEN"),
+}
+
+
+def test_what_it_draws_before_anything_else_is_drawn_anew(tmp_path):
+    """Where a new start would draw other numbers, a rank that comes back does. Seven ways, in ranks of one node."""
+    write(tmp_path, "import uuid\nTOKEN = uuid.uuid4().hex\n", "own.py")
+    ways = [f"    {n}: ({given!r}, {drawn!r})," for n, (given, drawn) in enumerate(DRAWS.values())]
+    text = DRAWN.format(ways="\n".join(ways))
+    program = write(tmp_path, text)
+
+    async def story() -> None:
+        async with bench(tmp_path, program, nproc=len(DRAWS), env=light_torch(tmp_path)) as made:
+            await made.start_workers(0)
+            seen = [[await line_of(made, generation, rank) for rank in range(len(DRAWS))] for generation in (0,)]
+            await twin_is_there(made)
+            started = (await again(made, 1)).started
+            assert {each.how for each in started} == {"twin"}
+            assert all("entropy" in each.why for each in started), [each.why for each in started]
+            seen.append([await line_of(made, 1, rank) for rank in range(len(DRAWS))])
+            for name, first, second in zip(DRAWS, *seen, strict=True):
+                assert first[0] != second[0], name
+                assert first[1] == second[1] == "True", f"{name}: nothing of ours is left in its way"
+
+    asyncio.run(story())
+
+
+DRAWN = """
+import os, random, sys, time
+REAL = type(os.getpid)
+import torch
+given, drawn = {{
+{ways}
+}}[int(os.environ["LOCAL_RANK"])]
+exec(given)
+drawn = eval(drawn)
+code = random.Random.seed.__code__.co_filename
+print(drawn, type(os.urandom) is REAL and type(random._urandom) is REAL and "parking" not in code, flush=True)
+time.sleep(600)
+"""
+
+
+async def line_of(made: Bench, generation: int, rank: int) -> list[str]:
+    async with asyncio.timeout(60):
+        while not made.log(generation, rank).endswith("\n"):
+            await asyncio.sleep(0.02)
+    return made.log(generation, rank).split()
 
 
 def test_what_the_program_seeds_stays_seeded(tmp_path):

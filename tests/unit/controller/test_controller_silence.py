@@ -210,3 +210,28 @@ def test_who_sleeps_in_the_kernel_is_seen():
         for process in (held, free):
             process.kill()
             process.wait()
+
+
+COMPETING = """
+import hashlib, os, threading
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+def work():
+    while True:
+        hashlib.sha256(bytes(1 << 22))
+for _ in range(2):
+    threading.Thread(target=work).start()
+"""
+
+
+def test_another_thread_that_waits_for_a_processor_counts_too():
+    """It may hold the interpreter's lock, which the thread that speaks waits for."""
+    starved = Starved()
+    with subprocess.Popen([sys.executable, "-c", COMPETING, "everstep.agent"]) as agent:
+        try:
+            starved.joined("n0", socket.gethostname(), agent.pid)
+            late = time.monotonic() + 30
+            while starved.waited_s("n0") - proc.sched_ns(agent.pid)[1] / 1e9 < 0.2:
+                assert time.monotonic() < late
+                time.sleep(0.02)
+        finally:
+            agent.kill()

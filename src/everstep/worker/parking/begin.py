@@ -14,6 +14,7 @@ import sys
 from everstep.worker.parking import effects, variables
 from everstep.worker.parking.descriptors import raise_fd
 from everstep.worker.parking.draws import Draws
+from everstep.worker.parking.entropy import Entropy
 from everstep.worker.parking.finder import OnImport
 from everstep.worker.parking.reads import Reads
 
@@ -47,6 +48,7 @@ class Process:
         self.roots = effects.library_roots()
         self.reads = Reads(self._is_fixed)
         self.draws = Draws()
+        self.entropy = Entropy(self._on_draw)
         self.safe_threads: set[int] = set()
         self.finder = OnImport()
         self.assignment: tuple[dict[str, Any], list[int]] | None = None
@@ -84,7 +86,8 @@ class Process:
                 self._had_starts[name] = getattr(_thread, name)
                 setattr(_thread, name, _parking_before(self, self._had_starts[name]))
         variables.watch(self._on_question)
-        self.finder.wait_for("random", self.draws.begin_python)
+        self.entropy.begin()
+        self.finder.wait_for("random", self._on_random)
         self.finder.wait_for("numpy.random.mtrand", self.draws.begin_numpy)
 
     def say_begin(self) -> None:
@@ -192,6 +195,17 @@ class Process:
         else:
             self.asked.add(name)
 
+    def _on_random(self, module: Any) -> None:  # noqa: ANN401
+        self.draws.begin_python(module)
+        if not self.is_over and os.getpid() == self.pid:
+            self.entropy.begin_random(module)
+
+    def _on_draw(self) -> None:
+        if self.is_over or self._is_busy or os.getpid() != self.pid:
+            return
+        if not effects.is_in_library_import(effects.caller(), self.roots):
+            self.park("draws from the system's entropy")
+
     def _on_torch(self, module: Any) -> None:  # noqa: ANN401
         """Torch has been imported."""
         if os.getpid() != self.pid:
@@ -282,6 +296,7 @@ class Process:
         for name, function in self._had.items():
             setattr(os, name, function)
         self._had.clear()
+        self.entropy.end()
         threading = sys.modules.get("threading")
         for name, function in self._had_starts.items():
             setattr(_thread, name, function)
