@@ -4,7 +4,8 @@ Strings that sit side by side and f-strings count as one. The help of a verb is 
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,15 +18,28 @@ class Printed(NamedTuple):
     is_error: bool = False  # raised, or logged as a warning or an error
 
 
+@cache
+def sources() -> dict[str, str]:
+    """File -> its text, for all tests that read the whole source."""
+    return {str(path.relative_to(SOURCE)): path.read_text() for path in sorted(SOURCE.rglob("*.py"))}
+
+
+@cache
+def nodes(where: str) -> Sequence[ast.AST]:
+    """All of a file's, the module first: parsed and walked once in a process."""
+    return tuple(ast.walk(ast.parse(sources()[where])))
+
+
+@cache
 def printed() -> list[Printed]:
-    return [found for path in sorted(SOURCE.rglob("*.py")) for found in _of_file(path)]
+    return [found for where in sources() for found in _of_file(where)]
 
 
-def _of_file(path: Path) -> Iterator[Printed]:
-    where = str(path.relative_to(SOURCE))
-    tree = ast.parse(path.read_text())
-    docstrings = set(_docstrings(tree))
-    errors = set(_errors(tree))
+def _of_file(where: str) -> Iterator[Printed]:
+    tree = nodes(where)[0]
+    docstrings = set(_docstrings(nodes(where)))
+    errors = set(_errors(nodes(where)))
+    assert isinstance(tree, ast.Module)
     if where.startswith("cli/") and (shown := ast.get_docstring(tree)):
         yield Printed(f"{where}:1", shown)
     for node, parts in _texts(tree):
@@ -48,14 +62,14 @@ def _texts(tree: ast.AST) -> Iterator[tuple[ast.expr, list[str]]]:
             todo += ast.iter_child_nodes(node)
 
 
-def _docstrings(tree: ast.AST) -> Iterator[ast.expr]:
-    for node in ast.walk(tree):
+def _docstrings(walked: Sequence[ast.AST]) -> Iterator[ast.expr]:
+    for node in walked:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node.value
 
 
-def _errors(tree: ast.AST) -> Iterator[ast.expr]:
-    for node in ast.walk(tree):
+def _errors(walked: Sequence[ast.AST]) -> Iterator[ast.expr]:
+    for node in walked:
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             yield from node.exc.args[:1]
         elif isinstance(node, ast.Call) and _is_logged(node.func):

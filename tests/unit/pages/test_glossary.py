@@ -2,12 +2,12 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
-from printed import SOURCE, printed
+from printed import nodes, printed, sources
 
 PAGE = Path(__file__).parents[3] / "docs/glossary.md"
 IN_CODE = "names in the code"
@@ -26,24 +26,19 @@ BANNED = {word.strip(): row[2] for row in _rows(1) for word in row[0].split(",")
 
 
 @cache
-def _sources() -> dict[str, str]:
-    return {str(path.relative_to(SOURCE)): path.read_text() for path in SOURCE.rglob("*.py")}
-
-
-@cache
 def _text() -> str:
     """All of the code as words, each after one space: a term is in it, or its plural."""
-    return " ".join(_words(text) for text in _sources().values())
+    return " ".join(_words(text) for text in sources().values())
 
 
 @cache
 def _names() -> dict[str, set[str]]:
     """File -> its names, as words: "HangDetector" and "hang_detector" are both "hang detector"."""
-    return {where: {_words(name) for name in _names_of(ast.parse(text))} for where, text in _sources().items()}
+    return {where: {_words(name) for name in set(_names_of(nodes(where)))} for where in sources()}
 
 
-def _names_of(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _names_of(walked: Sequence[ast.AST]) -> Iterator[str]:
+    for node in walked:
         for field in ("id", "attr", "name", "arg"):
             if isinstance(name := getattr(node, field, None), str):
                 yield name
@@ -90,7 +85,7 @@ def test_each_exception_is_needed_and_has_a_reason() -> None:
     for word, _, stays, why in _rows(1):
         assert bool(stays) <= bool(why), word
         for where in re.findall(r"`(.+?)`", stays):
-            assert _pattern(word).search(_sources()[where]), f"{word}: {where} does without"
+            assert _pattern(word).search(sources()[where]), f"{word}: {where} does without"
 
 
 @pytest.mark.parametrize(

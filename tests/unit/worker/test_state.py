@@ -117,9 +117,10 @@ def train(state: everstep.State, thing: Thing, num_steps: int, stop_after: int |
     return done
 
 
-def test_import_of_everstep_does_not_import_torch() -> None:
+def test_import_of_everstep_does_not_import_torch_nor_state_the_shards() -> None:
     code = "import sys, everstep; assert everstep.__version__; assert 'torch' not in sys.modules; everstep.State"
-    subprocess.run([sys.executable, "-c", f"{code}; assert 'torch' in sys.modules"], check=True)
+    code += "; assert 'torch' in sys.modules; assert 'torch.distributed.tensor' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_unknown_name() -> None:
