@@ -6,12 +6,12 @@ still holds. `make search` draws all, new ones in each run, and looks where nobo
 
 from hypothesis import settings
 
-SHARE = 5
-LEAST = 100
+SHARE = 10
+LEAST = 50
 
 
 def examples(number: int) -> int:
-    """All of them in `make search`; elsewhere a fifth, and not fewer than 100 where there are so many."""
+    """All of them in `make search`; elsewhere a tenth, and not fewer than 50 where there are so many."""
     if settings.get_current_profile_name() == "search":
         return number
     return max(number // SHARE, min(number, LEAST))
