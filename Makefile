@@ -99,7 +99,7 @@ pytest-pure: install  ## tests without the integration tests
 	code=$$?; cat .pytest-pure.log; rm -f .pytest-pure.log; exit $$code
 
 pytest-real: install  ## integration tests: real processes, real kills
-	$(BIN)/pytest -n 2 tests/integration
+	$(BIN)/pytest -n 2 --maxschedchunk=2 tests/integration
 
 soak: install  ## tests that take minutes each
 	$(BIN)/pytest -m soak

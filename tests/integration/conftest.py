@@ -11,6 +11,30 @@ from pathlib import Path
 import pytest
 from real_run import Launcher, launching
 
+LONGEST = (
+    "test_census",
+    "test_run_drills_silent",
+    "test_agent_examining",
+    "test_run_update",
+    "test_unkillable",
+    "test_integrations_sharded",
+    "test_run_rivals",
+    "test_run_slow",
+    "test_run_lost_node",
+    "test_integrations_transformers",
+    "test_run_stores",
+    "test_run_phases",
+    "test_run_hangs",
+    "test_run_checkpoints",
+    "test_run_faults",
+)
+"""They go first, so that no worker ends with a long one while the other one has nothing left to do."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
