@@ -6,7 +6,7 @@ is to be hit, a step that the first generation waits at: it does not end before,
 
 TRAIN = """
 import hashlib, os, sys, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 rank, steps, pause_s = dist.get_rank(), int(sys.argv[1]), float(sys.argv[2])

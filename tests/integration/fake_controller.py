@@ -6,6 +6,7 @@ The test is the brain: it sends actions and waits for events with deadlines.
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -288,6 +289,7 @@ async def bench(
     spec = RunSpec(
         program=program, args=args, launch=launch, nproc_per_node=nproc, num_standby=num_standby, cwd=str(tmp_path)
     )
+    shutil.copy(Path(__file__).with_name("uncompiled.py"), tmp_path)
     made = Bench(tmp_path, FakeController(spec), nproc)
     if watch_hangs:
         made.run_dir.mkdir(exist_ok=True)

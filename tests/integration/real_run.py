@@ -6,6 +6,7 @@ run directory in its command line, so also those that lost their parents are fou
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,7 +34,7 @@ COMMAND = (sys.executable, "-m", "everstep.cli.main", "run")
 
 TRAIN = """
 import os, sys, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank, steps = dist.get_rank(), int(sys.argv[1])
 if "until-hit" in sys.argv and os.environ["EVERSTEP_GENERATION"] == "0":
@@ -73,6 +74,8 @@ class Run:
     out_path: Path
     err_path: Path
     extra: dict[str, str] = field(default_factory=dict)
+    _records: list[Record] = field(default_factory=list)
+    _size: int = -1
 
     @property
     def journal(self) -> Path:
@@ -85,9 +88,13 @@ class Run:
         return self.err_path.read_text(errors="replace")
 
     def records(self) -> list[Record]:
+        """What waits look at again and again is read again only where it has grown."""
         if not self.journal.exists():
             return []
-        return [entry for entry in read_journal(self.journal).entries if isinstance(entry, Record)]
+        if (size := self.journal.stat().st_size) != self._size:
+            self._records = [entry for entry in read_journal(self.journal).entries if isinstance(entry, Record)]
+            self._size = size
+        return self._records
 
     def events(self, kind: type[T]) -> list[T]:
         return [record.event for record in self.records() if isinstance(record.event, kind)]
@@ -106,7 +113,7 @@ class Run:
                 raise AssertionError(f"ended ({self.process.returncode}) before {what}\n{self.story()}")
             if time.monotonic() > deadline:
                 raise AssertionError(f"not within {limit_s} s: {what}\n{self.story()}")
-            time.sleep(0.01)
+            time.sleep(0.02)
 
     def until_step(self, step: int, generation: int = 0, world_size: int = 2) -> None:
         """Every rank of this generation has printed it."""
@@ -119,9 +126,7 @@ class Run:
         found = {}
         for folder in sorted((self.run_dir / "logs").glob("gen-*"), key=lambda path: int(path.name[4:])):
             path = folder / f"rank-{rank}" / "stdout.log"
-            for line in path.read_text().splitlines() if path.exists() else ():
-                before, _, last = line.rpartition(" ")
-                found[before] = last
+            found |= last_words(path.read_text()) if path.exists() else {}
         return found
 
     def wait(self, limit_s: float = TIMEOUT_S) -> int:
@@ -191,6 +196,11 @@ class Run:
                 time.sleep(0.02)
 
 
+def last_words(text: str) -> dict[str, str]:
+    """The last word of each line, under those before it."""
+    return {before: last for before, _, last in (line.rpartition(" ") for line in text.splitlines())}
+
+
 def processes_of(run_dir: Path) -> list[int]:
     marks = (str(run_dir).encode(),)
     found = []
@@ -244,11 +254,29 @@ class Launcher:
     def script(self, text: str = TRAIN, name: str = "train.py") -> Path:
         path = self.folder / name
         path.write_text(text)
+        shutil.copy(Path(__file__).with_name("uncompiled.py"), self.folder)
         return path
 
     def loop(self, num_steps: int = 10_000, text: str = LOOP) -> tuple[object, ...]:
         """Arguments that run a shell script on two ranks."""
         return ("--nproc-per-node", 2, "--no-python", "sh", self.script(text, "loop.sh"), num_steps)
+
+    def in_peace(
+        self, script: Path, *argv: object, num_ranks: int = 2, env: dict[str, str] | None = None
+    ) -> list[dict[str, str]]:
+        """What each rank of this program says where nothing happens to it and we are not there, as `Run.said`."""
+        command = (sys.executable, Path(__file__).with_name("plain_ranks.py"), num_ranks, script, *argv)
+        ended = subprocess.run(
+            [*map(str, command)],
+            cwd=self.folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},  # as ranks are given where there are several
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return [last_words((self.folder / f"plain-{rank}").read_text()) for rank in range(num_ranks)]
 
     def start(self, *argv: object, run_dir: str = "run", env: dict[str, str] | None = None) -> Run:
         path = self.folder / run_dir

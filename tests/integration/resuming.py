@@ -79,14 +79,14 @@ def assert_kills_leave_no_trace(
 ) -> Trail:
     """Run the program in peace, and with a SIGKILL of rank r after step s for each (s, r). Returns the second trail.
 
-    One rank in peace runs without us, so that what we do to a library shows.
+    In peace it runs without us, so that what we do to a library shows.
     """
     script = launcher.script(PRELUDE + text)
     peaceful, killed = Trail(launcher.folder / "peace", num_ranks), Trail(launcher.folder / "kills", num_ranks)
     if num_ranks == 1:
         run_alone(launcher, text, "peace", limit_s)
     else:
-        _run(launcher, script, peaceful, (), limit_s)
+        launcher.in_peace(script, num_ranks=num_ranks, env=environment(peaceful))
     _run(launcher, script, killed, kills, limit_s)
     for rank in range(num_ranks):
         expected, found = peaceful.steps(rank), killed.steps(rank)

@@ -26,8 +26,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch._dynamo
 import torch.distributed as dist
+import uncompiled  # noqa: F401  # before the forks: the first optimizer asks for the compiler
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

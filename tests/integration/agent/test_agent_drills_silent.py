@@ -20,7 +20,7 @@ DEADLINE_S = 60.0
 
 STEPS = """
 import json, sys, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 from everstep.worker.link.runtime import current
 torch.set_num_threads(1)
 dist.init_process_group("gloo")

@@ -117,7 +117,9 @@ def _await(look: Callable[[], Any]) -> Any:
 @contextlib.asynccontextmanager
 async def hall(tmp_path: Path, nodes: tuple[str, ...], program: str = STEPS, **more: Any) -> AsyncIterator[Hall]:
     (tmp_path / "train.py").write_text(program)
-    async with bench(tmp_path, "train.py", start=False, **more) as made:
+    (tmp_path / "sitecustomize.py").write_text("import uncompiled\n")  # an examination's step has an optimizer
+    env = {"PYTHONPATH": str(tmp_path), **more.pop("env", {})}
+    async with bench(tmp_path, "train.py", start=False, env=env, **more) as made:
         for node in nodes:
             made.start_agent(node)
         for node in nodes:

@@ -52,7 +52,7 @@ def test_hello_and_joined_come_first(tmp_path):
 
 
 DDP = """
-import time, torch, torch.distributed as dist
+import time, uncompiled, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

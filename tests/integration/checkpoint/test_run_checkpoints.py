@@ -16,7 +16,7 @@ from everstep.model.events import CheckpointCommitted, CheckpointsFound, WorkerE
 
 PROGRAM = """
 import sys, time
-import torch
+import uncompiled, torch
 import everstep
 
 torch.manual_seed(0)

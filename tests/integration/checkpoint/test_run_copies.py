@@ -20,7 +20,7 @@ KILLS = Path(__file__).parents[3] / "bench" / "snapshot_kills.py"
 
 # Its state takes longer to copy than its steps take: not every step can be kept.
 HURRIED = """
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 torch.set_num_threads(1)

@@ -18,7 +18,7 @@ from everstep.model.events import RestoreFailed, WorkersStopped
 
 TRAIN = """
 import os, sys, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -85,19 +85,9 @@ def approve(run: Run, incident: str) -> None:
     subprocess.run(command, check=True, timeout=60, capture_output=True)
 
 
-def losses(run: Run, rank: int) -> dict[str, str]:
-    said = {}
-    for folder in sorted((run.run_dir / "logs").glob("gen-*"), key=lambda path: int(path.name[4:])):
-        for line in (folder / f"rank-{rank}" / "stdout.log").read_text().splitlines():
-            if line.startswith("loss"):
-                said[line.split()[1]] = line.split()[2]
-    return said
-
-
 def test_a_damaged_snapshot_is_struck_and_the_one_before_it_restored(launcher: Launcher) -> None:
     script = launcher.script(TRAIN)
-    quiet = launcher.start("--nproc-per-node", 2, script, NUM_STEPS, run_dir="quiet")
-    assert quiet.wait() == 0, quiet.story()
+    quiet = launcher.in_peace(script, NUM_STEPS)
     run = launcher.start("--mode", "advise", "--nproc-per-node", 2, script, NUM_STEPS, 20)
     run.until_step(8)
     os.kill(run.rank_pid(1), 9)
@@ -117,4 +107,4 @@ def test_a_damaged_snapshot_is_struck_and_the_one_before_it_restored(launcher: L
     assert steps == [None, damaged, before]
     assert run.actions(IncidentClosed)[-1].outcome == "recovered"
     for rank in (0, 1):
-        assert losses(run, rank) == losses(quiet, rank)
+        assert run.said(rank) == quiet[rank]

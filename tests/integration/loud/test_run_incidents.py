@@ -13,7 +13,7 @@ CONFIG = "[policy]\nwatch_hangs = false\nwatch_slowness = false\ndigest_every = 
 TRAIN = """
 import math, os, time
 from pathlib import Path
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 rank, kind, once = dist.get_rank(), os.environ["ROW"], Path(os.environ["EVERSTEP_TEST_DIR"]) / "once"

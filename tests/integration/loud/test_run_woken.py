@@ -22,7 +22,7 @@ from everstep.model.events import CheckpointCommitted, NodeLost, ProgressReporte
 
 TRAIN = """
 import os, time
-import torch, everstep
+import uncompiled, torch, everstep
 torch.manual_seed(0)
 model = torch.nn.Linear(16, 16)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

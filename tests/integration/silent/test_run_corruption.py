@@ -13,7 +13,7 @@ NUM_RANKS = 3
 
 TRAIN = """
 import hashlib, os, sys, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 rank, steps, flipped_at, pause_s = dist.get_rank(), int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
@@ -42,8 +42,7 @@ dist.destroy_process_group()
 def test_a_flipped_bit_is_undone(launcher: Launcher) -> None:
     config, script = launcher.script(CONFIG, "everstep.toml"), launcher.script(TRAIN)
     start = ("--config", config, "--nproc-per-node", NUM_RANKS, script, NUM_STEPS)
-    quiet = launcher.start(*start, NUM_STEPS, 0.0, 0, run_dir="quiet")
-    assert quiet.wait() == 0, quiet.story()
+    quiet = launcher.in_peace(script, NUM_STEPS, NUM_STEPS, 0.0, 0, num_ranks=NUM_RANKS)
     run = launcher.start(*start, FLIPPED_AT, 0.03, 1)
     assert run.wait() == 0, run.story()
 
@@ -63,7 +62,7 @@ def test_a_flipped_bit_is_undone(launcher: Launcher) -> None:
     assert closed.lost_steps is not None
     assert closed.lost_steps >= FLIPPED_AT - started.resume_step
     for rank in range(NUM_RANKS):
-        assert run.said(rank) == quiet.said(rank)
+        assert run.said(rank) == quiet[rank]
         assert len(run.said(rank)) == NUM_STEPS + 1
 
 
@@ -71,8 +70,7 @@ def test_a_flipped_bit_is_undone(launcher: Launcher) -> None:
 def test_the_machine_that_computed_wrongly_is_replaced(launcher: Launcher) -> None:
     config, script = launcher.script(CONFIG, "everstep.toml"), launcher.script(TRAIN)
     start = ("--config", config, "--local-nodes", NUM_RANKS, script, NUM_STEPS)
-    quiet = launcher.start(*start, NUM_STEPS, 0.0, 0, run_dir="quiet")
-    assert quiet.wait(200) == 0, quiet.story()
+    quiet = launcher.in_peace(script, NUM_STEPS, NUM_STEPS, 0.0, 0, num_ranks=NUM_RANKS)
     run = launcher.start("--standby", 1, *start, FLIPPED_AT, 0.1, 2)
     assert run.wait(200) == 0, run.story()
 
@@ -85,4 +83,4 @@ def test_the_machine_that_computed_wrongly_is_replaced(launcher: Launcher) -> No
     assert [refused.what for refused in first.decision.refused] == [f"evict {culprit}"], "it does the steps again first"
     assert run.actions(IncidentClosed)[-1].outcome == "recovered"
     for rank in range(NUM_RANKS):
-        assert run.said(rank) == quiet.said(rank)
+        assert run.said(rank) == quiet[rank]

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not ins
 
 DATA_PARALLEL = """
 import time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 import everstep
 
@@ -48,7 +48,7 @@ if __name__ == "__main__":
 
 TWO_BY_TWO = """
 import time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 
 dist.init_process_group("gloo")
@@ -77,7 +77,7 @@ for step in state.steps(1_000_000):
 
 NUMBERS = """
 import time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 import everstep
 

@@ -11,7 +11,7 @@ NUM_STEPS, LEFT_OUT = 45, 12
 
 TRAIN = """
 import sys, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 rank, steps, left_out, keeps = dist.get_rank(), int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "state"

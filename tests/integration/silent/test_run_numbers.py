@@ -10,7 +10,7 @@ CONFIG = "[policy]\nwatch_hangs = false\nwatch_slowness = false\ndigest_every = 
 
 TOLD = """
 import math, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -40,7 +40,7 @@ dist.destroy_process_group()
 
 LOGGED = """
 import time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(0)
