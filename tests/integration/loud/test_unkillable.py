@@ -22,7 +22,7 @@ from everstep.probes.unkillable import STUCK_S, Stillness, describe
 
 TRAIN = """
 import sys, time
-import torch, torch.distributed as dist, everstep
+import uncompiled, torch, torch.distributed as dist, everstep
 dist.init_process_group("gloo")
 torch.manual_seed(dist.get_rank())
 model = torch.nn.Linear(8, 8)
@@ -192,7 +192,7 @@ def test_a_job_goes_on_without_it_and_computes_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_ends_the_launcher_and_says_what_it_leaves(tmp_path: Path, times: int) -> None:
     with launching(tmp_path) as launcher:
-        run = launcher.start("--shutdown-timeout", 5, "--nproc-per-node", 2, launcher.script(TRAIN), 100_000)
+        run = launcher.start("--shutdown-timeout", 5, *launcher.loop())
         run.until_step(10)
         pid = run.rank_pid(1)
         with freezer() as cold:
@@ -209,7 +209,8 @@ def test_ctrl_c_ends_the_launcher_and_says_what_it_leaves(tmp_path: Path, times:
 @pytest.mark.parametrize("how", ["stopped", pytest.param("frozen", marks=needs_freezer)])
 def test_ctrl_c_ends_the_launcher_whatever_of_ours_is_stuck(tmp_path: Path, whom: str, how: str) -> None:
     with launching(tmp_path) as launcher:
-        run = launcher.start("--shutdown-timeout", 5, "--nproc-per-node", 2, launcher.script(TRAIN), 100_000)
+        program = ("--nproc-per-node", 2, launcher.script(TRAIN), 100_000) if whom == "twin" else launcher.loop()
+        run = launcher.start("--shutdown-timeout", 5, *program)
         run.until_step(10)
         pid = {"controller": run.controller_pid, "agent": run.agent_pid, "twin": lambda: twin_of(run)}[whom]()
         with freezer() as cold:
