@@ -97,4 +97,4 @@ def faulty_proxy(upstream_port: int) -> Iterator[FaultyProxy]:
     finally:
         proxy.shutdown()
         proxy.server_close()
-        thread.join(10)
+        thread.join(60)

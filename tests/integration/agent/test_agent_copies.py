@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from fake_controller import Bench, bench, kill
+from lateness import Lateness
 from snapshot_writer import WRITER
 
 from everstep.model import events
@@ -28,7 +29,7 @@ from everstep.model.actions import (
 from everstep.model.facts import Backup, Fetch, Held, RankAccount
 
 FRESH = {"EVERSTEP_TWINS": "off"}
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Two:
@@ -196,8 +197,9 @@ def test_a_start_that_waits_for_a_peer_that_hangs_can_be_stopped(tmp_path):
                 wanted = Fetch(rank=1, step=17, node="n0", endpoint=pair.joined["n0"].endpoint)
                 await pair.start(1, ("n1",), 17, n1=wanted)
                 began = time.monotonic()
-                await pair.stop("n1", 1)
-                assert time.monotonic() - began < 3.0
+                with Lateness() as late:
+                    await pair.stop("n1", 1)
+                assert time.monotonic() - began < 3.0 + late.seconds
             finally:
                 os.kill(pair.made.agents["n0"].pid, signal.SIGCONT)
 
@@ -246,8 +248,9 @@ def test_a_peer_that_is_gone_costs_the_copy_and_a_line(tmp_path):
             (tmp_path / "go on").touch()
             await until("training continues", lambda: "step 60\n" in made.log(0, 0))
             began = time.monotonic()
-            stopped = await pair.stop("n0", 0)
-            assert time.monotonic() - began < 1.5
+            with Lateness() as late:
+                stopped = await pair.stop("n0", 0)
+            assert time.monotonic() - began < 1.5 + late.seconds
             assert stopped.accounts[0].backed_up_step is None
             assert made.agent_log().count("no backup on n1") == 1
 
@@ -266,8 +269,9 @@ def test_a_peer_that_hangs_does_not_hold_up_a_stop(tmp_path):
                 port = int(pair.joined["n1"].endpoint.rpartition(":")[2])
                 await until("a push is under way", functools.partial(is_connected, port))
                 began = time.monotonic()
-                await pair.stop("n0", 0)
-                assert time.monotonic() - began < 1.5
+                with Lateness() as late:
+                    await pair.stop("n0", 0)
+                assert time.monotonic() - began < 1.5 + late.seconds
             finally:
                 os.kill(pair.made.agents["n1"].pid, signal.SIGCONT)
 

@@ -46,7 +46,7 @@ def write(tmp_path):
 
 
 async def wait_log(made: Bench, generation: int, text: str, rank: int = 0) -> str:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while text not in (log := made.log(generation, rank)):
             await asyncio.sleep(0.01)
     return log
@@ -109,7 +109,7 @@ class KeepingLauncher:
         return theirs.detach()
 
     def take(self) -> int:
-        self.sock.settimeout(10)
+        self.sock.settimeout(60)
         frame, fds = local.recv(self.sock)
         while "runs" in frame:  # which ranks are on that machine
             frame, fds = local.recv(self.sock)

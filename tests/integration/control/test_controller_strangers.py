@@ -1,5 +1,6 @@
 """The controller's port and an ordinary user of the same machine, or a web page that his browser opened."""
 
+import contextlib
 import json
 import os
 import re
@@ -125,8 +126,9 @@ def test_garbage_is_counted_and_hardly_logged(controller):
     for number in range(150):
         with socket.create_connection(("127.0.0.1", controller.port), TIMEOUT_S) as sock:
             sock.sendall(b"GET / HTTP/9.9\r\nHost: \x00" + bytes([65 + number % 26]) * 8000 + b"\r\n\r\n")
-            while sock.recv(65536):
-                pass
+            with contextlib.suppress(ConnectionError):  # it may hang up before it has read all of it
+                while sock.recv(65536):
+                    pass
     assert controller.health()["dropped"]["garbage"] >= counted + 150
     assert log.stat().st_size - before < 3000
 

@@ -20,7 +20,7 @@ def test_a_run_with_tls_always(launcher: Launcher):
     assert len(address["fingerprint"]) == 64
     assert f"ui https://127.0.0.1:{address['port']}/" in run.err()
     with pytest.raises((urllib.error.URLError, OSError)):
-        urllib.request.urlopen(f"http://127.0.0.1:{address['port']}/api/health", timeout=20)
+        urllib.request.urlopen(f"http://127.0.0.1:{address['port']}/api/health", timeout=60)
     killed = verb("drill", "kill-rank", 1, "--run", run.run_dir, run=run)
     assert killed.returncode == 0, killed.stdout + killed.stderr + run.story()
     replaced = verb("drill", "kill-agent", "--run", run.run_dir, run=run)

@@ -24,7 +24,7 @@ def alive(pid):
         return False
 
 async def until(condition):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 """

@@ -316,7 +316,7 @@ def test_a_lock_that_the_dead_rank_held_is_free_in_the_one_that_goes_on(tmp_path
         await twin_is_there(made)
         assert (await again(made, 1)).started[0].how == "twin"
         await told_by(made, 1)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while "has it True True" not in made.log(1, 0):
                 await asyncio.sleep(0.02)
 
@@ -329,7 +329,7 @@ def test_a_dead_twin_costs_warmth_and_is_explained(tmp_path):
         rank = (await told_by(made, 0))["pid"]
         for pid in _twins(made, {rank}):
             kill(pid)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while _twins(made, {rank}):
                 await asyncio.sleep(0.02)
         started = (await again(made, 1)).started[0]
@@ -419,7 +419,7 @@ def test_a_standby_has_spares_that_wait_for_who_they_are(tmp_path, question):
             await made.start_workers(0)
             started = await made.controller.wait(events.WorkersStarted)
             assert [s.how for s in started.started] == ["twin", "twin"]
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while any("{}" not in made.log(0, rank) for rank in range(2)):
                     await asyncio.sleep(0.02)
             assert [made.log(0, rank) for rank in range(2)] == [f"begins\n{{}} {rank}\n" for rank in range(2)]

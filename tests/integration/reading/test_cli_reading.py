@@ -37,7 +37,7 @@ def run_dir(env: dict[str, str]) -> Path:
 
 def everstep(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "everstep.cli.main", *words]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
 def write_log(env: dict[str, str], generation: int, rank: int, stream: str, text: str) -> Path:
@@ -81,7 +81,7 @@ def test_no_reading_verb_imports_torch_or_rich(env: dict[str, str]) -> None:
     write_log(env, 3, 1, "stderr", "KeyError\n")
     for verb in (*VERBS, ["logs"], ["explain", "ES-P09"]):
         command = [sys.executable, "-X", "importtime", "-m", "everstep.cli.main", *verb]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
         imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
         assert "everstep.cli.main" in imported or "everstep.journal.load" in imported
         assert not imported & {"torch", "numpy", "rich", "aiohttp", "asyncio", "everstep.worker", "everstep.core"}, verb
@@ -93,7 +93,7 @@ def test_status_answers_at_once(env: dict[str, str]) -> None:
     status, used, decoder = [], [], []
     for _ in range(12):
         before = _used_s()
-        subprocess.run([sys.executable, "-c", "import msgspec"], check=True, timeout=30)
+        subprocess.run([sys.executable, "-c", "import msgspec"], check=True, timeout=60)
         between, begun = _used_s(), time.perf_counter()
         assert everstep("status", env=env).returncode == 0
         status.append(time.perf_counter() - begun)
@@ -191,7 +191,7 @@ def test_colours_on_a_terminal_and_none_with_no_color(env: dict[str, str]) -> No
     for extra, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
         main, side = pty.openpty()
         command = [sys.executable, "-m", "everstep.cli.main", "status"]
-        done = subprocess.run(command, env={**env, **extra}, stdout=side, timeout=30, check=False)
+        done = subprocess.run(command, env={**env, **extra}, stdout=side, timeout=60, check=False)
         os.close(side)
         out = os.read(main, 65536)
         os.close(main)
@@ -208,7 +208,7 @@ def test_a_reader_that_has_enough_is_not_an_error(env: dict[str, str]) -> None:
         assert process.stderr is not None
         assert process.stdout.readline() == "line 0\n"
         process.stdout.close()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
         assert process.stderr.read() == ""
 
 
@@ -257,7 +257,7 @@ def test_logs_follow_a_live_run_to_its_end(env: dict[str, str]) -> None:
             assert follower.stdout.readline() == "[gen 1 rank 2 stderr] restarted\n"
             process.kill()
             assert follower.stdout.read() == "[gen 1 rank 2 stderr] last words\n"
-            assert follower.wait(timeout=30) == 0
+            assert follower.wait(timeout=60) == 0
 
 
 def test_ctrl_c_ends_a_follower_with_130(env: dict[str, str]) -> None:
@@ -269,5 +269,5 @@ def test_ctrl_c_ends_a_follower_with_130(env: dict[str, str]) -> None:
             assert follower.stderr is not None
             assert follower.stdout.readline() == "[gen 0 rank 0 stdout] one\n"
             follower.send_signal(signal.SIGINT)
-            assert follower.wait(timeout=30) == 130
+            assert follower.wait(timeout=60) == 130
             assert follower.stderr.read() == ""

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import nvml_child
 import pytest
+from lateness import Lateness
 
 from everstep.analyzer.observations.records import GpuLoad
 
@@ -53,13 +54,14 @@ def test_the_gpu_of_a_rank_is_the_one_that_lists_its_process(nvml, tmp_path):
 
 def test_an_nvml_that_never_answers_costs_a_second_once(nvml, tmp_path):
     began = time.monotonic()
-    (first_s, first), *others = measured(nvml, tmp_path, ["hang 1"] * 4)
+    with Lateness() as late:
+        (first_s, first), *others = measured(nvml, tmp_path, ["hang 1"] * 4)
     for found in (first, *(found for _, found in others)):
         assert found["missing"] == ["GPU: no answer within 1 s"]
     assert first["by_rank"]["0"]["cpu_share"] is not None, "the other sources are there"
-    assert first_s < 3
-    assert min(again_s for again_s, _ in others) < 1, "while it hangs nobody waits for it again"
-    assert time.monotonic() - began < 20, "and the process ends all the same"
+    assert first_s < 3 + late.seconds
+    assert min(again_s for again_s, _ in others) < 1 + late.seconds, "while it hangs nobody waits for it again"
+    assert time.monotonic() - began < 20 + late.seconds, "and the process ends all the same"
 
 
 def test_without_a_library_it_is_unsupported_and_says_so(tmp_path):

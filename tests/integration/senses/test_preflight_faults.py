@@ -78,7 +78,7 @@ def test_a_slow_disk_is_named(environment, tmp_path):
 
 
 def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, timeout=20, capture_output=True)
+    subprocess.run(["ip", *arguments], check=True, timeout=60, capture_output=True)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def two_nodes() -> Iterator[tuple[str, str]]:
         yield names[0], names[1]
     finally:
         for name in names:
-            subprocess.run(["ip", "netns", "del", name], timeout=20, capture_output=True, check=False)
+            subprocess.run(["ip", "netns", "del", name], timeout=60, capture_output=True, check=False)
 
 
 @contextlib.contextmanager
@@ -122,7 +122,7 @@ def test_a_rate_limited_interface_is_named(environment, two_nodes):
         code, healthy = check(environment, *arguments, before=inside)
         bucket = ("tbf", "rate", "20mbit", "burst", "32kb", "latency", "300ms")
         tc = ["tc", "-n", here, "qdisc", "add", "dev", "ev0", "root", *bucket]
-        subprocess.run(tc, check=True, timeout=20)
+        subprocess.run(tc, check=True, timeout=60)
         slow_code, slow = check(environment, *arguments, before=inside)
     assert (code, bad(healthy)) == (0, set())
     assert slow_code == 1

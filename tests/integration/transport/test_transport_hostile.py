@@ -39,7 +39,7 @@ def greeted(endpoint: str) -> Stream:
 
 
 def dial(endpoint: str) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", int(endpoint.rpartition(":")[2])), timeout=10)
+    return socket.create_connection(("127.0.0.1", int(endpoint.rpartition(":")[2])), timeout=60)
 
 
 def test_garbage_is_turned_away_and_counted(source) -> None:

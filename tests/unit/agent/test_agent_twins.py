@@ -90,7 +90,7 @@ def play(story: Callable[[Machine, Twins], Awaitable[None]], ranks: int = 4) -> 
             told = {"stage": "at the rendezvous"}
             twins.add(local_rank, told, machine.new_twin().detach(), PLACED, Path("out"), Path("err"))
         await until(lambda: len(news) == ranks)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await story(machine, twins)
         twins.close()
         for peer in machine.peers:

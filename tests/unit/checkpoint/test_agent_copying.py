@@ -48,7 +48,7 @@ def memory() -> Iterator[Memory]:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(60.0):
         while not is_so():
             await asyncio.sleep(0.001)
 

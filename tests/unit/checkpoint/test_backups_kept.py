@@ -120,7 +120,7 @@ def test_the_next_transfer_of_a_rank_takes_over(shelf) -> None:
     late: list[BaseException] = []
 
     def end_when_told() -> None:
-        assert stopped.wait(10)
+        assert stopped.wait(60)
         try:
             finish(shelf, first)
         except Refusal as refusal:

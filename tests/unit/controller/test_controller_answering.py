@@ -22,7 +22,7 @@ async def served(handler):
 def rest_of(sock):
     """How many bytes still come."""
     num_bytes = 0
-    sock.settimeout(20)
+    sock.settimeout(60)
     with sock, contextlib.suppress(ConnectionError):
         while data := sock.recv(1 << 20):
             num_bytes += len(data)

@@ -53,7 +53,7 @@ async def one_life(tmp_path, *inputs, until=lambda controller: True) -> Controll
 
 
 async def _until(controller, condition) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await controller.queue.join()
         while not condition(controller):
             await asyncio.sleep(0)

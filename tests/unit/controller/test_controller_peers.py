@@ -95,7 +95,7 @@ async def test_many_reports_have_one_acknowledgement():
         link.say(peer, seq)
     assert line.acknowledged == []
     rounds = asyncio.create_task(link.peers.acknowledge())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not line.acknowledged:
             await asyncio.sleep(0.01)
     rounds.cancel()

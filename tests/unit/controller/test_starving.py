@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from test_controller_slowness import STEP_S, STEPS, Job, state_of
 from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.slowness.slow import judge
 from everstep.analyzer.slowness.starving import find_starving
-from everstep.probes.rank.rivals import find_rivals, throttled_s
+from everstep.probes.rank.rivals import MIN_SHARE, find_rivals, throttled_s
 
 
 def rounds(delays: dict[int, float], hosts: str = "aabb", num: int = 5) -> list[list[RankTiming]]:
@@ -67,10 +68,20 @@ def test_a_quota_or_a_slow_storage_evicts_nobody(part: str, code: str):
     assert (found.code, found.ranks, found.refusal is not None) == (code, (2,), True)
 
 
+def _share(pid: int) -> float:
+    """Of one core, over a while."""
+    used = [sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))]
+    time.sleep(2.0)
+    used.append(sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])))
+    return (used[1] - used[0]) / os.sysconf("SC_CLK_TCK") / 2.0
+
+
 def test_who_runs_on_the_core_is_found():
     core = min(os.sched_getaffinity(0))
     pin = f"import os; os.sched_setaffinity(0, {{{core}}})\n"
-    burn = subprocess.Popen([sys.executable, "-c", pin + "while True: pass"])
+    # Whoever takes less than a tenth of a core is not named: on a loaded machine this one would be given no more.
+    first = "import contextlib\nwith contextlib.suppress(OSError): os.nice(-40)\n"
+    burn = subprocess.Popen([sys.executable, "-c", pin + first + "while True: pass"])
     waits = subprocess.Popen([sys.executable, "-c", pin + "import time; time.sleep(600)"])
     try:
         burns = re.compile(rf"\(pid {burn.pid}\) takes \d+% of CPU {core}\b")
@@ -79,6 +90,8 @@ def test_who_runs_on_the_core_is_found():
             text = find_rivals(waits.pid, {os.getpid(), waits.pid})
             if burns.search(text):
                 break
+        if not burns.search(text) and (got := _share(burn.pid)) < MIN_SHARE:
+            pytest.skip(f"this machine gave {got:.0%} of a core to who should take it")
         assert burns.search(text), text
         assert f"(pid {burn.pid})" not in find_rivals(waits.pid, {burn.pid})
     finally:

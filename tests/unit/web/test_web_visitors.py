@@ -17,7 +17,7 @@ async def page(port):
     """Status line of the answer to whoever has the link."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET /?token={TOKEN} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         answer = await reader.read()
     writer.close()
     return answer.split(b"\r\n")[0]
@@ -67,7 +67,7 @@ def test_half_a_request_does_not_hold_a_place_for_long(tmp_path, monkeypatch):
         async with pages(tmp_path) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET / HTTP/1.1\r\nHo")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert await reader.read() == b""
             writer.close()
 

@@ -146,7 +146,7 @@ def test_the_first_proposal_in_a_store_counts_for_all(monkeypatch: pytest.Monkey
         assert [each.look() for each in (first, second, third)] == [(8, 300)] * 3
         monkeypatch.setattr(first, "_exchange", lambda: 1 / 0)
         first._wake.set()
-        first._thread.join(10)
+        first._thread.join(60)
         assert Cadence(first, may_relax=False).why == "ZeroDivisionError: division by zero"
         assert Cadence(second, may_relax=False).why == ""
     finally:

@@ -72,7 +72,7 @@ def test_large_memory_is_made_on_a_thread_and_steps_go_on(agent: Agent, monkeypa
         if step == 1:
             assert agent.arenas == []
             may_answer.set()
-            state._snapshots._space._asking.join(10)
+            state._snapshots._space._asking.join(60)
     assert held(agent) == (1, 2, 3)
 
 

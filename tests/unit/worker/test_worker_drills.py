@@ -308,5 +308,5 @@ print(len(rung), put_back)
 
 
 def test_a_drill_that_has_to_wait_does_not_lock_a_program_that_joins_a_thread():
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "1 [{'kind': 'python-loop', 'id': 'd', 'tries': 1}]\n"
