@@ -145,6 +145,7 @@ def test_how_long_an_agent_waited_is_asked_of_agents_of_this_machine_only():
     assert starved.waited_s("n0") == 0.0, "this process is no agent"
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "everstep.agent"]) as agent:
         try:
+            begins(agent)
             starved.joined("n1", socket.gethostname(), agent.pid)
             starved.joined("n2", "elsewhere", agent.pid)
             before = starved.waited_s("n1")
@@ -191,6 +192,8 @@ def test_who_sleeps_in_the_kernel_is_seen():
     free = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "everstep.agent"])
     starved = Starved()
     try:
+        begins(held)
+        begins(free)
         starved.joined("held", socket.gethostname(), held.pid)
         starved.joined("free", socket.gethostname(), free.pid)
         starved.joined("stranger", socket.gethostname(), os.getpid())
@@ -212,6 +215,14 @@ def test_who_sleeps_in_the_kernel_is_seen():
             process.wait()
 
 
+def begins(process: subprocess.Popen[bytes]) -> None:
+    """Its command line can be read: a moment after its start."""
+    late = time.monotonic() + 30
+    while b"everstep.agent" not in proc.read_or_nothing(f"/proc/{process.pid}/cmdline"):
+        assert time.monotonic() < late
+        time.sleep(0.002)
+
+
 COMPETING = """
 import hashlib, os, threading
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -228,6 +239,7 @@ def test_another_thread_that_waits_for_a_processor_counts_too():
     starved = Starved()
     with subprocess.Popen([sys.executable, "-c", COMPETING, "everstep.agent"]) as agent:
         try:
+            begins(agent)
             starved.joined("n0", socket.gethostname(), agent.pid)
             late = time.monotonic() + 30
             while starved.waited_s("n0") - proc.sched_ns(agent.pid)[1] / 1e9 < 0.2:
