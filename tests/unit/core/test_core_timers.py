@@ -11,7 +11,7 @@ from everstep.core.step import TIMER_HANDLERS
 KEYS = {
     "node:a3", "standby:again", "backoff:4", "start:4", "rendezvous:4", "late:4", "recovered:4", "settle:4",
     "evidence:i2", "diagnosis:i2", "act:i2", "evict:i2", "exam:i2/1", "approval:i2", "update:check:v1", "update:due:v1",
-    "persist:next", "persist:limit",
+    "persist:next", "persist:limit", "shrink:4", "least:4", "grow:4",
 }  # fmt: skip
 """As they are in journals."""
 
