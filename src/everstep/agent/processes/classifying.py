@@ -14,11 +14,13 @@ log = logging.getLogger(__name__)
 
 def warm_up() -> None:
     """Raises nothing."""
-    explain_end("", None, rank=0, at=0.0)
+    explain_end("-", None, rank=0, at=0.0)
 
 
 def explain_end(last_output: str, error: ErrorReport | None, *, rank: int, at: float) -> Alert | None:
     """The strongest thing that its last lines and its own report say; None when nothing in them is known."""
+    if not last_output and error is None:
+        return None  # without a word there is nothing to look up, however cold the signatures are
     try:
         return end_of_rank(last_output, error, rank=rank, at=at)
     except Exception:
