@@ -18,15 +18,22 @@ _UID_AT = _HEADER.size + 4 + 48 + 4 * 3  # behind the header, four bytes, the so
 
 
 class Owners:
-    """Asks with one socket of its own. `close` it."""
+    """Asks with one socket of its own, made at the first question. `close` it."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
-        try:
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
-            self._socket.settimeout(0.2)
-        except OSError:
-            pass  # a sandbox without it: nobody is known
+        self._is_opened = False
+
+    def _open(self) -> socket.socket | None:
+        if not self._is_opened:
+            self._is_opened = True
+            try:
+                flags = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
+                self._socket = socket.socket(socket.AF_NETLINK, flags, _NETLINK_SOCK_DIAG)
+                self._socket.settimeout(0.2)
+            except OSError:
+                pass  # a sandbox without it: nobody is known
+        return self._socket
 
     def who(self, peer: object, here: object) -> int | str | None:
         """The user, where the other end is on this machine; from elsewhere its address, of IPv6 the network of 64 bits
@@ -41,7 +48,8 @@ class Owners:
 
     def uid(self, peer: object, here: object) -> int | None:
         """Of the process at `peer` that is connected to `here`, both as (host, port, ...); None: not known."""
-        if self._socket is None:
+        asking = self._open()
+        if asking is None:
             return None
         try:
             family, source, destination = _packed(peer, here)
@@ -49,8 +57,8 @@ class Owners:
             body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
             body += _ID.pack(port, other, source, destination) + struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
             head = _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0)
-            self._socket.send(head + body)
-            answer = self._socket.recv(4096)
+            asking.send(head + body)
+            answer = asking.recv(4096)
         except (OSError, ValueError, TypeError, IndexError, struct.error):
             return None
         if len(answer) < _UID_AT + 8 or _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
