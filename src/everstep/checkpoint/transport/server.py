@@ -143,9 +143,9 @@ class Server:
     def _welcome(self, sock: socket.socket, peer: object) -> None:
         """Raises OSError, RuntimeError."""
         patience_s = self._patience_s
+        user = self._owners.who(peer, sock.getsockname())  # before TLS takes the socket over
         stream = Stream(sock, patience_s) if self._tls is None else self._tls.answered(sock, patience_s)
         thread = threading.Thread(target=self._serve, args=(stream,), name="snapshots-peer", daemon=True)
-        user = self._owners.who(peer, sock.getsockname())
         with self._lock:
             before = len(self._strangers)
             is_in = self._strangers.admit(stream, user)
