@@ -40,6 +40,20 @@ class Verdict(enum.Enum):
     NOT_MINE = "not mine"  # the block ended without a name
 
 
+class _Frame(enum.Enum):
+    """What the innermost frame of a traceback does, as far as its text is there."""
+
+    UNREAD = "unread"  # of the program's, its line has not come
+    FAILS = "fails"
+    RAISES = "raises"  # it says itself what it makes of what it caught
+    OF_LIBRARY = "of a library"
+
+
+def what_links(before: bytes) -> bytes:
+    """The sentence in the text before a traceback that ties it to the one before, or nothing."""
+    return next((link for link in (LINK_CAUSE, LINK_CONTEXT) if link in before), b"")
+
+
 @dataclass(slots=True)
 class Traceback:
     """From "Traceback (most recent call last):" to the line that names the exception."""
@@ -50,7 +64,8 @@ class Traceback:
     place: str = ""
     num_lines: int = 0
     is_of_client: bool = False  # below the program's own frames, it was in a library that talks to a service
-    chained: bool = False  # "The above exception was the direct cause" stands before it
+    link: bytes = b""  # the sentence that ties it to the traceback before it
+    last_frame: _Frame = _Frame.UNREAD
 
     def feed(self, message: bytes) -> Verdict:
         self.num_lines += 1
@@ -67,6 +82,8 @@ class Traceback:
             frame = _FRAME.match(body)
             if frame:
                 self._note_frame(frame[1], int(frame[2]))
+            elif self.last_frame is _Frame.UNREAD:
+                self.last_frame = _Frame.RAISES if body.lstrip().startswith(b"raise") else _Frame.FAILS
             return Verdict.MORE
         if body.startswith((b"Traceback (", b"Exception Group Traceback")):
             return Verdict.MORE
@@ -74,11 +91,18 @@ class Traceback:
         return Verdict.END if _EXCEPTION.match(body) else Verdict.NOT_MINE
 
     def _note_frame(self, path: bytes, line: int) -> None:
+        self.last_frame = _Frame.OF_LIBRARY
         if _CLIENT.search(path):
             self.is_of_client = True
         elif not _NOT_THE_USERS.search(path):
             self.is_of_client = False
+            self.last_frame = _Frame.UNREAD
             self.place = f"{path.rsplit(b'/', 1)[-1].decode('utf-8', 'replace')}:{line}"
+
+    def fails_in_handler(self, is_of_program: bool) -> bool:
+        """Whether the program had caught the exception before it, and made a mistake then. `is_of_program`: this one
+        is an exception that Python raises about the program."""
+        return self.link == LINK_CONTEXT and is_of_program and self.last_frame is _Frame.FAILS
 
     def name(self, message: bytes) -> bytes:
         """The exception line without the bars of an exception group."""

@@ -201,7 +201,7 @@ class Engine:
         if not (in_traceback or from_kernel):
             if self._tone.is_source(message):
                 return None
-            calm, coped = calm or self._tone.is_warning(head), self._tone.is_coped_with(message)
+            calm, coped = calm or self._tone.is_warning(head), self._tone.is_coped_with(message, head)
         best: Signature | None = None
         for index in sorted(hits):
             signature = self.signatures[index]

@@ -71,6 +71,7 @@ class Finding:
     from_kernel: bool = False  # the kernel said it, not a program
     is_exception: bool = False  # the last line of a traceback
     is_chained: bool = False  # its traceback names an earlier one as its reason
+    is_handled: bool = False  # the program caught it each time, and failed at something else then
     moved_on: bool = False  # training steps stand after its last line, wherever it was seen
     last_line: int = 0  # of its source: where it was seen last
     lines_after: int = 0  # that its source has behind that
@@ -117,6 +118,7 @@ class _Folded:
     open: set[str]  # sources in which no training was seen after it
     last_line: int
     last_source: str
+    num_handled: int = 0
 
     def freeze(self, lines: Mapping[str, int]) -> Finding:
         return dataclasses.replace(
@@ -126,6 +128,7 @@ class _Folded:
             ranks=tuple(sorted(self.ranks)),
             sources=tuple(self.sources),
             occurrences=tuple(self.occurrences),
+            is_handled=self.num_handled >= self.count,
             moved_on=not self.open,
             last_line=self.last_line,
             lines_after=max(0, lines.get(self.last_source, 0) - self.last_line),
@@ -223,6 +226,11 @@ class Fold:
         """Training went on after it in this source."""
         if key in self._folded:
             self._folded[key].open.discard(source)
+
+    def handle(self, key: tuple[str, ...]) -> None:
+        """The program caught this one, and what it did then failed by itself."""
+        if key in self._folded:
+            self._folded[key].num_handled += 1
 
     def findings(self) -> list[Finding]:
         return [folded.freeze(self._lines) for folded in self._folded.values()]

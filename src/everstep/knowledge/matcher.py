@@ -8,7 +8,7 @@ Pure: no files, no clock but the `now` it was given. Called by agents (logs, ker
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from everstep.knowledge.blocks import LINK_CAUSE, LINK_CONTEXT, AgentBlock, Traceback, Verdict
+from everstep.knowledge.blocks import LINK_CAUSE, LINK_CONTEXT, AgentBlock, Traceback, Verdict, what_links
 from everstep.knowledge.causality.linking import is_of_program
 from everstep.knowledge.causality.progress import Watch, marks
 from everstep.knowledge.causality.repeats import Repeats
@@ -48,6 +48,7 @@ class _Stream:
     before: bytes = b""  # end of the data before it, as far as stamps were not looked for there
     tracebacks: dict[bytes, Traceback] = field(default_factory=dict)
     agents: dict[bytes, AgentBlock] = field(default_factory=dict)
+    raised: dict[bytes, tuple[str, ...]] = field(default_factory=dict)  # speaker: its last exception
     thrown: dict[bytes, tuple[int, Line]] = field(default_factory=dict)  # "terminate called": line number, line
     ignore_next: dict[bytes, int] = field(default_factory=dict)  # "Exception ignored in": speaker, line
     watches: dict[tuple[str, ...], Watch] = field(default_factory=dict)  # findings after which no training was seen
@@ -273,7 +274,7 @@ class Matcher:
                 ignored = stream.line - stream.ignore_next.pop(part.tag, -_IGNORED_LINES) < _IGNORED_LINES
                 indent = 2 if message[:at].lstrip().startswith(b"traceback :") else _indent(message)
                 stream.tracebacks[part.tag] = Traceback(stream.line + 1, indent, ignored)
-                stream.tracebacks[part.tag].chained = LINK_CAUSE in before or LINK_CONTEXT in before
+                stream.tracebacks[part.tag].link = what_links(before)
             return True
         if message.startswith(_THROWN) and _WHAT not in message and len(stream.thrown) < MAX_OPEN_BLOCKS:
             stream.thrown[part.tag] = (stream.line + 1, part)
@@ -294,8 +295,13 @@ class Matcher:
             signature = self._engine.match(name, _IN_CLIENT + name, in_traceback=True) or signature
         if signature is not None:
             when = self._when(stream, part)
-            place, chained = block.place, block.chained
+            place, chained = block.place, bool(block.link)
+            if part.tag in stream.raised and block.fails_in_handler(is_of_program(name.decode("utf-8", "replace"))):
+                self._fold.handle(stream.raised[part.tag])
+                chained = False
             self._add(stream, signature, name, part.rank, when, new, place=place, is_exception=True, is_chained=chained)
+            if self._fold.last_key is not None and len(stream.raised) < MAX_OPEN_BLOCKS:
+                stream.raised[part.tag] = self._fold.last_key
 
     def _close_agent(self, stream: _Stream, block: AgentBlock, new: list[Finding]) -> None:
         if block.exitcode is None:

@@ -209,3 +209,55 @@ def test_the_kernel_log_is_strong_whatever_stands_after_it():
     found = verdict(xid + raised("RuntimeError: CUDA error: unspecified launch failure"))
     assert found is not None
     assert found[0] == "ES-G79"
+
+
+LIBRARY = "/usr/lib/python3.11/urllib/request.py"
+
+
+def two_tracebacks(first: str, path: str, code: str, second: str, link: str) -> str:
+    return (
+        f'Traceback (most recent call last):\n  File "{LIBRARY}", line 643, in http_error_default\n'
+        f"    raise HTTPError(req.full_url, code, msg, hdrs, fp)\n{first}\n\n{link}\n\n"
+        'Traceback (most recent call last):\n  File "/job/train.py", line 60, in <module>\n    main()\n'
+        f'  File "{path}", line 34, in fetch\n    {code}\n{second}\n'
+    )
+
+
+HANDLING = "During handling of the above exception, another exception occurred:"
+CAUSE = "The above exception was the direct cause of the following exception:"
+WEB = "urllib.error.HTTPError: HTTP Error 503: Service Unavailable"
+
+
+@pytest.mark.parametrize("second", ["KeyError: 'mirror'", "AttributeError: 'str' object has no attribute 'url'"])
+@pytest.mark.parametrize("tag", ["", "[rank1]: "])
+def test_a_handler_that_fails_by_itself_is_the_programs(second, tag):
+    text = two_tracebacks(WEB, "/job/train.py", 'print("instead", settings["mirror"])', second, HANDLING)
+    tagged = "".join(f"{tag}{line}\n" if line else "\n" for line in text.splitlines())
+    for report in ("", text):
+        kind, _, message = second.partition(": ")
+        error = ErrorReport(kind=kind, message=message, traceback=report) if report else None
+        alert = end_of_rank(tagged, error, rank=1, at=0.0)
+        assert alert is not None
+        assert alert.blame == "user", alert
+
+
+@pytest.mark.parametrize(
+    ("first", "path", "code", "second", "link"),
+    [
+        (WEB, "/job/train.py", 'raise KeyError("no data") from error', "KeyError: 'no data'", CAUSE),
+        (WEB, "/job/train.py", 'raise ValueError("no data")', "ValueError: no data", HANDLING),
+        (WEB, "/venv/site-packages/hub/files.py", "reply.close()", "AttributeError: 'NoneType' ...", HANDLING),
+    ],
+)
+def test_who_passes_a_failure_on_does_not_take_its_blame(first, path, code, second, link):
+    alert = end_of_rank(two_tracebacks(first, path, code, second, link), None, rank=1, at=0.0)
+    assert alert is not None
+    assert alert.blame == "network", alert
+
+
+def test_a_device_that_failed_stays_the_cause_whatever_its_handler_does():
+    first = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    text = two_tracebacks(first, "/job/train.py", 'save(model, settings["mirror"])', "KeyError: 'mirror'", HANDLING)
+    alert = end_of_rank(text, None, rank=1, at=0.0)
+    assert alert is not None
+    assert alert.blame == "machine", alert

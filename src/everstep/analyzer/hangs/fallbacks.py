@@ -168,10 +168,15 @@ def nothing(at: float, by_rank: Mapping[int, RankEvidence], positions: Positions
         sentence=f"the evidence does not say what is wrong: {have}, {len(positions.world)} ranks known{lacking}.",
         confidence=Confidence.LOW,
         evidence=(
-            Evidence(at=at, source="missing", says=f"no flight record of ranks {fold(positions.missing()) or 'none'}"),
+            Evidence(at=at, source="missing", says=_missing_records(positions)),
             *_last_errors(at, by_rank),
         ),
     )
+
+
+def _missing_records(positions: Positions) -> str:
+    missing = positions.missing()
+    return f"no flight record of {ranks_text(missing)}" if missing else "no flight record, and no rank is known"
 
 
 def _last_errors(at: float, by_rank: Mapping[int, RankEvidence]) -> list[Evidence]:

@@ -39,6 +39,8 @@ _EXPLAINED_BY = {
     "program": (),
 }
 """What an exception of a domain can be a consequence of. One of the program's own needs no other reason."""
+_CAN_BE_CAUGHT = frozenset({"python", "training", "unknown", "network", "storage", "fs", "host_memory"})
+"""What a program can get over by itself. A device or a collective that failed stays so, whatever its handler does."""
 _WORDS = (
     (
         "network",
@@ -81,7 +83,9 @@ def _without_earlier_exceptions(findings: Sequence[Finding], end: str) -> list[F
     for finding in findings:
         if finding.is_exception and _names_a_cause(finding):
             final = last[_speaker(finding)]
-            if end and end not in finding.sources:
+            if finding.is_handled and finding.component in _CAN_BE_CAUGHT:
+                finding = _information(finding, f"the program caught it; what it did then failed: {final.text[:80]}")
+            elif end and end not in finding.sources:
                 finding = _information(finding, "the process reported another exception as its end")
             elif not end and final is not finding and not _is_chained(finding, final) and _outlived(finding, final):
                 finding = _information(finding, f"the process continued to {final.code}: {final.text[:80]}")

@@ -28,14 +28,16 @@ _WARNING = (
     rb"|(?: - |\[|\|)\s{0,4}WARN(?:ING)?\s{0,4}(?: - |\]|\|)|\] WARN(?:ING)?:? |\d WARN(?:ING)? |^WARN(?:ING)?:"
     rb"|level=warn|\b\w{0,40}Warning: |^\s{0,8}warnings\.warn\("
 )
+_MILD = rb"non-?fatal|not fatal"
+"""A program that says so goes on. A communication library that says so names what its adapter told it."""
 _COPED_WITH = (
     rb"(?i:\b(?:will (?:be )?(?:retr(?:y|ied)|reconnect|try again)|re-?trying|trying again|retry (?:in|\d{1,4})"
     rb"|(?:safely |can be |, |: )ignor(?:ed|ing)|ignoring\b"
     rb"|falling back|fall(?:s)? back to|continuing (?:anyway|without)"
-    rb"|non-?fatal|not fatal|skipping|nothing to do|is not an error|halving|reducing (?:the )?(?:micro.?)?batch"
+    rb"|" + _MILD + rb"|skipping|nothing to do|is not an error|halving|reducing (?:the )?(?:micro.?)?batch"
     rb"|(?:was|were|been) (?:caught|handled|recovered)|caught (?:and|an?|the)? ?(?:cuda |gpu )?(?:oom|out of memory)"
     rb"|recovered from|succeeded (?:on|after)|using (?:the )?(?:default|fallback|next)|disabling"
-    rb"|\busing \S.{0,80}\binstead|ignore (?:above|this)\b"
+    rb"|\busing \S.{0,80}\binstead|(?:^|[.;:,] |(?:can|may|please|safely|should) )ignore (?:above|this)\b"
     rb"|(?:is|are) not (?:needed|required)\b|will be (?:skipped|ignored)))"
 )
 _ATTEMPT = rb"(?i:\b(?:attempt|retry|try)\b ?#?:? ?\(?(\d{1,4}) ?(?:/|of|out of) ?(\d{1,4}))"
@@ -52,6 +54,7 @@ class Tone:
         self._source = re2.compile(_SOURCE, options)
         self._warning = re2.compile(_WARNING, options)
         self._coped = re2.compile(_COPED_WITH, options)
+        self._mild = re2.compile(rb"(?i:" + _MILD + rb")", options)
         self._attempt = re2.compile(_ATTEMPT, capturing)
         self._library = re2.compile(_LIBRARY, options)
 
@@ -63,12 +66,16 @@ class Tone:
         """Whether it was logged as a warning. `head`: the begin of the line, where its level stands."""
         return self._library.search(head) is None and self._warning.search(head) is not None
 
-    def is_coped_with(self, message: bytes) -> bool:
-        """Whether the line itself says that the program tries again, does without, or has got over it."""
+    def is_coped_with(self, message: bytes, head: bytes = b"") -> bool:
+        """Whether the line itself says that the program tries again, does without, or has got over it.
+        `head`: the begin of the line, where a library names itself."""
         attempt = self._attempt.search(message)
         if attempt is not None:
             return int(attempt[1]) < int(attempt[2])  # the last one that fails is the failure
-        return self._coped.search(message) is not None
+        found = self._coped.search(message)
+        if found is None:
+            return False
+        return self._mild.fullmatch(found[0]) is None or self._library.search(head) is None
 
     def repeated_words(self, message: bytes) -> bytes:
         """The words by which every line that holds them is coped with; empty when a number decides."""
