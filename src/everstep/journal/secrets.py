@@ -17,7 +17,7 @@ _MAX_BYTES = 1 << 20
 
 def secret_values(run_dir: Path, environ: Mapping[str, str]) -> set[str]:
     """Of variables, all: what they are for is not known here."""
-    found = {value for name, value in environ.items() if _SPEAKS.search(name) and name not in _PATHS}
+    found = secrets_of(environ)
     for name in _FILES:
         found.update(_read(run_dir / name).split())
     for path in sorted(run_dir.glob("nodes/*/credentials.json")):
@@ -25,6 +25,11 @@ def secret_values(run_dir: Path, environ: Mapping[str, str]) -> set[str]:
     for path in sorted(run_dir.glob("variables/*.json")):
         found.update(_strings(_read(path)))
     return {value.strip() for value in found if value.strip()}
+
+
+def secrets_of(environ: Mapping[str, str]) -> set[str]:
+    """Values of the variables whose name speaks of a secret."""
+    return {value for name, value in environ.items() if _SPEAKS.search(name) and name not in _PATHS}
 
 
 def _read(path: Path) -> str:

@@ -128,5 +128,5 @@ def _bytes_of(why: object) -> bytes:
 def _numbers_of(runtime: Runtime) -> Numbers:
     global _numbers
     if _numbers is None or _numbers[0] is not runtime:
-        _numbers = runtime, Numbers(runtime)
+        _numbers = runtime, Numbers(runtime, runtime.number_hooks)
     return _numbers[1]

@@ -41,6 +41,7 @@ from everstep.model.versions import FIRST, Version
 from everstep.probes.oom import KernelLog
 from everstep.wire import local
 
+_MAX_WHY_CHARS = 2000
 _SPARE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
 
 _log = logging.getLogger(__name__)
@@ -265,6 +266,7 @@ class Starter:
             "early": ahead.early(known),
             "parks_once": known is not None and known.parks_once,
             "resume_step": action.resume_step,
+            "why": action.why[:_MAX_WHY_CHARS],
             "digest_every": self._home.policy.digest_every,
             "divides": self._home.policy.divide_replicas,
             "snapshot_buffers": self._home.policy.snapshot_buffers,

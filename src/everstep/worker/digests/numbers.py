@@ -9,6 +9,7 @@ import collections
 import math
 import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from everstep.worker.process.capturing import is_capturing
@@ -30,6 +31,10 @@ MAX_WAITING = 8
 """Values that a device has not delivered yet; more are left out."""
 
 _LEVEL_SHARE = 0.1
+
+
+Hook = Callable[[int, float | None, float | None], None]
+"""Hears each step's loss and gradient norm, also those that are not sent."""
 
 
 class Teller(Protocol):
@@ -59,8 +64,9 @@ class _Level:
 class Numbers:
     """Of one rank. `take` is all there is to call."""
 
-    def __init__(self, runtime: Teller) -> None:
+    def __init__(self, runtime: Teller, hooks: Sequence[Hook] = ()) -> None:
         self._runtime = runtime
+        self._hooks = hooks
         self._points: list[tuple[int, float | None, float | None]] = []
         self._stride = 1
         self._num_taken = 0
@@ -115,6 +121,8 @@ class Numbers:
     def _keep(self, step: int, loss: float | None, grad_norm: float | None) -> None:
         if loss is None and grad_norm is None:
             return
+        for hook in self._hooks:
+            hook(step, loss, grad_norm)
         stand_out = [level.stands_out(value) for level, value in zip(self._levels, (loss, grad_norm), strict=True)]
         is_urgent = any(stand_out)
         self._num_taken += 1

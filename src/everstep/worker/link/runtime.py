@@ -111,9 +111,13 @@ class Runtime:
         """The snapshot that the rank resumes from, while it is read beside the rendezvous
         (`worker.snapshots.restoring`)."""
         self.step_hooks: list[Callable[[int], None]] = []
+        """Called after each step: drills that happen between two of them, trackers."""
         self.num_optimizer_steps = 0
         """Of all optimizers, since the process began."""
-        """Called after each step: drills that happen between two of them."""
+        self.number_hooks: list[Callable[[int, float | None, float | None], None]] = []
+        """Called with step, loss and gradient norm that the program told."""
+        self.why = str(assignment.get("why") or "")
+        """Of this generation's start, for people."""
         self.save_now: Callable[[float], tuple[int | None, str]] | None = None
         """Completes the snapshot of the last completed step within so many seconds, from any thread: its step, or why
         not. Set by State."""
