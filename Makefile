@@ -115,3 +115,13 @@ docs: install $(DOCS)  ## build the documentation in site/; fail on a broken lin
 
 clean:  ## remove .venv, caches and the built documentation
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache site
+
+# Only for who changes src/everstep/probes/ebpf/programs: the compiled objects are part of the repository and the wheel.
+EBPF := src/everstep/probes/ebpf/programs
+.PHONY: ebpf
+ebpf: install  ## compile the eBPF programs again (needs clang, llvm-strip and libbpf's headers)
+	for source in $(EBPF)/*.bpf.c; do \
+	  clang -g -O2 -Wall -Werror -target bpf -mcpu=v3 -fdebug-prefix-map=$(CURDIR)=. -c $$source -o $${source%.c}.o && \
+	  llvm-strip -g $${source%.c}.o || exit 1; \
+	done
+	$(BIN)/python -c "from everstep.probes.ebpf import programs; programs.RECORD.write_text(programs.record())"

@@ -31,6 +31,7 @@ from everstep.agent.ranks.warden import Warden
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.versions.trial import Trials
 from everstep.agent.watching import collecting
+from everstep.agent.watching.kernel_views import KernelViews
 from everstep.agent.watching.monitor import Monitor
 from everstep.agent.watching.observing import Observing
 from everstep.agent.watching.rank_frames import RankFrames
@@ -77,7 +78,7 @@ class Node:
         self._on_finish = on_finish
         self._board = Board(home.nproc)
         self._monitor = Monitor(node, self._board, Stacks(reaper), self.spawn)
-        self._slow_rounds = SlowRounds(node, self._board, home.policy.slow_round_s)
+        self._slow_rounds = SlowRounds(node, self._board, home.policy.slow_round_s, KernelViews(reaper))
         self._observing = Observing(node, report)
         self._copies = copies
         self._ailments = Ailments()
@@ -235,6 +236,7 @@ class Node:
         await self._examiner.end("the run is over")
         await self._copies.close()
         self._twins.close()
+        self._slow_rounds.close()
         if self._starter is not None:
             self._starter.close()
         self._board.close()

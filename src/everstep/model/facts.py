@@ -190,6 +190,7 @@ class RankRound(msgspec.Struct, frozen=True, kw_only=True):
     throttled_s: float | None = None  # stopped by the CPU quota of its cgroup
     io_s: float | None = None  # in uninterruptible sleep: a disk, or a server of files
     rivals: str = ""  # who runs on its CPU while it waits for one, in words
+    kernel: tuple[str, ...] = ()  # why its threads did not run, as the kernel saw it (eBPF), in words
     work: float | None = None  # tokens, or elements of the batches
     missing: str = ""  # why there are no arrivals
 

@@ -48,6 +48,7 @@ CHECKS = (
     Check(name="memory", module="memory", function="measure", says="memory, swap, huge pages, ECC counts"),
     Check(name="kernel", module="kernel", function="measure", says="kernel, its parameters, time"),
     Check(name="software", module="software", function="measure", says="drivers, libraries, environment"),
+    Check(name="ebpf", module="ebpf", function="measure", says="eBPF: what could observe a run"),
     Check(name="container", module="container", function="measure", says="limits of processes and cgroups"),
     Check(name="devices", module="devices", function="measure", says="device files"),
     Check(name="pci", module="pci", function="measure", says="PCI devices and their links"),

@@ -16,6 +16,9 @@ import msgspec
 
 from everstep.agent.memory.board import Board
 from everstep.agent.ranks.workers import Group, Worker
+from everstep.agent.watching.kernel_views import KernelViews
+from everstep.analyzer.slowness import off_cpu
+from everstep.analyzer.slowness.off_cpu import KernelView
 from everstep.linux import proc
 from everstep.model.events import RoundReported
 from everstep.model.facts import RankRound
@@ -85,8 +88,9 @@ class _Totals(msgspec.Struct, frozen=True):
 class SlowRounds:
     """Knows where each rank stood in the round before."""
 
-    def __init__(self, node: str, board: Board, round_s: float) -> None:
+    def __init__(self, node: str, board: Board, round_s: float, views: KernelViews | None = None) -> None:
         self._node = node
+        self._views = views or KernelViews(None)
         self._board = board
         self._budget_s = MAX_SHARE * max(round_s, 0.001)
         self._before: dict[int, _Totals] = {}  # process id -> totals
@@ -99,10 +103,17 @@ class SlowRounds:
         pids = {worker.pid for worker in alive}
         self._before = {pid: totals for pid, totals in self._before.items() if pid in pids}
         self._took_s = {pid: took_s for pid, took_s in self._took_s.items() if pid in pids}
-        self._own = {os.getpid(), *(pid for each in pids for pid in (each, *descendants(each)))}
+        ours = {pid for each in pids for pid in (each, *descendants(each))}
+        self._own = {os.getpid(), *ours}
+        looking = asyncio.create_task(self._views.look(ours))  # beside the ranks: they are asked at the same moment
         limit = max(MIN_ARRIVALS, min(MAX_ARRIVALS, MAX_ARRIVALS_OF_JOB // max(1, world_size)))
-        found = await asyncio.gather(*(self._of_rank(worker, number, limit, now) for worker in alive))
-        ranks = tuple(each for each in found if each is not None)
+        try:
+            found = await asyncio.gather(*(self._of_rank(worker, number, limit, now) for worker in alive))
+            view = await looking
+        finally:
+            looking.cancel()
+        pid_of = {worker.rank: worker.pid for worker in alive}
+        ranks = tuple(self._sharpened(each, pid_of[each.rank], view) for each in found if each is not None)
         return RoundReported(at=now, node=self._node, generation=group.generation, round=number, ranks=ranks)
 
     async def _of_rank(self, worker: Worker, number: int, limit: int, now: float) -> RankRound | None:
@@ -140,6 +151,20 @@ class SlowRounds:
             return _nothing(worker, "the first round")
         found = _round(worker, entries, totals, before, limit, _declared(answer))
         return msgspec.structs.replace(found, rivals=await self._rivals(worker, found))
+
+    def _sharpened(self, found: RankRound, pid: int, view: KernelView | None) -> RankRound:
+        """With what the kernel saw of its threads, which names who had its CPU more exactly than two looks at /proc."""
+        if view is None:
+            return found
+        waits = off_cpu.waits_text(view, (pid,), self._own)[:MAX_RIVALS]
+        seen = off_cpu.says(view, {pid, *descendants(pid)}, self._own)
+        return msgspec.structs.replace(
+            found, rivals=waits or found.rivals, kernel=tuple(line[:MAX_RIVALS] for line in seen)
+        )
+
+    def close(self) -> None:
+        """End what was started to look."""
+        self._views.close()
 
     async def _rivals(self, worker: Worker, found: RankRound) -> str:
         """Who has its CPU, if it waits for one for long."""

@@ -81,6 +81,7 @@ def join(earlier: RankRound | None, new: RankRound) -> RankRound:
         throttled_s=_sum(earlier.throttled_s, new.throttled_s),
         io_s=_sum(earlier.io_s, new.io_s),
         rivals=new.rivals or earlier.rivals,
+        kernel=new.kernel or earlier.kernel,
         work=_sum(earlier.work, new.work),
     )
 

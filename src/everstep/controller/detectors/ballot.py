@@ -29,6 +29,9 @@ MAX_BACK = 3
 MAX_PENDING = 2048
 """Arrivals of a rank that wait for more steps."""
 
+MAX_KERNEL = 3
+"""Lines of a rank."""
+
 log = logging.getLogger("everstep.controller")
 
 
@@ -43,6 +46,7 @@ class Ballot:
         self._first: dict[tuple[int, str], list[RankTiming]] = {}  # of a rank on a node, also in later generations
         self._said = ""
         self.rivals: dict[int, str] = {}  # newest word on who runs on a rank's CPU
+        self.kernel: dict[int, tuple[str, ...]] = {}  # what the kernel saw of a rank in its newest round
         self._first_steps: Counter[tuple[int, str]] = Counter()
         self.begun: list[list[RankTiming]] = []  # of this generation
 
@@ -53,6 +57,7 @@ class Ballot:
         self._open.clear()
         self._pending.clear()
         self.rivals.clear()
+        self.kernel.clear()
         self.groups = ()
 
     def take(self, event: RoundReported, state: State, ahead_s: Callable[[], Mapping[int, float]]) -> bool:
@@ -81,6 +86,7 @@ class Ballot:
         for rank, each in reported.items():
             if each.rivals:
                 self.rivals[rank] = each.rivals
+            self.kernel[rank] = each.kernel[:MAX_KERNEL]
             if each.arrivals:
                 self._pending[rank] = _bounded(join(self._pending.get(rank), each))
         measured = measure(list(self._pending.values()), ahead_s)

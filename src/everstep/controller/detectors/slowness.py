@@ -40,6 +40,8 @@ STARVED_ROUNDS, STARVED_VOTES = 5, 4
 MAX_RANKS = 16
 """On record with their timings."""
 
+KERNEL = "kernel (eBPF)"
+
 log = logging.getLogger("everstep.controller")
 
 
@@ -134,6 +136,8 @@ class SlownessDetector:
         busy = self._with_rival(starving) if starving is not None else self._busier()
         if busy:
             evidence.append(Evidence(at=event.at, source="scheduler", says=busy))
+        if starving is not None:
+            evidence += self._seen(starving.rank, event.at)
         found = Verdict(
             code=verdict.code,
             sentence=f"{verdict.sentence.removesuffix('.')}; {busy}" if busy else verdict.sentence,
@@ -174,9 +178,17 @@ class SlownessDetector:
             confidence=Confidence.MEDIUM,
             ranks=(found.rank,),
             at=event.at,
-            evidence=(Evidence(at=event.at, source="scheduler", says=says, rank=found.rank),),
+            evidence=(
+                Evidence(at=event.at, source="scheduler", says=says, rank=found.rank),
+                *self._seen(found.rank, event.at),
+            ),
         )
         return AnomalyFound(at=event.at, generation=event.generation, verdict=verdict)
+
+    def _seen(self, rank: int, at: float) -> tuple[Evidence, ...]:
+        """What eBPF saw of it, where it looks."""
+        lines = self._ballot.kernel.get(rank, ())
+        return tuple(Evidence(at=at, source=KERNEL, says=f"rank {rank}: {line}", rank=rank) for line in lines)
 
     def _with_rival(self, found: Starving) -> str:
         rival = self._ballot.rivals.get(found.rank, "")
@@ -192,7 +204,10 @@ class SlownessDetector:
             at=at,
             group=verdict.group.title if verdict.group else "",
             group_ranks=verdict.group.ranks if verdict.group else (),
-            evidence=_evidence(list(self._ballot.rounds), verdict.ranks, at),
+            evidence=(
+                *_evidence(list(self._ballot.rounds), verdict.ranks, at),
+                *(each for rank in verdict.ranks[:MAX_RANKS] for each in self._seen(rank, at)),
+            ),
         )
 
     def _say(self, verdict: SlowVerdict) -> None:

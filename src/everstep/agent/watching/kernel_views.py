@@ -1,0 +1,129 @@
+"""The agent's end of the process that holds the eBPF programs (`probes.ebpf.observer`): starts it, asks it once per
+round, and does without it when it does not answer.
+
+Nothing depends on it: without permission, without an answer or switched off there is no view, and all else is as
+before. It runs only where the variable `EVERSTEP_EBPF` says so.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+
+from everstep.agent.processes.reaping import Reaper, kill
+from everstep.analyzer.slowness.off_cpu import KernelView
+from everstep.probes.ebpf.observer import Answer, Ask
+from everstep.probes.ebpf.support import SWITCH
+
+ON = ("on", "1", "yes")
+ANSWER_LIMIT_S = 3.0
+"""Its first answer needs a Python and the verifier: half a second, more on a machine with more to run than CPUs."""
+
+MAX_STARTS = 3
+_BOOT = "import sys; sys.path[:1] = []; from everstep.probes.ebpf.observer import main; main()"
+_PART = 1 << 16
+
+_log = logging.getLogger(__name__)
+
+
+class KernelViews:
+    """At most one observer at a time."""
+
+    def __init__(self, reaper: Reaper | None, environ: Mapping[str, str] = os.environ) -> None:
+        self._reaper = reaper
+        self._environ = environ
+        self._starts_left = MAX_STARTS if reaper and environ.get(SWITCH, "").lower() in ON else 0
+        self._pid: int | None = None
+        self._ask_fd = self._answer_fd = -1
+
+    async def look(self, pids: Collection[int]) -> KernelView | None:
+        """What these processes did since the look before. None: not known. Raises nothing but cancellation."""
+        try:
+            if self._pid is None and not self._start():
+                return None
+            async with asyncio.timeout(ANSWER_LIMIT_S):
+                answer = await self._exchange(Ask(pids=sorted(pids)))
+        except (TimeoutError, OSError, msgspec.MsgspecError) as error:
+            _log.warning("eBPF: no answer from the observer: %s. The run continues without it", error or "timed out")
+            self.close()
+            return None
+        except asyncio.CancelledError:
+            self.close()  # an answer may be under way that would be taken for the next one
+            raise
+        if answer.why_not:
+            _log.warning("eBPF: %s. The run continues without it", answer.why_not)
+            self._starts_left = 0
+            self.close()
+        return answer.view
+
+    def close(self) -> None:
+        """End the observer; what it attached ends with it."""
+        if self._pid is None:
+            return
+        pid, self._pid = self._pid, None
+        for fd in (self._ask_fd, self._answer_fd):
+            os.close(fd)
+        kill(pid, 9)
+
+    def _start(self) -> bool:
+        if self._starts_left <= 0 or self._reaper is None:
+            return False
+        self._starts_left -= 1
+        with contextlib.ExitStack() as stack:
+            ends = [*os.pipe(), *os.pipe()]  # close-on-exec, as all of Python's
+            keep = stack.enter_context(_closing(ends))
+            actions: list[tuple[object, ...]] = [
+                (os.POSIX_SPAWN_DUP2, ends[0], 0),
+                (os.POSIX_SPAWN_DUP2, ends[3], 1),
+            ]
+            argv = [sys.executable, "-c", _BOOT, str(os.getpid())]
+            self._pid = os.posix_spawn(
+                sys.executable, argv, dict(self._environ), file_actions=actions, setsid=True, setsigmask=()
+            )
+            self._ask_fd, self._answer_fd = ends[1], ends[2]
+            keep.update((ends[1], ends[2]))
+        os.set_blocking(self._ask_fd, False)
+        os.set_blocking(self._answer_fd, False)
+        self._reaper.watch(self._pid, lambda ended: None)
+        return True
+
+    async def _exchange(self, ask: Ask) -> Answer:
+        """Raises OSError or TimeoutError where it has ended or hangs."""
+        line = msgspec.json.encode(ask) + b"\n"
+        if os.write(self._ask_fd, line) != len(line):
+            raise OSError("it takes no questions")
+        loop = asyncio.get_running_loop()
+        data = b""
+        while not data.endswith(b"\n"):
+            readable: asyncio.Future[None] = loop.create_future()
+            loop.add_reader(self._answer_fd, _set, readable)
+            try:
+                await readable
+            finally:
+                loop.remove_reader(self._answer_fd)
+            part = os.read(self._answer_fd, _PART)
+            if not part:
+                raise OSError("it ended")
+            data += part
+        return msgspec.json.decode(data, type=Answer)
+
+
+def _set(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+@contextlib.contextmanager
+def _closing(fds: Collection[int]) -> Iterator[set[int]]:
+    """Close all of them at the end but those that were put into the set."""
+    keep: set[int] = set()
+    try:
+        yield keep
+    finally:
+        for fd in fds:
+            if fd not in keep:
+                os.close(fd)

@@ -1,0 +1,163 @@
+"""Loads and attaches a compiled eBPF object through the distribution's libbpf, by ctypes: no compiler, no extension.
+
+Everything hangs on file descriptors of this process: when it ends, however it ends, the kernel detaches all of it.
+"""
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+LIBRARY = "libbpf.so.1"
+_P, _I, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
+_PRINT = ctypes.CFUNCTYPE(_I, _I, _P, _P)
+_FUNCTIONS = {
+    "bpf_object__open_file": (_P, (_S, _P)),
+    "bpf_object__load": (_I, (_P,)),
+    "bpf_object__close": (None, (_P,)),
+    "bpf_object__find_map_by_name": (_P, (_P, _S)),
+    "bpf_object__next_program": (_P, (_P, _P)),
+    "bpf_program__attach": (_P, (_P,)),
+    "bpf_link__destroy": (_I, (_P,)),
+    "bpf_program__name": (_S, (_P,)),
+    "bpf_map__key_size": (ctypes.c_uint32, (_P,)),
+    "bpf_map__value_size": (ctypes.c_uint32, (_P,)),
+    "bpf_map__fd": (_I, (_P,)),
+    "bpf_map_update_elem": (_I, (_I, _P, _P, ctypes.c_uint64)),
+    "bpf_map_lookup_elem": (_I, (_I, _P, _P)),
+    "bpf_map_delete_elem": (_I, (_I, _P)),
+    "bpf_map_get_next_key": (_I, (_I, _P, _P)),
+}
+
+
+class BpfError(Exception):
+    """The kernel or the library refused. The text says what, of which object, and why."""
+
+
+class Library:
+    """libbpf, if this machine has it."""
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL(LIBRARY, use_errno=True)
+            for name, (result, arguments) in _FUNCTIONS.items():
+                function = getattr(self._library, name)
+                function.restype, function.argtypes = result, arguments
+        except (OSError, AttributeError) as error:
+            raise BpfError(f"{LIBRARY} is missing: {error}; install the package libbpf1 (or libbpf)") from None
+        self._silent = _PRINT(lambda level, text, arguments: 0)  # it would print to stderr otherwise
+        self._library.libbpf_set_print(self._silent)
+
+    def call(self, name: str, *arguments: object) -> int:
+        """A function that answers a negative number and sets errno. Raises OSError."""
+        code: int = getattr(self._library, name)(*arguments)
+        if code < 0:
+            number = ctypes.get_errno() or -code
+            raise OSError(number, os.strerror(number))
+        return code
+
+    def find(self, name: str, *arguments: object) -> int:
+        """A function that answers a pointer, or none and sets errno. Raises OSError."""
+        pointer: int | None = getattr(self._library, name)(*arguments)
+        if not pointer:
+            number = ctypes.get_errno() or errno.ENOENT
+            raise OSError(number, os.strerror(number))
+        return pointer
+
+    def name_of(self, program: int) -> str:
+        name: bytes = self._library.bpf_program__name(program)
+        return name.decode()
+
+    def next_program(self, loaded: int, before: int | None) -> int | None:
+        program: int | None = self._library.bpf_object__next_program(loaded, before)
+        return program
+
+    def close(self, loaded: int) -> None:
+        self._library.bpf_object__close(loaded)
+
+
+class Map:
+    """One map of a loaded object. Keys and values are bytes; no value is larger than `value_bytes`."""
+
+    def __init__(self, library: Library, fd: int, key_bytes: int, value_bytes: int) -> None:
+        self._library, self._fd = library, fd
+        self._key_bytes, self._value_bytes = key_bytes, value_bytes
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Raises OSError: E2BIG where the map is full."""
+        self._library.call("bpf_map_update_elem", self._fd, key, value, 0)
+
+    def remove(self, key: bytes) -> None:
+        """No error where it is not there."""
+        try:
+            self._library.call("bpf_map_delete_elem", self._fd, key)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
+
+    def items(self, most: int) -> Iterator[tuple[bytes, bytes]]:
+        """At most so many: a map that changes while it is read may begin anew."""
+        key, value = None, ctypes.create_string_buffer(self._value_bytes)
+        for _ in range(most):
+            following = ctypes.create_string_buffer(self._key_bytes)
+            try:
+                self._library.call("bpf_map_get_next_key", self._fd, key, following)
+            except OSError:
+                return
+            key = following
+            try:
+                self._library.call("bpf_map_lookup_elem", self._fd, key, value)
+            except OSError:
+                continue  # gone between the two calls
+            yield key.raw, value.raw
+
+
+class Loaded:
+    """An object in the kernel, with all of its programs attached."""
+
+    def __init__(self, library: Library, path: Path) -> None:
+        """Raises BpfError; then nothing of it is left in the kernel."""
+        self._library = library
+        self._links: list[int] = []
+        try:
+            self._object = library.find("bpf_object__open_file", os.fsencode(path), None)
+        except OSError as error:
+            raise BpfError(f"open {path.name}: {error.strerror}") from None
+        try:
+            self._attach(path)
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self, path: Path) -> None:
+        try:
+            self._library.call("bpf_object__load", self._object)
+        except OSError as error:
+            raise BpfError(f"load {path.name}: {error.strerror}") from None
+        program = self._library.next_program(self._object, None)
+        while program:
+            try:
+                self._links.append(self._library.find("bpf_program__attach", program))
+            except OSError as error:
+                name = self._library.name_of(program)
+                raise BpfError(f"attach {name} of {path.name}: {error.strerror}") from None
+            program = self._library.next_program(self._object, program)
+
+    def close(self) -> None:
+        """Detach and unload. Maps of it must not be used afterwards."""
+        for link in self._links:
+            self._library.call("bpf_link__destroy", link)
+        self._links.clear()
+        self._library.close(self._object)
+
+    def map(self, name: str, key_bytes: int, value_bytes: int) -> Map:
+        """Raises BpfError where the object has no such map, or its entries have other sizes."""
+        try:
+            found = self._library.find("bpf_object__find_map_by_name", self._object, name.encode())
+            sizes = tuple(self._library.call(f"bpf_map__{part}_size", found) for part in ("key", "value"))
+            if sizes != (key_bytes, value_bytes):
+                raise BpfError(f"map {name}: entries of {sizes} bytes, not {(key_bytes, value_bytes)}")
+            return Map(self._library, self._library.call("bpf_map__fd", found), key_bytes, value_bytes)
+        except OSError as error:
+            raise BpfError(f"map {name}: {error.strerror}") from None

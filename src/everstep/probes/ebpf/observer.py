@@ -1,0 +1,71 @@
+"""The process that holds the eBPF programs of a node: `python -m everstep.probes.ebpf.observer`.
+
+Never in the agent's own process: a fault in libbpf would take the ranks with it. One line of JSON in (the pids to
+watch), one line out (what they did since the line before). It ends with its agent, or when its input ends; whatever is
+attached ends with it. Started by `agent.watching.kernel_views`.
+"""
+
+import os
+import sys
+import time
+from typing import BinaryIO
+
+import msgspec
+
+from everstep.analyzer.slowness.off_cpu import KernelView
+from everstep.linux.parent import die_with_parent
+from everstep.probes.ebpf import support
+from everstep.probes.ebpf.libbpf import BpfError, Library
+from everstep.probes.ebpf.sched import Sched
+
+NICENESS = 5
+MAX_THREADS = 2000
+"""In one answer; those that waited least are left out."""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    pids: list[int]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One of the two."""
+
+    why_not: str = ""
+    view: KernelView | None = None
+
+
+def observe(questions: BinaryIO, answers: BinaryIO) -> None:
+    """Until `questions` end. What cannot be done is answered, and is the end."""
+    why = support.why_not()
+    try:
+        if why:
+            raise BpfError(why)
+        sched = Sched(Library())
+        looked_at, used_s = time.monotonic(), time.process_time()
+        for line in questions:
+            sched.watch(msgspec.json.decode(line, type=Ask).pids)
+            threads = sched.look()
+            now, cpu_s = time.monotonic(), time.process_time()
+            most = sorted(threads, key=lambda each: -sum(t.wait_s for t in each.takers))[:MAX_THREADS]
+            view = KernelView(window_s=now - looked_at, threads=tuple(most), cost_s=cpu_s - used_s)
+            looked_at, used_s = now, cpu_s
+            _send(answers, Answer(view=view))
+    except (BpfError, OSError, msgspec.MsgspecError) as error:
+        _send(answers, Answer(why_not=str(error)))
+
+
+def _send(answers: BinaryIO, answer: Answer) -> None:
+    answers.write(msgspec.json.encode(answer) + b"\n")
+    answers.flush()
+
+
+def main() -> None:
+    """`argv[1]`: the agent's process id."""
+    if not die_with_parent(int(sys.argv[1])):
+        sys.exit("the agent is gone")
+    os.nice(NICENESS)
+    observe(sys.stdin.buffer, sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""The programs: source, the object compiled from it, and the record that the two belong together.
+
+`make ebpf` compiles them with clang and writes the record; nobody else needs a compiler.
+"""
+
+import hashlib
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+RECORD = _HERE / "compiled.txt"
+NAMES = ("sched",)
+
+
+def path_of(name: str) -> Path:
+    """The compiled object."""
+    return _HERE / f"{name}.bpf.o"
+
+
+def record_of(name: str) -> str:
+    """A line of the record: digests of the source with the types that it includes, and of the object."""
+    source = (_HERE / f"{name}.bpf.c").read_bytes() + (_HERE / "kernel_types.h").read_bytes()
+    digests = (hashlib.sha256(data).hexdigest() for data in (source, path_of(name).read_bytes()))
+    return " ".join((name, *digests))
+
+
+def record() -> str:
+    """What `RECORD` says when every object was compiled from the source beside it."""
+    return "".join(f"{record_of(name)}\n" for name in NAMES)

@@ -1,0 +1,101 @@
+"""eBPF in the running kernel: who took the CPU is named, who did not is not, and nothing stays after SIGKILL."""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from everstep.analyzer.slowness.off_cpu import KernelView, waits_text
+from everstep.preflight.checks.ebpf import measure
+from everstep.preflight.result import Result
+from everstep.preflight.settings import Settings
+
+PARENT = """
+import asyncio, json, sys, msgspec
+from everstep.agent.processes.reaping import Reaper
+from everstep.agent.watching.kernel_views import KernelViews
+
+async def main():
+    reaper = Reaper()
+    reaper.start()
+    views = KernelViews(reaper, {"EVERSTEP_EBPF": "on"})
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        view = await views.look(json.loads(line))
+        print(json.dumps([views._pid, msgspec.to_builtins(view)]), flush=True)
+
+asyncio.run(main())
+"""
+BURN = "while True: pass"
+LIMIT_S = 60.0
+
+
+def missing() -> str:
+    found = [each for each in measure(Settings()) if isinstance(each, Result)]
+    return next((each.why for each in found if each.why), "")
+
+
+def until(what: str, holds: Callable[[], object]) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < end, f"never: {what}"
+        time.sleep(0.2)
+
+
+def test_who_takes_a_cpu_is_named_and_nothing_stays_attached() -> None:
+    if why := missing():
+        pytest.skip(why)
+    core = sorted(os.sched_getaffinity(0))[-1]
+    pinned = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}})\n{BURN}"]
+    rank, parent = subprocess.Popen(pinned), None
+    burner: subprocess.Popen[bytes] | None = None
+    try:
+        parent = subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        observer = 0
+
+        def text() -> str:
+            nonlocal observer
+            parent.stdin.write(json.dumps([rank.pid]).encode() + b"\n")
+            parent.stdin.flush()
+            observer, seen = json.loads(parent.stdout.readline())
+            return waits_text(msgspec.convert(seen, KernelView), (rank.pid,), {rank.pid})
+
+        text()
+        burner = subprocess.Popen(pinned)
+        until("the burner is named", lambda: f"(pid {burner.pid})" in text())
+        burner.kill()
+        burner.wait()
+        text()
+        assert f"(pid {burner.pid})" not in text()
+        links = attached(observer)
+        assert len(links) == 2, "one for each program"
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        until("detached", lambda: not any(map(exists, links)))
+        assert not Path(f"/proc/{observer}").exists() or "Z" in Path(f"/proc/{observer}/stat").read_text()
+    finally:
+        for process in (rank, burner, parent):
+            if process is not None:
+                process.kill()
+                process.communicate()
+
+
+def attached(pid: int) -> list[int]:
+    """Ids of the kernel's links that a process holds."""
+    texts = [each.read_text() for each in Path(f"/proc/{pid}/fdinfo").iterdir()]
+    return [int(text.split("link_id:")[1].split()[0]) for text in texts if "link_id:" in text]
+
+
+def exists(link: int) -> bool:
+    fd = ctypes.CDLL("libbpf.so.1").bpf_link_get_fd_by_id(link)
+    if fd >= 0:
+        os.close(fd)
+    return fd >= 0
