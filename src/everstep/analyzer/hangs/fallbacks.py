@@ -8,7 +8,7 @@ from everstep.analyzer.observations.clusters import Activity, Clusters
 from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.positions import Positions
 from everstep.analyzer.observations.records import Hold, RankEvidence
-from everstep.analyzer.observations.words import fold, ranks_text, verb
+from everstep.analyzer.observations.words import ranks_text, verb
 from everstep.model.verdict import Confidence, Evidence
 
 _VICTIM = (Activity.COLLECTIVE,)

@@ -1,11 +1,13 @@
 """Did all replicas do as much in each step? Compares what they counted, step by step.
 
-Only of ranks whose parameters were seen equal: others may be anything. A rank that left something out is told once per
-generation, with the program to blame, and from then on no machine is accused of what that rank holds.
+Only of ranks whose parameters were seen equal: others may be anything. A rank that left something out is told once,
+with the program to blame. From then on no machine is accused of what that rank holds, also after a restart (its
+snapshots hold it as well), until its replicas are seen equal again.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from everstep.analyzer.numbers.counts import Count, compare_counts
 from everstep.analyzer.observations.finding import Finding
@@ -22,14 +24,21 @@ MAX_STEPS = 4096
 """Kept until all replicas have told theirs. Ranks are at most a second apart."""
 
 
+@dataclass(kw_only=True)
+class _LeftOut:
+    finding: Finding
+    step: int
+    generation: int
+    is_told: bool = False
+
+
 class CountDetector:
     def __init__(self, replicas: Callable[[], Iterable[Ranks]]) -> None:
         """`replicas`: groups of ranks that held the same when they were last compared."""
         self._replicas = replicas
         self._generation = -1
         self._steps: OrderedDict[int, dict[int, Count]] = OrderedDict()
-        self._left_out: dict[int, Finding] = {}  # rank -> what it left out first
-        self._told: set[int] = set()
+        self._left_out: dict[int, _LeftOut] = {}  # by rank: what it left out first since its replicas were equal
 
     def take(self, event: object, state: State) -> tuple[AnomalyFound, ...]:
         """One node's counts; what the steps that they complete show."""
@@ -38,8 +47,6 @@ class CountDetector:
         if event.generation != self._generation:
             self._generation = event.generation
             self._steps.clear()
-            self._left_out.clear()
-            self._told.clear()
         touched: dict[int, None] = {}
         for counts in event.counts:
             worker = state.workers.get(counts.rank)
@@ -51,8 +58,15 @@ class CountDetector:
         return self._news(event, state)
 
     def left_out(self, ranks: Iterable[int]) -> Finding | None:
-        """What one of these left out in this generation, if anything: then its parameters are the program's doing."""
-        return next((self._left_out[rank] for rank in ranks if rank in self._left_out), None)
+        """What one of these left out, if anything: then its parameters are the program's doing."""
+        return next((self._left_out[rank].finding for rank in ranks if rank in self._left_out), None)
+
+    def note_equal(self, ranks: Iterable[int], step: int) -> None:
+        """These replicas hold the same after this step of the current generation: what was left out before is over."""
+        for rank in ranks:
+            left_out = self._left_out.get(rank)
+            if left_out is not None and (left_out.generation < self._generation or left_out.step <= step):
+                del self._left_out[rank]
 
     def _note(self, counts: RankCounts, touched: dict[int, None]) -> None:
         left = MAX_STEPS
@@ -72,7 +86,7 @@ class CountDetector:
             finding = compare_counts({rank: held[rank] for rank in alive}, group, step, at)
             if finding is not None:
                 for rank in finding.ranks:
-                    self._left_out.setdefault(rank, finding)
+                    self._left_out.setdefault(rank, _LeftOut(finding=finding, step=step, generation=self._generation))
 
     def _forget(self) -> None:
         while len(self._steps) > MAX_STEPS:
@@ -80,9 +94,10 @@ class CountDetector:
 
     def _news(self, event: DigestsReported, state: State) -> tuple[AnomalyFound, ...]:
         """At most one at a time, and not while the brain is busy: it is told then."""
-        new = [rank for rank in self._left_out if rank not in self._told]
+        new = [left_out for left_out in self._left_out.values() if not left_out.is_told]
         if not new or state.phase is not Phase.RUNNING or state.incident is not None:
             return ()
-        finding = self._left_out[new[0]]
-        self._told |= set(finding.ranks)
+        finding = new[0].finding
+        for left_out in new:
+            left_out.is_told = left_out.finding is finding
         return (AnomalyFound(at=event.at, generation=event.generation, verdict=verdict_of(finding, event.at)),)

@@ -48,6 +48,8 @@ class DigestDetector:
         self._are_numbers_lost = are_numbers_lost
         self.left_out: Callable[[Iterable[int]], Finding | None] = lambda ranks: None
         """What one of these ranks left out of a step: then what it holds is the program's doing, and known."""
+        self.note_equal: Callable[[Iterable[int], int], None] = lambda ranks, step: None
+        """Told whenever replicas were seen equal after a step."""
         self._generation = -1
         self._steps: dict[int, dict[Declared, dict[int, RankDigest]]] = {}  # by step, group and rank
         self._groups: dict[Declared, Ranks] = {}
@@ -167,6 +169,7 @@ class DigestDetector:
             yield _since(finding, self._equal_at.get(ranks), at), ranks
         elif len(members) > 1:
             self._equal_at[ranks] = members[0].step
+            self.note_equal(ranks, members[0].step)
             self._equal.setdefault(members[0].step, set()).update(held.keys() & set(ranks))
             self._bad = {(code, bad) for code, bad in self._bad if bad != ranks}
 

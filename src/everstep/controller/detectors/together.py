@@ -49,7 +49,7 @@ class Detectors:
         numbers = NumberDetector(policy)
         digests = DigestDetector(are_numbers_lost=numbers.is_lost)
         counts = CountDetector(digests.equal_groups)
-        digests.left_out = counts.left_out
+        digests.left_out, digests.note_equal = counts.left_out, counts.note_equal
         self._agreement = AgreementDetector(digests, every=policy.digest_every, are_numbers_lost=numbers.is_lost)
         self._all: tuple[Detector, ...] = (
             self.hangs,
