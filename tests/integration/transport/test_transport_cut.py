@@ -19,6 +19,7 @@ from transport_node import PATIENCE_S, SHORT_S, BadLine, Node, content, new_aren
 from everstep.checkpoint import arena
 from everstep.checkpoint.transport import TransferError, client
 from everstep.checkpoint.transport.frames import PIECE_BYTES
+from everstep.checkpoint.transport.incoming import Incoming
 
 __all__ = ["_nothing_stays", "source"]  # fixtures of this file as well
 
@@ -47,14 +48,36 @@ def test_a_push_that_is_cut_anywhere_goes_on_where_it_was(source, over, seed) ->
                 over(line)
                 with pytest.raises(TransferError):
                     await send(node.endpoint, fd, snapshot)
-            # A second push takes over from the first at once; what has arrived counts once it has been read.
-            await until_async(lambda: not node.shelf._transfers, "the end of the transfer")
             assert node.shelf.held() == ()
             over(None)
             pushed = await send(node.endpoint, fd, snapshot)
             assert pushed.bytes_sent <= SIZE - max(0, at - 2000) // PIECE_BYTES * PIECE_BYTES
             assert node.copy_of(0, 7) == content(SIZE, 7)
 
+    asyncio.run(run())
+
+
+def test_what_had_arrived_when_the_line_was_cut_is_not_sent_again(source, over, monkeypatch) -> None:
+    """The sender calls again at once, while a busy receiver still has to read it."""
+    put = Incoming._put
+
+    def put_late(*args: object) -> None:
+        time.sleep(0.05)
+        put(*args)
+
+    async def run() -> None:
+        fd, snapshot = source
+        async with Node() as node:
+            async with BadLine(node.endpoint, up=2 * PIECE_BYTES + 5000) as line:
+                over(line)
+                with pytest.raises(TransferError):
+                    await send(node.endpoint, fd, snapshot)
+            over(None)
+            pushed = await send(node.endpoint, fd, snapshot)
+            assert pushed.bytes_sent <= SIZE - 2 * PIECE_BYTES
+            assert node.copy_of(0, 7) == content(SIZE, 7)
+
+    monkeypatch.setattr(Incoming, "_put", put_late)
     asyncio.run(run())
 
 
