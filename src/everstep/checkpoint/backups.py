@@ -24,7 +24,7 @@ _MAX_ARENAS = 2
 
 _ENOUGH = 2  # complete snapshots, so that one of them is a step that every other rank has as well
 _TAKE_OVER_S = 5.0
-_READ_OUT_S = 0.5
+_READ_OUT_S = 2.0
 """For reading what has arrived by a line that was cut, before its transfer begins again by another one."""
 
 
@@ -234,7 +234,7 @@ class Backups:
             return
         if other.offer.generation > offer.generation:
             raise Refusal(f"generation {offer.generation} is over: one of {other.offer.generation} is being received")
-        if other.offer == offer:  # the same sender again, whose line was cut: what has arrived by it need not come twice
+        if other.offer == offer:  # the same sender, whose line was cut: what has arrived by it need not come twice
             self._changed.wait_for(lambda: self._transfers.get(offer.rank) is not other, _READ_OUT_S)
         self._give_up(other, "another transfer of the same rank has begun")
         if not self._changed.wait_for(lambda: offer.rank not in self._transfers, _TAKE_OVER_S):
