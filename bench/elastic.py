@@ -124,7 +124,6 @@ def compare(folder: Path, kind: str, size: int, first: int, by_rank: dict[int, l
         "--standalone",
         "--nproc-per-node",
         str(size),
-        str(PROGRAM),
     ]
     done = subprocess.run(
         [*command, str(PROGRAM), str(folder), kind, str(last + 1), str(first)],

@@ -1,16 +1,24 @@
 """What hosts say to each other so that another one can go on with the controller when its host is gone.
 
-    the host of the controller -> heir    Legacy (what a successor needs), JournalPart, Roster, Pulse
+    the host of the controller -> heir    Legacy (what a successor needs), Introduction, JournalPart, Roster, Pulse
     heir -> the host of the controller    Ready, HasJournal, HasRoster, PulseHeard
     heir -> heir                          AskVote, Lead, AskWho; answered by Vote
 
 All of it goes over the connections of `wire.joining`, so after both sides have proven that they know the join token.
+That token is no name: heirs prove to each other who they are, each pair with a key of its own (`Introduction`). A
+`session` here is the public name of a host's session; the session itself is known to that host and to the controller's.
 The rules are in docs/adr/0025.
 """
 
+import hashlib
 from typing import TypeAlias
 
 import msgspec
+
+
+def public(session: str) -> str:
+    """The name under which other hosts know a host's session."""
+    return hashlib.sha256(b"everstep session " + session.encode()).hexdigest()
 
 
 class HeirMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag=True):
@@ -37,6 +45,12 @@ class Roster(HeirMessage, frozen=True, kw_only=True):
     @property
     def age(self) -> tuple[int, int]:
         return self.epoch, self.number
+
+
+class Introduction(HeirMessage, frozen=True, kw_only=True):
+    """By session: the key that only that host, this one and the controller's know."""
+
+    keys: dict[str, str]
 
 
 class Legacy(HeirMessage, frozen=True, kw_only=True):
@@ -108,4 +122,5 @@ class Vote(HeirMessage, frozen=True, kw_only=True):
 
 
 FromHeir: TypeAlias = Ready | HasJournal | HasRoster | PulseHeard | AskVote | AskWho | Lead
-ToHeir: TypeAlias = Legacy | JournalPart | Roster | Pulse | Vote
+FromLeader: TypeAlias = Legacy | Introduction | JournalPart | Roster | Pulse
+ToHeir: TypeAlias = FromLeader | Vote

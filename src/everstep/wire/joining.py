@@ -21,7 +21,7 @@ from everstep.errors import ConfigError, WireError
 from everstep.wire.credentials import is_same, mac
 from everstep.wire.heirs import FromHeir, ToHeir
 
-PROTOCOL = 2
+PROTOCOL = 3
 MIN_TOKEN_CHARS = 16
 MAX_STRANGER_BYTES = 4096
 MAX_BYTES = 4 << 20
@@ -56,7 +56,7 @@ class Proven(_Message, frozen=True, kw_only=True):
 class Join(_Message, frozen=True, kw_only=True):
     """What a host is, so that one that does not fit is refused before anything starts on it."""
 
-    session: str  # the same for all connections of one process
+    session: str  # the same for all connections of one process; a secret of that host and the controller's
     host: str  # its name
     address: str  # where other hosts reach it
     everstep_version: str
@@ -163,6 +163,10 @@ _from_head: msgspec.msgpack.Decoder[FromHead] = msgspec.msgpack.Decoder(FromHead
 class Proofs(Protocol):
     """What both sides prove themselves with: a `JoinToken`, or something in its place."""
 
+    @property
+    def voter(self) -> str:
+        """The host that the other side has proven to be, by its public session; "" where it is any that may join."""
+
     def of_kind(self, proof: str) -> "Proofs":
         """For this proof and for the answer to it, where a run takes more than one kind."""
 
@@ -185,6 +189,10 @@ class JoinToken:
 
     def __repr__(self) -> str:
         return "JoinToken()"  # must not get into a log
+
+    @property
+    def voter(self) -> str:
+        return ""
 
     def of_kind(self, proof: str) -> Proofs:
         return self

@@ -10,6 +10,7 @@ from everstep.engines.hosts.admission import Shape
 from everstep.engines.hosts.engine import HostsEngine
 from everstep.engines.hosts.files import Received
 from everstep.engines.protocol import Loss, NoNodeError
+from everstep.wire.heirs import public
 from everstep.wire.joining import (
     Admitted,
     Bye,
@@ -346,7 +347,7 @@ def test_what_another_first_host_started_is_this_ones_now(tmp_path):
         s.engine.fence("n3")
         assert one.told[-1] == EndNode(node="n3", how="fence")
 
-    tell(story, tmp_path, earlier={"a": 4})
+    tell(story, tmp_path, earlier={public("a"): 4})
 
 
 def test_a_node_whose_host_never_came_to_the_new_first_one_is_lost_at_once_and_ended_when_it_comes(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from everstep.controller.record.copied import Copied
 from everstep.engines.hosts.host import Host
 from everstep.launcher.heirs.copying import Copying
+from everstep.launcher.heirs.proving import Acquaintances, pair_key
 from everstep.launcher.heirs.quorum import reached_by, to_commit, to_elect
 from everstep.launcher.heirs.replica import Replica
 from everstep.launcher.heirs.voting import Voting
@@ -16,6 +17,7 @@ from everstep.wire.heirs import (
     AskVote,
     HasJournal,
     HasRoster,
+    Introduction,
     JournalPart,
     Legacy,
     Pulse,
@@ -23,12 +25,13 @@ from everstep.wire.heirs import (
     Ready,
     Roster,
     Voter,
+    public,
 )
 from everstep.wire.joining import Join
 
 
 def voter(number):
-    return Voter(number=number, session=f"s{number}", host=f"h{number}", address=f"10.0.0.{number}", port=1)
+    return Voter(number=number, session=public(f"s{number}"), host=f"h{number}", address=f"10.0.0.{number}", port=1)
 
 
 def roster(num, epoch=1, number=1):
@@ -37,7 +40,13 @@ def roster(num, epoch=1, number=1):
 
 def ask(number=1, epoch=2, of=None, journal=(1, 100), is_probe=False):
     of = of or roster(3)
-    return AskVote(session=f"s{number}", epoch=epoch, roster=of.age, journal=journal, is_probe=is_probe)
+    return AskVote(session=public(f"s{number}"), epoch=epoch, roster=of.age, journal=journal, is_probe=is_probe)
+
+
+def asked(*args, **given):
+    """A question, and who has proven to ask it."""
+    question = ask(*args, **given)
+    return question, question.session
 
 
 def part(at, data, epoch=1, begins_at=0):
@@ -74,12 +83,12 @@ LATE = {"silent_s": 9.0, "patience_s": 2.0}
 
 def test_a_vote_is_given_once_in_an_epoch():
     one = voting()
-    assert one.objection(ask(1), journal=(1, 100), **LATE) == ""
+    assert one.objection(*asked(1), journal=(1, 100), **LATE) == ""
     one.promise(ask(1))
-    assert "promised to another" in one.objection(ask(2), journal=(1, 100), **LATE)
-    assert one.objection(ask(1), journal=(1, 100), **LATE) == ""
+    assert "promised to another" in one.objection(*asked(2), journal=(1, 100), **LATE)
+    assert one.objection(*asked(1), journal=(1, 100), **LATE) == ""
     assert not one.counts
-    assert one.objection(ask(2, epoch=3), journal=(1, 100), **LATE) == ""
+    assert one.objection(*asked(2, epoch=3), journal=(1, 100), **LATE) == ""
 
 
 @pytest.mark.parametrize(
@@ -93,18 +102,18 @@ def test_a_vote_is_given_once_in_an_epoch():
     ],
 )
 def test_who_may_lack_something_gets_no_vote(asked, why):
-    assert why in voting().objection(asked, journal=(1, 100), **LATE)
+    assert why in voting().objection(asked, asked.session, journal=(1, 100), **LATE)
 
 
 def test_a_controller_that_is_heard_of_has_no_successor():
-    assert "heard 1.0 s ago" in voting().objection(ask(), journal=(1, 1), silent_s=1.0, patience_s=2.0)
+    assert "heard 1.0 s ago" in voting().objection(*asked(), journal=(1, 1), silent_s=1.0, patience_s=2.0)
 
 
 def test_an_older_controller_is_not_followed():
     one = voting()
-    assert one.follow(2)
-    assert not one.follow(1)
-    assert one.follow(2)
+    assert one.follow(2, "a")
+    assert not one.follow(1, "a")
+    assert one.follow(2, "a")
     assert one.counts
 
 
@@ -172,6 +181,7 @@ class Bench:
         self.path.write_bytes(b"0123456789")
         self.confirmed, self.ended, self.newest = [], [], 0
         more = {"patience_s": 0.05, "limit_s": 9.0, "own": voter(0)} | more
+        more |= {"session": "s0", "acquaintances": Acquaintances("s0", {})}
         self.copying = Copying(
             journal=self.path,
             legacy=LEGACY,
@@ -299,3 +309,21 @@ def test_a_host_that_was_there_before_gets_what_it_lacks(tmp_path):
             assert first.at == at
 
     run(story, tmp_path, epoch=3, roster=roster(3), begins_at=6, earlier_epoch=2)
+
+
+def test_each_host_gets_the_keys_that_it_shares_with_others_and_no_other_ones(tmp_path):
+    async def story(bench):
+        one, two = bench.join(1), bench.join(2)
+        known = {}
+        for number, host in ((1, one), (2, two)):
+            for message in host.line.sent:
+                known.setdefault(number, {}).update(message.keys if isinstance(message, Introduction) else {})
+        assert known == {number: {public("s0"): pair_key(f"s{number}", "s0")} for number in (1, 2)}  # no voter yet
+        await bench.vote(one, two)
+        three = bench.join(3)
+        sent = [message for message in three.line.sent if isinstance(message, Introduction)]
+        assert sent[0].keys == {public(f"s{n}"): pair_key("s3", f"s{n}") for n in range(3)}
+        told = [message.keys for message in one.line.sent if isinstance(message, Introduction)]
+        assert told == [{public("s3"): pair_key("s1", "s3")}]
+
+    run(story, tmp_path)

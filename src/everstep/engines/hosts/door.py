@@ -17,7 +17,7 @@ from pathlib import Path
 from everstep.errors import ConfigError, WireError
 from everstep.version import __version__
 from everstep.wire.credentials import RANDOM_BYTES, fingerprint_of
-from everstep.wire.heirs import AskVote, AskWho, FromHeir
+from everstep.wire.heirs import AskVote, AskWho, FromHeir, public
 from everstep.wire.joining import (
     MAX_STRANGER_BYTES,
     PROTOCOL,
@@ -59,6 +59,7 @@ class Line:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self.peer = str((writer.get_extra_info("peername") or ["?"])[0])
+        self.voter = ""  # the host that it has proven to be, by its public session
 
     def send(self, message: FromHead) -> None:
         """Never waits, raises nothing: an end is noticed by who reads."""
@@ -253,12 +254,13 @@ class Door:
         knock = await from_host(reader, MAX_STRANGER_BYTES)
         if not isinstance(knock, Knock):
             raise WireError("it does not begin with a proof")
-        why = self._objection(knock, nonce)
+        proofs = self._token.of_kind(knock.proof)
+        why = self._objection(knock, nonce, proofs)
         if why:
             self.rejections.note("unauthenticated", f"a host at {line.peer} was refused: {why}")
             line.send(Refused(why=why))
             return None
-        proofs = self._token.of_kind(knock.proof)
+        line.voter = proofs.voter
         line.send(Proven(proof=proofs.proof("head", self._fingerprint, nonce, knock.nonce)))
         join = await line.receive()
         if isinstance(join, AskVote | AskWho):
@@ -266,10 +268,11 @@ class Door:
             return None
         if not isinstance(join, Join):
             raise WireError("it does not say what it is")
+        if line.voter and line.voter != public(join.session):
+            raise WireError("it joins in the name of another host")
         return join
 
-    def _objection(self, knock: Knock, nonce: str) -> str:
-        proofs = self._token.of_kind(knock.proof)
+    def _objection(self, knock: Knock, nonce: str, proofs: Proofs) -> str:
         if not proofs.is_right(knock.proof, "host", self._fingerprint, nonce, knock.nonce[:MAX_STRANGER_BYTES]):
             return "its join token is not this run's"
         if knock.protocol != PROTOCOL:

@@ -23,7 +23,7 @@ from everstep.engines.hosts.host import Host
 from everstep.engines.local import LocalEngine
 from everstep.engines.protocol import Loss, NoNodeError, OnLoss
 from everstep.errors import WireError
-from everstep.wire.heirs import FromHeir, HasJournal, HasRoster, PulseHeard, Ready
+from everstep.wire.heirs import FromHeir, HasJournal, HasRoster, PulseHeard, Ready, public
 from everstep.wire.joining import (
     PING_S,
     Admitted,
@@ -101,7 +101,7 @@ class HostsEngine:
         earlier: Mapping[str, int] | None = None,
     ) -> None:
         """`on_stop`: the scheduler has sent this signal to the whole job, as another host says. `heirs`: who takes what
-        hosts say about succession. `earlier`: another host was the first one; numbers of the hosts by session."""
+        hosts say about succession. `earlier`: another host was the first one; numbers of hosts by public session."""
         self._heirs = heirs
         self._earlier = earlier
         self._on_stop = on_stop
@@ -285,8 +285,8 @@ class HostsEngine:
         return host
 
     def _number_of(self, join: Join) -> int:
-        if self._earlier is not None and join.session in self._earlier:
-            return self._earlier[join.session]
+        if self._earlier is not None and public(join.session) in self._earlier:
+            return self._earlier[public(join.session)]
         self._num_hosts += 1
         return self._num_hosts - 1
 

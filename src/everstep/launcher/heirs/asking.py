@@ -5,8 +5,9 @@ import contextlib
 from collections.abc import Sequence
 from types import TracebackType
 
-from everstep.errors import EverstepError
+from everstep.errors import EverstepError, UnreachableError
 from everstep.launcher.arguments.hosts import Hosts
+from everstep.launcher.heirs.proving import Acquaintances
 from everstep.launcher.hosts.reaching import Connection, attempt
 from everstep.wire.heirs import AskVote, AskWho, Lead, Vote, Voter
 from everstep.wire.joining import Proofs
@@ -21,14 +22,18 @@ def at_door(voter: Voter) -> Hosts:
     return Hosts(num=1, host=voter.address, port=voter.port, said_by="the run's list of hosts")
 
 
-async def connect(voter: Voter, token: Proofs) -> Connection:
-    """Raises EverstepError, OSError, EOFError."""
-    return await attempt(at_door(voter), lambda: token)
+async def connect(voter: Voter, proofs: Proofs | None) -> Connection:
+    """`proofs`: None, where this host cannot prove to that one who it is. Raises EverstepError, OSError, EOFError."""
+    if proofs is None:
+        raise UnreachableError("no key of the pair is known here yet")
+    return await attempt(at_door(voter), lambda: proofs)
 
 
 class Ballot:
-    def __init__(self, others: Sequence[Voter], token: Proofs) -> None:
-        self._others, self._token = others, token
+    """Each answer comes from the host that was asked: it has proven on that connection who it is."""
+
+    def __init__(self, others: Sequence[Voter], acquaintances: Acquaintances) -> None:
+        self._others, self._acquaintances = others, acquaintances
         self._connections: dict[str, Connection] = {}
         self._granted: set[str] = set()
         self.why = ""  # somebody said no
@@ -73,27 +78,31 @@ class Ballot:
             if connection is None:
                 if not ask.is_probe:
                     return
-                connection = self._connections[voter.session] = await connect(voter, self._token)
+                proofs = self._acquaintances.towards(voter.session)
+                connection = self._connections[voter.session] = await connect(voter, proofs)
             connection.send(ask)
             answer = await connection.receive()
         except asyncio.CancelledError:
-            self._connections.pop(voter.session, None)  # its answer may come yet, and is to no other question
+            late = self._connections.pop(voter.session, None)  # its answer may come yet, and is to no other question
+            if late is not None:
+                late.abort()
             raise
         except (EverstepError, OSError, EOFError) as error:
             self.why = f"{voter.host}: {error or type(error).__name__}"
             return
-        if isinstance(answer, Vote) and answer.is_granted:
+        if isinstance(answer, Vote) and answer.is_granted and (ask.is_probe or answer.epoch == ask.epoch):
             self._granted.add(voter.session)
         elif isinstance(answer, Vote):
             self.why = f"{voter.host}: {answer.why}"
 
 
-async def who(voters: Sequence[Voter], token: Proofs) -> int:
-    """The newest epoch that any of them knows of; 0: nobody answers."""
+async def who(voters: Sequence[Voter], acquaintances: Acquaintances) -> int:
+    """The newest epoch that any of them knows of; 0: nobody answers. Whoever answers has proven to be the one asked:
+    the answer may end a controller."""
 
     async def one(voter: Voter) -> int:
         async with asyncio.timeout(LIMIT_S):
-            connection = await connect(voter, token)
+            connection = await connect(voter, acquaintances.towards(voter.session))
             try:
                 connection.send(AskWho())
                 answer = await connection.receive()

@@ -17,11 +17,14 @@ from pathlib import Path
 from everstep.engines.hosts.host import Host
 from everstep.journal import succession
 from everstep.launcher.heirs.noting import note_succession
+from everstep.launcher.heirs.proving import Acquaintances, pair_key
 from everstep.launcher.heirs.quorum import MAX_VOTERS, reached_by, to_commit
 from everstep.wire.heirs import (
     FromHeir,
+    FromLeader,
     HasJournal,
     HasRoster,
+    Introduction,
     JournalPart,
     Legacy,
     Pulse,
@@ -29,6 +32,7 @@ from everstep.wire.heirs import (
     Ready,
     Roster,
     Voter,
+    public,
 )
 from everstep.wire.joining import PIECE_BYTES, PING_S
 
@@ -54,6 +58,7 @@ class _Heir:
         self.roster = (0, 0)
         self.confirmed_at = float("-inf")  # when something was said to it that it has confirmed
         self.voter: Voter | None = None
+        self.knows: set[str] = set()  # hosts that it was introduced to
 
     @property
     def is_gone(self) -> bool:
@@ -61,14 +66,17 @@ class _Heir:
 
 
 class Copying:
-    """`own`: this host. `roster`: of the election, None for the first one. `begins_at`: bytes of the journal that an
-    earlier controller wrote, in `earlier_epoch`. `who()`: the newest epoch that other voters know of."""
+    """`own`: this host, of this `session`. `acquaintances`: to whom it can prove that. `roster`: of the election, None
+    for the first one. `begins_at`: bytes of the journal that an earlier controller wrote, in `earlier_epoch`. `who()`:
+    the newest epoch that other voters know of."""
 
     def __init__(
         self,
         *,
         journal: Path,
         own: Voter,
+        acquaintances: Acquaintances,
+        session: str,
         legacy: Legacy,
         epoch: int = 1,
         roster: Roster | None = None,
@@ -85,6 +93,7 @@ class Copying:
     ) -> None:
         self.epoch = epoch
         self._path, self._own, self._legacy = journal, own, legacy
+        self._acquaintances, self._session = acquaintances, session
         voters = roster.voters if roster is not None else (own,)
         self.roster = Roster(epoch=epoch, number=1, voters=voters)
         self._next: Roster | None = None  # that is being told
@@ -131,19 +140,21 @@ class Copying:
             at = min(size, self._begins_at)
         else:
             at = 0
-        self._heirs[host.join.session] = heir = _Heir(host, at)
+        self._heirs[public(host.join.session)] = heir = _Heir(host, at)
+        self._acquaintances.meet(host.join.session)
         self._send(heir, self._legacy)
+        self._introduce()
         self._send(heir, self._next or self.roster)
 
     def hear(self, host: Host, message: FromHeir) -> None:
-        heir = self._heirs.get(host.join.session)
+        heir = self._heirs.get(public(host.join.session))
         if heir is None:
             return
         match message:
             case Ready(port=port):
                 join = host.join
                 heir.voter = Voter(
-                    number=host.number, session=join.session, host=join.host, address=join.address, port=port
+                    number=host.number, session=public(join.session), host=join.host, address=join.address, port=port
                 )
                 self._feed(heir, is_first=True)
             case HasJournal(epoch=epoch, upto=upto) if epoch == self.epoch:
@@ -159,7 +170,19 @@ class Copying:
             case _:
                 pass
 
-    def _send(self, heir: _Heir, message: Legacy | Roster | JournalPart | Pulse) -> None:
+    def _introduce(self) -> None:
+        """Voters prove to each other who they are, and every host to a voter that has the controller one day."""
+        sessions = {name: heir.host.join.session for name, heir in self._heirs.items()}
+        sessions[self._own.session] = self._session
+        voters = {each.session for roster in self._rosters for each in roster.voters} & set(sessions)
+        for name, heir in self._heirs.items():
+            new = (set(sessions) if name in voters else voters) - heir.knows - {name}
+            if new:
+                heir.knows |= new
+                own = heir.host.join.session
+                self._send(heir, Introduction(keys={other: pair_key(own, sessions[other]) for other in new}))
+
+    def _send(self, heir: _Heir, message: FromLeader) -> None:
         if heir.host.line is not None:
             heir.host.line.send(message)
 
@@ -251,6 +274,7 @@ class Copying:
             return
         ordered = tuple(sorted(voters.values(), key=lambda each: each.number))
         self._next = Roster(epoch=self.epoch, number=self.roster.number + 1, voters=ordered)
+        self._introduce()
         for heir in self._heirs.values():
             self._send(heir, self._next)
         self._settle_roster()

@@ -10,13 +10,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
 from everstep.engines.hosts.door import Door, Line
 from everstep.engines.network import Address
 from everstep.errors import EverstepError, WireError
 from everstep.journal.succession import WRITE_S
-from everstep.launcher.heirs.asking import Ballot, who
+from everstep.launcher.heirs.asking import Ballot
 from everstep.launcher.heirs.noting import note_succession
+from everstep.launcher.heirs.proving import Acquaintances
 from everstep.launcher.heirs.quorum import to_elect
 from everstep.launcher.heirs.replica import Replica
 from everstep.launcher.heirs.voting import AGREED_AFTER, STEP_AFTER, Voting
@@ -25,8 +28,10 @@ from everstep.wire.heirs import (
     AskVote,
     AskWho,
     FromHeir,
+    FromLeader,
     HasJournal,
     HasRoster,
+    Introduction,
     JournalPart,
     Lead,
     Legacy,
@@ -61,6 +66,7 @@ class Heir:
         """Raises OSError."""
         self.folder = folder
         self.session = session
+        self.keys = Acquaintances(session, {})
         self.voting = Voting()
         self.replica = Replica(folder)
         self.legacy: Legacy | None = None
@@ -96,32 +102,39 @@ class Heir:
     @property
     def is_next(self) -> bool:
         """Nobody asks for votes before this host."""
-        return self.may_succeed and self.voting.place_of(self.session) <= 1
+        return self.may_succeed and self.voting.place_of(self.keys.own) <= 1
 
-    def follow(self, epoch: int) -> bool:
-        """Another host, or the same one again; before anything of it is taken."""
-        if self._is_elected or not self.voting.follow(epoch):
+    def begin(self, epoch: int) -> None:
+        """With the host whose run this one has just joined."""
+        self.voting.begin(epoch)
+        self._heard_at = time.monotonic()
+
+    def follow(self, epoch: int, claimant: str) -> bool:
+        """Another host, or the same one again; before anything of it is taken. `claimant`: who it has proven to be."""
+        if self._is_elected or not self.voting.follow(epoch, claimant):
             return False
         self._heard_at = time.monotonic()
         return True
 
-    async def take(self, message: Legacy | JournalPart | Roster | Pulse, send: Callable[[FromHeir], None]) -> None:
+    async def take(self, message: FromLeader, send: Callable[[FromHeir], None]) -> None:
         """From the host that is followed. Raises OSError, ValueError, EverstepError."""
         match message:
+            case JournalPart() | Roster() if not self.voting.counts:
+                pass  # this host has promised itself to another one
+            case Introduction(keys=keys):
+                self.keys.update(keys)
             case Legacy():
                 await self._open(message)
                 send(Ready(port=self.port))
             case JournalPart():
-                upto = self.replica.take(message)
-                if self.voting.counts:
-                    send(HasJournal(epoch=message.epoch, upto=upto))
+                send(HasJournal(epoch=message.epoch, upto=self.replica.take(message)))
             case Roster():
                 if self.voting.roster is None or message.age >= self.voting.roster.age:
                     self.voting.roster = message
-                if self.voting.counts:
-                    send(HasRoster(epoch=message.epoch, number=message.number))
+                send(HasRoster(epoch=message.epoch, number=message.number))
             case Pulse(number=number, nodes=nodes):
                 self._heard_at, self.nodes = time.monotonic(), nodes
+                self.voting.leader = self.voting.leader or message.session
                 if self.voting.roster is not None and self._heard_at - self._noted_at >= WRITE_S:
                     self._noted_at = self._heard_at
                     note_succession(self.folder, self.voting.roster, message.session)
@@ -142,7 +155,9 @@ class Heir:
         write_whole(key, legacy.key.encode(), mode=0o600)
         sock = Address(self._address).listen()
         self.port = sock.getsockname()[1]
-        self.door = Door(sock, certificate, key, self._token, self._turn_away, on_question=self.answer)
+        self.door = Door(
+            sock, certificate, key, self.keys.at_door(self._token), self._turn_away, on_question=self.answer
+        )
         await self.door.open()
 
     async def _turn_away(self, join: Join, line: Line) -> None:
@@ -154,33 +169,35 @@ class Heir:
         while True:
             match question:
                 case AskVote():
-                    line.send(self._vote(question))
+                    line.send(self._vote(question, line.voter))
                 case AskWho():
                     line.send(Vote(is_granted=False, epoch=self.voting.promised, why="asked who"))
                 case Lead(session=session, epoch=epoch):
-                    self._led(session, epoch)
+                    self._led(session, epoch, line.voter)
                     return
                 case _:
                     raise WireError("not a question of an heir")
             question = await line.receive()
 
-    def _vote(self, ask: AskVote) -> Vote:
+    def _vote(self, ask: AskVote, asker: str) -> Vote:
         why = "this host has the controller" if self._is_elected else ""
-        why = why or self.voting.objection(
-            ask, journal=self.replica.age, silent_s=self.silent_s, patience_s=self.patience_s
-        )
+        why = why or self._objection(ask, asker)
         if not why and not ask.is_probe:
             self.voting.promise(ask)
             log.info("promised epoch %d to another host", ask.epoch)
         return Vote(is_granted=not why, epoch=self.voting.promised, why=why)
 
-    def _led(self, session: str, epoch: int) -> None:
+    def _objection(self, ask: AskVote, asker: str) -> str:
+        return self.voting.objection(
+            ask, asker, journal=self.replica.age, silent_s=self.silent_s, patience_s=self.patience_s
+        )
+
+    def _led(self, session: str, epoch: int, asker: str) -> None:
         roster = self.voting.roster
         leader = next((each for each in roster.voters if each.session == session), None) if roster else None
-        if leader is None or self._is_elected or epoch < self.voting.promised:
+        if leader is None or self._is_elected or not self.voting.may_lead(session, epoch, asker):
             return
         self._heard_at = time.monotonic()
-        self.voting.promised, self.voting.promised_to = epoch, session
         self._on_led(leader)
 
     async def wait_elected(self) -> int:
@@ -191,7 +208,7 @@ class Heir:
             roster = self.voting.roster
             if roster is None or not self.may_succeed or self.legacy is None:
                 continue
-            patience_s = self.patience_s + STEP_AFTER * self._silent_s * max(0, self.voting.place_of(self.session) - 1)
+            patience_s = self.patience_s + STEP_AFTER * self._silent_s * max(0, self.voting.place_of(self.keys.own) - 1)
             if self.silent_s < patience_s or time.monotonic() - self._asked_at < AGAIN_S:
                 continue
             self._asked_at = time.monotonic()
@@ -206,30 +223,27 @@ class Heir:
     async def _stand(self, roster: Roster) -> int:
         """The epoch that this host was elected for; 0: it was not."""
         epoch = max(self.voting.promised, self.voting.epoch) + 1
-        ask = AskVote(session=self.session, epoch=epoch, roster=roster.age, journal=self.replica.age)
-        others = [each for each in roster.voters if each.session != self.session]
+        ask = AskVote(session=self.keys.own, epoch=epoch, roster=roster.age, journal=self.replica.age)
+        others = self._others(roster)
         wanted = to_elect(len(roster.voters)) - 1
-        async with Ballot(others, self._token) as ballot:
+        async with Ballot(others, self.keys) as ballot:
             granted = await ballot.ask(ask, wanted)
             if granted < wanted:
                 log.info(
                     "%d of %d other hosts would agree, %d are needed: %s", granted, len(others), wanted, ballot.why
                 )
                 return 0
-            why = self.voting.objection(
-                ask, journal=self.replica.age, silent_s=self.silent_s, patience_s=self.patience_s
-            )
-            if why:
+            if self._objection(ask, self.keys.own):
                 return 0
-            real = AskVote(session=self.session, epoch=epoch, roster=ask.roster, journal=ask.journal, is_probe=False)
+            real = msgspec.structs.replace(ask, is_probe=False)
             self.voting.promise(real)
             if await ballot.ask(real, wanted) < wanted:
                 return 0
             self._is_elected = True
-            ballot.tell(Lead(session=self.session, epoch=epoch))
+            ballot.tell(Lead(session=self.keys.own, epoch=epoch))
             await ballot.flush()
         log.info("elected for epoch %d by %d of %d", epoch, wanted + 1, len(roster.voters))
         return epoch
 
-    async def newest_epoch(self, roster: Roster) -> int:
-        return await who([each for each in roster.voters if each.session != self.session], self._token)
+    def _others(self, roster: Roster) -> list[Voter]:
+        return [each for each in roster.voters if each.session != self.keys.own]

@@ -63,7 +63,7 @@ async def take_over(here: Here, epoch: int) -> End:
     assert heir.legacy is not None
     assert heir.roster is not None
     assert heir.door is not None
-    own = next(each for each in heir.roster.voters if each.session == heir.session)
+    own = next(each for each in heir.roster.voters if each.session == heir.keys.own)
     policy = file.policy
     earlier_epoch, size = heir.replica.age
     heir.replica.close()
@@ -78,6 +78,8 @@ async def take_over(here: Here, epoch: int) -> End:
         inherited = Inherited(
             epoch=epoch,
             own=own,
+            session=heir.session,
+            acquaintances=heir.keys,
             roster=heir.roster,
             begins_at=size,
             earlier_epoch=earlier_epoch,

@@ -15,12 +15,18 @@ class Voting(msgspec.Struct, kw_only=True):
     """What one host has promised, and what it follows. An epoch is the time of one controller's host."""
 
     epoch: int = 0  # that is followed
+    leader: str = ""  # of that epoch, once it has proven who it is
     promised: int = 0
     promised_to: str = ""
     roster: Roster | None = None
 
-    def objection(self, ask: AskVote, *, journal: tuple[int, int], silent_s: float, patience_s: float) -> str:
-        """`journal`: this host's own. Empty: it gets the vote."""
+    def objection(
+        self, ask: AskVote, asker: str, *, journal: tuple[int, int], silent_s: float, patience_s: float
+    ) -> str:
+        """`asker`: who has proven to be the other side, "" where nobody has. `journal`: this host's own. Empty: it gets
+        the vote."""
+        if ask.session != asker:
+            return "who asks has not proven to be the host that it asks for"
         if self.roster is None or all(each.session != ask.session for each in self.roster.voters):
             return "who asks is not known here"
         if ask.epoch < self.promised or (ask.epoch == self.promised and ask.session != self.promised_to):
@@ -38,12 +44,27 @@ class Voting(msgspec.Struct, kw_only=True):
     def promise(self, ask: AskVote) -> None:
         self.promised, self.promised_to = ask.epoch, ask.session
 
-    def follow(self, epoch: int) -> bool:
-        """Whether its host may be followed: nothing newer was promised or is followed."""
-        if epoch < self.epoch:
+    def begin(self, epoch: int) -> None:
+        """As the first host says that this one hears of."""
+        self.epoch, self.promised = epoch, max(epoch, self.promised)
+
+    def follow(self, epoch: int, claimant: str) -> bool:
+        """Whether a host that says that it has the controller may be followed: nothing newer is followed, this epoch
+        was promised to no other one, and a new epoch is believed only of a host that has proven who it is."""
+        is_other = bool(claimant) and claimant != self.leader
+        if epoch < self.epoch or (epoch == self.epoch and is_other and self.leader):
+            return False
+        if epoch == self.promised and self.promised_to and is_other and claimant != self.promised_to:
+            return False
+        if epoch > self.epoch and not claimant:
             return False
         self.epoch, self.promised = epoch, max(epoch, self.promised)
+        self.leader = claimant or self.leader
         return True
+
+    def may_lead(self, session: str, epoch: int, asker: str) -> bool:
+        """Whether who says that it was elected is the one that this host has promised itself to."""
+        return session == asker == self.promised_to and epoch == self.promised > self.epoch
 
     @property
     def counts(self) -> bool:

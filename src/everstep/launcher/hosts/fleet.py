@@ -30,11 +30,12 @@ from everstep.journal.runs import RunDir
 from everstep.launcher.arguments.hosts import Hosts, SlurmStep
 from everstep.launcher.heirs.asking import who
 from everstep.launcher.heirs.copying import Copying
+from everstep.launcher.heirs.proving import Acquaintances
 from everstep.launcher.hosts.munge import Either, MungeToken
 from everstep.launcher.hosts.place import interface_of
 from everstep.launcher.rundir import Prepared
 from everstep.version import __version__
-from everstep.wire.heirs import FromHeir, Roster, Vote, Voter
+from everstep.wire.heirs import FromHeir, Roster, Vote, Voter, public
 from everstep.wire.joining import JoinToken, Over, Proofs
 
 SUCCESSOR = "EVERSTEP_SUCCESSOR"
@@ -49,6 +50,8 @@ class Inherited(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: int
     own: Voter
+    session: str  # of this host
+    acquaintances: Acquaintances
     roster: Roster
     begins_at: int  # bytes of the journal that is there
     earlier_epoch: int
@@ -71,7 +74,10 @@ class Fleet:
         """`sock`: listens at the endpoint. `inherited`: another host was the first one."""
         self._inherited = inherited
         self.copying: Copying | None = None
-        self._proofs: Proofs = token if munge is None else Either(token, munge)
+        session = inherited.session if inherited is not None else secrets.token_hex(16)
+        self._session = session
+        self._acquaintances = inherited.acquaintances if inherited is not None else Acquaintances(session, {})
+        self._proofs: Proofs = self._acquaintances.at_door(token if munge is None else Either(token, munge))
         self._hosts = hosts
         self._sock = sock
         self._token = token
@@ -142,7 +148,7 @@ class Fleet:
         if given is None and (self._hosts.slurm is not None or os.environ.get(SUCCESSOR) != "on"):
             return None
         address, port = self._sock.getsockname()[:2]
-        own = Voter(number=0, session=secrets.token_hex(16), host=socket.gethostname(), address=address, port=port)
+        own = Voter(number=0, session=public(self._session), host=socket.gethostname(), address=address, port=port)
         epoch = given.epoch if given is not None else 1
 
         def confirmed(at: float) -> None:
@@ -151,6 +157,8 @@ class Fleet:
         return Copying(
             journal=RunDir(self._prepared.path).journal,
             own=given.own if given is not None else own,
+            acquaintances=self._acquaintances,
+            session=self._session,
             legacy=self._prepared.keys.legacy(),
             epoch=epoch,
             roster=given.roster if given is not None else None,
@@ -161,7 +169,9 @@ class Fleet:
             limit_s=self._hosts.join_limit_s,
             nodes=lambda: tuple(local.pids),
             on_confirmed=confirmed,
-            who=lambda roster: who([each for each in roster.voters if each.session != own.session], self._proofs),
+            who=lambda roster: who(
+                [each for each in roster.voters if each.session != own.session], self._acquaintances
+            ),
             end=end,
             say=self._say,
         )

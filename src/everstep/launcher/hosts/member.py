@@ -28,7 +28,7 @@ from everstep.engines.protocol import Loss, NoNodeError
 from everstep.errors import ConfigError, EverstepError, UnreachableError, WireError
 from everstep.journal.runs import RunDir, make_known
 from everstep.launcher.arguments.hosts import Hosts
-from everstep.launcher.heirs.asking import at_door
+from everstep.launcher.heirs.asking import connect
 from everstep.launcher.heirs.heir import Heir
 from everstep.launcher.heirs.taking_over import Here, take_over
 from everstep.launcher.heirs.waiting import AFTER_S, Waiting
@@ -40,7 +40,6 @@ from everstep.launcher.hosts.reaching import (
     FindToken,
     NotListeningError,
     RefusedError,
-    attempt,
     reach,
 )
 from everstep.launcher.hosts.sending import Sending
@@ -48,7 +47,7 @@ from everstep.launcher.output.terminal import Terminal
 from everstep.linux.files import write_whole
 from everstep.version import __version__
 from everstep.wire.credentials import CREDENTIALS_NAME
-from everstep.wire.heirs import JournalPart, Legacy, Pulse, Roster, Voter
+from everstep.wire.heirs import FromLeader, Voter
 from everstep.wire.joining import (
     PING_S,
     Admitted,
@@ -221,8 +220,8 @@ class Member:
         began, is_said = time.monotonic(), False
         while True:
             self._has_leader.clear()
-            for place in self._places(heir):
-                finding = asyncio.create_task(attempt(place, self._find_token))
+            for voter in self._voters(heir):
+                finding = asyncio.create_task(connect(voter, heir.keys.towards(voter.session)))
                 told = asyncio.create_task(self._has_leader.wait())
                 await asyncio.wait([finding, told], timeout=FIND_S, return_when=asyncio.FIRST_COMPLETED)
                 told.cancel()
@@ -242,10 +241,10 @@ class Member:
                 self._say("no host has the controller now; a successor needs more than half of those that vote")
             await asyncio.sleep(0.05)
 
-    def _places(self, heir: Heir) -> list[Hosts]:
+    def _voters(self, heir: Heir) -> list[Voter]:
         voters = heir.roster.voters if heir.roster is not None else ()
         known = [self._leader] if self._leader is not None else []
-        return [at_door(each) for each in (*known, *voters) if each.session != self._session]
+        return [each for each in (*known, *voters) if each.session != heir.keys.own]
 
     def _on_led(self, leader: Voter) -> None:
         """Another host goes on with the controller."""
@@ -263,7 +262,7 @@ class Member:
         except Exception:
             log.exception("this host does not vote any more")
 
-    async def _take_legacy(self, message: Legacy | JournalPart | Roster | Pulse, connection: Connection) -> None:
+    async def _take_legacy(self, message: FromLeader, connection: Connection) -> None:
         """Our own failure here costs the successor, not the run."""
         assert self._local is not None
         try:
@@ -276,7 +275,7 @@ class Member:
                     silent_s=self._local.file.policy.node_silent_s,
                     on_led=self._on_led,
                 )
-                self._heir.follow(self._epoch)
+                self._heir.begin(self._epoch)
                 make_known(self._local.file.run, RunDir(self._local.path))
                 self._electing = asyncio.create_task(self._elect(self._heir))
                 self._keeper.tell({"controller": {"epoch": self._epoch}})
@@ -329,8 +328,8 @@ class Member:
             admitted = await connection.receive()
         if not isinstance(admitted, Admitted):
             raise WireError(f"{type(admitted).__name__} where Admitted is expected")
-        if self._heir is not None and not self._heir.follow(admitted.epoch):
-            raise WireError(f"it has the controller of epoch {admitted.epoch}, and there is a newer one")
+        if self._heir is not None and not self._heir.follow(admitted.epoch, connection.voter):
+            raise WireError(f"it has the controller of epoch {admitted.epoch}, as it says, and is not followed")
         self._epoch = admitted.epoch
         if self._local is None:
             self._begin(admitted, connection)
@@ -351,7 +350,7 @@ class Member:
             while True:
                 async with asyncio.timeout(SILENT_S):
                     message = await connection.receive()
-                if isinstance(message, Legacy | JournalPart | Roster | Pulse):
+                if isinstance(message, FromLeader):
                     await self._take_legacy(message, connection)
                 elif not self._end.done():
                     self._do(message)

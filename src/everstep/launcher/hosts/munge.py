@@ -37,6 +37,10 @@ class MungeToken:
     def __repr__(self) -> str:
         return "MungeToken()"
 
+    @property
+    def voter(self) -> str:
+        return ""
+
     def of_kind(self, proof: str) -> "MungeToken":
         return self
 
@@ -85,6 +89,10 @@ class Either:
 
     def __init__(self, token: JoinToken, munge: MungeToken) -> None:
         self._token, self._munge = token, munge
+
+    @property
+    def voter(self) -> str:
+        return ""
 
     def of_kind(self, proof: str) -> Proofs:
         return self._munge if proof.startswith(MARK) else self._token

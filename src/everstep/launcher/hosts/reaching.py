@@ -63,10 +63,11 @@ class FindToken(Protocol):
 
 
 class Connection:
-    """To the first host, which has proven that it is that."""
+    """To another host, which has proven that it knows what this one knows. `voter`: which host it has proven to be."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self.voter = ""
         self.here = str(writer.get_extra_info("sockname")[0])
         self.there = str(writer.get_extra_info("peername")[0])
 
@@ -183,6 +184,7 @@ async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tok
             )
             if not proven:
                 raise RefusedError(f"who answers at {hosts.endpoint} does not know the join token", 3)
+        connection.voter = token.voter
         sock = writer.get_extra_info("socket")
         with contextlib.suppress(OSError):
             keep_alive(sock)
