@@ -6,7 +6,8 @@
 comes, so the job goes on with N-1; then another host comes. Shown for each size: seconds from the last step before to
 the first step after, the wait (`shrink_after_s`, `grow_after_s`) included, and whether
 
-- no completed step was lost, and the state after the change is, bit for bit, the one before it,
+- each completed step was done once (the one in which a host is killed is begun again), and the state after the change
+  is, bit for bit, the one before it,
 - losses and states of the steps after it are, bit for bit, those of a run that torchrun starts at that size from there,
 - each sample of the epoch was seen once.
 """
@@ -22,6 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 PROGRAM = Path(__file__).with_name("programs") / "elastic.py"
@@ -148,9 +150,13 @@ def report(folder: Path, kind: str, job: Job, num_hosts: int) -> bool:
     size_of = {step.number: step.size for step in zero}
     # Not what a killed rank alone had done of a step: all ranks have done that again.
     by_rank = {r: [s for s in job.steps(r) if size_of.get(s.number) == s.size] for r in range(num_hosts)}
+    # What a host had done of a step when it was killed does not count: the others had not done it.
+    done = {step.number: step for step in zero}
     begins = [0, *(i for i in range(1, len(zero)) if zero[i].size != zero[i - 1].size)]
-    is_good = [s.number for s in zero] == list(range(len(zero)))
-    print(f"{kind}: steps 0-{zero[-1].number} of rank 0 {'each once, in order' if is_good else 'NOT each once'}")
+    again = [a.number for a, b in pairwise(zero) if b.number <= a.number]
+    is_good = list(done) == list(range(zero[-1].number + 1)) and len(again) <= 1
+    is_good = is_good and all(zero[at].size < zero[at - 1].size for at in begins[1:] if zero[at].number in again)
+    print(f"{kind}: steps 0-{zero[-1].number} of rank 0; begun again: {again or 'none'}")
     for at, end in zip(begins, [*begins[1:], len(zero)], strict=True):
         first, size = zero[at].number, zero[at].size
         mine = {r: [s for s in by_rank[r] if first <= s.number <= zero[end - 1].number] for r in range(size)}
@@ -158,7 +164,8 @@ def report(folder: Path, kind: str, job: Job, num_hosts: int) -> bool:
         line = f"  {size} ranks from step {first}: {said}"
         is_good = is_good and "equal" in said
         if at:
-            kept = zero[at].before == zero[at - 1].after
+            before = next(step for step in reversed(zero[:at]) if step.number == first - 1)
+            kept = zero[at].before == before.after
             is_good = is_good and kept
             line += (
                 f"; {zero[at].at - zero[at - 1].at:.2f} s between the steps; state {'the same' if kept else 'CHANGED'}"
@@ -169,7 +176,7 @@ def report(folder: Path, kind: str, job: Job, num_hosts: int) -> bool:
     order = sorted(seen.values())
     is_once = order[-1] == 1
     print(f"  {len(seen)} samples seen, {'each once' if is_once else f'some {order[-1]} times'}")
-    expected = sum(s.size * len(s.seen) for s in zero if s.number <= last)
+    expected = sum(s.size * len(s.seen) for s in done.values() if s.number <= last)
     print(f"  {expected} were to be seen: {'none missed' if expected == len(seen) else 'SOME MISSED'}")
     return is_good and is_once and expected == len(seen)
 

@@ -79,6 +79,8 @@ class StopWorkers(_Action, frozen=True, kw_only=True):
     grace_s: float
     signal: int = 15  # SIGTERM, or what the launcher got
     save_s: float = 0.0  # before SIGTERM, ranks that live get so long to complete the snapshot of their last step
+    after_step: int | None = None  # a step to come, after which all ranks end: first they get `after_s` to do it
+    after_s: float = 0.0
 
 
 class PlaceBackups(_Action, frozen=True, kw_only=True):

@@ -92,6 +92,44 @@ def test_nothing_waits_when_everything_is_kept(tmp_path):
     assert "was asked to save" not in log
 
 
+STEPS = """
+import uncompiled
+import time, torch, everstep
+from everstep.worker.link import runtime
+model = torch.nn.Linear(2, 2)
+state = everstep.State(model=model)
+runtime.current().start_watch()
+rank = runtime.current().rank
+for step in state.steps(1_000_000):
+    print("began", step, flush=True)
+    while step == 5 and runtime.current().hold._step is None:
+        time.sleep(0.001)
+    time.sleep(0.002 * (1 + rank))
+"""
+
+
+def test_a_stop_after_a_step_to_come_ends_all_ranks_after_it(tmp_path):
+    """One rank is twice as fast as the other, and waits."""
+    (tmp_path / "train.py").write_text(STEPS)
+
+    async def story() -> tuple[list[RankAccount], list[str]]:
+        async with bench(tmp_path, "train.py", nproc=2, env=FRESH) as made:
+            await made.start_workers(0)
+            async with asyncio.timeout(DEADLINE_S):
+                while not all("began 5" in made.log(0, rank) for rank in range(2)):
+                    await asyncio.sleep(0.01)
+            stop = StopWorkers(
+                why="test", node="n0", generation=0, grace_s=1.0, save_s=2.0, after_step=20, after_s=60.0
+            )
+            await made.controller.send(stop)
+            stopped = await made.controller.wait(events.WorkersStopped)
+            return list(stopped.accounts), [made.log(0, rank).split()[-1] for rank in range(2)]
+
+    accounts, last = asyncio.run(story())
+    assert [(each.last_step, each.published_step) for each in accounts] == [(20, 20)] * 2
+    assert last == ["20", "20"]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("hurt", ["stop", ""])
 def test_a_rank_that_is_stopped_or_deaf_keeps_its_step_and_holds_up_nobody_for_long(tmp_path, hurt):

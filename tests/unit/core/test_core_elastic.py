@@ -1,16 +1,18 @@
 """`--nnodes MIN:MAX`, whatever comes and goes: never below MIN, never above MAX, the same from the journal."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
+from everstep.core.run import boundary
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Role
 from everstep.journal.fold import fold
 from everstep.journal.history import history_of
 from everstep.model import actions
-from everstep.model.facts import Held
+from everstep.model.facts import Exit, Held, RankAccount
 from everstep.model.record import Header
 from everstep.model.spec import Mode, RunSpec
 from everstep.testing.cluster import Cluster
@@ -69,6 +71,56 @@ def test_a_growth_loses_no_step_and_opens_no_incident():
     assert step >= 9, "the last step of the generation before"
     assert cluster.state.num_incidents == 0
     assert cluster.state.restarts == ()
+
+
+def test_a_growth_ends_all_ranks_after_one_step_that_none_has_done_yet():
+    cluster = started(capacity=2)
+    cluster.wait(6)
+    cluster.train(7)
+    cluster.have(3)
+    cluster.train(6)
+    (decided,) = [record for record in cluster.records if cluster.state.spec and _grows(record)]
+    stops = [action for action in decided.actions if isinstance(action, actions.StopWorkers)]
+    (step,) = {stop.after_step for stop in stops}
+    known = [fact.last_step for each in cluster.records if each.seq < decided.seq for fact in _accounts(each)]
+    assert len(stops) == 2
+    assert step is not None
+    assert step > max(last for last in known if last is not None)
+    assert all(stop.after_s > 0.0 for stop in stops)
+
+
+@pytest.mark.parametrize("lacks", ["steps", "snapshots", "account", "rank", "time", ""])
+def test_ranks_that_cannot_be_waited_for_end_at_once(lacks):
+    """They count no steps, keep no snapshots, have said nothing yet, have ended, or a step takes minutes."""
+    step_s = 100.0 if lacks == "time" else 1.0
+    account = RankAccount(
+        rank=0,
+        spawned_at=0.0,
+        first_step=0,
+        first_step_at=10.0,
+        last_step=10,
+        last_step_at=10.0 + 10 * step_s,
+        published_step=None if lacks == "snapshots" else 9,
+        counts_own_steps=lacks != "steps",
+    )
+    rank_exit = Exit(rank=0, at=20.0, code=0) if lacks == "rank" else None
+    workers = [
+        SimpleNamespace(account=account, exit=None),
+        SimpleNamespace(account=None if lacks == "account" else account, exit=rank_exit),
+    ]
+    turn = SimpleNamespace(at=20.5, state=SimpleNamespace(workers=dict(enumerate(workers))))
+    step, after_s = boundary.to_come(turn)
+    assert (step is None) == bool(lacks)
+    assert (after_s == 0.0) == bool(lacks)
+    assert step is None or step > 10
+
+
+def _grows(record):
+    return any(isinstance(a, actions.StopWorkers) and "node waits" in a.why for a in record.actions)
+
+
+def _accounts(record):
+    return getattr(record.event, "accounts", ())
 
 
 def test_nodes_that_come_together_are_taken_in_together():

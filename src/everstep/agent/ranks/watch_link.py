@@ -17,7 +17,7 @@ MAX_RECORD_BYTES = 64 << 20
 """A flight record of 100,000 entries; a larger one is cut, and then cannot be read."""
 
 
-_ANSWERS = ("dumped", "sampled", "entered", "saved")
+_ANSWERS = ("dumped", "sampled", "entered", "saved", "held")
 
 
 class Spill:
@@ -64,6 +64,11 @@ class WatchLink:
         if "saved" in answer and "step" in answer:
             return ""
         return str(answer.get("why") or "the rank does not know how to save on request")
+
+    async def hold(self, step: int | None, limit_s: float, answer_s: float) -> str:
+        """Have the rank wait after this step for at most `limit_s`; None: no longer. Empty, or why it will not."""
+        answer = await self._ask({"do": "hold", "step": step, "limit_s": limit_s}, answer_s)
+        return str(answer.get("why", ""))
 
     def close(self) -> None:
         self._channel.close()

@@ -8,7 +8,7 @@ another number of ranks: `holdings` offers it as that, and ranks spread it anew.
 
 import msgspec
 
-from everstep.core.run import grace
+from everstep.core.run import boundary, grace
 from everstep.core.run.ending import give_up
 from everstep.core.run.forming import acquire, form_if_possible, ranks_of_slot
 from everstep.core.state.frozenmap import FrozenMap, Names
@@ -78,10 +78,20 @@ def on_grow_timer(turn: Turn, generation: str, _due_at: float) -> None:
     state, nodes = turn.state, turn.state.active_nodes
     num = len(_taken_in(state))
     turn.enter(Phase.STOPPING, waiting=Names(nodes), growing=num)
-    why = f"{num} {'node waits' if num == 1 else 'nodes wait'}: all ranks end after a step, and go on with them"
-    grace_s, save_s = grace.of(state, turn.policy), turn.policy.save_s
+    step, after_s = boundary.to_come(turn)
+    when = "now" if step is None else f"after step {step}"
+    why = f"{num} {'node waits' if num == 1 else 'nodes wait'}: all ranks end {when}, and go on with them"
+    stop = StopWorkers(
+        node="",
+        generation=state.generation,
+        grace_s=grace.of(state, turn.policy),
+        save_s=turn.policy.save_s,
+        after_step=step,
+        after_s=after_s,
+        why=why,
+    )
     for node in nodes:
-        turn.do(StopWorkers(node=node, generation=state.generation, grace_s=grace_s, save_s=save_s, why=why))
+        turn.do(msgspec.structs.replace(stop, node=node))
 
 
 def before_gathering(turn: Turn) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from everstep.wire import local
+from everstep.worker.link.hold import Hold
 from everstep.worker.parking import begin
 from everstep.worker.process.board import BoardLine
 from everstep.worker.process.phases import Phases
@@ -121,6 +122,8 @@ class Runtime:
         self.save_now: Callable[[float], tuple[int | None, str]] | None = None
         """Completes the snapshot of the last completed step within so many seconds, from any thread: its step, or why
         not. Set by State."""
+        self.hold = Hold()
+        """After which step this rank waits for its end."""
         self._link: socket.socket | None = link
         self._pid = os.getpid()
         self._reading = threading.Lock()

@@ -104,8 +104,11 @@ def _look(board: BoardLine, sequence: Sequence) -> None:
 def _answer(frame: local.Frame) -> local.Frame:
     """`{"do": "dump", "id": 3, "path": ...}` -> `{"dumped": 3}` or `{"dumped": 3, "why": ...}`;
     `{"do": "stacks", "id": 4}` -> `{"sampled": 4, "threads": [...]}` or `{"sampled": 4, "why": ...}`;
-    `{"do": "save", "id": 5, "limit_s": 2.0}` -> `{"saved": 5, "step": 40}` or `{"saved": 5, "why": ...}`."""
+    `{"do": "save", "id": 5, "limit_s": 2.0}` -> `{"saved": 5, "step": 40}` or `{"saved": 5, "why": ...}`;
+    `{"do": "hold", "id": 6, "step": 41, "limit_s": 9.0}` -> `{"held": 6}` or `{"held": 6, "why": ...}`."""
     number = frame.get("id")
+    if frame.get("do") == "hold":
+        return {"held": number, "why": _hold(frame)}
     if frame.get("do") == "save":
         step, why = _save(frame)
         return {"saved": number, "step": step} if step is not None else {"saved": number, "why": why[:_MAX_ERROR]}
@@ -130,6 +133,20 @@ def _save(frame: local.Frame) -> tuple[int | None, str]:
         return runtime.save_now(float(frame["limit_s"]))
     except Exception as error:
         return None, f"{type(error).__name__}: {error}"
+
+
+def _hold(frame: local.Frame) -> str:
+    """No step follows that one; without one, the next step may begin. Empty, or why not."""
+    try:
+        runtime, step = current(), frame.get("step")
+        if runtime is None:
+            return "it takes no part in the run"
+        if step is None:
+            runtime.hold.let_go()
+            return ""
+        return runtime.hold.ask(int(step), float(frame["limit_s"]))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:_MAX_ERROR]
 
 
 def _dump(path: str) -> None:

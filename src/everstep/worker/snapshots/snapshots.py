@@ -25,6 +25,7 @@ from everstep.checkpoint import arena as arenas
 from everstep.checkpoint.packing import Packed, Packer, Target, copy
 from everstep.checkpoint.recalling import PartError
 from everstep.worker.digests import ddp_order, replicas
+from everstep.worker.link.hold import Hold
 from everstep.worker.link.runtime import ArenaRefused
 from everstep.worker.process.capturing import is_capturing
 from everstep.worker.process.signals import came_from_signal
@@ -68,6 +69,7 @@ class Runtime(Protocol):
     snapshot_buffers: int
     digest_every: int
     save_now: Callable[[float], tuple[int | None, str]] | None
+    hold: Hold
 
     @property
     def board(self) -> Board: ...
@@ -214,7 +216,7 @@ class Snapshots:
             self._tell(f"pace from step {step}", _pace_text(self._cadence, step))
         if self._cadence.why:
             self._tell("pace", f"the pace of snapshots stays every {every} steps: {self._cadence.why}")
-        return is_due or self._is_candidate(step) or step in arenas.pins(arena.fd)
+        return is_due or self._is_candidate(step) or step in arenas.pins(arena.fd) or self._runtime.hold.is_due(step)
 
     def _skipped(self, step: int, arena: arenas.Arena) -> None:
         self._num_skipped += 1

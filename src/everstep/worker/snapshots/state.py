@@ -117,6 +117,7 @@ class State:
         self._step = done
         if self._runtime is not None and self._snapshots is not None:
             self._completed(self._runtime, self._snapshots)
+            self._hold(self._runtime, self._snapshots)
             self._runtime.step_in_progress = done + 1
 
     def finish(self) -> None:
@@ -258,6 +259,12 @@ class State:
             self._digests = None
         if self._follow_order(snapshots):
             snapshots.take(self._step, self._parts)
+
+    def _hold(self, runtime: Runtime, snapshots: Snapshots) -> None:
+        """Where this step is to be the last: its snapshot is whole before anybody is told, and no other one begins."""
+        if runtime.hold.is_due(self._step):
+            snapshots.finish()
+            runtime.hold.wait(self._step)
 
     def _parts(self) -> dict[str, Any]:
         order = self._order.layouts if self._order is not None else None
