@@ -7,8 +7,8 @@ what is printed can go into a file.
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import TextIO
+from collections.abc import Callable, Iterable, Iterator
+from typing import TextIO, TypeVar
 
 from everstep.report.parts.units import duration, size
 
@@ -18,6 +18,8 @@ PATIENCE_S = 2.0
 LINE_EVERY_S = 10.0
 FRAME_S = 0.1
 BYTES = "byte"
+
+_T = TypeVar("_T")
 
 
 class Waiting:
@@ -49,6 +51,12 @@ class Waiting:
         if now >= self._next_at:
             self._next_at = now + self._every_s
             self._show(self.line(now - self._begun_at, says))
+
+    def over(self, items: Iterable[_T]) -> Iterator[_T]:
+        """The same items, each a step when it has been dealt with."""
+        for item in items:
+            yield item
+            self.step()
 
     def line(self, elapsed_s: float, says: str = "") -> str:
         rate = self.done / elapsed_s if elapsed_s > 0.0 else 0.0

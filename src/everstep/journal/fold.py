@@ -257,6 +257,7 @@ def _start_workers(view: RunView, record: Record, action: actions.StartWorkers) 
         generation = GenerationView(
             number=action.generation, begun_at=record.at, seq=record.seq, resume_step=action.resume_step, why=action.why
         )
+        generation.restores_from = action.restore_path
         generation.version = FIRST.id if action.version is None else action.version.id
         _note_first_run(view, generation)
         view.generations.append(generation)

@@ -62,6 +62,7 @@ class Kept(msgspec.Struct, kw_only=True):
     commits: list[Commit] = []
     is_tier_known: bool = False
     written: Written | None = None  # the newest that was asked for
+    last_write_s: float | None = None  # how long the newest one took that got there
     last_failure: str = ""  # of the newest step that did not get there; empty once one did
 
 
@@ -133,6 +134,7 @@ def _committed(kept: Kept, record: Record, event: events.CheckpointCommitted) ->
         kept.commits = _thinner(kept.commits)
     if written is not None:
         written.committed_at, written.failed = event.at, ""
+        kept.last_write_s = event.at - written.begun_at
 
 
 def _thinner(commits: list[Commit]) -> list[Commit]:

@@ -43,6 +43,7 @@ class GenerationView(msgspec.Struct, kw_only=True):
     seq: int
     resume_step: int | None
     why: str
+    restores_from: str = ""  # a checkpoint in the persistent tier; empty: from memory, or nothing
     node_of: dict[int, str] = {}  # rank -> node
     started: dict[int, Started] = {}
     accounts: dict[int, RankAccount] = {}

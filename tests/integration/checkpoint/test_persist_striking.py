@@ -42,7 +42,7 @@ def test_a_struck_step_is_refused_with_its_reason_and_nothing_is_removed(tmp_pat
     assert [problem.why for problem in verify(str(tmp_path), 2)] == [f"struck: {WHY}"]
     assert not verify(str(tmp_path), 1)
     said: list[str] = []
-    export(str(tmp_path), 2, str(tmp_path / "out"), format="torch", on_progress=said.append)
+    export(str(tmp_path), 2, str(tmp_path / "out"), format="torch", on_note=said.append)
     assert any(WHY in line for line in said)
     assert load_into(str(tmp_path / form.step_name(2)), {"model": Kept()}, rank=0, world_size=1).step == 2
     assert "no step 7" in ask(strike_args(tmp_path, 7))["why"]

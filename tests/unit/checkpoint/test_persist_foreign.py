@@ -149,7 +149,7 @@ def test_an_export_leaves_out_a_value_that_could_run_code_and_says_so(root, tmp_
             at.relative_path, at.offset, at.length = f"../{form.object_name('ab' * 16)}", 0, len(stream)
     rewrite(root, metadata=pickle.dumps(metadata))
     said = []
-    export(str(root), STEP, str(tmp_path / "out"), format=kind, on_progress=said.append)
+    export(str(root), STEP, str(tmp_path / "out"), format=kind, on_note=said.append)
     assert [one for one in said if "could run code" in one] == ["left out, because reading it could run code: at.lr"]
     assert not (tmp_path / "ran").exists()
     if kind == "torch":

@@ -33,3 +33,9 @@ def test_plain_lines_now_and_then_elsewhere():
     with waiting("reading", 3, "run", stream) as bar:
         bar.step()
     assert stream.getvalue() == ""
+
+
+def test_items_count_when_they_have_been_dealt_with():
+    bar = Waiting("reading", 3, "run", lambda _: None, every_s=1.0)
+    assert [(each, bar.done) for each in bar.over("abc")] == [("a", 0), ("b", 1), ("c", 2)]
+    assert bar.done == 3

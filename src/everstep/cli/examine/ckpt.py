@@ -164,13 +164,15 @@ def _export(root: str, step: int | None, given: argparse.Namespace) -> int:
     from everstep.checkpoint.persist.read.exporting import export
 
     chosen = _chosen(root, step)[0]
-    num_bytes = export(root, chosen, given.out, format=given.format, on_progress=_tell)
+    notes: list[str] = []
+    try:
+        with waiting(f"exporting step {chosen}:", 0, BYTES) as bar:
+            num_bytes = export(root, chosen, given.out, format=given.format, on_note=notes.append, on_progress=bar.at)
+    finally:
+        for note in notes:
+            print(printable(note), file=sys.stderr, flush=True)
     if given.json:
         show_json({"step": chosen, "out": given.out, "format": given.format, "size_bytes": num_bytes})
     else:
         show(f"step {count(chosen)} is in {given.out} ({given.format}, {size(num_bytes)})\n")
     return 0
-
-
-def _tell(text: str) -> None:
-    print(f"{text} ...", file=sys.stderr, flush=True)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from everstep.cli.reading import show, show_json
+from everstep.cli.waiting import waiting
 from everstep.core.state.policy import Policy, preset
 from everstep.errors import ConfigError, EverstepError
 from everstep.journal.reader import Reading, read_journal
@@ -57,11 +58,13 @@ def _standstills(given: argparse.Namespace, policy: Policy) -> tuple[str, tuple[
     since = time.time() - given.days * _DAY_S
     found: list[Standstill] = []
     failed = {}
-    for name in known_runs():
-        try:
-            found += recorded(_records(read_journal(find_run(name).journal), since), policy)
-        except EverstepError as error:
-            failed[name] = str(error)
+    names = known_runs()
+    with waiting("read", len(names), "run") as bar:
+        for name in bar.over(names):
+            try:
+                found += recorded(_records(read_journal(find_run(name).journal), since), policy)
+            except EverstepError as error:
+                failed[name] = str(error)
     return f"all runs of the last {given.days:g} days", tuple(found), failed
 
 

@@ -7,6 +7,7 @@ everstep replay --all --days 30 --policy conservative      every run of the last
 
 import argparse
 import time
+from contextlib import nullcontext
 
 import msgspec
 
@@ -41,7 +42,7 @@ def run(given: argparse.Namespace) -> int:
         raise ConfigError("say which policy: --policy NAME, or --set KEY=VALUE on top of the recorded one")
     if given.all:
         return _run_all(given)
-    replayed = _replay(find_run(given.run, given.run_dir), given)
+    replayed = _replay(find_run(given.run, given.run_dir), given, is_alone=True)
     if given.json:
         show_json(replayed)
     else:
@@ -70,19 +71,23 @@ def _run_all(given: argparse.Namespace) -> int:
     return 0
 
 
-def _replay(run_dir: RunDir, given: argparse.Namespace) -> Replayed:
-    """Raises JournalError, ConfigError."""
+def _replay(run_dir: RunDir, given: argparse.Namespace, *, is_alone: bool = False) -> Replayed:
+    """`is_alone`: not one of many, which share a bar. Raises JournalError, ConfigError."""
     reading = read_journal(run_dir.journal)
     recorded = _recorded_policy(reading.header.policy)
     other = policy_with(given.policy if given.policy is not None else recorded, given.set)
     records = [entry for entry in reading.entries if isinstance(entry, Record)]
     began_at = next((record.at for record in records if isinstance(record.event, RunStarted)), 0.0)
+    with waiting(f"replaying {reading.header.run}:", 2 * len(records), "record") if is_alone else nullcontext() as bar:
+        seen = bar.over if bar is not None else iter
+        compared = what_if(seen(records), recorded, other)
+        standstills = recorded_standstills(seen(records), recorded)
     return Replayed(
         run=reading.header.run,
         began_at=began_at,
         changes=_changes(recorded, other),
-        what_if=what_if(records, recorded, other),
-        prices=prices(standstills, other) if (standstills := recorded_standstills(records, recorded)) else (),
+        what_if=compared,
+        prices=prices(standstills, other) if standstills else (),
     )
 
 

@@ -33,7 +33,9 @@ from everstep.checkpoint.persist.store.storage import open_storage, sentence
 from everstep.checkpoint.persist.store.striking import reason
 from everstep.errors import ConfigError, SnapshotError
 
-OnProgress = Callable[[str], None]
+OnNote = Callable[[str], None]
+OnProgress = Callable[[int, int, str], None]
+"""Bytes read, of how many, and what is being done."""
 
 
 def export(
@@ -42,9 +44,11 @@ def export(
     out: str,
     *,
     format: str = "safetensors",  # noqa: A002 - what everybody calls it
-    on_progress: OnProgress = lambda _: None,
+    on_note: OnNote = lambda _: None,
+    on_progress: OnProgress = lambda _done, _total, _says: None,
 ) -> int:
-    """Write it to `out`; returns its size. Raises ConfigError, SnapshotError."""
+    """Write it to `out`; returns its size. `on_note`: what a person should know of it. Raises ConfigError,
+    SnapshotError."""
     if format not in form.EXPORTED_AS:
         raise ConfigError(f"no format {format!r}; there are: {', '.join(form.EXPORTED_AS)}")
     target = Path(out)
@@ -52,14 +56,13 @@ def export(
         raise ConfigError(f"{out} is there already; choose another name")
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        on_progress(f"reading step {step}")
         struck = _struck(root, step)
         if struck:  # who asks for it by its number may have it
-            on_progress(f"step {step} is not to be restored from: {struck}")
-        flat, paths, left_out = _read(root, step, tensors_only=format == "safetensors")
+            on_note(f"step {step} is not to be restored from: {struck}")
+        flat, paths, left_out = _read(root, step, tensors_only=format == "safetensors", on_progress=on_progress)
         for why in dict.fromkeys(left_out.values()):
-            on_progress(f"left out, because {why}: {', '.join(name for name in left_out if left_out[name] == why)}")
-        on_progress(f"writing {out}")
+            on_note(f"left out, because {why}: {', '.join(name for name in left_out if left_out[name] == why)}")
+        on_progress(1, 1, f"writing {out}")
         target.parent.mkdir(parents=True, exist_ok=True)
         if format == "safetensors":
             flat = _as_the_model_names_them(flat)
@@ -77,7 +80,7 @@ def export(
 
 
 def _read(
-    root: str, step: int, *, tensors_only: bool
+    root: str, step: int, *, tensors_only: bool, on_progress: OnProgress
 ) -> tuple[dict[str, Any], dict[str, tuple[form.PathItem, ...]], dict[str, str]]:
     """By name, without what belongs to everstep or to one rank; the path of each name; what was left out, and why."""
     storage, folder = open_storage(root), form.step_name(step)
@@ -93,7 +96,7 @@ def _read(
         flat = {name: _empty(metadata, name, lengths[name]) for name in names if name not in manifest.unequal}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that no process group is used is meant
-            planner = _Planner()
+            planner = _Planner(sum(lengths[name] for name in flat), on_progress)
             load(flat, storage_reader=CheckedReader(storage, metadata), planner=planner, no_dist=True)
     except form.DamagedFileError as error:
         raise SnapshotError(f"checkpoint {storage.path(folder)} is damaged: {error}") from error
@@ -108,9 +111,14 @@ def _read(
 class _Planner(DefaultLoadPlanner):  # type: ignore[misc]
     """Reads values as tensors are read: without running what the bytes may ask for."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_bytes: int, on_progress: OnProgress) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self.unsafe: list[str] = []
+        self._done, self._total, self._on_progress = 0, num_bytes, on_progress
+
+    def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
+        self._done += tensor.nbytes
+        self._on_progress(self._done, self._total, "reading")
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         name = read_item.dest_index.fqn
