@@ -1,13 +1,16 @@
-"""The process that tells people of incidents. It is started and left alone: nothing here waits for it.
+"""The processes that tell people, and OpenTelemetry, of a run. They are started and left alone: nothing here waits for
+them.
 
-Its stdin is a pipe that only the launcher holds: when that ends, it tells what is left within seconds and ends.
+Their stdin is a pipe that only the launcher holds: when that ends, they tell what is left within seconds and end.
 """
 
 import contextlib
+import importlib.util
 import logging
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 log = logging.getLogger("everstep.launcher")
@@ -15,21 +18,33 @@ log = logging.getLogger("everstep.launcher")
 
 def start_notifier(config: str, run_dir: Path) -> subprocess.Popen[bytes] | None:
     """None: nobody is to be told, or it cannot be started, which is no reason not to train."""
-    if not config:
+    return _start("notices", run_dir, "--config", config) if config else None
+
+
+def start_exporter(run_dir: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
+    """To where `OTEL_EXPORTER_OTLP_ENDPOINT` says; None: nowhere, or the SDK is not installed."""
+    if not any(name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith("ENDPOINT") for name in environ):
         return None
+    if importlib.util.find_spec("opentelemetry") is None:
+        log.info("OTEL_EXPORTER_OTLP_ENDPOINT is set; to export there: pip install 'everstep[otlp]'")
+        return None
+    return _start("otlp", run_dir)
+
+
+def _start(name: str, run_dir: Path, *more: str) -> subprocess.Popen[bytes] | None:
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(run_dir / "notices.log", flags, 0o600)
+        fd = os.open(run_dir / f"{name}.log", flags, 0o600)
         with os.fdopen(fd, "ab") as told:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "everstep.notices", "--run-dir", str(run_dir), "--config", config],
+                [sys.executable, "-P", "-m", f"everstep.{name}", "--run-dir", str(run_dir), *more],
                 stdin=subprocess.PIPE,
                 stdout=told,
                 stderr=told,
                 start_new_session=True,
             )
     except OSError as error:
-        log.warning("notices cannot be sent: %s", error)
+        log.warning("%s cannot be sent: %s", name, error)
         return None
 
 

@@ -34,7 +34,7 @@ from everstep.launcher.hosts.first import First
 from everstep.launcher.hosts.joining import join
 from everstep.launcher.hosts.place import claim
 from everstep.launcher.narration import Narration
-from everstep.launcher.notifying import end_notifier, start_notifier
+from everstep.launcher.notifying import end_notifier, start_exporter, start_notifier
 from everstep.launcher.old_copies import remove_old_copies
 from everstep.launcher.output.shown import check_streams
 from everstep.launcher.output.terminal import Terminal
@@ -154,7 +154,7 @@ def _supervise(
     terminal.start(*tails)
     copying = threading.Thread(target=_beside_the_start, args=(prepared, terminal), name="everstep-code", daemon=True)
     copying.start()
-    notifier = start_notifier(settings.notices, prepared.path)
+    tellers = (start_notifier(settings.notices, prepared.path), start_exporter(prepared.path, os.environ))
     end = End(exit_code=1, outcome="failed", why="the launcher failed")
 
     async def supervise() -> End:
@@ -174,7 +174,8 @@ def _supervise(
     try:
         end = asyncio.run(supervise())
     finally:
-        end_notifier(notifier)
+        for teller in tellers:
+            end_notifier(teller)
         copying.join(_COPY_LIMIT_S)
         terminal.finish(lambda: narration.summary(end), is_hurried=end.exit_code > 128)
     if end.outcome == "stopped":

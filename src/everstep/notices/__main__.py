@@ -32,12 +32,13 @@ def main() -> int:
     except EverstepError as error:
         log.error("%s", error)
         return error.exit_code
-    asyncio.run(Notifier(RunDir(given.run_dir), receivers, _is_alone).run())
+    asyncio.run(Notifier(RunDir(given.run_dir), receivers, is_alone).run())
     sys.stdout.flush()
     os._exit(0)  # a thread that waits for a mail server is not waited for
 
 
-def _is_alone() -> bool:
+def is_alone() -> bool:
+    """Whether the pipe on stdin has ended."""
     readable, _, _ = select.select([0], [], [], 0)
     return bool(readable) and not os.read(0, 1)
 

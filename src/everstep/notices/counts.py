@@ -1,4 +1,5 @@
-"""What became of the notices of a run, by receiver: `notices.json`, written by the notifier, read by whoever counts."""
+"""What became of what was told of a run, by receiver: `notices.json` of the notifier, `otlp.json` of the exporter to
+OpenTelemetry. Read by whoever counts."""
 
 import contextlib
 from pathlib import Path
@@ -8,6 +9,7 @@ import msgspec
 from everstep.linux.files import write_whole
 
 NAME = "notices.json"
+OTLP = "otlp.json"
 _MAX_BYTES = 1 << 20
 
 Counts = dict[str, dict[str, int]]
@@ -15,14 +17,18 @@ Counts = dict[str, dict[str, int]]
 
 
 def load_counts(run_dir: Path) -> Counts:
-    """Nothing when there is none, or when it cannot be read."""
+    """Of both. Nothing of one that is not there, or cannot be read."""
+    return _load(run_dir / NAME) | _load(run_dir / OTLP)
+
+
+def _load(path: Path) -> Counts:
     try:
-        with (run_dir / NAME).open("rb") as file:
+        with path.open("rb") as file:
             return msgspec.json.decode(file.read(_MAX_BYTES), type=Counts)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return {}
 
 
-def save_counts(run_dir: Path, counts: Counts) -> None:
+def save_counts(run_dir: Path, counts: Counts, name: str = NAME) -> None:
     with contextlib.suppress(OSError):
-        write_whole(run_dir / NAME, msgspec.json.encode(counts), mode=0o600)
+        write_whole(run_dir / name, msgspec.json.encode(counts), mode=0o600)

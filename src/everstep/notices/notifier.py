@@ -10,13 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from everstep.errors import JournalError
-from everstep.journal.fold import Fold
-from everstep.journal.reader import Cursor
 from everstep.journal.runs import RunDir
 from everstep.journal.secrets import secret_values
-from everstep.journal.view import RunView
 from everstep.notices.counts import save_counts
+from everstep.notices.following import Following
 from everstep.notices.messages import Message, messages_of
 from everstep.notices.outbox import Due, Outbox
 from everstep.notices.sending import NoticeError, send
@@ -26,9 +23,6 @@ from everstep.report.handing.masking import Mask
 LOOK_S = 1.0
 LINGER_S = 20.0
 """After the run's end: what is still to be told gets so long."""
-
-GONE_S = 15.0
-"""Without a controller: it may be on its way back."""
 
 RETRY_S = (1.0, 5.0)
 
@@ -41,11 +35,8 @@ class Notifier:
     def __init__(self, run_dir: RunDir, receivers: tuple[Receiver, ...], is_alone: Callable[[], bool]) -> None:
         self._run_dir = run_dir
         self._own = {value for each in receivers for value in (each.url, each.token, each.password) if value}
-        self._is_alone = is_alone
-        self._cursor = Cursor(run_dir.journal)
-        self._fold: Fold | None = None
+        self._following = Following(run_dir, is_alone)
         self._outboxes = [Outbox(receiver) for receiver in receivers]
-        self._gone_at: float | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -59,7 +50,7 @@ class Notifier:
         while True:
             messages = self._messages()
             busy = [self._tell(outbox, messages) for outbox in self._outboxes]
-            if ends_at is None and self._is_over():
+            if ends_at is None and self._following.is_over():
                 ends_at = time.monotonic() + LINGER_S
             if ends_at is not None and (not any(busy) or time.monotonic() > ends_at):
                 break
@@ -67,31 +58,8 @@ class Notifier:
         self._save()
 
     def _messages(self) -> list[Message]:
-        view = self._view()
+        view = self._following.view()
         return [] if view is None else messages_of(view)
-
-    def _view(self) -> RunView | None:
-        try:
-            entries = self._cursor.read(thin=self._fold is None)
-        except JournalError as error:
-            log.warning("%s", error)
-            return None
-        if self._fold is None:
-            if self._cursor.header is None:
-                return None
-            self._fold = Fold(self._cursor.header)
-        for entry in entries:
-            self._fold.add(entry)
-        return self._fold.view
-
-    def _is_over(self) -> bool:
-        if self._fold is not None and self._fold.view.is_over:
-            return True
-        if not self._is_alone() or self._run_dir.controller_pid() is not None:
-            self._gone_at = None
-            return False
-        self._gone_at = time.monotonic() if self._gone_at is None else self._gone_at
-        return time.monotonic() - self._gone_at > GONE_S
 
     def _tell(self, outbox: Outbox, messages: list[Message]) -> bool:
         """Whether something is under way for this receiver."""

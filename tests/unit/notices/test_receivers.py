@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from everstep.journal.runs import RunDir
+from everstep.notices import following as followed
 from everstep.notices import notifier
 from everstep.notices.counts import load_counts
 from everstep.notices.notifier import Notifier
@@ -170,7 +171,7 @@ def test_a_mail_arrives(tmp_path):
 
 
 def test_a_controller_that_is_on_its_way_back_does_not_end_the_notifier(tmp_path, monkeypatch):
-    monkeypatch.setattr(notifier, "GONE_S", 3.0)
+    monkeypatch.setattr(followed, "GONE_S", 3.0)
     run_dir, pid = RunDir(tmp_path), [None]
     run_dir.journal.write_bytes(b"".join(GOLDEN[:12]))
     monkeypatch.setattr(RunDir, "controller_pid", lambda _: pid[0])
