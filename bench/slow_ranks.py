@@ -1,0 +1,232 @@
+"""A rank becomes slow for a reason that the kernel knows: are the rank and the reason named, and is nobody evicted?
+
+Two nodes of one rank on a core each, a standby, rounds of two seconds. A fault comes after a healthy time and is looked
+for during five rounds: who was named, and does the sentence say why (the process that takes the core, the quota, the
+file, the program's own sleep). A fault that is named while there is none counts as an innocent. Needs root (cgroups)
+and a quiet machine with two cores. Ends everything it started, also on Ctrl-C.
+
+    python bench/slow_ranks.py [--runs 20] [--seed 1] [--kinds A,B] [--json FILE]
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from matrix.faults_run import Journal
+from measuring.figures import table
+from measuring.launched import Launched, adopt_orphans, end_on_sigterm, launched
+
+SCRIPT = Path(__file__).parent / "jobs" / "slow_script.py"
+ROUND_S, ROUNDS = 2.0, 5
+HEALTHY_S = (16.0, 22.0)
+START_LIMIT_S = 120.0
+GRACE_S = 4.0
+"""For the round that has begun when the fault comes, and for what is said of the last one."""
+CGROUPS = Path("/sys/fs/cgroup")
+BURN = "import os; os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[%d]})\nwhile True: pass"
+BURNERS = 3
+QUOTA_US, PERIOD_US = 35_000, 100_000
+WRITE_BYTES_PER_S = 1_500_000
+
+
+@dataclass(kw_only=True)
+class Told:
+    kind: str
+    rank: int
+    mode: str
+    innocents: list[str]  # what was said before anything was wrong
+    code: str = ""
+    ranks: list[int]
+    sentence: str = ""
+    after_s: float | None = None
+    has_cause: bool = False
+    evicted: int = 0
+    trouble: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        return self.ranks == [self.rank] and self.has_cause
+
+
+class Hurt:
+    """What a fault needs to know."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.folder, self.rank = folder, rank
+        self.pid = int((folder / f"pid-{rank}").read_text())
+        self.words: tuple[str, ...] = ()  # one of them must be said
+
+
+@contextmanager
+def burner(hurt: Hurt) -> Iterator[None]:
+    started = [subprocess.Popen([sys.executable, "-c", BURN % hurt.rank]) for _ in range(BURNERS)]
+    hurt.words = tuple(f"(pid {process.pid})" for process in started)
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def quota(hurt: Hurt) -> Iterator[None]:
+    hurt.words = ("quota", "throttled")
+    values = {"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": QUOTA_US}
+    with _cgroup("cpu", hurt.pid, {name: str(value) for name, value in values.items()}):
+        yield
+
+
+@contextmanager
+def storage(hurt: Hurt) -> Iterator[None]:
+    path = hurt.folder / f"written-{hurt.rank}"
+    hurt.words = ("storage", "disk", path.name)
+    device = path.stat().st_dev
+    limit = f"{os.major(device)}:{os.minor(device)} {WRITE_BYTES_PER_S}"
+    with _cgroup("blkio", hurt.pid, {"blkio.throttle.write_bps_device": limit}):
+        yield
+
+
+@contextmanager
+def sleep(hurt: Hurt) -> Iterator[None]:
+    hurt.words = ("sleep",)
+    marker = hurt.folder / f"sleep-{hurt.rank}"
+    marker.touch()
+    try:
+        yield
+    finally:
+        marker.unlink()
+
+
+@contextmanager
+def _cgroup(controller: str, pid: int, values: dict[str, str]) -> Iterator[None]:
+    group = CGROUPS / controller / f"everstep-bench-{os.getpid()}"
+    group.mkdir()
+    try:
+        for name, value in values.items():
+            (group / name).write_text(value)
+        (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            for left in (group / "cgroup.procs").read_text().split():
+                (CGROUPS / controller / "cgroup.procs").write_text(left)
+        group.rmdir()
+
+
+KINDS: dict[str, Callable[[Hurt], AbstractContextManager[None]]] = {
+    "burner": burner,
+    "quota": quota,
+    "sleep": sleep,
+    "storage": storage,
+}
+
+
+def run(kind: str, rng: random.Random, folder: Path) -> Told:
+    rank, mode, healthy_s = rng.randrange(2), rng.choice(("plain", "state")), rng.uniform(*HEALTHY_S)
+    told = Told(kind=kind, rank=rank, mode=mode, innocents=[], ranks=[])
+    (folder / "everstep.toml").write_text(f"[policy]\nslow_round_s = {ROUND_S}\n")
+    env = {**os.environ, "EVERSTEP_HOME": str(folder / "home"), "EVERSTEP_BENCH_DIR": str(folder)}
+    env |= {"OMP_NUM_THREADS": "1", "TORCH_FR_BUFFER_SIZE": "128"}
+    where = ["--run-dir", str(folder / "run"), "--config", str(folder / "everstep.toml")]
+    nodes = ["--local-nodes", "2", "--standby", "1", "--nproc-per-node", "1"]
+    command = [sys.executable, "-m", "everstep", "run", *where, *nodes, str(SCRIPT), mode]
+    with launched(command, env=env, output=folder / "output") as running:
+        journal = Journal(folder / "run" / "journal.jsonl")
+        if not _until(lambda: "step 20\n" in running.last_output(4000), START_LIMIT_S, running):
+            told.trouble = f"did not start: {running.last_output(600)}"
+            return told
+        _until(lambda: False, healthy_s, running)
+        journal.read()
+        told.innocents = [event["verdict"]["sentence"] for event in journal.events("AnomalyFound")]
+        known, hurt, began = len(told.innocents), Hurt(folder, rank), time.monotonic()
+        with KINDS[kind](hurt):
+            limit_s = ROUNDS * ROUND_S + GRACE_S
+
+            def is_named() -> bool:
+                journal.read()
+                found = [event["verdict"] for event in journal.events("AnomalyFound")[known:]]
+                for verdict in found:
+                    _note(told, verdict, hurt, time.monotonic() - began)
+                return told.is_right
+
+            _until(is_named, limit_s, running)
+        told.evicted = len(journal.actions("EvictNode"))
+    return told
+
+
+def _note(told: Told, verdict: dict[str, object], hurt: Hurt, after_s: float) -> None:
+    if told.is_right:
+        return
+    ranks = verdict["ranks"]
+    told.code, told.ranks = str(verdict["code"]), list(ranks) if isinstance(ranks, list) else []
+    told.sentence, told.after_s = str(verdict["sentence"]), after_s
+    told.has_cause = any(word in json.dumps(verdict) for word in hurt.words)
+
+
+def _until(condition: Callable[[], bool], limit_s: float, running: Launched) -> bool:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline and running.exit_code() is None:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return condition()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kinds", default=",".join(KINDS), metavar="A,B")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="a line for each run is added here")
+    args = parser.parse_args(argv)
+    adopt_orphans()
+    end_on_sigterm()
+    rng, kinds, results = random.Random(args.seed), args.kinds.split(","), []
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):
+        for number in range(args.runs):
+            with tempfile.TemporaryDirectory(prefix="everstep-bench-", ignore_cleanup_errors=True) as folder:
+                told = run(kinds[number % len(kinds)], rng, Path(folder))
+            results.append(told)
+            print(f"{told.kind:8} {told.mode:6} {_line(told)}", flush=True)
+            if args.json:
+                with args.json.open("a") as stream:
+                    stream.write(json.dumps(asdict(told)) + "\n")
+    print(_report(results, kinds))
+    return 0
+
+
+def _line(told: Told) -> str:
+    if told.trouble:
+        return told.trouble
+    rank = "rank right" if told.ranks == [told.rank] else f"rank {told.ranks or 'none'}, was {told.rank}"
+    cause = "cause named" if told.has_cause else "cause NOT named"
+    after = "-" if told.after_s is None else f"{told.after_s:.1f} s"
+    early = f"; before the fault: {told.innocents}" if told.innocents else ""
+    return f"{told.code or 'nothing'}  {rank}, {cause}, {after}, evicted {told.evicted}: {told.sentence[:160]}{early}"
+
+
+def _report(results: Sequence[Told], kinds: Sequence[str]) -> str:
+    rows = []
+    for kind in kinds:
+        of_kind = [told for told in results if told.kind == kind and not told.trouble]
+        right_ranks = sum(told.ranks == [told.rank] for told in of_kind)
+        causes = sum(told.is_right for told in of_kind)
+        innocents = sum(len(told.innocents) for told in of_kind)
+        rows.append([kind, str(len(of_kind)), str(right_ranks), str(causes), str(innocents),
+                     str(sum(told.evicted for told in of_kind))])  # fmt: skip
+    return table(["cause", "runs", "rank", "rank and cause", "said while healthy", "evicted"], rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
