@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from everstep.controller.peers.listening import Certificate
-from everstep.launcher.keys import Keys
+from everstep.launcher.rundir.keys import Keys
 from measuring.figures import table
 
 PIECE_BYTES = 4 << 20

@@ -25,7 +25,7 @@ from everstep.engines.network import Network, is_of_its_own, open_network
 from everstep.engines.slurm.batch import EXIT_CODE_NAME
 from everstep.errors import ConfigError
 from everstep.journal.runs import home
-from everstep.launcher import error_file, versions
+from everstep.launcher import error_file
 from everstep.launcher.arguments import checkpoints, checks, machine
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.arguments.settings import Settings, resolve
@@ -34,14 +34,15 @@ from everstep.launcher.hosts.first import First
 from everstep.launcher.hosts.joining import join
 from everstep.launcher.hosts.place import claim
 from everstep.launcher.narration import Narration
-from everstep.launcher.notifying import end_notifier, start_exporter, start_notifier
-from everstep.launcher.old_copies import remove_old_copies
+from everstep.launcher.output.notifying import end_notifier, start_exporter, start_notifier
 from everstep.launcher.output.shown import check_streams
 from everstep.launcher.output.terminal import Terminal
-from everstep.launcher.rundir import Prepared, prepare
+from everstep.launcher.rundir.rundir import Prepared, prepare
 from everstep.launcher.showing import shown, tails_of
-from everstep.launcher.stores import Stores, stores_for
+from everstep.launcher.stores.stores import Stores, stores_for
 from everstep.launcher.supervise import End, Supervisor
+from everstep.launcher.versions import versions
+from everstep.launcher.versions.old_copies import remove_old_copies
 from everstep.linux.files import write_whole
 from everstep.linux.logs import PrivateLog
 from everstep.model.spec import RunSpec

@@ -30,8 +30,8 @@ from everstep.launcher import leftovers
 from everstep.launcher.controller_keeper import Begin, ControllerKeeper
 from everstep.launcher.hosts.fleet import Fleet
 from everstep.launcher.output.terminal import Terminal
-from everstep.launcher.rundir import Prepared
-from everstep.launcher.stores import Stores, StoresError
+from everstep.launcher.rundir.rundir import Prepared
+from everstep.launcher.stores.stores import Stores, StoresError
 from everstep.model import actions as act
 from everstep.model.events import DrillFailed, NodeAlerted, NodeLost, NodeRefused, StopRequested, StoreOpened
 from everstep.wire.greeting import RejectedError

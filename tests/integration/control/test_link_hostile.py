@@ -17,7 +17,7 @@ from real_controller import TIMEOUT_S, FakePeer, Process, joined
 
 from everstep.controller.peers import listening
 from everstep.errors import WireError
-from everstep.launcher.keys import Keys
+from everstep.launcher.rundir.keys import Keys
 from everstep.model.events import NodeJoined, SignalsReported, StopRequested
 from everstep.model.spec import RunSpec
 from everstep.wire.codec import encode

@@ -30,7 +30,7 @@ def store_pid(run: Run) -> int:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:
                 continue
-            if b"everstep.launcher.store_process" in command:
+            if b"everstep.launcher.stores.store_process" in command:
                 return pid
         return None
 
@@ -125,7 +125,7 @@ def test_a_process_that_can_never_begin_ends_the_run_with_the_reason(launcher):
 
 ASKED_ALONE = """
 import datetime, sys
-from everstep.launcher import store_class
+from everstep.launcher.stores import store_class
 alone = store_class.loaded()
 store = alone("127.0.0.1", 0, None, True, datetime.timedelta(seconds=20), False)
 store.set("key", "value")
@@ -136,7 +136,8 @@ assert alone.__module__ == from_torch, alone.__module__
 """
 
 WITHOUT_THE_QUICK_WAY = """
-from everstep.launcher import store_class, store_process
+from everstep.launcher.stores import store_class
+from everstep.launcher.stores import store_process
 def refuse():
     raise AttributeError("_c10d_init")
 store_class.loaded = refuse

@@ -12,7 +12,7 @@ from everstep.checkpoint import arena
 from everstep.checkpoint.transport import Tls, TransferError, fetch
 from everstep.checkpoint.transport.frames import PIECE_BYTES
 from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
-from everstep.launcher.keys import Keys
+from everstep.launcher.rundir.keys import Keys
 
 SIZE = PIECE_BYTES + 12_345
 

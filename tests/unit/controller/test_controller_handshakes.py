@@ -12,7 +12,7 @@ from aiohttp import web
 
 from everstep.controller.peers import door, listening
 from everstep.controller.peers.gate import Gate
-from everstep.launcher.keys import Keys
+from everstep.launcher.rundir.keys import Keys
 from everstep.wire.credentials import RunSecret
 
 PLACES = 64

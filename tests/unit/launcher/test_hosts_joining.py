@@ -17,7 +17,7 @@ from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.hosts import token as tokens
 from everstep.launcher.hosts.place import claim
 from everstep.launcher.hosts.reaching import RefusedError, reach
-from everstep.launcher.keys import Keys
+from everstep.launcher.rundir.keys import Keys
 from everstep.wire.joining import Admitted, Challenge, Join, JoinToken, Proven, Refused, from_head, packed
 
 TOKEN = JoinToken("0123456789abcdef")

@@ -6,7 +6,7 @@ import pytest
 
 from everstep.journal.format import encode_header, encode_record
 from everstep.journal.lock import acquire
-from everstep.launcher.old_copies import remove_old_copies
+from everstep.launcher.versions.old_copies import remove_old_copies
 from everstep.model.actions import Finish
 from everstep.model.events import StopRequested
 from everstep.model.record import Header, Record

@@ -12,7 +12,7 @@ from everstep.controller.record.spec_file import load_spec
 from everstep.errors import ConfigError, JournalError, RunLockedError
 from everstep.launcher.arguments import options
 from everstep.launcher.arguments.settings import resolve
-from everstep.launcher.rundir import prepare
+from everstep.launcher.rundir.rundir import prepare
 from everstep.model.events import StopRequested
 from everstep.model.spec import Mode, RunSpec
 

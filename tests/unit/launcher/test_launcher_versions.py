@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from everstep.errors import ConfigError
-from everstep.launcher import code_files, versions
-from everstep.launcher.versions import copy_folder, copy_for_update, copy_start, plan_start
+from everstep.launcher.versions import code_files, versions
+from everstep.launcher.versions.versions import copy_folder, copy_for_update, copy_start, plan_start
 from everstep.model.spec import Launch, RunSpec
 
 

@@ -22,11 +22,11 @@ from everstep.errors import ConfigError
 from everstep.health.store import HealthError, default_path
 from everstep.journal import runs
 from everstep.launcher import run as launching
-from everstep.launcher import versions
 from everstep.launcher.arguments import checks, machine
 from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.run import _cwd
 from everstep.launcher.supervise import _encrypted
+from everstep.launcher.versions import versions
 from everstep.model.spec import Launch, RunSpec
 from everstep.report.parts.ansi import Paint, Style, safe
 

@@ -11,7 +11,7 @@ from everstep.launcher.heirs.heir import Heir
 from everstep.launcher.heirs.proving import Acquaintances, pair_key
 from everstep.launcher.heirs.voting import Voting
 from everstep.launcher.hosts.reaching import RefusedError
-from everstep.launcher.keys import Keys
+from everstep.launcher.rundir.keys import Keys
 from everstep.wire.heirs import AskVote, AskWho, JournalPart, Lead, Legacy, Roster, Vote, Voter, public
 from everstep.wire.joining import JoinToken
 

@@ -72,7 +72,7 @@ def _ask(run_dir: RunDir, view: RunView, given: argparse.Namespace) -> str:
     assert view.spec is not None
     body: dict[str, object] = {"is_urgent": given.urgent, "by": _who(), "why": given.why}
     if given.code is not None:
-        from everstep.launcher.versions import copy_for_update
+        from everstep.launcher.versions.versions import copy_for_update
 
         copied = copy_for_update(given.code, view.spec, run_dir.path)
         body |= {"source": copied.source, "code": copied.code, "root": copied.root}

@@ -24,10 +24,10 @@ from everstep.launcher.heirs.heir import Heir
 from everstep.launcher.heirs.waiting import ReadyAddress, Waiting
 from everstep.launcher.hosts.fleet import Fleet, Inherited
 from everstep.launcher.hosts.local_run import LocalRun
-from everstep.launcher.keys import Keys
 from everstep.launcher.output.terminal import Terminal
-from everstep.launcher.rundir import Prepared
-from everstep.launcher.stores import Stores
+from everstep.launcher.rundir.keys import Keys
+from everstep.launcher.rundir.rundir import Prepared
+from everstep.launcher.stores.stores import Stores
 from everstep.launcher.supervise import End, Supervisor, TakenOver
 from everstep.model.events import NodeJoined
 from everstep.model.record import Record

@@ -11,7 +11,7 @@ from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.hosts import token as tokens
 from everstep.launcher.hosts.fleet import Fleet
 from everstep.launcher.hosts.munge import MungeToken, of_job
-from everstep.launcher.rundir import Prepared
+from everstep.launcher.rundir.rundir import Prepared
 from everstep.wire.joining import JoinToken
 
 

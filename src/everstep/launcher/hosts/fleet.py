@@ -33,7 +33,7 @@ from everstep.launcher.heirs.copying import Copying
 from everstep.launcher.heirs.proving import Acquaintances
 from everstep.launcher.hosts.munge import Either, MungeToken
 from everstep.launcher.hosts.place import interface_of
-from everstep.launcher.rundir import Prepared
+from everstep.launcher.rundir.rundir import Prepared
 from everstep.version import __version__
 from everstep.wire.heirs import FromHeir, Roster, Vote, Voter, public
 from everstep.wire.joining import JoinToken, Over, Proofs

@@ -15,10 +15,10 @@ from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError, JournalError, RunLockedError
 from everstep.journal.reader import Reading, read_journal
 from everstep.journal.runs import RunDir, make_run_dir, new_run_id, register
-from everstep.launcher import versions
 from everstep.launcher.arguments.checks import check_run_dir
 from everstep.launcher.arguments.settings import Settings
-from everstep.launcher.keys import Keys
+from everstep.launcher.rundir.keys import Keys
+from everstep.launcher.versions import versions
 from everstep.model.actions import Finish, StartWorkers
 from everstep.model.events import CheckpointsFound, RunReopened, RunStarted
 from everstep.model.record import Record

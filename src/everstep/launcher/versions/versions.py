@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.errors import ConfigError
-from everstep.launcher import code_files
+from everstep.launcher.versions import code_files
 from everstep.model.spec import Launch, RunSpec
 
 LARGE_BYTES = 1 << 20

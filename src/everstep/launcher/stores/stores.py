@@ -19,7 +19,7 @@ from everstep.engines.network import Network, is_of_its_own
 from everstep.errors import ConfigError, EverstepError
 from everstep.launcher.arguments import checks
 from everstep.launcher.arguments.settings import Settings
-from everstep.launcher.store_process import WHOLE
+from everstep.launcher.stores.store_process import WHOLE
 
 _LOOPBACK = ("localhost", "127.0.0.1")
 _MAX_MESSAGE = 4096
@@ -129,7 +129,14 @@ class _StoreProcess:
         self._is_new = True
         self.has_served = False
         self._closed = asyncio.Event()
-        argv = [sys.executable, "-P", "-m", "everstep.launcher.store_process", str(os.getpid()), str(theirs.fileno())]
+        argv = [
+            sys.executable,
+            "-P",
+            "-m",
+            "everstep.launcher.stores.store_process",
+            str(os.getpid()),
+            str(theirs.fileno()),
+        ]
         argv += [WHOLE] if is_whole else []
         with theirs:
             self._child = children.spawn("stores", argv, on_end=self._on_end, pass_fds=(theirs.fileno(),))

@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import Any
 
-from everstep.launcher import store_class
+from everstep.launcher.stores import store_class
 from everstep.linux.parent import die_with_parent
 
 _TIMEOUT = datetime.timedelta(seconds=30)

@@ -1,0 +1,1 @@
+"""A run's directory for its whole life: its lock, its specification, its keys."""
