@@ -3,7 +3,6 @@ door at which the other hosts find it. Called by `hosts.member`; from then on th
 """
 
 import contextlib
-import fcntl
 import os
 import re
 from pathlib import Path
@@ -15,7 +14,6 @@ from everstep.engines.children import Children
 from everstep.engines.local import LocalEngine
 from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.network import Address
-from everstep.errors import JournalError
 from everstep.journal.reader import read_journal
 from everstep.journal.runs import RunDir, register
 from everstep.launcher.arguments import checks
@@ -26,7 +24,7 @@ from everstep.launcher.hosts.fleet import Fleet, Inherited
 from everstep.launcher.hosts.local_run import LocalRun
 from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.rundir.keys import Keys
-from everstep.launcher.rundir.rundir import Prepared
+from everstep.launcher.rundir.rundir import Prepared, lock
 from everstep.launcher.stores.stores import Stores
 from everstep.launcher.supervise import End, Supervisor, TakenOver
 from everstep.model.events import NodeJoined
@@ -70,7 +68,7 @@ async def take_over(here: Here, epoch: int) -> End:
     waiting = here.waiting
     network = Address(here.address) if waiting is None else ReadyAddress(here.address, waiting.for_nodes)
     with contextlib.ExitStack() as opened:
-        lock_fd = _lock(path)
+        lock_fd = lock(RunDir(path))
         opened.callback(os.close, lock_fd)
         keys = Keys.inherited(path, file.run, heir.legacy)
         prepared = Prepared(path=path, file=file, keys=keys, lock_fd=lock_fd)
@@ -111,17 +109,6 @@ async def take_over(here: Here, epoch: int) -> End:
             ),
         )
         return await supervisor.run()
-
-
-def _lock(path: Path) -> int:
-    """As `rundir` does. Raises JournalError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        raise JournalError(f"{path} is in use: {error.strerror}") from error
-    return fd
 
 
 def _first_number(journal: Path) -> int:

@@ -25,17 +25,12 @@ from everstep.engines.local import LocalEngine
 from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.network import Address
 from everstep.engines.protocol import Loss, NoNodeError
-from everstep.errors import ConfigError, EverstepError, UnreachableError, WireError
-from everstep.journal.runs import RunDir, make_known
+from everstep.errors import UnreachableError, WireError
 from everstep.launcher.arguments.hosts import Hosts
-from everstep.launcher.heirs.asking import connect
-from everstep.launcher.heirs.heir import Heir
-from everstep.launcher.heirs.taking_over import Here, take_over
-from everstep.launcher.heirs.waiting import AFTER_S, Waiting
+from everstep.launcher.heirs.candidacy import Candidacy, cancel
 from everstep.launcher.hosts.fleet import agent_arguments, end_signal
 from everstep.launcher.hosts.local_run import LocalRun
 from everstep.launcher.hosts.reaching import (
-    SAID_AFTER_S,
     Connection,
     FindToken,
     NotListeningError,
@@ -47,7 +42,7 @@ from everstep.launcher.output.terminal import Terminal
 from everstep.linux.files import write_whole
 from everstep.version import __version__
 from everstep.wire.credentials import CREDENTIALS_NAME
-from everstep.wire.heirs import FromLeader, Voter
+from everstep.wire.heirs import FromLeader
 from everstep.wire.joining import (
     PING_S,
     Admitted,
@@ -56,7 +51,6 @@ from everstep.wire.joining import (
     EndNode,
     FromHead,
     Join,
-    JoinToken,
     Leaving,
     NodeEnded,
     Over,
@@ -64,9 +58,6 @@ from everstep.wire.joining import (
     StartNode,
     StopAsked,
 )
-
-FIND_S = 1.0
-"""For one host to say whether it has the controller."""
 
 LOOK_S = 0.1
 """Between two looks at what ranks have written."""
@@ -135,16 +126,10 @@ class Member:
         self._signal = 0
         self._grace_s = 30.0
         self._terminal: Terminal | None = None
-        self._heir: Heir | None = None
         self._address = ""
-        self._leader: Voter | None = None  # that is known to go on with the controller
-        self._has_leader = asyncio.Event()
-        self._elected: asyncio.Future[int] = self._loop.create_future()
-        self._electing: asyncio.Task[None] | None = None
-        self._has_succeeded = False
-        self._epoch = 1
-        self._waiting: Waiting | None = None
-        self._is_warming = False
+        self._candidacy = Candidacy(
+            hosts, self._session, find_token, self._children, self._keeper, say=say, moved=self._on_moved
+        )
 
     async def run(self) -> End:
         """Until the run is over, or this host leaves it. Nothing of it runs here afterwards. Raises EverstepError when
@@ -154,24 +139,21 @@ class Member:
             self._loop.add_signal_handler(number, self._on_signal, number)
         talking = asyncio.create_task(self._talk())
         try:
-            waited: list[asyncio.Future[Any]] = [talking, self._end, self._elected]
+            elected = self._candidacy.elected
+            waited: list[asyncio.Future[Any]] = [talking, self._end, elected]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if self._elected.done() and not self._end.done():
-                await _cancel(talking)
-                return await self._succeed(self._elected.result())
+            if elected.done() and not self._end.done():
+                await cancel(talking)
+                return await self._succeed()
             if talking.done() and not self._end.done():
                 talking.result()
             return await self._end
         finally:
-            if self._electing is not None:
-                await _cancel(self._electing)
-            if self._waiting is not None and not self._has_succeeded:
-                self._waiting.close()
+            await self._candidacy.stop()
             await self._end_everything()
             await self._say_goodbye()
-            await _cancel(talking)
-            if self._heir is not None and not self._has_succeeded:
-                await self._heir.close()
+            await cancel(talking)
+            await self._candidacy.close()
 
     async def _talk(self) -> None:
         """Connected for ever. Raises EverstepError when that is not possible."""
@@ -193,8 +175,8 @@ class Member:
                 await connection.close()
             if self._end.done():
                 return
-            if self._heir is not None and self._heir.may_succeed:
-                connection = await self._find_controller(self._heir)
+            if self._candidacy.is_possible:
+                connection = await self._find_controller()
                 continue
             self._say("the first host is not connected; its ranks and these go on as long as the network lets them")
             again = msgspec.structs.replace(self._hosts, reach_limit_s=GONE_S)
@@ -215,111 +197,26 @@ class Member:
                     self._finish(End(exit_code=UnreachableError.exit_code, outcome="failed", why=why))
                     raise
 
-    async def _find_controller(self, heir: Heir) -> Connection:
-        """Wherever it is by now. Raises UnreachableError when nobody has it for too long."""
-        began, is_said = time.monotonic(), False
-        while True:
-            self._has_leader.clear()
-            for voter in self._voters(heir):
-                finding = asyncio.create_task(connect(voter, heir.keys.towards(voter.session)))
-                told = asyncio.create_task(self._has_leader.wait())
-                await asyncio.wait([finding, told], timeout=FIND_S, return_when=asyncio.FIRST_COMPLETED)
-                told.cancel()
-                if not finding.done():
-                    await _cancel(finding)
-                elif finding.exception() is None:
-                    return finding.result()
-                if self._has_leader.is_set():
-                    break
-            waited_s = time.monotonic() - began
-            if waited_s > self._hosts.join_limit_s:
-                why = f"no host of the run had the controller for {waited_s:.0f} s; what ran on this host was ended"
-                self._finish(End(exit_code=UnreachableError.exit_code, outcome="failed", why=why))
-                raise UnreachableError(why)
-            if not is_said and waited_s > SAID_AFTER_S:
-                is_said = True
-                self._say("no host has the controller now; a successor needs more than half of those that vote")
-            await asyncio.sleep(0.05)
+    async def _find_controller(self) -> Connection:
+        """Raises UnreachableError, with which this host's part is over."""
+        try:
+            return await self._candidacy.find()
+        except UnreachableError as error:
+            self._finish(End(exit_code=UnreachableError.exit_code, outcome="failed", why=str(error)))
+            raise
 
-    def _voters(self, heir: Heir) -> list[Voter]:
-        voters = heir.roster.voters if heir.roster is not None else ()
-        known = [self._leader] if self._leader is not None else []
-        return [each for each in (*known, *voters) if each.session != heir.keys.own]
-
-    def _on_led(self, leader: Voter) -> None:
-        """Another host goes on with the controller."""
-        assert self._heir is not None
-        self._leader = leader
-        self._say(f"{leader.host} ({leader.address}) continues with the controller")
-        self._keeper.tell({"controller": {"epoch": self._heir.voting.promised}})
-        self._has_leader.set()
+    def _on_moved(self) -> None:
         if self._connection is not None:
             self._connection.abort()
 
-    async def _elect(self, heir: Heir) -> None:
-        try:
-            self._elected.set_result(await heir.wait_elected())
-        except Exception:
-            log.exception("this host does not vote any more")
-
-    async def _take_legacy(self, message: FromLeader, connection: Connection) -> None:
-        """Our own failure here costs the successor, not the run."""
-        assert self._local is not None
-        try:
-            if self._heir is None:
-                self._heir = Heir(
-                    self._local.path,
-                    session=self._session,
-                    address=connection.here,
-                    token=self._find_token(),
-                    silent_s=self._local.file.policy.node_silent_s,
-                    on_led=self._on_led,
-                )
-                self._heir.begin(self._epoch)
-                make_known(self._local.file.run, RunDir(self._local.path))
-                self._electing = asyncio.create_task(self._elect(self._heir))
-                self._keeper.tell({"controller": {"epoch": self._epoch}})
-            await self._heir.take(message, connection.send)
-            if self._heir.is_next and not self._is_warming:
-                self._is_warming = True
-                self._loop.call_later(AFTER_S, self._warm)
-        except (OSError, ValueError, EverstepError) as error:
-            log.warning("the journal is not kept here: %s", error)
-
-    def _warm(self) -> None:
-        """A controller that is there when it is wanted. Without it, it is started then."""
-        if self._end.done() or self._elected.done() or self._local is None:
-            return
-        try:
-            self._waiting = Waiting(self._children, self._local.path, self._address, end_signal(self._hosts))
-        except (OSError, EverstepError) as error:
-            log.warning("no controller waits here: %s", error)
-
-    async def _succeed(self, epoch: int) -> End:
-        heir, engine, token = self._heir, self._engine, self._find_token()
-        assert heir is not None
+    async def _succeed(self) -> End:
+        engine, self._engine = self._engine, None
         assert engine is not None
         assert self._local is not None
         assert self._terminal is not None
-        if not isinstance(token, JoinToken):
-            raise ConfigError("only a host with the join token itself can go on with the controller")
-        self._say(f"the controller's host is not heard of: this host continues with it (epoch {epoch})")
-        self._has_succeeded, self._engine = True, None
-        here = Here(
-            hosts=self._hosts,
-            local=self._local,
-            heir=heir,
-            address=self._address,
-            token=token,
-            children=self._children,
-            keeper=self._keeper,
-            engine=engine,
-            terminal=self._terminal,
-            signals=self._signals,
-            origin=self._origin,
-            waiting=self._waiting,
+        end = await self._candidacy.succeed(
+            self._local, self._address, engine, self._terminal, self._signals, self._origin
         )
-        end = await take_over(here, epoch)
         return End(exit_code=end.exit_code, outcome=end.outcome, why=end.why)
 
     async def _converse(self, connection: Connection) -> None:
@@ -328,9 +225,7 @@ class Member:
             admitted = await connection.receive()
         if not isinstance(admitted, Admitted):
             raise WireError(f"{type(admitted).__name__} where Admitted is expected")
-        if self._heir is not None and not self._heir.follow(admitted.epoch, connection.voter):
-            raise WireError(f"it has the controller of epoch {admitted.epoch}, as it says, and is not followed")
-        self._epoch = admitted.epoch
+        self._candidacy.follow(admitted.epoch, connection.voter)
         if self._local is None:
             self._begin(admitted, connection)
         elif self._local.spec_bytes != admitted.spec:
@@ -351,7 +246,8 @@ class Member:
                 async with asyncio.timeout(SILENT_S):
                     message = await connection.receive()
                 if isinstance(message, FromLeader):
-                    await self._take_legacy(message, connection)
+                    assert self._local is not None
+                    await self._candidacy.take(message, connection, self._local)
                 elif not self._end.done():
                     self._do(message)
         finally:
@@ -375,7 +271,7 @@ class Member:
             nodes=tuple(self._engine.pids) if self._engine is not None else (),
             scheduler_node=os.environ.get("SLURMD_NODENAME", ""),
             scheduler_job=os.environ.get("SLURM_JOB_ID", ""),
-            journal=self._heir.replica.age if self._heir is not None else (0, 0),
+            journal=self._candidacy.journal,
         )
 
     def _begin(self, admitted: Admitted, connection: Connection) -> None:
@@ -415,8 +311,7 @@ class Member:
         self._address = connection.here
         url = _url(connection.there, admitted.port)
         self._engine.move(url, self._equip)
-        if admitted.epoch > 1 or self._heir is not None:
-            self._keeper.tell({"controller": {"epoch": admitted.epoch, "url": url}})
+        self._candidacy.tell_agent(url)
 
     def _equip(self, node: str, folder: Path) -> None:
         write_whole(folder / CREDENTIALS_NAME, self._credentials[node], mode=0o600)
@@ -498,7 +393,7 @@ class Member:
             await engine.end(self._grace_s, spares=is_success)
             if not is_success:
                 await self._children.end_orphans()
-        if not self._has_succeeded:
+        if not self._candidacy.has_succeeded:
             self._keeper.close()
 
     async def _say_goodbye(self) -> None:
@@ -516,8 +411,7 @@ class Member:
         """A first host that may be gone is looked for elsewhere as well."""
         while True:
             await asyncio.sleep(LOOK_S)
-            heir = self._heir
-            if heir is not None and heir.may_succeed and heir.silent_s > 1.2 * heir.patience_s:
+            if self._candidacy.misses_controller:
                 connection.abort()
 
     async def _ping(self, connection: Connection) -> None:
@@ -542,8 +436,3 @@ class Member:
 
 def _url(there: str, port: int) -> str:
     return f"ws://{f'[{there}]' if ':' in there else there}:{port}/link"
-
-
-async def _cancel(task: "asyncio.Task[Any]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

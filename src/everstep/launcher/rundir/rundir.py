@@ -78,7 +78,7 @@ def prepare(settings: Settings, spec: RunSpec) -> Prepared:
 def _prepare_as(run: str, settings: Settings, spec: RunSpec, *, must_be_same: bool) -> Prepared:
     run_dir = make_run_dir(run, settings.run_dir or None)
     check_run_dir(run_dir.path)
-    lock_fd = _lock(run_dir)
+    lock_fd = lock(run_dir)
     try:
         earlier = _read_earlier(run_dir.journal)
         file = SpecFile(run=run, spec=spec, policy=settings.policy)
@@ -118,8 +118,9 @@ def _is_another(was: RunSpec, now: RunSpec) -> bool:
     return (was.program, was.launch, was.world_size) != (now.program, now.launch, now.world_size)
 
 
-def _lock(run_dir: RunDir) -> int:
-    """The directory itself is locked for the launcher's life: a second launcher stops before it touches anything."""
+def lock(run_dir: RunDir) -> int:
+    """The directory itself is locked for the launcher's life: a second launcher stops before it touches anything.
+    Raises RunLockedError, OSError."""
     path = run_dir.path
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
