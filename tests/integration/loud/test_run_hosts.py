@@ -1,5 +1,6 @@
 """A run over several hosts: the same command on each, joined over the network, whatever happens to one of them."""
 
+import re
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from real_run import COMMAND, Launcher
 from everstep.engines.network import NetworkError
 from everstep.journal.reader import read_journal
 from everstep.model.actions import StartWorkers
-from everstep.model.events import NodeLost
+from everstep.model.events import ControllerStarted, NodeLost
 from everstep.model.record import Record
 from everstep.testing.hosts import Bed, Host
 
@@ -93,6 +94,57 @@ def test_a_host_that_is_switched_off_is_replaced_by_a_standby(tmp_path: Path, on
         until(lambda: all(run.poll() is not None for run in alive), tmp_path)
         assert [run.returncode for run in alive] == [0, 0]
         assert hosts[0].pids() == []
+
+
+def test_when_the_first_host_is_switched_off_another_one_leads_the_run_to_its_end(
+    tmp_path: Path, only_namespaces: None
+):
+    try:
+        bed = Bed()
+    except NetworkError as error:
+        pytest.skip(str(error))
+    program = tmp_path / "slots.sh"
+    program.write_text(SLOTS)
+    policy = tmp_path / "everstep.toml"
+    policy.write_text("[policy]\nnode_silent_s = 2.0\nexamine = false\n")
+    done = tmp_path / "done"
+    environ = {"EVERSTEP_JOIN_TOKEN": TOKEN, "EVERSTEP_SUCCESSOR": "on"}
+    with bed:
+        hosts = [bed.add(f"h{number}") for number in range(3)]
+        shape = ["--nnodes", "2", "--standby", "1", "--config", str(policy)]
+        shape += ["--rdzv-endpoint", f"{hosts[0].address}:29400", "--no-python", "sh", str(program), str(done)]
+        runs = []
+        for number, host in enumerate(hosts):
+            with (tmp_path / f"err-{number}").open("wb") as err:
+                runs.append(host.start([*COMMAND, *shape], env=environ, err=err))
+        run_dir = hosts[0].folder / "home" / "runs" / "latest"
+        until(lambda: "step 1 of" in output(run_dir, 0, 1), tmp_path)
+        until(lambda: num_voters(run_dir) == 3, tmp_path)
+        hosts[0].power_off()
+        until(lambda: leaders(hosts[1:]), tmp_path)
+        (led,) = leaders(hosts[1:])
+        until(lambda: any("step 1 of slot" in output(led, g, r) for g in (1, 2) for r in (0, 1)), tmp_path)
+        done.touch()
+        until(lambda: all(run.poll() is not None for run in runs[1:]), tmp_path)
+        assert [run.returncode for run in runs[1:]] == [0, 0]
+        assert [host.pids() for host in hosts[1:]] == [[], []]
+
+
+def num_voters(run_dir: Path) -> int:
+    log = run_dir / "launcher.log"
+    found = re.findall(r"the journal is kept by (.+)", log.read_text() if log.exists() else "")
+    return found[-1].count(",") + 1 if found else 0
+
+
+def leaders(hosts: list[Host]) -> list[Path]:
+    """Run directories of hosts that have taken the controller over."""
+    journals = [path for host in hosts for path in host.folder.glob("home/hosts/*/journal.jsonl")]
+    return [path.parent for path in journals if is_led(path.parent)]
+
+
+def is_led(run_dir: Path) -> bool:
+    has_acted = (run_dir / "controller.log").exists()
+    return has_acted and any(isinstance(r.event, ControllerStarted) and r.event.took_over for r in records(run_dir))
 
 
 def until(condition, folder: Path) -> None:
