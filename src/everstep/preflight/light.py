@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from everstep.preflight.checks import container, cpu, infiniband, kernel, memory, nic, sensors, storage
+from everstep.preflight.checks.reading import container, cpu, infiniband, kernel, memory, nic, sensors, storage
 from everstep.preflight.judge import by_limits, worse
 from everstep.preflight.result import Doing, Judgement, Result, Yielded
 from everstep.preflight.settings import Settings

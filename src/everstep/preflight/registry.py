@@ -24,7 +24,7 @@ class Load(enum.StrEnum):
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    module: str  # below everstep.preflight.checks
+    module: str  # below everstep.preflight.checks.reading or .working
     function: str
     says: str  # for the progress line
     load: Load = Load.READS
@@ -39,7 +39,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         return base * max(1, len(settings.disk_paths)) if self.name == "disk" else base
 
     def load_measure(self) -> Measure:
-        measure: Measure = getattr(import_module(f"everstep.preflight.checks.{self.module}"), self.function)
+        folder = "reading" if self.load is Load.READS else "working"
+        measure: Measure = getattr(import_module(f"everstep.preflight.checks.{folder}.{self.module}"), self.function)
         return measure
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from everstep.analyzer.slowness.off_cpu import KernelView, waits_text
-from everstep.preflight.checks.ebpf import measure
+from everstep.preflight.checks.reading.ebpf import measure
 from everstep.preflight.result import Result
 from everstep.preflight.settings import Settings
 

@@ -169,7 +169,7 @@ def test_a_wrong_digest_is_named(environment, tmp_path):
 
 def test_one_flipped_bit_is_found_without_any_baseline():
     torch = pytest.importorskip("torch")
-    from everstep.preflight.checks.arithmetic import filled, is_exact
+    from everstep.preflight.checks.working.arithmetic import filled, is_exact
 
     left, right = filled(256, 256, "float64", 1), filled(256, 256, "float64", 2)
     result = left @ right
@@ -185,7 +185,7 @@ def test_what_is_asked_of_gpus_works_on_any_device_of_torch():
     """Two processes on the CPU in the place of two GPUs: the same code, without CUDA."""
     pytest.importorskip("torch")
     code = (
-        "import torch, json; from everstep.preflight.checks.gpu_compute import on_devices;"
+        "import torch, json; from everstep.preflight.checks.working.gpu_compute import on_devices;"
         "from everstep.preflight.settings import SIZES; import msgspec;"
         "sizes = msgspec.structs.replace(SIZES['quick'], matrix=128, copy_bytes=1 << 20);"
         "print(msgspec.json.encode(list(on_devices(['cpu:0', 'cpu:1'], sizes, factor=1))).decode())"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from everstep.preflight import light
-from everstep.preflight.checks import (
+from everstep.preflight.checks.reading import (
     container,
     cpu,
     devices,
@@ -28,9 +28,9 @@ from everstep.preflight.checks import (
     software,
     storage,
 )
-from everstep.preflight.checks.bandwidth import cores_of
-from everstep.preflight.checks.compute import compare_digests
-from everstep.preflight.checks.endtoend import aligned
+from everstep.preflight.checks.working.bandwidth import cores_of
+from everstep.preflight.checks.working.compute import compare_digests
+from everstep.preflight.checks.working.endtoend import aligned
 from everstep.preflight.judge import by_limits
 from everstep.preflight.result import Doing, Judgement, Result
 from everstep.preflight.settings import Settings

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from everstep.preflight.checks.arithmetic import digest, filled
+from everstep.preflight.checks.working.arithmetic import digest, filled
 from everstep.preflight.examination.compare import COMPUTED, RECEIVED
 from everstep.preflight.examination.layout import Layout
 from everstep.preflight.examination.meeting import Meeting

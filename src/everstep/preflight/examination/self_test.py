@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from everstep.preflight import light
-from everstep.preflight.checks.arithmetic import DTYPES, copies, products
+from everstep.preflight.checks.working.arithmetic import DTYPES, copies, products
 from everstep.preflight.examination.request import Request, Said
 from everstep.preflight.result import Judgement, Result
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from everstep.preflight.checks.pci import gpus_on_bus
+from everstep.preflight.checks.reading.pci import gpus_on_bus
 from everstep.preflight.result import Better, Doing, Judgement, Result, Value, Yielded, measured, unsupported
 from everstep.preflight.settings import Settings
 from everstep.probes.nvml_session import NoBindingError, Session

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from everstep.preflight.checks.arithmetic import digest, filled, torch_problem
+from everstep.preflight.checks.working.arithmetic import digest, filled, torch_problem
 from everstep.preflight.processes import Failed, run_forked
 from everstep.preflight.result import Better, Doing, Judgement, Result, Yielded, measured, unsupported
 from everstep.preflight.settings import Level, Settings, Sizes

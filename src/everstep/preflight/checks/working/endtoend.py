@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from everstep.preflight.checks.arithmetic import torch_problem, trained
+from everstep.preflight.checks.working.arithmetic import torch_problem, trained
 from everstep.preflight.processes import Failed, run_forked
 from everstep.preflight.result import Better, Doing, Judgement, Result, Yielded, measured, unsupported
 from everstep.preflight.settings import Level, Settings

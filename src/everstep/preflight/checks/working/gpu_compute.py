@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from everstep.preflight.checks.arithmetic import DTYPES, copies, products, torch_problem
+from everstep.preflight.checks.working.arithmetic import DTYPES, copies, products, torch_problem
 from everstep.preflight.processes import Failed, run_forked
 from everstep.preflight.result import Better, Doing, Judgement, Result, Yielded, measured, unsupported
 from everstep.preflight.settings import Settings, Sizes

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 
-from everstep.preflight.checks.pci import gpus_on_bus
+from everstep.preflight.checks.reading.pci import gpus_on_bus
 from everstep.preflight.result import Better, Result, measured, unsupported
 from everstep.preflight.settings import Settings
 from everstep.preflight.sources import names_in, under
