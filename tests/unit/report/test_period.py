@@ -18,6 +18,8 @@ from everstep.journal.load import load_run
 from everstep.report.parts.asked import Asked
 from everstep.report.period.gather import edges_of, part_of, period_of
 from everstep.report.period.render import render_html, render_markdown, render_text
+from everstep.report.period.sections import DAY_S
+from everstep.report.picture.costs import GROUPS
 
 JOURNAL = Path(__file__).parents[2] / "golden/journal.jsonl"
 VIEW = load_run(JOURNAL)
@@ -96,3 +98,27 @@ def test_a_length_that_is_none(text):
     with pytest.raises(ConfigError):
         report.length_s(text)
     assert report.length_s("1.5h") == 5400.0
+
+
+def test_a_start_is_no_recovery():
+    """What no incident is to blame for is not said to be one's."""
+    period, _ = whole()
+    start_s = period.runs[0].start_rank_s
+    costs = goodput_of(history_of(VIEW)).incidents
+    of_incidents = sum(cost.get(bucket, 0.0) for cost in costs.values() for bucket in GROUPS["recovery"])
+    assert 0.0 < start_s < period.seconds["recovery"]
+    assert start_s + of_incidents == pytest.approx(period.seconds["recovery"])
+    advice = {each.because: each.rank_s for each in period.advice}
+    assert advice["ranks were starting and had done no step yet"] == pytest.approx(start_s)
+    assert advice["ranks waited from faults to the next step"] == pytest.approx(of_incidents)
+
+
+def test_the_trend_is_in_every_form():
+    period, _ = whole(3)
+    for text in (render_text(period), render_markdown(period), render_html(period)):
+        trend = text[text.index("Trend") : text.index("What would help most")]
+        assert all(f"{100 * each.ettr:.1f}%" in trend for each in period.slices)
+    middle = (VIEW.started_at + VIEW.finished_at) / 2
+    edges = edges_of(middle - 10 * DAY_S, VIEW.finished_at)
+    mostly_empty = period_of("here", [part_of("golden", VIEW, ASKED, edges)], edges)
+    assert sum(each.ettr is not None for each in mostly_empty.slices) < len(mostly_empty.slices)

@@ -128,7 +128,7 @@ def _journal(bundle: Bundle, path: Path, first: int, last: int) -> None:
 
 def _logs(bundle: Bundle, opened: Opened, incident: IncidentView | None, *, with_logs: bool) -> None:
     run_dir, view = opened.run_dir.path, opened.view
-    for name in ("controller.log", "launcher.log", "notices.log"):
+    for name in ("controller.log", "launcher.log", "notices.log", "otlp.log"):
         bundle.add_file(run_dir / name, name, only_tail=True)
     for node in list(view.nodes)[:MAX_RANKS]:
         bundle.add_file(run_dir / "nodes" / node / "agent.log", f"nodes/{node}/agent.log", only_tail=True)

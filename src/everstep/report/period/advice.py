@@ -13,6 +13,9 @@ SMALL = 0.001
 
 MAX_ADVICE = 4
 
+START = "start"
+"""Is part of the group "recovery": what no incident is to blame for."""
+
 _BY_GROUP = {
     "redone": (
         "snapshots more often, or in memory: docs/state.md",
@@ -21,6 +24,10 @@ _BY_GROUP = {
     "recovery": (
         "shorten the longest phase of recoveries: everstep incident show",
         "ranks waited from faults to the next step",
+    ),
+    START: (
+        "shorten the program's start: imports, data, compilation",
+        "ranks were starting and had done no step yet",
     ),
     "checkpoint": (
         "copy snapshots beside training: docs/checkpoints.md",
@@ -38,9 +45,11 @@ _BY_GROUP = {
 
 
 def advice_of(
-    seconds: Seconds, rank_s: float, classes: Sequence[Class], offenders: Sequence[Class]
+    seconds: Seconds, start_rank_s: float, rank_s: float, classes: Sequence[Class], offenders: Sequence[Class]
 ) -> tuple[Advice, ...]:
     """The most promising first."""
+    start_s = min(start_rank_s, seconds["recovery"])
+    seconds = {**seconds, START: start_s, "recovery": seconds["recovery"] - start_s}
     found = [Advice(what=what, because=because, rank_s=seconds[name]) for name, (what, because) in _BY_GROUP.items()]
     for machine in offenders[:2]:
         because = f"{plural(machine.number, 'incident')} are blamed on it ({', '.join(machine.codes)})"

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from everstep.goodput.buckets import Bucket
-from everstep.goodput.figures import goodput_of
+from everstep.goodput.figures import Goodput, goodput_of
 from everstep.goodput.slices import slices_of
 from everstep.journal.history import Sample, history_of, sampled
 from everstep.journal.view import IncidentView, RunView
@@ -36,7 +36,8 @@ def part_of(name: str, view: RunView, asked: Asked, edges: Sequence[float]) -> R
     if history.until < edges[0] or history.begun_at > edges[-1]:
         return None
     scale = num_ranks / history.world_size if history.world_size else 0.0
-    costs = goodput_of(history).incidents
+    goodput = goodput_of(history)
+    costs = goodput.incidents
     incidents = [
         _disturbance(view, incident, math.fsum(costs.get(incident.id, {}).values()) * scale)
         for incident in view.incidents.values()
@@ -58,8 +59,16 @@ def part_of(name: str, view: RunView, asked: Asked, edges: Sequence[float]) -> R
         seconds=tuple(_grouped(seconds, scale) for seconds in slices_of(history, edges)),
         incidents=tuple(incidents),
         drill_rank_s=math.fsum(drilled),
+        start_rank_s=_start_s(goodput) * scale if history.begun_at >= edges[0] else 0.0,
         sampled_ranks=history.world_size if is_large else None,
     )
+
+
+def _start_s(goodput: Goodput) -> float:
+    """In the phases of a recovery, and of no incident."""
+    phases = GROUPS["recovery"]
+    of_incidents = (cost.get(bucket, 0.0) for cost in goodput.incidents.values() for bucket in phases)
+    return max(0.0, math.fsum(goodput.seconds[bucket] for bucket in phases) - math.fsum(of_incidents))
 
 
 def machine_of(view: RunView, node: str) -> str:
@@ -94,7 +103,7 @@ def period_of(where: str, parts: Sequence[RunPart], edges: Sequence[float], unre
         mtbf_h=_mtbf_h(parts, incidents, edges[0], edges[-1]),
         mtbf_before_h=_mtbf_h(parts, incidents, edges[0], edges[half]),
         mtbf_after_h=_mtbf_h(parts, incidents, edges[half], edges[-1]),
-        advice=advice_of(seconds, rank_s, classes, offenders),
+        advice=advice_of(seconds, math.fsum(part.start_rank_s for part in parts), rank_s, classes, offenders),
         unread=tuple(unread),
     )
 

@@ -19,6 +19,7 @@ class RunPart(msgspec.Struct, frozen=True, kw_only=True):
     seconds: tuple[Seconds, ...]  # one per slice of the period
     incidents: tuple["Disturbance", ...]
     drill_rank_s: float = 0.0  # what drills cost, over all ranks; part of `seconds`
+    start_rank_s: float = 0.0  # what starting cost, over all ranks; part of `seconds["recovery"]`
     sampled_ranks: int | None = None  # some ranks stand for all
 
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from everstep.report.parts.units import NOT_MEASURED, count, duration, percent, plural, stamp
-from everstep.report.period.schema import Advice, Class, Disturbance, Period, RunPart
+from everstep.report.period.schema import Advice, Class, Disturbance, Period, RunPart, Slice
 from everstep.report.picture.costs import GROUPS
 
 MAX_INCIDENTS = 20
@@ -47,6 +47,7 @@ def facts(period: Period) -> list[str]:
 def sections(period: Period) -> list[Section]:
     return [
         _goodput(period),
+        _trend(period.slices),
         _advice(period.advice, period.rank_s),
         _offenders(period.offenders),
         _classes(period.classes),
@@ -76,6 +77,19 @@ def _goodput(period: Period) -> Section:
         if period.rank_s > 0.0
     )
     return Section(title="Goodput by cause", head=("", "time", "share"), rows=rows, right=1, empty="Nothing ran.")
+
+
+def _trend(slices: tuple[Slice, ...]) -> Section:
+    """Where the figure is missing, nothing ran."""
+    rows = []
+    for each in slices:
+        lost = {name: seconds for name, seconds in each.seconds.items() if name != "productive" and seconds > 0.0}
+        most = max(lost, key=lambda name: lost[name], default="")
+        share = f"{most} {percent(lost[most] / sum(each.seconds.values()))}" if most else ""
+        if each.ettr is not None:
+            rows.append((stamp(each.begin), percent(each.ettr), share, count(each.num_incidents)))
+    head = ("from (UTC)", "goodput", "most of the rest", "incidents")
+    return Section(title="Trend", head=head, rows=tuple(rows), right=3, empty="Nothing ran.")
 
 
 def _advice(advice: tuple[Advice, ...], rank_s: float) -> Section:
