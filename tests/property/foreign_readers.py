@@ -39,9 +39,9 @@ from everstep.launcher.hosts.local_run import LocalRun
 from everstep.launcher.output.teed import TeedLines
 from everstep.model.facts import ErrorReport
 from everstep.report.asjson import status_json
+from everstep.report.now.status import render_status
 from everstep.report.parts.asked import Asked
 from everstep.report.picture.overview import Overview
-from everstep.report.status import render_status
 from everstep.web.server import Ui
 from everstep.wire import allowed, joining, local, websocket
 from everstep.wire.codec import decode_from_controller, decode_from_peer

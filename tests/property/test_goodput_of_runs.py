@@ -14,12 +14,12 @@ from everstep.journal.history import history_of
 from everstep.model import events
 from everstep.model.record import Header
 from everstep.model.spec import Mode, RunSpec
-from everstep.report.explain import render_explanation
 from everstep.report.goodput import render_goodput
-from everstep.report.incident import render_incident, render_incidents
-from everstep.report.narrate import Narrator
+from everstep.report.incidents.explain import render_explanation
+from everstep.report.incidents.incident import render_incident, render_incidents
+from everstep.report.now.narrate import Narrator
+from everstep.report.now.status import render_status
 from everstep.report.parts.asked import Asked
-from everstep.report.status import render_status
 from everstep.testing.cluster import Cluster
 
 HEADER = Header(run="r0001", everstep_version="test", policy={"max_restarts": 3, "budget_window_s": 60.0})

@@ -17,8 +17,8 @@ from everstep.journal.reader import Cursor
 from everstep.journal.runs import LIVE_NAME
 from everstep.journal.view import RunView
 from everstep.launcher.supervise import End
-from everstep.report.live import live_text
-from everstep.report.narrate import Narrator
+from everstep.report.now.live import live_text
+from everstep.report.now.narrate import Narrator
 from everstep.report.parts.ansi import style_for
 from everstep.report.parts.units import duration, percent, plural
 

@@ -9,7 +9,8 @@ from everstep.goodput.figures import Goodput
 from everstep.journal.view import IncidentView, NodeView, RunStatus, RunView
 from everstep.metrics.histograms import PHASE_BOUNDS, buckets_of, step_buckets
 from everstep.metrics.samples import Samples
-from everstep.report import checkpoints, status
+from everstep.report import checkpoints
+from everstep.report.now import status
 from everstep.report.parts.phases import IncidentTimes, times_of
 
 WINDOWS = {"1h": 3600.0, "24h": 86400.0, "7d": 604800.0}

@@ -11,13 +11,13 @@ from everstep.goodput.buckets import Bucket
 from everstep.goodput.figures import Goodput
 from everstep.journal.view import IncidentView, RunView
 from everstep.report import checkpoints
+from everstep.report.now.status import at_risk, notes, step_s
 from everstep.report.parts.asked import Asked
 from everstep.report.parts.codes import CODES
 from everstep.report.parts.evidence import evidence_seq
 from everstep.report.parts.noted import last_progress
 from everstep.report.parts.phases import times_of
 from everstep.report.picture.heads import now_sentence
-from everstep.report.status import at_risk, notes, step_s
 from everstep.report.updates import updates_json
 
 Json = dict[str, Any]

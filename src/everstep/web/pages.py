@@ -10,8 +10,8 @@ import msgspec
 from aiohttp import web
 
 from everstep.errors import EverstepError
-from everstep.report.html import incident_html
-from everstep.report.markdown import incident_markdown
+from everstep.report.handing.html import incident_html
+from everstep.report.handing.markdown import incident_markdown
 from everstep.report.picture.incidents import incident_page
 from everstep.report.picture.nodes import node_page
 from everstep.report.picture.schema import IncidentPage

@@ -12,8 +12,8 @@ from everstep.journal.view import RunStatus, RunView
 from everstep.model import events
 from everstep.model.record import Header, Record
 from everstep.model.spec import Mode, RunSpec
+from everstep.report.now.status import doing, render_status
 from everstep.report.parts.asked import Asked
-from everstep.report.status import doing, render_status
 from everstep.testing.cluster import Cluster
 
 SPEC = RunSpec(program="train.py", num_slots=2, nproc_per_node=2)

@@ -11,7 +11,7 @@ from everstep.journal.view import GenerationView, RunView
 from everstep.launcher.output.live_line import DRAW_EVERY_S, QUIET_S, LiveLine, may_draw
 from everstep.model.events import SnapshotPersisted
 from everstep.model.facts import RankAccount
-from everstep.report.live import live_text
+from everstep.report.now.live import live_text
 
 READING = read_journal(Path(__file__).parents[2] / "golden/journal.jsonl")
 

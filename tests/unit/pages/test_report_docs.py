@@ -12,7 +12,7 @@ from everstep.goodput.figures import goodput_of
 from everstep.journal.history import history_of
 from everstep.journal.load import load_run
 from everstep.report import asjson
-from everstep.report.logs import LogPiece
+from everstep.report.incidents.logs import LogPiece
 from everstep.report.parts.asked import Asked
 
 ROOT = Path(__file__).parents[3]

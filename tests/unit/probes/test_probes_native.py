@@ -18,7 +18,7 @@ from everstep.evidence.decode import decode
 from everstep.evidence.sniff import Kind
 from everstep.probes.rank import native
 from everstep.probes.rank.native import native_thread, native_threads
-from everstep.report.ranks import render_ranks
+from everstep.report.now.ranks import render_ranks
 
 WAITS = {
     "read of socket:[": "import socket, sys; s = socket.socket(fileno={fd}); print(1, flush=True); s.recv(1)",

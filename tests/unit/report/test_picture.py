@@ -19,7 +19,7 @@ from everstep.model.events import CheckpointCommitted, NodeJoined, NodeLost
 from everstep.model.facts import Checkpoint, Exit, RankAccount
 from everstep.model.record import Record
 from everstep.report.asjson import status_json
-from everstep.report.narrate import Narrator
+from everstep.report.now.narrate import Narrator
 from everstep.report.parts.asked import Asked
 from everstep.report.picture.costs import GROUPS, Costs, goodput_row
 from everstep.report.picture.fleet import fleet_rows

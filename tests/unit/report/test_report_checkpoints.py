@@ -10,7 +10,7 @@ from everstep.model import events
 from everstep.model.record import Header
 from everstep.model.spec import RunSpec
 from everstep.report.checkpoints import lines, loss_text, view
-from everstep.report.narrate import Narrator
+from everstep.report.now.narrate import Narrator
 from everstep.report.parts.sentences import action_sentences, event_sentence
 from everstep.testing.cluster import Cluster
 

@@ -7,10 +7,10 @@ from everstep.journal.fold import fold
 from everstep.journal.view import RunView
 from everstep.model.record import Header
 from everstep.model.spec import RunSpec
-from everstep.report.examined import examined_lines
-from everstep.report.explain import render_explanation
-from everstep.report.incident import render_incident
-from everstep.report.narrate import Narrator
+from everstep.report.incidents.examined import examined_lines
+from everstep.report.incidents.explain import render_explanation
+from everstep.report.incidents.incident import render_incident
+from everstep.report.now.narrate import Narrator
 from everstep.testing import Cluster
 
 POLICY = Policy(blind_restarts=0)

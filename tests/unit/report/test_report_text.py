@@ -11,8 +11,8 @@ from everstep.core.decide import recovery
 from everstep.core.faults import anomalies, hangs
 from everstep.goodput.buckets import Bucket
 from everstep.knowledge.codes import CODES
-from everstep.report.explain import KNOBS, render_code
 from everstep.report.goodput import BAR_WIDTH, bar, render_glossary
+from everstep.report.incidents.explain import KNOBS, render_code
 from everstep.report.parts.ansi import PLAIN, Paint, Style, printable, style_for
 from everstep.report.parts.layout import fields, table
 from everstep.report.parts.units import ago, clock, count, duration, percent, plural, short_stamp, stamp

@@ -13,9 +13,9 @@ from everstep.model.facts import Started
 from everstep.model.record import Header
 from everstep.model.spec import RunSpec
 from everstep.model.versions import Stage
-from everstep.report.narrate import Narrator
+from everstep.report.now.narrate import Narrator
+from everstep.report.now.status import render_status
 from everstep.report.parts.asked import Asked
-from everstep.report.status import render_status
 from everstep.report.updates import cold_text, cost_of, render_update, render_updates, running_text, updates_json
 from everstep.testing.cluster import Cluster
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.core.state.policy import Policy
-from everstep.report.policies import policies_page, price_lines
+from everstep.report.foresee.policies import policies_page, price_lines
 from everstep.simulate.price import RESTART_S, RULES, VERDICT_S, Rule, Standstill, fleet_prices, price, prices
 from everstep.simulate.standstills import benchmarked
 

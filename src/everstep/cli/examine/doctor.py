@@ -21,10 +21,10 @@ from everstep.journal.view import RunView
 from everstep.model.actions import CollectEvidence, Refused
 from everstep.model.events import EvidenceCollected, EvidenceRequested
 from everstep.model.record import Record
+from everstep.report.now.ranks import render_ranks
 from everstep.report.parts import noted
 from everstep.report.parts.ansi import printable
 from everstep.report.parts.layout import field, fields
-from everstep.report.ranks import render_ranks
 
 _ARRIVAL_S = 2.0
 _POLL_S = 0.05

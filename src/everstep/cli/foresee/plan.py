@@ -15,7 +15,7 @@ from everstep.cli.reading import show, show_json
 from everstep.errors import ConfigError
 from everstep.health.rules import DEFAULT, Kind
 from everstep.health.store import Store
-from everstep.report.plan import standby_page
+from everstep.report.foresee.plan import standby_page
 from everstep.simulate.standby import QUANTILE, Sizing, counts_per_window, size_by_history, size_by_rate
 
 _DAY_S = 86400.0

@@ -21,7 +21,7 @@ from everstep.journal.reader import Reading, read_journal
 from everstep.journal.runs import find_run, known_runs
 from everstep.model.events import RunStarted
 from everstep.model.record import Record
-from everstep.report.policies import policies_page
+from everstep.report.foresee.policies import policies_page
 from everstep.simulate.price import Standstill, prices
 from everstep.simulate.standstills import benchmarked, recorded
 

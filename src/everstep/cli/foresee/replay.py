@@ -20,7 +20,7 @@ from everstep.journal.reader import read_journal
 from everstep.journal.runs import RunDir, find_run, known_runs
 from everstep.model.events import RunStarted
 from everstep.model.record import Record
-from everstep.report.replay import Replayed, replay_page, replay_table
+from everstep.report.foresee.replay import Replayed, replay_page, replay_table
 from everstep.simulate.price import prices
 from everstep.simulate.standstills import recorded as recorded_standstills
 from everstep.simulate.whatif import what_if

@@ -21,7 +21,7 @@ from everstep.cli.reading import show, show_json
 from everstep.cli.waiting import Waiting, waiting
 from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError
-from everstep.report.simulate import simulate_page
+from everstep.report.foresee.simulate import simulate_page
 from everstep.simulate.fleet.costs import COSTS, with_changes
 from everstep.simulate.fleet.faults import MIXES, Mix, Sign
 from everstep.simulate.fleet.setup import DAY_S, GPUS_PER_NODE, MAX_CELLS, Lemons, Setup, Strike

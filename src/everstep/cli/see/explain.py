@@ -34,7 +34,7 @@ def run(given: argparse.Namespace) -> int:
 
         show_json(explanation_json(opened.view, incident))
         return 0
-    from everstep.report.explain import render_explanation
+    from everstep.report.incidents.explain import render_explanation
 
     show(render_explanation(opened.view, incident, style()))
     return 0
@@ -57,7 +57,7 @@ def _explain_code(name: str, as_json: bool) -> int:
     if as_json:
         show_json(dataclasses.asdict(code))
         return 0
-    from everstep.report.explain import render_code
+    from everstep.report.incidents.explain import render_code
 
     show(render_code(code, style()))
     return 0

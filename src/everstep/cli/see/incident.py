@@ -12,7 +12,7 @@ import re
 from everstep.cli.reading import Opened, add_run_arguments, find_incident, open_run, show, show_json, style
 from everstep.errors import ConfigError
 from everstep.report.asjson import incident_json
-from everstep.report.incident import render_incident, render_incidents
+from everstep.report.incidents.incident import render_incident, render_incidents
 
 _ID = re.compile(r"i\d+|last")
 
@@ -50,8 +50,8 @@ def _understand(words: list[str]) -> tuple[str | None, str | None]:
 
 
 def _export(opened: Opened, name: str, *, as_html: bool) -> int:
-    from everstep.report.html import incident_html
-    from everstep.report.markdown import incident_markdown
+    from everstep.report.handing.html import incident_html
+    from everstep.report.handing.markdown import incident_markdown
     from everstep.report.picture.incidents import incident_page
 
     page = incident_page(opened.view, find_incident(opened.view, name), opened.goodput)

@@ -17,7 +17,7 @@ import msgspec
 from everstep.agent.streams.paths import is_other_name
 from everstep.cli.reading import Opened, add_run_arguments, open_run, show, show_json, show_raw, style
 from everstep.errors import ConfigError
-from everstep.report.logs import LogPiece, render_first_error, render_pieces
+from everstep.report.incidents.logs import LogPiece, render_first_error, render_pieces
 
 STREAMS = ("stdout", "stderr")
 DEFAULT_TAIL = 50

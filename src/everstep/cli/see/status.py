@@ -19,7 +19,7 @@ def run(given: argparse.Namespace) -> int:
 
         show_json(status_json(opened.view, opened.goodput, opened.asked))
         return 0
-    from everstep.report.status import render_status
+    from everstep.report.now.status import render_status
 
     show(render_status(opened.view, opened.goodput, opened.asked, style()))
     return 0

@@ -23,8 +23,8 @@ from everstep.cli.reading import show, show_json, style
 from everstep.errors import EverstepError
 from everstep.journal.runs import find_run
 from everstep.report.asjson import Json
+from everstep.report.now.top import Look, render_top
 from everstep.report.parts.ansi import safe
-from everstep.report.top import Look, render_top
 from everstep.web.recorded import Recorded
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # a screen of its own, no cursor

@@ -21,9 +21,9 @@ from everstep.errors import ConfigError
 from everstep.journal.secrets import secret_values
 from everstep.journal.view import IncidentView
 from everstep.report.asjson import goodput_json, incident_json, status_json
+from everstep.report.handing.html import incident_html
+from everstep.report.handing.markdown import incident_markdown
 from everstep.report.handing.masking import Mask
-from everstep.report.html import incident_html
-from everstep.report.markdown import incident_markdown
 from everstep.report.parts.units import size
 from everstep.report.picture.incidents import incident_page
 from everstep.report.picture.schema import IncidentPage

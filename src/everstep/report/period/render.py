@@ -4,8 +4,8 @@ What a rank wrote stays text in all of them.
 """
 
 from everstep.report.goodput import bar
-from everstep.report.html import document, table, text
-from everstep.report.markdown import plain
+from everstep.report.handing.html import document, table, text
+from everstep.report.handing.markdown import plain
 from everstep.report.parts import layout
 from everstep.report.parts.ansi import PLAIN, Paint, Style
 from everstep.report.period.plots import goodput_svg

@@ -2,10 +2,10 @@
 
 from everstep.journal.view import RunStatus, RunView
 from everstep.report import checkpoints
+from everstep.report.now.status import at_risk, doing, memory_text, next_text, notes, now_text, step_s
 from everstep.report.parts.asked import Asked
 from everstep.report.parts.units import stamp
 from everstep.report.picture.schema import Head
-from everstep.report.status import at_risk, doing, memory_text, next_text, notes, now_text, step_s
 
 _NEEDS_YOU = (RunStatus.WAITING_FOR_APPROVAL, RunStatus.FAILED, RunStatus.GAVE_UP)
 

@@ -5,8 +5,8 @@ import math
 from everstep.goodput.figures import Goodput
 from everstep.journal.view import IncidentView, RunView
 from everstep.model.events import NodeLost
-from everstep.report.examined import examined_lines
-from everstep.report.incident import belief_text, do_now, who
+from everstep.report.incidents.examined import examined_lines
+from everstep.report.incidents.incident import belief_text, do_now, who
 from everstep.report.parts.codes import CODES
 from everstep.report.parts.evidence import evidence_groups
 from everstep.report.parts.phases import times_of

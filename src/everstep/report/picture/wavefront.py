@@ -13,7 +13,7 @@ from everstep.analyzer.observations.positions import Positions
 from everstep.analyzer.observations.records import Case, ParallelGroup
 from everstep.analyzer.observations.words import fold
 from everstep.model.facts import RankGroup
-from everstep.report.ranks import render_ranks
+from everstep.report.now.ranks import render_ranks
 
 MAX_RANKS = 16_384
 MAX_GROUPS = 24

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from everstep.report.foresee.policies import price_lines
 from everstep.report.parts.layout import field, table, text_of
 from everstep.report.parts.units import duration, plural, short_stamp
-from everstep.report.policies import price_lines
 from everstep.simulate.price import Price
 from everstep.simulate.whatif import Choice, Difference, Timing, WhatIf
 

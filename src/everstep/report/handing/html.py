@@ -6,7 +6,7 @@ Whatever a rank wrote is escaped; the file has no script, and its own policy for
 from collections.abc import Iterable
 from html import escape
 
-from everstep.report.markdown import numbers, outcome_of
+from everstep.report.handing.markdown import numbers, outcome_of
 from everstep.report.parts.ansi import printable
 from everstep.report.parts.units import clock, duration, stamp
 from everstep.report.picture.schema import IncidentPage

@@ -3,7 +3,7 @@
 import msgspec
 
 from everstep.journal.view import IncidentView
-from everstep.report.incident import code_text, who
+from everstep.report.incidents.incident import code_text, who
 from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
 from everstep.report.parts.units import clock
 

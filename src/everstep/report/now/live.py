@@ -6,9 +6,9 @@ from statistics import median
 from everstep.journal.view import GenerationView, RunView
 from everstep.model.events import ProgressReported
 from everstep.model.facts import RankAccount
+from everstep.report.now.status import doing, step_s
 from everstep.report.parts.ansi import printable
 from everstep.report.parts.units import NOT_MEASURED, ago, count, duration, plural, size
-from everstep.report.status import doing, step_s
 
 PATIENCE_S = 2.0
 """What takes no longer is not mentioned."""

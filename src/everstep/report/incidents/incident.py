@@ -4,7 +4,7 @@ import math
 
 from everstep.analyzer.observations.words import fold
 from everstep.journal.view import IncidentView, RunView
-from everstep.report.examined import examined_lines
+from everstep.report.incidents.examined import examined_lines
 from everstep.report.parts.actions import ACTIONS
 from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
 from everstep.report.parts.asked import Asked

@@ -6,8 +6,8 @@ Everything said here is read from the journal: the decision was recorded with it
 from everstep.analyzer.observations.words import fold
 from everstep.journal.view import GenerationView, IncidentView, RefusedView, RunView
 from everstep.model.code import Code
-from everstep.report.examined import examined_lines
-from everstep.report.incident import code_text, outcome_text
+from everstep.report.incidents.examined import examined_lines
+from everstep.report.incidents.incident import code_text, outcome_text
 from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
 from everstep.report.parts.evidence import evidence_groups
 from everstep.report.parts.layout import fields, text_of

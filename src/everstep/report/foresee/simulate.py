@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from everstep.report.foresee.policies import fleet_lines
 from everstep.report.parts.layout import field, table, text_of
 from everstep.report.parts.units import duration, percent, plural
-from everstep.report.policies import fleet_lines
 from everstep.simulate.fleet.setup import Setup
 from everstep.simulate.outcome import Lever, Outcome, Summary
 from everstep.simulate.price import Fleet

@@ -1,0 +1,1 @@
+"""What would be, or would have been: pages of `plan`, `policies`, `replay` and `simulate`."""

@@ -1,0 +1,1 @@
+"""One incident, or all: what it was, why this was decided, who was examined, what the first error said."""

@@ -1,0 +1,1 @@
+"""What a run does now: status, terminal pages, the live line, and what is told as it happens."""
