@@ -16,12 +16,12 @@ from everstep.journal.load import load_run
 from everstep.journal.reader import read_journal
 from everstep.journal.view import RunView
 from everstep.report import asjson
-from everstep.report.explain import render_explanation
 from everstep.report.goodput import render_goodput
-from everstep.report.incident import render_incident, render_incidents
-from everstep.report.narrate import Narrator, opening_lines
+from everstep.report.incidents.explain import render_explanation
+from everstep.report.incidents.incident import render_incident, render_incidents
+from everstep.report.now.narrate import Narrator, opening_lines
+from everstep.report.now.status import render_status
 from everstep.report.parts.asked import Asked
-from everstep.report.status import render_status
 
 FOLDER = Path(__file__).parent
 JOURNAL = FOLDER / "journal.jsonl"

@@ -9,10 +9,10 @@ import msgspec
 
 from everstep.errors import ConfigError
 from everstep.goodput.figures import Goodput, goodput_of
+from everstep.journal.beside.succession import known
 from everstep.journal.history import history_of
 from everstep.journal.load import load_run
 from everstep.journal.runs import RunDir, find_run
-from everstep.journal.succession import known
 from everstep.journal.view import IncidentView, RunView
 from everstep.report.parts.ansi import Style, safe, style_for
 from everstep.report.parts.asked import Asked

@@ -24,9 +24,9 @@ from everstep.controller.peers.peers import Input
 from everstep.core.faults.drills import KINDS as DRILL_KINDS
 from everstep.errors import JournalError
 from everstep.goodput.figures import Goodput, goodput_of
+from everstep.journal.beside.variables import save_values
 from everstep.journal.history import history_of
 from everstep.journal.pages import Pages
-from everstep.journal.variables import save_values
 from everstep.model.events import (
     DrillRequested,
     Event,

@@ -136,7 +136,7 @@ class Feed:
 
 def _shown(why: str) -> str:
     """One line without secrets: what a rank printed may be in it, and trackers may be somebody else's machine."""
-    from everstep.journal.secrets import secrets_of
+    from everstep.journal.beside.secrets import secrets_of
     from everstep.report.handing.masking import Mask
 
     return Mask(secrets_of(os.environ))(" ".join(why.split())) or "not known"

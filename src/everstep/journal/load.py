@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from everstep.journal.beside.live import load_live
 from everstep.journal.fold import fold
-from everstep.journal.live import load_live
 from everstep.journal.reader import read_journal
 from everstep.journal.runs import LIVE_NAME
 from everstep.journal.view import RunView

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.errors import ConfigError, JournalError
-from everstep.journal import lock
-from everstep.journal.private import make_private
+from everstep.journal.beside import lock
+from everstep.journal.beside.private import make_private
 
 LATEST = "latest"
 JOURNAL_NAME = "journal.jsonl"

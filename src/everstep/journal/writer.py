@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from everstep.errors import JournalError
-from everstep.journal import lock
+from everstep.journal.beside import lock
 from everstep.journal.format import Entry, UnknownRecord, encode_header, encode_record
 from everstep.journal.reader import Cursor, read_tail, require_header
 from everstep.linux.files import write_whole

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from everstep.errors import JournalError
 from everstep.goodput.figures import goodput_of
+from everstep.journal.beside.live import load_live
 from everstep.journal.format import Entry
 from everstep.journal.history import history_of
-from everstep.journal.live import load_live
 from everstep.journal.reader import Cursor
 from everstep.journal.runs import LIVE_NAME
 from everstep.journal.view import RunView

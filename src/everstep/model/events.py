@@ -406,7 +406,7 @@ class UpdateRequested(_Event, frozen=True, kw_only=True):
     root: str = ""  # the user's folder that it stands for
     args: tuple[str, ...] | None = None
     env: dict[str, str] = {}  # added to that of the version before; values in plain, as earlier releases wrote them
-    variables: dict[str, str] = {}  # the same, name: the version whose file of values has it (`journal.variables`)
+    variables: dict[str, str] = {}  # the same, name: the version whose file of values has it (`beside.variables`)
     is_urgent: bool = False  # apply it now; else at the next interruption
     by: str = ""
     why: str = ""

@@ -14,7 +14,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     root: str = ""  # the user's folder that `code` stands for: what was looked up below it is looked up in `code`
     args: tuple[str, ...] | None = None  # None: as the run was started
     env: dict[str, str] = {}  # on top of the environment that the run was started with
-    variables: dict[str, str] = {}  # the same, name: the version whose file of values has it (`journal.variables`)
+    variables: dict[str, str] = {}  # the same, name: the version whose file of values has it (`beside.variables`)
     is_urgent: bool = False
     by: str = ""
     why: str = ""

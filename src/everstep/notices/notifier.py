@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from everstep.journal.beside.secrets import secret_values
 from everstep.journal.runs import RunDir
-from everstep.journal.secrets import secret_values
 from everstep.notices.counts import save_counts
 from everstep.notices.following import Following
 from everstep.notices.messages import Message, messages_of

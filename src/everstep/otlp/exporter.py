@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 from opentelemetry.sdk.resources import Resource
 
+from everstep.journal.beside.secrets import secret_values
 from everstep.journal.runs import RunDir
-from everstep.journal.secrets import secret_values
 from everstep.journal.view import RunView
 from everstep.metrics.of_controller import Ourselves, add_controller
 from everstep.metrics.of_run import WINDOWS, Shares, add_run

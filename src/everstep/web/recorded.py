@@ -8,8 +8,8 @@ import threading
 import time
 from pathlib import Path
 
+from everstep.journal.beside.live import load_live
 from everstep.journal.fold import Fold
-from everstep.journal.live import load_live
 from everstep.journal.load import load_run
 from everstep.journal.reader import Cursor, require_header
 from everstep.journal.runs import LIVE_NAME, RunDir

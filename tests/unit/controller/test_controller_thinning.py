@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from everstep.controller.record.thinning import MAX_INTERVAL_S, RECORDS_PER_S, Thinning
-from everstep.journal.live import load_live
+from everstep.journal.beside.live import load_live
 from everstep.model.events import ProgressReported, TimerFired
 from everstep.model.facts import RankAccount
 from everstep.model.record import Record

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from everstep.errors import JournalError, RunLockedError
-from everstep.journal import lock
+from everstep.journal.beside import lock
 from everstep.journal.format import PartialRecord, UnknownRecord, encode_record
 from everstep.journal.reader import Cursor, follow, read_journal
 from everstep.journal.writer import Journal

@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstep.journal.variables import save_values, values_of
+from everstep.journal.beside.variables import save_values, values_of
 from everstep.model.versions import Version
 
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from everstep.journal.beside.lock import acquire
 from everstep.journal.format import encode_header, encode_record
-from everstep.journal.lock import acquire
 from everstep.launcher.versions.old_copies import remove_old_copies
 from everstep.model.actions import Finish
 from everstep.model.events import StopRequested

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from everstep.cli.share import packing
 from everstep.cli.share.packing import Bundle
-from everstep.journal.secrets import secret_values
+from everstep.journal.beside.secrets import secret_values
 from everstep.report.handing.masking import Mask
 
 SECRETS = [

@@ -32,7 +32,7 @@ from everstep.agent.streams.pump import Pump
 from everstep.agent.versions import placing
 from everstep.core.state.policy import Policy
 from everstep.errors import EverstepError
-from everstep.journal.variables import values_of
+from everstep.journal.beside.variables import values_of
 from everstep.model.actions import StartWorkers
 from everstep.model.events import WorkersFailedToStart, WorkersStarted
 from everstep.model.facts import Started

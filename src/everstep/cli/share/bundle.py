@@ -18,7 +18,7 @@ import msgspec
 from everstep.cli.reading import Opened, find_incident, open_run, show
 from everstep.cli.share.packing import Bundle
 from everstep.errors import ConfigError
-from everstep.journal.secrets import secret_values
+from everstep.journal.beside.secrets import secret_values
 from everstep.journal.view import IncidentView
 from everstep.report.asjson import goodput_json, incident_json, status_json
 from everstep.report.handing.html import incident_html

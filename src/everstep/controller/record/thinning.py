@@ -10,7 +10,7 @@ import asyncio
 import math
 from pathlib import Path
 
-from everstep.journal.live import encode_live, save_live
+from everstep.journal.beside.live import encode_live, save_live
 from everstep.model.events import MarksReported, ProgressReported
 from everstep.model.record import Record
 

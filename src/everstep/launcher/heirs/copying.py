@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from everstep.engines.hosts.host import Host
-from everstep.journal import succession
+from everstep.journal.beside import succession
 from everstep.launcher.heirs.noting import note_succession
 from everstep.launcher.heirs.proving import Acquaintances, pair_key
 from everstep.launcher.heirs.quorum import MAX_VOTERS, reached_by, to_commit

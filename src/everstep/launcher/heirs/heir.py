@@ -16,7 +16,7 @@ from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
 from everstep.engines.hosts.door import Door, Line
 from everstep.engines.network import Address
 from everstep.errors import EverstepError, WireError
-from everstep.journal.succession import WRITE_S
+from everstep.journal.beside.succession import WRITE_S
 from everstep.launcher.heirs.asking import Ballot
 from everstep.launcher.heirs.noting import note_succession
 from everstep.launcher.heirs.proving import Acquaintances

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from everstep.journal import succession
+from everstep.journal.beside import succession
 from everstep.launcher.heirs.quorum import to_elect
 from everstep.wire.heirs import Roster
 

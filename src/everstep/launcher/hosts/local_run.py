@@ -9,7 +9,7 @@ import msgspec
 
 from everstep.controller.record.spec_file import SPEC_NAME, SpecFile
 from everstep.errors import JournalError, WireError
-from everstep.journal.private import make_private
+from everstep.journal.beside.private import make_private
 from everstep.journal.runs import home
 from everstep.linux.files import write_whole
 from everstep.wire.joining import Admitted

@@ -1,1 +1,1 @@
-"""What leaves this machine: without secrets (docs/report.md). Pure."""
+"""What leaves this machine: forms of an incident, without secrets (docs/report.md). Pure."""
