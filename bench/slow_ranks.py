@@ -36,7 +36,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 BURN = "import os; os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[%d]})\nwhile True: pass"
 BURNERS = 3
 QUOTA_US, PERIOD_US = 35_000, 100_000
-WRITE_BYTES_PER_S = 1_500_000
+WRITE_BYTES_PER_S = 800_000
 
 
 @dataclass(kw_only=True)
@@ -99,7 +99,7 @@ def storage(hurt: Hurt) -> Iterator[None]:
 
 @contextmanager
 def sleep(hurt: Hurt) -> Iterator[None]:
-    hurt.words = ("sleep",)
+    hurt.words = ("slept", "sleep")
     marker = hurt.folder / f"sleep-{hurt.rank}"
     marker.touch()
     try:

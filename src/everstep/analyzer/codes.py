@@ -294,6 +294,16 @@ _SLOWNESS = (
         "cat cpu.stat of the rank's cgroup: nr_throttled and throttled_usec grow.",
         "Raise the container's CPU limit, or start fewer threads; a restart elsewhere has the same limit.",
     ),
+    Code(
+        "ES-S10",
+        "waits-by-itself",
+        "user",
+        "The extra time of the rank is not computing: its training thread sleeps or waits for something of its own, "
+        "such as a lock, a thread, a service.",
+        _SAY,
+        "py-spy dump of that rank, several times: where its main thread stands.",
+        "Look at what the program does there on that rank only; a restart elsewhere does the same.",
+    ),
 )
 
 _NUMBERS = (

@@ -189,6 +189,7 @@ class RankRound(msgspec.Struct, frozen=True, kw_only=True):
     delay_s: float | None = None  # runnable, and waited for a processor
     throttled_s: float | None = None  # stopped by the CPU quota of its cgroup
     io_s: float | None = None  # in uninterruptible sleep: a disk, or a server of files
+    cpu_s: float | None = None  # of the training thread; None as well where a device computes for it
     rivals: str = ""  # who runs on its CPU while it waits for one, in words
     kernel: tuple[str, ...] = ()  # why its threads did not run, as the kernel saw it (eBPF), in words
     work: float | None = None  # tokens, or elements of the batches

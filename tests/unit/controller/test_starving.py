@@ -68,6 +68,35 @@ def test_a_quota_or_a_slow_storage_evicts_nobody(part: str, code: str):
     assert (found.code, found.ranks, found.refusal is not None) == (code, (2,), True)
 
 
+@pytest.mark.parametrize(
+    ("mine", "theirs", "code"),
+    [
+        ({"cpu_s": 0.09}, {"cpu_s": 0.09}, "ES-S10"),  # it runs as long as the others, and takes longer
+        ({"cpu_s": 0.12}, {"cpu_s": 0.09}, "ES-S01"),  # the same work needs more CPU time there
+        ({"cpu_s": 0.105}, {"cpu_s": 0.09}, "ES-S01"),  # and half of it
+        ({"cpu_s": 0.02}, {"cpu_s": 0.02}, "ES-S01"),  # most of the time is a device's
+        ({"cpu_s": 0.13}, {"cpu_s": 0.13}, "ES-S01"),  # the others burn CPU while they wait for it
+        ({"cpu_s": 0.09, "delay_s": 0.03}, {"cpu_s": 0.09}, "ES-S01"),  # it was ready to run
+        ({"cpu_s": None}, {"cpu_s": 0.09}, "ES-S01"),
+        ({"cpu_s": 0.09, "delay_s": None}, {"cpu_s": 0.09}, "ES-S01"),
+    ],
+)
+def test_who_sleeps_is_not_a_slow_machine(mine: dict[str, float], theirs: dict[str, float], code: str):
+    made = [
+        [
+            RankTiming(
+                rank=r,
+                compute_s=0.13 if r == 2 else 0.1 + 0.0001 * (r + n),
+                **{"delay_s": 0.0} | (mine if r == 2 else theirs),
+            )
+            for r in range(6)
+        ]
+        for n in range(5)
+    ]
+    found = judge(made)
+    assert (found.code, found.ranks, found.refusal is not None) == (code, (2,), code == "ES-S10"), found
+
+
 def _share(pid: int) -> float:
     """Of one core, over a while."""
     used = [sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))]

@@ -21,15 +21,25 @@ class Machine:
 
     def __init__(self, **options) -> None:
         self.now = 100.0
-        self.slowness = Slowness(**options, clock=lambda: self.now, sleep=self._sleep)
+        self.cpu = 0.0
+        self.slept = 0.0
+        self.slowness = Slowness(**options, clock=lambda: self.now, sleep=self._sleep, cpu_clock=self._run)
+
+    def _run(self) -> float:
+        """To ask is to compute, for a microsecond."""
+        self.now += 1e-6
+        self.cpu += 1e-6
+        return self.cpu
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
+        self.slept += seconds
 
-    def step(self, compute_s: float) -> float:
+    def step(self, compute_s: float, cpu_share: float = 0.0) -> float:
         """How long it took."""
         began = self.now
         self.now += compute_s
+        self.cpu += compute_s * cpu_share
         self.slowness(0)
         return self.now - began
 
@@ -37,14 +47,25 @@ class Machine:
 def test_a_steady_slowness_is_a_share_of_the_ranks_own_step():
     machine = Machine(percent=30.0, pattern="steady", seconds=None)
     machine.step(0.1)  # the first one is not known to its beginning
-    assert [machine.step(0.1) for _ in range(20)] == pytest.approx([0.13] * 20)
+    assert [machine.step(0.1) for _ in range(20)] == pytest.approx([0.13] * 20, rel=1e-3)
+
+
+@pytest.mark.parametrize("cpu_share", [0.0, 0.4, 1.0])
+def test_as_much_of_it_is_cpu_time_as_of_the_program(cpu_share: float):
+    machine = Machine(percent=30.0, pattern="steady", seconds=None)
+    for _ in range(20):
+        machine.step(0.1, cpu_share)
+    slept, cpu = machine.slept, machine.cpu
+    assert [machine.step(0.1, cpu_share) for _ in range(10)] == pytest.approx([0.13] * 10, rel=0.01)
+    assert machine.slept - slept == pytest.approx(10 * 0.03 * (1 - cpu_share), abs=0.001)
+    assert machine.cpu - cpu == pytest.approx(10 * 0.13 * cpu_share, abs=0.001)
 
 
 def test_one_long_step_does_not_count():
     machine = Machine(percent=50.0, pattern="steady", seconds=None)
     for _ in range(8):
         machine.step(0.1)
-    assert machine.step(4.0) == pytest.approx(4.05)
+    assert machine.step(4.0) == pytest.approx(4.05, rel=1e-4)
 
 
 def test_steps_too_short_to_sleep_in_are_saved_up():

@@ -23,6 +23,7 @@ from everstep.linux import proc
 from everstep.model.events import RoundReported
 from everstep.model.facts import RankRound
 from everstep.probes.process import descendants
+from everstep.probes.rank.accelerators import has_accelerator
 from everstep.probes.rank.rivals import find_rivals, throttled_s
 from everstep.wire import local
 
@@ -82,6 +83,7 @@ class _Totals(msgspec.Struct, frozen=True):
     delay_s: float | None
     throttled_s: float | None = None
     io_s: float | None = None
+    cpu_s: float | None = None
     record_id: int = -1  # newest collective that was looked at
 
 
@@ -187,16 +189,17 @@ class SlowRounds:
         if account.last_step is None:
             return None
         data_s, gc_s, work = self._board.loads(worker.local_rank)
-        delay_s = run_delay_s(worker.pid)
+        ran = proc.sched_ns(worker.pid)
         return _Totals(
             at=now,
             step=account.last_step,
             data_s=data_s,
             gc_s=gc_s,
             work=work,
-            delay_s=delay_s,
+            delay_s=None if ran is None else ran[1] / 1e9,
             throttled_s=throttled_s(worker.pid),
             io_s=getattr(worker, "disk_s", None),
+            cpu_s=None if ran is None or has_accelerator(worker.pid) else ran[0] / 1e9,
         )
 
     def _at_first_step(self, worker: Worker, entries: list[_Entry]) -> _Totals | None:
@@ -224,12 +227,6 @@ class SlowRounds:
         """In every so many rounds: the record must stay cheap. The quickest of some: others were interrupted."""
         took_s = min(self._took_s.get(pid, (0.0,)))
         return max(1, math.ceil(took_s / self._budget_s))
-
-
-def run_delay_s(pid: int) -> float | None:
-    """For how long the training thread was ready to run and had no processor, since it began."""
-    told = proc.sched_ns(pid)
-    return None if told is None else told[1] / 1e9
 
 
 def _entries(answer: local.Frame, data: bytes) -> list[_Entry]:
@@ -277,6 +274,7 @@ def _round(
         delay_s=_difference(now.delay_s, before.delay_s),
         throttled_s=_difference(now.throttled_s, before.throttled_s),
         io_s=_difference(now.io_s, before.io_s),
+        cpu_s=_difference(now.cpu_s, before.cpu_s),
         work=_difference(now.work, before.work),
     )
 

@@ -80,6 +80,7 @@ def join(earlier: RankRound | None, new: RankRound) -> RankRound:
         delay_s=_sum(earlier.delay_s, new.delay_s),
         throttled_s=_sum(earlier.throttled_s, new.throttled_s),
         io_s=_sum(earlier.io_s, new.io_s),
+        cpu_s=_sum(earlier.cpu_s, new.cpu_s),
         rivals=new.rivals or earlier.rivals,
         kernel=new.kernel or earlier.kernel,
         work=_sum(earlier.work, new.work),
@@ -249,6 +250,7 @@ class _Lane:
             delay_s=_per(report.delay_s, num_steps),
             throttled_s=_per(report.throttled_s, num_steps),
             io_s=_per(report.io_s, num_steps),
+            cpu_s=_per(report.cpu_s, num_steps),
             work=_per(report.work, num_steps),
         )
 

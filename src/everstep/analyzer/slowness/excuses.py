@@ -16,6 +16,10 @@ MIN_GROWTH = 0.08
 """Of the others' time: a lead that was large from the beginning and moves by less has only moved."""
 
 
+MOSTLY, SPINS = 0.5, 1.2
+"""Of the others' time: what is CPU time in a program that computes on it, and what is more than it can need."""
+
+
 class Excuse(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     why: str
@@ -32,7 +36,7 @@ def mean_timings(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, RankTiming
 
 def _mean(listed: list[RankTiming]) -> RankTiming:
     parts = {}
-    for name in ("wait_s", "data_s", "gc_s", "delay_s", "throttled_s", "io_s", "work"):
+    for name in ("wait_s", "data_s", "gc_s", "delay_s", "throttled_s", "io_s", "cpu_s", "work"):
         values = [getattr(timing, name) for timing in listed]
         known = [value for value in values if value is not None]
         parts[name] = statistics.fmean(known) if 2 * len(known) > len(values) else None
@@ -65,6 +69,11 @@ def find(
         extra = _extra(name, flagged, others)
         if extra is not None and extra >= share * excess:
             return Excuse(code=code, why=f"{who}, and {min(1.0, extra / excess):.0%} of it is {what}")
+    idle = _did_not_run(flagged, others, excess)
+    if idle > 0 and idle >= share * excess:
+        part = f"{min(1.0, idle / excess):.0%} of it is not computing"
+        why = f"{who}, and {part}: it slept or waited for something of its own"
+        return Excuse(code="ES-S10", why=why)
     if _work_explains(flagged, others, excess, share):
         has = verb(ranks, "it has", "they have")
         return Excuse(code="ES-S04", why=f"{who} because {has} more work: the time per unit of work is usual")
@@ -100,6 +109,23 @@ def _extra(name: str, flagged: list[RankTiming], others: list[RankTiming]) -> fl
     if len(mine) < len(flagged) or len(theirs) < len(others):
         return None
     return statistics.fmean(mine) - statistics.median(theirs)
+
+
+def _did_not_run(flagged: list[RankTiming], others: list[RankTiming], excess: float) -> float:
+    """How much of the excess the training thread had nothing to run. A machine that computes slowly has it run longer.
+
+    Zero where that cannot be told: most of the others' time is no CPU time (they wait for a device), or they burn CPU
+    while they wait for the slow one.
+    """
+    cpu = _extra("cpu_s", flagged, others)
+    delay = _extra("delay_s", flagged, others)
+    if cpu is None or delay is None:
+        return 0.0
+    usual = statistics.median(t.compute_s for t in others)
+    runs = statistics.median(t.cpu_s or 0.0 for t in others)
+    if not MOSTLY * usual <= runs <= SPINS * usual:
+        return 0.0
+    return excess - max(0.0, cpu) - max(0.0, delay)
 
 
 def _work_explains(flagged: list[RankTiming], others: list[RankTiming], excess: float, share: float) -> bool:

@@ -69,7 +69,7 @@ def levelled(
         scale = usual * share / timing.compute_s if timing.compute_s > 0 else 1.0
         parts: dict[str, float | None] = {
             name: value * scale
-            for name in ("error_s", "data_s", "gc_s", "delay_s", "throttled_s", "io_s")
+            for name in ("error_s", "data_s", "gc_s", "delay_s", "throttled_s", "io_s", "cpu_s")
             if (value := getattr(timing, name)) is not None
         }
         parts["wait_s"] = waits.get(timing.rank)

@@ -1,7 +1,8 @@
-"""A machine that became slow: at the end of each step the rank sleeps for a share of what its steps take.
+"""A machine that became slow: each step takes a share longer, and as much of that is CPU time as of the step itself.
 
-The share is of the rank's own median step without our sleep, so it follows the program. Only time passes: data, the
-collector and the numbers are untouched. It ends with the process, or after the seconds that were asked for.
+The share is of the rank's own median step without ours, so it follows the program. It is added at the end of the step:
+the rank computes nothing for one part and sleeps for the other. Data, the collector and the numbers are untouched. It
+ends with the process, or after the seconds that were asked for.
 
 steady: `percent` at once. growing: from nothing to `percent` within `seconds`, and stays there. intermittent: bursts of
 `percent`, as long as the pauses between them.
@@ -50,12 +51,16 @@ class Slowness:
         seconds: float | None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self.percent = percent
         self.pattern = pattern
         self._seconds = seconds
         self._clock = clock
         self._sleep = sleep
+        self._cpu_clock = cpu_clock
+        self._cpu_at = 0.0
+        self._cpu_s: collections.deque[float] = collections.deque(maxlen=NUM_STEPS)
         self._began_at = clock()
         self._resumed_at: float | None = None  # when the step in progress began
         self._step_s: collections.deque[float] = collections.deque(maxlen=NUM_STEPS)
@@ -65,11 +70,21 @@ class Slowness:
         now = self._clock()
         if self._resumed_at is not None:
             self._step_s.append(now - self._resumed_at)
+            self._cpu_s.append(self._cpu_clock() - self._cpu_at)
             self._owed_s += self.share(now - self._began_at) * _median(self._step_s)
         if self._owed_s >= LEAST_SLEEP_S:
-            self._sleep(self._owed_s)
+            self._pass(self._owed_s)
             self._owed_s = 0.0
-        self._resumed_at = self._clock()
+        self._resumed_at, self._cpu_at = self._clock(), self._cpu_clock()
+
+    def _pass(self, owed_s: float) -> None:
+        """A slow machine needs more CPU time for the same work: who only slept would not look like one."""
+        ends_at = self._clock() + owed_s
+        busy_s = owed_s * min(1.0, _median(self._cpu_s) / max(1e-9, _median(self._step_s)))
+        cpu_ends_at = self._cpu_clock() + busy_s
+        while self._cpu_clock() < cpu_ends_at and self._clock() < ends_at:
+            pass
+        self._sleep(max(0.0, ends_at - self._clock()))
 
     def share(self, age_s: float) -> float:
         """How much longer a step takes now, as a fraction."""
