@@ -38,6 +38,7 @@ class KernelViews:
         self._environ = environ
         self._starts_left = MAX_STARTS if reaper and environ.get(SWITCH, "").lower() in ON else 0
         self._pid: int | None = None
+        self._missing = ""  # as said last
         self._ask_fd = self._answer_fd = -1
 
     async def look(self, pids: Collection[int]) -> KernelView | None:
@@ -58,6 +59,9 @@ class KernelViews:
             _log.warning("eBPF: %s. The run continues without it", answer.why_not)
             self._starts_left = 0
             self.close()
+        if answer.view is not None and answer.view.missing != self._missing:
+            self._missing = answer.view.missing
+            _log.info("eBPF: not seen: %s", self._missing)
         return answer.view
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.kernel_views import KernelViews
 from everstep.analyzer.slowness import off_cpu
 from everstep.analyzer.slowness.off_cpu import KernelView
+from everstep.analyzer.slowness.usual import Histories
 from everstep.linux import proc
 from everstep.model.events import RoundReported
 from everstep.model.facts import RankRound
@@ -93,6 +94,7 @@ class SlowRounds:
     def __init__(self, node: str, board: Board, round_s: float, views: KernelViews | None = None) -> None:
         self._node = node
         self._views = views or KernelViews(None)
+        self._usual: dict[int, Histories] = {}  # process id -> what the kernel usually sees of it
         self._board = board
         self._budget_s = MAX_SHARE * max(round_s, 0.001)
         self._before: dict[int, _Totals] = {}  # process id -> totals
@@ -114,8 +116,7 @@ class SlowRounds:
             view = await looking
         finally:
             looking.cancel()
-        pid_of = {worker.rank: worker.pid for worker in alive}
-        ranks = tuple(self._sharpened(each, pid_of[each.rank], view) for each in found if each is not None)
+        ranks = self._sharpened([each for each in found if each is not None], alive, view, now)
         return RoundReported(at=now, node=self._node, generation=group.generation, round=number, ranks=ranks)
 
     async def _of_rank(self, worker: Worker, number: int, limit: int, now: float) -> RankRound | None:
@@ -154,15 +155,24 @@ class SlowRounds:
         found = _round(worker, entries, totals, before, limit, _declared(answer))
         return msgspec.structs.replace(found, rivals=await self._rivals(worker, found))
 
-    def _sharpened(self, found: RankRound, pid: int, view: KernelView | None) -> RankRound:
-        """With what the kernel saw of its threads, which names who had its CPU more exactly than two looks at /proc."""
+    def _sharpened(
+        self, found: list[RankRound], alive: list[Worker], view: KernelView | None, now: float
+    ) -> tuple[RankRound, ...]:
+        """With what the kernel saw of their threads, which names who had a CPU more exactly than two looks at /proc."""
         if view is None:
-            return found
-        waits = off_cpu.waits_text(view, (pid,), self._own)[:MAX_RIVALS]
-        seen = off_cpu.says(view, {pid, *descendants(pid)}, self._own)
-        return msgspec.structs.replace(
-            found, rivals=waits or found.rivals, kernel=tuple(line[:MAX_RIVALS] for line in seen)
-        )
+            return tuple(found)
+        processes = {worker.rank: (worker.pid, {worker.pid, *descendants(worker.pid)}) for worker in alive}
+        shares = {rank: off_cpu.shares(view, pids, self._own) for rank, (_, pids) in processes.items()}
+        self._usual = {pid: self._usual.get(pid) or Histories() for pid, _ in processes.values()}
+        sharper = []
+        for each in found:
+            pid, pids = processes[each.rank]
+            peers = [other for rank, other in shares.items() if rank != each.rank]
+            usual = self._usual[pid].note(now, shares[each.rank], peers)
+            waits = off_cpu.waits_text(view, (pid,), self._own)[:MAX_RIVALS]
+            lines = tuple(line[:MAX_RIVALS] for line in off_cpu.says(view, pid, pids, self._own, usual))
+            sharper.append(msgspec.structs.replace(each, rivals=waits or each.rivals, kernel=lines))
+        return tuple(sharper)
 
     def close(self) -> None:
         """End what was started to look."""

@@ -4,7 +4,7 @@ It only sharpens: no verdict needs it. A sentence names what is not the run's ow
 CPU, a quota, a file, a lock that another process held. What the ranks do to each other is left to the fail-slow vote.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -14,13 +14,25 @@ MIN_SHARE = 0.05
 MIN_FOREIGN = 0.5
 """Of the wait: as much must be known to be somebody else's."""
 
-MAX_NAMED = 2
-MAX_SAID = 3
-IDLE, UNKNOWN = 0, 0xFFFFFFFF
-"""Takers that are no process: nobody had the CPU, and it was not seen who had it."""
+MAX_NAMED = 3
+RUN_QUEUE = "run queue"
+"""The signal beside the kinds of sleep."""
 
-QUOTA_S = 0.001
-"""A CPU that is idle while a thread is ready is woken up within microseconds. On average longer: it may not run."""
+IDLE, UNKNOWN, QUOTA = 0, 0xFFFFFFFF, 0xFFFFFFFE
+"""Takers that are no process: the CPU was idle, it was not seen who had it, the quota of the cgroup was used up."""
+
+FUTEX, FILE_LOCK, SWAP, FAULT = "futex", "file lock", "swap", "fault"
+RECLAIM, GROUP_RECLAIM = "reclaim", "cgroup reclaim"
+"""Kinds of sleep with words of their own; others are the name of what was done with a file: read, fsync, open."""
+
+_WORDS = {
+    FUTEX: "for a lock (futex)",
+    FILE_LOCK: "for a file lock",
+    RECLAIM: "freeing memory, of which the machine had too little (direct reclaim)",
+    GROUP_RECLAIM: "freeing memory, at the limit of its cgroup",
+    SWAP: "for memory to be swapped in",
+    FAULT: "for pages of a mapped file",
+}
 
 
 class Taker(msgspec.Struct, frozen=True):
@@ -33,9 +45,9 @@ class Taker(msgspec.Struct, frozen=True):
 
 
 class Sleep(msgspec.Struct, frozen=True):
-    """Long sleeps of a thread at one place."""
+    """Long sleeps of a thread at one place, or what it did in the kernel instead of its work."""
 
-    kind: str  # of `KINDS`
+    kind: str
     total_s: float
     count: int
     most_s: float
@@ -50,6 +62,10 @@ class ThreadView(msgspec.Struct, frozen=True, kw_only=True):
     takers: tuple[Taker, ...] = ()
     sleeps: tuple[Sleep, ...] = ()
 
+    @property
+    def held_s(self) -> float:
+        return sum(each.wait_s for each in self.takers) + sum(each.total_s for each in self.sleeps)
+
 
 class KernelView(msgspec.Struct, frozen=True, kw_only=True):
     """Of the run's processes on a node, over one window."""
@@ -57,6 +73,7 @@ class KernelView(msgspec.Struct, frozen=True, kw_only=True):
     window_s: float
     threads: tuple[ThreadView, ...] = ()
     cost_s: float | None = None  # CPU time of the process that looks, in this window
+    missing: str = ""  # what of it cannot be seen here, and why
 
 
 def waits_text(view: KernelView, pids: Collection[int], own: Collection[int]) -> str:
@@ -74,25 +91,75 @@ def waits_text(view: KernelView, pids: Collection[int], own: Collection[int]) ->
     foreign_s = sum(taker.wait_s for taker in foreign)
     if waited_s < MIN_SHARE * view.window_s or foreign_s < MIN_FOREIGN * waited_s:
         return ""
-    names = ", ".join(_taker_text(taker, view.window_s, len(foreign)) for taker in foreign[:MAX_NAMED])
+    told = [_taker_text(taker, view.window_s, len(foreign)) for taker in foreign[:MAX_NAMED]]
     share = min(1.0, waited_s / view.window_s)
-    return f"it was ready and not scheduled for {share:.0%} of the last {view.window_s:.0f} s, {names}"
+    window = f"{share:.0%} of the last {view.window_s:.0f} s"
+    return f"it was ready and not scheduled for {window}, CPU taken by {', '.join(told)}"
 
 
 def _is_foreign(taker: Taker, own: Collection[int]) -> bool:
-    if taker.pid == IDLE:
-        return taker.wait_s >= QUOTA_S * taker.count
-    return taker.pid != UNKNOWN and taker.pid not in own
+    return taker.pid not in (IDLE, UNKNOWN) and taker.pid not in own
 
 
 def _taker_text(taker: Taker, window_s: float, num_takers: int) -> str:
     share = f" ({taker.wait_s / window_s:.0%})" if num_takers > 1 else ""
-    if taker.pid == IDLE:
-        return f"held back by a CPU quota: no other process had its CPU{share}"
-    return f"CPU taken by {taker.name or '?'} (pid {taker.pid}){share}"
+    name = "the CPU quota of its cgroup" if taker.pid == QUOTA else f"{taker.name or '?'} (pid {taker.pid})"
+    return f"{name}{share}"
 
 
-def says(view: KernelView, pids: Collection[int], own: Collection[int]) -> tuple[str, ...]:
-    """All that is worth a line of one rank."""
-    lines: Iterable[str] = (waits_text(view, pids, own),)
-    return tuple(line for line in lines if line)[:MAX_SAID]
+def sleeps_text(view: KernelView, pid: int, pids: Collection[int], own: Collection[int]) -> tuple[str, str]:
+    """`it slept 1.9 s in fsync of /data/a.pt (/dev/sdb), 5 times, at most 0.6 s`: what the main thread of the rank, or
+    of a process below it, slept longest for. Other threads may sleep as they like. With its kind."""
+    slept = [
+        (sleep, each.pid)
+        for each in view.threads
+        if each.pid in pids and each.pid == each.tid
+        for sleep in each.sleeps
+        if not _is_own(sleep, own) and sleep.total_s >= MIN_SHARE * view.window_s
+    ]
+    if not slept:
+        return "", ""
+    longest, sleeper = max(slept, key=lambda each: (each[1] == pid, each[0].total_s))
+    who = "it" if sleeper == pid else f"its process {sleeper}"
+    place = f" of {longest.path}" if longest.path else ""
+    what = _WORDS.get(longest.kind, f"in {longest.kind}") + place
+    ended = f", ended by {longest.waker_name or '?'} (pid {longest.waker})" if _is_lock(longest) else ""
+    times = f", {longest.count} times, at most {longest.most_s:.2g} s" if longest.count > 1 else ""
+    did = "spent" if longest.kind in (RECLAIM, GROUP_RECLAIM) else "slept"
+    said = f"{who} {did} {longest.total_s:.2g} s {what}{ended}{times}, in the last {view.window_s:.0f} s"
+    return said, longest.kind
+
+
+def _is_own(sleep: Sleep, own: Collection[int]) -> bool:
+    """A futex is how threads wait for each other, and processes of one program for their queues."""
+    return sleep.kind == FUTEX and (not sleep.waker or sleep.waker in own)
+
+
+def _is_lock(sleep: Sleep) -> bool:
+    return sleep.kind in (FUTEX, FILE_LOCK) and bool(sleep.waker)
+
+
+def shares(view: KernelView, pids: Collection[int], own: Collection[int]) -> dict[str, float]:
+    """Signal to share of the window: of the run queue, and of each kind of sleep of main threads."""
+    if view.window_s <= 0:
+        return {}
+    found: dict[str, float] = {}
+    for each in view.threads:
+        if each.pid not in pids:
+            continue
+        waited_s = sum(taker.wait_s for taker in each.takers)
+        found[RUN_QUEUE] = max(found.get(RUN_QUEUE, 0.0), waited_s / view.window_s)
+        for sleep in each.sleeps if each.pid == each.tid else ():
+            if not _is_own(sleep, own):
+                found[sleep.kind] = found.get(sleep.kind, 0.0) + sleep.total_s / view.window_s
+    return found
+
+
+def says(
+    view: KernelView, pid: int, pids: Collection[int], own: Collection[int], usual: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """All that is worth a line of one rank. `pid`: its first process. `usual`: of each signal, what is usual."""
+    known = usual or {}
+    slept, kind = sleeps_text(view, pid, pids, own)
+    lines = ((waits_text(view, pids, own), RUN_QUEUE), (slept, kind))
+    return tuple(f"{line} ({known[signal]})" if known.get(signal) else line for line, signal in lines if line)

@@ -12,10 +12,11 @@ from typing import BinaryIO
 
 import msgspec
 
-from everstep.analyzer.slowness.off_cpu import KernelView
+from everstep.analyzer.slowness.off_cpu import KernelView, ThreadView
 from everstep.linux.parent import die_with_parent
 from everstep.probes.ebpf import support
 from everstep.probes.ebpf.libbpf import BpfError, Library
+from everstep.probes.ebpf.memory import Memory
 from everstep.probes.ebpf.sched import Sched
 
 NICENESS = 5
@@ -40,18 +41,43 @@ def observe(questions: BinaryIO, answers: BinaryIO) -> None:
     try:
         if why:
             raise BpfError(why)
-        sched = Sched(Library())
+        library = Library()
+        sched, memory, missing = Sched(library), *_memory(library)
         looked_at, used_s = time.monotonic(), time.process_time()
         for line in questions:
-            sched.watch(msgspec.json.decode(line, type=Ask).pids)
-            threads = sched.look()
+            pids = msgspec.json.decode(line, type=Ask).pids
+            sched.watch(pids)
+            if memory is not None:
+                memory.watch(pids)
+            threads = _threads(sched, memory)
             now, cpu_s = time.monotonic(), time.process_time()
-            most = sorted(threads, key=lambda each: -sum(t.wait_s for t in each.takers))[:MAX_THREADS]
-            view = KernelView(window_s=now - looked_at, threads=tuple(most), cost_s=cpu_s - used_s)
+            view = KernelView(
+                window_s=now - looked_at, threads=threads[:MAX_THREADS], cost_s=cpu_s - used_s, missing=missing
+            )
             looked_at, used_s = now, cpu_s
             _send(answers, Answer(view=view))
     except (BpfError, OSError, msgspec.MsgspecError) as error:
         _send(answers, Answer(why_not=str(error)))
+
+
+def _memory(library: Library) -> tuple[Memory | None, str]:
+    """Or None, and why: a kernel without these tracepoints still has the others."""
+    try:
+        return Memory(library), ""
+    except BpfError as error:
+        return None, f"memory: {error}"
+
+
+def _threads(sched: Sched, memory: Memory | None) -> tuple[ThreadView, ...]:
+    """Those that were held up longest first."""
+    waits, sleeps = sched.waits(), sched.sleeps()
+    for thread, listed in (memory.look() if memory is not None else {}).items():
+        sleeps.setdefault(thread, []).extend(listed)
+    found = [
+        ThreadView(pid=pid, tid=tid, takers=waits.get((pid, tid), ()), sleeps=tuple(sleeps.get((pid, tid), ())))
+        for pid, tid in {*waits, *sleeps}
+    ]
+    return tuple(sorted(found, key=lambda each: -each.held_s))
 
 
 def _send(answers: BinaryIO, answer: Answer) -> None:

@@ -2,33 +2,39 @@
 
 import struct
 from collections.abc import Collection
-from pathlib import Path
+from typing import Any
 
-from everstep.analyzer.slowness.off_cpu import UNKNOWN, Taker, ThreadView
+from everstep.analyzer.slowness.off_cpu import UNKNOWN, Sleep, Taker
+from everstep.probes.ebpf.growing import Growing, Watched
 from everstep.probes.ebpf.libbpf import Library, Loaded
+from everstep.probes.ebpf.places import Places, full_path
 from everstep.probes.ebpf.programs import path_of
 
-MAX_WATCHED = 4000
-"""Processes of the run on a node; the map holds a few more."""
-
 MAX_WAITS, MAX_BLOCKS = 8192, 2048
-_PID = struct.Struct("=I")
-_WAIT_KEY, _WAIT = struct.Struct("=III"), struct.Struct("=QQ16s")
 MIN_WAIT_S = 1e-4
+MIN_SLEEP_S = 0.005
+"""The program notes no shorter one."""
+
+MAX_SLEEPS = 12
 MAX_TAKERS = 12
 """Of a thread, those that took most; what the others took is added up without a name."""
+
+_WAIT_KEY, _WAIT = struct.Struct("=III"), struct.Struct("=QQ16s")
+_FRAMES, _PARTS, _PART = 12, 4, 48
+_BLOCK_KEY = struct.Struct("=IIQ")
+_BLOCK = struct.Struct(f"=3Q{_FRAMES}QQiIIiHHI16s{_PARTS * _PART}s")
 
 
 class Sched:
     """Loaded and attached while this object lives."""
 
-    def __init__(self, library: Library, path: Path | None = None) -> None:
+    def __init__(self, library: Library) -> None:
         """Raises BpfError."""
-        self._loaded = Loaded(library, path or path_of("sched"))
-        self._watched = self._loaded.map("watched", _PID.size, 4)
-        self._waits = self._loaded.map("waits", _WAIT_KEY.size, _WAIT.size)
-        self._pids: set[int] = set()
-        self._waits_before: dict[bytes, tuple[int, int]] = {}
+        self._loaded = Loaded(library, path_of("sched"))
+        self._watched = Watched(self._loaded)
+        self._waits = Growing(self._loaded.map("waits", _WAIT_KEY.size, _WAIT.size), _WAIT, MAX_WAITS)
+        self._blocks = Growing(self._loaded.map("blocks", _BLOCK_KEY.size, _BLOCK.size), _BLOCK, MAX_BLOCKS)
+        self._places = Places()
 
     def close(self) -> None:
         """Detach. Not to be used afterwards."""
@@ -36,37 +42,43 @@ class Sched:
 
     def watch(self, pids: Collection[int]) -> None:
         """From now on these processes and no others."""
-        wanted = set(sorted(pids)[:MAX_WATCHED])
-        for pid in self._pids - wanted:
-            self._watched.remove(_PID.pack(pid))
-        for pid in wanted - self._pids:
-            self._watched.put(_PID.pack(pid), b"\1\0\0\0")
-        self._pids = wanted
+        self._watched.set(pids)
 
-    def look(self) -> tuple[ThreadView, ...]:
-        """Since the look before. Of processes that are not watched any more nothing is answered."""
-        return tuple(
-            ThreadView(pid=pid, tid=tid, takers=_most(takers))
-            for (pid, tid), takers in self._new_waits().items()
-            if pid in self._pids
-        )
-
-    def _new_waits(self) -> dict[tuple[int, int], list[Taker]]:
+    def waits(self) -> dict[tuple[int, int], tuple[Taker, ...]]:
+        """Who had the CPU while a thread was ready, by process and thread, since the look before."""
         found: dict[tuple[int, int], list[Taker]] = {}
-        now: dict[bytes, tuple[int, int]] = {}
-        for key, value in self._waits.items(MAX_WAITS):
-            ns, count, name = _WAIT.unpack(value)
-            now[key] = ns, count
-            before_ns, before_count = self._waits_before.get(key, (0, 0))
-            if ns < before_ns:  # evicted meanwhile, and begun anew
-                before_ns = before_count = 0
-            wait_s = (ns - before_ns) / 1e9
-            if wait_s < MIN_WAIT_S:
-                continue
+        for key, wait_s, count, (name,) in self._waits.look():
             tgid, tid, taker = _WAIT_KEY.unpack(key)
-            found.setdefault((tgid, tid), []).append(Taker(taker, text_of(name), wait_s, count - before_count))
-        self._waits_before = now
+            if wait_s >= MIN_WAIT_S and tgid in self._watched.pids:
+                found.setdefault((tgid, tid), []).append(Taker(taker, text_of(name), wait_s, count))
+        return {thread: _most(takers) for thread, takers in found.items()}
+
+    def sleeps(self) -> dict[tuple[int, int], list[Sleep]]:
+        """What threads slept long for, by process and thread, since the look before; longest first."""
+        found: dict[tuple[int, int], list[Sleep]] = {}
+        for key, total_s, count, rest in self._blocks.look():
+            tgid, tid, _ = _BLOCK_KEY.unpack(key)
+            if total_s < MIN_SLEEP_S or tgid not in self._watched.pids:
+                continue
+            sleep = self._sleep(tgid, total_s, count, rest)
+            if sleep is not None:
+                found.setdefault((tgid, tid), []).append(sleep)
+        for listed in found.values():
+            listed.sort(key=lambda each: -each.total_s)
+            del listed[MAX_SLEEPS:]
         return found
+
+    def _sleep(self, pid: int, total_s: float, count: int, rest: list[Any]) -> Sleep | None:
+        most_ns, *frames = rest[: 1 + _FRAMES]
+        _, syscall, device, waker, waker_syscall, _, mode, num_parts, name, path = rest[1 + _FRAMES :]
+        kind = self._places.kind(frames, syscall, mode)
+        if not kind:
+            return None
+        parts = [text_of(path[i * _PART : (i + 1) * _PART]) for i in range(min(num_parts, _PARTS))]
+        where = full_path(pid, device, parts, is_whole=num_parts < _PARTS) if kind in self._places.on_a_file else ""
+        is_known = self._places.releases(waker_syscall)
+        most_s = min(most_ns / 1e9, total_s)
+        return Sleep(kind, total_s, count, most_s, where, waker if is_known else 0, text_of(name) if is_known else "")
 
 
 def _most(takers: list[Taker]) -> tuple[Taker, ...]:

@@ -11,8 +11,8 @@ from pathlib import Path
 SWITCH = "EVERSTEP_EBPF"
 """On the agent's side: `on` observes. Everything else, and nothing: off (docs/adr/0026)."""
 
-CLASSES = ("run_queue",)
-"""What is observed, one word each."""
+CLASSES = {"run_queue": "sched", "locks": "sched", "files": "sched", "memory": "memory"}
+"""What is observed, and by which of the objects."""
 
 _CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"

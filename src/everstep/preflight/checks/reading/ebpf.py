@@ -9,8 +9,8 @@ from pathlib import Path
 from everstep.preflight.result import Better, Doing, Yielded, measured, unsupported
 from everstep.preflight.settings import Settings
 from everstep.probes.ebpf import support
-from everstep.probes.ebpf.libbpf import BpfError, Library
-from everstep.probes.ebpf.sched import Sched
+from everstep.probes.ebpf.libbpf import BpfError, Library, Loaded
+from everstep.probes.ebpf.programs import path_of
 
 _USABLE = f"usable; `{support.SWITCH}=on everstep run ...` switches it on"
 
@@ -18,20 +18,21 @@ _USABLE = f"usable; `{support.SWITCH}=on everstep run ...` switches it on"
 def measure(settings: Settings) -> Iterator[Yielded]:
     why = support.why_not(Path(settings.root))
     how = "BTF, capabilities, PID namespace, libbpf"
-    if not why and settings.root == "/":
-        yield Doing(what="loading the eBPF programs")
-        why, how = _trial(), "loaded, attached and detached"
-    for name in support.CLASSES:
-        if why:
-            yield unsupported(f"ebpf.{name}", why, how=how)
+    for name, object_ in support.CLASSES.items():
+        refused = why
+        if not why and settings.root == "/":
+            yield Doing(what=f"loading the eBPF programs of {object_}")
+            refused, how = _trial(object_), "loaded, attached and detached"
+        if refused:
+            yield unsupported(f"ebpf.{name}", refused, how=how)
         else:
             yield measured(f"ebpf.{name}", _USABLE, how=how, better=Better.SAME)
 
 
-def _trial() -> str:
+def _trial(name: str) -> str:
     """Why not; empty: it works. They end with this check's process at the latest."""
     try:
-        Sched(Library()).close()
+        Loaded(Library(), path_of(name)).close()
     except (BpfError, OSError) as error:
         return f"the kernel refuses: {error}"
     return ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 RECORD = _HERE / "compiled.txt"
-NAMES = ("sched",)
+NAMES = ("sched", "memory")
 
 
 def path_of(name: str) -> Path:

@@ -41,6 +41,7 @@ struct super_block {
 	u32 s_dev;
 };
 struct inode {
+	u16 i_mode;
 	unsigned long i_ino;
 	struct super_block *i_sb;
 };
@@ -62,12 +63,20 @@ struct fdtable {
 struct files_struct {
 	struct fdtable *fdt;
 };
+struct cfs_rq {
+	int throttle_count;
+};
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+};
 struct task_struct {
 	int pid;
 	int tgid;
 	unsigned int __state;
 	char comm[16];
 	struct files_struct *files;
+	struct sched_entity se;
+	bool throttled; /* since 6.18 */
 };
 struct task_struct___before_5_14 {
 	long state;

@@ -17,10 +17,11 @@ char LICENSE[] SEC("license") = "GPL";
 #define SLEEPS 3	   /* TASK_INTERRUPTIBLE | TASK_UNINTERRUPTIBLE */
 #define IDLE_TASK 0x402	   /* TASK_IDLE: a kernel thread that waits for work */
 #define UNKNOWN 0xffffffffU
+#define QUOTA 0xfffffffeU
 
 struct wait_key {
 	u32 tgid, tid;
-	u32 taker; /* process that had the CPU meanwhile; 0: the CPU was idle; UNKNOWN */
+	u32 taker; /* process that had the CPU meanwhile; 0: the CPU was idle; QUOTA, UNKNOWN */
 };
 struct wait {
 	u64 ns, count;
@@ -38,7 +39,8 @@ struct block {
 	u32 device;
 	u32 waker_tgid;
 	s32 waker_syscall;
-	u32 uninterruptible;
+	u16 uninterruptible;
+	u16 mode; /* of the file: its type */
 	u32 parts; /* of the path */
 	char waker[NAME];
 	char path[PARTS][PART]; /* the file's name first, then its folders */
@@ -103,6 +105,17 @@ static __always_inline u32 state_of(struct task_struct *task)
 	return BPF_CORE_READ(old, state);
 }
 
+/* Whether the CPU quota of its cgroup, or of one above, is used up. */
+static __always_inline bool is_throttled(struct task_struct *task)
+{
+	struct cfs_rq *queue = 0;
+	if (bpf_core_field_exists(task->throttled))
+		return BPF_CORE_READ(task, throttled);
+	if (!bpf_core_field_exists(queue->throttle_count))
+		return 0;
+	return BPF_CORE_READ(task, se.cfs_rq, throttle_count) > 0;
+}
+
 static __always_inline s32 syscall_of(struct task_struct *task, u64 *first)
 {
 	void *regs = (void *)bpf_task_pt_regs(task);
@@ -144,6 +157,7 @@ static __always_inline void find_file(struct task_struct *task, u64 fd, struct b
 	bpf_probe_read_kernel(&file, sizeof(file), files + fd);
 	struct dentry *entry = BPF_CORE_READ(file, f_path.dentry);
 	block->inode = BPF_CORE_READ(entry, d_inode, i_ino);
+	block->mode = BPF_CORE_READ(entry, d_inode, i_mode);
 	block->device = BPF_CORE_READ(entry, d_inode, i_sb, s_dev);
 #pragma unroll
 	for (int i = 0; i < PARTS; i++) {
@@ -209,6 +223,10 @@ static __always_inline void leaves(struct task_struct *task, struct task_struct 
 		return;
 	}
 	since->ready_at = now;
+	since->taker_name[0] = 0;
+	since->taker = QUOTA;
+	if (is_throttled(task))
+		return;
 	since->taker = next->tgid;
 	bpf_probe_read_kernel_str(since->taker_name, NAME, next->comm);
 }
@@ -227,6 +245,10 @@ static __always_inline void comes(struct task_struct *task, struct task_struct *
 	}
 	if (!ready_at || now <= ready_at)
 		return;
+	if (since->taker == QUOTA) {
+		note_wait(task, QUOTA, since->taker_name, now - ready_at);
+		return;
+	}
 	/* Who leaves the CPU now had it since the last switch here; before that, who took it from this thread. */
 	u64 from = switched_at > ready_at ? switched_at : ready_at;
 	note_wait(task, prev->tgid, prev->comm, now - from);
@@ -262,7 +284,7 @@ int BPF_PROG(on_wakeup, struct task_struct *task)
 	u64 first;
 	struct task_struct *waker = bpf_get_current_task_btf();
 	since->ready_at = bpf_ktime_get_ns();
-	since->taker = UNKNOWN;
+	since->taker = is_throttled(task) ? QUOTA : UNKNOWN;
 	since->taker_name[0] = 0;
 	since->waker_tgid = waker->tgid;
 	since->waker_syscall = waker->tgid ? syscall_of(waker, &first) : -1;

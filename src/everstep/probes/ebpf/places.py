@@ -1,0 +1,137 @@
+"""What a thread slept for: told by its system call and its stack in the kernel; and where the file of the call is.
+
+Only what has a culprit is told: a file, a lock, memory. Waiting for a peer, a pipe or a timer is what threads do.
+"""
+
+import platform
+import stat
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from everstep.analyzer.slowness.off_cpu import FAULT, FILE_LOCK, FUTEX, SWAP
+
+_X86 = {
+    "read": (0, 17, 19, 295, 40, 326, 78, 217),
+    "write": (1, 18, 20, 296, 285, 76, 77),
+    "fsync": (74, 75, 277, 306, 162, 26),
+    "open": (2, 85, 257, 437),
+    "stat": (4, 5, 6, 262, 332),
+    "rename": (82, 264, 316),
+    "unlink": (87, 263),
+    "mkdir": (83, 258),
+    "close": (3,),
+    FILE_LOCK: (72, 73),
+    FUTEX: (202, 455),
+}
+_ARM64 = {
+    "read": (63, 67, 65, 69, 71, 285, 61),
+    "write": (64, 68, 66, 70, 47, 45, 46),
+    "fsync": (82, 83, 84, 267, 81, 227),
+    "open": (56, 437),
+    "stat": (79, 80, 291),
+    "rename": (38, 276),
+    "unlink": (35,),
+    "mkdir": (34,),
+    "close": (57,),
+    FILE_LOCK: (25, 32),
+    FUTEX: (98, 455),
+}
+_RELEASES = {"x86": (202, 454, 72, 73, 3, 60, 231), "arm64": (98, 454, 25, 32, 57, 93, 94)}
+_ON_A_FILE = ("read", "write", "fsync", "close", FILE_LOCK)
+_HAVE_PLACES = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFBLK)
+_STACKS = (
+    (SWAP, ("do_swap_page", "swapin_readahead", "swap_cluster_readahead")),
+    (FAULT, ("filemap_fault", "do_fault", "__do_fault", "do_read_fault")),
+)
+_TEXT = "tTwW"
+
+
+class Places:
+    """Knows the kernel's functions as far as they matter here; read, which takes 0.1 s, when the first fault comes."""
+
+    def __init__(self, symbols: Path = Path("/proc/kallsyms"), machine: str = platform.machine()) -> None:
+        self._symbols = symbols
+        is_arm = machine in ("aarch64", "arm64")
+        self._calls = {number: kind for kind, numbers in (_ARM64 if is_arm else _X86).items() for number in numbers}
+        self._releasing = _RELEASES["arm64" if is_arm else "x86"]
+        self._starts: array[int] | None = None
+        self._kinds: dict[int, str] = {}  # start of a function -> what who sleeps in it waits for
+
+    def kind(self, frames: Iterable[int], syscall: int, mode: int) -> str:
+        """Empty: nothing that has a culprit. Outside of a system call it is a fault, and the stack says of what."""
+        if syscall < 0:
+            found = {self._kind_at(frame) for frame in frames if frame}
+            return next((kind for kind, _ in _STACKS if kind in found), "")
+        kind = self._calls.get(syscall, "")
+        if kind in _ON_A_FILE and mode and stat.S_IFMT(mode) not in _HAVE_PLACES:
+            return ""
+        return kind
+
+    @property
+    def on_a_file(self) -> tuple[str, ...]:
+        """Kinds whose system call has the file as its first argument."""
+        return _ON_A_FILE
+
+    def releases(self, syscall: int) -> bool:
+        """Whether who makes this call may wake somebody on purpose. Otherwise it was only interrupted by a timer."""
+        return syscall in self._releasing
+
+    def _kind_at(self, address: int) -> str:
+        if self._starts is None:
+            self._starts = self._read()
+        at = bisect_right(self._starts, address) - 1
+        return self._kinds.get(self._starts[at], "") if at >= 0 else ""
+
+    def _read(self) -> "array[int]":
+        """All zeros, or nothing, where the kernel hides its addresses: then the system call alone tells."""
+        kinds = {name: kind for kind, names in _STACKS for name in names}
+        starts = array("Q")
+        try:
+            with self._symbols.open() as lines:
+                for line in lines:
+                    words = line.split(None, 3)
+                    if len(words) < 3 or words[1] not in _TEXT:
+                        continue
+                    starts.append(int(words[0], 16))
+                    kind = kinds.get(words[2].partition(".")[0])
+                    if kind is not None:
+                        self._kinds[starts[-1]] = kind
+        except (OSError, ValueError):
+            return array("Q")
+        self._kinds.pop(0, None)
+        return array("Q", sorted(starts))
+
+
+def full_path(pid: int, device: int, parts: Sequence[str], *, is_whole: bool, proc: Path = Path("/proc")) -> str:
+    """`/data/run/step-40.pt (/dev/sda1)`. `parts`: the file's name first, then its folders; as seen by that process."""
+    if not parts:
+        return ""
+    inner = "/".join(reversed(parts))
+    number = f"{device >> 20}:{device & 0xFFFFF}"
+    try:
+        lines = (proc / str(pid) / "mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    found = [words for words in (_mount(line, number) for line in lines) if words]
+    # A bind mount shows a part of the filesystem: the file must be in it.
+    fits = [each for each in found if _is_below(f"/{inner}", each[0], is_whole=is_whole)]
+    if not fits:
+        return inner
+    root, point, source = max(fits, key=lambda each: (len(each[0]), -len(each[1])))
+    shown = inner[len(root.strip("/")) :].lstrip("/") if is_whole else f".../{inner}"
+    return f"{point.rstrip('/')}/{shown} ({source})"
+
+
+def _mount(line: str, number: str) -> tuple[str, str, str] | None:
+    """Which part of the filesystem with this device number, where, and from what."""
+    left, _, right = line.partition(" - ")
+    words, source = left.split(), right.split()
+    if len(words) < 5 or words[2] != number or len(source) < 2:
+        return None
+    return words[3], words[4], source[1]
+
+
+def _is_below(path: str, root: str, *, is_whole: bool) -> bool:
+    return root == "/" or (is_whole and f"{path}/".startswith(f"{root.rstrip('/')}/"))
