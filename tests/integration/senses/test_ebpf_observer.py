@@ -21,7 +21,10 @@ from everstep.preflight.settings import Settings
 PARENT = """
 import asyncio, json, sys, msgspec
 from everstep.agent.processes.reaping import Reaper
+from everstep.agent.watching import kernel_views
 from everstep.agent.watching.kernel_views import KernelViews
+
+kernel_views.ANSWER_LIMIT_S = 60.0  # whatever else runs here
 
 async def main():
     reaper = Reaper()
