@@ -48,8 +48,9 @@ class KernelViews:
                 return None
             async with asyncio.timeout(ANSWER_LIMIT_S):
                 answer = await self._exchange(Ask(pids=sorted(pids)))
-        except (TimeoutError, OSError, msgspec.MsgspecError) as error:
-            _log.warning("eBPF: no answer from the observer: %s. The run continues without it", error or "timed out")
+        except Exception as error:  # whatever it is, no round may fail by it
+            why = "timed out" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+            _log.warning("eBPF: no answer from the observer: %s. The run continues without it", why)
             self.close()
             return None
         except asyncio.CancelledError:
