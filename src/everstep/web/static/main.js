@@ -113,7 +113,8 @@ function overview(main) {
   show(byId("incidents"), [newest, asked, everything], () => incidentPanel(newest, asked));
   drawFleet(byId("fleet"), byId("fleet").clientWidth - 30, 170, true);
   show(byId("copies"), head.copies, () => [h("h2", null, head.is_over ? "What is left" : "What the next fault would cost"),
-    h("dl", { class: "facts" }, head.copies.map(([name, text]) => [h("dt", null, name), h("dd", null, text)]))]);
+    head.copies.length ? h("dl", { class: "facts" }, head.copies.map(([name, text]) => [h("dt", null, name), h("dd", null, text)]))
+      : h("p", { class: "dim" }, head.is_over ? "No checkpoint. Snapshots in memory went with the run." : "—")]);
 }
 
 let everything = false;
