@@ -20,6 +20,7 @@ import msgspec
 from everstep.errors import ConfigError, WireError
 from everstep.wire.credentials import is_same, mac
 from everstep.wire.heirs import FromHeir, ToHeir
+from everstep.wire.survey import FromSurveyed, ToSurveyed
 
 PROTOCOL = 3
 MIN_TOKEN_CHARS = 16
@@ -151,8 +152,10 @@ class Ping(_Message, frozen=True, kw_only=True):
     pass
 
 
-FromHost: TypeAlias = Knock | Join | NodeEnded | Piece | Leaving | StopAsked | Bye | Ping | FromHeir
-FromHead: TypeAlias = Challenge | Proven | Refused | Admitted | StartNode | EndNode | Got | Ahead | Over | Ping | ToHeir
+FromHost: TypeAlias = Knock | Join | NodeEnded | Piece | Leaving | StopAsked | Bye | Ping | FromHeir | FromSurveyed
+FromHead: TypeAlias = (
+    Challenge | Proven | Refused | Admitted | StartNode | EndNode | Got | Ahead | Over | Ping | ToHeir | ToSurveyed
+)
 
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()

@@ -1,4 +1,5 @@
 """`everstep doctor`: what all ranks of a live run are doing now, in one report. The job is looked at, never stopped.
+With `--hosts` it looks at hosts before a run (`cli.examine.hosts`).
 
 Agents collect stacks, process states and flight records into the run directory; they are read and judged here, by the
 same code as `everstep analyze`. The files stay, and `everstep analyze` reads them again.
@@ -33,19 +34,31 @@ _POLL_S = 0.05
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="id or directory; default: the latest run")
     parser.add_argument("--run", dest="named", metavar="RUN", help="the same")
-    parser.add_argument("--timeout", type=float, default=15.0, metavar="S", help="how long to wait for the agents")
+    parser.add_argument(
+        "--hosts",
+        type=int,
+        metavar="N",
+        help="before a run: start this on each of N hosts with one --rdzv-endpoint; says what would keep them apart",
+    )
+    parser.add_argument("--rdzv-endpoint", default="", metavar="HOST:PORT", help="where they meet, with --hosts")
+    parser.add_argument(
+        "--timeout", type=float, metavar="S", help="how long to wait for the agents (15), or for the hosts (60)"
+    )
     parser.add_argument("--json", action="store_true", help="one object, for programs")
 
 
 def run(given: argparse.Namespace) -> int:
     """Raises UnreachableError when no agent answers, ConfigError when there is nothing to look at."""
+    if given.hosts is not None:
+        return _survey(given)
     run_dir = find_run(given.named or given.run)
     cursor = Cursor(run_dir.journal)
     cursor.read()  # what was before is not ours
     answer = post(run_dir, "/api/doctor", {})
     request, turned_away = str(answer["request"]), dict(answer.get("turned_away", {}))
     uneven = list(answer.get("uneven", ()))
-    missing = _await(run_dir, cursor, request, given.timeout)
+    limit_s = 15.0 if given.timeout is None else given.timeout
+    missing = _await(run_dir, cursor, request, limit_s)
     view, asked_at = load_run(run_dir.journal), time.time()
     place = run_dir.path / "evidence" / request
     read = read_apart(place, time.time(), with_case=True)
@@ -60,11 +73,19 @@ def run(given: argparse.Namespace) -> int:
     more = [*_progress(view, asked_at), *uneven_lines(uneven)]
     print(printable("\n".join(["", *render_ranks(folder.case, diagnosis.clusters), *more, ""])))
     for node in missing:
-        print(printable(f"node {node} did not answer within {given.timeout:g} s"))
+        print(printable(f"node {node} did not answer within {limit_s:g} s"))
     if turned_away:
         print(turned_away_text(turned_away))
     print(f"everstep analyze {place}   reads it again")
     return 0
+
+
+def _survey(given: argparse.Namespace) -> int:
+    """1: something is wrong. Raises ConfigError, UnreachableError."""
+    from everstep.cli.examine.hosts import survey
+
+    limit_s = 60.0 if given.timeout is None else given.timeout
+    return survey(given.hosts, given.rdzv_endpoint, limit_s, is_json=given.json)
 
 
 def uneven_lines(shares: list[dict[str, Any]]) -> list[str]:
