@@ -93,6 +93,7 @@ class Node:
         self._started: events.Event | None = None  # how the start of this generation ended
         self._stopped: events.WorkersStopped | None = None
         self._is_stopping = False
+        self._hurries = asyncio.Event()  # the ranks are not waited for any more, until some step
         self._task: asyncio.Task[None] | None = None  # the start or stop under way
         self._side_tasks: set[asyncio.Task[None]] = set()
         self._park_timer: asyncio.TimerHandle | None = None
@@ -292,9 +293,12 @@ class Node:
         elif self._stopped is not None and action.generation == self._fence:
             self._report(self._stopped)
         elif self._is_stopping and self._task and not self._task.done() and action.generation == self._fence:
+            if action.after_step is None:
+                self._hurries.set()
             _log.info("generation %d is being stopped already", action.generation)
         else:
             self._fence, self._is_stopping = action.generation, True
+            self._hurries.clear()
             self._replace_task(self._stop(action))
 
     async def _start(self, action: act.StartWorkers) -> None:
@@ -328,7 +332,7 @@ class Node:
         group = self._group
         if group is not None and group.generation == action.generation:
             if action.after_step is not None:
-                await holding.hold(group, self._board, action.after_step, action.after_s)
+                await holding.hold(group, self._board, action.after_step, action.after_s, self._hurries)
             await saving.save(group, self._board, action.save_s)
         exits = await self._end_ranks(group, action) if group is not None else []
         found = list(group.workers.values()) if group is not None else []

@@ -130,6 +130,32 @@ def test_a_stop_after_a_step_to_come_ends_all_ranks_after_it(tmp_path):
     assert last == ["20", "20"]
 
 
+def test_a_stop_that_is_wanted_at_once_after_all_waits_for_no_step(tmp_path):
+    (tmp_path / "train.py").write_text(STEPS)
+
+    async def story() -> None:
+        async with bench(tmp_path, "train.py", nproc=1, env=FRESH) as made:
+            await made.start_workers(0)
+            async with asyncio.timeout(DEADLINE_S):
+                while "began 5" not in made.log(0, 0):
+                    await asyncio.sleep(0.01)
+            stop = StopWorkers(
+                why="test", node="n0", generation=0, grace_s=1.0, save_s=2.0, after_step=10**9, after_s=10**6
+            )
+            await made.controller.send(stop)
+            async with asyncio.timeout(DEADLINE_S):
+                while "began 6" not in made.log(0, 0):  # it is asked to go on to that step
+                    await asyncio.sleep(0.01)
+            await stop_now(made)
+            await made.controller.wait(events.WorkersStopped)
+
+    asyncio.run(story())
+
+
+async def stop_now(made: Bench) -> None:
+    await made.controller.send(StopWorkers(why="test", node="n0", generation=0, grace_s=1.0, save_s=2.0))
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("hurt", ["stop", ""])
 def test_a_rank_that_is_stopped_or_deaf_keeps_its_step_and_holds_up_nobody_for_long(tmp_path, hurt):

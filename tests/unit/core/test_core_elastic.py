@@ -11,7 +11,7 @@ from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Role
 from everstep.journal.fold import fold
 from everstep.journal.history import history_of
-from everstep.model import actions
+from everstep.model import actions, events
 from everstep.model.facts import Exit, Held, RankAccount
 from everstep.model.record import Header
 from everstep.model.spec import Mode, RunSpec
@@ -113,6 +113,28 @@ def test_ranks_that_cannot_be_waited_for_end_at_once(lacks):
     assert (step is None) == bool(lacks)
     assert (after_s == 0.0) == bool(lacks)
     assert step is None or step > 10
+
+
+@pytest.mark.parametrize("what", ["a rank", "a node", "a wish to end"])
+def test_what_comes_before_the_step_ends_all_ranks_at_once(what):
+    cluster = started(capacity=2)
+    cluster.wait(6)
+    cluster.train(7)
+    cluster.have(3)
+    cluster.held_back.add("StopWorkers")
+    cluster.train(6)
+    assert cluster.state.phase is Phase.STOPPING
+    assert cluster.state.growing
+    if what == "a rank":
+        cluster.kill(0)
+    elif what == "a node":
+        cluster.lose_node(cluster.state.active_nodes[1])
+    else:
+        cluster.feed(events.StopRequested(at=cluster.clock.now, why="SIGINT", signal=2))
+    stops = [a for record in cluster.records for a in record.actions if isinstance(a, actions.StopWorkers)]
+    at_once = {stop.node for stop in stops if stop.generation == cluster.state.generation and stop.after_step is None}
+    assert at_once == set(cluster.state.waiting)
+    assert at_once
 
 
 def _grows(record):

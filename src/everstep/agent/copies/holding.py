@@ -24,9 +24,9 @@ _POLL_S = 0.005
 _log = logging.getLogger(__name__)
 
 
-async def hold(group: Group, board: Board, step: int, limit_s: float) -> str:
-    """Until all ranks of this node have done the step and wait; empty, or why they do not. Raises nothing of its
-    own."""
+async def hold(group: Group, board: Board, step: int, limit_s: float, hurries: asyncio.Event) -> str:
+    """Until all ranks of this node have done the step and wait; empty, or why they do not. `hurries`: the stop is
+    wanted at once. Raises nothing of its own."""
     until = time.monotonic() + limit_s
     workers = list(group.workers.values())
     whys = await asyncio.gather(*(_ask(worker, step, limit_s + LONGER_S) for worker in workers))
@@ -37,6 +37,8 @@ async def hold(group: Group, board: Board, step: int, limit_s: float) -> str:
             return ""
         if not all(worker.is_alive for worker in workers):
             why = "a rank has ended"
+        elif hurries.is_set():
+            why = "the stop is wanted at once"
         elif time.monotonic() > until:
             why = f"not within {limit_s:.1f} s"
         else:

@@ -10,7 +10,7 @@ from everstep.core.decide import allowance, backoff, eviction, examining, flow, 
 from everstep.core.decide.recovery import Plan, decide
 from everstep.core.faults import drills
 from everstep.core.restore import worlds
-from everstep.core.run import elastic, ending, grace, progress, standstill, updates
+from everstep.core.run import boundary, elastic, ending, grace, progress, standstill, updates
 from everstep.core.run.forming import ask_for_store, form_if_possible, ranks_of_slot, start_limit_s
 from everstep.core.run.progress import completed_step, note_best_step, note_success
 from everstep.core.state.frozenmap import Names
@@ -43,6 +43,8 @@ def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
     if turn.state.phase not in ALIVE:
         if turn.state.incident is not None:
             _add_exits(turn, (event.exit,))
+        if not event.exit.succeeded:
+            boundary.no_longer(turn, f"rank {event.exit.rank} has ended before")
         return
     if event.exit.succeeded:
         _on_success(turn)
@@ -78,6 +80,7 @@ def on_slot_lost(turn: Turn, event: NodeLost, member: Member) -> None:
         stop_generation(turn)
     elif turn.state.phase is Phase.STOPPING:
         _confirm_stopped(turn, event.node)
+        boundary.no_longer(turn, f"node {event.node} is lost")
 
 
 def on_settle_timer(turn: Turn, generation: str, _due_at: float) -> None:

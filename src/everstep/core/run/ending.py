@@ -4,7 +4,7 @@ last step goes there first."""
 import msgspec
 
 from everstep.core.restore import persistence
-from everstep.core.run import standstill
+from everstep.core.run import boundary, standstill
 from everstep.core.state.frozenmap import Names
 from everstep.core.state.phases import ALIVE, Phase
 from everstep.core.state.schema import Ending
@@ -28,6 +28,7 @@ def stop_with(turn: Turn, ending: Ending) -> None:
         return
     if turn.state.phase is Phase.STOPPING:
         turn.set(ending=_hurried(turn.state.ending, ending))
+        boundary.no_longer(turn, ending.why)
         return
     nodes = turn.state.active_nodes
     if turn.state.phase not in ALIVE or not nodes:
