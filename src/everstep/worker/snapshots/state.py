@@ -263,7 +263,7 @@ class State:
     def _hold(self, runtime: Runtime, snapshots: Snapshots) -> None:
         """Where this step is to be the last: its snapshot is whole before anybody is told, and no other one begins."""
         if runtime.hold.is_due(self._step):
-            snapshots.finish()
+            self._guarded(snapshots, "snapshot", snapshots.finish)
             runtime.hold.wait(self._step)
 
     def _parts(self) -> dict[str, Any]:
