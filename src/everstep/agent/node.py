@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from everstep.agent.copies import holding, saving
+from everstep.agent.copies import stopping
 from everstep.agent.copies.copies import Copies
 from everstep.agent.exams.examining import Examiner
 from everstep.agent.memory.arenas import Memory
@@ -40,7 +40,7 @@ from everstep.agent.watching.stacks import Stacks
 from everstep.errors import EverstepError
 from everstep.model import actions as act
 from everstep.model import events
-from everstep.model.facts import Exit, RankAccount
+from everstep.model.facts import RankAccount
 from everstep.model.spec import RunSpec
 from everstep.wire.messages import Command
 
@@ -330,11 +330,7 @@ class Node:
         self._copies.end_generation()
         await self._examiner.end(f"generation {action.generation} stops")
         group = self._group
-        if group is not None and group.generation == action.generation:
-            if action.after_step is not None:
-                await holding.hold(group, self._board, action.after_step, action.after_s, self._hurries)
-            await saving.save(group, self._board, action.save_s)
-        exits = await self._end_ranks(group, action) if group is not None else []
+        exits = await stopping.stop(group, self._board, action, self._hurries) if group is not None else []
         found = list(group.workers.values()) if group is not None else []
         for worker in found:
             self._warden.forget_session(worker.pid)
@@ -350,14 +346,6 @@ class Node:
             num_killed=sum(worker.was_killed for worker in found) if mine else 0,
         )
         self._report(self._stopped)
-
-    async def _end_ranks(self, group: Group, action: act.StopWorkers) -> list[Exit]:
-        letting_go = asyncio.create_task(holding.let_go(group)) if action.after_step is not None else None
-        try:
-            return await group.stop(action.grace_s, action.signal)
-        finally:
-            if letting_go is not None:
-                letting_go.cancel()
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 
