@@ -228,6 +228,7 @@ def test_wandb_rows_are_completed_by_the_program_alone(begin_rank, monkeypatch):
     assert rank.faults == []
 
 
+@pytest.mark.soak  # it starts a service of its own, which a busy machine keeps waiting
 def test_the_real_wandb_keeps_the_programs_steps(monkeypatch, tmp_path):
     """Offline, where it is installed: no row of the program is dropped, and ours are in them."""
     wandb = pytest.importorskip("wandb")
