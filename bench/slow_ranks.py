@@ -110,7 +110,8 @@ def sleep(hurt: Hurt) -> Iterator[None]:
 
 @contextmanager
 def _cgroup(controller: str, pid: int, values: dict[str, str]) -> Iterator[None]:
-    group = CGROUPS / controller / f"everstep-bench-{os.getpid()}"
+    own = _cgroup_of(controller, pid)
+    group = own / f"everstep-bench-{os.getpid()}"
     group.mkdir()
     try:
         for name, value in values.items():
@@ -120,8 +121,17 @@ def _cgroup(controller: str, pid: int, values: dict[str, str]) -> Iterator[None]
     finally:
         with contextlib.suppress(OSError):
             for left in (group / "cgroup.procs").read_text().split():
-                (CGROUPS / controller / "cgroup.procs").write_text(left)
+                (own / "cgroup.procs").write_text(left)
         group.rmdir()
+
+
+def _cgroup_of(controller: str, pid: int) -> Path:
+    """Where the rank is; ours lies below it, so that nothing else changes for it."""
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        if controller in names.split(","):
+            return CGROUPS / controller / path.lstrip("/")
+    raise RuntimeError(f"there is no cgroup controller {controller} (version 1)")
 
 
 KINDS: dict[str, Callable[[Hurt], AbstractContextManager[None]]] = {

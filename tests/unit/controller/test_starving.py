@@ -55,6 +55,21 @@ def test_the_run_names_the_rank_and_its_rival_and_evicts_nobody():
     assert job.rounds(5) == [], "once"
 
 
+@pytest.mark.parametrize(("throttled_s", "code"), [(0.028, "ES-S09"), (0.005, "ES-S03"), (0.0, "ES-S03")])
+def test_a_quota_of_one_rank_is_told_from_a_rival(throttled_s: float, code: str):
+    """Its waiting for a CPU is most of it the quota's."""
+    delay, throttled = dict.fromkeys(range(4), 0.001), dict.fromkeys(range(4), 0.0)
+    job = Job(state_of(("h0", "h0")), delay_s=lambda rank: STEPS * delay[rank])
+    job.of_rank["throttled_s"] = lambda rank: STEPS * throttled[rank]
+    job.rounds(3)
+    delay[2], throttled[2] = 0.03, throttled_s
+    job.compute_s[2] = 1.3 * STEP_S
+    (found,) = job.rounds(8)
+    verdict = found.verdict
+    assert (verdict.code, verdict.ranks, verdict.blame) == (code, (2,), "environment"), verdict
+    assert ("quota" in verdict.sentence) == (code == "ES-S09")
+
+
 @pytest.mark.parametrize(("part", "code"), [("throttled_s", "ES-S09"), ("io_s", "ES-S07")])
 def test_a_quota_or_a_slow_storage_evicts_nobody(part: str, code: str):
     made = [
@@ -139,7 +154,7 @@ def test_the_quota_of_a_cgroup_or_of_one_above_it(tmp_path: Path):
     stat(proc / "7", "cgroup", "0::/pod/box\n")
     assert throttled_s(7, proc, root) is None
     stat(root / "pod/box", "cpu.stat", "usage_usec 5\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n")
-    assert throttled_s(7, proc, root) is None, "no quota"
+    assert throttled_s(7, proc, root) == 0.0, "no quota: it is known that nothing stops it"
     stat(root / "pod", "cpu.stat", "nr_periods 9\nnr_throttled 4\nthrottled_usec 2500000\n")
     assert throttled_s(7, proc, root) == 2.5
     stat(proc / "8", "cgroup", "4:memory:/x\n3:cpu,cpuacct:/host/path/not/here\n0::/\n")

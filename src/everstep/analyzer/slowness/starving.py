@@ -17,6 +17,7 @@ MIN_SHARE = 0.05
 """Of what the others compute in a step."""
 
 MIN_S = 0.001
+MOST = 0.6
 
 
 class Starving(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +26,12 @@ class Starving(msgspec.Struct, frozen=True, kw_only=True):
     first_s: float
     others_s: float  # what its neighbours wait; without neighbours, the ranks of other machines
     has_neighbours: bool
+    throttled_s: float | None = None  # of `wait_s`: stopped by the quota of its cgroup
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether most of what it waits longer is its quota."""
+        return self.throttled_s is not None and self.throttled_s >= MOST * (self.wait_s - self.first_s)
 
     @property
     def says(self) -> str:
@@ -80,7 +87,7 @@ def _others(timing: RankTiming, all_: Sequence[RankTiming]) -> tuple[float, bool
 
 
 def _of(rank: int, rounds: Sequence[Sequence[RankTiming]], first: Mapping[int, float]) -> Starving:
-    waits, others, has_neighbours = [], [], False
+    waits, others, throttled, has_neighbours = [], [], [], False
     for timings in rounds:
         known = [t for t in timings if t.delay_s is not None]
         for timing in known:
@@ -88,10 +95,13 @@ def _of(rank: int, rounds: Sequence[Sequence[RankTiming]], first: Mapping[int, f
                 others_s, has_neighbours = _others(timing, known)
                 waits.append(timing.delay_s or 0.0)
                 others.append(others_s)
+                if timing.throttled_s is not None:
+                    throttled.append(timing.throttled_s)
     return Starving(
         rank=rank,
         wait_s=statistics.fmean(waits),
         first_s=first[rank],
         others_s=statistics.fmean(others),
         has_neighbours=has_neighbours,
+        throttled_s=statistics.fmean(throttled) if 2 * len(throttled) > len(waits) else None,
     )

@@ -171,9 +171,10 @@ class SlownessDetector:
             return None
         self._told.add(found.rank)
         says = self._with_rival(found)
+        cure = "has the same limit" if found.is_throttled else "does not cure what runs beside it"
         verdict = Verdict(
-            code="ES-S03",
-            sentence=f"{says}; a restart elsewhere does not cure what runs beside it.",
+            code="ES-S09" if found.is_throttled else "ES-S03",
+            sentence=f"{says}; a restart elsewhere {cure}.",
             blame=Blame.ENVIRONMENT,
             confidence=Confidence.MEDIUM,
             ranks=(found.rank,),
@@ -191,6 +192,10 @@ class SlownessDetector:
         return tuple(Evidence(at=at, source=KERNEL, says=f"rank {rank}: {line}", rank=rank) for line in lines)
 
     def _with_rival(self, found: Starving) -> str:
+        if found.is_throttled:
+            return (
+                f"{found.says}: the CPU quota of its cgroup stops it for {per_step(found.throttled_s or 0.0)} of that"
+            )
         rival = self._ballot.rivals.get(found.rank, "")
         return f"{found.says}: {rival}" if rival else f"{found.says}; what takes it cannot be seen from its node"
 

@@ -54,8 +54,8 @@ def find_rivals(pid: int, own: Collection[int], proc: Path = Path("/proc"), inte
 
 
 def throttled_s(pid: int, proc: Path = Path("/proc"), root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """For how long the quota of the process's cgroup, or of one above it, has kept it from running. None: no quota,
-    or it may not be read."""
+    """For how long the quota of the process's cgroup, or of one above it, has kept it from running; 0 without a quota.
+    None: it may not be read."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
@@ -84,8 +84,8 @@ def _throttled(base: Path, path: str, key: str, unit: float) -> float | None:
         except OSError:
             continue
         words = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
-        if words.get(key, "").isdigit() and words.get("nr_periods", "0") != "0":
-            best = max(best or 0.0, int(words[key]) / unit)
+        value = words.get(key, "0")
+        best = max(best or 0.0, int(value) / unit if value.isdigit() else 0.0)
     return best
 
 
