@@ -3,7 +3,7 @@
 Everything said here is read from the journal: the decision was recorded with its reasons when it was taken.
 """
 
-from everstep.analyzer.observations.words import fold
+from everstep.analyzer.observations.words import ranks_text
 from everstep.journal.view import GenerationView, IncidentView, RefusedView, RunView
 from everstep.model.code import Code
 from everstep.report.incidents.examined import examined_lines
@@ -108,7 +108,7 @@ def how_started(view: RunView, generation: GenerationView) -> list[str]:
             "fresh": "as a fresh interpreter",
         }
         because = f": {printable(reason)}" if reason and how != "template" else ""
-        told.append(f"ranks {fold(ranks)} {ways.get(how, f'as {how}')}{because}")
+        told.append(f"{ranks_text(ranks)} {ways.get(how, f'as {how}')}{because}")
     return told or ["no worker is confirmed yet"]
 
 

@@ -5,7 +5,7 @@ Order: is it moving; if not, what is wrong, who handles it, what comes next; the
 
 from statistics import median
 
-from everstep.analyzer.observations.words import fold, ranks_text
+from everstep.analyzer.observations.words import ranks_text, verb
 from everstep.goodput.figures import Goodput
 from everstep.journal.view import GenerationView, IncidentView, RunStatus, RunView
 from everstep.report import checkpoints
@@ -93,8 +93,8 @@ def notes(view: RunView) -> list[str]:
             found.append(f"{node.node}: a restart would be cold (fresh interpreters): {node.template.why}")
     if view.snapshots_refused:
         last = view.snapshots_refused[-1]
-        ranks = fold(event.rank for event in view.snapshots_refused)
-        found.append(f"ranks {ranks} were refused snapshot memory, last: {last.why}")
+        ranks = sorted({event.rank for event in view.snapshots_refused})
+        found.append(f"{ranks_text(ranks)} {verb(ranks, 'was', 'were')} refused snapshot memory, last: {last.why}")
     if view.runtime_faults:
         last_fault = view.runtime_faults[-1]
         number = plural(len(view.runtime_faults), "fault")

@@ -64,7 +64,7 @@ function tiles(head, goodput) {
     ["step", count(head.step), ended ? `last at ${step}` : `last ${step}`],
     ["step time", duration(head.step_s), `median of an hour ${duration(head.median_step_s)}`],
     ["goodput", percent(goodput?.ettr ?? null), goodput && goodput.window_s < goodput.wall_s ? `last ${duration(goodput.window_s)}: ${percent(goodput.window_ettr)}` : `of ${duration(goodput?.wall_s ?? null)}`],
-    ["at risk now", ended ? NONE : head.steps_at_risk === null ? NONE : plural(head.steps_at_risk, "step"), head.snapshot_step === null ? "no snapshot is known" : `snapshot of step ${count(head.snapshot_step)}`],
+    ["at risk now", ended ? NONE : head.steps_at_risk === null ? NONE : plural(head.steps_at_risk, "step"), ended ? "the run has ended" : head.snapshot_step === null ? "no snapshot is known" : `snapshot of step ${count(head.snapshot_step)}`],
     ["restarts", `${head.restarts_used} of ${head.restarts_allowed ?? NONE}`, plural(head.num_incidents, "incident")],
     ["machines", `${count(head.active)} active`, `${count(head.standby)} standby, ${count(head.lost)} out`],
   ].map(([name, value, more]) => h("div", { class: "tile" }, h("span", null, name), h("b", null, value), h("span", null, more))));
