@@ -27,7 +27,7 @@ def test_the_rank_that_waits_most_is_found_within_its_node_first():
     found = find_starving(rounds({1: 0.03}), rounds({}), 4)
     assert found is not None
     assert (found.rank, found.has_neighbours) == (1, True)
-    assert found.says.startswith("rank 1 waits 30 ms per step for a CPU, at first 1 ms, its neighbours on the same")
+    assert found.says.startswith("rank 1 waits 30 ms per step for a CPU, usually 1 ms, its neighbours on the same")
     alone = find_starving(rounds({2: 0.03}, "abcd"), rounds({}, "abcd"), 4)
     assert alone is not None
     assert (alone.rank, alone.has_neighbours) == (2, False)
@@ -53,6 +53,19 @@ def test_the_run_names_the_rank_and_its_rival_and_evicts_nobody():
     assert (verdict.code, verdict.ranks, verdict.blame) == ("ES-S03", (2,), "environment")
     assert "stress (pid 812) takes 98% of CPU 3" in verdict.sentence
     assert job.rounds(5) == [], "once"
+
+
+def test_a_start_that_had_to_share_its_cpus_hides_nothing_later():
+    """Agents, imports and the controller run beside the first rounds."""
+    delay = dict.fromkeys(range(4), 0.04)
+    job = Job(state_of(("h0", "h0")), delay_s=lambda rank: STEPS * delay[rank])
+    job.rounds(2)
+    delay |= dict.fromkeys(range(4), 0.001)
+    assert job.rounds(8) == []
+    delay[2] = 0.03
+    job.compute_s[2] = 1.3 * STEP_S
+    (found,) = job.rounds(8)
+    assert (found.verdict.code, found.verdict.ranks) == ("ES-S03", (2,))
 
 
 @pytest.mark.parametrize(("throttled_s", "code"), [(0.028, "ES-S09"), (0.005, "ES-S03"), (0.0, "ES-S03")])

@@ -1,4 +1,4 @@
-"""Which rank waits longer for a CPU than it did, and than its neighbours on the same machine. Pure.
+"""Which rank waits longer for a CPU than usual, and than its neighbours on the same machine. Pure.
 
 Somebody else runs on its core: a process that was pinned there, another container. That slows the whole job, and is no
 fault of the machine: nobody is evicted for it, but the rank, the wait and the rival can be named.
@@ -23,7 +23,7 @@ MOST = 0.6
 class Starving(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     wait_s: float  # per step, for a CPU
-    first_s: float
+    usual_s: float
     others_s: float  # what its neighbours wait; without neighbours, the ranks of other machines
     has_neighbours: bool
     throttled_s: float | None = None  # of `wait_s`: stopped by the quota of its cgroup
@@ -31,32 +31,32 @@ class Starving(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_throttled(self) -> bool:
         """Whether most of what it waits longer is its quota."""
-        return self.throttled_s is not None and self.throttled_s >= MOST * (self.wait_s - self.first_s)
+        return self.throttled_s is not None and self.throttled_s >= MOST * (self.wait_s - self.usual_s)
 
     @property
     def says(self) -> str:
-        """`rank 1 waits 57 ms per step for a CPU, at first 2 ms, its neighbours 3 ms`."""
+        """`rank 1 waits 57 ms per step for a CPU, usually 2 ms, its neighbours 3 ms`."""
         whom = "its neighbours on the same machine" if self.has_neighbours else "the others"
         return (
-            f"rank {self.rank} waits {per_step(self.wait_s)} per step for a CPU, at first {per_step(self.first_s)}, "
+            f"rank {self.rank} waits {per_step(self.wait_s)} per step for a CPU, usually {per_step(self.usual_s)}, "
             f"{whom} {per_step(self.others_s)}"
         )
 
 
 def find_starving(
-    rounds: Sequence[Sequence[RankTiming]], first_rounds: Sequence[Sequence[RankTiming]], min_votes: int
+    rounds: Sequence[Sequence[RankTiming]], usual_rounds: Sequence[Sequence[RankTiming]], min_votes: int
 ) -> Starving | None:
-    """The rank that waited longest in at least `min_votes` of the rounds, by more than at first."""
-    first = _delays(first_rounds)
+    """The rank that waited longest in at least `min_votes` of the rounds, by more than in the rounds before."""
+    usual = _delays(usual_rounds)
     votes: Counter[int] = Counter()
     for timings in rounds:
-        worst = _worst(timings, first)
+        worst = _worst(timings, usual)
         if worst is not None:
             votes[worst] += 1
     if not votes:
         return None
     rank, count = votes.most_common(1)[0]
-    return _of(rank, rounds, first) if count >= min_votes else None
+    return _of(rank, rounds, usual) if count >= min_votes else None
 
 
 def _delays(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, float]:
@@ -65,17 +65,17 @@ def _delays(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, float]:
         for timing in timings:
             if timing.delay_s is not None:
                 found.setdefault(timing.rank, []).append(timing.delay_s)
-    return {rank: statistics.fmean(values) for rank, values in found.items()}
+    return {rank: statistics.median(values) for rank, values in found.items()}
 
 
-def _worst(timings: Sequence[RankTiming], first: Mapping[int, float]) -> int | None:
+def _worst(timings: Sequence[RankTiming], usual: Mapping[int, float]) -> int | None:
     """Of one round. Within the node first: what all ranks of a machine wait is nobody's own."""
-    known = {t.rank: t for t in timings if t.delay_s is not None and t.rank in first}
+    known = {t.rank: t for t in timings if t.delay_s is not None and t.rank in usual}
     least_s = max(MIN_S, MIN_SHARE * statistics.median(t.compute_s for t in timings)) if timings else MIN_S
     grown = {}
     for rank, timing in known.items():
         others_s, _ = _others(timing, list(known.values()))
-        grown[rank] = (timing.delay_s or 0.0) - max(others_s, first[rank])
+        grown[rank] = (timing.delay_s or 0.0) - max(others_s, usual[rank])
     worst = max(grown, key=lambda rank: grown[rank], default=None)
     return worst if worst is not None and len(known) > 1 and grown[worst] >= least_s else None
 
@@ -86,7 +86,7 @@ def _others(timing: RankTiming, all_: Sequence[RankTiming]) -> tuple[float, bool
     return (statistics.median(rest) if rest else 0.0), bool(neighbours)
 
 
-def _of(rank: int, rounds: Sequence[Sequence[RankTiming]], first: Mapping[int, float]) -> Starving:
+def _of(rank: int, rounds: Sequence[Sequence[RankTiming]], usual: Mapping[int, float]) -> Starving:
     waits, others, throttled, has_neighbours = [], [], [], False
     for timings in rounds:
         known = [t for t in timings if t.delay_s is not None]
@@ -100,7 +100,7 @@ def _of(rank: int, rounds: Sequence[Sequence[RankTiming]], first: Mapping[int, f
     return Starving(
         rank=rank,
         wait_s=statistics.fmean(waits),
-        first_s=first[rank],
+        usual_s=usual[rank],
         others_s=statistics.fmean(others),
         has_neighbours=has_neighbours,
         throttled_s=statistics.fmean(throttled) if 2 * len(throttled) > len(waits) else None,

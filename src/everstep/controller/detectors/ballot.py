@@ -20,6 +20,7 @@ from everstep.model.facts import RankRound
 
 NUM_ROUNDS = 5
 NUM_FIRST = 2
+NUM_EARLIER = 30
 FIRST_STEPS = 20
 """So many steps at the beginning say how the job is made, or so many rounds: a fault that comes early is a fault."""
 
@@ -49,11 +50,13 @@ class Ballot:
         self.kernel: dict[int, tuple[str, ...]] = {}  # what the kernel saw of a rank in its newest round
         self._first_steps: Counter[tuple[int, str]] = Counter()
         self.begun: list[list[RankTiming]] = []  # of this generation
+        self._earlier: deque[list[RankTiming]] = deque(maxlen=NUM_EARLIER)  # that vote no more
 
     def begin(self, generation: int) -> None:
         self.generation = generation
         self.rounds.clear()
         self.begun.clear()
+        self._earlier.clear()
         self._open.clear()
         self._pending.clear()
         self.rivals.clear()
@@ -81,6 +84,11 @@ class Ballot:
         known = [self._first.get((rank, worker.node), []) for rank, worker in state.workers.items()]
         return [[timings[i] for timings in known if i < len(timings)] for i in range(NUM_FIRST)]
 
+    def usual_rounds(self) -> list[list[RankTiming]]:
+        """The first rounds of this generation, in which the start of the job itself is at work, and those before the
+        vote."""
+        return [*self.begun, *self._earlier]
+
     def _close(self, state: State, ahead_s: Mapping[int, float]) -> bool:
         reported, self._open = self._open, {}
         for rank, each in reported.items():
@@ -103,6 +111,8 @@ class Ballot:
             for t in measured.timings
         ]
         log.debug("fail-slow vote: measured %s", timings)
+        if len(self.rounds) == NUM_ROUNDS:
+            self._earlier.append(self.rounds[0])
         self.rounds.append(timings)
         self.begun += [timings] * (len(self.begun) < NUM_FIRST)
         for timing in timings:

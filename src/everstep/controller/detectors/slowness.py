@@ -157,9 +157,9 @@ class SlownessDetector:
         return f"ranks wait {per_step(now)} per step for a CPU, at first {per_step(first)}"
 
     def _starving(self, num_rounds: int, min_votes: int) -> Starving | None:
-        """A rank that waits longer for a CPU than at first: somebody else runs on its core."""
+        """A rank that waits longer for a CPU than usual: somebody else runs on its core."""
         rounds = list(self._ballot.rounds)[-num_rounds:]
-        return find_starving(rounds, self._ballot.begun, min_votes) if len(rounds) >= min_votes else None
+        return find_starving(rounds, self._ballot.usual_rounds(), min_votes) if len(rounds) >= min_votes else None
 
     def _starved(self, event: RoundReported) -> AnomalyFound | None:
         """Told when it lasts as long as what a machine is accused of; it accuses nobody."""
