@@ -1,15 +1,18 @@
 """Real nodes in network namespaces: one is cut off, and nothing that it does afterwards counts; nothing is left."""
 
+import contextlib
 import os
 import signal
 import socket
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from lateness import Lateness
-from real_run import Launcher, Run
+from real_run import Launcher, Run, processes_of
 
+from everstep.engines.freezing import descendants
 from everstep.engines.network import Namespaces, NetworkError
 from everstep.model.actions import StartWorkers
 from everstep.model.events import ControllerStarted, DrillRequested, NodeLost, NodeSilent
@@ -51,21 +54,24 @@ def times(run: Run, generation: int, rank: int) -> list[float]:
     return [float(line.split()[2]) for line in lines if line.count(" ") == 2 and line[-1].isdigit()]
 
 
-def namespaces_of_all() -> set[str]:
+def namespaces_of(pids: Iterable[int]) -> set[str]:
+    """Other than this process's."""
     found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                found.add(os.readlink(entry / "ns" / "net"))  # noqa: PTH115 - no file is behind it
-            except OSError:
-                continue
-    return found
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/{pid}/ns/net"))  # noqa: PTH115 - no file is behind it
+    return found - {os.readlink("/proc/self/ns/net")}  # noqa: PTH115
 
 
-def until_all_gone(before: set[str], limit_s: float = 5.0) -> None:
+def all_pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def until_all_gone(ours: set[str], limit_s: float = 5.0) -> None:
+    """No process of anybody is in one of these. Tests beside this one have namespaces, too."""
     began = time.monotonic()
     with Lateness() as late:
-        while left := namespaces_of_all() - before:
+        while left := namespaces_of(all_pids()) & ours:
             assert time.monotonic() - began < limit_s + late.seconds, left
             time.sleep(0.05)
 
@@ -90,10 +96,16 @@ def assert_never_at_the_same_time(run: Run, rank: int) -> None:
 
 
 def test_a_cut_node_is_replaced_in_time_and_nothing_is_left_of_all_that(launcher: Launcher, privileged: None):
-    before = namespaces_of_all(), socket.if_nameindex()
+    before = socket.if_nameindex()
     run = start(launcher, "--network", "namespaces")
-    run.until("each node in a namespace of its own", lambda: len(namespaces_of_all() - before[0]) >= 3)
-    assert socket.if_nameindex() == before[1], "nobody else sees them"
+    ours: set[str] = set()
+
+    def are_apart() -> bool:
+        ours.update(namespaces_of([*processes_of(run.run_dir), *descendants(run.process.pid)]))
+        return len(ours) >= 3
+
+    run.until("each node in a namespace of its own", are_apart)
+    assert socket.if_nameindex() == before, "nobody else sees them"
     node = node_of_rank_1(run)
     with Lateness() as late:
         drilled = run.drill("cut-node", node, "--seconds", 30)
@@ -101,12 +113,13 @@ def test_a_cut_node_is_replaced_in_time_and_nothing_is_left_of_all_that(launcher
     assert drilled.code in ("ES-P06", None)
     assert decided_after_s(run, node, late.seconds) < 5.0 + late.seconds
     assert_never_at_the_same_time(run, 1)
+    assert are_apart(), "also the one that came in its place"
     run.process.send_signal(signal.SIGKILL)
     run.process.wait()
     run.assert_nothing_left(30.0)  # an agent that is only starting hears of it late on a busy machine
     # A process that ends has no memory, by which it is known as ours, a moment before it is out of its namespace.
-    until_all_gone(before[0])
-    assert socket.if_nameindex() == before[1]
+    until_all_gone(ours)
+    assert socket.if_nameindex() == before
 
 
 @pytest.mark.soak
