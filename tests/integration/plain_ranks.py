@@ -14,9 +14,10 @@ from pathlib import Path
 from torch.distributed import TCPStore
 
 
-def be(rank: int, num_ranks: int, port: int) -> None:
+def be(rank: int, num_ranks: int, told: int) -> None:
     code = 1
     try:
+        port = int(os.read(told, 16))
         with Path(f"plain-{rank}").open("wb") as file:
             os.dup2(file.fileno(), 1)
         given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "MASTER_ADDR": "127.0.0.1"}
@@ -36,12 +37,17 @@ def be(rank: int, num_ranks: int, port: int) -> None:
 def main() -> int:
     num_ranks = int(sys.argv[1])
     del sys.argv[:2]
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    pids = []
+    pids, ends = [], []
     for rank in range(num_ranks):
+        told, tell = os.pipe()
+        ends.append(tell)
         pids.append(os.fork())
         if pids[-1] == 0:
-            be(rank, num_ranks, store.port)
+            be(rank, num_ranks, told)
+    # After the forks: a child of a process with threads waits for ever for a lock that one of them held.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for tell in ends:
+        os.write(tell, str(store.port).encode())
     return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in pids)
 
 
