@@ -83,6 +83,17 @@ def test_a_quota_of_one_rank_is_told_from_a_rival(throttled_s: float, code: str)
     assert ("quota" in verdict.sentence) == (code == "ES-S09")
 
 
+def test_a_quota_that_always_stopped_it_is_not_what_is_new():
+    delay, throttled = dict.fromkeys(range(4), 0.02), dict.fromkeys(range(4), 0.02)
+    job = Job(state_of(("h0", "h0")), delay_s=lambda rank: STEPS * delay[rank])
+    job.of_rank["throttled_s"] = lambda rank: STEPS * throttled[rank]
+    job.rounds(3)
+    delay[2] = 0.05
+    job.compute_s[2] = 1.3 * STEP_S
+    (found,) = job.rounds(8)
+    assert (found.verdict.code, found.verdict.ranks) == ("ES-S03", (2,))
+
+
 @pytest.mark.parametrize(("part", "code"), [("throttled_s", "ES-S09"), ("io_s", "ES-S07")])
 def test_a_quota_or_a_slow_storage_evicts_nobody(part: str, code: str):
     made = [

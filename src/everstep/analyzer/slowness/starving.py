@@ -27,11 +27,14 @@ class Starving(msgspec.Struct, frozen=True, kw_only=True):
     others_s: float  # what its neighbours wait; without neighbours, the ranks of other machines
     has_neighbours: bool
     throttled_s: float | None = None  # of `wait_s`: stopped by the quota of its cgroup
+    usual_throttled_s: float = 0.0
 
     @property
     def is_throttled(self) -> bool:
         """Whether most of what it waits longer is its quota."""
-        return self.throttled_s is not None and self.throttled_s >= MOST * (self.wait_s - self.usual_s)
+        if self.throttled_s is None:
+            return False
+        return self.throttled_s - self.usual_throttled_s >= MOST * (self.wait_s - self.usual_s)
 
     @property
     def says(self) -> str:
@@ -47,7 +50,7 @@ def find_starving(
     rounds: Sequence[Sequence[RankTiming]], usual_rounds: Sequence[Sequence[RankTiming]], min_votes: int
 ) -> Starving | None:
     """The rank that waited longest in at least `min_votes` of the rounds, by more than in the rounds before."""
-    usual = _delays(usual_rounds)
+    usual = _usual(usual_rounds, "delay_s")
     votes: Counter[int] = Counter()
     for timings in rounds:
         worst = _worst(timings, usual)
@@ -56,15 +59,19 @@ def find_starving(
     if not votes:
         return None
     rank, count = votes.most_common(1)[0]
-    return _of(rank, rounds, usual) if count >= min_votes else None
+    if count < min_votes:
+        return None
+    stopped = _usual(usual_rounds, "throttled_s").get(rank, 0.0)
+    return msgspec.structs.replace(_of(rank, rounds, usual), usual_throttled_s=stopped)
 
 
-def _delays(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, float]:
+def _usual(rounds: Sequence[Sequence[RankTiming]], name: str) -> dict[int, float]:
     found: dict[int, list[float]] = {}
     for timings in rounds:
         for timing in timings:
-            if timing.delay_s is not None:
-                found.setdefault(timing.rank, []).append(timing.delay_s)
+            value: float | None = getattr(timing, name)
+            if value is not None:
+                found.setdefault(timing.rank, []).append(value)
     return {rank: statistics.median(values) for rank, values in found.items()}
 
 
