@@ -3,11 +3,15 @@
 Real forks: a process that plays the agent adopts what its twin forks, in an interpreter of its own.
 """
 
+import importlib.util
 import json
 import subprocess
 import sys
+import types
 
 import pytest
+
+from everstep.worker.parking import serving
 
 AGENT = """
 import json, os, signal, socket, sys, time
@@ -156,3 +160,26 @@ until(lambda: not is_there(pid) and not is_there(ahead))
 """,
     )
     assert found == ["stale", "a file has changed"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "is_imported"),
+    [(None, False), ("being imported", False), ("loaded", True)],
+)
+def test_what_each_rank_imports_of_ours_its_twin_has_ahead(tmp_path, monkeypatch, torch, is_imported):
+    (tmp_path / "needed_of_ours.py").write_text("")
+    (tmp_path / "broken_of_ours.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(serving, "OURS", ("needed_of_ours", "broken_of_ours"))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    if torch is not None:
+        module = types.ModuleType("torch")
+        module.__spec__ = types.SimpleNamespace(_initializing=torch == "being imported")
+        monkeypatch.setitem(sys.modules, "torch", module)
+    serving._import_ours()
+    assert (sys.modules.pop("needed_of_ours", None) is not None) is is_imported
+    assert "broken_of_ours" not in sys.modules
+
+
+def test_those_are_modules_that_exist():
+    assert all(importlib.util.find_spec(name) for name in serving.OURS)

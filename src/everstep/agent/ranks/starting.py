@@ -264,6 +264,7 @@ class Starter:
             "streams": bool(standard),  # the first three descriptors are its 0, 1 and 2
             "error_file": str(worker.paths.error_file),
             "early": ahead.early(known),
+            "knows_modules": self._twins.ahead is not None,
             "parks_once": known is not None and known.parks_once,
             "resume_step": action.resume_step,
             "why": action.why[:_MAX_WHY_CHARS],

@@ -104,6 +104,8 @@ class Runtime:
         self.snapshot_buffers = int(assignment.get("snapshot_buffers") or 2)
         self.restore_path = str(assignment.get("restore_path") or "")
         self.init_from = str(assignment.get("init_from") or "")
+        self.are_modules_known = bool(assignment.get("knows_modules"))
+        """The agent has been told already which modules the ranks of this run import."""
         self.born_with: list[dict[str, Any]] = list(assignment.get("drills") or ())
         """Requests of drills that this machine has had before the process began."""
         self.board = board
@@ -303,12 +305,12 @@ class Runtime:
             self._drills.append(frame)
 
     def _tell_modules(self) -> None:
-        from everstep.worker.process.modules import importable_ahead, variables_changed
-
+        process = self.process
+        if process is None or self.are_modules_known:
+            return
         try:
-            process = self.process
-            if process is None:
-                return
+            from everstep.worker.process.modules import importable_ahead, variables_changed
+
             frame = {
                 "modules": importable_ahead(process.known),
                 "changed": variables_changed(process.env_when_parked, os.environ),

@@ -3,6 +3,7 @@
 Runs in the twin alone, so it may import what it needs.
 """
 
+import contextlib
 import gc
 import importlib
 import os
@@ -15,6 +16,9 @@ from everstep.wire import local
 from everstep.worker.parking import fitness
 from everstep.worker.parking.descriptors import raise_fd
 from everstep.worker.parking.twin import Ended, is_adopted
+
+OURS = ("everstep.worker.link.watch", "everstep.worker.digests.digesting")
+"""Imported by a rank at its rendezvous and before its first optimizer step."""
 
 
 def serve(process: Any) -> None:  # noqa: ANN401 - begin.Process
@@ -79,6 +83,7 @@ class _Serving:
         return None
 
     def _fork_ahead(self) -> socket.socket | None:
+        _import_ours()
         forked = self._fork(self._ahead)
         if isinstance(forked, socket.socket):
             return forked
@@ -172,6 +177,16 @@ def _go_on(process: Any, link: socket.socket) -> None:  # noqa: ANN401
         os.close(given)
     process.pid = os.getpid()
     process.become(frame, [raise_fd(fd) for fd in fds])
+
+
+def _import_ours() -> None:
+    """What of ours each rank imports on its way to the first step, in a quiet moment and once."""
+    torch = sys.modules.get("torch")
+    if torch is None or getattr(torch.__spec__, "_initializing", True):
+        return  # it, or what it imports, would be loaded in another order than by the program
+    with contextlib.suppress(Exception):  # the rank says what is wrong with it
+        for name in OURS:
+            importlib.import_module(name)
 
 
 def _compare(answer: dict[str, Any], changed: dict[str, str | None]) -> dict[str, Any]:
