@@ -233,7 +233,7 @@ def module_state(dice: Dice) -> Fragment:
 
 @fragment
 def shadowed(dice: Dice) -> Fragment:
-    names = dice.sample(["profile", "statistics", "calendar", "colorsys", "cmd", "wave", "secrets"], 2)
+    names = dice.sample(["profile", "statistics", "calendar", "colorsys", "cmd", "wave"], 2)
     said = ", ".join(f'getattr({name}, "MINE", "the library\'s")' for name in names)
     return Fragment(
         name=f"shadow-{'-'.join(names)}",

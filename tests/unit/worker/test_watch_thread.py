@@ -1,6 +1,8 @@
 """The watch thread of a rank: what it answers, what it writes to the board, how it ends. A real thread and socket."""
 
+import contextlib
 import faulthandler
+import gc
 import os
 import signal
 import socket
@@ -8,7 +10,9 @@ import sys
 import threading
 import time
 import types
+import weakref
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +44,7 @@ def rank():
     board.reset(0, rank=0, generation=0)
     agent, link = socket.socketpair()
     agent.settimeout(60)
+    others = set(Path("/proc/self/task").iterdir())
     watch.start(BoardLine(board.fd, 0), link)
     greeting, fds = local.recv(agent)
     assert (set(greeting), len(fds)) == ({"spill", "signal"}, 1)
@@ -49,10 +54,43 @@ def rank():
     os.close(greeting["spill"])
     agent.close()
     # It polls the number of this socket: closed under it, the number could be the next test's.
-    until(lambda: all(thread.name != "everstep-watch" for thread in threading.enumerate()))
+    until(lambda: others.issuperset(Path("/proc/self/task").iterdir()))
     assert board.communication(0)[1] is None
     link.close()
     board.close()
+
+
+def kernel_names() -> list[str]:
+    """Of this process's threads."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            names.append((task / "comm").read_text().strip())
+    return names
+
+
+def test_the_program_does_not_find_it_among_its_threads(rank):
+    until(lambda: watch.THREAD in kernel_names())
+    assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
+    assert threading.active_count() == 1
+
+
+def test_a_look_at_the_stacks_keeps_nothing_of_the_program(rank):
+    class Large:
+        pass
+
+    def compute() -> weakref.ref[Large]:
+        kept = Large()
+        ask_stacks(rank)
+        return weakref.ref(kept)
+
+    gc.disable()
+    try:
+        gone = compute()
+        ask_stacks(rank)  # the look before has returned
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def until(condition, limit_s: float = 60.0) -> None:

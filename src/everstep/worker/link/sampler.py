@@ -62,10 +62,9 @@ def threads() -> list[dict[str, Any]]:
     }
     busiest = max(used, key=lambda ident: used[ident], default=None)
     frames = sys._current_frames()
+    frames.pop(own, None)  # in a circle with this call, they would keep the program's variables after it
     listed = []
     for ident, frame in list(frames.items())[:MAX_THREADS]:
-        if ident == own:
-            continue
         thread = known.get(ident)
         # A thread whose time is not known may be computing: taken for idle, it could be called hung.
         is_owner = is_contended and ident == busiest and used[ident] >= OWNER_NS

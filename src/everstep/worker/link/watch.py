@@ -8,12 +8,12 @@ Started by `Runtime.start_watch` when the first rendezvous is done. The agent as
 link is read by the main thread.
 """
 
+import _thread
 import atexit
 import contextlib
 import os
 import select
 import socket
-import threading
 import time
 
 from everstep.linux.files import write_whole
@@ -29,6 +29,9 @@ LOOK_S = 0.5
 """Shorter than a quarter of the shortest window, so that it hardly adds to the time to detect. A look takes some
 microseconds per process group."""
 
+THREAD = "everstep-watch"
+"""Its name, to the kernel."""
+
 END_LIMIT_S = 0.5
 """How long the end of a program waits for a call of ours into torch; those take microseconds."""
 
@@ -43,31 +46,36 @@ def start(board: BoardLine, link: socket.socket) -> None:
     except Exception:
         pass  # one way less to a stack
     ending = _Ending(link)
-    thread = threading.Thread(target=_run, args=(board, link, ending), name="everstep-watch", daemon=True)
-    thread.start()
+    # Not one of `threading`'s: those are the program's to count, to list, to trace and to profile.
+    _thread.start_new_thread(_run, (board, link, ending))
     # A thread that comes back from torch while the interpreter is being taken down would abort the process: so it ends
     # before. A fork has no such thread.
     pid = os.getpid()
-    atexit.register(lambda: ending.end(thread) if os.getpid() == pid else None)
+    atexit.register(lambda: ending.end() if os.getpid() == pid else None)
 
 
 class _Ending:
-    """The program ends: the thread is woken up and waited for."""
+    """Of the thread: when the program ends, it is woken up and waited for."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self.is_set = False
+        self._over = _thread.allocate_lock()
+        self._over.acquire()  # while the thread runs
 
-    def end(self, thread: threading.Thread) -> None:
+    def note_over(self) -> None:
+        self._over.release()
+
+    def end(self) -> None:
         self.is_set = True
         with contextlib.suppress(OSError):  # closed already: then the thread has ended
             self._link.shutdown(socket.SHUT_RDWR)
-        thread.join(END_LIMIT_S)
+        self._over.acquire(timeout=END_LIMIT_S)
 
 
 def _run(board: BoardLine, link: socket.socket, ending: _Ending) -> None:
     """Until the agent closes its end, or the program ends."""
-    name_thread()
+    name_thread(THREAD)
     sequence = Sequence(lambda: ending.is_set)
     try:
         poll = select.poll()
@@ -91,6 +99,7 @@ def _run(board: BoardLine, link: socket.socket, ending: _Ending) -> None:
         return  # whatever it was, it is ours: the program hears nothing of it
     finally:
         board.forget_communication()  # nobody looks any more: unknown, not silent
+        ending.note_over()
 
 
 def _look(board: BoardLine, sequence: Sequence) -> None:

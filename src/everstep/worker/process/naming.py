@@ -1,11 +1,11 @@
 """The kernel's name of a thread of ours: whoever looks from outside can tell it from the program's own threads."""
 
+import _thread
 import contextlib
-import threading
 
 
-def name_thread() -> None:
-    """The calling thread's, as Python has it. The kernel keeps fifteen characters."""
+def name_thread(name: str) -> None:
+    """The calling thread's. The kernel keeps fifteen characters. `threading` hears nothing of it."""
     with contextlib.suppress(OSError):
-        with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as file:
-            file.write(threading.current_thread().name[:15])
+        with open(f"/proc/self/task/{_thread.get_native_id()}/comm", "w") as file:
+            file.write(name[:15])

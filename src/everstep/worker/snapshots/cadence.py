@@ -172,7 +172,7 @@ class StoreAgreement:
         self._thread.join(_END_LIMIT_S)
 
     def _run(self) -> None:
-        name_thread()
+        name_thread("everstep-cadence")
         while not self._is_ending:
             self._wake.wait(LOOK_EVERY_S)
             self._wake.clear()

@@ -266,7 +266,7 @@ class Copier:
             self._on_failed(job)
 
     def _run(self) -> None:
-        name_thread()
+        name_thread("everstep-copy")
         while True:
             with self._changed:
                 while not (self._is_ending or self._is_asked() or self._may_seal()):
