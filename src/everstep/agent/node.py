@@ -213,7 +213,7 @@ class Node:
         if group is None or not group.is_alive or group.is_stopping or self._spec is None:
             return
         event = await self._slow_rounds.look(group, number, self._spec.world_size, time.time())
-        if event.ranks and group is self._group and not group.is_stopping:
+        if (event.ranks or event.collectives) and group is self._group and not group.is_stopping:
             self._report(event)
 
     def ranks(self) -> Group | None:

@@ -24,6 +24,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "notify": ("everstep.cli.share.notify", "tell people about incidents: webhook, Slack, e-mail, a command"),
     "bundle": ("everstep.cli.share.bundle", "pack an incident for support, without secrets"),
     "logs": ("everstep.cli.see.logs", "show what the ranks wrote, per rank and generation"),
+    "collectives": (
+        "everstep.cli.see.collectives",
+        "show each group's collectives: time, bandwidth, who comes last",
+    ),
     "doctor": ("everstep.cli.examine.doctor", "report what all ranks are doing now: stacks, states and flight records"),
     "analyze": (
         "everstep.cli.examine.analyze",

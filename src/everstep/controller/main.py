@@ -106,7 +106,8 @@ async def _serve(
     await controller.settle()
     api = Api(controller)
     loop_task = asyncio.create_task(controller.run())
-    aside = [asyncio.create_task(api.measure_lag()), asyncio.create_task(controller.keep_live())]
+    works = (api.measure_lag(), controller.keep_live(), controller.keep_collectives())
+    aside = [asyncio.create_task(work) for work in works]
     for number in (end_signal, *([signal.SIGINT] if end_signal == signal.SIGTERM else [])):
         asyncio.get_running_loop().add_signal_handler(number, loop_task.cancel)
     runner = await serve(api.app(), places, certificate, gate=controller.gate, peers=controller.peers)

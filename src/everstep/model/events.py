@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from everstep.model.collective import RankOps
 from everstep.model.facts import (
     Alert,
     Checkpoint,
@@ -179,6 +180,7 @@ class RoundReported(_Event, frozen=True, kw_only=True):
     generation: int
     round: int
     ranks: tuple[RankRound, ...]
+    collectives: tuple[RankOps, ...] = ()  # what they entered since the round before, also of ranks that do not vote
 
 
 class AnomalyFound(_Event, frozen=True, kw_only=True):

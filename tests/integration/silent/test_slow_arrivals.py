@@ -121,7 +121,7 @@ def test_compute_is_what_the_script_did(tmp_path: Path, kind: str, num_waits: in
     totals = {"data_s": None, "gc_s": None, "work": None, "delay_s": None}
     rounds = []
     for rank in range(4):
-        entries = slow_rounds._entries({}, (tmp_path / f"{rank}.fr").read_bytes())
+        entries = slow_rounds.entries_of({}, (tmp_path / f"{rank}.fr").read_bytes())
         begin, end = _Totals(at=0.0, step=0, **totals), _Totals(at=1.0, step=NUM_STEPS, **totals)
         rounds.append(slow_rounds._round(types.SimpleNamespace(rank=rank), entries, end, begin, 512, {}))
     measured = measure(rounds)

@@ -24,7 +24,7 @@ from everstep.agent.ranks.watch_link import _content
 from everstep.agent.ranks.workers import Group, Paths, Worker
 from everstep.agent.watching.observing import Observing
 from everstep.agent.watching.rank_frames import MAX_TEXT, MAX_TOLD, RankFrames
-from everstep.agent.watching.slow_rounds import _declared
+from everstep.agent.watching.rank_ops import declared
 from everstep.controller.record.bare import bare
 from everstep.journal.format import decode_record, encode_record
 from everstep.launcher import error_file
@@ -373,7 +373,7 @@ def test_a_descriptor_that_is_no_file_holds_no_record():
 
 
 def test_groups_that_a_rank_declares():
-    assert _declared({"groups": [["g", "t", [0, 1]]]}) == {"g": ("t", (0, 1))}
+    assert declared({"groups": [["g", "t", [0, 1]]]}) == {"g": ("t", (0, 1))}
     lies = (
         7,
         None,
@@ -384,4 +384,4 @@ def test_groups_that_a_rank_declares():
         [["g", "t", range(1 << 18)]],
     )
     for lie in lies:
-        assert _declared({"groups": lie}) == {}, lie
+        assert declared({"groups": lie}) == {}, lie

@@ -53,7 +53,7 @@ class WatchLink:
 
     async def entered(self, limit_s: float) -> tuple[local.Frame, bytes]:
         """When the rank entered its collectives: the answer (worker/link/entered.py), and torch's flight record as
-        JSON."""
+        JSON. "calls" in the answer has its calls of collectives, as bytes."""
         answer = await self._ask({"do": "entered"}, limit_s)
         record = answer.get("record")
         return answer, record if isinstance(record, bytes) else b""
@@ -96,7 +96,9 @@ class WatchLink:
         number = next((frame[name] for name in _ANSWERS if name in frame), None)
         answer = self._asked.get(number) if isinstance(number, int) else None
         if answer is not None and "entered" in frame and fds:
-            frame["record"] = _content(fds[0])  # at once, so that no descriptor is ever left over
+            frame["record"], frame["calls"] = b"", b""
+            for name, fd in zip(("record", "calls"), fds, strict=False):
+                frame[name] = _content(fd)  # at once, so that no descriptor is ever left over
         for fd in fds:
             os.close(fd)
         if answer is not None and not answer.done():

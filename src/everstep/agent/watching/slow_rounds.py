@@ -8,6 +8,7 @@ that whatever it costs is one short pause and not one per rank.
 """
 
 import asyncio
+import contextlib
 import math
 import os
 from collections import deque
@@ -17,6 +18,7 @@ import msgspec
 from everstep.agent.memory.board import Board
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.kernel_views import KernelViews
+from everstep.agent.watching.rank_ops import Declared, Entry, Streams, declared, entries_of
 from everstep.analyzer.slowness import off_cpu
 from everstep.analyzer.slowness.off_cpu import KernelView
 from everstep.analyzer.slowness.usual import Histories
@@ -26,7 +28,6 @@ from everstep.model.facts import RankRound
 from everstep.probes.process import descendants
 from everstep.probes.rank.accelerators import has_accelerator
 from everstep.probes.rank.rivals import find_rivals, throttled_s
-from everstep.wire import local
 
 MAX_SHARE = 0.002
 """Of a rank's time, spent on its records."""
@@ -43,34 +44,15 @@ LOOKED_S = 3.0
 STANDS_S = 0.5
 """And twice its usual step without one: then a rank is not asked."""
 
+MOVES_S = 0.7
+"""Longer than between two looks of a rank's watch thread."""
+
 MAX_KIND = 60
 
 WAITS_SHARE = 0.05
 """Of the window: a rank that waits so long for a CPU has somebody beside it who is worth a look at all processes."""
 
 MAX_RIVALS = 300
-MAX_NAME = 200
-MAX_NAMED = 1 << 17
-"""Ranks that one rank names in all its groups: the reports of a node's ranks are one message, which has a limit."""
-
-
-class _Entry(msgspec.Struct, frozen=True):
-    """As much of torch's as a round needs."""
-
-    record_id: int
-    process_group: tuple[str, str]
-    profiling_name: str
-    collective_seq_id: int
-    time_created_ns: int
-    input_sizes: list[list[int]] = []
-    is_p2p: bool = False
-
-
-class _Record(msgspec.Struct, frozen=True):
-    entries: list[_Entry] = []
-
-
-_decoder = msgspec.json.Decoder(_Record)
 
 
 class _Totals(msgspec.Struct, frozen=True):
@@ -100,6 +82,7 @@ class SlowRounds:
         self._before: dict[int, _Totals] = {}  # process id -> totals
         self._took_s: dict[int, deque[float]] = {}
         self._own: set[int] = set()  # processes of the run on this node
+        self._streams = Streams()
 
     async def look(self, group: Group, number: int, world_size: int, now: float) -> RoundReported:
         """Ask all live ranks at once."""
@@ -109,6 +92,7 @@ class SlowRounds:
         self._took_s = {pid: took_s for pid, took_s in self._took_s.items() if pid in pids}
         ours = {pid for each in pids for pid in (each, *descendants(each))}
         self._own = {os.getpid(), *ours}
+        self._streams.begin(pids)
         looking = asyncio.create_task(self._views.look(ours))  # beside the ranks: they are asked at the same moment
         limit = max(MIN_ARRIVALS, min(MAX_ARRIVALS, MAX_ARRIVALS_OF_JOB // max(1, world_size)))
         try:
@@ -117,31 +101,39 @@ class SlowRounds:
         finally:
             looking.cancel()
         ranks = self._sharpened([each for each in found if each is not None], alive, view, now)
-        return RoundReported(at=now, node=self._node, generation=group.generation, round=number, ranks=ranks)
+        return RoundReported(
+            at=now,
+            node=self._node,
+            generation=group.generation,
+            round=number,
+            ranks=ranks,
+            collectives=self._streams.all(),
+        )
 
     async def _of_rank(self, worker: Worker, number: int, limit: int, now: float) -> RankRound | None:
         totals = self._totals(worker, now)
-        if totals is None or number % self._every(worker.pid):
+        if number % self._every(worker.pid):
             return None
         before = self._before.get(worker.pid)
+        if totals is None:
+            await self._look_apart(worker, limit, "it makes no steps")
+            return None
         if before is not None and totals.step < before.step:
             before = None  # counted anew, now by the program itself
         if worker.watch is None:
-            return _nothing(worker, "there is no watch thread in this program")
+            return self._nothing(worker, "there is no watch thread in this program")
         if before is not None and totals.step <= before.step:
+            await self._look_apart(worker, limit, "no step since the round before")
             return _nothing(worker, "no step since the round before")
         if before is not None and self._stands(worker, before, totals):
-            return _nothing(worker, "it stands still at the moment")
+            return self._nothing(worker, "it stands still at the moment")
         _, looked_at = self._board.communication(worker.local_rank)
         if looked_at is None or now - looked_at > LOOKED_S:
             # Not asked: it would answer all that it was asked, one after the other, when it comes back.
-            return _nothing(worker, "its watch thread sees no process groups")
-        answer, data = await worker.watch.entered(ANSWER_LIMIT_S)
-        took_s = answer.get("took_s")
-        if isinstance(took_s, float) and 0 <= took_s <= ANSWER_LIMIT_S:
-            self._took_s.setdefault(worker.pid, deque(maxlen=5)).append(took_s)
+            return self._nothing(worker, "its watch thread sees no process groups")
         try:
-            entries = _entries(answer, data)
+            entries, groups = await self._ask(worker, limit)
+            entries = _timely(entries)
         except ValueError as error:  # also msgspec's
             return _nothing(worker, str(error)[:200])
         # Again: the answer took a while, and collectives and steps should be counted up to the same moment.
@@ -152,8 +144,40 @@ class SlowRounds:
             before = self._at_first_step(worker, entries)
         if before is None:
             return _nothing(worker, "the first round")
-        found = _round(worker, entries, totals, before, limit, _declared(answer))
+        found = _round(worker, entries, totals, before, limit, groups)
         return msgspec.structs.replace(found, rivals=await self._rivals(worker, found))
+
+    async def _ask(self, worker: Worker, limit: int) -> tuple[list[Entry], Declared]:
+        """The rank's record, of which the stream of its collectives is kept. Raises ValueError."""
+        assert worker.watch is not None
+        answer, data = await worker.watch.entered(ANSWER_LIMIT_S)
+        took_s = answer.get("took_s")
+        if isinstance(took_s, float) and 0 <= took_s <= ANSWER_LIMIT_S:
+            self._took_s.setdefault(worker.pid, deque(maxlen=5)).append(took_s)
+        try:
+            entries, groups = entries_of(answer, data), declared(answer)
+        except ValueError as error:
+            self._streams.nothing(worker.rank, str(error))
+            raise
+        self._streams.take(worker.rank, worker.pid, entries, answer, groups, limit)
+        return entries, groups
+
+    async def _look_apart(self, worker: Worker, limit: int, why: str) -> None:
+        """The stream of a rank that has no vote in this round. Only of one that communicates at this moment: making a
+        record would look like a sign of life of one that hangs."""
+        number, _ = self._board.communication(worker.local_rank)
+        await asyncio.sleep(MOVES_S)
+        newer, _ = self._board.communication(worker.local_rank)
+        if worker.watch is None or number is None or newer is None or newer <= number:
+            self._streams.nothing(worker.rank, f"{why}, and it entered no collective for {MOVES_S:g} s")
+            return
+        with contextlib.suppress(ValueError):
+            await self._ask(worker, limit)
+
+    def _nothing(self, worker: Worker, why: str) -> RankRound:
+        """Neither for the vote nor for the table of collectives."""
+        self._streams.nothing(worker.rank, why)
+        return _nothing(worker, why)
 
     def _sharpened(
         self, found: list[RankRound], alive: list[Worker], view: KernelView | None, now: float
@@ -212,7 +236,7 @@ class SlowRounds:
             cpu_s=None if ran is None or has_accelerator(worker.pid) else ran[0] / 1e9,
         )
 
-    def _at_first_step(self, worker: Worker, entries: list[_Entry]) -> _Totals | None:
+    def _at_first_step(self, worker: Worker, entries: list[Entry]) -> _Totals | None:
         """Where the rank stood after its first step, which is no step like the others, or where its record begins when
         that is later. Cumulative figures are not known from then."""
         account = self._board.account(worker.local_rank)
@@ -239,14 +263,9 @@ class SlowRounds:
         return max(1, math.ceil(took_s / self._budget_s))
 
 
-def _entries(answer: local.Frame, data: bytes) -> list[_Entry]:
-    """Raises ValueError with the reason why there are none."""
-    if "why" in answer:
-        raise ValueError(str(answer["why"]))
-    entries = [entry for entry in _decoder.decode(data).entries if not entry.is_p2p]
-    if not entries:
-        raise ValueError("the flight record is empty: TORCH_FR_BUFFER_SIZE is 0, or there are no collectives")
-    known = [entry for entry in entries if not entry.profiling_name.startswith("nccl:")]
+def _timely(entries: list[Entry]) -> list[Entry]:
+    """Those of which it is known when the rank entered them. Raises ValueError with the reason why there are none."""
+    known = [entry for entry in entries if not entry.is_queued]
     if not known:
         raise ValueError(
             "of NCCL's collectives it is known when the host queued them, not when the device entered them"
@@ -256,11 +275,11 @@ def _entries(answer: local.Frame, data: bytes) -> list[_Entry]:
 
 def _round(
     worker: Worker,
-    entries: list[_Entry],
+    entries: list[Entry],
     now: _Totals,
     before: _Totals,
     limit: int,
-    declared: dict[str, tuple[str, tuple[int, ...]]],
+    groups: Declared,
 ) -> RankRound:
     new = sorted((entry for entry in entries if entry.record_id > before.record_id), key=lambda e: e.record_id)
     kinds: dict[tuple[str, str], int] = {}
@@ -277,8 +296,8 @@ def _round(
         num_entered=newest - before.record_id,
         kinds=tuple(kinds),
         arrivals=tuple(arrivals),
-        groups={name: ranks for name, (_, ranks) in declared.items()},
-        titles=titles | {name: title for name, (title, _) in declared.items()},
+        groups={name: ranks for name, (_, ranks) in groups.items()},
+        titles=titles | {name: title for name, (title, _) in groups.items()},
         data_s=_difference(now.data_s, before.data_s),
         gc_s=_difference(now.gc_s, before.gc_s),
         delay_s=_difference(now.delay_s, before.delay_s),
@@ -289,22 +308,8 @@ def _round(
     )
 
 
-def _kind(entry: _Entry) -> str:
-    operation = entry.profiling_name.partition(":")[2] or entry.profiling_name
-    return f"{operation} {entry.input_sizes}"[:MAX_KIND]
-
-
-def _declared(answer: local.Frame) -> dict[str, tuple[str, tuple[int, ...]]]:
-    try:
-        found = {
-            str(name)[:MAX_NAME]: (str(title)[:MAX_NAME], tuple(map(int, ranks)))
-            for name, title, ranks in answer.get("groups", [])
-        }
-    except (TypeError, ValueError, OverflowError):
-        return {}
-    named = [rank for _, ranks in found.values() for rank in ranks]
-    is_sane = len(named) <= MAX_NAMED and all(0 <= rank < 1 << 31 for rank in named)
-    return found if is_sane else {}
+def _kind(entry: Entry) -> str:
+    return f"{entry.op} {entry.input_sizes}"[:MAX_KIND]
 
 
 def _difference(now: float | None, before: float | None) -> float | None:

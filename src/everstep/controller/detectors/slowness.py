@@ -65,6 +65,10 @@ class SlownessDetector:
         """What makes the job uneven, by the last rounds; nothing while there are too few."""
         return of_rounds(self._ballot.rounds, self._ballot.groups)
 
+    def ahead_s(self, state: State) -> dict[int, float]:
+        """By how much the clocks of ranks are ahead; empty on one machine."""
+        return self._clocks.ahead_s(state)
+
     def take(self, event: object, state: State) -> tuple[AnomalyFound, ...]:
         if not self._is_on or not isinstance(event, RoundReported | SignalsReported):
             return ()

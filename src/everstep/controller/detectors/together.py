@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
 from everstep.controller.detectors.agreement import AgreementDetector
+from everstep.controller.detectors.collectives import CollectiveDetector
 from everstep.controller.detectors.counts import CountDetector
 from everstep.controller.detectors.digests import DigestDetector
 from everstep.controller.detectors.groups import GroupDetector
@@ -46,6 +47,7 @@ class Detectors:
     def __init__(self, policy: Policy) -> None:
         self.hangs = HangDetector(policy)
         self.slowness = SlownessDetector(policy)
+        self.collectives = CollectiveDetector(self.slowness.ahead_s)
         numbers = NumberDetector(policy)
         digests = DigestDetector(are_numbers_lost=numbers.is_lost)
         counts = CountDetector(digests.equal_groups)
@@ -59,6 +61,7 @@ class Detectors:
             self._agreement,
             GroupDetector(),
             self.slowness,
+            self.collectives,
         )
 
     def take(self, event: Observation, state: State) -> list[Found]:

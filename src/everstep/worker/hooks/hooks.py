@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from everstep.worker.digests.counts import StepCounts
-from everstep.worker.hooks import phase_hooks
+from everstep.worker.hooks import collective_calls, phase_hooks
 from everstep.worker.link.runtime import Runtime
 from everstep.worker.parking import begin
 from everstep.worker.parking.finder import OnImport
@@ -118,12 +118,14 @@ def _hook_optimizer(begins: StepBegins, counter: StepCounter, module: ModuleType
 
 
 def _wrap_rendezvous(runtime: Runtime, module: ModuleType) -> None:
-    """Put a wrapper where the function is known: its own module, and those that took its name over."""
+    """Put a wrapper where the function is known: its own module, and those that took its name over. The same moment is
+    the one at which calls of collectives can be timed."""
     original = module.init_process_group
     wrapper = _marking(runtime, original)
     for name, other in list(sys.modules.items()):
         if name.startswith("torch.distributed") and vars(other).get("init_process_group") is original:
             other.init_process_group = wrapper  # type: ignore[attr-defined]
+    collective_calls.hook(module)
 
 
 def _marking(runtime: Runtime, original: Callable[..., Any]) -> Callable[..., Any]:

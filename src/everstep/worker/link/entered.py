@@ -1,10 +1,12 @@
-"""When this rank entered its collectives: torch's flight record, for the rounds of the fail-slow vote.
+"""When this rank entered its collectives, and how long its calls of them took: torch's flight record, for the rounds
+of the fail-slow vote and the table of collectives.
 
 Runs on the watch thread. The record goes into memory without a name, which the agent reads and drops; a rank that is
 killed meanwhile leaves nothing behind. Making it holds the interpreter lock for some microseconds per entry: the answer
 says how long, and the agent asks less often where that is too much. Raises only for a link that is gone.
 """
 
+import array
 import os
 import socket
 import sys
@@ -12,6 +14,7 @@ import time
 from typing import Any
 
 from everstep.wire import local
+from everstep.worker.link import calls
 from everstep.worker.link.record import flight_record
 
 MAX_GROUP = 4096
@@ -21,23 +24,28 @@ _MAX_ERROR = 300
 
 
 def answer(link: socket.socket, frame: local.Frame) -> None:
-    """`{"do": "entered", "id": 3}` -> `{"entered": 3, "took_s": s, "groups": [[name, title, ranks], ...]}` with the
-    record's descriptor, or `{"entered": 3, "why": ...}`. Raises OSError."""
+    """`{"do": "entered", "id": 3}` -> `{"entered": 3, "took_s": s, "groups": [[name, title, ranks], ...]}` with two
+    descriptors: of the record, and of the calls (words of 64 bits: thread, begin, end); or
+    `{"entered": 3, "why": ...}`. Raises OSError."""
     number = frame.get("id")
-    fd = -1
+    fds: list[int] = []
     try:
         began = time.thread_time()
         data = flight_record()
         took_s = time.thread_time() - began
-        fd = _keep(data)
+        fds = [_keep(data), _keep(_words())]
         reply = {"entered": number, "took_s": took_s, "groups": _groups()}
     except Exception as error:
         reply = {"entered": number, "why": f"{type(error).__name__}: {error}"[:_MAX_ERROR]}
     try:
-        local.send(link, reply, (fd,) if fd >= 0 else ())
+        local.send(link, reply, tuple(fds))
     finally:
-        if fd >= 0:
+        for fd in fds:
             os.close(fd)
+
+
+def _words() -> bytes:
+    return array.array("q", [word for call in calls.newest() for word in call]).tobytes()
 
 
 def _keep(data: bytes) -> int:
