@@ -40,7 +40,7 @@ def test_text_says_what_is_measured_and_why_the_rest_is_unknown() -> None:
     )
     sent = next(line for line in text.splitlines() if "broadcast" in line)
     assert sent.count("unknown") == 4
-    assert "nobody is waited for" in sent
+    assert "no rank is waited for" in sent
     assert "unknown: the call returned before the operation was done" in text
     assert "nothing known of rank 2: its watch thread sees no process groups" in text
 
@@ -48,7 +48,7 @@ def test_text_says_what_is_measured_and_why_the_rest_is_unknown() -> None:
 def test_the_verb_prints_what_the_controller_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "journal.jsonl").touch()
     assert main(["collectives", str(tmp_path)]) != 0
-    assert "agents tell every ten seconds" in capsys.readouterr().err
+    assert "agents report every ten seconds" in capsys.readouterr().err
     collectives.save(tmp_path, table())
     assert main(["collectives", str(tmp_path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

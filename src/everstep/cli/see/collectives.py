@@ -17,8 +17,8 @@ from everstep.report.now.collectives import render, to_object
 
 _POLL_S = 0.5
 NOTHING = (
-    "nothing is known of its collectives (yet): agents tell every ten seconds of ranks that are in process groups. "
-    "A run with --policy watch_slowness=false tells nothing"
+    "nothing is known of its collectives (yet): agents report every ten seconds which collectives ranks have entered. "
+    "They do not with watch_slowness = false in the policy"
 )
 
 

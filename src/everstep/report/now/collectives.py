@@ -101,6 +101,6 @@ def _last(row: Row) -> str:
     if row.num_late is None:
         return UNKNOWN
     if not row.num_late:
-        return "nobody is waited for"
+        return "no rank is waited for"
     named = ", ".join(f"{rank} ({number / row.num_late:.0%})" for rank, number in row.last[:3])
     return f"{named} of {row.num_late:,} waits"
