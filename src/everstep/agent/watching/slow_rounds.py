@@ -44,8 +44,9 @@ LOOKED_S = 3.0
 STANDS_S = 0.5
 """And twice its usual step without one: then a rank is not asked."""
 
-MOVES_S = 0.7
-"""Longer than between two looks of a rank's watch thread."""
+MOVES_S = 2.0
+MOVES_LOOKS = 10
+"""Longer than between two looks of a rank's watch thread, also of one that has to wait for a CPU."""
 
 MAX_KIND = 60
 
@@ -165,14 +166,21 @@ class SlowRounds:
     async def _look_apart(self, worker: Worker, limit: int, why: str) -> None:
         """The stream of a rank that has no vote in this round. Only of one that communicates at this moment: making a
         record would look like a sign of life of one that hangs."""
-        number, _ = self._board.communication(worker.local_rank)
-        await asyncio.sleep(MOVES_S)
-        newer, _ = self._board.communication(worker.local_rank)
-        if worker.watch is None or number is None or newer is None or newer <= number:
+        if worker.watch is None or not await self._moves(worker):
             self._streams.nothing(worker.rank, f"{why}, and it entered no collective for {MOVES_S:g} s")
             return
         with contextlib.suppress(ValueError):
             await self._ask(worker, limit)
+
+    async def _moves(self, worker: Worker) -> bool:
+        """Whether it communicates at this moment. On a busy machine its watch thread looks late."""
+        number, _ = self._board.communication(worker.local_rank)
+        for _ in range(MOVES_LOOKS):
+            await asyncio.sleep(MOVES_S / MOVES_LOOKS)
+            newer, _ = self._board.communication(worker.local_rank)
+            if number is not None and newer is not None and newer > number:
+                return True
+        return False
 
     def _nothing(self, worker: Worker, why: str) -> RankRound:
         """Neither for the vote nor for the table of collectives."""
