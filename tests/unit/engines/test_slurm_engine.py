@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from everstep.engines.children import Children
@@ -82,6 +83,7 @@ class Cluster:
                 run="r1",
                 job="5",
                 node="gpu0",
+                nodes=("gpu0", "gpu1", "gpu2"),
                 survives_nodes=survives,
                 run_dir=self.folder,
                 join=("everstep", "agent", "--join", "gpu0:1"),
@@ -203,6 +205,100 @@ def test_without_a_spare_a_job_of_one_node_is_asked_for_and_one_only(cluster: Cl
     assert "scancel 77" in cluster.asked
     assert "a token" not in (cluster.folder / "pilot.sh").read_text()
     assert (cluster.folder / "pilot-token").stat().st_mode & 0o077 == 0
+
+
+def foreign(name: str, node: str, job: str = "") -> Host:
+    """A host that says that it is this node of Slurm's."""
+    made = host(node, node)
+    made.join = msgspec.structs.replace(made.join, session=node, scheduler_node=name, scheduler_job=job)
+    return made
+
+
+UID = os.geteuid()
+
+
+@pytest.mark.parametrize(
+    ("says", "is_told"),
+    [
+        (f"echo JobState=RUNNING 'UserId=me({UID})' 'NodeList=gpu[7-9]'", True),
+        (f"echo JobState=RUNNING 'UserId=her({UID + 1})' 'NodeList=gpu[7-9]'", False),
+        (f"echo JobState=RUNNING 'UserId=me({UID})' 'NodeList=gpu[1-2]'", False),
+        (f"echo JobState=RUNNING 'UserId=me({UID})' 'NodeList=(null)'", False),
+        ("echo JobState=RUNNING", False),
+    ],
+)
+def test_of_a_node_that_is_none_of_this_runs_jobs_slurm_is_told_nothing(cluster: Cluster, says: str, is_told: bool):
+    cluster.answer("scontrol", f'case "$*" in *show*) {says};; esac')
+    cluster.hosts.hosts += (foreign("gpu8", "n8", "41"),)
+
+    async def story(made: engine.SlurmEngine) -> None:
+        made.evict("n8", "broken")
+        await cluster.until(lambda: any("gpu8" in line for line in cluster.said))
+
+    cluster.run(story)
+    assert ("NodeName=gpu8" in cluster.asked) is is_told
+    assert any("no node of this run's jobs" in line for line in cluster.said) is not is_told
+
+
+def test_while_slurm_does_not_say_whose_a_node_is_it_is_told_nothing_of_it(cluster: Cluster):
+    cluster.answer("scontrol", "echo NodeList=gpu8")  # no state: half an answer, or of another version
+    cluster.hosts.hosts += (foreign("gpu8", "n8", "41"),)
+
+    async def story(made: engine.SlurmEngine) -> None:
+        made.evict("n8", "broken")
+        await cluster.until(lambda: cluster.asked.count("scontrol show") > 2)
+
+    cluster.run(story)
+    assert "scontrol update" not in cluster.asked
+
+
+@pytest.mark.parametrize("name", ["gpu0", "gpu1"])
+def test_a_host_in_the_name_of_another_ones_node_takes_nothing_away_from_it(cluster: Cluster, name: str):
+    cluster.hosts.hosts += (foreign(name, "n8", "5"),)
+    cluster.answer("sinfo", f"echo '{name}|draining|a fan'")
+
+    async def story(made: engine.SlurmEngine) -> None:
+        made.evict("n8", "broken")
+        await cluster.until(lambda: cluster.asked.count("sinfo") > 2)
+
+    cluster.run(story)
+    assert "scontrol update" not in cluster.asked
+    assert ("n8", "a fan") not in cluster.drained
+
+
+def test_a_job_that_slurm_has_forgotten_keeps_nobody_from_another_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine, "PILOT_AGAIN_S", 0.02)
+    is_pilot = 'case "$*" in *77*) echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1;; esac'
+    cluster.answer("scontrol", f"{is_pilot}; echo JobState=RUNNING")
+
+    async def story(made: engine.SlurmEngine) -> None:
+        made.acquire("r1")
+        await cluster.until(lambda: cluster.asked.count("sbatch") > 1)
+
+    cluster.run(story)
+
+
+def test_a_slurm_that_never_answers_does_not_hold_up_the_end(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine, "END_S", 0.2)
+
+    async def story(made: engine.SlurmEngine) -> None:
+        made.acquire("r1")
+        await cluster.until(lambda: "sbatch" in cluster.asked)
+        await cluster.until(lambda: any("one node more" in line for line in cluster.said))
+        made._marks["gpu1"] = engine._Mark("drain", "everstep r1: broken", "")
+        for name in ("scontrol", "scancel", "sinfo"):
+            cluster.answer(name, "exec sleep 1000")
+        began = time.monotonic()
+        await made.end(0.0)
+        assert time.monotonic() - began < 2.0
+        cluster.answer("scontrol", "true")
+        cluster.answer("scancel", "true")
+
+    cluster.run(story)
+    assert "to be ended by hand: scancel 77" in cluster.said[-2]
+    assert "not told: gpu1 is out" in cluster.said[-2]
 
 
 def test_the_script_for_sbatch():

@@ -1,5 +1,6 @@
 """What Slurm is asked to run: one allocation for a run with its spares, and one node more for a lost one. Pure."""
 
+import re
 import shlex
 from collections.abc import Sequence
 
@@ -71,7 +72,7 @@ def pilot_options(job: dict[str, str], *, run_dir: str, exclude: Sequence[str], 
     ]
     names = {"Partition": "partition", "Account": "account", "QOS": "qos", "TresPerNode": "gres"}
     for field, option in names.items():
-        value = job.get(field, "")
+        value = re.sub(r"\bgres[:/]", "", job.get(field, ""))  # the prefix of 22.05, and of 23.11
         if value and value not in ("(null)", "N/A"):
             options.append(f"--{option}={value}")
     out = [*exclude, *nodes]

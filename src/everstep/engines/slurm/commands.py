@@ -4,15 +4,18 @@ Text formats are used, not `--json`: they are the same in all versions, and 22.0
 """
 
 import asyncio
+import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from everstep.engines.children import Child, Children, Ended, wait_ended
 from everstep.errors import EverstepError
+from everstep.fabric.readers.hostlist import expand
+from everstep.fabric.topology.values import FabricError
 
 LIMIT_S = 10.0
 """A slurmctld that does not answer lets its commands wait for minutes."""
@@ -30,6 +33,11 @@ class SlurmError(EverstepError):
     def is_denied(self) -> bool:
         """Only operators of the cluster may change nodes."""
         return bool(re.search(r"permission denied|not permitted|Invalid user id", str(self), re.IGNORECASE))
+
+    @property
+    def is_of_no_job(self) -> bool:
+        """Slurm has answered: it knows no such job, or no more."""
+        return "Invalid job id" in str(self)
 
 
 class NodeState(msgspec.Struct, frozen=True):
@@ -61,7 +69,10 @@ class Slurm:
 
     async def job_fields(self, job: str) -> dict[str, str]:
         """Of `scontrol show job`: "Partition", "Account", "JobState", ..."""
-        return parse_fields(await self._call("scontrol", "show", "job", "-o", job))
+        fields = parse_fields(await self._call("scontrol", "show", "job", "-o", job))
+        if "JobState" not in fields:
+            raise SlurmError(f"scontrol: no state of job {job} in what it said")
+        return fields
 
     async def submit(self, script: Path, options: Sequence[str]) -> str:
         """The job's id."""
@@ -107,6 +118,16 @@ def parse_states(text: str) -> dict[str, NodeState]:
 
 def parse_fields(text: str) -> dict[str, str]:
     return dict(re.findall(r"(\w+)=(\S+)", text))
+
+
+def is_of(job: Mapping[str, str], node: str) -> bool:
+    """Whether this node is given to this job, and the job to this user."""
+    user = re.search(r"\((\d+)\)$", job.get("UserId", ""))
+    try:
+        nodes = expand(job.get("NodeList", ""), "scontrol")
+    except FabricError as error:
+        raise SlurmError(str(error)) from error
+    return user is not None and int(user[1]) == os.geteuid() and node in nodes
 
 
 def parse_job(text: str) -> str:

@@ -9,13 +9,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from everstep.engines.hosts.engine import HostsEngine
+from everstep.engines.hosts.host import Host
 from everstep.engines.protocol import OnLoss
 from everstep.engines.slurm import batch
-from everstep.engines.slurm.commands import NodeState, Slurm, SlurmError
+from everstep.engines.slurm.commands import NodeState, Slurm, SlurmError, is_of
 from everstep.linux.files import write_whole
 from everstep.wire.joining import JoinToken
 
@@ -32,10 +35,23 @@ PILOT_AGAIN_S = 30.0
 SILENT_S = 1.0
 """Two signs of life of an evicted node's host that did not come: it is down, and not only to be drained."""
 
+END_S = 15.0
+"""For what Slurm is still to be told when the run is over: it may not answer at all."""
+
+_ALIVE = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING")
+
 MARK = "everstep"
 """How our reasons in `sinfo` begin; every other one is an administrator's, or another program's."""
 
 log = logging.getLogger("everstep.launcher")
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    """What Slurm is to be told of a node. `job`: that the node is said to be of."""
+
+    state: str
+    reason: str
+    job: str
 
 
 class SlurmEngine:
@@ -51,6 +67,7 @@ class SlurmEngine:
         run: str,
         job: str,
         node: str,
+        nodes: Sequence[str],
         survives_nodes: bool,
         run_dir: Path,
         join: Sequence[str],
@@ -59,13 +76,15 @@ class SlurmEngine:
         drained: Callable[[str, str], None],
         say: Callable[[str], None],
     ) -> None:
+        """`nodes`: of this job, by Slurm's names."""
         self._hosts, self._slurm = hosts, slurm
+        self._nodes = frozenset((node, *nodes))
         self._run, self._job, self._own = run, job, node
         self._survives_nodes = survives_nodes
         self._run_dir = run_dir
         self._join, self._token = tuple(join), token
         self._drained, self._say = drained, say
-        self._marks: dict[str, tuple[str, str]] = {}  # Slurm's name -> state and reason that it is to be told
+        self._marks: dict[str, _Mark] = {}  # by Slurm's name
         self._out: set[str] = set()  # Slurm's names of evicted nodes
         self._told: set[str] = set()  # drains that the run knows of
         self._urgent: dict[str, float] = {}  # request -> when a slot began to wait for it
@@ -95,15 +114,23 @@ class SlurmEngine:
         host = next((each for each in self._hosts.hosts if node in each.nodes), None)
         name = host.join.scheduler_node if host is not None else self._own_name(node)
         is_heard = host is None or host.is_heard_within(SILENT_S)
+        is_shared = host is not None and self._is_of_others(host)
         self._hosts.evict(node, why, is_silent=is_silent)
         if not name or name in self._told:
             return  # an administrator's own words stay
+        if is_shared:
+            self._say(f"more than one host says that it is {name}: Slurm is not told that it is out")
+            return
         if is_silent and is_heard:
             log.info("%s is not drained: only the agent of %s was silent, its host answers", name, node)
             return
         is_down = not is_heard and self._survives_nodes and name != self._own
         self._out.add(name)
-        self._marks[name] = ("down" if is_down else "drain", f"{MARK} {self._run}: {why or 'evicted'}")
+        self._marks[name] = _Mark(
+            "down" if is_down else "drain",
+            f"{MARK} {self._run}: {why or 'evicted'}",
+            host.join.scheduler_job if host is not None else self._job,
+        )
         self._wake.set()
 
     def fence(self, node: str) -> None:
@@ -126,10 +153,16 @@ class SlurmEngine:
             self._working.cancel()
             await asyncio.gather(self._working, return_exceptions=True)
         await self._hosts.end(grace_s, spares=spares)
-        await self._tell()
-        for job in self._all_pilots:
-            with contextlib.suppress(SlurmError):
-                await self._slurm.cancel(job)
+        left = list(self._all_pilots)
+        try:
+            async with asyncio.timeout(END_S):
+                while left:
+                    with contextlib.suppress(SlurmError):
+                        await self._slurm.cancel(left[0])
+                    del left[0]
+                await self._tell()
+        except TimeoutError:
+            self._say(f"Slurm has not answered for {END_S:g} s, and is asked no more{_not_done(left, self._marks)}")
 
     def _own_name(self, node: str) -> str:
         return self._own if node in self._hosts.local_nodes else ""
@@ -154,9 +187,12 @@ class SlurmEngine:
 
     async def _tell(self) -> None:
         """What it does not take for want of rights is not tried again; the rest is."""
-        for name, (state, reason) in list(self._marks.items()):
+        for name, mark in list(self._marks.items()):
+            state, reason = mark.state, mark.reason
             try:
-                await self._slurm.set_node(name, state, reason)
+                is_ours = await self._is_ours(name, mark.job)
+                if is_ours:
+                    await self._slurm.set_node(name, state, reason)
             except SlurmError as error:
                 if not error.is_denied:
                     self._say_once(f"Slurm does not take that {name} is out ({error}); trying again")
@@ -165,14 +201,25 @@ class SlurmEngine:
                     f"this user may not set {name} to {state} in Slurm ({error}): tell its administrator: {reason}"
                 )
             else:
-                self._say(f"Slurm: {name} is set to {state}: {reason}")
-            if self._marks.get(name) == (state, reason):
+                told = f"{name} is set to {state}" if is_ours else f"{name} is no node of this run's jobs, and stays"
+                self._say(f"Slurm: {told}: {reason}")
+            if self._marks.get(name) == mark:
                 del self._marks[name]
+
+    async def _is_ours(self, name: str, job: str) -> bool:
+        """A host says itself which node it is: of another job than this one Slurm has to agree. Raises SlurmError."""
+        return name in self._nodes or (bool(job) and is_of(await self._slurm.job_fields(job), name))
+
+    def _is_of_others(self, host: Host) -> bool:
+        """Another host that is there calls itself by the same name in Slurm: nobody knows which of them it is."""
+        name = host.join.scheduler_node
+        others = [each for each in self._hosts.hosts if each is not host and each.join.scheduler_node == name]
+        return name == self._own or any(each.is_heard for each in others)
 
     async def _look(self) -> None:
         """Raises SlurmError; then nothing is known, and nothing follows."""
         hosts = (host for host in self._hosts.hosts if host.join.scheduler_node and not host.is_done)
-        nodes = {host.join.scheduler_node: host.node for host in hosts}
+        nodes = {host.join.scheduler_node: host.node for host in hosts if not self._is_of_others(host)}
         if self._own:
             nodes[self._own] = next(iter(self._hosts.local_nodes), "")
         states = await self._slurm.node_states(sorted(nodes))
@@ -222,18 +269,27 @@ class SlurmEngine:
     async def _ask_after_pilots(self) -> None:
         joined = {host.join.scheduler_job for host in self._hosts.hosts}
         for job, said in list(self._pilots.items()):
-            fields = {} if job in joined else await self._slurm.job_fields(job)
+            fields = {} if job in joined else await self._fields_of_pilot(job)
             state = fields.get("JobState", "")
             if state == "PENDING":
                 why = f"Slurm job {job} waits: {fields.get('Reason', 'no reason given')}"
                 if why != said:
                     self._pilots[job] = why
                     self._say(why)
-            elif state not in ("RUNNING", "CONFIGURING"):
+            elif state not in _ALIVE:
                 del self._pilots[job]  # it joined, or has ended: whatever still waits asks for another one
                 if job not in joined:
                     self._say(f"Slurm job {job} has ended ({state or 'unknown'}) and gave no node")
                     self._next_pilot_at = time.monotonic() + PILOT_AGAIN_S
+
+    async def _fields_of_pilot(self, job: str) -> dict[str, str]:
+        """Nothing of one that Slurm knows no more: it has ended a while ago. Raises SlurmError."""
+        try:
+            return await self._slurm.job_fields(job)
+        except SlurmError as error:
+            if error.is_of_no_job:
+                return {}
+            raise
 
     def _say_once(self, text: str) -> None:
         """Until Slurm has answered again."""
@@ -241,3 +297,8 @@ class SlurmEngine:
         if not self._said:
             self._said = text
             self._say(text)
+
+
+def _not_done(jobs: Sequence[str], marks: Mapping[str, _Mark]) -> str:
+    told = "".join(f"; not told: {name} is out ({mark.reason})" for name, mark in marks.items())
+    return told + (f"; to be ended by hand: scancel {' '.join(jobs)}" if jobs else "")

@@ -26,6 +26,8 @@ from everstep.engines.local import LocalEngine
 from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.slurm.commands import Slurm
 from everstep.engines.slurm.engine import SlurmEngine
+from everstep.fabric.readers.hostlist import expand
+from everstep.fabric.topology.values import FabricError
 from everstep.journal.runs import RunDir
 from everstep.launcher.arguments.hosts import Hosts, SlurmStep
 from everstep.launcher.heirs.asking import who
@@ -187,6 +189,7 @@ class Fleet:
             run=self._prepared.file.run,
             job=step.job,
             node=step.node,
+            nodes=nodes_of(step),
             survives_nodes=step.survives_nodes,
             run_dir=self._prepared.path,
             join=(sys.executable, "-P", "-m", "everstep.cli.main", "agent", "--join", self._hosts.endpoint),
@@ -227,6 +230,14 @@ class Fleet:
             await self._door.close()
         if self.copying is not None:
             await self.copying.close()
+
+
+def nodes_of(step: SlurmStep) -> tuple[str, ...]:
+    """None where Slurm's list cannot be read: then Slurm is asked for each."""
+    try:
+        return tuple(expand(step.nodes, "SLURM_STEP_NODELIST"))
+    except FabricError:
+        return ()
 
 
 def end_signal(hosts: Hosts) -> int:
