@@ -371,3 +371,36 @@ def test_a_first_host_that_has_lost_the_run_says_nothing_more(tmp_path):
         assert not any(isinstance(message, Over) for message in line.told)
 
     tell(story, tmp_path)
+
+
+def test_a_host_that_comes_back_says_anew_how_much_of_the_journal_it_has(tmp_path):
+    class Heirs:
+        epoch, told = 1, []
+
+        def joined(self, host):
+            self.told.append(host.join.journal)
+
+    async def story(s):
+        s.engine._heirs = Heirs()
+        await s.join("h1", journal=(0, 0))
+        await s.join("h1", journal=(1, 500))
+        assert Heirs.told == [(0, 0), (1, 500)]
+
+    tell(story, tmp_path)
+
+
+def test_under_a_new_first_host_nobody_ends_or_takes_a_node_that_another_one_has(tmp_path):
+    async def story(s):
+        one = await s.join("h1", session="a", nodes=("n3",))
+        s.engine.acquire("r1")  # n0, here
+        liar = await s.join("h2", session="b", nodes=("n3", "n0"))
+        for node in ("n3", "n0"):
+            liar.said.put_nowait(NodeEnded(node=node, at=1.0, reason="a lie"))
+        liar.said.put_nowait(NodeEnded(node="n9", at=1.0, reason="it was its own"))
+        await until(lambda: s.losses)
+        assert [loss.node for loss in s.losses] == ["n9"]
+        s.engine.fence("n3")
+        assert one.told[-1] == EndNode(node="n3", how="fence")
+        assert not any(isinstance(message, EndNode) for message in liar.told)
+
+    tell(story, tmp_path, num_hosts=3, earlier={public("a"): 4})

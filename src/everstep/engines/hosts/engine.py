@@ -263,6 +263,7 @@ class HostsEngine:
         elif host.line is not None:
             host.line.close()
         host.line, host.heard_at = line, time.monotonic()
+        host.join = msgspec.structs.replace(host.join, journal=join.journal)  # what it has kept by now
         line.send(
             Admitted(
                 run=self._run,
@@ -292,9 +293,13 @@ class HostsEngine:
 
     def _adopt(self, host: Host) -> None:
         """What runs there was started when another host was the first one."""
-        if self._earlier is not None:
-            host.nodes.update(host.join.nodes)
-            host.node = next((node for node in host.join.nodes if node not in self._fenced), "")
+        nodes = [node for node in host.join.nodes if self._may_have_run(node)]
+        host.nodes.update(nodes)
+        host.node = next((node for node in nodes if node not in self._fenced), "")
+
+    def _may_have_run(self, node: str) -> bool:
+        """On a host that says so: begun before this one had the controller, and nobody else's."""
+        return self._earlier is not None and node not in self._local.pids and self._host_of(node) is None
 
     async def _keep_informed(self, line: Line) -> None:
         """A sign of life, and what its spares should import ahead."""
@@ -314,7 +319,7 @@ class HostsEngine:
 
     def _hear(self, host: Host, message: FromHost) -> None:
         match message:
-            case NodeEnded(node=node) if node in host.nodes or self._earlier is not None:
+            case NodeEnded(node=node) if node in host.nodes or self._may_have_run(node):
                 host.nodes.add(node)
                 self._on_ended(host, message)
             case Piece():

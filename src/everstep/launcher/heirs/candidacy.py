@@ -7,6 +7,7 @@ and goes on with `succeed` when this one is elected. Our own failure here costs 
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +67,9 @@ class Candidacy:
         self._waiting: Waiting | None = None
         self._is_warming = False
         self._is_over = False
+        self._missed_at: float | None = None  # since when no host has said that it has the controller
+        self._is_said = False  # ... to the person here
+        self._tried: Counter[str] = Counter()  # hosts that were asked since then
 
     @property
     def journal(self) -> tuple[int, int]:
@@ -86,7 +90,8 @@ class Candidacy:
         """Raises WireError for a host that is not followed, whatever it says that it has."""
         if self._heir is not None and not self._heir.follow(epoch, claimant):
             raise WireError(f"it has the controller of epoch {epoch}, as it says, and is not followed")
-        self._epoch = epoch
+        self._epoch, self._missed_at, self._is_said = epoch, None, False
+        self._tried.clear()
 
     def tell_agent(self, url: str) -> None:
         """Whose orders it takes."""
@@ -107,22 +112,31 @@ class Candidacy:
             log.warning("the journal is not kept here: %s", error)
 
     async def find(self) -> Connection:
-        """To the host that has the controller by now. Raises UnreachableError when none has it for too long."""
+        """To a host that may have the controller by now; called again where it has not. Raises UnreachableError when
+        none has it for too long."""
         assert self._heir is not None
-        began, is_said = time.monotonic(), False
+        is_again = self._missed_at is not None
         while True:
+            if is_again:
+                self._check_patience()
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                self._missed_at = time.monotonic()
             found = await self._find_once(self._heir)
             if found is not None:
                 return found
-            waited_s = time.monotonic() - began
-            if waited_s > self._hosts.join_limit_s:
-                raise UnreachableError(
-                    f"no host of the run had the controller for {waited_s:.0f} s; what ran on this host was ended"
-                )
-            if not is_said and waited_s > SAID_AFTER_S:
-                is_said = True
-                self._say("no host has the controller now; a successor needs more than half of those that vote")
-            await asyncio.sleep(_AGAIN_S)
+            is_again = True
+
+    def _check_patience(self) -> None:
+        """Raises UnreachableError when no host has had the controller for too long."""
+        waited_s = time.monotonic() - self._missed_at if self._missed_at is not None else 0.0
+        if waited_s > self._hosts.join_limit_s:
+            raise UnreachableError(
+                f"no host of the run had the controller for {waited_s:.0f} s; what ran on this host was ended"
+            )
+        if not self._is_said and waited_s > SAID_AFTER_S:
+            self._is_said = True
+            self._say("no host has the controller now; a successor needs more than half of those that vote")
 
     async def succeed(
         self,
@@ -201,6 +215,7 @@ class Candidacy:
     async def _find_once(self, heir: Heir) -> Connection | None:
         self._has_leader.clear()
         for voter in self._voters(heir):
+            self._tried[voter.session] += 1
             finding = asyncio.create_task(connect(voter, heir.keys.towards(voter.session)))
             told = asyncio.create_task(self._has_leader.wait())
             await asyncio.wait([finding, told], timeout=FIND_S, return_when=asyncio.FIRST_COMPLETED)
@@ -214,7 +229,9 @@ class Candidacy:
         return None
 
     def _voters(self, heir: Heir) -> list[Voter]:
-        voters = heir.roster.voters if heir.roster is not None else ()
+        """Who is known to lead, then those that were asked least: one without the controller takes connections too."""
+        everybody = heir.roster.voters if heir.roster is not None else ()
+        voters = sorted(everybody, key=lambda each: self._tried[each.session])
         known = [self._leader] if self._leader is not None else []
         return [each for each in (*known, *voters) if each.session != heir.keys.own]
 
