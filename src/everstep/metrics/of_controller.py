@@ -9,6 +9,10 @@ MAX_NODES = 1000
 """Of a larger fleet the nodes with the largest values: nobody looks at 12,500 lines, and each costs the scraper."""
 
 
+MAX_SENSES = 100
+"""Of one node; there are about thirty."""
+
+
 class Ourselves(msgspec.Struct, frozen=True, kw_only=True):
     dropped: dict[str, int] = {}  # messages of peers, by kind
     notices: dict[str, dict[str, int]] = {}  # receiver -> outcome -> number
@@ -35,7 +39,7 @@ def add_controller(samples: Samples, ourselves: Ourselves) -> None:
     for node, ratio in _largest(ourselves.step_ratios).items():
         samples.add("everstep_node_step_time_ratio", ratio, node=node)
     for node, senses in list(ourselves.senses.items())[:MAX_NODES]:
-        for sense, why in senses.items():
+        for sense, why in list(senses.items())[:MAX_SENSES]:
             if not why.startswith("unsupported"):
                 samples.add("everstep_probe_up", float(not why), probe=sense.replace(" ", "-"), node=node)
 

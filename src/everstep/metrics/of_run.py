@@ -1,5 +1,6 @@
 """What a run's view says, as samples. Pure."""
 
+import re
 from collections import Counter
 
 import msgspec
@@ -14,6 +15,10 @@ from everstep.report.now import status
 from everstep.report.parts.phases import IncidentTimes, times_of
 
 WINDOWS = {"1h": 3600.0, "24h": 86400.0, "7d": 604800.0}
+
+OTHER = "other"
+MAX_KINDS = 50
+_KIND = re.compile(r"[A-Za-z_][A-Za-z0-9_. -]{0,47}", re.ASCII)
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +52,7 @@ def _incidents(samples: Samples, view: RunView) -> None:
     run, incidents = view.run, view.incidents.values()
     causes = Counter(_cause(incident) for incident in incidents if incident.next_generation is not None)
     codes = Counter(_code(incident) for incident in incidents if not incident.is_open)
-    faults = Counter(fault.where.partition(":")[0] for fault in view.runtime_faults)
+    faults = _few(Counter(_kind(fault.where) for fault in view.runtime_faults))
     lost = [i.lost_steps for i in incidents if not i.is_open and i.lost_steps is not None]
     for cause, number in sorted(causes.items()):
         samples.add("everstep_restarts_total", number, run=run, cause=cause)
@@ -131,6 +136,19 @@ def _goodput(samples: Samples, view: RunView, shares: Shares) -> None:
     samples.add("everstep_goodput_ratio", goodput.ettr, run=run, window="run")
     for window, ratio in shares.ratios.items():
         samples.add("everstep_goodput_ratio", ratio, run=run, window=window)
+
+
+def _kind(where: str) -> str:
+    """Where it was, as our own code says it. A rank can say anything, and a label is kept for ever."""
+    kind = where.partition(":")[0]
+    return kind if _KIND.fullmatch(kind) else OTHER
+
+
+def _few(counts: Counter[str]) -> Counter[str]:
+    """The first ones; what came later is told together."""
+    found = Counter(dict(list(counts.items())[:MAX_KINDS]))
+    rest = counts.total() - found.total()
+    return found + Counter({OTHER: rest})
 
 
 def _code(incident: IncidentView) -> str:

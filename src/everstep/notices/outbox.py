@@ -12,7 +12,6 @@ from everstep.notices.messages import Message
 from everstep.notices.settings import Receiver
 
 EDIT_EVERY_S = 5.0
-MAX_KNOWN = 10_000
 SUPERSEDED = "superseded"
 
 
@@ -82,8 +81,6 @@ class Outbox:
             self._num_untold -= due.num_untold if is_sent else 0
         outcome = (Outcome.EDITED if is_edit else Outcome.SENT) if is_sent else Outcome.FAILED
         self.counts[outcome] += 1
-        if len(self._told) > MAX_KNOWN:
-            del self._told[next(iter(self._told))]
 
     def _is_ripe(self, message: Message, now: float) -> bool:
         if message.state == SUPERSEDED:
@@ -93,11 +90,13 @@ class Outbox:
         return now - message.at >= self.receiver.wait_s
 
     def _is_full(self, now: float) -> bool:
-        while self._sent_at and self._sent_at[0] <= now - self.receiver.per_s:
+        while (
+            self._sent_at and not now - self.receiver.per_s < self._sent_at[0] <= now
+        ):  # ... or the clock was set back
             self._sent_at.popleft()
         return len(self._sent_at) >= self.receiver.most
 
     def _is_to_edit(self, told: _Told, message: Message, now: float) -> bool:
         if told.is_given_up or not self.receiver.can_edit or told.text == message.text:
             return False
-        return message.is_over or message.needs_you or now - told.at >= EDIT_EVERY_S
+        return message.is_over or message.needs_you or not 0.0 <= now - told.at < EDIT_EVERY_S

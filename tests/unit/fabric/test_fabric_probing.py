@@ -220,3 +220,13 @@ def test_bad_flows(
     flows.write_text(json.dumps({**FLOW, **change}))
     assert main(["fabric", "watch", str(flows), "--address", "127.0.0.1", "--windows", "1", *flags]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_clocks_that_drift_apart_make_no_packet_late() -> None:
+    delays, queued = Delays(), Delays()
+    for second in range(0, 3600, 2):
+        sent = second * 1_000_000
+        delays.add(sent, sent + 300 + second * 80)
+        queued.add(sent, sent + 300 + (30_000 if second >= 600 else 0))
+    assert delays.late == 0
+    assert queued.late > 60  # of a queue that stays

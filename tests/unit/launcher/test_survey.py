@@ -127,3 +127,20 @@ def test_a_closed_port_is_found():
     with socket.create_server(("127.0.0.1", 0)) as sock:
         peer = at(sock)
     assert "refused" in asyncio.run(answering.why_not(peer)).lower()
+
+
+def test_hosts_too_many_that_come_at_once_are_left_out(monkeypatch):
+    meeting_now = []
+
+    async def offset(line):
+        meeting_now.append(line)
+        while len(meeting_now) < 4:
+            await asyncio.sleep(0.001)
+        return 0.0
+
+    monkeypatch.setattr(meeting, "_offset", offset)
+    monkeypatch.setattr(meeting, "_PAIRS_S", 1.0)
+    first, *others = meet(3, ["2.13", "2.13", "2.13", "2.13"])
+    assert len(first.hosts) == 3
+    assert not any("cannot reach" in each.text for each in first.findings)
+    assert sum(each == first for each in others) == 2

@@ -9,7 +9,7 @@ from everstep.errors import ConfigError
 from everstep.journal.fold import fold
 from everstep.journal.reader import read_journal
 from everstep.notices.messages import MAX_CHARS, Message, messages_of
-from everstep.notices.outbox import EDIT_EVERY_S, Outbox, Outcome
+from everstep.notices.outbox import EDIT_EVERY_S, Due, Outbox, Outcome
 from everstep.notices.settings import Receiver, receivers_of
 
 GOLDEN_JOURNAL = Path(__file__).parents[2] / "golden/journal.jsonl"
@@ -128,3 +128,20 @@ def test_a_secret_from_the_environment_or_a_file(tmp_path):
     found = receivers_of(tables, {"HOOK": "https://env"}, "f.toml")
     assert [receiver.url for receiver in found] == ["https://env", "https://file"]
     assert [receiver.name for receiver in found] == ["webhook-1", "webhook-2"]
+
+
+def test_a_clock_that_is_set_back_keeps_nobody_silent():
+    outbox = Outbox(PLAIN)
+    assert len(deliver(outbox, [over("i1"), over("i2")], 1e6)) == 2
+    assert deliver(outbox, [over("i3")], 1e6 - 86400.0) == [("i3", 1)]
+    editing = Outbox(EDITING)
+    assert deliver(editing, [message()], 1e6) == [("i1", 1)]
+    assert deliver(editing, [message(text="more")], 1e6 - 86400.0) == [("i1", 2)]
+
+
+def test_nobody_is_told_again_of_what_was_long_ago():
+    everything = [over(f"i{number}") for number in range(10_050)]
+    outbox = Outbox(PLAIN)
+    for each in everything:
+        outbox.settle(Due(message=each, handle=None, revision=1, num_untold=0), 1.0, None, is_sent=True)
+    assert outbox.due(everything, 9e9) is None

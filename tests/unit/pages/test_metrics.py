@@ -20,9 +20,10 @@ from everstep.journal.load import load_run
 from everstep.metrics.exposition import render
 from everstep.metrics.histograms import buckets_of
 from everstep.metrics.names import FAMILIES, Kind
-from everstep.metrics.of_controller import MAX_NODES, Ourselves, add_controller
-from everstep.metrics.of_run import Shares, add_run
+from everstep.metrics.of_controller import MAX_NODES, MAX_SENSES, Ourselves, add_controller
+from everstep.metrics.of_run import MAX_KINDS, Shares, add_run
 from everstep.metrics.samples import Samples
+from everstep.model.events import RuntimeFaulted
 from everstep.model.record import Header
 
 ROOT = Path(__file__).parents[3]
@@ -195,3 +196,18 @@ def test_every_alert_fires_where_it_should_and_only_there():
         ["promtool", "test", "rules", "everstep.test.yml"], cwd=MONITORING / "prometheus", capture_output=True
     )
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+
+
+def test_a_rank_that_says_anything_makes_no_endless_set_of_labels():
+    view = new_run()
+    said = ["snapshots", "snapshots: a cause", *(f"lie_{n}" for n in range(500)), 'a"}\n 1 2', "x" * 2000, ""]
+    for where in said:
+        view.runtime_faults.append(RuntimeFaulted(at=1.0, node="n0", rank=0, generation=0, where=where, why="w"))
+    text, _ = text_of(view, msgspec.structs.replace(BUSY, senses={"n0": {f"sense {n}": "" for n in range(500)}}))
+    found = {family.name: family.samples for family in plain(text)}
+    faults = {sample.labels["kind"]: sample.value for sample in found["everstep_worker_errors"]}
+    assert faults["snapshots"] == 2
+    assert sum(faults.values()) == len(said)
+    assert len(faults) <= MAX_KINDS + 1
+    assert all(len(kind) < 50 for kind in faults)
+    assert len(found["everstep_probe_up"]) == MAX_SENSES

@@ -13,10 +13,15 @@ from everstep.errors import ConfigError
 from everstep.goodput.buckets import Bucket
 from everstep.goodput.figures import goodput_of
 from everstep.goodput.slices import slices_of
+from everstep.journal.fold import Fold
 from everstep.journal.history import history_of
 from everstep.journal.load import load_run
+from everstep.journal.view import NodeView
+from everstep.model.events import NodeLost
+from everstep.model.record import Header
+from everstep.report.handing.markdown import plain
 from everstep.report.parts.asked import Asked
-from everstep.report.period.gather import edges_of, part_of, period_of
+from everstep.report.period.gather import edges_of, machine_of, part_of, period_of
 from everstep.report.period.render import render_html, render_markdown, render_text
 from everstep.report.period.sections import DAY_S
 from everstep.report.picture.costs import GROUPS
@@ -122,3 +127,29 @@ def test_the_trend_is_in_every_form():
     edges = edges_of(middle - 10 * DAY_S, VIEW.finished_at)
     mostly_empty = period_of("here", [part_of("golden", VIEW, ASKED, edges)], edges)
     assert sum(each.ettr is not None for each in mostly_empty.slices) < len(mostly_empty.slices)
+
+
+def nodes(*known):
+    """(name, host, joined, lost or None)"""
+    view = Fold(Header(run="r1", everstep_version="0", policy={})).view
+    for name, host, joined_at, lost_at in known:
+        lost = None if lost_at is None else NodeLost(at=lost_at, node=name, reason="ended")
+        view.nodes[name] = NodeView(node=name, host=host, pid=1, joined_at=joined_at, lost=lost)
+    return view
+
+
+def test_a_machine_that_gave_one_node_after_the_other_is_one_machine():
+    view = nodes(("n0", "a", 0.0, None), ("n1", "b", 0.0, 10.0), ("n2", "b", 12.0, 20.0), ("n3", "b", 21.0, None))
+    assert [machine_of(view, name) for name in ("n0", "n1", "n2", "n3", "n9")] == ["a", "b", "b", "b", "n9"]
+
+
+def test_of_nodes_that_are_on_one_machine_at_once_each_is_told_apart():
+    view = nodes(("n0", "a", 0.0, None), ("n1", "a", 0.0, 10.0), ("n2", "a", 12.0, None), ("n3", "", 0.0, None))
+    assert [machine_of(view, name) for name in ("n0", "n1", "n2", "n3")] == ["a/n0", "a/n1", "a/n2", "n3"]
+
+
+@pytest.mark.parametrize("said", ["see www.evil.example", "WWW.evil.example", "@everyone", "a@b.example", "http://x"])
+def test_a_ranks_words_make_no_link_and_call_nobody(said):
+    shown = plain(said)
+    assert shown != said
+    assert shown.replace("\u200b", "") == said

@@ -9,7 +9,12 @@ from collections import deque
 import msgspec
 
 LATE_US = 10_000
-"""More than the shortest seen on this way: a queue, or a slow link. Clocks of two hosts only have to run alike."""
+"""More than the shortest seen on this way: a queue, or a slow link."""
+
+_DRIFT = 100e-6
+"""By so much two clocks that nobody disciplines differ in each second: the shortest is forgotten as fast. A queue that
+does not go away is late for minutes all the same."""
+
 _JUMP_US = 1_000_000
 TIMEOUT_US = 1_000_000
 
@@ -28,7 +33,8 @@ class Delays:
     """Counts packets that came late on one way."""
 
     def __init__(self) -> None:
-        self._shortest: int | None = None
+        self._shortest: float | None = None
+        self._came_us = 0
         self.late = 0
 
     def add(self, sent_us: int, came_us: int) -> None:
@@ -37,8 +43,10 @@ class Delays:
             self._shortest = took  # the first, or a clock that jumped
         elif took < self._shortest:
             self._shortest = took
-        elif took > self._shortest + LATE_US:
-            self.late += 1
+        else:
+            self.late += took > self._shortest + LATE_US
+            self._shortest += _DRIFT * max(0, came_us - self._came_us)
+        self._came_us = came_us
 
 
 class Flow:

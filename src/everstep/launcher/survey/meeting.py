@@ -53,6 +53,8 @@ class _Head:
         if not isinstance(facts, Facts) or self.are_there.is_set():
             raise WireError("not a host that is awaited")
         host = _Surveyed(facts, await _offset(line))
+        if self.are_there.is_set():  # meanwhile: the others know already whom they try
+            raise WireError("not a host that is awaited")
         self.all.append(host)
         self._say(f"{facts.host} ({facts.address}) is there, {len(self.all)} of {self._num}")
         if len(self.all) >= self._num:

@@ -10,11 +10,14 @@ from everstep.report.parts.units import NOT_MEASURED, clock, count, duration, st
 from everstep.report.picture.schema import IncidentPage, Moment, Piece
 
 _MARKS = re.compile(r"([\\`*_{}\[\]<>#|!~&])")
+_CALLS = re.compile(r"(?<=:)(?=//)|(?<=@)|(?i:(?<=www)(?=\.))")
+"""Where a space without width keeps an address from being a link, and a name from being told."""
 
 
 def plain(text: str) -> str:
-    """A rank's words in a line of Markdown: no markup, no link, no second line."""
-    return _MARKS.sub(r"\\\1", printable(text).replace("\n", " ").replace("\t", " ")).replace("://", ":\u200b//")
+    """A rank's words in a line of Markdown: no markup, no link, nobody who is called, no second line."""
+    line = printable(text).replace("\n", " ").replace("\t", " ")
+    return _CALLS.sub("\u200b", _MARKS.sub(r"\\\1", line))
 
 
 def fenced(text: str) -> str:

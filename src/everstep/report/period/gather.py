@@ -1,14 +1,14 @@
 """Runs to a period. A run is taken apart one at a time, so that a directory of thousands fits into memory. Pure."""
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from everstep.goodput.buckets import Bucket
 from everstep.goodput.figures import Goodput, goodput_of
 from everstep.goodput.slices import slices_of
 from everstep.journal.history import Sample, history_of, sampled
-from everstep.journal.view import IncidentView, RunView
+from everstep.journal.view import IncidentView, NodeView, RunView
 from everstep.model.verdict import Blame
 from everstep.report.parts.asked import Asked
 from everstep.report.parts.codes import CODES
@@ -72,12 +72,17 @@ def _start_s(goodput: Goodput) -> float:
 
 
 def machine_of(view: RunView, node: str) -> str:
-    """Names of nodes are a run's own; a host is the same machine in all runs, unless several nodes are on it."""
+    """Names of nodes are a run's own; a host is the same machine in all runs, unless several nodes are on it at once:
+    one after the other, they are the same machine again."""
     known = view.nodes.get(node)
     if known is None or not known.host:
         return node
-    hosts = Counter(each.host for each in view.nodes.values())
-    return known.host if hosts[known.host] == 1 else f"{known.host}/{node}"
+    others = (each for each in view.nodes.values() if each.host == known.host and each is not known)
+    return f"{known.host}/{node}" if any(_are_at_once(known, each) for each in others) else known.host
+
+
+def _are_at_once(one: NodeView, other: NodeView) -> bool:
+    return all(first.lost is None or second.joined_at < first.lost.at for first, second in ((one, other), (other, one)))
 
 
 def period_of(where: str, parts: Sequence[RunPart], edges: Sequence[float], unread: Iterable[Unread] = ()) -> Period:
