@@ -22,6 +22,7 @@ from everstep.wire.joining import (
     Ping,
     Refused,
     StartNode,
+    StopAsked,
 )
 
 
@@ -97,8 +98,9 @@ class Line:
 
 
 class Story:
-    def __init__(self, tmp_path, num_hosts=2, num_standby=1, lease_s=60.0, earlier=None):
+    def __init__(self, tmp_path, num_hosts=2, num_standby=1, lease_s=60.0, earlier=None, job=""):
         self.local, self.losses, self.lines, self.tasks = Local(), [], {}, []
+        self.said, self.stops = [], []
         self.engine = HostsEngine(
             self.local,
             run="r1",
@@ -118,7 +120,9 @@ class Story:
             received=Received(tmp_path, lambda generation, rank: None),
             ahead=tmp_path / "ahead.json",
             lease_s=lease_s,
-            say=lambda text: None,
+            say=self.said.append,
+            on_stop=lambda number, why: self.stops.append(number),
+            job=job,
             earlier=earlier,
         )
         self.engine.watch(self.losses.append)
@@ -404,3 +408,31 @@ def test_under_a_new_first_host_nobody_ends_or_takes_a_node_that_another_one_has
         assert not any(isinstance(message, EndNode) for message in liar.told)
 
     tell(story, tmp_path, num_hosts=3, earlier={public("a"): 4})
+
+
+@pytest.mark.parametrize(
+    ("job", "its_job", "is_believed"), [("", "", False), ("", "5", False), ("5", "5", True), ("5", "6", False)]
+)
+def test_only_a_host_of_the_runs_own_job_says_that_the_scheduler_ends_it(tmp_path, job, its_job, is_believed):
+    async def story(s):
+        line = await s.join("h1", scheduler_job=its_job)
+        line.said.put_nowait(StopAsked(why="SIGTERM from Slurm", signal=15))
+        line.said.put_nowait(Leaving(why="after it"))
+        await until(lambda: any("leaves" in text for text in s.said))
+        assert s.stops == [15] * is_believed
+
+    tell(story, tmp_path, job=job)
+
+
+def test_of_what_a_leaving_host_says_a_line_is_shown_once(tmp_path):
+    async def story(s):
+        line = await s.join("h1")
+        for _ in range(100):
+            line.said.put_nowait(Leaving(why="x" * 100_000))
+        line.said.put_nowait(Bye())
+        await asyncio.gather(*s.tasks)
+        leaving = [text for text in s.said if "leaves" in text]
+        assert len(leaving) == 1
+        assert len(leaving[0]) < 1200
+
+    tell(story, tmp_path)

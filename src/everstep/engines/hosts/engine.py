@@ -97,14 +97,16 @@ class HostsEngine:
         lease_s: float,
         say: Callable[[str], None],
         on_stop: Callable[[int, str], None] = lambda number, why: None,
+        job: str = "",
         heirs: Heirs | None = None,
         earlier: Mapping[str, int] | None = None,
     ) -> None:
-        """`on_stop`: the scheduler has sent this signal to the whole job, as another host says. `heirs`: who takes what
+        """`on_stop`: the scheduler has sent this signal to the whole job, as another host says; only hosts of `job` are
+        believed, and where there is none, nobody is. `heirs`: who takes what
         hosts say about succession. `earlier`: another host was the first one; numbers of hosts by public session."""
         self._heirs = heirs
         self._earlier = earlier
-        self._on_stop = on_stop
+        self._on_stop, self._job = on_stop, job
         self._local = local
         self._run, self._shape, self._spec, self._port = run, shape, spec, port
         self._head = Known(session=HEAD, host=host, node_rank=node_rank)
@@ -331,10 +333,12 @@ class HostsEngine:
                 if host.line is not None:
                     host.line.send(Got(path=message.path, upto=upto))
             case Leaving(why=why):
-                self._say(f"host {host.number}: {host.name} leaves: {why}")
-                host.leaves = f"its host leaves: {why}"
-            case StopAsked(why=why, signal=number):
-                self._on_stop(number, f"{why} on {host.join.host}")
+                if not host.leaves:
+                    why = why[:MAX_REASON_CHARS]
+                    self._say(f"host {host.number}: {host.name} leaves: {why}")
+                    host.leaves = f"its host leaves: {why}"
+            case StopAsked(why=why, signal=number) if self._job and host.join.scheduler_job == self._job:
+                self._on_stop(number, f"{why[:MAX_REASON_CHARS]} on {host.join.host}")
             case Bye():  # by now nothing of its node runs
                 host.is_done = True
                 if host.node:

@@ -138,6 +138,7 @@ class Fleet:
             lease_s=self._prepared.file.policy.lease_s,
             say=self._say,
             on_stop=on_stop,
+            job=self._hosts.slurm.job if self._hosts.slurm is not None else "",
             heirs=self.copying,
             earlier=self._inherited.numbers if self._inherited is not None else None,
         )
