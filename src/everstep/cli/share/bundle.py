@@ -57,7 +57,8 @@ def run(given: argparse.Namespace) -> int:
     incident = None
     if names or opened.view.incidents:
         incident = find_incident(opened.view, names[0] if names else "last")
-    name = f"everstep-{re.sub(r'[^A-Za-z0-9._-]', '-', opened.view.run)}" + (f"-{incident.id}" if incident else "")
+    words = ("everstep", opened.view.run, *([incident.id] if incident else []))
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", "-".join(words))
     bundle = pack(opened, incident, name, with_logs=not given.no_logs)
     path = Path(given.out) if given.out else Path(f"{name}.tar.gz")
     data = bundle.whole()
@@ -87,7 +88,7 @@ def pack(opened: Opened, incident: IncidentView | None, name: str, *, with_logs:
         bundle.add_json("incident.json", incident_json(view, incident))
         seqs = [record.seq for record in incident.records] or [incident.seq]
         first, last = max(0, seqs[0] - AROUND), seqs[-1] + AROUND
-        _folder(bundle, run_dir / "evidence" / incident.id, f"evidence/{incident.id}")
+        _folder(bundle, run_dir, f"evidence/{incident.id}")
     _journal(bundle, opened.run_dir.journal, first, last)
     _logs(bundle, opened, incident, with_logs=with_logs)
     for what, why in (
@@ -129,10 +130,10 @@ def _journal(bundle: Bundle, path: Path, first: int, last: int) -> None:
 def _logs(bundle: Bundle, opened: Opened, incident: IncidentView | None, *, with_logs: bool) -> None:
     run_dir, view = opened.run_dir.path, opened.view
     for name in ("controller.log", "launcher.log", "notices.log", "otlp.log"):
-        bundle.add_file(run_dir / name, name, only_tail=True)
+        _file(bundle, run_dir, name, only_tail=True)
     for node in list(view.nodes)[:MAX_RANKS]:
-        bundle.add_file(run_dir / "nodes" / node / "agent.log", f"nodes/{node}/agent.log", only_tail=True)
-        bundle.add_file(run_dir / "nodes" / node / "senses.json", f"nodes/{node}/senses.json")
+        _file(bundle, run_dir, f"nodes/{node}/agent.log", only_tail=True)
+        _file(bundle, run_dir, f"nodes/{node}/senses.json")
     if not with_logs:
         bundle.leave_out("logs/", "--no-logs")
         return
@@ -143,14 +144,30 @@ def _logs(bundle: Bundle, opened: Opened, incident: IncidentView | None, *, with
     for rank in ranks[:MAX_RANKS]:
         for stream in ("stdout", "stderr"):
             name = f"logs/gen-{number}/rank-{rank}/{stream}.log"
-            bundle.add_file(run_dir / name, name, only_tail=True)
+            _file(bundle, run_dir, name, only_tail=True)
     if len(ranks) > MAX_RANKS:
         bundle.leave_out(f"logs of {len(ranks) - MAX_RANKS} more ranks", f"{MAX_RANKS} are in it, blamed ones first")
 
 
-def _folder(bundle: Bundle, folder: Path, name: str) -> None:
-    if folder.is_symlink() or not folder.is_dir():
+def _folder(bundle: Bundle, run_dir: Path, name: str) -> None:
+    folder = run_dir / name
+    if folder.is_symlink() or not _is_in(run_dir, folder) or not folder.is_dir():
         return
     for path in sorted(folder.rglob("*")):
         if path.is_file() or path.is_symlink():
-            bundle.add_file(path, f"{name}/{path.relative_to(folder)}")
+            _file(bundle, run_dir, f"{name}/{path.relative_to(folder)}")
+
+
+def _file(bundle: Bundle, run_dir: Path, name: str, *, only_tail: bool = False) -> None:
+    if _is_in(run_dir, (run_dir / name).parent):
+        bundle.add_file(run_dir / name, name, only_tail=only_tail)
+    else:
+        bundle.leave_out(name, "it leads out of the run's directory")
+
+
+def _is_in(run_dir: Path, folder: Path) -> bool:
+    """The names are of a journal that somebody else may have written, and a folder may be a link."""
+    try:
+        return folder.resolve().is_relative_to(run_dir.resolve())
+    except (OSError, RuntimeError, ValueError):  # a link to itself; what cannot be a name
+        return False
