@@ -13,6 +13,7 @@ from everstep.analyzer.observations.records import RankTiming
 from everstep.controller.loop import Controller
 from everstep.metrics.of_controller import Ourselves, add_controller
 from everstep.metrics.of_run import WINDOWS, Shares, add_run
+from everstep.metrics.rising import Rising
 from everstep.metrics.samples import Samples
 from everstep.notices.counts import load_counts
 from everstep.report.picture.costs import Costs
@@ -25,7 +26,7 @@ class Metrics:
 
     def __init__(self, controller: Controller, costs: Costs) -> None:
         self._controller = controller
-        self._costs = costs
+        self._costs, self._rising = costs, Rising()
         self._senses: tuple[float, dict[str, dict[str, str]]] = float("-inf"), {}
 
     async def body(self, accept: str, dropped: Mapping[str, int], lag_seconds: float | None) -> tuple[bytes, str]:
@@ -36,7 +37,8 @@ class Metrics:
         at = time.time()
         run_dir = controller.ledger.journal.path.parent
         goodput = self._costs.goodput(view, at)
-        add_run(samples, view, at, Shares(goodput=goodput, ratios=self._costs.ratios(view, at, WINDOWS)))
+        ratios = self._costs.ratios(view, at, WINDOWS)
+        add_run(samples, view, at, Shares(goodput=goodput, ratios=ratios, rising=self._rising))
         node_of = {} if view.generation is None else view.generation.node_of
         ourselves = Ourselves(
             dropped=dict(dropped),

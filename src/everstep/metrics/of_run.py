@@ -9,6 +9,7 @@ from everstep.goodput.buckets import Bucket
 from everstep.goodput.figures import Goodput
 from everstep.journal.view import IncidentView, NodeView, RunStatus, RunView
 from everstep.metrics.histograms import PHASE_BOUNDS, buckets_of, step_buckets
+from everstep.metrics.rising import Rising
 from everstep.metrics.samples import Samples
 from everstep.report import checkpoints
 from everstep.report.now import status
@@ -22,10 +23,11 @@ _KIND = re.compile(r"[A-Za-z_][A-Za-z0-9_. -]{0,47}", re.ASCII)
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """Goodput, and its ratio in windows by name. Of a large fleet some ranks stand for all."""
+    """Goodput, and its ratio in windows by name. Of a large fleet some ranks stand for all. `rising`: of who asks."""
 
     goodput: Goodput
     ratios: dict[str, float | None] = {}
+    rising: Rising = msgspec.field(default_factory=Rising)
 
 
 def add_run(samples: Samples, view: RunView, at: float, shares: Shares | None) -> None:
@@ -129,10 +131,10 @@ def _goodput(samples: Samples, view: RunView, shares: Shares) -> None:
     goodput, run = shares.goodput, view.run
     num_ranks = view.spec.world_size if view.spec is not None else goodput.num_ranks
     for_all = num_ranks / goodput.num_ranks if goodput.num_ranks else 0.0
-    for bucket, seconds in goodput.seconds.items():
-        samples.add("everstep_run_seconds_total", seconds * for_all, run=run, bucket=str(bucket))
-    stalled_s = goodput.seconds[Bucket.CHECKPOINT_STALL] * for_all
-    samples.add("everstep_checkpoint_blocked_seconds_total", stalled_s, run=run)
+    seconds = {bucket: shares.rising.of(bucket, found * for_all) for bucket, found in goodput.seconds.items()}
+    for bucket, found in seconds.items():
+        samples.add("everstep_run_seconds_total", found, run=run, bucket=str(bucket))
+    samples.add("everstep_checkpoint_blocked_seconds_total", seconds[Bucket.CHECKPOINT_STALL], run=run)
     samples.add("everstep_goodput_ratio", goodput.ettr, run=run, window="run")
     for window, ratio in shares.ratios.items():
         samples.add("everstep_goodput_ratio", ratio, run=run, window=window)

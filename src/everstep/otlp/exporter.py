@@ -15,6 +15,7 @@ from everstep.journal.runs import RunDir
 from everstep.journal.view import RunView
 from everstep.metrics.of_controller import Ourselves, add_controller
 from everstep.metrics.of_run import WINDOWS, Shares, add_run
+from everstep.metrics.rising import Rising
 from everstep.metrics.samples import Samples
 from everstep.notices.counts import OTLP, load_counts, save_counts
 from everstep.notices.following import Following
@@ -38,7 +39,7 @@ class Exporter:
         self._following = Following(run_dir, is_alone)
         self._lanes = {signal: Lane(signal, self._save) for signal in signals(environ)}
         self._every_s = every_s(environ)
-        self._costs = Costs()
+        self._costs, self._rising = Costs(), Rising()
         self._told: set[str] = set()
         self._states: dict[str, str] = {}
         self._resource: Resource | None = None
@@ -92,7 +93,8 @@ class Exporter:
             return
         at, samples = time.time(), Samples()
         ratios = self._costs.ratios(view, at, WINDOWS)
-        add_run(samples, view, at, Shares(goodput=self._costs.goodput(view, at), ratios=ratios))
+        goodput = self._costs.goodput(view, at)
+        add_run(samples, view, at, Shares(goodput=goodput, ratios=ratios, rising=self._rising))
         add_controller(samples, Ourselves(notices=load_counts(self._run_dir.path)))
         since = view.started_at if view.started_at is not None else at
         self._lanes[METRICS].send(converting.metrics_data(samples, self._resource_of(view), since, at))

@@ -17,11 +17,13 @@ from everstep.goodput.figures import goodput_of
 from everstep.journal.fold import Fold
 from everstep.journal.history import history_of
 from everstep.journal.load import load_run
+from everstep.journal.reader import read_journal
 from everstep.metrics.exposition import render
 from everstep.metrics.histograms import buckets_of
 from everstep.metrics.names import FAMILIES, Kind
 from everstep.metrics.of_controller import MAX_NODES, MAX_SENSES, Ourselves, add_controller
 from everstep.metrics.of_run import MAX_KINDS, Shares, add_run
+from everstep.metrics.rising import Rising
 from everstep.metrics.samples import Samples
 from everstep.model.events import RuntimeFaulted
 from everstep.model.record import Header
@@ -211,3 +213,21 @@ def test_a_rank_that_says_anything_makes_no_endless_set_of_labels():
     assert len(faults) <= MAX_KINDS + 1
     assert all(len(kind) < 50 for kind in faults)
     assert len(found["everstep_probe_up"]) == MAX_SENSES
+
+
+def test_the_seconds_of_a_live_run_never_go_down():
+    reading, rising, before = read_journal(JOURNAL), Rising(), {}
+    fold, lowered = Fold(reading.header), 0.0
+    for entry in reading.entries:
+        fold.add(entry)
+        if fold.view.spec is None or fold.view.last_at is None:
+            continue
+        goodput = goodput_of(history_of(fold.view, None if fold.view.is_over else fold.view.last_at))
+        samples = Samples()
+        add_run(samples, fold.view, fold.view.last_at, Shares(goodput=goodput, rising=rising))
+        found = {s.labels["bucket"]: s.value for s in dict(samples.items())["everstep_run_seconds_total"]}
+        assert all(found[bucket] >= seconds for bucket, seconds in before.items())
+        lowered += sum(goodput.seconds[bucket] < found[str(bucket)] for bucket in goodput.seconds)
+        before = found
+    assert lowered > 0
+    assert sum(before.values()) < 1.1 * goodput.wall_s * goodput.num_ranks
