@@ -237,7 +237,7 @@ def test_of_a_node_that_is_none_of_this_runs_jobs_slurm_is_told_nothing(cluster:
 
     cluster.run(story)
     assert ("NodeName=gpu8" in cluster.asked) is is_told
-    assert any("no node of this run's jobs" in line for line in cluster.said) is not is_told
+    assert any("not a node of this run's jobs" in line for line in cluster.said) is not is_told
 
 
 def test_while_slurm_does_not_say_whose_a_node_is_it_is_told_nothing_of_it(cluster: Cluster):
@@ -298,7 +298,7 @@ def test_a_slurm_that_never_answers_does_not_hold_up_the_end(cluster: Cluster, m
 
     cluster.run(story)
     assert "to be ended by hand: scancel 77" in cluster.said[-2]
-    assert "not told: gpu1 is out" in cluster.said[-2]
+    assert "not reported: gpu1 is out" in cluster.said[-2]
 
 
 def test_the_script_for_sbatch():

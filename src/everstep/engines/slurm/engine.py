@@ -119,7 +119,7 @@ class SlurmEngine:
         if not name or name in self._told:
             return  # an administrator's own words stay
         if is_shared:
-            self._say(f"more than one host says that it is {name}: Slurm is not told that it is out")
+            self._say(f"more than one host says that it is {name}: its state in Slurm stays")
             return
         if is_silent and is_heard:
             log.info("%s is not drained: only the agent of %s was silent, its host answers", name, node)
@@ -201,7 +201,7 @@ class SlurmEngine:
                     f"this user may not set {name} to {state} in Slurm ({error}): tell its administrator: {reason}"
                 )
             else:
-                told = f"{name} is set to {state}" if is_ours else f"{name} is no node of this run's jobs, and stays"
+                told = f"{name} is set to {state}" if is_ours else f"{name} is not a node of this run's jobs, and stays"
                 self._say(f"Slurm: {told}: {reason}")
             if self._marks.get(name) == mark:
                 del self._marks[name]
@@ -300,5 +300,5 @@ class SlurmEngine:
 
 
 def _not_done(jobs: Sequence[str], marks: Mapping[str, _Mark]) -> str:
-    told = "".join(f"; not told: {name} is out ({mark.reason})" for name, mark in marks.items())
+    told = "".join(f"; not reported: {name} is out ({mark.reason})" for name, mark in marks.items())
     return told + (f"; to be ended by hand: scancel {' '.join(jobs)}" if jobs else "")
