@@ -36,6 +36,7 @@ from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.starting import Home
 from everstep.agent.ranks.warden import Warden
 from everstep.agent.senses.aside import aside
+from everstep.agent.senses.links import Links
 from everstep.agent.senses.starting import sense
 from everstep.agent.streams.streams import Origin
 from everstep.agent.watching import observing
@@ -229,6 +230,7 @@ class _Agent:
             copies=copies,
             report=report,
             on_finish=over.set,
+            links=Links(options.node, options.run, self._credentials.snapshots_key, report),
         )
 
         def carry_out(command: Command) -> None:

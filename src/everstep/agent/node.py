@@ -29,6 +29,7 @@ from everstep.agent.ranks.starting import Home, Starter
 from everstep.agent.ranks.twins import NO_TWIN, Twins
 from everstep.agent.ranks.warden import Warden
 from everstep.agent.ranks.workers import Group, Worker
+from everstep.agent.senses.links import Links
 from everstep.agent.versions.trial import Trials
 from everstep.agent.watching import collecting
 from everstep.agent.watching.kernel_views import KernelViews
@@ -68,6 +69,7 @@ class Node:
         copies: Copies,
         report: Callable[[events.Event], None],
         on_finish: Callable[[], None],
+        links: Links | None = None,
     ) -> None:
         self.node = node
         self._home = home
@@ -81,6 +83,7 @@ class Node:
         self._slow_rounds = SlowRounds(node, self._board, home.policy.slow_round_s, KernelViews(reaper))
         self._observing = Observing(node, report)
         self._copies = copies
+        self._links = links
         self._ailments = Ailments()
         self._examiner = Examiner(node, home, reaper=reaper, warden=warden, ailments=self._ailments, report=report)
         self._trials = Trials(node, home.run_dir, home.base_env, reaper, report)
@@ -111,6 +114,8 @@ class Node:
         first = self._spec is None
         self._spec = spec
         self.report_joined()
+        if self._links is not None:
+            self._links.tell_again()
         if first:
             self._set_up(spec)
 
@@ -234,6 +239,8 @@ class Node:
                 self._warden.spare()
             else:
                 await self._group.stop(grace_s)
+        if self._links is not None:
+            self._links.close()
         await self._examiner.end("the run is over")
         await self._copies.close()
         self._twins.close()
@@ -285,6 +292,8 @@ class Node:
             self._fence = action.generation
             self._started, self._stopped, self._is_stopping = None, None, False
             self._copies.begin(action)
+            if self._links is not None:
+                self._links.begin(action.generation, action.neighbours, self._copies.endpoint)
             self._replace_task(self._start(action))
 
     def _on_stop(self, action: act.StopWorkers) -> None:

@@ -13,14 +13,23 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.analyzer.hangs.combine import Diagnosis
+from everstep.analyzer.hangs.links import Sight, is_candidate, joined
 from everstep.errors import EverstepError
 from everstep.evidence.apart import nothing_known, read_apart
 from everstep.model.actions import Diagnose
-from everstep.model.events import Diagnosed, Event, EvidenceCollected
+from everstep.model.events import Diagnosed, Event, EvidenceCollected, HangSuspected
 from everstep.model.verdict import Verdict
 
 ARRIVAL_S = 2.0
 _LOOK_S = 0.02
+
+LINKS_S = 4.5
+"""From when a job stood still until a link that was cut then has been missed and reported: such a link is dead to the
+probes after two or three seconds, and nothing is asked of it more than once a second."""
+
+LINKS_WAIT_S = 2.0
+"""No longer than this: the diagnosis has a limit of its own."""
 
 MAX_EVIDENCE = 64
 """Of so many pieces in the journal; all of it stays in the files."""
@@ -35,19 +44,30 @@ class Diagnosing:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._incident = ""
+        self._stood_since = 0.0
         self._files: list[Path] = []
 
     def note(self, event: Event) -> None:
         """Of one incident at a time: the newest."""
+        if isinstance(event, HangSuspected):
+            self._stood_since = event.since
         if isinstance(event, EvidenceCollected):
             if event.incident != self._incident:
                 self._incident, self._files = event.incident, []
             self._files += [self._run_dir / each.file for each in event.gathered if each.has]
 
-    async def answer(self, action: Diagnose, has_moved_on: Callable[[], bool]) -> Diagnosed:
+    async def answer(
+        self, action: Diagnose, has_moved_on: Callable[[], bool], sight: Callable[[], Sight | None] = lambda: None
+    ) -> Diagnosed:
+        """`sight`: what is known of the links between the nodes, by now."""
         await self.wait(action.incident)
         folder = self._run_dir / "evidence" / action.incident
-        verdict, limit_s = await asyncio.to_thread(diagnose_folder, folder, action.world_size)
+        found = await asyncio.to_thread(diagnose_folder, folder, action.world_size)
+        if isinstance(found, Verdict):
+            verdict, limit_s = found, None
+        else:
+            verdict, limit_s = await self._joined(found, sight), found.limit_s
+        verdict = msgspec.structs.replace(verdict, evidence=verdict.evidence[:MAX_EVIDENCE])
         return Diagnosed(
             at=time.time(),
             generation=action.generation,
@@ -57,6 +77,21 @@ class Diagnosing:
             limit_s=limit_s,
         )
 
+    async def _joined(self, found: Diagnosis, sight: Callable[[], Sight | None]) -> Verdict:
+        """With what the links say. Where the network could be it, a link that was cut when the job stopped is given
+        the time to be missed: such a hang is doubtful, and nobody waits for the answer."""
+        try:
+            if sight() is None:
+                return found.verdict
+            if is_candidate(found):
+                left_s = self._stood_since + LINKS_S - time.time()
+                await asyncio.sleep(min(LINKS_WAIT_S, max(0.0, left_s)))
+            seen = sight()
+            return found.verdict if seen is None else joined(found, seen)
+        except Exception:
+            log.exception("the links say nothing")
+            return found.verdict
+
     async def wait(self, incident: str, limit_s: float = ARRIVAL_S) -> None:
         ends_at = time.monotonic() + limit_s
         left = list(self._files) if incident == self._incident else []
@@ -64,15 +99,13 @@ class Diagnosing:
             await asyncio.sleep(_LOOK_S)
 
 
-def diagnose_folder(folder: Path, world_size: int) -> tuple[Verdict, float | None]:
-    """The verdict, and the time limit of the collectives that ranks wait in."""
+def diagnose_folder(folder: Path, world_size: int) -> Diagnosis | Verdict:
+    """What the evidence says; where it cannot be read, the verdict that says so."""
     now = time.time()
     try:
-        diagnosis = read_apart(folder, now, world_size=world_size).diagnosis
+        return read_apart(folder, now, world_size=world_size).diagnosis
     except EverstepError as error:
-        return nothing_known(f"the evidence cannot be read: {error}", now), None
+        return nothing_known(f"the evidence cannot be read: {error}", now)
     except Exception as error:
         log.exception("the diagnosis failed")
-        return nothing_known(f"the diagnosis itself failed: {type(error).__name__}: {error}", now), None
-    verdict = diagnosis.verdict
-    return msgspec.structs.replace(verdict, evidence=verdict.evidence[:MAX_EVIDENCE]), diagnosis.limit_s
+        return nothing_known(f"the diagnosis itself failed: {type(error).__name__}: {error}", now)

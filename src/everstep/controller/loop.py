@@ -340,7 +340,10 @@ class Controller:
             self.queue.put_nowait(item)
 
     async def _diagnose(self, action: act.Diagnose) -> None:
-        event = await self._diagnosing.answer(action, self.detectors.hangs.has_moved_on)
+        links = self.detectors.links
+        event = await self._diagnosing.answer(
+            action, self.detectors.hangs.has_moved_on, lambda: links.sight(self.ledger.state, time.time())
+        )
         await self.queue.put(Input(event=event))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:

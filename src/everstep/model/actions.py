@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from everstep.model.facts import Backup, ExamKind, Fetch
+from everstep.model.facts import Backup, ExamKind, Fetch, Neighbour
 from everstep.model.verdict import Decision, Verdict
 from everstep.model.versions import Stage, Version
 
@@ -69,6 +69,7 @@ class StartWorkers(_Action, frozen=True, kw_only=True):
     former_world: int = 0  # `fetch` is of all ranks of a generation of so many: the state is spread anew; 0: it is not
     restore_path: str = ""  # the step is restored from this checkpoint in the persistent tier
     version: Version | None = None  # what the ranks run; None: what the run was started with, where the user has it
+    neighbours: tuple[Neighbour, ...] = ()  # on several hosts: nodes whose links to this one are watched
 
 
 class StopWorkers(_Action, frozen=True, kw_only=True):

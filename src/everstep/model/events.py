@@ -15,6 +15,7 @@ from everstep.model.facts import (
     Exit,
     Gathered,
     Held,
+    LinkSeen,
     RankAccount,
     RankCounts,
     RankDigest,
@@ -153,6 +154,15 @@ class SignalsReported(_Event, frozen=True, kw_only=True):
     node: str
     generation: int
     signals: tuple[Signals, ...]
+
+
+class LinksReported(_Event, frozen=True, kw_only=True):
+    """What a node sees of its links to other nodes, all of them, when one of them has changed. For verdicts on hangs;
+    never on record."""
+
+    node: str
+    generation: int
+    links: tuple[LinkSeen, ...]
 
 
 class NumbersReported(_Event, frozen=True, kw_only=True):
@@ -429,7 +439,7 @@ class ProposalApproved(_Event, frozen=True, kw_only=True):
     by: str = ""
 
 
-UNRECORDED = (SignalsReported, NumbersReported, DigestsReported, RoundReported)
+UNRECORDED = (SignalsReported, LinksReported, NumbersReported, DigestsReported, RoundReported)
 """Raw observations for the watches. They come several times a second; only what is concluded is recorded."""
 
 Event: TypeAlias = (
@@ -448,6 +458,7 @@ Event: TypeAlias = (
     | MarksReported
     | ProgressReported
     | SignalsReported
+    | LinksReported
     | NumbersReported
     | DigestsReported
     | RoundReported

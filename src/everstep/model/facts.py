@@ -249,6 +249,36 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
 
 
+class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
+    """Another node of the run, whose link to this one is watched."""
+
+    node: str
+    address: str  # "host:port": probes over UDP go to the port that its snapshot server has over TCP
+
+
+class LinkState(enum.StrEnum):
+    """Of the network between two nodes, as one of them sees it."""
+
+    UNKNOWN = "unknown"  # nothing was ever answered: nothing is concluded from silence
+    GOOD = "good"
+    LOSSY = "lossy"
+    PARTIAL = "partial"  # probes of some source ports are lost, those of others come through
+    DEAD = "dead"
+
+
+class LinkSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node sees of its link to another one, now."""
+
+    to: str
+    state: LinkState
+    for_s: float = 0.0  # since when
+    sent: int = 0  # lately
+    lost: int = 0  # of these
+    hears: bool = False  # the other one's probes come: what is dead is the way there
+    ports: int = 0  # source ports
+    dead_ports: int = 0
+
+
 class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that work together in one parallel dimension, and may be evicted together."""
 

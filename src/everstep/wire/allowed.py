@@ -12,6 +12,7 @@ OF_AGENTS: frozenset[type[Event]] = frozenset(
         events.DigestsReported,
         events.DrillFailed,
         events.EvidenceCollected,
+        events.LinksReported,
         events.MarksReported,
         events.NodeAlerted,
         events.NodeExamined,

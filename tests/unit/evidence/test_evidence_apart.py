@@ -235,8 +235,8 @@ def test_when_nothing_helps_it_is_said(monkeypatch, tmp_path):
     found = read_apart(tmp_path, NOW)
     assert (found.diagnosis.verdict.code, str(found.diagnosis.verdict.confidence)) == ("ES-H15", "low")
     assert len(found.folder.unreadable) == apart.MAX_BAD_FILES
-    verdict, limit_s = diagnose_folder(tmp_path, 4)
-    assert (verdict.code, limit_s) == ("ES-H15", None)
+    found = diagnose_folder(tmp_path, 4)
+    assert (found.verdict.code, found.limit_s) == ("ES-H15", None)
 
 
 def test_memory_is_limited(tmp_path):

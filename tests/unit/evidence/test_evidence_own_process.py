@@ -43,7 +43,7 @@ def test_the_state_is_the_ranks_own(tmp_path, own_stack_first):
             "unavailable": [],
         }
         (tmp_path / f"rank-{rank}.json").write_text(json.dumps(envelope))
-    verdict, _ = diagnose_folder(tmp_path, 4)
+    verdict = diagnose_folder(tmp_path, 4).verdict
     assert (verdict.code, verdict.ranks) == ("ES-H01", (3,)), verdict.sentence
 
 
@@ -64,5 +64,5 @@ def test_who_waits_for_a_child_is_no_child(tmp_path, name):
             "unavailable": [],
         }
         (tmp_path / f"rank-{rank}.json").write_text(json.dumps(envelope))
-    verdict, _ = diagnose_folder(tmp_path, 3)
+    verdict = diagnose_folder(tmp_path, 3).verdict
     assert (verdict.code, verdict.ranks, verdict.certainty) == ("ES-H01", (1,), "certain"), verdict.sentence

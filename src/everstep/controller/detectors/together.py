@@ -14,6 +14,7 @@ from everstep.controller.detectors.counts import CountDetector
 from everstep.controller.detectors.digests import DigestDetector
 from everstep.controller.detectors.groups import GroupDetector
 from everstep.controller.detectors.hangs import HangDetector
+from everstep.controller.detectors.links import LinkReports
 from everstep.controller.detectors.numbers import NumberDetector
 from everstep.controller.detectors.slowness import SlownessDetector
 from everstep.core.restore.trust import DIFFERENT
@@ -24,6 +25,7 @@ from everstep.model.events import (
     DigestsReported,
     GroupsLearned,
     HangSuspected,
+    LinksReported,
     NumbersReported,
     ReplicasAgreed,
     RoundReported,
@@ -31,7 +33,7 @@ from everstep.model.events import (
     StandstillEnded,
 )
 
-Observation: TypeAlias = SignalsReported | NumbersReported | DigestsReported | RoundReported
+Observation: TypeAlias = SignalsReported | LinksReported | NumbersReported | DigestsReported | RoundReported
 Found: TypeAlias = HangSuspected | StandstillEnded | AnomalyFound | ReplicasAgreed | GroupsLearned
 
 log = logging.getLogger("everstep.controller")
@@ -48,6 +50,7 @@ class Detectors:
         self.hangs = HangDetector(policy)
         self.slowness = SlownessDetector(policy)
         self.collectives = CollectiveDetector(self.slowness.ahead_s)
+        self.links = LinkReports()
         numbers = NumberDetector(policy)
         digests = DigestDetector(are_numbers_lost=numbers.is_lost)
         counts = CountDetector(digests.equal_groups)
@@ -55,6 +58,7 @@ class Detectors:
         self._agreement = AgreementDetector(digests, every=policy.digest_every, are_numbers_lost=numbers.is_lost)
         self._all: tuple[Detector, ...] = (
             self.hangs,
+            self.links,
             numbers,
             counts,  # before the digests: what a rank left out is no machine's doing
             digests,

@@ -3,7 +3,7 @@
 import msgspec
 
 from everstep.core.restore import holdings, restoring, trust
-from everstep.core.run import ending, updates
+from everstep.core.run import ending, neighbours, updates
 from everstep.core.state.frozenmap import FrozenMap, Names
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
@@ -176,6 +176,7 @@ def start_actions(turn: Turn) -> list[StartWorkers]:
     assert state.formation is not None
     fetches: dict[int, list[Fetch]] = {}
     former = state.formation.former_world
+    watched = neighbours.of_all(state, turn.policy)
     for fetch in () if former else state.formation.fetch:
         fetches.setdefault(fetch.rank // spec.nproc_per_node, []).append(fetch)
     return [
@@ -194,6 +195,7 @@ def start_actions(turn: Turn) -> list[StartWorkers]:
             former_world=former,
             restore_path=state.formation.restore_path,
             version=state.formation.version,
+            neighbours=watched.get(node, ()),
             why=state.formation.why,
         )
         for slot, node in enumerate(state.slots)

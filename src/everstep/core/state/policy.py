@@ -65,6 +65,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Whether ranks that make the others wait are looked for. Only a machine that is to blame, with a standby ready to
     take its place, is evicted; everything else is explained. Needs the watch thread."""
 
+    watch_links: bool = True
+    """Whether the nodes of a run over several hosts probe each other over UDP, some packets a second, so that a hang
+    can be told to be the network's. Nothing is evicted because of probes."""
+
     slow_round_s: float = 10.0
     """Between two rounds of the fail-slow vote (ByteRobust: five, ten seconds apart). Shorter: found earlier, and a
     busy minute is taken for a slow machine."""

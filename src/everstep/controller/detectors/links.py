@@ -1,0 +1,30 @@
+"""Keeps what the nodes see of the links between them, for verdicts on hangs. Concludes nothing by itself."""
+
+from collections.abc import Sequence
+
+from everstep.analyzer.hangs.links import Sight
+from everstep.core.state.schema import State
+from everstep.model.events import HangSuspected, LinksReported
+
+
+class LinkReports:
+    def __init__(self) -> None:
+        self._generation = -1
+        self._newest: dict[str, LinksReported] = {}
+
+    def take(self, event: object, state: State) -> Sequence[HangSuspected]:
+        if isinstance(event, LinksReported):
+            if event.generation != self._generation:
+                self._generation, self._newest = event.generation, {}
+            self._newest[event.node] = event
+        return ()
+
+    def sight(self, state: State, now: float) -> Sight | None:
+        """None where no link is watched, or nothing is known of any yet."""
+        node_of = {rank: worker.node for rank, worker in state.workers.items()}
+        links = {
+            node: tuple((seen, now - event.at) for seen in event.links)
+            for node, event in self._newest.items()
+            if event.generation == state.generation and state.is_active(node)
+        }
+        return Sight(links=links, node_of=node_of) if links else None
