@@ -52,12 +52,13 @@ for step in state.steps(1_000_000):
     optimizer.step()
     optimizer.zero_grad()
     print("step", step, f"{time.time():.3f}", flush=True)
-    time.sleep(0.05)
+    time.sleep(0.01)
 """.replace("SLEEPS", "\n".join(f"def sleep{k}(s):\n    time.sleep(s)" for k in range(SLEEPS)))
 PORT = 29400
 NETWORK = ("cut", "there", "back", "isolated")
 HEAL_S = 5.0
 LIMIT_S = 25.0
+FORGET_S, FORGET_STEPS = 12.0, 300
 
 
 class Job(Watched):
@@ -94,6 +95,11 @@ class Job(Watched):
             if action["type"] == "Concluded" and action.get("verdict")
         ]
 
+    def rules(self) -> str:
+        """What the hang rule last said."""
+        lines = (self.run_dir / "controller.log").read_text().splitlines()
+        return "; ".join([line for line in lines if "hang rule" in line][-3:])
+
     def node_of(self, rank: int) -> str:
         found = ""
         for record in self.records():
@@ -101,6 +107,13 @@ class Job(Watched):
                 if action["type"] == "StartWorkers" and action["first_rank"] == rank:
                     found = action["node"]
         return found
+
+    def host_of(self, rank: int) -> Host:
+        node = self.node_of(rank)
+        return next(host for host in self.hosts if list(host.folder.glob(f"home/hosts/*/nodes/{node}")))
+
+    def controller_port(self) -> int:
+        return int(json.loads((self.run_dir / "controller.json").read_bytes())["port"])
 
     def last_steps(self) -> list[int]:
         return [steps[-1][0] if (steps := self.steps(self.generation(), rank)) else -1 for rank in range(3)]
@@ -113,7 +126,7 @@ def cause(job: Job, fault: str, number: int, victim: int) -> None:
     if fault in ("cut", "back", "heal"):
         one.deafen(other)
     if fault == "isolated":
-        job.hosts[victim].deafen(but_port=PORT)
+        job.host_of(victim).deafen(but_ports=(PORT, job.controller_port()))
     if fault == "sleep":
         part = job.order.with_suffix(".part")
         part.write_text(f"{number} {victim} {LIMIT_S - 10}")
@@ -158,7 +171,7 @@ def one_round(job: Job, fault: str, number: int, chance: random.Random) -> bool:
     stood = time.time() - at
     again = job.generation() - generation
     right = again == 0 and (fault == "heal" or (bool(found) and is_right(job, fault, victim, found[0])))
-    says = found[0]["sentence"] if found else "no verdict"
+    says = found[0]["sentence"] if found else f"no verdict; {job.rules()}"
     code = f"{found[0]['code']} {found[0]['blame']} {found[0]['ranks']}" if found else ""
     print(
         f"  {number:3} {fault:<9} {'right' if right else 'WRONG'} verdict {took:5.2f} s, stood {stood:5.1f} s, "
@@ -166,6 +179,12 @@ def one_round(job: Job, fault: str, number: int, chance: random.Random) -> bool:
         flush=True,
     )
     return right
+
+
+def train(job: Job) -> None:
+    """Until the times of the newest steps are all that the hang rule knows: one round must not be usual in the next."""
+    first, ends_at = min(job.last_steps()), time.monotonic() + FORGET_S
+    job.until("steps", lambda: min(job.last_steps()) > first + FORGET_STEPS and time.monotonic() > ends_at)
 
 
 def cpu_s(host: Host) -> float:
@@ -189,11 +208,11 @@ def main() -> None:
     with Bed() as bed, tempfile.TemporaryDirectory() as folder:
         job = Job(bed, Path(folder))
         job.until("training", lambda: job.generation() >= 0 and job.all_stepped(job.generation(), 40))
-        time.sleep(3.0)
+        train(job)
         for number in range(given.rounds):
             fault = faults[number % len(faults)]
             right.setdefault(fault, []).append(one_round(job, fault, number, chance))
-            time.sleep(3.0)
+            train(job)
     for fault, each in right.items():
         print(f"  {fault:<9} {sum(each)} of {len(each)}")
 

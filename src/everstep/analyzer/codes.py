@@ -199,6 +199,16 @@ _HANGS = (
         "Look for an Xid in the kernel log and run dcgmi diag on that machine. A kernel of the program that never ends "
         "looks the same: py-spy shows the host waiting in a synchronisation.",
     ),
+    Code(
+        "ES-H19",
+        "network-cut",
+        "network",
+        "Every rank waits in communication, and the hosts of some of them do not reach each other: both ends lose the "
+        "probes that the hosts of a run send each other.",
+        "Waits, because connections go on when a network heals; then restarts all ranks. Evicts no machine.",
+        "The list of evidence has each link, since when and which way. ss -ti on both hosts shows retransmissions.",
+        "Check the cables, switches, routes and firewalls between the named hosts.",
+    ),
 )
 
 _SLOWNESS = (

@@ -87,7 +87,7 @@ class Diagnosing:
                 left_s = self._stood_since + LINKS_S - time.time()
                 await asyncio.sleep(min(LINKS_WAIT_S, max(0.0, left_s)))
             seen = sight()
-            return found.verdict if seen is None else joined(found, seen)
+            return found.verdict if seen is None else await asyncio.to_thread(joined, found, seen)
         except Exception:
             log.exception("the links say nothing")
             return found.verdict

@@ -119,10 +119,10 @@ class Host:
             self._is_filtered = False
             self._filter(f"delete table inet {_TABLE}")
 
-    def deafen(self, to: "Host | None" = None, but_port: int = 0) -> None:
-        """It is heard, and hears nothing; or nothing of that host, or nothing but of that TCP port. Like `mute` and
+    def deafen(self, to: "Host | None" = None, but_ports: Sequence[int] = ()) -> None:
+        """It is heard, and hears nothing; or nothing of that host, or nothing but of those TCP ports. Like `mute` and
         `drop` it needs Debian's nftables; raises OSError."""
-        listens = f"tcp sport {but_port} accept; tcp dport {but_port} accept; " if but_port else ""
+        listens = "".join(f"tcp sport {port} accept; tcp dport {port} accept; " for port in but_ports)
         self._drop("input", listens + ("" if to is None else f"ip saddr {to.address}"))
 
     def mute(self) -> None:

@@ -46,7 +46,7 @@ def cut(one, other, hears=(False, False)):
 
 def test_a_link_that_both_ends_call_dead_is_the_network():
     verdict = joined(diagnosis(), sight(ago_s=2.0, **cut("n1", "n2")))
-    assert (verdict.code, verdict.blame, verdict.certainty) == ("ES-H11", Blame.NETWORK, Certainty.DOUBTFUL)
+    assert (verdict.code, verdict.blame, verdict.certainty) == ("ES-H19", Blame.NETWORK, Certainty.DOUBTFUL)
     assert verdict.sentence == (
         "the network between n1 and n2 loses every probe, for 6.0 s: ranks 1-2 have called, and are not heard beyond "
         "it; all entered."
@@ -93,7 +93,7 @@ def test_where_all_wait_for_each_other_a_cut_link_says_more_than_who_is_behind(c
     """One got its last packet before the cut, and went on to the next call."""
     found = diagnosis(code, ranks=(2,), certainty=Certainty.CERTAIN)
     verdict = joined(found, sight(**cut("n1", "n2")))
-    assert (verdict.code, verdict.blame, verdict.ranks) == ("ES-H11", Blame.NETWORK, ())
+    assert (verdict.code, verdict.blame, verdict.ranks) == ("ES-H19", Blame.NETWORK, ())
     assert verdict.certainty is Certainty.DOUBTFUL
     assert joined(found, sight()).certainty is Certainty.CERTAIN
 
@@ -115,3 +115,28 @@ def test_only_links_between_nodes_of_the_group_count():
     found = diagnosis(group_ranks=(0, 1))
     assert "the network is not seen to be broken" in joined(found, sight(**cut("n1", "n2"))).sentence
     assert msgspec.structs.replace(found.verdict, sentence="", evidence=()).blame is Blame.NETWORK
+
+
+def test_a_way_that_is_lost_for_some_ports_is_told_and_not_blamed():
+    partial = sight(n1_n2=(LinkState.PARTIAL, True))
+    stalled, behind = joined(diagnosis(), partial), joined(diagnosis("ES-H18", ranks=(2,)), partial)
+    assert stalled.code == "ES-H11"
+    assert "Between n1 and n2 probes of 0 of 4 source ports are lost, those of others come through." in stalled.sentence
+    assert (behind.ranks, behind.sentence) == ((2,), "all entered.")
+
+
+def test_what_a_node_makes_up_is_no_verdict_that_nobody_can_read():
+    odd = {"n1": tuple((LinkSeen(to="n2", state=DEAD, for_s=float("nan")), float("-inf")) for _ in range(1000))}
+    odd["n2"] = ((LinkSeen(to="n1", state=DEAD, for_s=-5.0), float("nan")), (LinkSeen(to="n2", state=DEAD), 0.0))
+    verdict = joined(diagnosis(), Sight(links=odd, node_of=dict(enumerate(NODES))))
+    assert verdict.sentence.startswith("the network between n1 and n2 loses every probe, for 0 ms")
+
+
+def test_a_large_job_is_joined_by_what_is_watched_and_not_by_pairs():
+    num = 1000
+    links = {
+        f"n{place}": tuple((LinkSeen(to=f"n{(place + step) % num}", state=GOOD), 0.0) for step in (1, -1, 8, -8))
+        for place in range(num)
+    }
+    found = pairs_of(Sight(links=links, node_of={}), links)
+    assert len(found) == 4 * num // 2

@@ -70,6 +70,7 @@ class Links:
                     told_at = time.monotonic()
         except Exception:
             _log.exception("links to other hosts are not watched any more")
+            self._report(LinksReported(at=time.time(), node=self._node, generation=generation, links=()))
         finally:
             rounds.close()
 

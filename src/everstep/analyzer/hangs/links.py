@@ -9,8 +9,8 @@ Pure. Called by the controller with the newest reports of the nodes.
 """
 
 import enum
+import math
 from collections.abc import Iterable, Mapping
-from itertools import combinations
 
 import msgspec
 
@@ -20,13 +20,15 @@ from everstep.analyzer.observations.words import names_text, ranks_text, seconds
 from everstep.model.facts import LinkSeen, LinkState
 from everstep.model.verdict import Blame, Certainty, Confidence, Evidence, Verdict
 
-STALLED = "ES-H11"
+STALLED, CUT = "ES-H11", "ES-H19"
 
 _OF_A_RANK = ("ES-H01", "ES-H06", "ES-H07", "ES-H08", "ES-H09", "ES-H03", "ES-H04")
 """Proven of a rank, or of the program."""
 
 _TOGETHER = (Activity.COLLECTIVE, Activity.BACKWARD)
 _MOST_TOLD = 8
+_MOST_WATCHED = 64
+"""Links of one node that are looked at: nobody is asked to watch more than a few."""
 
 
 class Between(enum.StrEnum):
@@ -45,8 +47,6 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     other: str
     state: Between
     for_s: float  # since when at the latest
-    lost: int
-    sent: int
     why: str  # in words, for the list of evidence
 
 
@@ -77,17 +77,39 @@ def joined(diagnosis: Diagnosis, sight: Sight) -> Verdict:
         return verdict
     evidence = (*(_evidence(verdict.at, pair) for pair in _worst_first(known)[:_MOST_TOLD]), *verdict.evidence)
     verdict = msgspec.structs.replace(verdict, evidence=evidence)
-    broken = [pair for pair in known if pair.state in (Between.CUT, Between.ONE_WAY, Between.PARTIAL)]
+    broken = [pair for pair in known if pair.state in (Between.CUT, Between.ONE_WAY)]
     if broken and is_candidate(diagnosis):
         return _of_network(verdict, broken, known, sight)
-    if any(pair.state is not Between.GOOD for pair in known):
+    partial = next((pair for pair in known if pair.state is Between.PARTIAL), None)
+    if all(pair.state is Between.GOOD for pair in known):
+        more = _good(known, pairs)
+    elif partial is not None and verdict.code == STALLED:
+        more = f"Between {partial.one} and {partial.other} {partial.why}."
+    else:
         return verdict
-    return msgspec.structs.replace(verdict, sentence=f"{verdict.sentence} {_good(known, pairs)}")
+    return msgspec.structs.replace(verdict, sentence=f"{verdict.sentence} {more}")
 
 
 def pairs_of(sight: Sight, nodes: Iterable[str]) -> list[Pair]:
-    """Of every two of these nodes."""
-    return [_between(sight, one, other) for one, other in combinations(sorted(set(nodes), key=_in_order), 2)]
+    """Of every two of these nodes between which one of them watches the link."""
+    among = set(nodes)
+    seen = {
+        (node, each.to): msgspec.structs.replace(each, for_s=_age(each.for_s) + _age(ago_s))
+        for node, listed in sight.links.items()
+        if node in among
+        for each, ago_s in listed[:_MOST_WATCHED]
+        if each.to in among and each.to != node
+    }
+    pairs = {pair if _in_order(pair[0]) < _in_order(pair[1]) else pair[::-1] for pair in seen}
+    return [
+        _between(one, other, seen.get((one, other)), seen.get((other, one)))
+        for one, other in sorted(pairs, key=lambda pair: (_in_order(pair[0]), _in_order(pair[1])))
+    ]
+
+
+def _age(seconds: float) -> float:
+    """What a node says is no reason for a verdict that nobody can read."""
+    return seconds if 0.0 <= seconds < math.inf else 0.0
 
 
 def _nodes(verdict: Verdict, sight: Sight) -> set[str]:
@@ -95,8 +117,7 @@ def _nodes(verdict: Verdict, sight: Sight) -> set[str]:
     return {node for rank in (*ranks, *verdict.ranks) if (node := sight.node_of.get(rank)) is not None}
 
 
-def _between(sight: Sight, one: str, other: str) -> Pair:
-    there, back = _seen(sight, one, other), _seen(sight, other, one)
+def _between(one: str, other: str, there: LinkSeen | None, back: LinkSeen | None) -> Pair:
     states = {seen.state for seen in (there, back) if seen is not None} - {LinkState.UNKNOWN}
     if there is None or back is None or not states:
         state = Between.UNKNOWN
@@ -116,18 +137,8 @@ def _between(sight: Sight, one: str, other: str) -> Pair:
         other=other,
         state=state,
         for_s=min((seen.for_s for seen in both), default=0.0),
-        lost=sum(seen.lost for seen in both),
-        sent=sum(seen.sent for seen in both),
         why=_why(state, both),
     )
-
-
-def _seen(sight: Sight, one: str, other: str) -> LinkSeen | None:
-    """With the time that has passed since it was said."""
-    for seen, ago_s in sight.links.get(one, ()):
-        if seen.to == other:
-            return msgspec.structs.replace(seen, for_s=seen.for_s + max(0.0, ago_s))
-    return None
 
 
 def _why(state: Between, both: list[LinkSeen]) -> str:
@@ -164,7 +175,7 @@ def _of_network(verdict: Verdict, broken: list[Pair], known: list[Pair], sight: 
     sentence = f"{where} {does}, for {seconds(for_s)}: {who}; {rest}"
     return msgspec.structs.replace(
         verdict,
-        code=STALLED,
+        code=CUT,
         sentence=sentence,
         blame=Blame.NETWORK,
         confidence=Confidence.MEDIUM,
@@ -177,8 +188,6 @@ def _of_network(verdict: Verdict, broken: list[Pair], known: list[Pair], sight: 
 
 def _does(broken: list[Pair]) -> str:
     states = {pair.state for pair in broken}
-    if states == {Between.PARTIAL}:
-        return "loses every packet on some of its ways"
     return "loses every probe one way" if states == {Between.ONE_WAY} else "loses every probe"
 
 
