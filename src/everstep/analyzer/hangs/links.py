@@ -169,7 +169,9 @@ def _of_network(verdict: Verdict, broken: list[Pair], known: list[Pair], sight: 
     nodes = {node for pair in broken for node in (pair.one, pair.other)}
     alone = _alone(broken, known)
     ranks = [rank for rank, node in sight.node_of.items() if node in (alone or nodes)]
-    who = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} called, and {verb(ranks, 'is', 'are')} not heard beyond it"
+    is_one_way = all(pair.state is Between.ONE_WAY for pair in broken)
+    lost = "not all that is sent arrives" if is_one_way else f"{verb(ranks, 'is', 'are')} not heard beyond it"
+    who = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} called, and {lost}"
     for_s = max(pair.for_s for pair in broken)
     rest = verdict.sentence if verdict.code == STALLED else "every rank waits in communication."
     sentence = f"{where} {does}, for {seconds(for_s)}: {who}; {rest}"
