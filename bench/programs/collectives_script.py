@@ -52,10 +52,10 @@ for _ in range(num_delays):
     dist.all_reduce(one)
     delayed.append((group._get_sequence_number_for_group(), whose, came))
 
-ends = torch.tensor([time.time() + linger_s])
+ends_at = time.time() + linger_s
 while True:  # the agents look every ten seconds, and at ranks that communicate
     time.sleep(0.1)
-    left = torch.tensor([ends.item() - time.time()])
+    left = torch.tensor([ends_at - time.time()])
     dist.all_reduce(left, op=dist.ReduceOp.MIN)
     if left.item() < 0:
         break
