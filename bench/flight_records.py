@@ -19,7 +19,7 @@ from everstep.analyzer.observations.records import Case, RankEvidence
 from everstep.analyzer.reading.flight import normalise
 from everstep.analyzer.reading.pickled import loads
 from everstep.model.verdict import Verdict
-from everstep.testing.flights import FAULTS, Made, make_guilty, make_healthy
+from matrix.flights import FAULTS, Made, make_guilty, make_healthy
 
 HEADER = f"{'case':<22}{'jobs':>6}{'named':>7}{'wrong':>7}"
 

@@ -376,11 +376,6 @@ class Matcher:
             new.append(finding)
 
 
-def match_text(base: Base, text: bytes, *, now: float, source: str = "-") -> list[Finding]:
-    """All findings of one text."""
-    return match_texts(base, [(source, text)], now=now)
-
-
 def match_texts(base: Base, texts: Iterable[tuple[str, bytes]], *, now: float) -> list[Finding]:
     matcher = Matcher(base, now=now)
     for source, text in texts:

@@ -71,10 +71,6 @@ def chosen(text: str) -> str:
     return text.partition("[")[2].partition("]")[0] or text
 
 
-def scaled(factor: int) -> Callable[[str], Value]:
-    return lambda text: int(text.split()[0]) * factor
-
-
 def not_negative(text: str) -> Value:
     """The kernel writes -1 for "not known"."""
     number = int(text)

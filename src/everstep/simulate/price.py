@@ -21,9 +21,6 @@ VERDICT_S = 0.5
 RESTART_S = 1.0
 """From the decision to the first new step."""
 
-TIMES = 5
-"""How often a healthy program comes to a place at which it waits, where nothing else is recorded."""
-
 
 class Standstill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All ranks of a job stood still once, and why. `lasted_s`: of one that ended by itself; None: it never would."""

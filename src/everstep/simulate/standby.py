@@ -36,19 +36,6 @@ class Sizing(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Backtest(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool against what really happened. A shortfall is a failed machine for which no standby was left."""
-
-    num_windows: int
-    num_held: float  # standbys, mean over the windows
-    num_short_windows: int
-    num_shortfalls: int
-
-    @property
-    def shortfalls_per_held(self) -> float | None:
-        return self.num_shortfalls / self.num_held if self.num_held else None
-
-
 def binomial_quantile(num_nodes: int, rate: float, quantile: float = QUANTILE) -> int:
     """Smallest k with P(at most k of `num_nodes` fail) >= quantile. Raises ValueError for what is no probability."""
     if not 0 <= rate <= 1 or not 0 <= quantile < 1 or num_nodes < 0:
@@ -125,17 +112,6 @@ def counts_per_window(times: Sequence[float], window: float) -> list[int]:
     for at in times:
         counts[int((at - first) / window)] += 1
     return counts
-
-
-def backtest(counts: Sequence[int], sizes: Sequence[int]) -> Backtest:
-    """`sizes[i]` standbys stood ready in window i."""
-    short = [max(0, count - held) for count, held in zip(counts, sizes, strict=True)]
-    return Backtest(
-        num_windows=len(counts),
-        num_held=sum(sizes) / len(sizes) if sizes else 0.0,
-        num_short_windows=sum(each > 0 for each in short),
-        num_shortfalls=sum(short),
-    )
 
 
 def _first_above(logs: Iterator[float], quantile: float, limit: int) -> int:

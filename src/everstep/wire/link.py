@@ -74,10 +74,6 @@ class Link:
         self._wake.set()
 
     @property
-    def is_connected(self) -> bool:
-        return self._socket is not None
-
-    @property
     def is_flowing(self) -> bool:
         """Connected, and what was said is acknowledged: otherwise what is of no use later need not be said."""
         return self._socket is not None and len(self._outbox) < _FLOWING

@@ -9,10 +9,10 @@ from everstep.analyzer.flights.localise import localise
 from everstep.analyzer.observations.positions import Positions
 from everstep.analyzer.observations.records import Collective, FlightRecord, ParallelGroup
 from everstep.analyzer.reading.flight import normalise
-from everstep.testing.flights import FAULTS, make_guilty, make_healthy
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from flight_records import judge
+from matrix.flights import FAULTS, make_guilty, make_healthy
 
 NUM = 8
 

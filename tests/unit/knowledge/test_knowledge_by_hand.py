@@ -4,7 +4,7 @@ import pytest
 
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.loading import load_base
-from everstep.knowledge.matcher import match_text
+from everstep.knowledge.matcher import match_texts
 from everstep.knowledge.ranking import Choice, choose_verdict, rank_findings
 
 BASE = load_base()
@@ -38,7 +38,7 @@ HANDS = (
 
 
 def chosen(text: str) -> Choice:
-    return choose_verdict(rank_findings(match_text(BASE, text.encode(), now=1_795_000_000.0)))
+    return choose_verdict(rank_findings(match_texts(BASE, [("-", text.encode())], now=1_795_000_000.0)))
 
 
 @pytest.mark.parametrize("hand", HANDS)

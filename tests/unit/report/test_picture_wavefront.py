@@ -1,5 +1,8 @@
 """Who waits for whom: the culprit is marked as missing where others wait, and nobody is shown in two states."""
 
+import sys
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -7,7 +10,9 @@ from everstep.analyzer.hangs.combine import diagnose
 from everstep.analyzer.observations.records import Case, RankEvidence
 from everstep.analyzer.reading.flight import normalise
 from everstep.report.picture.wavefront import Mark, ranks_page
-from everstep.testing.flights import FAULTS, make_guilty, make_healthy
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
+from matrix.flights import FAULTS, make_guilty, make_healthy
 
 
 def case_of(made):

@@ -10,8 +10,7 @@ import pytest
 from everstep.cli.main import main
 from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError
-from everstep.simulate.daly import expected_ettr, young_interval_s
-from everstep.simulate.fleet.costs import BYTEROBUST, MEASURED, Costs, scaled, with_changes
+from everstep.simulate.fleet.costs import BYTEROBUST, MEASURED, Costs, with_changes
 from everstep.simulate.fleet.faults import LLAMA3, Cause, Mix, Sign, Stays
 from everstep.simulate.fleet.pace import Cadence, Pace
 from everstep.simulate.fleet.setup import DAY_S, Lemons, Setup
@@ -23,6 +22,34 @@ from everstep.simulate.run import simulate_once
 FREE = msgspec.structs.replace(
     MEASURED, detect_s={"": 0.0}, diagnose_s={"": 0.0}, stop_s=0.0, initialise_s=0.0, load_s=0.0, persist_s=0.0
 )
+
+
+def expected_ettr(*, mtbf_s: float, interval_s: float, save_s: float, restart_s: float) -> float:
+    """Useful time over wall time, exactly (Daly 2006, "A higher order estimate of the optimum checkpoint interval",
+    equation 13): failures may also come while a checkpoint is written and while the job restarts. `interval_s` of work,
+    then `save_s` in which nothing is trained; `restart_s` from a failure to the first moment of work.
+    """
+    if mtbf_s <= 0 or interval_s <= 0 or save_s < 0 or restart_s < 0:
+        raise ValueError(f"no regime: mtbf {mtbf_s}, interval {interval_s}, save {save_s}, restart {restart_s}")
+    wall_s = mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1((interval_s + save_s) / mtbf_s)
+    return interval_s / wall_s
+
+
+def young_interval_s(*, mtbf_s: float, save_s: float) -> float:
+    """The interval that is best to first order."""
+    return math.sqrt(2 * save_s * mtbf_s)
+
+
+def scaled(costs: Costs, field: str, factor: float) -> Costs:
+    """All of one cost times a factor."""
+    now = getattr(costs, field)
+    if isinstance(now, dict):
+        return msgspec.structs.replace(costs, **{field: {name: factor * value for name, value in now.items()}})
+    changed = msgspec.structs.replace(costs, **{field: factor * now})
+    if field != "initialise_s":
+        return changed
+    sizes = tuple((size, factor * value) for size, value in costs.initialise_by_gpus)
+    return msgspec.structs.replace(changed, initialise_by_gpus=sizes)
 
 
 def fleet(causes: tuple[Cause, ...] = LLAMA3.causes, per_day: float = 8.0, **changes: object) -> Setup:

@@ -4,13 +4,14 @@ import json
 import math
 import os
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from everstep.cli.main import main
 from everstep.simulate.standby import (
-    backtest,
     binomial_quantile,
     counts_per_window,
     negative_binomial_quantile,
@@ -90,6 +91,30 @@ def test_plan_reads_a_history_and_says_what_is_wrong_with_it(tmp_path, capsys):
     assert "faults:2: 'yesterday' is not a time" in capsys.readouterr().err
     assert main(["plan", "standby", "--nodes", "512", "--rate", "0.0012"]) == 0
     assert capsys.readouterr().out.startswith("3 standbys for 512 machines")
+
+
+class Backtest(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool against what really happened. A shortfall is a failed machine for which no standby was left."""
+
+    num_windows: int
+    num_held: float  # standbys, mean over the windows
+    num_short_windows: int
+    num_shortfalls: int
+
+    @property
+    def shortfalls_per_held(self) -> float | None:
+        return self.num_shortfalls / self.num_held if self.num_held else None
+
+
+def backtest(counts: Sequence[int], sizes: Sequence[int]) -> Backtest:
+    """`sizes[i]` standbys stood ready in window i."""
+    short = [max(0, count - held) for count, held in zip(counts, sizes, strict=True)]
+    return Backtest(
+        num_windows=len(counts),
+        num_held=sum(sizes) / len(sizes) if sizes else 0.0,
+        num_short_windows=sum(each > 0 for each in short),
+        num_shortfalls=sum(short),
+    )
 
 
 def test_it_beats_binomial_sizing_on_a_real_fleet():

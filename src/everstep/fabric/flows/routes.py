@@ -8,7 +8,6 @@ from everstep.fabric.flows.network import Network
 from everstep.fabric.topology.values import FabricError
 
 Array = Any
-ROUTINGS = ("ecmp", "adaptive", "spray")
 _MAX_HOPS = 64
 _GOLDEN, _ONE, _TWO = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 

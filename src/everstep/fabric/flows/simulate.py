@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from everstep.fabric.flows.closed import all_to_all_s, ring_all_reduce_s
 from everstep.fabric.flows.fair import fair_rates
 from everstep.fabric.flows.network import Network
 from everstep.fabric.flows.outcome import HotLink, Outcome
@@ -142,3 +141,16 @@ def _seconds(request: Request, num_hosts: int, num_rails: int, bps: float) -> fl
     if request.pattern == "all-to-all":
         return all_to_all_s(num_hosts, part, bps, request.latency_s)
     return request.latency_s + part * 8 / bps
+
+
+def ring_all_reduce_s(ranks: int, num_bytes: float, bps: float, latency_s: float = 0.0) -> float:
+    if ranks < 2:
+        return 0.0
+    return 2 * (ranks - 1) * latency_s + 2 * (ranks - 1) / ranks * num_bytes * 8 / bps
+
+
+def all_to_all_s(ranks: int, num_bytes: float, bps: float, latency_s: float = 0.0) -> float:
+    """`num_bytes` of each rank, one share of it for each rank."""
+    if ranks < 2:
+        return 0.0
+    return (ranks - 1) * latency_s + (ranks - 1) / ranks * num_bytes * 8 / bps

@@ -96,10 +96,6 @@ def _sorted(graph: Graph, chosen: Sequence[int]) -> Iterator[list[int]]:
         yield sorted(chosen, key=lambda host: (keys[host], host))
 
 
-def _coarsest_first(graph: Graph, host: int) -> list[tuple[int, int]]:
-    return list(enumerate(graph.levels[host]))[::-1]
-
-
 def _orders(traffic: Traffic) -> Iterator[list[int]]:
     """The places in each order of the dimensions: whichever runs fastest gets neighbouring hosts."""
     strides = [math.prod(traffic.shape[:depth]) for depth in range(len(traffic.shape))]

@@ -13,7 +13,7 @@ from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
 from everstep.report.parts.noted import ending_text
 from everstep.report.parts.phases import times_of
 from everstep.report.parts.sentences import event_sentence
-from everstep.report.parts.units import clock, count, duration, plural, stamp
+from everstep.report.parts.units import clock, count, duration, plural
 
 _TOLD_AS_IT_IS = (
     events.RunReopened,
@@ -182,25 +182,6 @@ class Narrator:
             last = list(self.view.incidents)[-1]
             lines.append(f"everstep incident show {last}   everstep logs --first-error")
         return lines
-
-
-def opening_lines(view: RunView, journal: str) -> list[str]:
-    """The head of a run's output: what was asked for, and where the truth is."""
-    spec = view.spec
-    if spec is None:
-        return []
-    standby = f", {spec.num_standby} standby" if spec.num_standby else ""
-    nodes = f"{spec.min_slots} to {spec.max_slots}" if spec.is_elastic else f"{spec.num_slots}"
-    if spec.is_elastic:
-        return [
-            f"everstep {view.everstep_version}  run {view.run}  policy {view.policy.get('name')}  mode {spec.mode}",
-            f"  {nodes} nodes x {spec.nproc_per_node}{standby}   started {stamp(view.started_at)}   journal {journal}",
-        ]
-    shape = f"{spec.num_slots} x {spec.nproc_per_node} = {plural(spec.world_size, 'rank')}{standby}"
-    return [
-        f"everstep {view.everstep_version}  run {view.run}  policy {view.policy.get('name')}  mode {spec.mode}",
-        f"  {shape}   started {stamp(view.started_at)}   journal {journal}",
-    ]
 
 
 def _left_behind(event: events.WorkersStopped) -> list[str]:

@@ -13,8 +13,6 @@ from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
 from everstep.report.parts.units import NOT_MEASURED, ago, count, duration, percent, plural, short_stamp
 from everstep.report.picture.schema import Lane
 
-VIEWS = ("overview", "incidents", "nodes")
-
 ALL = 1000
 
 _BLOCKS = {

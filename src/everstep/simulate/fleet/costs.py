@@ -148,18 +148,6 @@ def with_changes(costs: Costs, changes: dict[str, str]) -> Costs:
     return costs
 
 
-def scaled(costs: Costs, field: str, factor: float) -> Costs:
-    """All of one cost times a factor."""
-    now = getattr(costs, field)
-    if isinstance(now, dict):
-        return msgspec.structs.replace(costs, **{field: {name: factor * value for name, value in now.items()}})
-    changed = msgspec.structs.replace(costs, **{field: factor * now})
-    if field != "initialise_s":
-        return changed
-    sizes = tuple((size, factor * value) for size, value in costs.initialise_by_gpus)
-    return msgspec.structs.replace(changed, initialise_by_gpus=sizes)
-
-
 def _with(costs: Costs, key: str, value: float) -> Costs:
     field, _, of = key.partition(".")
     now = getattr(costs, f"{field}_s", None)

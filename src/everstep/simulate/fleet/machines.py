@@ -47,7 +47,6 @@ class Pool:
         self._dice = dice
         self._left = None if setup.num_spares is None else setup.num_cells + setup.num_standby + setup.num_spares
         self._returning: list[float] = []  # when machines come back from repair
-        self.num_repaired = 0
         self._repair_mu = math.log(setup.repair.median_s)
 
     def take(self, now: float) -> tuple[Cell, float]:
@@ -64,7 +63,6 @@ class Pool:
 
     def give_back(self, now: float, repair_s: float | None) -> None:
         """It is repaired and comes back, as good as any."""
-        self.num_repaired += 1
         if self._left is not None:
             drawn_s = self._dice.lognormvariate(self._repair_mu, self._setup.repair.sigma)
             self._returning.append(now + (drawn_s if repair_s is None else repair_s))

@@ -44,7 +44,7 @@ class World:
         self.now = EPOCH
         self.state = State.initial()
         self.ledger = Ledger(EPOCH)
-        self.num_events = self.num_resubmits = self.num_evictions = self.num_incidents = self.num_hidden = 0
+        self.num_events = self.num_resubmits = self.num_evictions = self.num_incidents = 0
         self._dice = Random(seed)
         self._watch = watch
         self._queue: list[tuple[float, int, Callable[[], None]]] = []

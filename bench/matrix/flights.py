@@ -2,7 +2,7 @@
 
 A model of a training job with tensor, pipeline and data parallelism. Each host queues its operations and runs ahead of
 its device; each device takes them in order; a collective ends when the devices of all members are in it. The records
-have the layout of torch's dumps, with the truth beside them. For tests and `bench/flight_records.py`.
+have the layout of torch's dumps, with the truth beside them. For tests and `flight_records.py`.
 """
 
 import dataclasses
