@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from everstep.analyzer.codes import CODES
-from everstep.analyzer.hangs.combine import Diagnosis, diagnose
+from everstep.analyzer.hangs.combine import diagnose
+from everstep.analyzer.hangs.diagnosis import Diagnosis
 from everstep.analyzer.numbers.series import Point, judge_numbers
 from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.known import Known

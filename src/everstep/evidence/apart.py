@@ -16,12 +16,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from everstep.analyzer.hangs.combine import Diagnosis
+from everstep.analyzer.hangs.diagnosis import Diagnosis
 from everstep.analyzer.observations.clusters import Clusters
 from everstep.analyzer.observations.records import Case
 from everstep.analyzer.slowness.shares import Shares, Table
 from everstep.errors import ConfigError
-from everstep.evidence.folder import Folder, Unreadable
+from everstep.evidence.contents import Folder, Unreadable
 from everstep.linux import proc
 from everstep.model.verdict import Blame, Certainty, Confidence, Verdict
 

@@ -20,7 +20,8 @@ from everstep.analyzer.slowness.shares import weigh
 from everstep.errors import ConfigError
 from everstep.evidence import inventory
 from everstep.evidence.apart import LEAST_MEMORY, LENGTH, Asked, Begun, Broken, Found, Line, Refused, Weighed
-from everstep.evidence.folder import Folder, read_folder
+from everstep.evidence.contents import Folder
+from everstep.evidence.folder import read_folder
 from everstep.evidence.tables import is_table, read_tables, traces_in
 from everstep.evidence.watched import TooLongError, Watch, say, timed
 from everstep.model.text import without_surrogates

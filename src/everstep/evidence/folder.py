@@ -16,14 +16,13 @@ import msgspec
 
 from everstep.analyzer.numbers.series import Point
 from everstep.analyzer.observations.claims import Claims, merge
-from everstep.analyzer.observations.known import Known
-from everstep.analyzer.observations.records import Case
 from everstep.analyzer.reading import pasted_stacks
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.analyzer.reading.tool_text import ToolText
 from everstep.errors import ConfigError
 from everstep.evidence import inventory
 from everstep.evidence.assemble import RankFiles, assemble
+from everstep.evidence.contents import Folder, Unreadable
 from everstep.evidence.decode import MAX_DUMP_BYTES, Part, decode
 from everstep.evidence.known import KnownLines
 from everstep.evidence.logs import facts_by_rank, read_lines
@@ -35,24 +34,6 @@ MAX_FILES = 200_000
 MAX_DEPTH = 12
 MAX_READ_S = 120.0
 """All reading together; what is left is listed as not read. A folder must not keep a person waiting for ever."""
-
-
-class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
-    file: str  # path below the folder
-    why: str
-    rank: int | None = None
-
-
-class Folder(msgspec.Struct, frozen=True, kw_only=True):
-    case: Case
-    points: dict[str, list[Point]]  # series of loss and gradient norm, by log file and rank
-    notes: tuple[str, ...]  # what was set aside, and why
-    unreadable: tuple[Unreadable, ...]
-    num_files: int
-    generation: int | None
-    known: tuple[Known, ...] = ()  # what the signatures found in the logs, the cause first
-    read: tuple[str, ...] = ()  # what kinds of evidence were there
-    collect: tuple[str, ...] = ()  # what would say more
 
 
 class _Reading:

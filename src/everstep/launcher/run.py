@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -30,8 +31,6 @@ from everstep.launcher.arguments import checkpoints, checks, machine
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.arguments.settings import Settings, resolve
 from everstep.launcher.hosts import token as tokens
-from everstep.launcher.hosts.first import First
-from everstep.launcher.hosts.joining import join
 from everstep.launcher.hosts.place import claim
 from everstep.launcher.narration import Narration
 from everstep.launcher.output.notifying import end_notifier, start_exporter, start_notifier
@@ -47,6 +46,9 @@ from everstep.linux.files import write_whole
 from everstep.linux.logs import PrivateLog
 from everstep.model.spec import RunSpec
 from everstep.version import __version__
+
+if TYPE_CHECKING:
+    from everstep.launcher.hosts.first import First
 
 _COPY_LIMIT_S = 2.0
 """A run that is over does not wait longer for the copy of its code, which nobody goes back to."""
@@ -67,6 +69,9 @@ def launch(given: argparse.Namespace) -> int:
 
 def _launch_on_hosts(settings: Settings, hosts: Hosts, signals: tuple[int, ...]) -> int:
     """The first host's part where this host owns the endpoint, else the part of one that joins it."""
+    from everstep.launcher.hosts.first import First  # most runs have one host, and load none of this
+    from everstep.launcher.hosts.joining import join
+
     token = tokens.given(os.environ)
     meeting = claim(hosts)
     if meeting is None:
@@ -75,7 +80,7 @@ def _launch_on_hosts(settings: Settings, hosts: Hosts, signals: tuple[int, ...])
         return _launch(settings, signals, First(hosts, meeting, token))
 
 
-def _launch(settings: Settings, signals: tuple[int, ...], first: First | None) -> int:
+def _launch(settings: Settings, signals: tuple[int, ...], first: "First | None") -> int:
     checkpoints.check(settings.checkpoints)
     prepared = prepare(settings, _spec(settings))
     places: tuple[Path, ...] = ()
@@ -134,7 +139,7 @@ def _supervise(
     stores: Stores,
     network: Network,
     signals: tuple[int, ...],
-    first: First | None,
+    first: "First | None",
 ) -> int:
     narration = Narration(prepared.path)
     terminal = Terminal(narration.lines, narration.live)

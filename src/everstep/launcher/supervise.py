@@ -12,23 +12,21 @@ import socket
 import time
 from collections.abc import Coroutine
 from functools import partial
+from typing import TYPE_CHECKING
 
 import aiohttp
 import msgspec
 
 from everstep.agent.streams.streams import Origin
 from everstep.engines.children import Children, wait_ended
-from everstep.engines.hosts.engine import HostsEngine
 from everstep.engines.local import LocalEngine
 from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.network import Network, is_of_its_own
 from everstep.engines.protocol import Engine, Loss, NoNodeError
 from everstep.engines.slurm.alert import drained
-from everstep.engines.slurm.engine import SlurmEngine
 from everstep.errors import ConfigError, UnreachableError
 from everstep.launcher import leftovers
 from everstep.launcher.controller_keeper import Begin, ControllerKeeper
-from everstep.launcher.hosts.fleet import Fleet
 from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.rundir.rundir import Prepared
 from everstep.launcher.stores.stores import Stores, StoresError
@@ -36,6 +34,11 @@ from everstep.model import actions as act
 from everstep.model.events import DrillFailed, NodeAlerted, NodeLost, NodeRefused, StopRequested, StoreOpened
 from everstep.wire.greeting import RejectedError
 from everstep.wire.link import Link
+
+if TYPE_CHECKING:
+    from everstep.engines.hosts.engine import HostsEngine
+    from everstep.engines.slurm.engine import SlurmEngine
+    from everstep.launcher.hosts.fleet import Fleet
 
 log = logging.getLogger("everstep.launcher")
 
@@ -90,7 +93,7 @@ class Supervisor:
         terminal: Terminal,
         origin: Origin,
         what_is_left: str = leftovers.LEAVE,
-        fleet: Fleet | None = None,
+        fleet: "Fleet | None" = None,
         taken_over: TakenOver | None = None,
     ) -> None:
         """`taken_over`: what runs on this host already, which joined another one before. `listener`: for people and for

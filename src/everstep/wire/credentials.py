@@ -27,6 +27,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 RANDOM_BYTES = 32
 SCHEME = "Everstep"
 CREDENTIALS_NAME = "credentials.json"
+CERTIFICATE_NAME = "tls-cert.pem"
+KEY_NAME = "tls-key.pem"
 MAX_KNOCK_BYTES = 200
 _LABEL = b"everstep link 2"
 

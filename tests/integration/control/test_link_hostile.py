@@ -15,13 +15,12 @@ import pytest
 from aiohttp import web
 from real_controller import TIMEOUT_S, FakePeer, Process, joined
 
-from everstep.controller.peers import listening
 from everstep.errors import WireError
 from everstep.launcher.rundir.keys import Keys
 from everstep.model.events import NodeJoined, SignalsReported, StopRequested
 from everstep.model.spec import RunSpec
 from everstep.wire.codec import encode
-from everstep.wire.credentials import RunSecret
+from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME, RunSecret
 from everstep.wire.greeting import connect, introduce
 from everstep.wire.messages import PROTOCOL, Challenge, Report, Welcome
 
@@ -272,7 +271,7 @@ def test_a_peer_knows_its_controller_by_the_certificate(tmp_path):
 
     try:
         asyncio.run(story())
-        for name in (listening.CERTIFICATE_NAME, listening.KEY_NAME, "secret", "token", "token-read"):
+        for name in (CERTIFICATE_NAME, KEY_NAME, "secret", "token", "token-read"):
             assert (tmp_path / name).stat().st_mode & 0o777 == 0o600, name
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -296,7 +295,7 @@ def test_nothing_listens_beyond_loopback_without_tls(tmp_path):
     assert process.process.returncode == 2
     assert "would listen on 0.0.0.0 without TLS" in err
     assert not (tmp_path / "journal.jsonl").exists(), "before anything is begun"
-    (tmp_path / listening.CERTIFICATE_NAME).unlink()
+    (tmp_path / CERTIFICATE_NAME).unlink()
     start_with(process, "--tls-fd", str(process.sock.fileno()))
     _, err = process.process.communicate(timeout=TIMEOUT_S)
     assert process.process.returncode == 2

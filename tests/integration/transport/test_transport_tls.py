@@ -11,8 +11,8 @@ from transport_node import BadLine, Node, content, new_arena, read, send, write
 from everstep.checkpoint import arena
 from everstep.checkpoint.transport import Tls, TransferError, fetch
 from everstep.checkpoint.transport.frames import PIECE_BYTES
-from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
 from everstep.launcher.rundir.keys import Keys
+from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
 
 SIZE = PIECE_BYTES + 12_345
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
 from everstep.engines.hosts import door as doors
 from everstep.engines.hosts.door import Door
 from everstep.errors import ConfigError, UnreachableError
@@ -18,6 +17,7 @@ from everstep.launcher.hosts import token as tokens
 from everstep.launcher.hosts.place import claim
 from everstep.launcher.hosts.reaching import RefusedError, reach
 from everstep.launcher.rundir.keys import Keys
+from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
 from everstep.wire.joining import Admitted, Challenge, Join, JoinToken, Proven, Refused, from_head, packed
 
 TOKEN = JoinToken("0123456789abcdef")

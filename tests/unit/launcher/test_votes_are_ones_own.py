@@ -5,13 +5,13 @@ import contextlib
 
 import pytest
 
-from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
 from everstep.launcher.heirs.asking import Ballot, connect, who
 from everstep.launcher.heirs.heir import Heir
 from everstep.launcher.heirs.proving import Acquaintances, pair_key
 from everstep.launcher.heirs.voting import Voting
 from everstep.launcher.hosts.reaching import RefusedError
 from everstep.launcher.rundir.keys import Keys
+from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
 from everstep.wire.heirs import AskVote, AskWho, JournalPart, Lead, Legacy, Roster, Vote, Voter, public
 from everstep.wire.joining import JoinToken
 

@@ -13,6 +13,7 @@ from everstep.analyzer.codes import CODES
 from everstep.analyzer.flights.localise import localise
 from everstep.analyzer.flights.moving import LATELY_S, SPREAD_S, is_moving
 from everstep.analyzer.hangs import alone, certainty, claimed, describe, fallbacks, openers
+from everstep.analyzer.hangs.diagnosis import Diagnosis
 from everstep.analyzer.observations.clusters import Activity, Clusters, cluster, main_thread, place_of
 from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.groups import shared_by
@@ -27,14 +28,6 @@ another in every step. Younger hangs are not called; the hang rule does not ask 
 _PROOF = ("ES-H03", "ES-H04", "ES-H05")
 _SURE = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 _STOPPED = "T"  # not t: py-spy itself holds a process in a tracing stop while it looks
-
-
-class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    verdict: Verdict
-    limit_s: float | None  # after which torch ends what ranks wait in; None: the records do not say
-    group: ParallelGroup | None  # the unit to isolate when the suspects are more than one, or where it was seen
-    clusters: Clusters
-    findings: tuple[Finding, ...]  # all, the chosen one first
 
 
 class Bench(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 
 from everstep.analyzer.codes import CODES, name_of
-from everstep.analyzer.hangs.combine import Diagnosis
+from everstep.analyzer.hangs.diagnosis import Diagnosis
 from everstep.analyzer.observations.known import Known
 from everstep.analyzer.observations.words import fold, ranks_text
 from everstep.evidence.apart import Weighed, read_or_weigh
-from everstep.evidence.folder import Folder
+from everstep.evidence.contents import Folder
 from everstep.model.verdict import Confidence
 from everstep.report.parts.actions import ACTIONS
 from everstep.report.parts.ansi import printable

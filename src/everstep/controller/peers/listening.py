@@ -19,12 +19,9 @@ from everstep.controller.peers.door import Doors
 from everstep.controller.peers.gate import Gate, is_loopback
 from everstep.controller.peers.peers import Peers
 from everstep.errors import ConfigError
-from everstep.wire.credentials import fingerprint_of
+from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME, fingerprint_of
 from everstep.wire.strangers.guests import Guests
 from everstep.wire.strangers.rejections import Rejections
-
-CERTIFICATE_NAME = "tls-cert.pem"
-KEY_NAME = "tls-key.pem"
 
 IDLE_S = 15.0
 """A connection that asks for nothing, or not to the end of its question, is closed."""

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
 from everstep.engines.hosts.door import Door, Line
 from everstep.engines.network import Address
 from everstep.errors import EverstepError, WireError
@@ -24,6 +23,7 @@ from everstep.launcher.heirs.quorum import to_elect
 from everstep.launcher.heirs.replica import Replica
 from everstep.launcher.heirs.voting import AGREED_AFTER, STEP_AFTER, Voting
 from everstep.linux.files import write_whole
+from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
 from everstep.wire.heirs import (
     AskVote,
     AskWho,

@@ -14,7 +14,6 @@ from collections.abc import Callable
 import msgspec
 
 from everstep.agent.processes import ahead
-from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
 from everstep.controller.record.spec_file import SPEC_NAME
 from everstep.engines.children import Children
 from everstep.engines.hosts.admission import Shape
@@ -37,6 +36,7 @@ from everstep.launcher.hosts.munge import Either, MungeToken
 from everstep.launcher.hosts.place import interface_of
 from everstep.launcher.rundir.rundir import Prepared
 from everstep.version import __version__
+from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
 from everstep.wire.heirs import FromHeir, Roster, Vote, Voter, public
 from everstep.wire.joining import JoinToken, Over, Proofs
 

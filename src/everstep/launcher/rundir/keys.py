@@ -19,10 +19,17 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
 from everstep.controller.record.spec_file import READ_TOKEN_NAME, SECRET_NAME, TOKEN_NAME
 from everstep.errors import ConfigError, JournalError
-from everstep.wire.credentials import CREDENTIALS_NAME, RANDOM_BYTES, Credentials, RunSecret, fingerprint_of
+from everstep.wire.credentials import (
+    CERTIFICATE_NAME,
+    CREDENTIALS_NAME,
+    KEY_NAME,
+    RANDOM_BYTES,
+    Credentials,
+    RunSecret,
+    fingerprint_of,
+)
 from everstep.wire.heirs import Legacy
 
 _LIMIT_S = 30.0

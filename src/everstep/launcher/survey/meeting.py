@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from everstep.controller.peers.listening import CERTIFICATE_NAME, KEY_NAME
 from everstep.engines.hosts.door import Door, Line
 from everstep.errors import UnreachableError, WireError
 from everstep.launcher.arguments.hosts import Hosts
@@ -22,6 +21,7 @@ from everstep.launcher.rundir.keys import Keys
 from everstep.launcher.survey.answering import answer, facts_of, why_not
 from everstep.launcher.survey.judging import judge
 from everstep.version import __version__
+from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
 from everstep.wire.joining import Join, JoinToken
 from everstep.wire.survey import ClockAsked, ClockTold, Facts, Findings, Peer, Peers, Reached
 

@@ -7,7 +7,7 @@ import enum
 
 import msgspec
 
-from everstep.analyzer.hangs.combine import Diagnosis
+from everstep.analyzer.hangs.diagnosis import Diagnosis
 from everstep.analyzer.observations.clusters import Cluster
 from everstep.analyzer.observations.positions import Positions
 from everstep.analyzer.observations.records import Case, ParallelGroup
