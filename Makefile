@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DOCS   := $(VENV)/.installed-docs
 
-.PHONY: install demo test soak search lint types imports pytest pytest-pure pytest-real bench clean
+.PHONY: install demo test soak search checks lint types imports pytest pytest-pure pytest-real bench clean
 # Rooms that compute or speak, and import no torch: what can be tried with a Python for which there is no torch.
 WITHOUT_TORCH := $(addprefix tests/unit/,analyzer controller core engines evidence fabric goodput health journal knowledge \
 	linux model preflight probes report simulate web wire) tests/scenarios tests/golden tests/property/test_core_flow_histories.py
@@ -31,7 +31,10 @@ help:  ## list the targets
 demo: install  ## train a small model here, kill parts of it, compare the result
 	$(BIN)/everstep demo
 
-test: install lint types imports pytest  ## lint, types, import contract and all tests but the soak tests
+test: install checks pytest  ## lint, types, import contract and all tests but the soak tests
+
+checks: install  ## lint, types and import contract, beside each other
+	@$(MAKE) --no-print-directory --output-sync=target -j2 types imports lint
 
 lint: install  ## check style and formatting (ruff)
 	$(BIN)/ruff check .

@@ -13,10 +13,10 @@ import sys
 import time
 from pathlib import Path
 
+from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.loading import Base, load_base
 from everstep.knowledge.matcher import Matcher
-from everstep.knowledge.ranking import choose_verdict, rank_findings
 
 REPORTS = Path(__file__).parent.parent / "tests" / "golden" / "knowledge" / "reports.tsv"
 NOW = 1_795_000_000.0

@@ -7,12 +7,12 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everstep.knowledge.causality.ranking import rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.lines import Clock, clean
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import MAX_LINE_BYTES, Matcher
-from everstep.knowledge.ranking import rank_findings
 
 NOW = 1_795_000_000.0
 BASE = load_base()

@@ -3,11 +3,11 @@
 from functools import lru_cache
 
 from everstep.analyzer.observations.known import Known
+from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.loading import Base, load_base
 from everstep.knowledge.matcher import Matcher
-from everstep.knowledge.ranking import choose_verdict, rank_findings
 from everstep.knowledge.signature import Role, Severity
 
 MAX_KNOWN = 12

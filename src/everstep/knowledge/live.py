@@ -11,11 +11,11 @@ zones, the arrival does not. Called by the agent (rank logs, kernel log) and by 
 import threading
 from functools import lru_cache
 
+from everstep.knowledge.causality.ranking import Choice, choose_verdict, rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.loading import Base, load_base
 from everstep.knowledge.matcher import Matcher
-from everstep.knowledge.ranking import Choice, choose_verdict, rank_findings
 from everstep.knowledge.signature import Role, Severity
 from everstep.model.components import KERNEL
 from everstep.model.verdict import Blame

@@ -13,7 +13,7 @@ from everstep.preflight import light
 from everstep.preflight.inspection import Wanted
 from everstep.preflight.judge import against_numbers, by_limits
 from everstep.preflight.result import Better, Judgement, Report, Result
-from everstep.preflight.runner import OnProgress, run_checks
+from everstep.preflight.running.runner import OnProgress, run_checks
 from everstep.preflight.settings import Level
 
 ROUND = ("compute", "gpu_compute", "bandwidth", "collective", "endtoend")

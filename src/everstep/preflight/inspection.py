@@ -10,7 +10,7 @@ import msgspec
 from everstep.preflight.identity import machine_kind, node_name
 from everstep.preflight.judge import Expectation, by_expectations, by_limits, judge_against
 from everstep.preflight.result import Judgement, Report, Result
-from everstep.preflight.runner import OnProgress, run_checks
+from everstep.preflight.running.runner import OnProgress, run_checks
 from everstep.preflight.settings import Settings
 from everstep.version import __version__
 

@@ -9,7 +9,6 @@ from collections import deque
 
 import msgspec
 
-from everstep.analyzer.codes import CODES
 from everstep.core.invariants import check_step
 from everstep.core.reissue import reissue
 from everstep.core.state.policy import Policy
@@ -19,13 +18,14 @@ from everstep.knowledge.ending import end_of_rank
 from everstep.model import actions, events
 from everstep.model.actions import Action
 from everstep.model.events import Event
-from everstep.model.facts import Alert, Checkpoint, ErrorReport, Exit, OomEvidence, RankAccount, Started
+from everstep.model.facts import Checkpoint, ErrorReport, Exit, OomEvidence, RankAccount, Started
 from everstep.model.record import Record
 from everstep.model.spec import RunSpec
-from everstep.model.verdict import Blame, Certainty, Confidence, Refusal, Verdict
+from everstep.model.verdict import Confidence, Refusal
 from everstep.testing.clock import FakeClock
 from everstep.testing.exams import FakeExams
 from everstep.testing.memory import FakeMemory
+from everstep.testing.telling import account_of, alert_of, diagnosis_of, restore_failed
 from everstep.testing.tier import FakeTier
 
 CONSEQUENCE = ErrorReport(kind="RuntimeError", message="Connection closed by peer [127.0.0.1]:4711")
@@ -57,7 +57,7 @@ class Cluster:
         self.tier = FakeTier()
         self.exams = FakeExams()
         self.chosen: list[tuple[int | None, int | None]] = []  # of each generation: step gone on from, best possible
-        self.diagnosis = _diagnosis(None, "", 0.0)
+        self.diagnosis = diagnosis_of(None, "", 0.0)
         self.moved_on = False
         self.limit_s: float | None = None
         self.broken: dict[str, str] = {}  # versions of the program that cannot start, and why
@@ -128,7 +128,7 @@ class Cluster:
         """The hang rule suspects; the evidence will say `code` of this rank, in a pipeline with the ranks of `group`,
         and that `others` differ as well. None: it shows no fault. `doubt`: that it "waits" or "computes", and may go on
         by itself; `limit_s`: of the collective that the others wait in."""
-        self.diagnosis = _diagnosis(culprit, code, self.clock.now, doubt, place)
+        self.diagnosis = diagnosis_of(culprit, code, self.clock.now, doubt, place)
         self.limit_s = limit_s
         if others:
             self.diagnosis = msgspec.structs.replace(self.diagnosis, ranks=(*self.diagnosis.ranks, *others))
@@ -159,7 +159,7 @@ class Cluster:
     def anomaly(self, code: str, rank: int, refused: str = "", agreed: int | None = None) -> list[Action]:
         """A watch found something wrong with the running job, or (`refused`) says why a slow rank's machine is not.
         `agreed`: of replicas that differ, the newest step after which they did not."""
-        verdict = msgspec.structs.replace(_diagnosis(rank, code, self.clock.now), sentence=f"rank {rank} is {code}.")
+        verdict = msgspec.structs.replace(diagnosis_of(rank, code, self.clock.now), sentence=f"rank {rank} is {code}.")
         refusal = Refusal(what=f"evict the machine of rank {rank}", why=refused) if refused else None
         generation = self.state.generation
         return self.feed(
@@ -170,17 +170,7 @@ class Cluster:
 
     def alert(self, node: str, code: str, severity: str, action: str, device: str = "") -> list[Action]:
         """The node noticed something about itself."""
-        alert = Alert(
-            at=self.clock.now,
-            code=code,
-            sentence=f"{code} was noticed",
-            component="gpu",
-            blame="user" if action == "CHECK_USER_CODE" else "machine",
-            severity=severity,
-            action=action,
-            device=device,
-            source="kernel log",
-        )
+        alert = alert_of(code, severity, action, device, self.clock.now)
         return self.feed(events.NodeAlerted(at=self.clock.now, node=node, alerts=(alert,)))
 
     def kill(self, rank: int) -> list[Action]:
@@ -396,20 +386,7 @@ class Cluster:
         at, node, generation = self.clock.now, action.node, action.generation
         self._queue.append(events.WorkersStarted(at=at, node=node, generation=generation, started=started))
         self._queue.append(events.MarksReported(at=at, node=node, generation=generation, accounts=accounts))
-        for each in failed:
-            self._queue.append(
-                events.RestoreFailed(
-                    at=at,
-                    node=node,
-                    generation=generation,
-                    rank=each.rank,
-                    step=each.step,
-                    source=each.source,
-                    where=each.where,
-                    why="sums do not match" if each.is_damaged else "no answer within 60 s",
-                    is_damaged=each.is_damaged,
-                )
-            )
+        self._queue.extend(restore_failed(action, failed, at))
 
     def _stop_workers(self, action: actions.StopWorkers) -> None:
         mine = [worker for worker in self.state.workers.values() if worker.node == action.node]
@@ -448,37 +425,6 @@ class Cluster:
         return self.feed(*reports)
 
     def _account(self, rank: int) -> RankAccount:
-        now, formation = self.clock.now, self.state.formation
-        done = self._done.get(rank)
+        formation = self.state.formation
         resume = formation.resume_step if formation is not None else None
-        first = None if done is None or done == resume else (0 if resume is None else resume + 1)
-        return RankAccount(
-            rank=rank,
-            spawned_at=now,
-            entered_at=now,
-            first_step=first,
-            last_step=done if first is not None else None,
-            first_step_at=now if first is not None else None,
-            last_step_at=now if first is not None else None,
-            published_step=done if self.snapshots else None,
-            counts_own_steps=True,
-        )
-
-
-def _diagnosis(culprit: int | None, code: str, at: float, doubt: str = "", place: str = "") -> Verdict:
-    blame, sure = Blame(CODES[code].blame) if code in CODES else Blame.UNKNOWN, Confidence.HIGH
-    if culprit is None:
-        return Verdict(code="ES-H00", sentence="no fault found.", blame=blame, confidence=sure, at=at)
-    certain = Certainty.CERTAIN if code.startswith("ES-H") else Certainty.UNSTATED
-    return Verdict(
-        code=code,
-        sentence=f"rank {culprit} never entered all_reduce #7; the others wait there.",
-        blame=blame,
-        confidence=Confidence.MEDIUM if doubt else sure,
-        ranks=(culprit,),
-        at=at,
-        place=place,
-        certainty=Certainty.DOUBTFUL if doubt else certain,
-        because=f"rank {culprit} {doubt}" if doubt else "",
-        computes=doubt == "computes",
-    )
+        return account_of(rank, self._done.get(rank), resume, self.clock.now, snapshots=self.snapshots)

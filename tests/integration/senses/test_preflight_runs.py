@@ -15,9 +15,10 @@ import msgspec
 import pytest
 from lateness import Lateness
 
-from everstep.preflight import judge, processes, runner
+from everstep.preflight import judge
 from everstep.preflight.registry import BY_NAME
 from everstep.preflight.result import Judgement, Report
+from everstep.preflight.running import processes, runner
 from everstep.preflight.settings import Settings
 
 COMMAND = [sys.executable, "-m", "everstep", "check"]
@@ -95,7 +96,7 @@ def test_a_check_whose_process_dies_is_named_and_the_others_go_on(tmp_path):
     killed: list[int] = []
 
     def kill_at_pci(progress: runner.Progress) -> None:
-        children = [pid for pid in in_session_of(os.getpid()) if "preflight.child" in command_of(pid)]
+        children = [pid for pid in in_session_of(os.getpid()) if "preflight.running.child" in command_of(pid)]
         if progress.check.name == "bandwidth" and not killed and children and not progress.ended:
             os.kill(children[0], signal.SIGKILL)
             killed.append(children[0])

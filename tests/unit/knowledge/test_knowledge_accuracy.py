@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from everstep.knowledge.causality.ranking import rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import Matcher
-from everstep.knowledge.ranking import rank_findings
 
 FACTS = os.environ.get("EVERSTEP_FACTS", "")
 MEASURABLE = frozenset({"real", "real_rw", "local", "fixture", "fmt"})

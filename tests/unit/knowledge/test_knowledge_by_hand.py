@@ -2,10 +2,10 @@
 
 import pytest
 
+from everstep.knowledge.causality.ranking import Choice, choose_verdict, rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import match_texts
-from everstep.knowledge.ranking import Choice, choose_verdict, rank_findings
 
 BASE = load_base()
 ENGINE = Engine(BASE.signatures)

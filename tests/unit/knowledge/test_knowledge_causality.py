@@ -4,11 +4,11 @@ import pytest
 
 from everstep.agent.processes.error_reports import last_output
 from everstep.agent.ranks.last_words import LastWords
+from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
 from everstep.knowledge.ending import end_of_rank
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import Matcher
-from everstep.knowledge.ranking import choose_verdict, rank_findings
 from everstep.knowledge.signature import Action
 from everstep.model.facts import ErrorReport
 

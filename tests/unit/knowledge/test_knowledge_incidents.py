@@ -2,12 +2,12 @@
 
 import pytest
 
+from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.live import LiveReader, classify
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import Matcher
-from everstep.knowledge.ranking import choose_verdict, rank_findings
 
 NOW = 1_795_000_000.0
 BASE = load_base()

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from everstep.knowledge.causality.ranking import rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import MAX_FINDINGS, Finding
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import MAX_LINE_BYTES, Matcher
-from everstep.knowledge.ranking import rank_findings
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "knowledge"
 NOW = 1_795_000_000.0  # 2026-11-18

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from everstep.knowledge.causality.ranking import rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.live import classify
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import Matcher
-from everstep.knowledge.ranking import rank_findings
 from everstep.knowledge.signature import Role, Severity
 
 TABLE = Path(__file__).parents[2] / "golden" / "knowledge" / "public.tsv"

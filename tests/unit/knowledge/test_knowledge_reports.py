@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import Matcher
-from everstep.knowledge.ranking import choose_verdict, rank_findings
 from everstep.knowledge.signature import Severity
 
 TABLE = Path(__file__).parents[2] / "golden" / "knowledge" / "reports.tsv"

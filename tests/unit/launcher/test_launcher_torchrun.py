@@ -9,8 +9,7 @@ import pytest
 import torch.distributed.run as theirs
 
 from everstep.errors import ConfigError
-from everstep.launcher import exit_codes
-from everstep.launcher.arguments import options, torchrun_table
+from everstep.launcher.arguments import exit_codes, options, torchrun_table
 from everstep.launcher.arguments.settings import Settings, resolve
 
 ROOT = Path(__file__).parents[3]

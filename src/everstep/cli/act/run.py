@@ -12,8 +12,8 @@ from everstep.errors import EverstepError
 
 def run(argv: Sequence[str]) -> int:
     """The run's exit code (docs/exit-codes.md): torchrun's, unless everstep's are asked for."""
-    from everstep.launcher import error_file, exit_codes
-    from everstep.launcher.arguments import options
+    from everstep.launcher import error_file
+    from everstep.launcher.arguments import exit_codes, options
     from everstep.launcher.hosts.spreading import become, srun_command
     from everstep.launcher.run import launch
 

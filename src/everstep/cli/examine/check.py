@@ -20,10 +20,10 @@ from everstep import health
 from everstep.errors import ConfigError, PortInUseError
 from everstep.preflight.inspection import Wanted, inspect_node
 from everstep.preflight.judge import Expectation, among_nodes
-from everstep.preflight.progress import shown
 from everstep.preflight.registry import BY_NAME, CHECKS
 from everstep.preflight.result import REPORT_VERSION, Judgement, Report, Value
 from everstep.preflight.settings import Level, Settings
+from everstep.preflight.shown.progress import shown
 from everstep.preflight.shown.text import render_report
 from everstep.report.parts.ansi import safe, style_for
 from everstep.report.parts.units import duration

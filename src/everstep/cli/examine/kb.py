@@ -16,11 +16,11 @@ from typing import BinaryIO
 
 from everstep.errors import ConfigError
 from everstep.journal import runs
+from everstep.knowledge.causality.ranking import SKEW_S, choose_verdict, rank_findings
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.loading import Base, load_base
 from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.pages import entry
-from everstep.knowledge.ranking import SKEW_S, choose_verdict, rank_findings
 from everstep.knowledge.review import ReviewQueue, Unknown, fold_unknown
 from everstep.knowledge.signature import PASSIVE
 from everstep.report.parts.ansi import safe

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from everstep.preflight.checks.working.arithmetic import copies, torch_problem
-from everstep.preflight.processes import Failed, run_forked
 from everstep.preflight.result import Better, Doing, Judgement, Result, Yielded, measured, unsupported
+from everstep.preflight.running.processes import Failed, run_forked
 from everstep.preflight.settings import Level, Settings
 from everstep.preflight.sources import keyed, names_in, text_of
 

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from everstep.preflight.checks.working.arithmetic import digest, filled, torch_problem
-from everstep.preflight.processes import Failed, run_forked
 from everstep.preflight.result import Better, Doing, Judgement, Result, Yielded, measured, unsupported
+from everstep.preflight.running.processes import Failed, run_forked
 from everstep.preflight.settings import Level, Settings, Sizes
 
 _LIMIT_S = {Level.QUICK: 30.0, Level.FULL: 120.0, Level.BURN_IN: 120.0}

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from everstep.preflight.checks.working.arithmetic import DTYPES, products, torch_problem
-from everstep.preflight.processes import Answer, Failed, run_forked
 from everstep.preflight.result import Better, Doing, Judgement, Result, Yielded, measured, unsupported
+from everstep.preflight.running.processes import Answer, Failed, run_forked
 from everstep.preflight.settings import Level, Settings
 
 _QUICK_CORES = 8  # spread over the sockets; --full looks at every core

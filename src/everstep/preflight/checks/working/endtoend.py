@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from everstep.preflight.checks.working.arithmetic import torch_problem, trained
-from everstep.preflight.processes import Failed, run_forked
 from everstep.preflight.result import Better, Doing, Judgement, Result, Yielded, measured, unsupported
+from everstep.preflight.running.processes import Failed, run_forked
 from everstep.preflight.settings import Level, Settings
 
 _LIMIT_S = 30.0

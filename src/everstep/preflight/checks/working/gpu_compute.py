@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from everstep.preflight.checks.working.arithmetic import DTYPES, copies, products, torch_problem
-from everstep.preflight.processes import Failed, run_forked
 from everstep.preflight.result import Better, Doing, Judgement, Result, Yielded, measured, unsupported
+from everstep.preflight.running.processes import Failed, run_forked
 from everstep.preflight.settings import Settings, Sizes
 
 _LIMIT_S = 60.0  # starting a context on each of eight GPUs takes many seconds

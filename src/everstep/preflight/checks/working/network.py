@@ -23,8 +23,8 @@ from everstep.preflight.peer import (
     serve,
     take,
 )
-from everstep.preflight.processes import Failed, run_forked
 from everstep.preflight.result import Better, Doing, Judgement, Result, Yielded, measured, unsupported
+from everstep.preflight.running.processes import Failed, run_forked
 from everstep.preflight.settings import Settings, Sizes
 from everstep.preflight.sources import text_of
 

@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from everstep.errors import EverstepError
+from everstep.knowledge.causality.ranking import AFTER_WINDOW_S, rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.loading import Base, load_base
 from everstep.knowledge.matcher import Matcher
-from everstep.knowledge.ranking import AFTER_WINDOW_S, rank_findings
 from everstep.knowledge.review import ReviewQueue
 from everstep.knowledge.signature import Action, Role, Severity
 from everstep.model.components import KERNEL

@@ -1,4 +1,4 @@
-"""The process that runs the checks, one after another: `python -m everstep.preflight.child`, started by the runner.
+"""The process that runs the checks, one after another. Started by the runner: `python -m` this module.
 
 A check that hangs or crashes takes only this process with it. Results leave at once, line by line, so nothing that was
 measured before is lost. Standard output of libraries goes to standard error.
@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 import msgspec
 
-from everstep.preflight.processes import end_with
 from everstep.preflight.registry import BY_NAME
 from everstep.preflight.result import Doing
+from everstep.preflight.running.processes import end_with
 from everstep.preflight.settings import Settings
 from everstep.preflight.shown.spoken import Begun, Busy, Ended, Found, Line, Request
 

@@ -68,7 +68,7 @@ class _Child(msgspec.Struct):
 @contextmanager
 def _child(settings: Settings, names: Sequence[str]) -> Iterator[_Child]:
     request = Request(settings=settings, checks=tuple(names), parent=os.getpid())
-    command = [sys.executable, "-P", "-m", "everstep.preflight.child"]
+    command = [sys.executable, "-P", "-m", "everstep.preflight.running.child"]
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from everstep.preflight.runner import OnProgress, Progress
+from everstep.preflight.running.runner import OnProgress, Progress
 from everstep.report.parts.units import duration, plural
 
 _BURN_IN_LINE_EVERY_S = 60.0
