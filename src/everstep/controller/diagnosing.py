@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.analyzer.hangs.combine import Diagnosis
+from everstep.analyzer.hangs.diagnosis import Diagnosis
 from everstep.analyzer.hangs.links import Sight, is_candidate, joined
 from everstep.errors import EverstepError
 from everstep.evidence.apart import nothing_known, read_apart

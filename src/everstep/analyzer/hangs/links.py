@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from everstep.analyzer.hangs.combine import Diagnosis
+from everstep.analyzer.hangs.diagnosis import Diagnosis
 from everstep.analyzer.observations.clusters import Activity
 from everstep.analyzer.observations.words import names_text, ranks_text, seconds, verb
 from everstep.model.facts import LinkSeen, LinkState
