@@ -194,6 +194,7 @@ def test_snapshots_outlive_agent_after_agent(launcher: Launcher, num_standby):
     run = launcher.start(*TWO, "--standby", num_standby, launcher.script(STATEFUL), 30)
     for generation, step in enumerate((5, 15)):
         run.until_step(step, generation)
+        run.until("the end of the recovery before", lambda n=generation: len(run.actions(IncidentClosed)) == n)
         node = next(start.node for start in run.actions(StartWorkers) if start.generation == generation)
         if num_standby:
             run.until("a standby", lambda n=generation: len(run.events(NodeJoined)) >= 2 + n)

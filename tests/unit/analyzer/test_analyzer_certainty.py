@@ -85,6 +85,16 @@ def test_a_lock_that_nobody_can_open_is_certain(own, more):
     assert "no thread and no process of it can open" in verdict.because
 
 
+@pytest.mark.parametrize("doing", [Activity.COLLECTIVE, Activity.BACKWARD])
+@pytest.mark.parametrize("own", [Hold.LOCK, Hold.OWN])
+def test_whoever_is_named_and_waits_for_the_others_may_still_be_answered(own, doing):
+    finding = Finding(code="ES-H18", sentence="it stands.", confidence=Confidence.HIGH, ranks=(1,))
+    both = {0: rank(0, wait(Hold.TIMER, what="sleeps", left_s=4.0)), 1: rank(1, wait(own), *LIBRARY)}
+    verdict = judge(finding, both, {0: Activity.BLOCKED, 1: doing}, (0, 1))
+    assert (verdict.certainty, verdict.computes) == (Certainty.DOUBTFUL, False)
+    assert "rank 1 waits for the other ranks" in verdict.because
+
+
 @pytest.mark.parametrize(
     ("other", "because", "computes"),
     [

@@ -261,3 +261,47 @@ def test_of_two_ranks_the_one_that_does_otherwise_than_the_other_groups_of_its_k
     job.run("3", ranks=[6], op="reduce_scatter", state="started").run("3", ranks=[7], op="all_gather", state="started")
     found = only(job.findings())
     assert (found.code, found.ranks, found.confidence) == ("ES-H03", (7,), "high")
+
+
+class Gloo(Nccl):
+    """Gloo's records: no send and no receive has an entry, and the status counts them with everything else."""
+
+    def __init__(self, num_ranks):
+        super().__init__({"0": ("default_pg", list(range(num_ranks)))}, num_ranks)
+        self.unrecorded = dict.fromkeys(range(num_ranks), 0)
+
+    def sends(self, *ranks):
+        for rank in ranks:
+            self.unrecorded[rank] += 1
+        return self
+
+    def run(self, group, ranks=None, **what):
+        super().run(group, ranks, **what)
+        for rank in self.groups[group][1] if ranks is None else ranks:
+            entry = self.entries[rank][-1]
+            entry.update(op_id=entry["collective_seq_id"] + self.unrecorded[rank], profiling_name="gloo:all_reduce")
+            entry.update(state="scheduled", time_discovered_started_ns=0, time_discovered_completed_ns=0)
+        return self
+
+    def raw(self, rank):
+        counted = len(self.entries[rank]) + self.unrecorded[rank]
+        completed = counted - sum(not entry["retired"] for entry in self.entries[rank])
+        status = {"last_enqueued_collective": str(counted), "last_completed_collective": str(completed)}
+        config = {"": {"name": "", "desc": "", "ranks": "[]"}}
+        return {"version": "2.10", "pg_config": config, "pg_status": {"0": status}, "entries": self.entries[rank]}
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize("num_sends", [0, 1, 3])
+@pytest.mark.parametrize("sends_last", [False, True])
+def test_sends_that_gloo_only_counts_finish_no_collective(num_ranks, num_sends, sends_last):
+    job = Gloo(num_ranks)
+    for _ in range(5):
+        for _ in range(num_sends):
+            job.sends(*range(num_ranks))
+        job.run("0", state="completed")
+    if sends_last:
+        job.sends(*range(num_ranks))
+    job.run("0", ranks=range(num_ranks - 1), state="scheduled")
+    (found, *_) = job.findings()
+    assert (found.code, found.ranks) == ("ES-H02", (num_ranks - 1,))

@@ -52,7 +52,11 @@ def judge(
         return _certain(because, Blame.USER)
     if _all_communicate(finding, by_rank, doing, world):
         return _certain("every rank waits for others, and not all in the same call", Blame.USER)
-    each = {rank: _of_rank(by_rank[rank], limit_s) for rank in _suspects(finding, by_rank, doing) if rank in by_rank}
+    each = {
+        rank: _of_rank(by_rank[rank], doing.get(rank), limit_s)
+        for rank in _suspects(finding, by_rank, doing)
+        if rank in by_rank
+    }
     hopeless = {rank: why for rank, (opener, why) in each.items() if opener is None and why}
     if hopeless:
         rank, why = next(iter(hopeless.items()))
@@ -135,9 +139,11 @@ def _all_communicate(
     return True
 
 
-def _of_rank(evidence: RankEvidence, limit_s: float | None) -> tuple[Opener | None, str]:
+def _of_rank(evidence: RankEvidence, activity: Activity | None, limit_s: float | None) -> tuple[Opener | None, str]:
     """Who could end what this rank does; nobody, and why; or nobody and nothing: not known."""
     main = evidence.main_wait
+    if main is not None and main.hold in WITHIN and activity in _IN_COMMUNICATION:
+        return Opener(works=False, does="waits for the other ranks"), ""  # whatever lock it waits behind, they open it
     if main is None:
         return Opener(works=False, does="waits for something that cannot be seen"), ""
     if main.hold in WITHIN or main.hold is Hold.TIMED:

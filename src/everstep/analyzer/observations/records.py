@@ -69,7 +69,7 @@ class FlightRecord(msgspec.Struct, frozen=True, kw_only=True):
     world: tuple[int, ...] = ()  # ranks of the whole job, where the record says so
     taken_at: float | None = None  # when it was dumped, or somewhat later
     status: tuple[GroupStatus, ...] = ()
-    p2p_groups: tuple[str, ...] = ()  # where sends and receives were seen: their numbers share `status`
+    p2p_groups: tuple[str, ...] = ()  # where sends and receives were seen, or counted: their numbers share `status`
     is_queued: bool = False  # the host queues operations for a device (NCCL), and runs ahead of it
 
 

@@ -8,11 +8,12 @@ by `groups.learn` from the records of all ranks.
 
 import functools
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from everstep.analyzer.observations.frames import is_user_file
 from everstep.analyzer.observations.groups import kind_of
-from everstep.analyzer.observations.records import Collective, FlightRecord, ParallelGroup, Sizes
+from everstep.analyzer.observations.records import Collective, FlightRecord, GroupStatus, ParallelGroup, Sizes
 from everstep.analyzer.reading.fields import INT64, integer
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.analyzer.reading.status import read_status
@@ -46,6 +47,7 @@ def normalise(raw: object, rank: int) -> FlightRecord:
         raise UnreadableError(f"flight record of {len(entries):,} entries; at most {MAX_ENTRIES:,}")
     seen = [_entry(entry, number) for number, entry in enumerate(entries)]
     groups, world = _groups(raw.get("pg_config"))
+    status = read_status(raw.get("pg_status"), raw.get("pg_config"), entries)
     named = {group.name for group in groups}
     descs = {_group_of(entry) for entry in entries}
     groups += [ParallelGroup(name=n, desc=d, kind=kind_of(d)) for n, d in sorted(descs) if n not in named]
@@ -55,8 +57,8 @@ def normalise(raw: object, rank: int) -> FlightRecord:
         entries=tuple(sorted(seen, key=lambda entry: entry.record_id)),
         groups=tuple(groups),
         world=world,
-        status=read_status(raw.get("pg_status"), raw.get("pg_config"), entries),
-        p2p_groups=tuple(sorted({_group_of(entry)[0] for entry in entries if _has_p2p(entry)})),
+        status=status,
+        p2p_groups=tuple(sorted(_with_p2p(entries, status))),
         is_queued=any(_is_queued(entry) for entry in entries),
     )
 
@@ -64,6 +66,24 @@ def normalise(raw: object, rank: int) -> FlightRecord:
 def _has_p2p(entry: object) -> bool:
     """Whether its group has sends or receives: those have a number of their own, which stays 0 elsewhere."""
     return isinstance(entry, dict) and (bool(entry.get("is_p2p")) or (integer(entry.get("p2p_seq_id")) or 0) > 0)
+
+
+def _with_p2p(entries: Sequence[object], status: Iterable[GroupStatus]) -> set[str]:
+    """Groups with sends and receives, listed or only counted: gloo's record lists none, and its status counts them. It
+    then numbers operations (`op_id`) and not collectives."""
+    listed = {_group_of(entry)[0] for entry in entries if _has_p2p(entry)}
+    newest: dict[str, tuple[int, int]] = {}
+    for entry in entries:
+        seq = integer(entry.get("collective_seq_id")) if isinstance(entry, dict) else None
+        number = integer(entry.get("op_id")) if isinstance(entry, dict) else None
+        if seq is not None and number is not None:
+            name = _group_of(entry)[0]
+            newest[name] = max(newest.get(name, (0, 0)), (seq, number))
+    for each in status:
+        seq, number = newest.get(each.group, (0, 0))
+        if number != seq != each.enqueued:
+            listed.add(each.group)
+    return listed
 
 
 def _is_queued(entry: object) -> bool:
