@@ -75,3 +75,19 @@ def test_without_neighbours_no_socket_is_opened_and_a_port_that_is_taken_stops_n
         links.close()
 
     asyncio.run(story())
+
+
+def test_the_next_generation_watches_at_the_same_port():
+    async def story():
+        links = Links("n0", "run", "secret", lambda event: None)
+        endpoint = f"127.0.0.2:{free_port('127.0.0.2')}"
+        peer = Neighbour(node="n1", address="127.0.0.3:7000")
+        for generation in range(4):
+            links.begin(generation, (peer,), endpoint)
+            assert links._task is not None
+            await asyncio.sleep(0.02 * (generation % 2))  # before its task has begun, and after
+        links.close()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+            free.bind(("127.0.0.2", int(endpoint.rpartition(":")[2])))
+
+    asyncio.run(story())

@@ -35,6 +35,7 @@ class Links:
         """`secret`: what agents of this run have in common."""
         self._node, self._run, self._secret, self._report = node, run, secret, report
         self._task: asyncio.Task[None] | None = None
+        self._rounds: _Round | None = None
         self._told: tuple[tuple[object, ...], ...] = ()
 
     def begin(self, generation: int, neighbours: Sequence[Neighbour], endpoint: str) -> None:
@@ -47,7 +48,7 @@ class Links:
         except (OSError, ValueError) as error:
             _log.warning("links to other hosts are not watched: %s", error)
             return
-        self._told = ()
+        self._told, self._rounds = (), rounds
         self._task = asyncio.get_running_loop().create_task(self._watch(rounds, generation))
 
     def tell_again(self) -> None:
@@ -55,9 +56,13 @@ class Links:
         self._told = ()
 
     def close(self) -> None:
+        """At once: the next generation listens at the same port."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
+        if self._rounds is not None:
+            self._rounds.close()
+            self._rounds = None
 
     async def _watch(self, rounds: "_Round", generation: int) -> None:
         told_at = float("-inf")
@@ -71,7 +76,6 @@ class Links:
         except Exception:
             _log.exception("links to other hosts are not watched any more")
             self._report(LinksReported(at=time.time(), node=self._node, generation=generation, links=()))
-        finally:
             rounds.close()
 
     def _tell(self, links: tuple[LinkSeen, ...], generation: int) -> bool:
@@ -105,7 +109,9 @@ class _Round:
         asyncio.get_running_loop().add_reader(self._answering, self._answer)
 
     def close(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._answering)
+        """Any number of times."""
+        if self._answering.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._answering)
         self._made.close()
 
     def turn(self) -> None:
