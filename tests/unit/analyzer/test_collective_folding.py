@@ -150,3 +150,20 @@ def test_bytes_as_nccl_tests_count_them() -> None:
     assert [bus_share("all_reduce", n) for n in (1, 2, 4)] == [0.0, 1.0, 1.5]
     assert bus_share("_all_gather_base", 4) == 0.75
     assert bus_share("barrier", 4) is None
+
+
+def test_groups_without_end_are_bounded_and_the_one_in_use_stays() -> None:
+    folding = Folding()
+    for look in range(40):
+        kinds = (("whole", "all_reduce", 8), *((f"{look}-{number}", "all_reduce", 8) for number in range(100)))
+        ops = tuple((kind, look, look + kind / 1000, 0.5) for kind in range(len(kinds)))
+        alone = tuple((f"alone-{look}-{number}", "all_reduce", 8) for number in range(100))
+        lying = RankOps(rank=1, kinds=(*kinds, *alone), ops=(*ops, *((101 + n, look, look, 0.5) for n in range(100))))
+        folding.add([RankOps(rank=0, kinds=kinds, ops=ops), lying], at=float(look), world_size=2)
+    table = folding.table()
+    assert len(table.groups) <= 1024
+    assert {late.group for late in table.late} <= set(range(len(table.groups)))
+    (whole,) = [group for group in table.groups if group.name == "whole"]
+    assert whole.num_seen == 40
+    assert "39-99" in {group.name for group in table.groups}
+    assert "0-0" not in {group.name for group in table.groups}

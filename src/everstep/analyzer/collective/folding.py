@@ -20,6 +20,9 @@ MAX_WINDOWS = 60
 MAX_ROWS = 512
 """Operations, sizes and groups together; what comes later counts under its group without a row of its own."""
 
+MAX_GROUPS = 1024
+"""Kept after a look. Programs that make a group for each epoch have no end of them: the longest idle ones go."""
+
 MAX_LATE = 1024
 LATE_S = 0.001
 """A rank that comes less than this after the others is not late: threads wake up, clocks tick."""
@@ -49,6 +52,7 @@ class _Group:
         self.first: dict[int, int] = {}  # rank -> first and newest sequence number that was seen
         self.newest: dict[int, int] = {}
         self.num_done = 0
+        self.seen_in = 0  # number of the newest look with something of it
 
 
 class _Open(msgspec.Struct):
@@ -132,6 +136,20 @@ class Folding:
             if row.new:
                 row.windows.append(_window(row.new, at))
                 row.new = []
+        self._forget_idle()
+
+    def _forget_idle(self) -> None:
+        """Beyond the limit: first what was idle longest, then what no two ranks have told of."""
+        num_over = len(self._groups) - MAX_GROUPS
+        if num_over <= 0:
+            return
+        by_use = sorted(self._groups, key=lambda key: (self._groups[key].seen_in, self._groups[key].num_done))
+        gone = set(by_use[:num_over])
+        for key in gone:
+            del self._groups[key]
+        self._rows = {place: row for place, row in self._rows.items() if place[0] not in gone}
+        self._open = {place: op for place, op in self._open.items() if place[0] not in gone}
+        self._late = deque((each for each in self._late if each[0] not in gone), maxlen=MAX_LATE)
 
     def _take(self, stream: RankOps, world_size: int, ahead_s: float) -> None:
         keys: list[Key] = [(name, tuple(stream.groups.get(name, ()))) for name, _, _ in stream.kinds]
@@ -141,6 +159,7 @@ class Folding:
             key, (name, op, num_bytes) = keys[kind], stream.kinds[kind]
             group = self._groups.get(key) or self._new_group(key, stream.titles.get(name, ""), world_size)
             group.members.add(stream.rank)
+            group.seen_in = self._look
             if seq <= group.newest.get(stream.rank, -1):
                 continue  # told before
             group.first.setdefault(stream.rank, seq)
