@@ -8,6 +8,8 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
+import msgspec
+
 from everstep.controller.detectors.agreement import AgreementDetector
 from everstep.controller.detectors.collectives import CollectiveDetector
 from everstep.controller.detectors.counts import CountDetector
@@ -56,6 +58,7 @@ class Detectors:
         counts = CountDetector(digests.equal_groups)
         digests.left_out, digests.note_equal = counts.left_out, counts.note_equal
         self._agreement = AgreementDetector(digests, every=policy.digest_every, are_numbers_lost=numbers.is_lost)
+        self._told_of: set[str] = set()  # nodes that spoke for ranks of others
         self._all: tuple[Detector, ...] = (
             self.hangs,
             self.links,
@@ -72,6 +75,11 @@ class Detectors:
         """What the detectors conclude from one report of the current generation."""
         if event.generation != state.generation or not state.is_active(event.node):
             return []
+        own = _of_own_ranks(event, state)
+        if own is not event and event.node not in self._told_of:
+            self._told_of.add(event.node)
+            log.warning("%s of %s names ranks that it does not run; left out", type(event).__name__, event.node)
+        event = own
         found: list[Found] = []
         for watch in self._all:
             try:
@@ -83,3 +91,21 @@ class Detectors:
     def _dated(self, found: Found, state: State) -> Found:
         differs = isinstance(found, AnomalyFound) and found.verdict.code in DIFFERENT
         return self._agreement.date(found, state) if differs and isinstance(found, AnomalyFound) else found
+
+
+_BY_RANK = ("signals", "numbers", "digests", "counts", "ranks", "collectives")
+"""Fields of observations that say something of one rank after the other."""
+
+
+def _of_own_ranks(event: Observation, state: State) -> Observation:
+    """A node speaks for the ranks that it runs: of others it can know nothing."""
+
+    def is_own(rank: int) -> bool:
+        worker = state.workers.get(rank)
+        return worker is not None and worker.node == event.node
+
+    said = {name: getattr(event, name) for name in _BY_RANK if hasattr(event, name)}
+    own = {name: tuple(each for each in listed if is_own(each.rank)) for name, listed in said.items()}
+    if all(len(own[name]) == len(listed) for name, listed in said.items()):
+        return event
+    return msgspec.structs.replace(event, **own)

@@ -18,7 +18,7 @@ from everstep.model.events import RestoreFailed
 
 def on_restore_failed(turn: Turn, event: RestoreFailed) -> None:
     formation = turn.state.formation
-    if formation is None:
+    if formation is None or not turn.runs(event.node, event.rank):
         return
     if not event.is_damaged:
         rereading.note_unread(turn)

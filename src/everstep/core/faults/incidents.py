@@ -37,9 +37,10 @@ EVICT_LIMIT_S = 20.0
 
 def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
     worker = turn.state.workers.get(event.exit.rank)
-    if worker is None or worker.exit is not None:
+    if worker is None or worker.exit is not None or worker.node != event.node:
         return
-    turn.set_worker(worker.rank, exit=event.exit, account=event.account or worker.account)
+    account = event.account if event.account is not None and event.account.rank == worker.rank else worker.account
+    turn.set_worker(worker.rank, exit=event.exit, account=account)
     if turn.state.phase not in ALIVE:
         if turn.state.incident is not None:
             _add_exits(turn, (event.exit,))
@@ -133,9 +134,9 @@ def on_proposal_approved(turn: Turn, event: ProposalApproved) -> None:
 def on_workers_stopped(turn: Turn, event: WorkersStopped) -> None:
     if turn.state.phase is not Phase.STOPPING:
         return
-    turn.set_accounts(event.accounts)
+    turn.set_accounts(event.node, event.accounts)
     note_best_step(turn)
-    _note_exits(turn, event.exits)
+    _note_exits(turn, (each for each in event.exits if turn.runs(event.node, each.rank)))
     mine = {worker.rank for worker in turn.workers_of(event.node)}
     # It may also hold what was kept of a lost node; the newer snapshots of those ranks are where they run now.
     held, others = worlds.divided(turn.state, event.held)

@@ -25,8 +25,8 @@ LATE_S = 30.0
 
 def on_workers_started(turn: Turn, event: WorkersStarted) -> None:
     workers = turn.state.workers
-    ranks = dict.fromkeys(started.rank for started in event.started if started.rank in workers)
-    turn.set_workers(*(msgspec.structs.replace(workers[rank], started=True, node=event.node) for rank in ranks))
+    ranks = dict.fromkeys(started.rank for started in event.started if turn.runs(event.node, started.rank))
+    turn.set_workers(*(msgspec.structs.replace(workers[rank], started=True) for rank in ranks))
     is_restored = turn.state.formation is not None and turn.state.formation.resume_step is not None
     if is_restored and turn.state.phase is Phase.FORMING and not turn.state.tally.unstarted:
         backups.place_once(turn)  # what was to be fetched is there; until ranks step, a second loss must not cost more
@@ -36,7 +36,7 @@ def on_workers_started(turn: Turn, event: WorkersStarted) -> None:
 
 
 def on_accounts(turn: Turn, event: MarksReported | ProgressReported) -> None:
-    turn.set_accounts(event.accounts)
+    turn.set_accounts(event.node, event.accounts)
     _watch_rendezvous(turn)
     note_best_step(turn)
     if _matters(turn) and turn.state.tally.is_through(has_stepped=turn.state.has_stepped):

@@ -76,7 +76,7 @@ class _Draft:
             worker = changed.get(account.rank) or self._known.get(account.rank)
             if worker is None:
                 continue
-            if not _is_only_further(worker.account, account):
+            if worker.node != report.node or not _is_only_further(worker.account, account):
                 return False
             pairs.append((worker, account))
         if len({worker.rank for worker, _ in pairs}) < len(pairs):

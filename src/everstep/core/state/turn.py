@@ -68,10 +68,10 @@ class Turn:
             tally=self.state.tally.changed((before[worker.rank], worker) for worker in workers),
         )
 
-    def set_accounts(self, accounts: Iterable[RankAccount]) -> None:
-        """Of ranks of this generation; others are left out."""
+    def set_accounts(self, node: str, accounts: Iterable[RankAccount]) -> None:
+        """Of this node's ranks, which is who told; others are left out."""
         known = self.state.workers
-        newest = {account.rank: account for account in accounts if account.rank in known}
+        newest = {account.rank: account for account in accounts if self.runs(node, account.rank)}
         self.set_workers(
             *(msgspec.structs.replace(known[rank], account=account) for rank, account in newest.items()),
         )
@@ -85,6 +85,11 @@ class Turn:
         """Those of a new generation; of none, when the processes of the last one are gone."""
         made = FrozenMap({worker.rank: worker for worker in workers})
         self.set(workers=made, tally=Tally.of(made.values()))
+
+    def runs(self, node: str, rank: int) -> bool:
+        """Whether this rank of this generation is the node's: of others it can say nothing."""
+        worker = self.state.workers.get(rank)
+        return worker is not None and worker.node == node
 
     def give_slot(self, slot: int, node: str | None) -> None:
         slots, num_vacant, first = list(self.state.slots), self.state.num_vacant, self.state.first_vacant
