@@ -128,3 +128,11 @@ ebpf: install  ## compile the eBPF programs again (needs clang, llvm-strip and l
 	  llvm-strip -g $${source%.c}.o || exit 1; \
 	done
 	$(BIN)/python -c "from everstep.probes.ebpf import programs; programs.RECORD.write_text(programs.record())"
+
+# The same for NCCL's profiler plug-in: C, no library but libc, glibc 2.17 or later.
+PLUGIN := src/everstep/probes/nccl/plugin
+.PHONY: nccl-plugin
+nccl-plugin: install  ## compile NCCL's profiler plug-in again, for machines like this one (needs cc)
+	cc -std=gnu11 -O2 -Wall -Wextra -Werror -fPIC -shared -fvisibility=hidden -ffile-prefix-map=$(CURDIR)=. \
+	  -Wl,--build-id=none -Wl,-z,relro,-z,now -s -o $(PLUGIN)/everstep_profiler-$$(uname -m).so $(PLUGIN)/everstep_profiler.c
+	$(BIN)/python -c "from everstep.probes.nccl import plugin; plugin.RECORD.write_text(plugin.record())"

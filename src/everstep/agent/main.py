@@ -32,6 +32,7 @@ from everstep.agent.memory.kept_memory import KeptMemory
 from everstep.agent.node import END_GRACE_S, PROGRESS_S, Node
 from everstep.agent.processes.classifying import warm_up
 from everstep.agent.processes.environment import base_environment
+from everstep.agent.processes.nccl_plugin import profiler_for
 from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.starting import Home
 from everstep.agent.ranks.warden import Warden
@@ -146,6 +147,7 @@ class _Agent:
                 ward,
                 watches=self._policy.needs_watch_thread,
                 interface=INTERFACE if options.namespace_fd is not None else options.interface,
+                profiler=profiler_for(os.environ),
             ),
         )
 

@@ -20,4 +20,5 @@ class RankOps(msgspec.Struct, frozen=True, kw_only=True):
     groups: dict[str, tuple[int, ...]] = {}  # group name -> ranks, as far as declared
     titles: dict[str, str] = {}  # group name -> what it was called, "mesh_tp"
     is_queued: bool = False  # "entered" is when the host queued it for a device
+    begun: tuple[int, ...] = ()  # ... but for these of `ops`: their kernels began then
     missing: str = ""  # why there is nothing

@@ -21,11 +21,18 @@ _SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 
 
 def base_environment(
-    environ: Mapping[str, str], nproc: int, ward: str, *, watches: bool = False, interface: str = ""
+    environ: Mapping[str, str],
+    nproc: int,
+    ward: str,
+    *,
+    watches: bool = False,
+    interface: str = "",
+    profiler: str = "",
 ) -> dict[str, str]:
     """What all ranks of this node share. torchrun's rule for threads: one each, if the user did not say otherwise and
     there are several ranks on the node. `interface`: the one that other nodes are reached through, where the host's
-    name does not tell; collectives use it if the user did not name another."""
+    name does not tell; collectives use it if the user did not name another. `profiler`: a plug-in for NCCL; empty:
+    none."""
     base = {name: value for name, value in environ.items() if name not in _PRIVATE}
     if nproc > 1:
         base.setdefault("OMP_NUM_THREADS", "1")
@@ -33,6 +40,8 @@ def base_environment(
         base[_SIGNALS] = base.pop(_SIGNALS)
     if watches:
         base.setdefault("TORCH_FR_BUFFER_SIZE", FLIGHT_RECORD_ENTRIES)
+        if profiler:
+            base.setdefault("NCCL_PROFILER_PLUGIN", profiler)
     for name in _INTERFACE_VARIABLES if interface else ():
         base.setdefault(name, interface)
     base[WARD_VARIABLE] = ward

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from everstep.analyzer.collective.calls import durations
+from everstep.analyzer.collective.device import DeviceOp, join
 from everstep.analyzer.collective.volume import num_bytes
 from everstep.model.collective import Kind, Op, RankOps
 from everstep.wire import local
@@ -67,18 +68,26 @@ class Streams:
         self._found = []
 
     def take(
-        self, rank: int, pid: int, entries: list[Entry], answer: local.Frame, groups: Declared, limit: int
+        self,
+        rank: int,
+        pid: int,
+        entries: list[Entry],
+        answer: local.Frame,
+        groups: Declared,
+        limit: int,
+        device: Sequence[DeviceOp] = (),
     ) -> None:
+        """`device`: what NCCL's profiler plug-in recorded in this process."""
         after = self._told.get(pid, -1)
         new = sorted((entry for entry in entries if entry.record_id > after), key=lambda each: each.record_id)
-        took_s = _durations(new, answer)
-        begun = _under_way(new, took_s)
+        times = _times(new, answer, device)
+        begun = _under_way(new, times)
         if begun is not None and new[begun].record_id != self._held.get(pid):
             # Once: it is told with its time in the next round. Else what is long would be left out of the mean.
             self._held[pid] = new[begun].record_id
-            new, took_s = new[:begun], took_s[:begun]
+            new, times = new[:begun], times[:begun]
         self._told[pid] = new[-1].record_id if new else after
-        self._found.append(rank_ops(rank, new[-limit:], took_s[-limit:], groups, num_entered=self._told[pid] - after))
+        self._found.append(rank_ops(rank, new[-limit:], times[-limit:], groups, num_entered=self._told[pid] - after))
 
     def nothing(self, rank: int, why: str) -> None:
         self._found.append(RankOps(rank=rank, missing=why[:MAX_NAME]))
@@ -111,16 +120,24 @@ def declared(answer: local.Frame) -> Declared:
     return found if is_sane else {}
 
 
+class Times(msgspec.Struct, frozen=True):
+    """Of one operation on one rank."""
+
+    took_s: float  # -1: not known
+    begun_at: float | None = None  # its kernels began on the device; None: only when it was queued is known
+    is_open: bool = False  # NCCL has it, and it is not over
+
+
 def rank_ops(
-    rank: int, entries: Sequence[Entry], took_s: Sequence[float], groups: Declared, *, num_entered: int
+    rank: int, entries: Sequence[Entry], times: Sequence[Times], groups: Declared, *, num_entered: int
 ) -> RankOps:
     """Of these entries, oldest first."""
     kinds: dict[Kind, int] = {}
     ops: list[Op] = []
-    for entry, seconds in zip(entries, took_s, strict=True):
-        size = num_bytes(entry.op, entry.input_sizes, entry.input_dtypes, entry.output_sizes, entry.output_dtypes)
-        kind = kinds.setdefault((entry.process_group[0][:MAX_NAME], entry.op[:MAX_NAME], size), len(kinds))
-        ops.append((kind, entry.collective_seq_id, entry.time_created_ns / 1e9, seconds))
+    for entry, known in zip(entries, times, strict=True):
+        kind = kinds.setdefault((entry.process_group[0][:MAX_NAME], entry.op[:MAX_NAME], _size(entry)), len(kinds))
+        entered_at = entry.time_created_ns / 1e9 if known.begun_at is None else known.begun_at
+        ops.append((kind, entry.collective_seq_id, entered_at, known.took_s))
     return RankOps(
         rank=rank,
         kinds=tuple(kinds),
@@ -129,23 +146,39 @@ def rank_ops(
         groups={name: ranks for name, (_, ranks) in groups.items()},
         titles={entry.process_group[0][:MAX_NAME]: entry.process_group[1][:MAX_NAME] for entry in entries},
         is_queued=any(entry.is_queued for entry in entries),
+        begun=tuple(number for number, known in enumerate(times) if known.begun_at is not None),
     )
 
 
-def _under_way(entries: Sequence[Entry], took_s: Sequence[float]) -> int | None:
-    """The first of the entries that may still be under way: those after which their thread has entered nothing."""
+def _under_way(entries: Sequence[Entry], times: Sequence[Times]) -> int | None:
+    """The first of the entries that may still be under way: those after which their thread has entered nothing, and
+    what a device has not done."""
     newest = {entry.thread_id: number for number, entry in enumerate(entries)}
-    waiting = [number for number in newest.values() if took_s[number] < 0 and not entries[number].is_queued]
-    return min(waiting, default=None)
+    waiting = [number for number in newest.values() if times[number].took_s < 0 and not entries[number].is_queued]
+    return min([*waiting, *(number for number, known in enumerate(times) if known.is_open)], default=None)
 
 
-def _durations(entries: Sequence[Entry], answer: local.Frame) -> list[float]:
+def _times(entries: Sequence[Entry], answer: local.Frame, device: Sequence[DeviceOp]) -> list[Times]:
     calls = _calls(answer.get("calls"))
     entered = [(int(e.thread_id) if e.thread_id.isdecimal() else -1, e.time_created_ns) for e in entries]
     found = durations(entered, calls)
-    # What a device took is known where torch was told to time it; the call itself only queued the operation.
-    timed = [e.duration_ms / 1e3 if e.duration_ms is not None and e.duration_ms >= 0 else -1.0 for e in entries]
-    return [timed[i] if each.is_queued else found[i] for i, each in enumerate(entries)]
+    queued = [number for number, entry in enumerate(entries) if entry.is_queued]
+    keys = [(entries[i].op, _size(entries[i]), entries[i].time_created_ns / 1e9) for i in queued]
+    own = dict(zip(queued, join(keys, device), strict=True))
+    return [_of_device(each, own[i]) if each.is_queued else Times(found[i]) for i, each in enumerate(entries)]
+
+
+def _of_device(entry: Entry, own: DeviceOp | None) -> Times:
+    """What a device took: by NCCL's profiler plug-in, or where torch was told to time it; the call itself only queued
+    the operation."""
+    if own is not None and own.took_s is not None:
+        return Times(own.took_s, own.begin_at)
+    timed_s = entry.duration_ms / 1e3 if entry.duration_ms is not None and entry.duration_ms >= 0 else -1.0
+    return Times(timed_s, is_open=own is not None and own.is_open and timed_s < 0)
+
+
+def _size(entry: Entry) -> int:
+    return num_bytes(entry.op, entry.input_sizes, entry.input_dtypes, entry.output_sizes, entry.output_dtypes)
 
 
 def _calls(data: object) -> list[tuple[int, int, int]]:

@@ -19,12 +19,14 @@ from everstep.agent.memory.board import Board
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.kernel_views import KernelViews
 from everstep.agent.watching.rank_ops import Declared, Entry, Streams, declared, entries_of
+from everstep.analyzer.collective.device import DeviceOp
 from everstep.analyzer.slowness import off_cpu
 from everstep.analyzer.slowness.off_cpu import KernelView
 from everstep.analyzer.slowness.usual import Histories
 from everstep.linux import proc
 from everstep.model.events import RoundReported
 from everstep.model.facts import RankRound
+from everstep.probes.nccl import ring
 from everstep.probes.process import descendants
 from everstep.probes.rank.accelerators import has_accelerator
 from everstep.probes.rank.rivals import find_rivals, throttled_s
@@ -160,7 +162,8 @@ class SlowRounds:
         except ValueError as error:
             self._streams.nothing(worker.rank, str(error))
             raise
-        self._streams.take(worker.rank, worker.pid, entries, answer, groups, limit)
+        device = _of_device(worker.pid) if any(entry.is_queued for entry in entries) else ()
+        self._streams.take(worker.rank, worker.pid, entries, answer, groups, limit, device)
         return entries, groups
 
     async def _look_apart(self, worker: Worker, limit: int, why: str) -> None:
@@ -269,6 +272,15 @@ class SlowRounds:
         """In every so many rounds: the record must stay cheap. The quickest of some: others were interrupted."""
         took_s = min(self._took_s.get(pid, (0.0,)))
         return max(1, math.ceil(took_s / self._budget_s))
+
+
+def _of_device(pid: int) -> tuple[DeviceOp, ...]:
+    """What NCCL's profiler plug-in recorded in this process, as far as that can be read."""
+    try:
+        found = ring.read(pid)
+    except ring.RingError:
+        return ()  # the table then says that the times are unknown
+    return () if found is None else found.ops
 
 
 def _timely(entries: list[Entry]) -> list[Entry]:

@@ -153,7 +153,8 @@ class Folding:
 
     def _take(self, stream: RankOps, world_size: int, ahead_s: float) -> None:
         keys: list[Key] = [(name, tuple(stream.groups.get(name, ()))) for name, _, _ in stream.kinds]
-        for kind, seq, entered_at, took_s in stream.ops:
+        begun = set(stream.begun)
+        for number, (kind, seq, entered_at, took_s) in enumerate(stream.ops):
             if not 0 <= kind < len(keys) or not math.isfinite(entered_at):
                 continue
             key, (name, op, num_bytes) = keys[kind], stream.kinds[kind]
@@ -165,7 +166,8 @@ class Folding:
             group.first.setdefault(stream.rank, seq)
             group.newest[stream.rank] = seq
             if len(self._open) < MAX_OPEN:
-                waiting = self._open.setdefault((key, seq), _Open(op, num_bytes, stream.is_queued, self._look))
+                waiting = self._open.setdefault((key, seq), _Open(op, num_bytes, False, self._look))
+                waiting.is_queued |= stream.is_queued and number not in begun
                 waiting.arrivals[stream.rank] = (entered_at - ahead_s, took_s)
                 waiting.num_bytes = num_bytes if num_bytes == waiting.num_bytes else max(num_bytes, waiting.num_bytes)
 

@@ -1,0 +1,191 @@
+"""Reads the ring that the profiler plug-in writes in a rank's memory (`plugin/everstep_profiler.c` has its layout).
+
+The writer does not wait for readers: a record counts if it was the same one before and after the ring was copied, and
+its times count once all channels had ended before. What cannot be right is left out; the header's counters say how much
+the plug-in itself had to leave out.
+"""
+
+import os
+import struct
+import time
+
+import msgspec
+
+from everstep.analyzer.collective.device import DeviceOp, family
+
+NAME = "everstep-nccl"
+MAGIC = b"EVSNCCL\0"
+VERSION = 1
+MAX_BYTES = 16 << 20
+_HEADER_BYTES = 4096
+_HEADER = struct.Struct("<8s4I8Q")
+_RECORD = struct.Struct("<13Q2I3B5x16s16sQ")
+_MAX_S = 86_400.0
+"""An operation that took longer is damage."""
+
+_WIDTHS = {
+    "int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "float16": 2, "float32": 4, "float64": 8,
+    "bfloat16": 2, "float8e4m3": 1, "float8e5m2": 1,
+}  # fmt: skip
+_PER_RANK = ("allgather", "reducescatter", "alltoall")
+"""Their count is one rank's part of the whole buffer."""
+
+
+class RingError(Exception):
+    """It is not a ring, or is damaged. The text says why."""
+
+
+class Ring(msgspec.Struct, frozen=True):
+    """What a process's communicators did, oldest first, and how much was lost (docs/collectives.md)."""
+
+    ops: tuple[DeviceOp, ...]
+    num_recorded: int
+    lost: dict[str, int]  # what was left out -> how often
+
+
+class _Raw(msgspec.Struct, frozen=True):
+    stamp: int
+    comm: int
+    ordinal: int
+    count: int
+    queued_ns: int
+    begin_ns: int
+    end_ns: int
+    device_begin: int
+    device_end: int
+    begun: int
+    ended: int
+    num_ranks: int
+    num_channels: int
+    is_odd: bool
+    func: str
+    datatype: str
+
+
+def read(pid: int) -> Ring | None:
+    """Of a process of this machine; None: the plug-in is not in it. Raises RingError."""
+    place = _place(pid)
+    if place is None:
+        return None
+    try:
+        fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise RingError(f"the ring of process {pid} cannot be opened: {error.strerror}") from None
+    try:
+        before, after = os.pread(fd, MAX_BYTES, 0), os.pread(fd, MAX_BYTES, 0)
+    except OSError as error:
+        raise RingError(f"the ring of process {pid} cannot be read: {error.strerror}") from None
+    finally:
+        os.close(fd)
+    return parse(before, after, time.time_ns() - time.monotonic_ns())
+
+
+def _place(pid: int) -> str | None:
+    folder = f"/proc/{pid}/fd"
+    try:
+        for name in os.listdir(folder):  # noqa: PTH208 - names only, of hundreds of descriptors
+            try:
+                if os.readlink(f"{folder}/{name}").startswith(f"/memfd:{NAME}"):  # noqa: PTH115 - as above
+                    return f"{folder}/{name}"
+            except OSError:
+                continue  # closed meanwhile
+    except OSError:
+        return None
+    return None
+
+
+def parse(before: bytes, after: bytes | None = None, offset_ns: int | None = None) -> Ring:
+    """Of two copies, one taken after the other; of one that nothing writes to, one is enough. `offset_ns`: wall clock
+    less monotonic clock, where that is known better than when the ring was made. Raises RingError."""
+    after = before if after is None else after
+    if len(before) < _HEADER_BYTES or before[:8] != MAGIC:
+        raise RingError("it is not a ring of the profiler plug-in")
+    fields = _HEADER.unpack_from(before)
+    version, size, capacity = fields[1], fields[2], fields[3]
+    wall_ns, mono_ns, recorded, late, malformed, unknown, unmatched, homeless = fields[5:]
+    if version != VERSION or size != _RECORD.size:
+        raise RingError(f"it has version {version} and records of {size} bytes; this Everstep reads {VERSION}")
+    offset = wall_ns - mono_ns if offset_ns is None else offset_ns
+    room = min(capacity, (min(len(before), len(after)) - _HEADER_BYTES) // size)
+    ops = []
+    num_torn = 0
+    for number in range(max(0, recorded - capacity), recorded) if 0 < capacity <= MAX_BYTES // size else ():
+        slot = number % capacity
+        op = _op(before, after, _HEADER_BYTES + slot * size, number, offset) if slot < room else None
+        if op is None:
+            num_torn += 1
+        else:
+            ops.append(op)
+    lost = {
+        "torn": num_torn,
+        "late": late,
+        "malformed": malformed,
+        "unknown": unknown,
+        "unmatched": unmatched,
+        "homeless": homeless,
+    }
+    return Ring(tuple(ops), recorded, {name: value for name, value in lost.items() if value})
+
+
+def _op(before: bytes, after: bytes, place: int, number: int, offset_ns: int) -> DeviceOp | None:
+    first, second = _raw(before, place), _raw(after, place)
+    if not number + 1 == first.stamp == second.stamp or not first.func:
+        return None
+    is_done = 0 < first.num_channels == first.ended.bit_count() and first.begun == first.ended
+    took_s = _took_s(second) if is_done and not second.is_odd else None
+    begin_at = (second.begin_ns + offset_ns) / 1e9 if second.begin_ns >= second.queued_ns > 0 else None
+    return DeviceOp(
+        comm=f"{second.comm:016x}",
+        ordinal=second.ordinal,
+        func=second.func,
+        num_bytes=_num_bytes(second),
+        queued_at=(second.queued_ns + offset_ns) / 1e9,
+        begin_at=begin_at,
+        took_s=took_s,
+        is_open=not is_done and not second.is_odd,
+    )
+
+
+def _raw(data: bytes, place: int) -> _Raw:
+    f = _RECORD.unpack_from(data, place)
+    return _Raw(
+        stamp=f[0],
+        comm=f[1],
+        ordinal=f[2],
+        count=f[4],
+        queued_ns=f[5],
+        begin_ns=f[7],
+        end_ns=f[8],
+        device_begin=f[9],
+        device_end=f[10],
+        begun=f[11],
+        ended=f[12],
+        num_ranks=f[13],
+        num_channels=f[15],
+        is_odd=bool(f[17]),
+        func=_text(f[18]),
+        datatype=_text(f[19]),
+    )
+
+
+def _text(data: bytes) -> str:
+    """Empty where it is not a name."""
+    name = data.partition(b"\0")[0]
+    return name.decode("ascii") if name.isalnum() else ""
+
+
+def _took_s(raw: _Raw) -> float | None:
+    """By the device's clock where it is there; else by that of the thread that noticed."""
+    has_device = raw.device_begin and raw.device_end
+    begin, end = (raw.device_begin, raw.device_end) if has_device else (raw.begin_ns, raw.end_ns)
+    took_s = (end - begin) / 1e9
+    return took_s if begin and 0 < took_s <= _MAX_S else None
+
+
+def _num_bytes(raw: _Raw) -> int:
+    width = _WIDTHS.get(raw.datatype.lower().removeprefix("nccl"))
+    is_part = family(raw.func) in _PER_RANK
+    if width is None or (is_part and not raw.num_ranks):
+        return -1
+    total = raw.count * width * (raw.num_ranks if is_part else 1)
+    return total if total < 1 << 60 else -1
