@@ -25,7 +25,7 @@ from aiohttp import web
 
 from everstep.journal.fold import Fold
 from everstep.model import actions, events
-from everstep.model.facts import Checkpoint, RankAccount, Started
+from everstep.model.facts import Checkpoint, LossPoint, RankAccount, Started
 from everstep.model.record import Header, Record
 from everstep.model.spec import RunSpec
 from everstep.model.verdict import Blame, Confidence, Decision, Verdict
@@ -108,6 +108,10 @@ class Run:
             self.step += int(length_s / 8 / 6)
             for n in range(self.num):
                 self.report(n)
+            points = tuple(
+                LossPoint(at=self.at - k, step=self.step - k, loss=2.0 + 9.0 / (1 + self.step / 9000)) for k in (9, 0)
+            )
+            self.add(events.LossNoted(at=self.at, generation=self.generation, rank=0, points=points))
             checkpoint = Checkpoint(
                 step=self.step, path="/c", world_size=self.num, at=self.at, is_trusted=self.step % 3 > 0
             )
@@ -210,7 +214,7 @@ async def measure(port: int, given: argparse.Namespace) -> None:
         print(f"overview, first look      {time.monotonic() - begun:6.2f} s   {len(data) / 1024:6.0f} KiB compressed, "
               f"{len(gzip.decompress(data)) / 1024:.0f} KiB plain")  # fmt: skip
         whole = len(data)
-        for name in ("main.js", "lanes.js", "fleet.js", "incident.js", "store.js", "dom.js", "style.css"):
+        for name in ("main.js", "lanes.js", "loss.js", "fleet.js", "incident.js", "store.js", "dom.js", "style.css"):
             async with session.get(f"{base}/static/{name}", headers={"Accept-Encoding": "gzip"}) as answer:
                 whole += len(await answer.read())
         print(f"everything for a first paint          {whole / 1024:6.0f} KiB over the wire   (limit 200)")

@@ -107,6 +107,7 @@ ONLY_ON_RECORD = (
     events.TemplateReported,
     events.SnapshotsRefused,
     events.RuntimeFaulted,
+    events.LossNoted,
 )
 """Facts that the folds of the journal show and that change no decision."""
 

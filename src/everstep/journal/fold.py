@@ -34,7 +34,7 @@ MAX_STEP_TIMES = 2000
 _GENERATION_GOES_ON = ("dismissed", "observed", "passed")
 """Outcomes of an incident that did not end its generation: another one will."""
 
-_PERIODIC = (events.ProgressReported, events.MarksReported)
+_PERIODIC = (events.ProgressReported, events.MarksReported, events.LossNoted)
 
 
 class Fold:
@@ -232,6 +232,10 @@ def _runtime_faulted(view: RunView, record: Record, event: events.RuntimeFaulted
     view.runtime_faults.append(event)
 
 
+def _loss_noted(view: RunView, record: Record, event: events.LossNoted) -> None:
+    view.loss.note(event.generation, event.rank, event.points)
+
+
 def _stop_requested(view: RunView, record: Record, event: events.StopRequested) -> None:
     view.stop_requested = event
 
@@ -384,6 +388,7 @@ _EVENTS: dict[type, _Handler] = {
     events.WorkersStopped: _workers_stopped,
     events.SnapshotsRefused: _snapshots_refused,
     events.RuntimeFaulted: _runtime_faulted,
+    events.LossNoted: _loss_noted,
     events.StopRequested: _stop_requested,
     events.DrillRequested: _drill_requested,
     events.DrillFailed: _drill_failed,

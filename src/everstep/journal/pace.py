@@ -59,6 +59,18 @@ class Pace(msgspec.Struct, kw_only=True):
                 totals[place] = totals.get(place, 0) + number
         return [(math.exp(place / _BINS_PER_E), number) for place, number in totals.items()]
 
+    def median_s(self, begin: float, end: float) -> float | None:
+        """Over all intervals that touch this time; None: nothing was told then."""
+        if self.begun_at is None:
+            return None
+        found: dict[int, int] = {}
+        for index, bins in self.bins.items():
+            at = self.begun_at + index * self.width_s
+            if at < end and at + self.width_s > begin:
+                for place, number in bins.items():
+                    found[place] = found.get(place, 0) + number
+        return _quantile(found, 0.5, sum(found.values())) if found else None
+
     def _interval(self, index: int) -> Interval:
         found = self.bins[index]
         begin = (self.begun_at or 0.0) + index * self.width_s

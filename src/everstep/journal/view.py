@@ -9,6 +9,7 @@ import enum
 import msgspec
 
 from everstep.journal.kept import Kept
+from everstep.journal.losses import Losses
 from everstep.journal.pace import Pace
 from everstep.model.actions import Finish
 from everstep.model.events import NodeLost, RuntimeFaulted, SnapshotsRefused, StopRequested, TemplateReported
@@ -200,6 +201,7 @@ class RunView(msgspec.Struct, kw_only=True):
     kept: Kept = msgspec.field(default_factory=Kept)
     step_times: list[tuple[float, float]] = []  # (when, seconds per step of the slowest rank), newest last
     pace: Pace = msgspec.field(default_factory=Pace)  # of all ranks, over the whole run
+    loss: Losses = msgspec.field(default_factory=Losses)  # as one rank told it
     open_incident: str | None = None
     stop_requested: StopRequested | None = None
     finish: Finish | None = None

@@ -16,6 +16,7 @@ from everstep.model.facts import (
     Gathered,
     Held,
     LinkSeen,
+    LossPoint,
     RankAccount,
     RankCounts,
     RankDigest,
@@ -310,6 +311,15 @@ class ReplicasAgreed(_Event, frozen=True, kw_only=True):
     step: int
 
 
+class LossNoted(_Event, frozen=True, kw_only=True):
+    """How the loss went since the last of these, as one rank told it: a few points of many, oldest first. For people;
+    nothing is decided by it."""
+
+    generation: int
+    rank: int
+    points: tuple[LossPoint, ...]
+
+
 class GroupsLearned(_Event, frozen=True, kw_only=True):
     """The job's parallel groups, as its ranks declared them. Once per generation, and again when they grow."""
 
@@ -474,6 +484,7 @@ Event: TypeAlias = (
     | WorkersStopped
     | SnapshotsRefused
     | ReplicasAgreed
+    | LossNoted
     | GroupsLearned
     | RestoreFailed
     | SizeFixed

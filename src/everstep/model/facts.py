@@ -142,6 +142,14 @@ class NumberPoint(msgspec.Struct, frozen=True, kw_only=True):
     skipped: bool = False  # the framework skipped the update, as loss scaling does
 
 
+class LossPoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A loss as it is kept on record."""
+
+    at: float
+    step: int | None
+    loss: float | None  # None: it was NaN or infinite, which JSON has no word for
+
+
 class RankNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """New points of one rank, oldest first."""
 

@@ -81,9 +81,9 @@ def view(run: RunView) -> Copies:
     )
 
 
-def lines(run: RunView, now: float) -> list[tuple[str, str]]:
+def lines(run: RunView, now: float, known: Copies | None = None) -> list[tuple[str, str]]:
     """(name, text) for a status screen; nothing for a run without nodes to copy to and without a persistent tier."""
-    copies, found = view(run), []
+    copies, found = view(run) if known is None else known, []
     backup = backup_text(run, copies)
     if backup:
         found.append(("backup", backup))

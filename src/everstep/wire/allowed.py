@@ -55,6 +55,7 @@ OF_CONTROLLER: frozenset[type[Event]] = frozenset(
         events.EvidenceRequested,
         events.GroupsLearned,
         events.HangSuspected,
+        events.LossNoted,
         events.NodeSilent,
         events.ProposalApproved,
         events.ReplicasAgreed,

@@ -16,14 +16,14 @@ from everstep.journal.reader import read_journal
 from everstep.journal.view import GenerationView, RunView
 from everstep.model.actions import CommitCheckpoint
 from everstep.model.events import CheckpointCommitted, NodeJoined, NodeLost
-from everstep.model.facts import Checkpoint, Exit, RankAccount
+from everstep.model.facts import Checkpoint, Exit, LossPoint, RankAccount
 from everstep.model.record import Record
 from everstep.report.asjson import status_json
 from everstep.report.now.narrate import Narrator
 from everstep.report.parts.asked import Asked
 from everstep.report.picture.costs import GROUPS, Costs, goodput_row
 from everstep.report.picture.fleet import fleet_rows
-from everstep.report.picture.heads import head_of
+from everstep.report.picture.heads import drift_text, head_of
 from everstep.report.picture.incidents import incident_page
 from everstep.report.picture.lanes import generation_row
 from everstep.report.picture.overview import Overview
@@ -186,3 +186,38 @@ def test_what_comes_after_the_last_ranks_end_is_idle() -> None:
     assert segments == [(0.0, 1.0, Lane.STARTING), (1.0, 12.0, Lane.PRODUCTIVE), (12.0, 60.0, Lane.IDLE)]
     view.finished_at = None
     assert generation_row(view, 0).segments[-1].end is None, "it goes on"
+
+
+@pytest.mark.parametrize(
+    ("days", "now_s", "told"),
+    [
+        (0.5, 2.0, ""),
+        (3.0, 2.0, "as a day ago (2.01s)"),
+        (3.0, 2.2, "8% slower than a day ago (2.01s)"),
+        (30.0, 1.6, "20% faster than a day ago (2.01s)"),
+    ],
+)
+def test_it_says_whether_it_is_slower_than_a_day_ago(days: float, now_s: float, told: str) -> None:
+    # Bins are 2 % wide: 2.0 is told as 2.01, and 10 % as 8.
+    view, end = RunView(run="r1", everstep_version="", policy={}), 1000.0 + 86_400.0 * days
+    at, last = 1000.0, max(3600.0, days * 86_400.0 / MAX_INTERVALS * 2)
+    while at < end:
+        view.pace.note(at, 2.0 if at < end - 2 * last else now_s)
+        at += 30.0
+    assert drift_text(view, end) == told
+
+
+def test_losses_are_rows_and_what_was_trained_again_is_marked() -> None:
+    header, entries = READING.header, list(READING.entries)
+    view = fold(header, entries)
+    points = [LossPoint(at=10.0 + step, step=step, loss=None if step == 3 else 1.0 / (step + 1)) for step in range(90)]
+    view.loss.note(0, 2, points)
+    view.loss.note(1, 2, [LossPoint(at=200.0, step=80, loss=0.01)])
+    rows = Overview().rows(view, Asked(at=1000.0, controller_pid=7))
+    told = [point for key in ("loss:0", "loss:1") for point in rows[key]["points"]]
+    assert rows["loss:0"]["rank"] == 2
+    assert len(told) == 91
+    assert told[3] == [13.0, None, 3, 0, 0]
+    first = view.generations[1].first_step
+    assert first is not None
+    assert [point[2] for point in told if point[3]] == list(range(first, 90))

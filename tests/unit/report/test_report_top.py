@@ -73,3 +73,18 @@ def test_wide_letters_take_two_columns():
     assert cut("状態状態", 5) == "状態…"
     assert cut("状態", 4) == "状態"
     assert cut("e\u0301" * 3, 3) == "e\u0301" * 3
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_loss_has_a_line_and_a_nan_is_seen_in_it(width):
+    rows = rows_at(75)
+    begin, end = rows["head"]["started_at"], rows["head"]["finished_at"]
+    points = [[begin + (end - begin) * k / 20, 4.0 - 0.1 * k, k, int(k > 15), 0] for k in range(20)]
+    points.insert(10, [points[9][0] + 0.01, None, 10, 0, 0])
+    lines = render_top({**rows, "loss:0": {"rank": 0, "points": points}}, Look(width=width, height=40))
+    line = next(line for line in lines if line.startswith(" loss "))
+    assert "✗" in line
+    assert "█" in line
+    assert len(line) <= width
+    assert " 2.5 to 4, last 2.5" in lines[lines.index(line) + 1]
+    assert not any(line.startswith(" loss ") for line in render_top(rows, Look(width=width)))

@@ -17,6 +17,7 @@ from everstep.controller.detectors.digests import DigestDetector
 from everstep.controller.detectors.groups import GroupDetector
 from everstep.controller.detectors.hangs import HangDetector
 from everstep.controller.detectors.links import LinkReports
+from everstep.controller.detectors.losses import LossNotes
 from everstep.controller.detectors.numbers import NumberDetector
 from everstep.controller.detectors.slowness import SlownessDetector
 from everstep.core.restore.trust import DIFFERENT
@@ -28,6 +29,7 @@ from everstep.model.events import (
     GroupsLearned,
     HangSuspected,
     LinksReported,
+    LossNoted,
     NumbersReported,
     ReplicasAgreed,
     RoundReported,
@@ -36,7 +38,7 @@ from everstep.model.events import (
 )
 
 Observation: TypeAlias = SignalsReported | LinksReported | NumbersReported | DigestsReported | RoundReported
-Found: TypeAlias = HangSuspected | StandstillEnded | AnomalyFound | ReplicasAgreed | GroupsLearned
+Found: TypeAlias = HangSuspected | StandstillEnded | AnomalyFound | ReplicasAgreed | LossNoted | GroupsLearned
 
 log = logging.getLogger("everstep.controller")
 
@@ -66,6 +68,7 @@ class Detectors:
             counts,  # before the digests: what a rank left out is no machine's doing
             digests,
             self._agreement,
+            LossNotes(),
             GroupDetector(),
             self.slowness,
             self.collectives,

@@ -16,6 +16,7 @@ from everstep.controller.record.ledger import Drafted, Ledger
 from everstep.controller.record.poison import Poison
 from everstep.model.events import (
     CheckpointCommitted,
+    LossNoted,
     MarksReported,
     NodeAlerted,
     ProgressReported,
@@ -31,6 +32,7 @@ STRIDE = 128
 
 NEEDS_NO_PROGRESS = (
     CheckpointCommitted,
+    LossNoted,
     MarksReported,
     ProgressReported,
     RuntimeFaulted,

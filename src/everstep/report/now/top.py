@@ -105,7 +105,8 @@ def _overview(rows: dict[str, Json], look: Look, width: int, style: Style, room:
     for name, text in (("what", head["what"]), ("doing", head["doing"]), ("next", head["next"])):
         if text and text != head["now"]:
             lines.append(cut(f" {name:<8}{text}", width))
-    lines += ["", _lane(rows, width, style), _marks(rows, width), *_pace(rows, width, style), ""]
+    lines += ["", _lane(rows, width, style), _marks(rows, width), *_pace(rows, width, style)]
+    lines += [*_loss(rows, width, style), ""]
     shares = [f"{name} {percent(share)}" for name, share in goodput["shares"].items() if share]
     sampled = f" ({plural(goodput['sampled_ranks'], 'rank')} of all)" if goodput["sampled_ranks"] else ""
     lines.append(cut(f" goodput {percent(goodput['ettr'])}{sampled}   " + "  ".join(shares[1:]), width))
@@ -173,7 +174,43 @@ def _pace(rows: dict[str, Json], width: int, style: Style) -> list[str]:
         return []
     top = max(most.values())
     bars = "".join(_BARS[round(most[k] / top * 7)] if k in most else " " for k in range(cells))
-    return [f" step_s  {style(bars.rstrip(), Paint.BLUE)}", cut(f"         highest median {duration(top)}", width)]
+    now = rows["head"]["drift"]
+    says = f"         highest median {duration(top)}" + (f"; now {now}" if now else "")
+    return [f" step_s  {style(bars.rstrip(), Paint.BLUE)}", cut(says, width)]
+
+
+def _loss(rows: dict[str, Json], width: int, style: Style) -> list[str]:
+    """Of what stayed, not of what was trained again; a cell that has a NaN says so."""
+    points = [p for key, row in rows.items() if key.startswith("loss:") for p in row["points"] if not p[3]]
+    known = [point[1] for point in points if point[1] is not None]
+    if not points:
+        return []
+    seen = _loss_cells(rows, points, max(10, width - 10))
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    bars = "".join(" " if k not in seen else _bar(seen[k], low, high) for k in range(max(seen) + 1))
+    last = "NaN or infinite" if points[-1][1] is None else f"{points[-1][1]:.4g}"
+    says = f"         {low:.4g} to {high:.4g}, last {last}" if known else f"         last {last}"
+    return [f" loss    {style(bars.rstrip(), Paint.BLUE)}", cut(says, width)]
+
+
+def _loss_cells(rows: dict[str, Json], points: list[list[float | None]], cells: int) -> dict[int, float | None]:
+    """What is known of each cell; between two points of one generation the earlier."""
+    begin, end = _span(rows)
+    seen: dict[int, float | None] = {}
+    last: tuple[int, float | None, object] | None = None
+    for at, loss, _, _, generation in points:
+        assert at is not None
+        cell = min(cells - 1, max(0, int((at - begin) / (end - begin) * cells)))
+        if last is not None and last[2] == generation and last[1] is not None:
+            seen |= dict.fromkeys(range(last[0] + 1, cell), last[1])
+        if seen.get(cell, 0.0) is not None:
+            seen[cell] = loss
+        last = cell, loss, generation
+    return seen
+
+
+def _bar(value: float | None, low: float, high: float) -> str:
+    return "✗" if value is None else _BARS[round((value - low) / (high - low) * 7) if high > low else 3]
 
 
 def _fleet_sum(rows: dict[str, Json]) -> str:

@@ -1,18 +1,32 @@
 """The head of every screen: status, step, and one sentence about now. Pure."""
 
+import msgspec
+
 from everstep.journal.view import RunStatus, RunView
 from everstep.report import checkpoints
 from everstep.report.now.status import at_risk, doing, memory_text, next_text, notes, now_text, step_s
 from everstep.report.parts.asked import Asked
-from everstep.report.parts.units import stamp
+from everstep.report.parts.units import duration, percent, stamp
 from everstep.report.picture.schema import Head
+
+HOUR_S, DAY_S = 3600.0, 86400.0
+LEAST_DRIFT = 0.03
+"""Step times are kept in bins of 2 %."""
 
 _NEEDS_YOU = (RunStatus.WAITING_FOR_APPROVAL, RunStatus.FAILED, RunStatus.GAVE_UP)
 
 
-def head_of(view: RunView, asked: Asked, copies: tuple[tuple[str, str], ...] | None = None) -> Head:
+class CopiesSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the state is kept, and what a fault would cost: (name, sentence). None: not known."""
+
+    lines: tuple[tuple[str, str], ...]
+    steps_if_node_dies: int | None = None
+
+
+def head_of(view: RunView, asked: Asked, copies: CopiesSeen | None = None) -> Head:
     """`copies`: as of a moment ago, where a fleet is so large that they take long."""
     as_of = asked.as_of(view)
+    seen = copies_of(view, asked) if copies is None else copies
     generation, stepped, incident = view.generation, view.stepped, view.incident
     step_now, step_median = step_s(view, as_of)
     held, lost = at_risk(view)
@@ -38,6 +52,7 @@ def head_of(view: RunView, asked: Asked, copies: tuple[tuple[str, str], ...] | N
         step=None if stepped is None else stepped.last_step,
         step_s=step_now,
         median_step_s=step_median,
+        drift=drift_text(view, as_of),
         generation=None if generation is None else generation.number,
         world_size=None if view.spec is None else view.spec.world_size,
         mode="" if view.spec is None else str(view.spec.mode),
@@ -47,7 +62,8 @@ def head_of(view: RunView, asked: Asked, copies: tuple[tuple[str, str], ...] | N
         num_incidents=len(view.incidents),
         snapshot_step=held,
         steps_at_risk=lost,
-        copies=copies_of(view, asked) if copies is None else copies,
+        steps_if_node_dies=seen.steps_if_node_dies,
+        copies=seen.lines,
         active=sum(node.slot is not None and node.lost is None for node in nodes),
         standby=sum(node.slot is None and node.lost is None for node in nodes),
         lost=sum(node.lost is not None for node in nodes),
@@ -77,10 +93,24 @@ def _next(view: RunView) -> str:
     return next_text(view, view.incident)
 
 
-def copies_of(view: RunView, asked: Asked) -> tuple[tuple[str, str], ...]:
-    """Where the state is kept, and what a fault would cost now: (name, sentence)."""
+def copies_of(view: RunView, asked: Asked) -> CopiesSeen:
+    copies = checkpoints.view(view)
     if view.is_over:
-        disk = checkpoints.disk_text(view, checkpoints.view(view), asked.at)
-        return (("disk", disk),) if disk else ()
-    told = checkpoints.lines(view, asked.as_of(view))
-    return (("memory", memory_text(view)), *(line for line in told if line[0] != "racks"))  # the map has them
+        disk = checkpoints.disk_text(view, copies, asked.at)
+        return CopiesSeen(lines=(("disk", disk),) if disk else ())
+    told = checkpoints.lines(view, asked.as_of(view), copies)
+    lines = (("memory", memory_text(view)), *(line for line in told if line[0] != "racks"))  # the map has them
+    return CopiesSeen(lines=lines, steps_if_node_dies=copies.if_node_dies.steps)
+
+
+def drift_text(view: RunView, as_of: float) -> str:
+    """Is it slower than yesterday? The median step of the last hour against that of the hours around a day before; ""
+    while there is no such day."""
+    last_s = view.pace.median_s(as_of - HOUR_S, as_of)
+    before_s = view.pace.median_s(as_of - DAY_S - 2 * HOUR_S, as_of - DAY_S + 2 * HOUR_S)
+    if last_s is None or before_s is None:
+        return ""
+    change = last_s / before_s - 1.0
+    if abs(change) < LEAST_DRIFT:
+        return f"as a day ago ({duration(before_s)})"
+    return f"{percent(abs(change), 0)} {'slower' if change > 0 else 'faster'} than a day ago ({duration(before_s)})"

@@ -47,6 +47,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None
     step_s: float | None
     median_step_s: float | None
+    drift: str  # "5% slower than a day ago (2.21s)"; empty: there is no such day
     generation: int | None
     world_size: int | None
     mode: str
@@ -55,7 +56,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     restarts_allowed: int | None
     num_incidents: int
     snapshot_step: int | None
-    steps_at_risk: int | None
+    steps_at_risk: int | None  # if a rank dies
+    steps_if_node_dies: int | None  # the worst node
     copies: tuple[tuple[str, str], ...]  # (name, sentence): memory, copies, disk
     active: int
     standby: int

@@ -1,10 +1,11 @@
-// One time axis, one cursor: what the job did, its generations, checkpoints, incidents and step times.
+// One time axis, one cursor: what the job did, its generations, checkpoints, incidents, step times and loss.
 
-import { clock, count, duration, h, most, s, short, stamp } from "./dom.js";
+import { count, duration, h, most, s, short, stamp } from "./dom.js";
+import * as loss from "./loss.js";
 import { base, now, ofKind, rows } from "./store.js";
 
 const LEFT = 78, RIGHT = 8;
-const LANES = [["phase", 26], ["generation", 18], ["checkpoint", 16], ["incident", 24], ["step time", 84]];
+const LANES = [["phase", 26], ["generation", 18], ["checkpoint", 16], ["incident", 24], ["step time", 84], ["loss", 64]];
 const GAP = 6, AXIS = 18;
 const KINDS = ["idle", "unmeasured", "starting", "productive", "lost", "recovering"];
 const SAYS = { idle: "nothing ran", unmeasured: "not measured", starting: "starting", productive: "training",
@@ -73,7 +74,8 @@ export function draw(width, move) {
   const { first, last, from, to } = span();
   const inner = Math.max(50, width - LEFT - RIGHT), scale = inner / (to - from);
   const x = (at) => LEFT + Math.min(Math.max((at - from) * scale, 0), inner);
-  const height = LANES.reduce((sum, [, each]) => sum + each + GAP, 0) + AXIS;
+  const lanes = LANES.map(([name, tall]) => [name, name === "loss" && !loss.points().length ? 16 : tall]);
+  const height = lanes.reduce((sum, [, each]) => sum + each + GAP, 0) + AXIS;
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "lanes", role: "img", tabindex: 0,
     "data-focus": "lanes", "aria-label": "the run over time; + and - zoom, arrows move, 0 shows all" },
     s("defs", null, s("pattern", { id: "hatch", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
@@ -84,7 +86,7 @@ export function draw(width, move) {
     if (x(at) < width - 52) svg.append(s("text", { x: x(at) + 3, y: height - 5 }, label(at, marks.step)));
   }
   let top = 0;
-  for (const [name, tall] of LANES) {
+  for (const [name, tall] of lanes) {
     svg.append(s("text", { x: 0, y: top + tall / 2 + 4 }, name));
     svg.append(PAINT[name]({ x, top, tall, from, to, inner, scale, now: last }));
     top += tall + GAP;
@@ -217,6 +219,7 @@ const PAINT = {
       s("text", { x: LEFT - 6, y: top + tall, "text-anchor": "end" }, "0"),
       s("line", { x1: LEFT, x2: x(to), y1: top + tall, y2: top + tall, class: "axis" }));
   },
+  loss: (place) => loss.paint(place, LEFT),
 };
 
 export function readout() {
@@ -231,9 +234,12 @@ export function readout() {
   if (found) parts.push(SAYS[found.lane] + (found.incident ? ` (${found.incident})` : ""));
   if (found?.g.number !== undefined && found?.g.number !== null) parts.push(`generation ${found.g.number}`);
   if (point) parts.push(`step ${duration(point[1])} median, ${duration(point[2])} p99 of the ranks`);
+  const told = loss.at(view.at, found?.g.number);
+  if (told) parts.push(told);
   return parts.join("   ·   ");
 }
 
 export const legend = () => h("div", { class: "legend" },
   ["productive", "lost", "recovering", "starting", "idle"].map((kind) => h("span", null, h("i", { class: `key ${kind}` }), SAYS[kind])),
-  h("span", null, "▲ incident"), h("span", null, "| checkpoint, tall: trusted"), h("span", null, "line: median step time, shade: to p99"));
+  h("span", null, "▲ incident"), h("span", null, "| checkpoint, tall: trusted"), h("span", null, "step time: median, shade to p99"),
+  loss.points().length ? h("span", null, h("i", { class: "key again" }), "loss that was trained again later") : null);

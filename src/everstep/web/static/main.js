@@ -62,9 +62,9 @@ function tiles(head, goodput) {
   const step = head.last_step_at === null ? NONE : ended ? short(head.last_step_at) : duration(Math.max(0, now() - head.last_step_at)) + " ago";
   return h("div", { class: "tiles" }, [
     ["step", count(head.step), ended ? `last at ${step}` : `last ${step}`],
-    ["step time", duration(head.step_s), `median of an hour ${duration(head.median_step_s)}`],
+    ["step time", duration(head.step_s), head.drift || `median of an hour ${duration(head.median_step_s)}`],
     ["goodput", percent(goodput?.ettr ?? null), goodput && goodput.window_s < goodput.wall_s ? `last ${duration(goodput.window_s)}: ${percent(goodput.window_ettr)}` : `of ${duration(goodput?.wall_s ?? null)}`],
-    ["at risk now", ended ? NONE : head.steps_at_risk === null ? NONE : plural(head.steps_at_risk, "step"), ended ? "the run has ended" : head.snapshot_step === null ? "no snapshot is known" : `snapshot of step ${count(head.snapshot_step)}`],
+    ["next fault costs", ended ? NONE : head.steps_at_risk === null ? NONE : plural(head.steps_at_risk, "step"), ended ? "the run has ended" : head.steps_at_risk === null ? "no snapshot is known" : `if a machine dies: ${head.steps_if_node_dies === null ? "not known" : plural(head.steps_if_node_dies, "step")}`],
     ["restarts", `${head.restarts_used} of ${head.restarts_allowed ?? NONE}`, plural(head.num_incidents, "incident")],
     ["machines", `${count(head.active)} active`, `${count(head.standby)} standby, ${count(head.lost)} out`],
   ].map(([name, value, more]) => h("div", { class: "tile" }, h("span", null, name), h("b", null, value), h("span", null, more))));
@@ -91,7 +91,7 @@ function drawLanes(place) {
     if (again === true) changed();
   };
   const { from, to } = lanes.span(), step = Math.max(0.25, (to - from) / width / 2);
-  const key = [width, Math.round(from / step), Math.round(to / step), rows.get("checkpoints"), rows.get("pace:0"), [...rows.keys()].length,
+  const key = [width, Math.round(from / step), Math.round(to / step), rows.get("checkpoints"), rows.get("pace:0"), ofKind("loss").map((chunk) => chunk.points), [...rows.keys()].length,
     ofKind("pace").map((chunk) => chunk.points.at(-1)), ofKind("generation").at(-1), ofKind("generation").at(-2), ofKind("incident").map((row) => row.outcome)];
   show(place, key, () => lanes.draw(width, moved).svg);
   byId("readout").textContent = lanes.readout();
