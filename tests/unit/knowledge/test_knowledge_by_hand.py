@@ -5,7 +5,7 @@ import pytest
 from everstep.knowledge.causality.ranking import Choice, choose_verdict, rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.loading import load_base
-from everstep.knowledge.matcher import match_texts
+from everstep.knowledge.matcher import Matcher
 
 BASE = load_base()
 ENGINE = Engine(BASE.signatures)
@@ -19,6 +19,8 @@ FAILURES = (
     "[E301 10:00:00 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL()\n",
     "OSError: [Errno 28] No space left on device\n",
     "Fatal Python error: Segmentation fault\n",
+    "srun: error: node-7: task 3: Exited with exit code 1\n",
+    "srun: error: node-7: tasks 0-3: Aborted (core dumped)\n",
 )
 HANDS = (
     INTERRUPT,
@@ -38,7 +40,9 @@ HANDS = (
 
 
 def chosen(text: str) -> Choice:
-    return choose_verdict(rank_findings(match_texts(BASE, [("-", text.encode())], now=1_795_000_000.0)))
+    matcher = Matcher(BASE, now=1_795_000_000.0, engine=ENGINE)
+    matcher.feed("-", text.encode())
+    return choose_verdict(rank_findings(matcher.finish()))
 
 
 @pytest.mark.parametrize("hand", HANDS)

@@ -6,14 +6,18 @@ called by `ranking`.
 """
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.signature import Action, Role, Severity
 from everstep.model.verdict import Blame
 
-_FOLLOWS = frozenset({"ES-TD11", "ES-TD12", "ES-TD13", "ES-SC05", "ES-PY17"})
+_TASK_EXIT = "ES-SC05"
+_FOLLOWS = frozenset({"ES-TD11", "ES-TD12", "ES-TD13", _TASK_EXIT, "ES-PY17"})
 """Lines in which a launcher or a scheduler tells how the processes ended that it was told to end."""
+_ON_ITS_OWN = re.compile(r"Exited with exit code (?!1(?:2[89]|3\d|4\d)\b)|: (?:Aborted|Bus error|Segmentation)")
+"""A task that ended so, before anybody's hand was seen, failed: 128 and above is the shell's word for a signal."""
 
 
 def judge_hands(findings: Sequence[Finding]) -> list[Finding]:
@@ -35,8 +39,10 @@ def _judged(hand: Finding, failures: Sequence[Finding]) -> Finding:
 
 
 def _is_failure(finding: Finding) -> bool:
-    if finding.blame is Blame.OPERATOR or finding.severity is Severity.INFO or finding.code in _FOLLOWS:
+    if finding.blame is Blame.OPERATOR or finding.severity is Severity.INFO:
         return False
+    if finding.code in _FOLLOWS:
+        return finding.code == _TASK_EXIT and _ON_ITS_OWN.search(finding.text) is not None
     if finding.role is Role.UNKNOWN:
         return finding.family == "traceback"
     return finding.role is not Role.RECOVERY and not finding.moved_on

@@ -23,7 +23,10 @@ WENT_ON_LINES = 100
 """A program that writes so many more lines without failing had got over it."""
 
 _DOMAINS = {
-    "device": ("gpu", "cuda", "gpu_amd", "npu", "neuron", "tpu", "nvlink", "nvswitch", "pcie", "power", "thermal"),
+    "device": (
+        *("gpu", "cuda", "gpu_amd", "npu", "neuron", "tpu", "xpu"),
+        *("nvlink", "nvswitch", "pcie", "power", "thermal"),
+    ),
     "network": ("nccl", "pytorch_dist", "gloo", "nic", "rdma", "network"),
     "storage": ("fs", "disk", "storage"),
     "memory": ("host_memory", "host_shm"),

@@ -27,7 +27,7 @@ _MAX_RECENT = 256
 REVIEW_LIMIT_S = 1.0
 """The queue's file may lie on the filesystem of which the kernel is just saying that it hangs."""
 
-COMPONENTS = KERNEL | {"neuron", "npu", "storage"}
+COMPONENTS = KERNEL | {"neuron", "npu", "storage", "xpu"}
 """What the kernel speaks of. A line that looks like a Python error is some program's that writes to the kernel log."""
 
 
