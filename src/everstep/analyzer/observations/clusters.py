@@ -8,6 +8,7 @@ lines at which the user's own frames call on are meaning: two collectives of one
 import enum
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import TypeAlias
 
 import msgspec
@@ -19,6 +20,9 @@ Signature: TypeAlias = tuple[tuple[str, str, int], ...]
 HEALTHY_SHARE = 0.5
 """Clusters at least this large relative to the largest are healthy as well: pipeline stages stand at different places.
 Higher: a whole stage is called an outlier. Lower: a sick group of a small job hides."""
+
+_SHAPE = attrgetter("file", "name", "is_user")
+"""What a frame is, but for its line."""
 
 
 class Activity(enum.StrEnum):
@@ -59,14 +63,17 @@ def main_thread(process: ProcessStack) -> Thread | None:
 
 
 def cluster(main_threads: Mapping[int, Thread]) -> Clusters:
-    """Main thread by rank. Cost is linear in the number of ranks; equal stacks are looked at once."""
-    known: dict[tuple[tuple[Frame, ...], bool, bool], list[int]] = {}  # all that signature and activity depend on
+    """Main thread by rank. Cost is linear in the number of ranks; stacks that differ in the lines of libraries only are
+    looked at once."""
+    known: dict[object, list[int]] = {}  # all that signature and activity depend on
     members: defaultdict[tuple[Signature, Activity], list[int]] = defaultdict(list)
     for rank, thread in main_threads.items():
-        seen = (thread.frames, thread.active, thread.owns_gil)
+        frames = thread.frames
+        lines = tuple([frame.line for frame in frames if frame.is_user])
+        seen = (tuple(map(_SHAPE, frames)), lines, thread.active, thread.owns_gil)
         ranks = known.get(seen)
         if ranks is None:
-            ranks = known[seen] = members[signature(thread.frames), activity_of(thread)]
+            ranks = known[seen] = members[signature(frames), activity_of(thread)]
         ranks.append(rank)
     merged = _merge_by_signature(members)
     found = [
