@@ -29,7 +29,7 @@ struct header {
   uint32_t version, record_size, capacity, pid;
   uint64_t wall_ns, mono_ns; /* the same moment on both clocks */
   uint64_t next;             /* collectives that got a record so far */
-  uint64_t num_late;         /* events whose record was overwritten */
+  uint64_t num_late;         /* events and collectives whose record belongs to a newer one, or is still written */
   uint64_t num_malformed;    /* a descriptor, handle or context that cannot be right */
   uint64_t num_unknown;      /* events of a type that the interface does not have */
   uint64_t num_unmatched;    /* stops without a start */
@@ -37,7 +37,7 @@ struct header {
 };
 
 struct record {
-  uint64_t stamp; /* number of the record + 1; 0 while it is written */
+  uint64_t stamp; /* number of the record + 1; 0: none so far */
   uint64_t comm, ordinal, seq, count;
   uint64_t queued_ns, launched_ns; /* monotonic clock; 0: not yet */
   uint64_t begin_ns, end_ns;       /* first kernel began, last kernel ended, as NCCL's proxy thread noticed */
@@ -62,6 +62,7 @@ static struct header *ring; /* NULL: nothing is recorded */
 static struct comm comms[MAX_COMMS];
 static int opening; /* 0 not yet, 1 under way, 2 done */
 
+#define WRITING UINT64_MAX /* as a stamp, which is larger than every other */
 #define LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
 #define ADD(p, v) __atomic_fetch_add(p, v, __ATOMIC_RELAXED)
@@ -146,6 +147,13 @@ static struct record *record_at(struct header *to, const void *handle) {
   return found;
 }
 
+/* After a change: if the record became another one's meanwhile, its times are not to be believed. */
+static void settle(struct header *to, struct record *at, const void *handle) {
+  if (LOAD(&at->stamp) == (uint64_t)(uintptr_t)handle >> 16) return;
+  STORE(&at->is_odd, 1);
+  count(&to->num_late);
+}
+
 static struct comm *comm_at(const void *context) {
   uintptr_t place = (uintptr_t)context;
   return place >= 1 && place <= MAX_COMMS && LOAD(&comms[place - 1].state) == 2 ? &comms[place - 1] : NULL;
@@ -196,7 +204,13 @@ static void start_coll(struct header *to, struct comm *own, void **handle, const
   }
   uint64_t number = ADD(&to->next, 1);
   struct record *at = record_of(to, number);
-  STORE(&at->stamp, 0);
+  uint64_t old = LOAD(&at->stamp);
+  /* A thread that was held up for a whole ring's length still writes here, or is this one: newer records stay. */
+  if (old > number || !__atomic_compare_exchange_n(&at->stamp, &old, WRITING, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+    count(&to->num_late);
+    ADD(&own->num_ops, 1);
+    return;
+  }
   memset((char *)at + sizeof at->stamp, 0, sizeof *at - sizeof at->stamp);
   at->comm = own->hash;
   at->ordinal = ADD(&own->num_ops, 1);
@@ -238,6 +252,7 @@ static void start_kernel(struct header *to, void **handle, void *parent, unsigne
   least(&at->begin_ns, clock_ns(CLOCK_MONOTONIC));
   least(&at->device_begin, timer);
   if (__atomic_fetch_or(&at->begun, 1ull << channel, __ATOMIC_ACQ_REL) >> channel & 1) STORE(&at->is_odd, 1);
+  settle(to, at, parent);
   *handle = handle_of(((uint64_t)(uintptr_t)parent >> 16) - 1, channel, KIND_KERNEL);
 }
 
@@ -255,6 +270,7 @@ static nccl_result stop(void *handle) {
     uint64_t never = 0;
     if (!__atomic_compare_exchange_n(&at->launched_ns, &never, now, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
       count(&to->num_unmatched);
+    settle(to, at, handle);
     return 0;
   }
   uint64_t bit = 1ull << ((uintptr_t)handle >> 8 & (MAX_CHANNELS - 1));
@@ -264,6 +280,7 @@ static nccl_result stop(void *handle) {
   }
   most(&at->end_ns, now);
   __atomic_fetch_or(&at->ended, bit, __ATOMIC_ACQ_REL); /* last: who sees all channels ended has their times */
+  settle(to, at, handle);
   return 0;
 }
 
@@ -275,7 +292,10 @@ static nccl_result record(void *handle, int state, struct state_args *args, int 
     return 0;
   }
   struct record *at = record_at(to, handle);
-  if (at && has_timer) most(&at->device_end, args->timer);
+  if (at && has_timer) {
+    most(&at->device_end, args->timer);
+    settle(to, at, handle);
+  }
   return 0;
 }
 
