@@ -1,9 +1,11 @@
 """A real Prometheus scrapes real runs: does each alert fire where it should, and none in a healthy one?
 
     python bench/alerts.py [--seconds 120]
+    python bench/alerts.py --runs idle,waiting,late,slow-disk,full-disk --seconds 150      some of the rest, as root
 
 Times of the rules (for, ranges, thresholds in seconds) are divided by 20, or nobody would wait for them; the conditions
-are real. Alerts whose condition takes a broken disk or a starved controller are left to `promtool test rules`.
+are real: a controller that is stopped again and again, a disk whose `fdatasync` takes 1.5 s (strace), one that is full.
+At the end the dashboards' queries that no run answered are told.
 """
 
 import argparse
@@ -24,6 +26,31 @@ from typing import Any
 RULES = Path(__file__).parents[1] / "monitoring/prometheus/everstep.rules.yml"
 FASTER = 20.0
 _UNITS = {"m": 60.0, "h": 3600.0, "s": 1.0}
+
+IDLE = """
+import sys, time
+from pathlib import Path
+import torch, everstep
+state = everstep.State(model=torch.nn.Linear(8, 8))
+for step in state.steps(1_000_000):
+    everstep.step(loss=1.0); time.sleep(0.1)
+    if Path(sys.argv[1]).exists():
+        with everstep.phase("lunch"):  # of no kind that there is: a fault of our own, swallowed
+            pass
+        with everstep.paused("somebody looks"):
+            time.sleep(3600)
+"""
+
+WAITING = """
+import sys, time
+from pathlib import Path
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+while True:
+    dist.all_reduce(torch.ones(2)); time.sleep(0.1)
+    if Path(sys.argv[1]).exists() and dist.get_rank() == 0:
+        time.sleep(3600)
+"""
 
 PROGRAM = """
 import sys, time
@@ -49,19 +76,23 @@ def faster(text: str) -> str:
 
 
 class Run:
-    def __init__(self, folder: Path, name: str, *options: str, config: str = "") -> None:
-        self.name, self.dir = name, folder / name
-        (folder / "train.py").write_text(PROGRAM)
+    def __init__(self, folder: Path, name: str, *options: str, config: str = "", program: str = PROGRAM,
+                 at: Path | None = None) -> None:  # fmt: skip
+        self.name, self.dir, self.flag = name, (at or folder) / name, folder / f"{name}.flag"
+        (folder / f"{name}.py").write_text(program)
         if config:
             (folder / f"{name}.toml").write_text(config)
             options = ("--config", str(folder / f"{name}.toml"), *options)
         with (folder / f"{name}.txt").open("wb") as said:
             command = [sys.executable, "-m", "everstep", "run", *options, "--run-dir", str(self.dir)]
-            self.process = subprocess.Popen([*command, str(folder / "train.py")], stdout=said, stderr=said)
+            self.process = subprocess.Popen(
+                [*command, str(folder / f"{name}.py"), str(self.flag)], stdout=said, stderr=said
+            )
         address = self.dir / "controller.json"
         while not address.exists():
             time.sleep(0.2)
         self.port = json.loads(address.read_text())["port"]
+        self.pid = json.loads(address.read_text())["pid"]
         self.names = {name, json.loads((self.dir / "spec.json").read_text())["run"]}
         self.token = (self.dir / "token").read_text().strip()
 
@@ -139,22 +170,33 @@ def main() -> None:
 
 
 def watch(folder: Path, given: argparse.Namespace) -> None:
+    small = folder / "small"
     hook = '[[notices]]\nkind = "webhook"\nname = "gone"\nurl = "http://127.0.0.1:9/x"\ndrills = true\n'
     made = {
         "healthy": lambda: Run(folder, "healthy", "--local-nodes", "2", "--standby", "1"),
         "hurt": lambda: Run(folder, "hurt", "--local-nodes", "2", "--standby", "1", config=hook),
         "asking": lambda: Run(folder, "asking", "--mode", "advise"),
+        "idle": lambda: Run(folder, "idle", program=IDLE),
+        "waiting": lambda: Run(folder, "waiting", "--nproc-per-node", "2", program=WAITING),
+        "late": lambda: Run(folder, "late"),
+        "slow-disk": lambda: Run(folder, "slow-disk"),
+        "full-disk": lambda: Run(folder, "full-disk", at=small),
     }
+    if "full-disk" in given.runs:
+        small.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "everstep-alerts", str(small)], check=True)
     runs = {name: made[name]() for name in given.runs.split(",")}
     prometheus = Prometheus(folder, list(runs.values()))
     try:
         for run in runs.values():
-            run.until(lambda s: (s["step"] or 0) > 5)
+            run.until(lambda s, run=run: (s["step"] or 0) > 5 or (run.name == "waiting" and s["status"] == "running"))
         begun = time.monotonic()
         if "asking" in runs:
             runs["asking"].drill(kind="kill-rank", rank=0)
         if "hurt" in runs:
             hurt(runs["hurt"])
+        for name, run in runs.items():
+            HARM.get(name, lambda _: None)(run)
         time.sleep(max(8.0, given.seconds - (time.monotonic() - begun)))
         for run in runs.values():
             told = ", ".join(sorted(prometheus.fired(run))) or "none"
@@ -163,12 +205,21 @@ def watch(folder: Path, given: argparse.Namespace) -> None:
             runs["asking"].end()
             time.sleep(6)
             print(f"asking   when it is over: {', '.join(sorted(prometheus.fired(runs['asking'])))}")
+        unanswered(prometheus, time.monotonic() - begun)
     finally:
         prometheus.process.terminate()
         prometheus.process.wait(30)
+        for helper in HELPERS:
+            helper.terminate()
+            helper.wait(30)
         for run in runs.values():
             if run.process.poll() is None:
+                (run.dir / "filler").unlink(missing_ok=True)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(run.pid, signal.SIGCONT)
                 run.end()
+        if small.is_mount():
+            subprocess.run(["umount", str(small)], check=True)
 
 
 def hurt(run: Run) -> None:
@@ -180,6 +231,54 @@ def hurt(run: Run) -> None:
         run.drill(kind="lose-node", node=next(node["node"] for node in nodes if node["role"] == "active"))
     with contextlib.suppress(OSError):
         urllib.request.urlopen(f"http://127.0.0.1:{run.port}/api/status")
+
+
+HELPERS: list[subprocess.Popen[bytes]] = []
+
+STOPS = """
+import os, signal, sys, time
+while True:
+    os.kill(int(sys.argv[1]), signal.SIGSTOP); time.sleep(1.4)
+    os.kill(int(sys.argv[1]), signal.SIGCONT); time.sleep(0.3)
+"""
+
+
+def set_flag(run: Run) -> None:
+    run.flag.touch()
+
+
+def stop_again_and_again(run: Run) -> None:
+    """As on a machine on which the controller gets no CPU."""
+    HELPERS.append(subprocess.Popen([sys.executable, "-c", STOPS, str(run.pid)]))
+
+
+def slow_down_disk(run: Run) -> None:
+    inject = "inject=fdatasync:delay_enter=1500000"
+    command = ["strace", "-f", "-p", str(run.pid), "-e", "trace=fdatasync", "-e", inject, "-o", "/dev/null"]
+    HELPERS.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+
+
+def fill_disk(run: Run) -> None:
+    with contextlib.suppress(OSError), (run.dir / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+
+
+HARM: dict[str, Any] = {
+    "idle": set_flag,
+    "waiting": set_flag,
+    "late": stop_again_and_again,
+    "slow-disk": slow_down_disk,
+    "full-disk": fill_disk,
+}
+
+
+def unanswered(prometheus: Prometheus, seconds: float) -> None:
+    """The dashboards' queries, each asked over the whole time of the runs."""
+    boards = [json.loads(path.read_text()) for path in sorted(RULES.parents[1].glob("grafana/*.json"))]
+    asked = [t["expr"].replace("$run", ".*") for b in boards for p in b["panels"] for t in p.get("targets", ())]
+    found = [each for each in asked if not prometheus.query(f"last_over_time(({each})[{int(seconds) + 60}s:1s])")]
+    print(f"dashboards: {len(asked) - len(found)} of {len(asked)} queries answer; not: {found or 'none'}")
 
 
 if __name__ == "__main__":

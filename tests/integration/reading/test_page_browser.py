@@ -1,6 +1,7 @@
 """The page in a real browser: what a rank wrote is text, and a page of another origin gets nothing."""
 
 import asyncio
+import base64
 import json
 from pathlib import Path
 
@@ -67,5 +68,30 @@ def test_what_a_rank_wrote_is_text_on_every_page_and_others_read_nothing(tmp_pat
             f"fetch('{base}/api/runs', {{credentials: 'include'}}).then(a => a.text()).then(() => 'read', () => 'no')"
         )
         assert await browser.run(told) == "no"
+
+    asyncio.run(main())
+
+
+def test_a_run_and_an_incident_print_to_one_page(tmp_path):
+    (tmp_path / "r1").mkdir()
+    (tmp_path / "r1/journal.jsonl").write_bytes(JOURNAL.read_bytes())
+
+    async def main():
+        stop, sock = asyncio.Event(), listen(0)
+        base = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        server = asyncio.create_task(serve(tmp_path, sock, TOKEN, stop))
+        try:
+            async with Browser() as browser:
+                await browser.open(f"{base}/?token={TOKEN}")
+                await browser.until("document.body.innerText.includes('1 run')")
+                for path, shown in (("", "4 incidents"), ("incidents/i2", "What happened"), ("fleet", "active")):
+                    await browser.open(f"{base}/runs/r1/{path}")
+                    await browser.until(f"document.body.innerText.includes('{shown}')")
+                    pdf = await browser.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
+                    assert base64.b64decode(pdf["data"]).count(b"/Type /Page\n") == 1, path
+                    assert await browser.run("document.documentElement.className + document.body.style.zoom") == ""
+        finally:
+            stop.set()
+            await server
 
     asyncio.run(main())

@@ -221,3 +221,20 @@ def test_losses_are_rows_and_what_was_trained_again_is_marked() -> None:
     first = view.generations[1].first_step
     assert first is not None
     assert [point[2] for point in told if point[3]] == list(range(first, 90))
+
+
+def test_an_incident_says_what_the_loss_was_before_and_after() -> None:
+    view = fold(READING.header, READING.entries)
+    incident = next(each for each in view.incidents.values() if each.next_generation is not None and each.fault_at)
+    assert not [moment for moment in incident_page(view, incident).timeline if moment.says.startswith("loss ")]
+    fault_at, number, following = incident.fault_at, incident.generation, incident.next_generation
+    assert fault_at is not None
+    assert following is not None
+    old = [LossPoint(at=fault_at - 1.0 + 0.25 * k, step=10 + k, loss=4.0 - k) for k in range(3)]
+    view.loss.note(number, 0, [*old, LossPoint(at=fault_at - 0.1, step=13, loss=None)])
+    view.loss.note(following, 0, [LossPoint(at=fault_at + 5.0, step=11, loss=3.01)])
+    told = [moment.says for moment in incident_page(view, incident).timeline if moment.says.startswith("loss ")]
+    assert told == [
+        "loss NaN or infinite after step 13, the last that was noted before the fault",
+        f"loss 3.01 after step 11, the first of generation {following}; it had been 3 after step 11",
+    ]

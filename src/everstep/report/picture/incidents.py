@@ -11,6 +11,7 @@ from everstep.report.parts.codes import CODES
 from everstep.report.parts.evidence import evidence_groups
 from everstep.report.parts.phases import times_of
 from everstep.report.parts.sentences import action_sentences, event_sentence
+from everstep.report.picture.losses import loss_moments
 from everstep.report.picture.schema import IncidentPage, IncidentRow, Moment, PhaseLength, Piece, Similar
 
 MAX_SIMILAR = 12
@@ -48,7 +49,7 @@ def incident_page(view: RunView, incident: IncidentView, goodput: Goodput | None
         cost_gpu_h=math.fsum(cost.values()) / 3600 if cost else None,
         phases=tuple(PhaseLength(name=phase.name, length_s=phase.length_s) for phase in times.phases),
         restore_s=times.restore_s,
-        timeline=tuple(_timeline(incident)[:MAX_MOMENTS]),
+        timeline=tuple(_timeline(view, incident)[:MAX_MOMENTS]),
         evidence=tuple(
             Piece(source=g.first.source, at=g.first.at, says=g.says, detail=g.first.detail, seqs=g.seqs)
             for g in evidence_groups(incident)
@@ -66,8 +67,8 @@ def incident_page(view: RunView, incident: IncidentView, goodput: Goodput | None
     )
 
 
-def _timeline(incident: IncidentView) -> list[Moment]:
-    found: list[Moment] = []
+def _timeline(view: RunView, incident: IncidentView) -> list[Moment]:
+    found = loss_moments(view, incident)
     if incident.fault_at is not None and incident.verdict is not None:
         says = f"the fault: {incident.verdict.sentence}"
         found.append(Moment(at=incident.fault_at, says=says, is_key=True, seq=None))

@@ -21,11 +21,11 @@ from everstep.report.picture.fleet import fleet_rows
 from everstep.report.picture.heads import copies_of, head_of
 from everstep.report.picture.incidents import incident_row
 from everstep.report.picture.lanes import before_first, generation_row, is_settled
+from everstep.report.picture.losses import loss_rows
 
 Rows = dict[str, Json]
 
 PACE_CHUNK = 32
-LOSS_CHUNK = 64
 
 NODES_PER_S = 200.0
 """Fewer are asked every second; 12,500 every minute, as their own reports are a minute apart or more."""
@@ -63,7 +63,7 @@ class Overview:
             **self._incidents(view),
             **self._generations(view),
             **_pace(view),
-            **_loss(view),
+            **loss_rows(view),
             **self._slowly("fleet", view, asked, lambda: _fleet(view)),
         }
 
@@ -148,23 +148,6 @@ def _pace(view: RunView) -> Rows:
 
 def _point(interval: Interval) -> list[float]:
     return [round(interval.begin, 1), _short(interval.median_s), _short(interval.p99_s)]
-
-
-def _loss(view: RunView) -> Rows:
-    """[at, loss, step, 1 where it was trained again later, generation]; a loss that was NaN or infinite is None."""
-    began = {g.number: g.first_step for g in view.generations if g.first_step is not None}
-    points = [
-        [round(each.point.at, 1), _maybe(each.point.loss), each.point.step, int(is_redone), each.generation]
-        for each, is_redone in zip(view.loss.points, view.loss.is_redone(began), strict=True)
-    ]
-    return {
-        f"loss:{first // LOSS_CHUNK}": {"rank": view.loss.rank, "points": points[first : first + LOSS_CHUNK]}
-        for first in range(0, len(points), LOSS_CHUNK)
-    }
-
-
-def _maybe(value: float | None) -> float | None:
-    return None if value is None else _short(value)
 
 
 def _short(value: float) -> float:

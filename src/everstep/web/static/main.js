@@ -4,6 +4,7 @@ import { byId, clock, count, duration, h, NONE, percent, plural, short, show, st
 import * as fleet from "./fleet.js";
 import * as incidents from "./incident.js";
 import * as lanes from "./lanes.js";
+import "./print.js";
 import { ask, base, begin, changed, link, now, ofKind, onChange, rows } from "./store.js";
 
 const GLYPHS = { running: "●", succeeded: "✓", stopped: "■", stopping: "■", starting: "◌", recovering: "▲", "standing-still": "▲",
@@ -64,7 +65,7 @@ function tiles(head, goodput) {
     ["step", count(head.step), ended ? `last at ${step}` : `last ${step}`],
     ["step time", duration(head.step_s), head.drift || `median of an hour ${duration(head.median_step_s)}`],
     ["goodput", percent(goodput?.ettr ?? null), goodput && goodput.window_s < goodput.wall_s ? `last ${duration(goodput.window_s)}: ${percent(goodput.window_ettr)}` : `of ${duration(goodput?.wall_s ?? null)}`],
-    ["next fault costs", ended ? NONE : head.steps_at_risk === null ? NONE : plural(head.steps_at_risk, "step"), ended ? "the run has ended" : head.steps_at_risk === null ? "no snapshot is known" : `if a machine dies: ${head.steps_if_node_dies === null ? "not known" : plural(head.steps_if_node_dies, "step")}`],
+    ["next fault costs", ended ? NONE : head.steps_at_risk === null ? NONE : plural(head.steps_at_risk, "step"), ended ? "the run has ended" : head.steps_at_risk === null ? "no snapshot is known" : `a machine lost: ${head.steps_if_node_dies === null ? "not known" : count(head.steps_if_node_dies)}`],
     ["restarts", `${head.restarts_used} of ${head.restarts_allowed ?? NONE}`, plural(head.num_incidents, "incident")],
     ["machines", `${count(head.active)} active`, `${count(head.standby)} standby, ${count(head.lost)} out`],
   ].map(([name, value, more]) => h("div", { class: "tile" }, h("span", null, name), h("b", null, value), h("span", null, more))));

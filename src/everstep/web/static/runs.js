@@ -1,5 +1,6 @@
 // All runs of a directory, those that need somebody first.
 
+import "./print.js";
 import { byId, count, duration, h, NONE, percent, plural, short, show, time } from "./dom.js";
 
 const clean = new URL(location.href);
