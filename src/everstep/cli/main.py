@@ -28,6 +28,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "everstep.cli.see.collectives",
         "show each group's collectives: time, bandwidth, who comes last",
     ),
+    "trace": ("everstep.cli.see.trace", "record what one rank does for some seconds, as a trace for Perfetto"),
     "doctor": ("everstep.cli.examine.doctor", "report what all ranks are doing now: stacks, states and flight records"),
     "analyze": (
         "everstep.cli.examine.analyze",

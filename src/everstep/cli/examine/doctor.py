@@ -58,7 +58,7 @@ def run(given: argparse.Namespace) -> int:
     request, turned_away = str(answer["request"]), dict(answer.get("turned_away", {}))
     uneven = list(answer.get("uneven", ()))
     limit_s = 15.0 if given.timeout is None else given.timeout
-    missing = _await(run_dir, cursor, request, limit_s)
+    missing = await_evidence(run_dir, cursor, request, limit_s)
     view, asked_at = load_run(run_dir.journal), time.time()
     place = run_dir.path / "evidence" / request
     read = read_apart(place, time.time(), with_case=True)
@@ -119,7 +119,7 @@ def _per_rank(case: Case, view: RunView) -> list[dict[str, Any]]:
     ]
 
 
-def _await(run_dir: RunDir, cursor: Cursor, request: str, limit_s: float) -> list[str]:
+def await_evidence(run_dir: RunDir, cursor: Cursor, request: str, limit_s: float) -> list[str]:
     """Nodes that gave no answer in time."""
     deadline = time.monotonic() + limit_s
     asked: list[str] = []

@@ -1,0 +1,132 @@
+"""Python stacks of a rank over some seconds: one py-spy that samples beside the rank and never stops it.
+
+py-spy counts time from its own start, which it does not tell. It says when it begins to sample, and its first sample
+comes at most one period later: so its clock is known to one period.
+"""
+
+import contextlib
+import math
+import os
+import select
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+RATE = 50
+"""Samples a second: half a percent to some percent of a core, outside the rank."""
+
+MAX_BYTES = 64 << 20
+START_S = 20.0
+END_S = 20.0
+_BEGINS = b"Sampling process"
+
+
+class StackEvent(msgspec.Struct, frozen=True):
+    """As py-spy writes them: a frame of a thread begins ("B") or ends ("E"), microseconds."""
+
+    name: str
+    ph: str
+    ts: int
+    tid: int
+    args: dict[str, object] = {}
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """`zero_at`: wall clock of the events' zero."""
+
+    events: tuple[StackEvent, ...]
+    zero_at: float
+
+
+class RecordingError(Exception):
+    """There are no stacks. The text says why."""
+
+
+class Recording:
+    """Started when it is made. `end` gives what it has; `kill` ends it without."""
+
+    def __init__(self, py_spy: str, pid: int, seconds: float) -> None:
+        """Raises RecordingError."""
+        self._folder = tempfile.TemporaryDirectory(prefix="everstep-trace-")
+        self._path = Path(self._folder.name) / "stacks.json"
+        argv = [py_spy, "record", "--pid", str(pid), "--nonblocking", "--threads", "--idle", "--rate", str(RATE)]
+        argv += ["--duration", str(math.ceil(seconds)), "--format", "chrometrace", "--output", str(self._path)]
+        self.begun_at = 0.0  # it samples since then
+        self._said = b""
+        try:
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+        except OSError as error:
+            self._folder.cleanup()
+            raise RecordingError(f"py-spy cannot be started: {error.strerror}") from None
+
+    def await_begin(self) -> None:
+        """Until it samples. Raises RecordingError."""
+        limit = time.monotonic() + START_S
+        while _BEGINS not in self._said:
+            if not self._read(limit - time.monotonic()):
+                self.kill()
+                raise RecordingError(self._why(f"py-spy did not begin within {START_S:g} s"))
+        self.begun_at = time.time()
+
+    def end(self) -> Recorded:
+        """Raises RecordingError."""
+        limit = time.monotonic() + END_S
+        try:
+            while self._read(limit - time.monotonic()):
+                pass
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(max(0.1, limit - time.monotonic()))
+            return self._parsed()
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """It is gone, and so is its file."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._folder.cleanup()
+
+    def _read(self, limit_s: float) -> bool:
+        """More of what it says; False: that is all, or it took too long."""
+        assert self._process.stdout is not None
+        if limit_s <= 0 or not select.select([self._process.stdout], [], [], limit_s)[0]:
+            return False
+        part = os.read(self._process.stdout.fileno(), 4096)
+        self._said = (self._said + part)[-65_536:]
+        return bool(part)
+
+    def _parsed(self) -> Recorded:
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+        except OSError:
+            raise RecordingError(self._why("py-spy wrote nothing")) from None
+        if len(data) > MAX_BYTES:
+            raise RecordingError(f"py-spy wrote more than {MAX_BYTES >> 20} MiB")
+        return parse(data, self.begun_at)
+
+    def _why(self, otherwise: str) -> str:
+        lines = [line.strip() for line in self._said.decode("utf-8", "replace").splitlines() if line.strip()]
+        errors = [line for line in lines if not line.startswith("py-spy>")]
+        text = " ".join(errors[:4])[:300] or otherwise
+        if "permi" in text.lower():
+            text += " (run it as root or with CAP_SYS_PTRACE)"
+        return text
+
+
+def parse(data: bytes, begun_at: float) -> Recorded:
+    """What py-spy wrote. Raises RecordingError."""
+    try:
+        events = msgspec.json.decode(data, type=list[StackEvent])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordingError(f"what py-spy wrote is damaged: {str(error)[:200]}") from None
+    if not events:
+        raise RecordingError("py-spy saw no stack")
+    return Recorded(tuple(events), begun_at - min(event.ts for event in events) / 1e6)
