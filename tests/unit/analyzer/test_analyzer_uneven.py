@@ -29,6 +29,18 @@ def test_a_slow_worker_is_named_and_no_other(kind: str) -> None:
     assert right >= 0.9 * len(jobs)
 
 
+@pytest.mark.parametrize("kind", ["uneven sequences", "both"])
+@pytest.mark.parametrize("factor", [1.2, 1.3, 2.0])
+@pytest.mark.parametrize(("is_known", "is_early"), BEGINNINGS)
+def test_in_uneven_pipelines_two_stages_or_two_replicas_are_enough(kind, factor, is_known, is_early) -> None:
+    """What a pipeline's stages share is taken out first: a slow rank moves one of their differences, and the order of a
+    whole stage. Of two replicas one is always the longer one: 51021 blamed its last stage."""
+    for seed in (24001, 24005, 24010, 24020, 51021, *range(71001, 71006)):
+        verdict, slow = case(seed, kind, factor, is_known=is_known, is_early=is_early)
+        assert verdict.refusal is None, (seed, verdict.sentence)
+        assert set(verdict.ranks) == slow, (seed, verdict.sentence)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_a_slow_worker_nobody_is_accused(kind: str) -> None:
     for seed in range(20):

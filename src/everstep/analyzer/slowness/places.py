@@ -5,6 +5,7 @@ of one stage, in the other pipelines, do the same work. Where sequences differ i
 longer together: what a rank's own pipeline does as well is not its own either.
 """
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,9 @@ from everstep.analyzer.observations.records import ParallelGroup, RankTiming
 LESS = 0.8
 """Pipelines rise and fall together if the scatter within them is so much less; of equal ones it is rather more."""
 
+
+_POLISHES = 3
+"""After so many nothing moves any more that matters."""
 
 MUCH = 0.025
 """A scatter below this is noise, and its causes are nobody's business."""
@@ -59,8 +63,7 @@ def levelled(
     if not places:
         return list(timings), set()
     compute_s = {timing.rank: timing.compute_s for timing in timings}
-    shares = against_stage(compute_s, places, first)
-    shares = _within_pipeline(shares, places) if together else shares
+    shares = _shares(compute_s, places, first, together=together)
     waits = {} if together else _waits(timings, places)
     usual = statistics.median(timing.compute_s for timing in timings)
     found = []
@@ -91,15 +94,38 @@ def rise_together(
     rounds: Sequence[Mapping[int, float]], places: Places, first: Mapping[int, RankTiming] | None = None
 ) -> bool:
     """Whether all stages of a pipeline take longer in the same rounds, as with sequences of uneven length."""
-    apart = [against_stage(compute_s, places, first or {}) for compute_s in rounds] if places else []
-    within = [_within_pipeline(shares, places) for shares in apart]
-    return bool(apart) and _scatter(apart) > MUCH and _scatter(within) < LESS * _scatter(apart)
+    if not places:
+        return False
+    if _is_one_pipeline(places):
+        apart = [against_stage(compute_s, places, first or {}) for compute_s in rounds]
+        much, within = _scatter(apart), _scatter([_within_pipeline(shares, places) for shares in apart])
+        return much > MUCH and within < LESS * much
+    stages = [_logs(compute_s) for compute_s in rounds]
+    for rest in stages:
+        _level(rest, _ranks_of(rest, places, "stage"))
+    polished = [_polished(compute_s, places) for compute_s in rounds]
+    num_stages = len({place.stage for place in places.values()})
+    # Where there are few stages, much of mere noise is fitted away.
+    much, fitted = _scatter(stages), math.sqrt(1 - 1 / num_stages)
+    return much > MUCH and _scatter(polished) < LESS * fitted * much
 
 
 def ratios(compute_s: Mapping[int, float], places: Places, *, together: bool) -> dict[int, float]:
     """Each rank's time over what is usual at its place; without those of which it cannot be said."""
-    found = against_stage(compute_s, places, {})
-    return _within_pipeline(found, places) if together else found
+    return _shares(compute_s, places, {}, together=together)
+
+
+def _shares(
+    compute_s: Mapping[int, float], places: Places, first: Mapping[int, RankTiming], *, together: bool
+) -> dict[int, float]:
+    if together and not _is_one_pipeline(places):
+        return against_stage(_evened(compute_s, places), places, {})
+    shares = against_stage(compute_s, places, first)
+    return _within_pipeline(shares, places) if together else shares
+
+
+def _is_one_pipeline(places: Places) -> bool:
+    return len({place.pipeline for place in places.values()}) == 1
 
 
 def against_stage(compute_s: Mapping[int, float], places: Places, first: Mapping[int, RankTiming]) -> dict[int, float]:
@@ -128,13 +154,52 @@ def _like(value: float, others: list[float], begun: RankTiming | None) -> float 
 
 def _within_pipeline(shares: Mapping[int, float], places: Places) -> dict[int, float]:
     """Over what the other stages of the rank's own pipeline do."""
-    of_pipeline: defaultdict[int, list[int]] = defaultdict(list)
-    for rank in shares:
-        of_pipeline[places[rank].pipeline].append(rank)
+    of_pipeline = _ranks_of(shares, places, "pipeline")
     found = {}
     for rank, share in shares.items():
         others = [shares[other] for other in of_pipeline[places[rank].pipeline] if other != rank]
         found[rank] = share / max(1e-9, statistics.median(others)) if others else share
+    return found
+
+
+def _evened(compute_s: Mapping[int, float], places: Places) -> dict[int, float]:
+    """The times without what all stages of a pipeline share. Of two stages the shorter one says how much that is: a
+    rank can be slow, and none is faster than its machine."""
+    rest = _polished(compute_s, places)
+    of_pipeline = _ranks_of(rest, places, "pipeline")
+    if all(len(ranks) == 2 for ranks in of_pipeline.values()):
+        for ranks in of_pipeline.values():
+            least = min(rest[rank] for rank in ranks)
+            rest |= {rank: rest[rank] - least for rank in ranks}
+    return {rank: math.exp(value) for rank, value in rest.items()}
+
+
+def _polished(compute_s: Mapping[int, float], places: Places) -> dict[int, float]:
+    """Logarithms of the times, less what is usual of each rank's stage and of its pipeline (Tukey's median polish).
+    The pipelines first: a slow rank moves one of their differences, and the order of a stage."""
+    rest = _logs(compute_s)
+    both = [_ranks_of(rest, places, "pipeline"), _ranks_of(rest, places, "stage")]
+    for _ in range(_POLISHES):
+        for groups in both:
+            _level(rest, groups)
+    return rest
+
+
+def _logs(compute_s: Mapping[int, float]) -> dict[int, float]:
+    return {rank: math.log(max(value, 1e-9)) for rank, value in compute_s.items()}
+
+
+def _level(rest: dict[int, float], groups: Mapping[int, list[int]]) -> None:
+    for ranks in groups.values():
+        middle = statistics.median(rest[rank] for rank in ranks)
+        for rank in ranks:
+            rest[rank] -= middle
+
+
+def _ranks_of(ranks: Mapping[int, float], places: Places, what: str) -> dict[int, list[int]]:
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for rank in ranks:
+        found[getattr(places[rank], what)].append(rank)
     return found
 
 
