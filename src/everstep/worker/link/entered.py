@@ -9,16 +9,12 @@ says how long, and the agent asks less often where that is too much. Raises only
 import array
 import os
 import socket
-import sys
 import time
-from typing import Any
 
 from everstep.wire import local
 from everstep.worker.link import calls
+from everstep.worker.link.groups import groups
 from everstep.worker.link.record import flight_record
-
-MAX_GROUP = 4096
-"""Larger groups are not listed; ranks that entered their collectives are then taken for their members."""
 
 _MAX_ERROR = 300
 
@@ -34,7 +30,7 @@ def answer(link: socket.socket, frame: local.Frame) -> None:
         data = flight_record()
         took_s = time.thread_time() - began
         fds = [_keep(data), _keep(_words())]
-        reply = {"entered": number, "took_s": took_s, "groups": _groups()}
+        reply = {"entered": number, "took_s": took_s, "groups": groups(smaller_than_job=True)}
     except Exception as error:
         reply = {"entered": number, "why": f"{type(error).__name__}: {error}"[:_MAX_ERROR]}
     try:
@@ -58,20 +54,3 @@ def _keep(data: bytes) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def _groups() -> list[list[Any]]:
-    """Groups of this rank, but for the whole job: gloo's flight record does not say who is in them."""
-    module: Any = sys.modules.get("torch.distributed.distributed_c10d")
-    found: list[list[Any]] = []
-    try:
-        world = module._world
-        size = max((len(ranks) for ranks in world.pg_group_ranks.values()), default=0)
-        for group, ranks in list(world.pg_group_ranks.items()):
-            name = world.pg_names.get(group)
-            if name is not None and 1 < len(ranks) <= MAX_GROUP and len(ranks) < size:
-                numbers = sorted(int(rank) for rank in ranks)  # they may be NumPy's
-                found.append([name, str(getattr(group, "group_desc", "")), numbers])
-    except Exception:
-        return []  # torch's own book-keeping has another form: not declared
-    return found

@@ -6,9 +6,15 @@ that cannot be done, there is no record, and it is said. Never run on a GPU so f
 """
 
 import ctypes
+import json
 import os
 import sys
 from typing import Any
+
+from everstep.worker.link.groups import groups
+
+_NO_GROUPS = b'"pg_config":{"":{"desc":"","name":"","ranks":"[]"}}'
+"""What gloo's record says instead of who is in which group."""
 
 _RUNTIMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0")
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed
@@ -26,7 +32,19 @@ def flight_record() -> bytes:
         data = of_nccl(True, False)
     else:
         data = module._dump_fr_trace_json(True, False)
-    return data if isinstance(data, bytes) else data.encode()
+    return with_groups(data if isinstance(data, bytes) else data.encode())
+
+
+def with_groups(record: bytes) -> bytes:
+    """The record, with the groups in the form of NCCL's where it names none: else nobody knows whom a collective waits
+    for that others never entered."""
+    if _NO_GROUPS not in record:
+        return record
+    config = {
+        name: {"desc": title, "name": name, "ranks": str(ranks)}
+        for name, title, ranks in groups(smaller_than_job=False)
+    }
+    return record.replace(_NO_GROUPS, b'"pg_config":' + json.dumps(config).encode(), 1) if config else record
 
 
 def _uses_nccl() -> bool:

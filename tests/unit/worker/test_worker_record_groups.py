@@ -1,0 +1,56 @@
+"""gloo's flight record does not say who is in which group; the watch thread does."""
+
+import json
+import subprocess
+import sys
+
+import torch.distributed as dist
+
+from everstep.analyzer.reading.flight import normalise
+
+PROGRAM = """
+import sys, torch, torch.distributed as dist
+from everstep.worker.link.record import flight_record
+rank, path = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", store=dist.FileStore(path, 3), rank=rank, world_size=3)
+pair, all_again, _ = dist.new_group([0, 2], group_desc="mesh_tp"), dist.new_group([0, 1, 2]), dist.new_group([1])
+if rank != 1:
+    dist.all_reduce(torch.ones(8), group=pair)
+dist.barrier()
+if rank == 0:
+    sys.stdout.buffer.write(flight_record())
+dist.barrier()
+"""
+
+
+def test_the_record_of_a_rank_names_the_members_of_its_groups(tmp_path):
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(rank), str(tmp_path / "store")],
+            stdout=subprocess.PIPE,
+            env={"TORCH_FR_BUFFER_SIZE": "100", "PATH": ""},
+        )
+        for rank in range(3)
+    ]
+    try:
+        out = ranks[0].communicate(timeout=120)[0]
+        assert [rank.wait(60) for rank in ranks] == [0, 0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    record = normalise(json.loads(out), 0)
+    assert record.world == (0, 1, 2)
+    found = {group.desc or group.name: group for group in record.groups}
+    assert found["mesh_tp"].ranks == (0, 2)
+    assert all(group.complete for group in record.groups)
+    assert sorted(group.ranks for group in record.groups) == [(0, 1, 2), (0, 1, 2), (0, 2)]
+    assert found["mesh_tp"].kind == "tp"
+
+
+def test_a_process_without_groups_has_the_record_as_torch_makes_it():
+    from everstep.worker.link import record
+
+    assert not dist.is_initialized()
+    text = b'{"entries":[],' + record._NO_GROUPS + b"}"
+    assert record.with_groups(text) == text
