@@ -94,6 +94,8 @@ class _Ended(msgspec.Struct):
     why: str
 
 
+Child: TypeAlias = subprocess.Popen[bytes]
+
 _decoder: "msgspec.msgpack.Decoder[Line]" = msgspec.msgpack.Decoder(Line)
 LENGTH = struct.Struct("<I")
 """Before each message of the child, which is msgpack: JSON has no NaN."""
@@ -115,8 +117,10 @@ def read_apart(
     with_case: bool = False,
     file_cpu_s: float = FILE_CPU_S,
     memory_bytes: int | None = None,
+    ahead: Child | None = None,
 ) -> Found:
-    """What the folder says. Raises ConfigError when it is none that can be read, and nothing for what is in it."""
+    """What the folder says. Raises ConfigError when it is none that can be read, and nothing for what is in it.
+    `ahead`: a child of `start_child`, which is over afterwards."""
     found = _read(
         Asked(
             root=os.fsencode(root.absolute()).hex(),
@@ -126,18 +130,43 @@ def read_apart(
             with_case=with_case,
             cpu_s=file_cpu_s,
             memory_bytes=memory_bytes,
-        )
+        ),
+        ahead,
     )
     assert isinstance(found, Found), "a trace was not asked for"
     return found
 
 
-def _read(asked: Asked) -> "Found | Weighed":
+def start_child() -> Child:
+    """It loads what it needs and waits to be asked; without whoever started it, it ends. Raises OSError."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "everstep.evidence.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def end_child(child: Child) -> None:
+    child.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(5.0)
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+def _read(asked: Asked, ahead: Child | None = None) -> "Found | Weighed":
     asked = msgspec.structs.replace(asked, memory_bytes=asked.memory_bytes or _memory())
     skip: dict[str, str] = {}
     last = _Ended("", "")
+    if ahead is not None and isinstance(answer := _ask(asked, ahead), Found | Weighed):
+        return answer  # else as if there had been none
     for _ in range(MAX_BAD_FILES):
-        answer = _ask(msgspec.structs.replace(asked, skip={os.fsencode(path).hex(): why for path, why in skip.items()}))
+        again = msgspec.structs.replace(asked, skip={os.fsencode(path).hex(): why for path, why in skip.items()})
+        answer = _ask(again)
         if isinstance(answer, Found | Weighed):
             return answer
         if isinstance(answer, Refused):
@@ -149,23 +178,16 @@ def _read(asked: Asked) -> "Found | Weighed":
     return _nothing(asked.now, last.why, skip)
 
 
-def _ask(asked: Asked) -> Found | Weighed | Refused | _Ended:
-    command = [sys.executable, "-P", "-m", "everstep.evidence.child"]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+def _ask(asked: Asked, ahead: Child | None = None) -> Found | Weighed | Refused | _Ended:
+    child = ahead if ahead is not None else start_child()
     try:
-        assert process.stdin is not None
+        assert child.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(msgspec.json.encode(asked) + b"\n")
-            process.stdin.close()
-        return _Listener(process, asked.cpu_s + GRACE_CPU_S).answer()
+            child.stdin.write(msgspec.json.encode(asked) + b"\n")
+            child.stdin.close()
+        return _Listener(child, asked.cpu_s + GRACE_CPU_S).answer()
     finally:
-        process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5.0)
-        if process.stdout is not None:
-            process.stdout.close()
+        end_child(child)
 
 
 class _Listener:
