@@ -8,9 +8,9 @@ import pytest
 
 from everstep.analyzer.exits import FaultFacts
 from everstep.analyzer.slowness.slow import SlowVerdict
-from everstep.controller.detectors.clocks import WINDOW_S, Clocks
-from everstep.controller.detectors.pace import Pace, _Value
-from everstep.controller.detectors.slowness import FINE_S, SlownessDetector
+from everstep.controller.detectors.slow.clocks import WINDOW_S, Clocks
+from everstep.controller.detectors.slow.pace import Pace, _Value
+from everstep.controller.detectors.slow.slowness import FINE_S, SlownessDetector
 from everstep.controller.detectors.together import Detectors
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy

@@ -19,7 +19,7 @@ from everstep.controller.detectors.hangs import HangDetector
 from everstep.controller.detectors.links import LinkReports
 from everstep.controller.detectors.losses import LossNotes
 from everstep.controller.detectors.numbers import NumberDetector
-from everstep.controller.detectors.slowness import SlownessDetector
+from everstep.controller.detectors.slow.slowness import SlownessDetector
 from everstep.core.restore.trust import DIFFERENT
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import State

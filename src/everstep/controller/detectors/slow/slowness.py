@@ -16,9 +16,9 @@ from everstep.analyzer.observations.words import per_step
 from everstep.analyzer.slowness.shares import Shares, of_rounds
 from everstep.analyzer.slowness.slow import SlowVerdict, flag_like, judge
 from everstep.analyzer.slowness.starving import Starving, find_starving
-from everstep.controller.detectors.ballot import Ballot
-from everstep.controller.detectors.clocks import Clocks
-from everstep.controller.detectors.pace import Pace
+from everstep.controller.detectors.slow.ballot import Ballot
+from everstep.controller.detectors.slow.clocks import Clocks
+from everstep.controller.detectors.slow.pace import Pace
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import State

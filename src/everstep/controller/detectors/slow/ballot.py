@@ -13,7 +13,7 @@ import msgspec
 from everstep.analyzer.observations.groups import kind_of
 from everstep.analyzer.observations.records import ParallelGroup, RankTiming
 from everstep.analyzer.slowness.arrivals import join, measure
-from everstep.controller.detectors.clocks import DOUBT_S
+from everstep.controller.detectors.slow.clocks import DOUBT_S
 from everstep.core.state.schema import State
 from everstep.model.events import RoundReported
 from everstep.model.facts import RankRound
