@@ -27,7 +27,7 @@ import msgspec
 
 from everstep.controller.record.spec_file import Address
 from everstep.errors import WireError
-from everstep.model.events import SignalsReported
+from everstep.model.observations import SignalsReported
 from everstep.wire.codec import MAX_FROM_PEER_BYTES, encode
 from everstep.wire.credentials import RunSecret
 from everstep.wire.greeting import RejectedError, Socket, connect, introduce, receive

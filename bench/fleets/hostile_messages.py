@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 
-from everstep.model import events, facts
+from everstep.model import events, facts, observations
 from everstep.wire.codec import encode
 from everstep.wire.messages import PROTOCOL, Ack, Beat, Challenge, Hello, Report
 
@@ -24,19 +24,19 @@ def real_events(node: str) -> list[events.Event]:
     return [
         events.ProgressReported(at=at, node=node, generation=0, accounts=(account,)),
         events.MarksReported(at=at, node=node, generation=0, accounts=(account,)),
-        events.SignalsReported(
+        observations.SignalsReported(
             at=at, node=node, generation=0, signals=(facts.Signals(rank=0, phase="step", log_s=1.0, last_step=7),)
         ),
-        events.NumbersReported(
+        observations.NumbersReported(
             at=at,
             node=node,
             generation=0,
             numbers=(facts.RankNumbers(rank=0, source="log", points=(facts.NumberPoint(step=3, loss=1.5),)),),
         ),
-        events.DigestsReported(
+        observations.DigestsReported(
             at=at, node=node, generation=0, digests=(facts.RankDigest(rank=0, step=4, values={"w": "ab12"}),)
         ),
-        events.RoundReported(
+        observations.RoundReported(
             at=at, node=node, generation=0, round=3, ranks=(facts.RankRound(rank=0, num_steps=4, window_s=10.0),)
         ),
         events.WorkerExited(at=at, node=node, generation=0, exit=facts.Exit(rank=0, at=at, code=1, last_output="bang")),

@@ -14,7 +14,7 @@ from everstep.controller.detectors.together import Detectors
 from everstep.core.state.policy import Policy
 from everstep.knowledge.ending import end_of_rank
 from everstep.knowledge.loading import load_base
-from everstep.model import actions, events
+from everstep.model import actions, events, observations
 from everstep.model.facts import (
     ErrorReport,
     Exit,
@@ -132,7 +132,7 @@ class Lies:
             wait_left_s=self.maybe(self.seconds()),
             place=self.rng.choice(self.texts),
         )
-        return events.SignalsReported(**self.common, signals=(signals,))
+        return observations.SignalsReported(**self.common, signals=(signals,))
 
     def numbers(self) -> events.Event:
         odd = [math.nan, math.inf, -math.inf, 1e308, 0.0, -1.0, 2.5]
@@ -141,7 +141,9 @@ class Lies:
             for _ in range(self.rng.randrange(5))
         )
         source = self.rng.choice(["step", "log"])
-        return events.NumbersReported(**self.common, numbers=(RankNumbers(rank=LIAR, source=source, points=points),))
+        return observations.NumbersReported(
+            **self.common, numbers=(RankNumbers(rank=LIAR, source=source, points=points),)
+        )
 
     def digest(self) -> events.Event:
         replicas = self.rng.choice([(), (0, 1, 2, 3), (0, 2), (2,), (0, 1), (99, 2**31), (0, 2**31 - 1), (-5, 7)])
@@ -153,7 +155,7 @@ class Lies:
             stride=self.rng.choice([0, 1, 1, -1, 2**40]),
             missing=self.rng.choice(["", "why not"]),
         )
-        return events.DigestsReported(**self.common, digests=(digest,))
+        return observations.DigestsReported(**self.common, digests=(digest,))
 
     def round(self) -> events.Event:
         kinds = tuple((self.rng.choice(["0", "1", "x"]), "all_reduce [4]") for _ in range(3))
@@ -175,7 +177,7 @@ class Lies:
             delay_s=self.maybe(self.seconds()),
             work=self.maybe(self.seconds()),
         )
-        return events.RoundReported(**self.common, round=int(self.cluster.clock.now), ranks=(told,))
+        return observations.RoundReported(**self.common, round=int(self.cluster.clock.now), ranks=(told,))
 
     def exit(self) -> events.Event:
         now = self.cluster.clock.now
@@ -210,16 +212,16 @@ def honest(cluster: Cluster, step: int) -> Iterator[events.Event]:
         signals = Signals(
             rank=rank, phase=str(Phase.TRAIN), log_s=0.1, device_s=0.1, communication_s=0.1, last_step=step
         )
-        yield events.SignalsReported(**common, signals=(signals,))
+        yield observations.SignalsReported(**common, signals=(signals,))
         point = NumberPoint(step=step, loss=2.0, grad_norm=1.0)
-        yield events.NumbersReported(**common, numbers=(RankNumbers(rank=rank, source="step", points=(point,)),))
+        yield observations.NumbersReported(**common, numbers=(RankNumbers(rank=rank, source="step", points=(point,)),))
         digest = RankDigest(rank=rank, step=step, values={"p0": "a"}, replicas=tuple(range(RANKS)))
-        yield events.DigestsReported(**common, digests=(digest,))
+        yield observations.DigestsReported(**common, digests=(digest,))
         arrivals = tuple((0, 10 * step + n, now + 0.1 * n) for n in range(10))
         told = RankRound(
             rank=rank, num_steps=1, window_s=1.0, num_entered=10, kinds=(("0", "all_reduce [4]"),), arrivals=arrivals
         )
-        yield events.RoundReported(**common, round=int(now), ranks=(told,))
+        yield observations.RoundReported(**common, round=int(now), ranks=(told,))
 
 
 def over_the_link(event: events.Event) -> events.Event:
@@ -235,7 +237,12 @@ def signatures() -> list[str]:
     return found[:200]
 
 
-OBSERVED = (events.SignalsReported, events.NumbersReported, events.DigestsReported, events.RoundReported)
+OBSERVED = (
+    observations.SignalsReported,
+    observations.NumbersReported,
+    observations.DigestsReported,
+    observations.RoundReported,
+)
 
 
 def lie_through(seed: int, signatures: list[str]) -> tuple[int, list[actions.Action]]:
@@ -287,6 +294,6 @@ def test_groups_that_a_rank_makes_up_are_not_remembered(signatures: list[str]) -
         replicas = (number % 4, (number // 4) % 4, *[0] * (number // 16))[:64] if number % 2 else (0, 2**31 - 1)
         digest = RankDigest(rank=LIAR, step=7, values={"p": "a"}, replicas=replicas, stride=number % 3)
         common = {"at": cluster.clock.now, "node": f"n{LIAR}", "generation": 0}
-        detector.take(events.DigestsReported(**common, digests=(digest,)), cluster.state)
+        detector.take(observations.DigestsReported(**common, digests=(digest,)), cluster.state)
     assert len(detector._groups) <= MAX_GROUPS
     assert sum(map(len, detector._groups.values())) < 64 * MAX_GROUPS

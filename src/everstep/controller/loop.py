@@ -35,7 +35,6 @@ from everstep.errors import JournalError
 from everstep.journal.beside import collectives
 from everstep.model import actions as act
 from everstep.model.events import (
-    UNRECORDED,
     DrillFailed,
     Event,
     NodeJoined,
@@ -43,6 +42,7 @@ from everstep.model.events import (
     NodeSilent,
     TimerFired,
 )
+from everstep.model.observations import UNRECORDED
 from everstep.model.record import Record
 
 log = logging.getLogger("everstep.controller")

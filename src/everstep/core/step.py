@@ -12,7 +12,7 @@ from everstep.core.state.policy import Policy
 from everstep.core.state.schema import State
 from everstep.core.state.timers import TimerKind, timer_of
 from everstep.core.state.turn import Turn
-from everstep.model import events
+from everstep.model import events, observations
 from everstep.model.actions import Action
 from everstep.model.events import Event
 
@@ -103,7 +103,7 @@ HANDLERS: dict[type, Handler] = {
 
 ONLY_ON_RECORD = (
     events.ControllerStarted,
-    *events.UNRECORDED,
+    *observations.UNRECORDED,
     events.TemplateReported,
     events.SnapshotsRefused,
     events.RuntimeFaulted,

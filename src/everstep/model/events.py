@@ -6,35 +6,30 @@ added with a default, a type is never removed or given another meaning.
 
 from typing import TypeAlias
 
-import msgspec
-
-from everstep.model.collective import RankOps
 from everstep.model.facts import (
     Alert,
     Checkpoint,
     Exit,
     Gathered,
     Held,
-    LinkSeen,
     LossPoint,
     RankAccount,
-    RankCounts,
-    RankDigest,
     RankGroup,
-    RankNumbers,
-    RankRound,
-    Signals,
     Started,
+)
+from everstep.model.observations import (
+    DigestsReported,
+    Happened,
+    LinksReported,
+    NumbersReported,
+    RoundReported,
+    SignalsReported,
 )
 from everstep.model.spec import RunSpec
 from everstep.model.verdict import Refusal, Verdict
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
-    at: float  # seconds since the epoch, on the clock of whoever saw it
-
-
-class RunStarted(_Event, frozen=True, kw_only=True):
+class RunStarted(Happened, frozen=True, kw_only=True):
     """The first record of every journal."""
 
     run: str
@@ -43,19 +38,19 @@ class RunStarted(_Event, frozen=True, kw_only=True):
     policy: str  # preset's name, for people; its values are in the record's header
 
 
-class RunReopened(_Event, frozen=True, kw_only=True):
+class RunReopened(Happened, frozen=True, kw_only=True):
     """`everstep run` on a run directory whose run had not ended: memory is gone, the history stays."""
 
     attempt: int
 
 
-class ControllerStarted(_Event, frozen=True, kw_only=True):
+class ControllerStarted(Happened, frozen=True, kw_only=True):
     pid: int
     took_over: bool = False  # an earlier controller of this run ended without closing it
     torn_bytes: int = 0  # cut off the journal's tail on opening
 
 
-class NodeJoined(_Event, frozen=True, kw_only=True):
+class NodeJoined(Happened, frozen=True, kw_only=True):
     """An agent said hello; also after a lost connection. `generation` is what it is running, -1 for nothing."""
 
     node: str
@@ -70,7 +65,7 @@ class NodeJoined(_Event, frozen=True, kw_only=True):
     meant_for: int | None = None  # slot that the user gave this host (--node-rank); None: any
 
 
-class NodeLost(_Event, frozen=True, kw_only=True):
+class NodeLost(Happened, frozen=True, kw_only=True):
     """The agent is gone, and with it its workers. `kept`: snapshots of its ranks that outlived it, and that whoever
     takes its slot finds in memory."""
 
@@ -81,14 +76,14 @@ class NodeLost(_Event, frozen=True, kw_only=True):
     kept: tuple[Held, ...] = ()
 
 
-class NodeSilent(_Event, frozen=True, kw_only=True):
+class NodeSilent(Happened, frozen=True, kw_only=True):
     """Nothing was heard of a node for too long. What ends it answers with its loss."""
 
     node: str
     silent_s: float
 
 
-class NodeInDoubt(_Event, frozen=True, kw_only=True):
+class NodeInDoubt(Happened, frozen=True, kw_only=True):
     """Nothing of this node arrived for longer than it may continue by itself: it stood still, or was cut off. It asks
     whether it is still counted on; its ranks stand still meanwhile. Answered by SettleDoubt, or its release."""
 
@@ -97,19 +92,19 @@ class NodeInDoubt(_Event, frozen=True, kw_only=True):
     silent_s: float
 
 
-class NodeRefused(_Event, frozen=True, kw_only=True):
+class NodeRefused(Happened, frozen=True, kw_only=True):
     """The engine could not give the node that was asked for."""
 
     why: str
 
 
-class StoreOpened(_Event, frozen=True, kw_only=True):
+class StoreOpened(Happened, frozen=True, kw_only=True):
     generation: int
     host: str
     port: int
 
 
-class TemplateReported(_Event, frozen=True, kw_only=True):
+class TemplateReported(Happened, frozen=True, kw_only=True):
     """Whether ranks of this node could go on from their twins; before 0.2, be forked from a template process."""
 
     node: str
@@ -119,13 +114,13 @@ class TemplateReported(_Event, frozen=True, kw_only=True):
     took_s: float = 0.0
 
 
-class WorkersStarted(_Event, frozen=True, kw_only=True):
+class WorkersStarted(Happened, frozen=True, kw_only=True):
     node: str
     generation: int
     started: tuple[Started, ...]
 
 
-class WorkersFailedToStart(_Event, frozen=True, kw_only=True):
+class WorkersFailedToStart(Happened, frozen=True, kw_only=True):
     """The agent could not even make the processes."""
 
     node: str
@@ -133,7 +128,7 @@ class WorkersFailedToStart(_Event, frozen=True, kw_only=True):
     why: str
 
 
-class MarksReported(_Event, frozen=True, kw_only=True):
+class MarksReported(Happened, frozen=True, kw_only=True):
     """Ranks reached a mark of `RankAccount` (entered, rendezvous, first step): sent at once, not with the heartbeat."""
 
     node: str
@@ -141,7 +136,7 @@ class MarksReported(_Event, frozen=True, kw_only=True):
     accounts: tuple[RankAccount, ...]
 
 
-class ProgressReported(_Event, frozen=True, kw_only=True):
+class ProgressReported(Happened, frozen=True, kw_only=True):
     """The periodic account of a node's ranks."""
 
     node: str
@@ -149,52 +144,7 @@ class ProgressReported(_Event, frozen=True, kw_only=True):
     accounts: tuple[RankAccount, ...]
 
 
-class SignalsReported(_Event, frozen=True, kw_only=True):
-    """What the probes of a node see of its live ranks. For the hang rule; never on record."""
-
-    node: str
-    generation: int
-    signals: tuple[Signals, ...]
-
-
-class LinksReported(_Event, frozen=True, kw_only=True):
-    """What a node sees of its links to other nodes, all of them, when one of them has changed. For verdicts on hangs;
-    never on record."""
-
-    node: str
-    generation: int
-    links: tuple[LinkSeen, ...]
-
-
-class NumbersReported(_Event, frozen=True, kw_only=True):
-    """Losses and gradient norms of a node's ranks. Never on record."""
-
-    node: str
-    generation: int
-    numbers: tuple[RankNumbers, ...]
-
-
-class DigestsReported(_Event, frozen=True, kw_only=True):
-    """What a node's ranks hold, in digests. Never on record."""
-
-    node: str
-    generation: int
-    digests: tuple[RankDigest, ...]
-    counts: tuple[RankCounts, ...] = ()  # of the same kind: what replicas must have in common
-
-
-class RoundReported(_Event, frozen=True, kw_only=True):
-    """A node's part in a round of the fail-slow vote. `round` is the same number on all nodes: wall-clock seconds
-    divided by the policy's `slow_round_s`. Never on record."""
-
-    node: str
-    generation: int
-    round: int
-    ranks: tuple[RankRound, ...]
-    collectives: tuple[RankOps, ...] = ()  # what they entered since the round before, also of ranks that do not vote
-
-
-class AnomalyFound(_Event, frozen=True, kw_only=True):
+class AnomalyFound(Happened, frozen=True, kw_only=True):
     """The job runs, and something is wrong with it: slow, numbers gone wrong, replicas that differ. `refusal`: somebody
     takes longer and no machine is to blame."""
 
@@ -205,14 +155,14 @@ class AnomalyFound(_Event, frozen=True, kw_only=True):
     is_declared: bool = True  # ... False: nobody said that they are replicas, they were only seen to hold the same
 
 
-class NodeAlerted(_Event, frozen=True, kw_only=True):
+class NodeAlerted(Happened, frozen=True, kw_only=True):
     """What a node noticed about itself, or in the logs of its ranks."""
 
     node: str
     alerts: tuple[Alert, ...]
 
 
-class HangSuspected(_Event, frozen=True, kw_only=True):
+class HangSuspected(Happened, frozen=True, kw_only=True):
     """The hang rule says that the job stands still."""
 
     generation: int
@@ -224,7 +174,7 @@ class HangSuspected(_Event, frozen=True, kw_only=True):
     place: str = ""  # where the rank that keeps the others waiting stands, as "train.py:88 upload"
 
 
-class StandstillEnded(_Event, frozen=True, kw_only=True):
+class StandstillEnded(Happened, frozen=True, kw_only=True):
     """A standstill that was left alone went on by itself: every rank did something since."""
 
     generation: int
@@ -232,13 +182,13 @@ class StandstillEnded(_Event, frozen=True, kw_only=True):
     lasted_s: float
 
 
-class RestartRequested(_Event, frozen=True, kw_only=True):
+class RestartRequested(Happened, frozen=True, kw_only=True):
     """Somebody does not want to wait until a standstill ends (`everstep restart`)."""
 
     by: str = ""
 
 
-class EvidenceCollected(_Event, frozen=True, kw_only=True):
+class EvidenceCollected(Happened, frozen=True, kw_only=True):
     """A node's answer to `CollectEvidence`. The evidence itself is in files."""
 
     node: str
@@ -248,7 +198,7 @@ class EvidenceCollected(_Event, frozen=True, kw_only=True):
     took_s: float
 
 
-class Diagnosed(_Event, frozen=True, kw_only=True):
+class Diagnosed(Happened, frozen=True, kw_only=True):
     """What the collected evidence says. Answers `Diagnose`."""
 
     generation: int
@@ -258,7 +208,7 @@ class Diagnosed(_Event, frozen=True, kw_only=True):
     limit_s: float | None = None  # time limit of the collectives that ranks wait in; None: not known
 
 
-class NodeExamined(_Event, frozen=True, kw_only=True):
+class NodeExamined(Happened, frozen=True, kw_only=True):
     """What a node has to say about its part of an examination. Answers `ExamineNode`."""
 
     node: str
@@ -271,7 +221,7 @@ class NodeExamined(_Event, frozen=True, kw_only=True):
     took_s: float = 0.0
 
 
-class WorkerExited(_Event, frozen=True, kw_only=True):
+class WorkerExited(Happened, frozen=True, kw_only=True):
     """A worker ended by itself (also with success). Ends that we caused come in `WorkersStopped`."""
 
     node: str
@@ -280,7 +230,7 @@ class WorkerExited(_Event, frozen=True, kw_only=True):
     account: RankAccount | None = None
 
 
-class WorkersStopped(_Event, frozen=True, kw_only=True):
+class WorkersStopped(Happened, frozen=True, kw_only=True):
     """No worker of this generation is alive on this node any more. Answers `StopWorkers`."""
 
     node: str
@@ -292,7 +242,7 @@ class WorkersStopped(_Event, frozen=True, kw_only=True):
     num_killed: int = 0  # needed SIGKILL after the grace period
 
 
-class SnapshotsRefused(_Event, frozen=True, kw_only=True):
+class SnapshotsRefused(Happened, frozen=True, kw_only=True):
     """A rank asked for snapshot memory and did not get it; it trains on without."""
 
     node: str
@@ -303,7 +253,7 @@ class SnapshotsRefused(_Event, frozen=True, kw_only=True):
     why: str
 
 
-class ReplicasAgreed(_Event, frozen=True, kw_only=True):
+class ReplicasAgreed(Happened, frozen=True, kw_only=True):
     """All replicas held the same parameters after this step: its snapshot can be trusted. Told for the newest such
     step, now and then; a comparison that could not be made tells nothing."""
 
@@ -311,7 +261,7 @@ class ReplicasAgreed(_Event, frozen=True, kw_only=True):
     step: int
 
 
-class LossNoted(_Event, frozen=True, kw_only=True):
+class LossNoted(Happened, frozen=True, kw_only=True):
     """How the loss went since the last of these, as one rank told it: a few points of many, oldest first. For people;
     nothing is decided by it."""
 
@@ -320,14 +270,14 @@ class LossNoted(_Event, frozen=True, kw_only=True):
     points: tuple[LossPoint, ...]
 
 
-class GroupsLearned(_Event, frozen=True, kw_only=True):
+class GroupsLearned(Happened, frozen=True, kw_only=True):
     """The job's parallel groups, as its ranks declared them. Once per generation, and again when they grow."""
 
     generation: int
     groups: tuple[RankGroup, ...]
 
 
-class RestoreFailed(_Event, frozen=True, kw_only=True):
+class RestoreFailed(Happened, frozen=True, kw_only=True):
     """A snapshot that was to be restored is not there, not whole, or damaged. The rank does not start from it."""
 
     node: str
@@ -340,7 +290,7 @@ class RestoreFailed(_Event, frozen=True, kw_only=True):
     is_damaged: bool = True  # False: it could not be read this time (a storage that does not answer), and may be whole
 
 
-class SizeFixed(_Event, frozen=True, kw_only=True):
+class SizeFixed(Happened, frozen=True, kw_only=True):
     """The program cannot go on with another number of ranks: it says so, or its state cannot be spread over them."""
 
     node: str
@@ -350,7 +300,7 @@ class SizeFixed(_Event, frozen=True, kw_only=True):
     why: str
 
 
-class SnapshotPersisted(_Event, frozen=True, kw_only=True):
+class SnapshotPersisted(Happened, frozen=True, kw_only=True):
     """A node's answer to `PersistSnapshot`: its ranks' part of the step is in the persistent tier, or why not."""
 
     node: str
@@ -362,7 +312,7 @@ class SnapshotPersisted(_Event, frozen=True, kw_only=True):
     why: str = ""  # empty: it is there
 
 
-class CheckpointCommitted(_Event, frozen=True, kw_only=True):
+class CheckpointCommitted(Happened, frozen=True, kw_only=True):
     """Answers `CommitCheckpoint`: from now on the step can be restored from the persistent tier, or why not."""
 
     node: str
@@ -372,14 +322,14 @@ class CheckpointCommitted(_Event, frozen=True, kw_only=True):
     why: str = ""
 
 
-class CheckpointsFound(_Event, frozen=True, kw_only=True):
+class CheckpointsFound(Happened, frozen=True, kw_only=True):
     """What the persistent tier holds when a run, or an attempt, begins. Before the first generation forms."""
 
     checkpoints: tuple[Checkpoint, ...] = ()
     why: str = ""  # it could not be read
 
 
-class RuntimeFaulted(_Event, frozen=True, kw_only=True):
+class RuntimeFaulted(Happened, frozen=True, kw_only=True):
     """Something of ours inside a worker failed and was swallowed; training continued."""
 
     node: str
@@ -389,16 +339,16 @@ class RuntimeFaulted(_Event, frozen=True, kw_only=True):
     why: str
 
 
-class TimerFired(_Event, frozen=True, kw_only=True):
+class TimerFired(Happened, frozen=True, kw_only=True):
     key: str
 
 
-class StopRequested(_Event, frozen=True, kw_only=True):
+class StopRequested(Happened, frozen=True, kw_only=True):
     why: str  # "SIGINT", "SIGTERM"
     signal: int
 
 
-class DrillRequested(_Event, frozen=True, kw_only=True):
+class DrillRequested(Happened, frozen=True, kw_only=True):
     """Somebody asked for a fault to be injected."""
 
     drill: str  # id: d1, d2, ...
@@ -408,18 +358,18 @@ class DrillRequested(_Event, frozen=True, kw_only=True):
     options: dict[str, float | str] = {}
 
 
-class EvidenceRequested(_Event, frozen=True, kw_only=True):
+class EvidenceRequested(Happened, frozen=True, kw_only=True):
     """Somebody wants to know what all ranks are doing (`everstep doctor`)."""
 
     request: str  # e41: stands where an incident's id stands in CollectEvidence and EvidenceCollected
 
 
-class DrillFailed(_Event, frozen=True, kw_only=True):
+class DrillFailed(Happened, frozen=True, kw_only=True):
     drill: str
     why: str
 
 
-class UpdateRequested(_Event, frozen=True, kw_only=True):
+class UpdateRequested(Happened, frozen=True, kw_only=True):
     """Somebody changed the program: code, arguments or environment. None and empty: as in the version before."""
 
     version: str  # v1, v2, ...
@@ -434,7 +384,7 @@ class UpdateRequested(_Event, frozen=True, kw_only=True):
     why: str = ""
 
 
-class UpdateValidated(_Event, frozen=True, kw_only=True):
+class UpdateValidated(Happened, frozen=True, kw_only=True):
     """What a node says of a version before it may be started. Answers `ValidateUpdate`."""
 
     node: str
@@ -444,13 +394,10 @@ class UpdateValidated(_Event, frozen=True, kw_only=True):
     took_s: float = 0.0
 
 
-class ProposalApproved(_Event, frozen=True, kw_only=True):
+class ProposalApproved(Happened, frozen=True, kw_only=True):
     incident: str
     by: str = ""
 
-
-UNRECORDED = (SignalsReported, LinksReported, NumbersReported, DigestsReported, RoundReported)
-"""Raw observations for the watches. They come several times a second; only what is concluded is recorded."""
 
 Event: TypeAlias = (
     RunStarted

@@ -3,28 +3,28 @@
 Whoever adds an event that comes over the link adds it here; a test holds that none is forgotten.
 """
 
-from everstep.model import events
+from everstep.model import events, observations
 from everstep.model.events import Event
 
 OF_AGENTS: frozenset[type[Event]] = frozenset(
     {
         events.CheckpointCommitted,
-        events.DigestsReported,
+        observations.DigestsReported,
         events.DrillFailed,
         events.EvidenceCollected,
-        events.LinksReported,
+        observations.LinksReported,
         events.MarksReported,
         events.NodeAlerted,
         events.NodeExamined,
         events.NodeInDoubt,
         events.NodeJoined,
-        events.NumbersReported,
+        observations.NumbersReported,
         events.ProgressReported,
         events.RestoreFailed,
         events.SizeFixed,
-        events.RoundReported,
+        observations.RoundReported,
         events.RuntimeFaulted,
-        events.SignalsReported,
+        observations.SignalsReported,
         events.SnapshotPersisted,
         events.SnapshotsRefused,
         events.TemplateReported,

@@ -10,7 +10,7 @@ import pytest
 from fake_controller import bench
 from lateness import Lateness
 
-from everstep.model import events
+from everstep.model import events, observations
 from everstep.model.actions import CollectEvidence, Inject, StartWorkers
 from everstep.probes.rank.stack import find_py_spy
 
@@ -50,7 +50,7 @@ def story_of(tmp_path, play, becomes_quiet=True):
 
 async def seen(made, accept) -> object:
     """The first signals of rank 0 that are accepted."""
-    found = await made.controller.wait(events.SignalsReported, lambda e: bool(e.signals) and accept(e.signals[0]))
+    found = await made.controller.wait(observations.SignalsReported, lambda e: bool(e.signals) and accept(e.signals[0]))
     return found.signals[0]
 
 
@@ -61,7 +61,7 @@ def collect(limit_s: float = 10.0) -> CollectEvidence:
 async def long_quiet(made, accept) -> object:
     """The first signals of rank 0 that are accepted when its last step was more than 1.5 s ago."""
     found = await made.controller.wait(
-        events.SignalsReported,
+        observations.SignalsReported,
         lambda e: (
             bool(e.signals)
             and e.signals[0].last_step_at is not None

@@ -4,7 +4,7 @@ import asyncio
 
 from fake_controller import bench
 
-from everstep.model import events
+from everstep.model import events, observations
 from everstep.model.actions import StartWorkers
 from everstep.model.facts import Signals
 
@@ -50,7 +50,7 @@ def test_a_download_is_a_sign_of_life_until_it_stops(tmp_path):
             await made.controller.send(start)
 
             async def seen(accept) -> tuple[Signals, float]:
-                event = await made.controller.wait(events.SignalsReported, lambda e: accept(e.signals[0], e.at))
+                event = await made.controller.wait(observations.SignalsReported, lambda e: accept(e.signals[0], e.at))
                 return event.signals[0], event.at
 
             def is_quiet(s: Signals, at: float) -> bool:

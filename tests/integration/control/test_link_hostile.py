@@ -17,7 +17,8 @@ from real_controller import TIMEOUT_S, FakePeer, Process, joined
 
 from everstep.errors import WireError
 from everstep.launcher.rundir.keys import Keys
-from everstep.model.events import NodeJoined, SignalsReported, StopRequested
+from everstep.model.events import NodeJoined, StopRequested
+from everstep.model.observations import SignalsReported
 from everstep.model.spec import RunSpec
 from everstep.wire.codec import encode
 from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME, RunSecret

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from everstep.agent.watching.log_points import MAX_BYTES, MAX_POINTS, LogPoints, LogTail
 from everstep.agent.watching.observing import Observing
-from everstep.model.events import DigestsReported, NumbersReported
 from everstep.model.facts import NumberPoint
+from everstep.model.observations import DigestsReported, NumbersReported
 
 
 def append(path: Path, text: str) -> None:

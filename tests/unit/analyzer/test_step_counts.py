@@ -9,8 +9,8 @@ from everstep.analyzer.numbers.counts import compare_counts
 from everstep.analyzer.observations.records import ParallelGroup
 from everstep.controller.detectors.together import Detectors
 from everstep.core.state.policy import Policy
-from everstep.model.events import DigestsReported
 from everstep.model.facts import RankCounts, RankDigest
+from everstep.model.observations import DigestsReported
 from everstep.worker.digests import counts as counting
 from everstep.worker.digests.counts import StepCounts
 

@@ -9,8 +9,9 @@ from everstep.controller.detectors.digests import DigestDetector
 from everstep.controller.detectors.together import Detectors
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Worker
-from everstep.model.events import AnomalyFound, DigestsReported, ReplicasAgreed
+from everstep.model.events import AnomalyFound, ReplicasAgreed
 from everstep.model.facts import Exit, RankDigest
+from everstep.model.observations import DigestsReported
 
 ALL = (0, 1, 2, 3)
 STATE = running(4)

@@ -8,8 +8,9 @@ from everstep.analyzer.exits import FaultFacts
 from everstep.controller.detectors.counts import CountDetector
 from everstep.controller.detectors.digests import DigestDetector
 from everstep.core.state.schema import Incident
-from everstep.model.events import AnomalyFound, DigestsReported
+from everstep.model.events import AnomalyFound
 from everstep.model.facts import RankCounts, RankDigest
+from everstep.model.observations import DigestsReported
 
 ALL = (0, 1, 2, 3)
 INCIDENT = Incident(id="i1", generation=0, opened_at=1.0, facts=FaultFacts(at=1.0))

@@ -6,8 +6,9 @@ from one_node import running
 from everstep.analyzer.exits import FaultFacts
 from everstep.controller.detectors.digests import MAX_STEPS, DigestDetector
 from everstep.core.state.schema import Incident, Worker
-from everstep.model.events import AnomalyFound, DigestsReported
+from everstep.model.events import AnomalyFound
 from everstep.model.facts import Exit, RankDigest
+from everstep.model.observations import DigestsReported
 
 STATE = running(4)
 ALL = (0, 1, 2, 3)

@@ -5,8 +5,9 @@ from one_node import running
 
 from everstep.controller.detectors.groups import GroupDetector
 from everstep.core.state.schema import Worker
-from everstep.model.events import GroupsLearned, RoundReported
+from everstep.model.events import GroupsLearned
 from everstep.model.facts import Exit, RankGroup, RankRound
+from everstep.model.observations import RoundReported
 
 STATE = running(4)
 TP = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}

@@ -14,8 +14,9 @@ from everstep.core.state.phases import Phase
 from everstep.core.state.place import Place
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Incident, Standstill, State, Worker
-from everstep.model.events import HangSuspected, SignalsReported, StandstillEnded
+from everstep.model.events import HangSuspected, StandstillEnded
 from everstep.model.facts import Exit, Signals
+from everstep.model.observations import SignalsReported
 
 STEP_S = 0.1
 OUTSIDE = {"waits_on": "outside", "waits_for": "waits for a socket"}

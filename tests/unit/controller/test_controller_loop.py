@@ -14,7 +14,6 @@ from everstep.controller.record.spec_file import SpecFile
 from everstep.core.state.policy import Policy
 from everstep.journal.reader import read_journal
 from everstep.model.events import (
-    DigestsReported,
     DrillFailed,
     DrillRequested,
     Event,
@@ -23,6 +22,7 @@ from everstep.model.events import (
     ProgressReported,
 )
 from everstep.model.facts import Alert
+from everstep.model.observations import DigestsReported
 from everstep.model.spec import RunSpec
 from everstep.wire.credentials import RunSecret
 

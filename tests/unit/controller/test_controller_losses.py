@@ -5,8 +5,9 @@ import math
 from one_node import running
 
 from everstep.controller.detectors.losses import MAX_NOTED, LossNotes
-from everstep.model.events import LossNoted, NumbersReported
+from everstep.model.events import LossNoted
 from everstep.model.facts import NumberPoint, RankNumbers
+from everstep.model.observations import NumbersReported
 
 STATE = running(4)
 

@@ -12,8 +12,9 @@ from everstep.controller.detectors.numbers import FINE_S, NumberDetector
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Incident
-from everstep.model.events import AnomalyFound, NumbersReported
+from everstep.model.events import AnomalyFound
 from everstep.model.facts import NumberPoint, RankNumbers
+from everstep.model.observations import NumbersReported
 
 NAN = math.nan
 STATE = running(2)

@@ -6,7 +6,7 @@ from one_node import running
 from everstep.controller.detectors.together import Detectors
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Member, Role, State, Worker
-from everstep.model import events
+from everstep.model import events, observations
 from everstep.model.collective import RankOps
 from everstep.model.facts import NumberPoint, RankCounts, RankDigest, RankNumbers, RankRound, Signals
 
@@ -33,16 +33,16 @@ def said(node: str, ranks: range) -> list[events.Event]:
     told = {"at": 1.0, "node": node, "generation": 0}
     point = NumberPoint(step=1, loss=9.0)
     return [
-        events.SignalsReported(**told, signals=tuple(Signals(rank=r, phase="train") for r in ranks)),
-        events.NumbersReported(
+        observations.SignalsReported(**told, signals=tuple(Signals(rank=r, phase="train") for r in ranks)),
+        observations.NumbersReported(
             **told, numbers=tuple(RankNumbers(rank=r, source="step", points=(point,)) for r in ranks)
         ),
-        events.DigestsReported(
+        observations.DigestsReported(
             **told,
             digests=tuple(RankDigest(rank=r, step=1, values={"w": "x"}, replicas=(0, 1, 2, 3)) for r in ranks),
             counts=tuple(RankCounts(rank=r, runs=((1, 1, 1, 1),)) for r in ranks),
         ),
-        events.RoundReported(
+        observations.RoundReported(
             **told,
             round=1,
             ranks=tuple(RankRound(rank=r, num_steps=1, window_s=1.0) for r in ranks),

@@ -16,8 +16,8 @@ from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Incident, Member, Role, State, Worker
 from everstep.core.state.tally import Tally
-from everstep.model.events import RoundReported, SignalsReported
 from everstep.model.facts import RankRound, Signals
+from everstep.model.observations import RoundReported, SignalsReported
 from everstep.model.verdict import Confidence
 
 ROUND_S = 10.0

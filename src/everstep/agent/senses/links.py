@@ -17,8 +17,9 @@ from typing import Any
 from everstep.fabric.probing import sealed
 from everstep.fabric.probing.sealed import Heard, Packet
 from everstep.fabric.probing.standing import Standing
-from everstep.model.events import Event, LinksReported
+from everstep.model.events import Event
 from everstep.model.facts import LinkSeen, LinkState, Neighbour
+from everstep.model.observations import LinksReported
 
 PER_PEER_S = 0.3
 """Between two probes of one link. Four unanswered ones make it dead."""

@@ -17,8 +17,8 @@ from everstep.agent.watching.stacks import Stacks
 from everstep.analyzer.hangs.signals import Phase, phase_seen
 from everstep.analyzer.observations.clusters import Activity
 from everstep.analyzer.observations.words import busy_text
-from everstep.model.events import SignalsReported
 from everstep.model.facts import RankAccount, RankNote, Signals
+from everstep.model.observations import SignalsReported
 from everstep.probes.probe import Probe
 from everstep.probes.process import DeviceProbe, is_traced
 from everstep.probes.rank.communication import CommunicationProbe

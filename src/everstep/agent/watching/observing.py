@@ -12,8 +12,9 @@ from typing import Any
 
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.log_points import LogPoints
-from everstep.model.events import DigestsReported, Event, NumbersReported
+from everstep.model.events import Event
 from everstep.model.facts import NumberPoint, RankCounts, RankDigest, RankNumbers
+from everstep.model.observations import DigestsReported, NumbersReported
 
 LOOK_S = 0.5
 MAX_POINTS = 256

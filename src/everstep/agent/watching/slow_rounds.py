@@ -24,8 +24,8 @@ from everstep.analyzer.slowness import off_cpu
 from everstep.analyzer.slowness.off_cpu import KernelView
 from everstep.analyzer.slowness.usual import Histories
 from everstep.linux import proc
-from everstep.model.events import RoundReported
 from everstep.model.facts import RankRound
+from everstep.model.observations import RoundReported
 from everstep.probes.nccl import ring
 from everstep.probes.process import descendants
 from everstep.probes.rank.accelerators import has_accelerator

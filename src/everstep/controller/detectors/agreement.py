@@ -12,7 +12,8 @@ import msgspec
 
 from everstep.controller.detectors.digests import MAX_ENDED, DigestDetector
 from everstep.core.state.schema import State
-from everstep.model.events import AnomalyFound, DigestsReported, ReplicasAgreed
+from everstep.model.events import AnomalyFound, ReplicasAgreed
+from everstep.model.observations import DigestsReported
 
 INTERVAL_S = 5.0
 """Between two on record; each costs every node a message. Longer: a corruption costs a few steps more."""

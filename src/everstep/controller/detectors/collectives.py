@@ -9,7 +9,7 @@ from everstep.analyzer.collective.figures import Table
 from everstep.analyzer.collective.folding import Folding
 from everstep.core.state.schema import State
 from everstep.model.collective import RankOps
-from everstep.model.events import RoundReported
+from everstep.model.observations import RoundReported
 
 
 class CollectiveDetector:

@@ -18,8 +18,9 @@ from everstep.analyzer.observations.records import ParallelGroup
 from everstep.controller.detectors.verdicts import verdict_of
 from everstep.core.state.phases import Phase
 from everstep.core.state.schema import State
-from everstep.model.events import AnomalyFound, DigestsReported
+from everstep.model.events import AnomalyFound
 from everstep.model.facts import RankDigest
+from everstep.model.observations import DigestsReported
 from everstep.model.verdict import Evidence
 
 MAX_GROUPS = 4096

@@ -5,8 +5,9 @@ already, as after most restarts. Groups of one rank, and the whole job, say noth
 """
 
 from everstep.core.state.schema import State
-from everstep.model.events import GroupsLearned, RoundReported
+from everstep.model.events import GroupsLearned
 from everstep.model.facts import RankGroup
+from everstep.model.observations import RoundReported
 
 MAX_RANKS = 4_000_000
 """In all groups together, on record. More is no job of today."""

@@ -17,8 +17,9 @@ from everstep.core.run.patience import SEEN_STRETCH
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Standstill, State
-from everstep.model.events import HangSuspected, SignalsReported, StandstillEnded
+from everstep.model.events import HangSuspected, StandstillEnded
 from everstep.model.facts import Signals
+from everstep.model.observations import SignalsReported
 from everstep.model.verdict import Certainty
 
 FRESH_S = 3.0

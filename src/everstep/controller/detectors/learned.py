@@ -9,8 +9,8 @@ from collections import deque
 from everstep.analyzer.hangs.hang import HangPolicy, look_s
 from everstep.analyzer.hangs.signals import Phase as JobPhase
 from everstep.analyzer.hangs.signals import Rhythm, WaitsOn
-from everstep.model.events import SignalsReported
 from everstep.model.facts import Signals
+from everstep.model.observations import SignalsReported
 
 NUM_STEP_TIMES = 512
 MAX_REPEATED = 16

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from everstep.analyzer.hangs.links import Sight
 from everstep.core.state.schema import State
-from everstep.model.events import HangSuspected, LinksReported
+from everstep.model.events import HangSuspected
+from everstep.model.observations import LinksReported
 
 
 class LinkReports:

@@ -7,8 +7,9 @@ they do not, one line that is whole says more than a mixture.
 import math
 
 from everstep.core.state.schema import State
-from everstep.model.events import LossNoted, NumbersReported
+from everstep.model.events import LossNoted
 from everstep.model.facts import LossPoint, RankNumbers
+from everstep.model.observations import NumbersReported
 
 SHORTEST_S = 2.0
 LONGEST_S = 60.0

@@ -19,8 +19,9 @@ from everstep.core.restore.trust import LASTING_NAN
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import State
-from everstep.model.events import AnomalyFound, NumbersReported
+from everstep.model.events import AnomalyFound
 from everstep.model.facts import NumberPoint, RankNumbers
+from everstep.model.observations import NumbersReported
 from everstep.model.verdict import Blame, Evidence, Verdict
 
 FINE_S = 60.0

@@ -25,19 +25,16 @@ from everstep.core.state.policy import Policy
 from everstep.core.state.schema import State
 from everstep.model.events import (
     AnomalyFound,
-    DigestsReported,
     GroupsLearned,
     HangSuspected,
-    LinksReported,
     LossNoted,
-    NumbersReported,
     ReplicasAgreed,
-    RoundReported,
-    SignalsReported,
     StandstillEnded,
 )
+from everstep.model.observations import (
+    Observation,
+)
 
-Observation: TypeAlias = SignalsReported | LinksReported | NumbersReported | DigestsReported | RoundReported
 Found: TypeAlias = HangSuspected | StandstillEnded | AnomalyFound | ReplicasAgreed | LossNoted | GroupsLearned
 
 log = logging.getLogger("everstep.controller")

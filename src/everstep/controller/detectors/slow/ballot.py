@@ -15,8 +15,8 @@ from everstep.analyzer.observations.records import ParallelGroup, RankTiming
 from everstep.analyzer.slowness.arrivals import join, measure
 from everstep.controller.detectors.slow.clocks import DOUBT_S
 from everstep.core.state.schema import State
-from everstep.model.events import RoundReported
 from everstep.model.facts import RankRound
+from everstep.model.observations import RoundReported
 
 NUM_ROUNDS = 5
 NUM_FIRST = 2

@@ -11,7 +11,7 @@ import msgspec
 
 from everstep.analyzer.slowness.slow import SlowVerdict, judge_history
 from everstep.core.state.schema import State
-from everstep.model.events import SignalsReported
+from everstep.model.observations import SignalsReported
 
 VALUE_S = 1.0
 NUM_VALUES = 600

@@ -22,7 +22,8 @@ from everstep.controller.detectors.slow.pace import Pace
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import State
-from everstep.model.events import AnomalyFound, RoundReported, SignalsReported
+from everstep.model.events import AnomalyFound
+from everstep.model.observations import RoundReported, SignalsReported
 from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
 
 FINE_S = 60.0
