@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent.versions.placing import place, why_fresh
+from everstep.agent.versions.placing import place
 from everstep.model.spec import Launch, RunSpec
 from everstep.model.versions import Version
 from everstep.worker.process import relocation
@@ -47,10 +47,11 @@ def test_only_settings_leave_the_code_where_it_is():
     assert (placed.program, placed.moved) == ("train.py", None)
 
 
-def test_what_a_process_reads_when_it_begins_needs_a_fresh_one():
-    assert why_fresh(None) == why_fresh(V1) == ""
-    assert why_fresh(Version(id="v1", env={"LR": "1"})) == ""
-    assert "OMP_NUM_THREADS is read when a process begins" in why_fresh(Version(id="v1", env={"OMP_NUM_THREADS": "4"}))
+def test_a_version_with_other_variables_is_placed_otherwise_so_that_no_older_twin_serves_it():
+    spec, env = RunSpec(program="train.py", cwd="/j"), {"OMP_NUM_THREADS": "1"}
+    given = Version(id="v1", env={"OMP_NUM_THREADS": "4"})
+    assert place(spec, given, env) != place(spec, None, env)
+    assert place(spec, given, env) == place(spec, given, dict(env))
 
 
 def test_imports_are_looked_up_in_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,10 +11,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.model.spec import Launch, RunSpec
-from everstep.model.versions import FIRST, Version
-
-_READ_AT_START = ("LD_", "PYTHON", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "GOTO_", "TORCH", "MALLOC_", "GLIBC_")
-"""Variables that the linker, the interpreter or a library reads when a process begins: too late for a parked one."""
+from everstep.model.versions import Version
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,10 +44,3 @@ def moved(path: str, version: Version) -> str:
     if path == root or path.startswith(root + os.sep):
         return version.code + path[len(root) :]
     return path
-
-
-def why_fresh(version: Version | None) -> str:
-    """Why ranks of this version cannot be forked from a process that runs already; empty if they can."""
-    changed = version or FIRST
-    late = [name for name in (*changed.env, *changed.variables) if name.startswith(_READ_AT_START)]
-    return f"{late[0]} is read when a process begins, and {(version or FIRST).id} changes it" if late else ""
