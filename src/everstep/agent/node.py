@@ -20,13 +20,12 @@ from everstep.agent.copies.copies import Copies
 from everstep.agent.exams.examining import Examiner
 from everstep.agent.memory.arenas import Memory
 from everstep.agent.memory.board import Board
-from everstep.agent.processes import ahead
 from everstep.agent.processes.ahead import Ahead
 from everstep.agent.processes.ailments import Ailments
 from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks import drills, entering, workers
+from everstep.agent.ranks.readiness import Readiness
 from everstep.agent.ranks.starting import Home, Starter
-from everstep.agent.ranks.twins import NO_TWIN, Twins
 from everstep.agent.ranks.warden import Warden
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.senses.links import Links
@@ -38,7 +37,6 @@ from everstep.agent.watching.observing import Observing
 from everstep.agent.watching.rank_frames import RankFrames
 from everstep.agent.watching.slow_rounds import SlowRounds
 from everstep.agent.watching.stacks import Stacks
-from everstep.errors import EverstepError
 from everstep.model import actions as act
 from everstep.model import events
 from everstep.model.facts import RankAccount
@@ -46,10 +44,6 @@ from everstep.model.spec import RunSpec
 from everstep.wire.messages import Command
 
 PROGRESS_S = 2.0
-QUIET_S = 0.3
-"""After the last rank's first step, before twins import what ranks have imported since: not during recovery."""
-SPARES_S = 1.0
-"""A node that has got no ranks so long after it has joined is a standby."""
 END_GRACE_S = 5.0
 
 _log = logging.getLogger(__name__)
@@ -88,7 +82,8 @@ class Node:
         self._examiner = Examiner(node, home, reaper=reaper, warden=warden, ailments=self._ailments, report=report)
         self._trials = Trials(node, home.run_dir, home.base_env, reaper, report)
         self._spec: RunSpec | None = None
-        self._twins = Twins(reaper, warden.tell_session, self._report_twins, self._keep_ahead)
+        self._readiness = Readiness(node, home, reaper, warden, report=report, spawn=self.spawn)
+        self._twins = self._readiness.twins
         self._frames = self._listen()
         self._starter: Starter | None = None
         self._group: Group | None = None
@@ -99,9 +94,6 @@ class Node:
         self._hurries = asyncio.Event()  # the ranks are not waited for any more, until some step
         self._task: asyncio.Task[None] | None = None  # the start or stop under way
         self._side_tasks: set[asyncio.Task[None]] = set()
-        self._park_timer: asyncio.TimerHandle | None = None
-        self._spare_timer: asyncio.TimerHandle | None = None
-        self._told_twins: tuple[bool, str] | None = None
         self._num_stale = 0
 
     def _listen(self) -> RankFrames:
@@ -231,9 +223,7 @@ class Node:
             self._task.cancel()
         for task in self._side_tasks:
             task.cancel()
-        for timer in (self._park_timer, self._spare_timer):
-            if timer is not None:
-                timer.cancel()
+        self._readiness.close()
         if self._group is not None:
             if self._group.has_succeeded:
                 self._warden.spare()
@@ -257,29 +247,7 @@ class Node:
             with contextlib.suppress(OSError):  # it is gone: what the program makes of that is its own
                 os.chdir(spec.cwd)  # where programs are started; an interpreter looks up its script before we can move
         self._starter = Starter(self._home, spec, self._board, self._memory, self._twins, self._ailments)
-        self._report_twins()
-        if spec.num_standby:  # without any, one that waits is only a slow beginning
-            self._spare_timer = asyncio.get_running_loop().call_later(SPARES_S, self._start_spares)
-
-    def _start_spares(self) -> None:
-        """Nobody has asked for ranks here: this node waits, and what it waits with is warm."""
-        if self._fence >= 0 or self._starter is None:
-            return
-        for local_rank in range(self._home.nproc):
-            try:
-                self._starter.start_spare(local_rank, self._home.run_dir / "nodes" / self.node)
-            except (EverstepError, OSError) as error:
-                _log.warning("no spare for local rank %d: %s", local_rank, error)
-        self.spawn(self._warm_spares())
-
-    async def _warm_spares(self) -> None:
-        """When some other node knows what ranks import later, spares import it ahead."""
-        while self._fence < 0:
-            await asyncio.sleep(SPARES_S)
-            told = ahead.read(ahead.path_in(self._home.run_dir))
-            if told is not None:
-                self._twins.learn(told)
-                await self._make_ready()
+        self._readiness.begin(spec, self._starter)
 
     def _on_start(self, action: act.StartWorkers) -> None:
         if action.generation < self._fence:
@@ -315,7 +283,7 @@ class Node:
         await self._examiner.end(f"generation {action.generation} starts")
         if self._group is not None and self._group.is_alive:
             await self._group.stop(0.0)  # the controller has given it up
-        self._cancel_parking()
+        self._readiness.pause()
         group = Group(
             action.generation,
             reaper=self._reaper,
@@ -335,7 +303,7 @@ class Node:
         self._report(self._started)
 
     async def _stop(self, action: act.StopWorkers) -> None:
-        self._cancel_parking()
+        self._readiness.pause()
         self._copies.end_generation()
         await self._examiner.end(f"generation {action.generation} stops")
         group = self._group
@@ -384,18 +352,6 @@ class Node:
         if failed is not None:
             self._report(failed)
 
-    def _report_twins(self) -> None:
-        """Whether ranks of this node could go on from twins."""
-        if self._starter is None:
-            return
-        why = self._starter.why_cold() or next(filter(None, map(self._twins.why_not, range(self._home.nproc))), "")
-        event = events.TemplateReported(
-            at=time.time(), node=self.node, usable=not why, why=why, num_modules=self._twins.num_modules
-        )
-        if why != NO_TWIN and (event.usable, event.why) != self._told_twins:
-            self._told_twins = event.usable, event.why
-            self._report(event)
-
     def report(self, event: events.Event) -> None:
         """To the controller."""
         self._report(event)
@@ -411,50 +367,10 @@ class Node:
         self._twins.add(worker.local_rank, told, fd, worker.placed, worker.paths.stdout, worker.paths.stderr)
 
     def learn_ahead(self, told: Ahead) -> None:
-        if self._twins.learn(told):
-            ahead.write(ahead.path_in(self._home.run_dir), told)
-
-    def _keep_ahead(self, told: Ahead) -> None:
-        """Importing it ahead went well: the next run of this program may count on it."""
-        if self._spec is not None and ahead.SHARED in told.modules:
-            self._keep(told)
-
-    def _keep_moment(self) -> None:
-        """Whether the next run of this program needs an early twin."""
-        if self._spec is not None and self._starter is not None and not self._starter.why_cold():
-            self._keep(None)
-
-    def _keep(self, told: Ahead | None) -> None:
-        """`told`: what its ranks import; None: as it is known."""
-        assert self._spec is not None
-        path = ahead.cache_path(self._home.home, self._spec.program)
-        known = ahead.read(path)
-        before, twins = known or Ahead(), self._twins
-        now = msgspec.structs.replace(
-            told or before,
-            is_late=twins.are_late(self._home.nproc),
-            was_stale=before.was_stale or twins.was_stale,
-        )
-        if now != known:
-            ahead.write(path, now)
+        self._readiness.learn(told)
 
     def note_all_stepped(self) -> None:
-        self._keep_moment()
-        self._cancel_parking()
-        self._park_timer = asyncio.get_running_loop().call_later(QUIET_S, self._on_quiet)
-
-    def _on_quiet(self) -> None:
-        self._park_timer = None
-        self.spawn(self._make_ready())
-
-    async def _make_ready(self) -> None:
-        await self._twins.import_ahead()
-        await self._twins.fork_ahead()
-
-    def _cancel_parking(self) -> None:
-        if self._park_timer is not None:
-            self._park_timer.cancel()
-            self._park_timer = None
+        self._readiness.note_all_stepped()
 
     def account(self, worker: Worker) -> RankAccount:
         account = workers.final_account(self._board.account(worker.local_rank), worker)
