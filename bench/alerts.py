@@ -42,14 +42,15 @@ for step in state.steps(1_000_000):
 """
 
 WAITING = """
-import sys, time
+import socket, sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 while True:
     dist.all_reduce(torch.ones(2)); time.sleep(0.1)
     if Path(sys.argv[1]).exists() and dist.get_rank() == 0:
-        time.sleep(3600)
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # a service that does not answer: it may yet
+            socket.create_connection(silent.getsockname()).recv(1)
 """
 
 PROGRAM = """

@@ -19,12 +19,14 @@ class LossAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 class Losses(msgspec.Struct, kw_only=True):
     rank: int | None = None  # that told the newest
+    num_noted: int = 0  # in all, whatever is kept
     points: list[LossAt] = []
     apart_s: float = 0.0  # what is kept lies so far apart, but for the newest and ends of generations
 
     def note(self, generation: int, rank: int, points: Iterable[LossPoint]) -> None:
         self.rank = rank
         for point in points:
+            self.num_noted += 1
             self._add(LossAt(point=point, generation=generation))
             if len(self.points) > MAX_POINTS:
                 self._thin()

@@ -218,9 +218,9 @@ def test_losses_are_rows_and_what_was_trained_again_is_marked() -> None:
     assert rows["loss:0"]["rank"] == 2
     assert len(told) == 91
     assert told[3] == [13.0, None, 3, 0, 0]
-    first = view.generations[1].first_step
-    assert first is not None
-    assert [point[2] for point in told if point[3]] == list(range(first, 90))
+    resumed = view.generations[1].resume_step
+    assert resumed is not None
+    assert [point[2] for point in told if point[3]] == list(range(resumed + 1, 90))
 
 
 def test_an_incident_says_what_the_loss_was_before_and_after() -> None:

@@ -52,7 +52,8 @@ def _text(loss: float | None) -> str:
 
 
 def _began(view: RunView) -> dict[int, int]:
-    return {each.number: each.first_step for each in view.generations if each.first_step is not None}
+    """Not by the accounts of all ranks of all generations: it is asked every second."""
+    return {each.number: each.resume_step + 1 for each in view.generations if each.resume_step is not None}
 
 
 def _short(value: float | None) -> float | None:

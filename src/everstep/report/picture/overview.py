@@ -39,6 +39,7 @@ class Overview:
     def __init__(self) -> None:
         self.costs = Costs()
         self._settled: Rows = {}
+        self._loss: tuple[tuple[int, int], Rows] | None = None
         self._made: dict[str, tuple[Any, float, Any]] = {}  # what happened until then, when, what was made
 
     def settle(self, view: RunView) -> Iterator[None]:
@@ -63,7 +64,7 @@ class Overview:
             **self._incidents(view),
             **self._generations(view),
             **_pace(view),
-            **loss_rows(view),
+            **self._losses(view),
             **self._slowly("fleet", view, asked, lambda: _fleet(view)),
         }
 
@@ -89,6 +90,12 @@ class Overview:
             if not incident.is_open and not _restarts_still(view, incident.next_generation):
                 self._settled[key] = row
         return row
+
+    def _losses(self, view: RunView) -> Rows:
+        happened = view.loss.num_noted, len(view.generations)
+        if self._loss is None or self._loss[0] != happened:
+            self._loss = happened, loss_rows(view)
+        return self._loss[1]
 
     def _generations(self, view: RunView) -> Rows:
         found: Rows = {}
