@@ -1,5 +1,7 @@
 """The head of every screen: status, step, and one sentence about now. Pure."""
 
+from collections import Counter
+
 import msgspec
 
 from everstep.journal.view import RunStatus, RunView
@@ -31,15 +33,18 @@ def head_of(view: RunView, asked: Asked, copies: CopiesSeen | None = None) -> He
     step_now, step_median = step_s(view, as_of)
     held, lost = at_risk(view)
     is_gone, allowed = asked.is_gone(view), view.policy.get("max_restarts")
-    nodes = list(view.nodes.values())
+    places = Counter(
+        "out" if n.lost is not None else "standby" if n.slot is None else "active" for n in view.nodes.values()
+    )
+    status = view.status  # asks every rank
     verdict = None if incident is None else incident.verdict
     return Head(
         run=view.run,
         program="" if view.spec is None else " ".join((view.spec.program, *view.spec.args)),
-        status=str(view.status),
+        status=str(status),
         is_over=view.is_over,
         is_gone=is_gone,
-        needs_you=is_gone or view.status in _NEEDS_YOU,
+        needs_you=is_gone or status in _NEEDS_YOU,
         now=now_sentence(view, asked),
         what="" if verdict is None else f"{verdict.code} {verdict.sentence}",
         doing="" if incident is None else doing(view, incident),
@@ -64,9 +69,9 @@ def head_of(view: RunView, asked: Asked, copies: CopiesSeen | None = None) -> He
         steps_at_risk=lost,
         steps_if_node_dies=seen.steps_if_node_dies,
         copies=seen.lines,
-        active=sum(node.slot is not None and node.lost is None for node in nodes),
-        standby=sum(node.slot is None and node.lost is None for node in nodes),
-        lost=sum(node.lost is not None for node in nodes),
+        active=places["active"],
+        standby=places["standby"],
+        lost=places["out"],
         outcome=None if view.finish is None else view.finish.outcome,
         exit_code=None if view.finish is None else view.finish.exit_code,
         why="" if view.finish is None else view.finish.why,

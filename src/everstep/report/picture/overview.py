@@ -56,21 +56,23 @@ class Overview:
 
     def rows(self, view: RunView, asked: Asked) -> Rows:
         live = asked.at if asked.has_controller and not view.is_over else None
-        copies = self._slowly("copies", view, asked, lambda: copies_of(view, asked))
+        happened = _happened(view)
+        copies = self._slowly("copies", happened, view, asked, lambda: copies_of(view, asked))
         return {
             "head": msgspec.to_builtins(head_of(view, asked, copies)),
-            "goodput": self._slowly("goodput", view, asked, lambda: self.costs.row(view, live)),
+            "goodput": self._slowly("goodput", happened, view, asked, lambda: self.costs.row(view, live)),
             "checkpoints": checkpoints_row(view),
             **self._incidents(view),
             **self._generations(view),
             **_pace(view),
             **self._losses(view),
-            **self._slowly("fleet", view, asked, lambda: _fleet(view)),
+            **self._slowly("fleet", happened, view, asked, lambda: _fleet(view)),
         }
 
-    def _slowly(self, name: str, view: RunView, asked: Asked, make: Callable[[], Made]) -> Made:
+    def _slowly(
+        self, name: str, happened: tuple[object, ...], view: RunView, asked: Asked, make: Callable[[], Made]
+    ) -> Made:
         """Of a fleet the answer of a moment ago, unless something happened: it would take long to ask every second."""
-        happened = _happened(view)
         kept = self._made.get(name)
         if kept is not None and kept[0] == happened and 0.0 <= asked.at - kept[1] < len(view.nodes) / NODES_PER_S - 1.0:
             made: Made = kept[2]
