@@ -15,7 +15,7 @@ export function paint({ x, top, tall, from, to }, left) {
   // Three of a hundred on each side may lie outside, or one jump would make a line of the rest.
   let low = known[Math.floor(0.03 * known.length)] ?? 0, high = known[Math.ceil(0.97 * known.length) - 1] ?? 1;
   const room = 0.12 * (high - low) || 0.05 * Math.abs(high) || 1;
-  low -= room;
+  low = low >= 0 ? Math.max(0, low - room) : low - room;
   high += room;
   const y = (value) => (top + tall - Math.min(1, Math.max(0, (value - low) / (high - low))) * (tall - 4)).toFixed(1);
   const paths = ["", ""];
