@@ -11,7 +11,10 @@ DOCS   := $(VENV)/.installed-docs
 WITHOUT_TORCH := $(addprefix tests/unit/,analyzer controller core engines evidence fabric goodput health journal knowledge \
 	linux model preflight probes report simulate web wire) tests/scenarios tests/golden tests/property/test_core_flow_histories.py
 
-.PHONY: lowest highest versions audit other-python help format test-quick one docs
+# What some tests need, and skip without: a real Slurm, a browser, Prometheus.
+DEBIAN := slurmctld slurmd slurm-client munge chromium prometheus iproute2
+
+.PHONY: debian lowest highest versions audit other-python help format test-quick one docs
 
 install: $(STAMP)  ## create .venv with the package and its development tools
 
@@ -27,6 +30,12 @@ $(DOCS): $(STAMP)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+debian:  ## install the Debian packages that some tests skip without (root): Slurm, Chromium, Prometheus
+	@dpkg -s $(DEBIAN) >/dev/null 2>&1 \
+	  || { [ "$$(id -u)" = 0 ] && apt-get update -qq \
+	       && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(DEBIAN) >/dev/null; } \
+	  || echo "not all of these could be installed, and the tests that need them skip: $(DEBIAN)"
 
 demo: install  ## train a small model here, kill parts of it, compare the result
 	$(BIN)/everstep demo
