@@ -113,6 +113,7 @@ def test_a_quota_or_a_slow_storage_evicts_nobody(part: str, code: str):
         ({"cpu_s": 0.09}, {"cpu_s": 0.09}, "ES-S10"),  # it runs as long as the others, and takes longer
         ({"cpu_s": 0.12}, {"cpu_s": 0.09}, "ES-S01"),  # the same work needs more CPU time there
         ({"cpu_s": 0.105}, {"cpu_s": 0.09}, "ES-S01"),  # and half of it
+        ({"cpu_s": 0.045, "delay_s": 0.02}, {"cpu_s": 0.045, "delay_s": 0.02}, "ES-S10"),  # they share their CPUs
         ({"cpu_s": 0.02}, {"cpu_s": 0.02}, "ES-S01"),  # most of the time is a device's
         ({"cpu_s": 0.13}, {"cpu_s": 0.13}, "ES-S01"),  # the others burn CPU while they wait for it
         ({"cpu_s": 0.09, "delay_s": 0.03}, {"cpu_s": 0.09}, "ES-S01"),  # it was ready to run

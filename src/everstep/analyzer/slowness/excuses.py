@@ -17,7 +17,8 @@ MIN_GROWTH = 0.08
 
 
 MOSTLY, SPINS = 0.5, 1.2
-"""Of the others' time: what is CPU time in a program that computes on it, and what is more than it can need."""
+"""Of the others' time: what a program that computes on CPUs has something to run, and CPU time that is more than it can
+need."""
 
 
 class Excuse(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,16 +115,17 @@ def _extra(name: str, flagged: list[RankTiming], others: list[RankTiming]) -> fl
 def _did_not_run(flagged: list[RankTiming], others: list[RankTiming], excess: float) -> float:
     """How much of the excess the training thread had nothing to run. A machine that computes slowly has it run longer.
 
-    Zero where that cannot be told: most of the others' time is no CPU time (they wait for a device), or they burn CPU
-    while they wait for the slow one.
+    Zero where that cannot be told: the others had nothing to run for most of their time either (they wait for a
+    device), or they burn CPU while they wait for the slow one. Who waits for a CPU has something to run.
     """
     cpu = _extra("cpu_s", flagged, others)
     delay = _extra("delay_s", flagged, others)
     if cpu is None or delay is None:
         return 0.0
     usual = statistics.median(t.compute_s for t in others)
-    runs = statistics.median(t.cpu_s or 0.0 for t in others)
-    if not MOSTLY * usual <= runs <= SPINS * usual:
+    burns = statistics.median(t.cpu_s or 0.0 for t in others)
+    runs = statistics.median((t.cpu_s or 0.0) + (t.delay_s or 0.0) for t in others)
+    if runs < MOSTLY * usual or burns > SPINS * usual:
         return 0.0
     return excess - max(0.0, cpu) - max(0.0, delay)
 
