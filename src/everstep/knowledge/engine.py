@@ -45,6 +45,20 @@ _CALM = (
 )
 """A program logged this line as information: whatever words it contains, nothing failed."""
 _BOUNDED_GAP = re.compile(r"(?<!\\)\.\{0,\d+\}")
+_WORD = re.compile(r"(?<!\\)[A-Za-z_]{2,}")
+EVERYDAY = frozenset(
+    {"nan", "inf", "rank", "world_size", "loss", "scale", "grad", "gradient", "step", "iteration", "epoch", "cuda"}
+    | {"gpu", "nccl", "collective", "dataset", "data", "dataloader", "checkpoint", "ckpt", "torch", "node", "memory"}
+    | {"error", "failed", "channel", "version", "config", "index", "thc", "cumem", "vocab", "tokenizer"}
+)
+"""Words that logs of healthy jobs are full of."""
+_WEAK = frozenset(
+    {"fail", "failure", "fails", "fatal", "errors", "exception", "timeout", "timed", "invalid", "lost", "abort"}
+    | {"aborted", "unable", "cannot", "with", "from", "this", "that", "not", "was", "been", "exceeded", "unknown"}
+    | {"found", "detected", "visible", "exist", "exists", "does", "such", "model", "safetensors", "save", "upload"}
+    | {"missing", "none", "bytes", "time", "size", "file", "read", "write", "process", "device", "could"}
+)
+"""Words that are too common to look for by themselves."""
 
 
 def options() -> "re2.Options":
@@ -108,6 +122,45 @@ def without_anchors(pattern: str) -> tuple[str, bool]:
     return "".join(kept), anchored
 
 
+def screen_of(pattern: str) -> str:
+    """A pattern that matches whatever this one does, and costs less to look for. `pattern` has no "^".
+
+    A gap of any length needs far fewer states than a bounded one. Where the words before it are everyday ones, the
+    automaton would remember in each line that it has seen them, and in which combination with those of other patterns:
+    then only what stands behind the gap is looked for.
+    """
+    screen = _BOUNDED_GAP.sub(".*", pattern)
+    head, gap, tail = _split_at_gap(screen)
+    if not gap or "(?i)" in head:
+        return screen
+    words = {word.lower() for word in _WORD.findall(head)}
+    rare = {word.lower() for word in _WORD.findall(tail)} - EVERYDAY - _WEAK
+    return tail if words and words <= EVERYDAY and any(len(word) > 3 for word in rare) else screen
+
+
+def _split_at_gap(pattern: str) -> tuple[str, str, str]:
+    """Before and behind the first gap outside of groups; no gap where alternatives stand outside too, or none is."""
+    depth, position, found = 0, 0, -1
+    while position < len(pattern):
+        char = pattern[position]
+        if char == "\\":
+            position += 2
+            continue
+        if char == "[":
+            head = re.match(r"\[\^?\]?(?:\\.|[^\]\\])*\]", pattern[position:])
+            position += len(head[0]) if head else 1
+            continue
+        depth += (char == "(") - (char == ")")
+        if depth == 0 and char == "|":
+            return pattern, "", ""
+        if depth == 0 and found < 0 and pattern.startswith(".*", position):
+            found = position
+        position += 1
+    if found < 0:
+        return pattern, "", ""
+    return pattern[:found], ".*", pattern[found + 2 :].lstrip("?")
+
+
 class Engine:
     """Compiled signatures. `next_line` finds lines that may matter in a block, `match` says what one line is."""
 
@@ -128,8 +181,7 @@ class Engine:
                 compiled.Add(pattern.encode())
                 owners.append(index)
                 if signature.screened:
-                    # A gap of any length is a superset of a bounded one and needs far fewer states.
-                    screens.append(_BOUNDED_GAP.sub(".*", bare).encode())
+                    screens.append(screen_of(bare).encode())
         self._compile(screens)
 
     def _compile(self, screens: Sequence[bytes]) -> None:
