@@ -8,6 +8,8 @@ from everstep.agent.processes.environment import base_environment
 from everstep.agent.processes.nccl_plugin import profiler_for
 from everstep.probes.nccl import plugin
 
+ON = {"EVERSTEP_NCCL_PROFILER": "on"}
+
 
 @pytest.fixture
 def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -18,13 +20,18 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_where_gpus_are(gpus: Path) -> None:
-    assert profiler_for({}, gpus) == str(plugin.path_of("x86_64"))
+    assert profiler_for(ON, gpus) == str(plugin.path_of("x86_64"))
+
+
+def test_not_without_being_asked_for(gpus: Path) -> None:
+    assert profiler_for({}, gpus) == ""
+    assert profiler_for({"EVERSTEP_NCCL_PROFILER": "1"}, gpus) == ""
 
 
 def test_not_where_no_gpu_is(gpus: Path) -> None:
     (gpus / "dev/nvidia0").rename(gpus / "dev/nvidiactl")
-    assert profiler_for({}, gpus) == ""
-    assert profiler_for({}, gpus / "missing") == ""
+    assert profiler_for(ON, gpus) == ""
+    assert profiler_for(ON, gpus / "missing") == ""
 
 
 @pytest.mark.parametrize(
@@ -37,31 +44,31 @@ def test_not_where_no_gpu_is(gpus: Path) -> None:
     ],
 )
 def test_not_where_the_user_says_otherwise(gpus: Path, variable: tuple[str, str]) -> None:
-    assert profiler_for(dict([variable]), gpus) == ""
+    assert profiler_for(dict([*ON.items(), variable]), gpus) == ""
 
 
 def test_not_where_nccl_would_load_another(gpus: Path) -> None:
     (gpus / "own").mkdir()
-    assert profiler_for({"LD_LIBRARY_PATH": f"/nowhere:{gpus}/own"}, gpus)
+    assert profiler_for({**ON, "LD_LIBRARY_PATH": f"/nowhere:{gpus}/own"}, gpus)
     (gpus / "own/libnccl-profiler.so").touch()
-    assert profiler_for({"LD_LIBRARY_PATH": f"/nowhere:{gpus}/own"}, gpus) == ""
+    assert profiler_for({**ON, "LD_LIBRARY_PATH": f"/nowhere:{gpus}/own"}, gpus) == ""
     (gpus / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
-    assert profiler_for({}, gpus)
+    assert profiler_for(ON, gpus)
     (gpus / "usr/lib/x86_64-linux-gnu/libnccl-profiler.so").touch()
-    assert profiler_for({}, gpus) == ""
+    assert profiler_for(ON, gpus) == ""
 
 
 def test_not_where_a_configuration_names_one(gpus: Path) -> None:
     (gpus / "etc").mkdir()
     (gpus / "etc/nccl.conf").write_text("NCCL_DEBUG=WARN\n")
-    assert profiler_for({}, gpus)
+    assert profiler_for(ON, gpus)
     (gpus / "etc/nccl.conf").write_text("NCCL_PROFILER_PLUGIN=/opt/other.so\n")
-    assert profiler_for({}, gpus) == ""
+    assert profiler_for(ON, gpus) == ""
 
 
 def test_not_on_machines_that_it_was_not_compiled_for(gpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "s390x")
-    assert profiler_for({}, gpus) == ""
+    assert profiler_for(ON, gpus) == ""
 
 
 def test_ranks_get_it_only_where_something_reads_it() -> None:

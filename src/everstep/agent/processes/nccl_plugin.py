@@ -1,4 +1,5 @@
-"""Whether ranks get our profiler plug-in for NCCL: where there are NVIDIA GPUs, and nothing else is to profile NCCL.
+"""Whether ranks get our profiler plug-in for NCCL: where somebody asks for it, there are NVIDIA GPUs, and nothing else is
+to profile NCCL. Not by itself: it is native code in the training, and has never run under a real NCCL.
 
 NCCL loads one profiler only. Whoever has named another one, by variable, in a configuration file or by the name that
 NCCL looks for by itself, keeps it.
@@ -10,7 +11,7 @@ from pathlib import Path
 from everstep.probes.nccl import plugin
 
 SWITCH = "EVERSTEP_NCCL_PROFILER"
-"""`off`: ranks get no plug-in."""
+"""`on`: ranks get the plug-in."""
 
 VARIABLE = "NCCL_PROFILER_PLUGIN"
 _BY_ITSELF = "libnccl-profiler.so"
@@ -19,7 +20,7 @@ _LIBRARIES = ("lib", "lib64", "usr/lib", "usr/lib64", "usr/local/lib", "usr/loca
 
 def profiler_for(environ: Mapping[str, str], root: Path = Path("/")) -> str:
     """The library's path; empty: ranks get none."""
-    if environ.get(SWITCH) == "off" or VARIABLE in environ or environ.get("NCCL_INSPECTOR_ENABLE", "0") != "0":
+    if environ.get(SWITCH) != "on" or VARIABLE in environ or environ.get("NCCL_INSPECTOR_ENABLE", "0") != "0":
         return ""
     library = plugin.library()
     if library is None or not _has_gpu(root) or _has_other(environ, root):
