@@ -321,16 +321,16 @@ class World:
             self.report(self.now)
 
     def report(self, at: float) -> None:
-        """All ranks at once, as far as they had got."""
-        pace, node = self.ledger.pace, next(iter(self.state.active_nodes), None)
-        if pace is None or node is None:
+        """All ranks, as far as they had got: each node for its own."""
+        pace, generation = self.ledger.pace, self.state.generation
+        if pace is None:
             return
         number = pace.completed(at)
         begun_at, first_at = pace.begun_at, pace.done_at(1)
         last = pace.first_step + number - 1
-        accounts = tuple(
-            RankAccount(
-                rank=rank,
+        for worker in list(self.state.workers.values()):
+            account = RankAccount(
+                rank=worker.rank,
                 spawned_at=self.now,
                 entered_at=self.now,
                 loop_at=begun_at if number else None,
@@ -341,9 +341,7 @@ class World:
                 published_step=last if number and self.setup.every_step else None,
                 counts_own_steps=True,
             )
-            for rank in range(self.setup.num_cells)
-        )
-        self.feed(events.MarksReported(at=self.now, node=node, generation=self.state.generation, accounts=accounts))
+            self.feed(events.MarksReported(at=self.now, node=worker.node, generation=generation, accounts=(account,)))
 
     def _stopped(self, stops: list[actions.StopWorkers], mark: tuple[int, int]) -> None:
         if mark != self.mark:
