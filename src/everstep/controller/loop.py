@@ -16,7 +16,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from everstep.controller.detectors.together import Detectors
+from everstep.controller.detectors.together import Detectors, Found
 from everstep.controller.diagnosing import Diagnosing
 from everstep.controller.peers.gate import Gate
 from everstep.controller.peers.peers import Input, Peer, Peers
@@ -42,7 +42,7 @@ from everstep.model.events import (
     NodeSilent,
     TimerFired,
 )
-from everstep.model.observations import UNRECORDED
+from everstep.model.observations import UNRECORDED, Observation
 from everstep.model.record import Record
 
 log = logging.getLogger("everstep.controller")
@@ -191,17 +191,23 @@ class Controller:
             self.dropped["duplicate"] += 1
             return True
         if isinstance(event, UNRECORDED):
-            for found in self.detectors.take(event, self.ledger.state):
+            for found in self._look(event):
                 self.put_soon(Input(event=found))
         elif not self.ledger.hold_back(event, time.time()):
             return False
         self.ledger.put_aside(name, seq)
         return True
 
+    def _look(self, event: Observation) -> list[Found]:
+        found = self.detectors.take(event, self.ledger.state)
+        if self.detectors.hangs.is_near:
+            self._diagnosing.prepare()
+        return found
+
     def _due(self, item: Input) -> deque[Input]:
         """What has to be recorded now. Nothing for signals and progress that can wait; held progress first."""
         if isinstance(item.event, UNRECORDED):
-            found = self.detectors.take(item.event, self.ledger.state)
+            found = self._look(item.event)
             return deque([*self._held(), *(Input(event=event) for event in found)] if found else [])
         if self.ledger.hold_back(item.event, time.time()):
             return deque()

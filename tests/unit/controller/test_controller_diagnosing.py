@@ -41,10 +41,10 @@ def suspicion():
     return HangSuspected(at=1.0, generation=0, ranks=(0,), since=0.0, window_s=2.0, why="silent")
 
 
-def test_a_reader_loads_while_evidence_is_collected_and_is_asked_once(tmp_path):
+def test_a_reader_loads_before_there_is_evidence_and_is_asked_once(tmp_path):
     async def story():
         diagnosing = Diagnosing(tmp_path)
-        diagnosing.note(suspicion())
+        diagnosing.prepare()
         ahead = diagnosing._ahead
         diagnosing.note(suspicion())
         assert diagnosing._ahead is ahead

@@ -73,6 +73,27 @@ def test_a_job_that_stands_still_is_suspected_once_and_soon():
     assert job.until(job.now + 3), "still standing after a while: suspected again"
 
 
+def test_half_a_window_of_silence_says_that_a_suspicion_may_come():
+    job = Job()
+    job.until(10.0)
+    job.stands_at = 10.0
+    job.until(10.5)
+    assert not job.watch.is_near
+    assert not job.until(11.0)
+    assert job.watch.is_near
+    job.stands_at = 1e9
+    job.until(12.0)
+    assert not job.watch.is_near
+
+
+def test_a_rank_that_starts_is_silent_for_as_long_as_it_likes():
+    job = Job(phase="startup")
+    job.changes[1] = {"phase": "startup"}
+    job.stands_at = 1.0
+    job.until(9.0)
+    assert not job.watch.is_near
+
+
 def test_a_policy_that_does_not_look_for_hangs_finds_none():
     job = Job(policy=Policy(watch_hangs=False))
     job.until(10)

@@ -77,6 +77,8 @@ class HangDetector:
         self._said = ""
         self._told_end = ""  # of which standstill
         self._had_culprit = True  # the last suspicion: somebody had a reason
+        self.is_near = False
+        """In the newest report a rank is silent for half of what makes a suspicion."""
 
     def take(self, event: object, state: State) -> tuple[HangSuspected | StandstillEnded, ...]:
         """One node's signals; the suspicion, if they complete one, or the end of a standstill."""
@@ -188,6 +190,8 @@ class HangDetector:
             self._quiet.add(event.node)
         else:
             self._quiet.discard(event.node)
+        half_s = self._policy.hang_window_s / 2
+        self.is_near = any(_is_silent(each, half_s) and each.phase != JobPhase.STARTUP for each in event.signals)
 
     def _has_resumed(self, before: SignalsReported, event: SignalsReported) -> bool:
         """Whether communication of a rank moved just now, after half a window in which it did not or was not seen."""
@@ -201,8 +205,7 @@ class HangDetector:
 
     def _is_quiet(self, signals: Signals) -> bool:
         """Whether the rule could possibly call it hung."""
-        ages = (signals.log_s, signals.stack_s, signals.device_s, signals.communication_s)
-        return sum(age is not None and age >= self._policy.hang_window_s for age in ages) >= MIN_SILENT
+        return _is_silent(signals, self._policy.hang_window_s)
 
     def _begin(self, generation: int) -> None:
         self._generation = generation
@@ -269,6 +272,11 @@ class HangDetector:
         if kind and kind != self._said:
             log.info("hang rule: %s", verdict.why)
         self._said = kind
+
+
+def _is_silent(signals: Signals, least_s: float) -> bool:
+    ages = (signals.log_s, signals.stack_s, signals.device_s, signals.communication_s)
+    return sum(age is not None and age >= least_s for age in ages) >= MIN_SILENT
 
 
 def _stood_since(signals: list[Signals], at: float) -> float:
