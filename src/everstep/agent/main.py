@@ -249,7 +249,7 @@ class _Agent:
             on_welcome=on_welcome,
             on_command=lambda command: gate.command(command),
         )
-        gate = LeaseGate(options.node, self._lease, link, ranks=node.ranks, carry_out=carry_out)
+        gate = LeaseGate(options.node, self._lease, link, host=node, carry_out=carry_out)
         return node, link, copies, gate
 
 

@@ -287,9 +287,9 @@ class Node:
         group = Group(
             action.generation,
             reaper=self._reaper,
-            on_frame=self._frames.take,
+            frames=self._frames,
             on_exit=self._on_exit,
-            is_parking=lambda: self._twins.is_forking,
+            twins=self._twins,
             store_port=action.store_port,
         )
         self._group = group

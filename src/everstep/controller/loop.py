@@ -87,15 +87,7 @@ class Controller:
         self._remembering.resume(ledger.state.incident)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._starved = Starved()
-        self.silence = Silence(
-            ledger.policy.node_silent_s,
-            limit_of=lambda node: patience(self.ledger.state, self.ledger.policy, node),
-            is_behind=self.queue.full,
-            on_silent=self._on_silent,
-            on_lost=self._on_never_ended,
-            waited_s=self._starved.waited_s,
-            is_blocked=self._starved.is_blocked,
-        )
+        self.silence = Silence(self, self._starved)
         self._pending: set[asyncio.Task[None]] = set()
         self._num_reissued = 0
         self._joined = set(ledger.state.members)  # nodes for which NodeJoined means "again"
@@ -412,10 +404,16 @@ class Controller:
             for peer in receivers:
                 self.peers.send(peer, f"{self.ledger.journal.seq}.again{self._num_reissued}.{index}", action)
 
-    def _on_silent(self, node: str, silent_s: float) -> None:
+    def silent_limit_s(self, node: str) -> float:
+        return patience(self.ledger.state, self.ledger.policy, node)
+
+    def is_behind(self) -> bool:
+        return self.queue.full()
+
+    def on_silent(self, node: str, silent_s: float) -> None:
         self.put_soon(Input(event=NodeSilent(at=time.time(), node=node, silent_s=silent_s)))
 
-    def _on_never_ended(self, node: str, silent_s: float) -> None:
+    def on_lost(self, node: str, silent_s: float) -> None:
         """Nobody could end it, so it has ended itself: its lease is shorter than this."""
         reason = f"it was silent for {silent_s:.1f} s, and the engine did not report its end"
         self.put_soon(Input(event=NodeLost(at=time.time(), node=node, reason=reason)))

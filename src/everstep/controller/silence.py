@@ -11,7 +11,9 @@ it has ended its ranks itself (`agent/lease/clock.py`).
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Protocol
 
+from everstep.controller.starved import Starved
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Role, State
 
@@ -40,29 +42,27 @@ def patience(state: State, policy: Policy, node: str) -> float:
     return max(policy.node_silent_s, IDLE_SILENT_S) if is_idle and is_elsewhere else policy.node_silent_s
 
 
-class Silence:
-    """`is_behind()`: whether inputs wait that were not even read. `on_silent` and `on_lost` are called once each, with
-    the node and how long nothing was heard. `limit_of(node)`: where not all have the same limit."""
+class Listener(Protocol):
+    """The controller, as far as it is asked and told here."""
 
-    def __init__(
-        self,
-        limit_s: float,
-        *,
-        limit_of: Callable[[str], float] | None = None,
-        is_behind: Callable[[], bool],
-        on_silent: Callable[[str, float], None],
-        on_lost: Callable[[str, float], None],
-        clock: Callable[[], float] = time.monotonic,
-        waited_s: Callable[[str], float] = lambda _: 0.0,
-        is_blocked: Callable[[str], bool] = lambda _: False,
-    ) -> None:
-        self._limit_of = limit_of or (lambda _: limit_s)
-        self._is_behind = is_behind
-        self._on_silent = on_silent
-        self._on_lost = on_lost
+    def silent_limit_s(self, node: str) -> float:
+        """How long this node may say nothing."""
+
+    def is_behind(self) -> bool:
+        """Whether inputs wait that were not even read."""
+
+    def on_silent(self, node: str, silent_s: float) -> None:
+        """Called once: nothing was heard for so long."""
+
+    def on_lost(self, node: str, silent_s: float) -> None:
+        """Called once, when whoever gives nodes did not end it in time."""
+
+
+class Silence:
+    def __init__(self, listener: Listener, starved: Starved, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._listener = listener
+        self._starved = starved
         self._clock = clock
-        self._waited_s = waited_s
-        self._is_blocked = is_blocked
         self._looked_at = clock()
         self._now = 0.0  # seconds of listening
         self._heard: dict[str, tuple[float, float]] = {}  # node: when, in those, and how long it had waited by then
@@ -72,7 +72,7 @@ class Silence:
 
     def expect(self, node: str) -> None:
         """From now on it is missed."""
-        self._heard[node] = self._now, self._waited_s(node)
+        self._heard[node] = self._now, self._starved.waited_s(node)
         self._told.discard(node)
 
     def heard(self, node: str) -> None:
@@ -94,29 +94,29 @@ class Silence:
     def look(self) -> None:
         now = self._clock()
         elapsed, self._looked_at = now - self._looked_at, now
-        if self._is_behind():
+        if self._listener.is_behind():
             return
         passed = min(elapsed, 2 * LOOK_S)
         self._now += passed
         for node in self._stale & self._heard.keys():
-            self._heard[node] = self._heard[node][0], self._waited_s(node)
+            self._heard[node] = self._heard[node][0], self._starved.waited_s(node)
             self._blocked.pop(node, None)
         self._stale.clear()
         self._excuse(passed)
-        missing = [each for each in map(self._silent, self._heard) if each[1] > self._limit_of(each[0])]
+        missing = [each for each in map(self._silent, self._heard) if each[1] > self._listener.silent_limit_s(each[0])]
         for node, silent_s in missing:
             if node not in self._told:
                 self._told.add(node)
-                self._on_silent(node, silent_s)
-            elif silent_s > self._limit_of(node) + FENCE_S:
+                self._listener.on_silent(node, silent_s)
+            elif silent_s > self._listener.silent_limit_s(node) + FENCE_S:
                 self.forget(node)
-                self._on_lost(node, silent_s)
+                self._listener.on_lost(node, silent_s)
 
     def _excuse(self, passed: float) -> None:
         """The clock stands still for who has said nothing for longer than usual, and sleeps where nothing wakes it."""
         for node, (at, waited_s) in self._heard.items():
             excused_s = self._blocked.get(node, 0.0)
-            if self._now - at > _LATE_S and excused_s < BLOCKED_S and self._is_blocked(node):
+            if self._now - at > _LATE_S and excused_s < BLOCKED_S and self._starved.is_blocked(node):
                 self._blocked[node] = excused_s + passed
                 self._heard[node] = at + passed, waited_s
 
@@ -124,8 +124,8 @@ class Silence:
         """How long it has said nothing although it could. For those that are late only, the kernel is asked."""
         at, waited_s = self._heard[node]
         silent_s = self._now - at
-        if silent_s > self._limit_of(node):
-            silent_s -= max(0.0, self._waited_s(node) - waited_s)
+        if silent_s > self._listener.silent_limit_s(node):
+            silent_s -= max(0.0, self._starved.waited_s(node) - waited_s)
         return node, silent_s
 
     async def watch(self) -> None:

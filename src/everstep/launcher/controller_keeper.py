@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from everstep.engines.children import Child, Children, Ended
 
@@ -53,6 +54,20 @@ def arguments(
     return argv, (*listen_fds, *tls_fds, *(() if copied_fd is None else (copied_fd,)))
 
 
+class Owner(Protocol):
+    """The launcher whose controller it is."""
+
+    @property
+    def controller_has_worked(self) -> bool:
+        """Whether any controller of this launcher was there for it."""
+
+    def on_hopeless(self, exit_code: int) -> None:
+        """No controller can begin."""
+
+    def say(self, text: str) -> None:
+        """To the person at the terminal."""
+
+
 class ControllerKeeper:
     def __init__(
         self,
@@ -63,9 +78,7 @@ class ControllerKeeper:
         tls_fds: tuple[int, ...] = (),
         copied_fd: int | None = None,
         waiting: Begin | None = None,
-        has_worked: Callable[[], bool],
-        on_hopeless: Callable[[int], None],
-        say: Callable[[str], None],
+        owner: Owner,
         end_signal: int = signal.SIGTERM,
     ) -> None:
         self._end_signal = end_signal
@@ -75,9 +88,7 @@ class ControllerKeeper:
         self._tls_fds = tls_fds
         self._copied_fd = copied_fd
         self._waiting = waiting
-        self._has_worked = has_worked
-        self._on_hopeless = on_hopeless
-        self._say = say
+        self._owner = owner
         self._deaths: deque[float] = deque()
         self._is_ending = False
         self._retry: asyncio.TimerHandle | None = None
@@ -102,7 +113,7 @@ class ControllerKeeper:
         try:
             self.child = self._children.spawn("controller", argv, on_end=self._on_end, pass_fds=fds)
         except OSError as error:
-            self._say(f"the controller cannot be started: {error}; training continues without it")
+            self._owner.say(f"the controller cannot be started: {error}; training continues without it")
             self._start_after(UNMANAGED_RETRY_S)
 
     def stop(self) -> Child | None:
@@ -119,21 +130,21 @@ class ControllerKeeper:
         self._deaths.append(now)
         while self._deaths[0] < now - DEATHS_WINDOW_S:
             self._deaths.popleft()
-        if not self._has_worked():
+        if not self._owner.controller_has_worked:
             is_error = ended.code in _CANNOT_BEGIN
             if is_error or len(self._deaths) >= MAX_FAILED_BEGINNINGS:
-                self._on_hopeless(ended.code if is_error and ended.code is not None else 1)
+                self._owner.on_hopeless(ended.code if is_error and ended.code is not None else 1)
                 return
         if len(self._deaths) > MAX_DEATHS:
-            self._say(
+            self._owner.say(
                 f"the controller has ended {len(self._deaths)} times within {DEATHS_WINDOW_S:.0f} s (last: {ended}): "
                 f"training continues UNMANAGED, no fault is handled; trying again every {UNMANAGED_RETRY_S:.0f} s. "
                 f"See {self._run_dir / 'controller.log'}"
             )
             self._start_after(UNMANAGED_RETRY_S)
             return
-        meanwhile = ", training continues" if self._has_worked() else ""
-        self._say(f"the controller ended ({ended}); starting another{meanwhile}")
+        meanwhile = ", training continues" if self._owner.controller_has_worked else ""
+        self._owner.say(f"the controller ended ({ended}); starting another{meanwhile}")
         self._start_after(_BACK_OFF_S[min(len(self._deaths) - 1, len(_BACK_OFF_S) - 1)])
 
     def _start_after(self, delay_s: float) -> None:

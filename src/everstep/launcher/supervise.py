@@ -171,9 +171,7 @@ class Supervisor:
             tls_fds=_encrypted(listener, self._for_nodes, is_encrypted=is_encrypted),
             copied_fd=self._fleet.copied_fd if self._fleet is not None else None,
             waiting=self._taken_over.begin if self._taken_over is not None else None,
-            has_worked=lambda: self._link.was_welcome,
-            on_hopeless=self._on_hopeless,
-            say=self._terminal.say,
+            owner=self,
             end_signal=self._end_signal,
         )
 
@@ -337,7 +335,14 @@ class Supervisor:
                 self._terminal.say(f"the link to the controller failed ({error!r}); linking again, training continues")
                 await asyncio.sleep(RELINK_S)
 
-    def _on_hopeless(self, exit_code: int) -> None:
+    @property
+    def controller_has_worked(self) -> bool:
+        return self._link.was_welcome
+
+    def say(self, text: str) -> None:
+        self._terminal.say(text)
+
+    def on_hopeless(self, exit_code: int) -> None:
         why = f"the controller cannot begin; see {self._prepared.path / 'controller.log'}"
         self._finish(End(exit_code=exit_code, outcome="failed", why=why))
 

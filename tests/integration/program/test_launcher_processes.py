@@ -11,6 +11,7 @@ TIMEOUT_S = 60
 PRELUDE = """
 import asyncio, os, signal, socket, subprocess, sys
 from pathlib import Path
+from types import SimpleNamespace as Owner
 from everstep.engines.children import Children, wait_ended
 from everstep.launcher import controller_keeper
 from everstep.launcher.controller_keeper import ControllerKeeper
@@ -81,7 +82,7 @@ def test_a_controller_that_cannot_begin_ends_the_launcher_with_its_error(story):
         children, codes = Children(), []
         children.start_reaping(asyncio.get_running_loop())
         keeper = ControllerKeeper(children=children, run_dir=Path(folder), listen_fds=(SOCKET.fileno(),),
-            has_worked=lambda: False, on_hopeless=codes.append, say=print)
+            owner=Owner(controller_has_worked=False, on_hopeless=codes.append, say=print))
         keeper.start()
         await until(lambda: codes)
         print(codes)
@@ -96,7 +97,7 @@ def test_a_controller_that_dies_again_and_again_is_said_loudly_and_tried_for_eve
         children, said = Children(), []
         children.start_reaping(asyncio.get_running_loop())
         keeper = ControllerKeeper(children=children, run_dir=Path(folder), listen_fds=(SOCKET.fileno(),),
-            has_worked=lambda: True, on_hopeless=lambda code: print("hopeless"), say=said.append)
+            owner=Owner(controller_has_worked=True, on_hopeless=lambda code: print("hopeless"), say=said.append))
         keeper.start()
         await until(lambda: len(said) == 4)
         last = keeper.stop()

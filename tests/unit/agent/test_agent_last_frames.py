@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,9 +54,9 @@ def test_a_rank_that_speaks_and_ends_while_another_ones_end_is_handled(is_unders
         group = Group(
             0,
             reaper=reaper,
-            on_frame=take,
+            frames=SimpleNamespace(take=take),
             on_exit=on_exit,
-            is_parking=lambda: False,
+            twins=SimpleNamespace(is_forking=False),
         )
         for rank, pid in enumerate(pids):
             paths = Paths(stdout=NOWHERE, stderr=NOWHERE, error_file=NOWHERE)

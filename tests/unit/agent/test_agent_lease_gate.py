@@ -33,10 +33,13 @@ class Play:
             "n0",
             self.lease,
             self,  # type: ignore[arg-type]
-            ranks=lambda: None,
+            host=self,
             carry_out=lambda _: None,
             clock=self.clock,
         )
+
+    def ranks(self) -> None:
+        """None runs here."""
 
     def clock(self) -> float:
         return self.now

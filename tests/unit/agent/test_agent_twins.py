@@ -5,6 +5,7 @@ import itertools
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,7 +86,9 @@ def play(story: Callable[[Machine, Twins], Awaitable[None]], ranks: int = 4) -> 
     async def run() -> None:
         machine = Machine()
         news: list[None] = []
-        twins = Twins(machine, lambda _pid: None, lambda: news.append(None))  # type: ignore[arg-type]
+        twins = Twins(
+            machine, SimpleNamespace(tell_session=print, note_news=lambda: news.append(None), note_proven=print)
+        )
         for local_rank in range(ranks):
             told = {"stage": "at the rendezvous"}
             twins.add(local_rank, told, machine.new_twin().detach(), PLACED, Path("out"), Path("err"))

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -86,7 +87,7 @@ def test_the_number_of_a_session_that_is_gone_is_nobodys(monkeypatch, adopting, 
         left = process.communicate()[0]
         killed: list[int] = []
         monkeypatch.setattr(reaping, "kill_group", lambda pgid: killed.append(pgid) or is_there(pgid))
-        group = Group(0, reaper=Reaper(), on_frame=lambda *_: None, on_exit=lambda _: None, is_parking=lambda: True)
+        group = Group(0, reaper=Reaper(), frames=None, on_exit=lambda _: None, twins=SimpleNamespace(is_forking=True))
         group.workers[0] = worker
         group.is_stopping, worker.stopped_at = True, time.time()
         group._on_end(worker, Ended(pid=process.pid, at=time.time(), code=0))

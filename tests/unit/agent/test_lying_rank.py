@@ -264,7 +264,7 @@ class Node:
                 note_all_stepped=lambda: None,
             ),
         )
-        group = Group(0, reaper=None, on_frame=self.frames.take, on_exit=print, is_parking=lambda: False)
+        group = Group(0, reaper=None, frames=self.frames, on_exit=print, twins=SimpleNamespace(is_forking=False))
         group.workers[0] = self.worker
         self.frames.begin(group, 2)
 

@@ -19,18 +19,31 @@ LIMIT_S = 3.5
 class Watched:
     def __init__(self) -> None:
         self.now = 50.0
-        self.is_behind = False
+        self.cannot_read = False
         self.silent: list[str] = []
         self.lost: list[str] = []
         self.blocked: set[str] = set()
-        self.silence = Silence(
-            LIMIT_S,
-            is_behind=lambda: self.is_behind,
-            on_silent=lambda node, _: self.silent.append(node),
-            on_lost=lambda node, _: self.lost.append(node),
-            clock=lambda: self.now,
-            is_blocked=lambda node: node in self.blocked,
-        )
+        self.waited: dict[str, float] = {}
+        self.limits: dict[str, float] = {}
+        self.silence = Silence(self, self, clock=lambda: self.now)  # type: ignore[arg-type]
+
+    def silent_limit_s(self, node: str) -> float:
+        return self.limits.get(node, LIMIT_S)
+
+    def is_behind(self) -> bool:
+        return self.cannot_read
+
+    def on_silent(self, node: str, _silent_s: float) -> None:
+        self.silent.append(node)
+
+    def on_lost(self, node: str, _silent_s: float) -> None:
+        self.lost.append(node)
+
+    def waited_s(self, node: str) -> float:
+        return self.waited.get(node, 0.0)
+
+    def is_blocked(self, node: str) -> bool:
+        return node in self.blocked
 
     def listen(self, seconds: float, *talking: str) -> None:
         """As the loop does when it is in time."""
@@ -61,20 +74,10 @@ def test_only_who_says_nothing_is_missed_and_told_once(watched):
 
 
 def test_a_node_of_which_nothing_is_needed_may_be_silent_for_longer(watched):
-    limits = {"n0": LIMIT_S, "n1": 10.0}
-    watched.silence = Silence(
-        LIMIT_S,
-        limit_of=limits.__getitem__,
-        is_behind=lambda: False,
-        on_silent=lambda node, _: watched.silent.append(node),
-        on_lost=lambda node, _: watched.lost.append(node),
-        clock=lambda: watched.now,
-    )
-    for node in limits:
-        watched.silence.expect(node)
+    watched.limits = {"n0": LIMIT_S, "n1": 10.0}
     watched.listen(LIMIT_S + FENCE_S + 1.0)
     assert (watched.silent, watched.lost) == (["n0"], ["n0"])
-    limits["n1"] = LIMIT_S  # it was given a slot: what was missed until now counts
+    watched.limits["n1"] = LIMIT_S  # it was given a slot: what was missed until now counts
     watched.listen(2 * LOOK_S)
     assert watched.silent == ["n0", "n1"]
 
@@ -104,10 +107,10 @@ def test_a_controller_that_was_stopped_blames_nobody(watched):
 
 
 def test_a_controller_that_cannot_read_any_more_blames_nobody(watched):
-    watched.is_behind = True
+    watched.cannot_read = True
     watched.listen(60.0)
     assert watched.silent == []
-    watched.is_behind = False
+    watched.cannot_read = False
     watched.listen(LIMIT_S - 2 * LOOK_S)
     assert watched.silent == []
 
@@ -119,15 +122,8 @@ def test_strangers_are_not_missed(watched):
 
 
 def test_an_agent_that_waits_for_a_processor_is_not_missed_for_that_time():
-    watched, waited = Watched(), {"n0": 100.0}
-    watched.silence = Silence(
-        LIMIT_S,
-        is_behind=lambda: False,
-        on_silent=lambda node, _: watched.silent.append(node),
-        on_lost=lambda node, _: watched.lost.append(node),
-        clock=lambda: watched.now,
-        waited_s=lambda node: waited.get(node, 0.0),
-    )
+    watched = Watched()
+    waited = watched.waited = {"n0": 100.0}
     for node in ("n0", "n1"):
         watched.silence.expect(node)
     watched.listen(1.0, "n0", "n1")

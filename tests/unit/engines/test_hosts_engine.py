@@ -116,16 +116,21 @@ class Story:
             port=1,
             node_rank=None,
             host="h0",
-            credentials=lambda node: node.encode(),
+            first=self,
             received=Received(tmp_path, lambda generation, rank: None),
             ahead=tmp_path / "ahead.json",
             lease_s=lease_s,
-            say=self.said.append,
             on_stop=lambda number, why: self.stops.append(number),
             job=job,
             earlier=earlier,
         )
         self.engine.watch(self.losses.append)
+
+    def credentials(self, node):
+        return node.encode()
+
+    def say(self, text):
+        self.said.append(text)
 
     async def join(self, name, session="", nodes=(), **fields):
         line = Line()

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -226,12 +227,16 @@ def test_where_the_log_is():
 # -- ears --------------------------------------------------------------------------------------------------------------
 
 
+def nobody(_pid: int) -> None:
+    """No rank runs."""
+
+
 def test_ears_follow_a_flood_and_end_when_told(tmp_path):
     path = tmp_path / "kmsg"
     os.mkfifo(path)
     heard: list[Alert] = []
     said: dict[str, str] = {}
-    ears = Ears(str(path), hear=heard.extend, say=said.__setitem__, rank_of=lambda pid: None, load_after_s=0.0)
+    ears = Ears(str(path), SimpleNamespace(hear=heard.extend, say=said.__setitem__, rank_of=nobody), load_after_s=0.0)
     ears.start()
     try:
         flood = "".join(f"usb 1-{n}: new high-speed device number {n}\n" for n in range(3000)) + FALLEN + "\n"
@@ -255,7 +260,7 @@ def test_ears_follow_a_flood_and_end_when_told(tmp_path):
 
 
 def test_ears_that_were_never_started_can_be_closed(tmp_path):
-    ears = Ears(str(tmp_path), hear=lambda a: None, say=lambda a, b: None, rank_of=lambda pid: None)
+    ears = Ears(str(tmp_path), SimpleNamespace())
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     ears.close()
     assert len(os.listdir("/proc/self/fd")) == before - 1  # noqa: PTH208
@@ -263,9 +268,7 @@ def test_ears_that_were_never_started_can_be_closed(tmp_path):
 
 def test_a_log_that_goes_away_is_said(tmp_path: Path):
     said: list[str] = []
-    ears = Ears(
-        str(tmp_path / "none"), hear=lambda a: None, say=lambda name, why: said.append(why), rank_of=lambda pid: None
-    )
+    ears = Ears(str(tmp_path / "none"), SimpleNamespace(say=lambda name, why: said.append(why), rank_of=nobody))
     ears.start()
     try:
         deadline = time.monotonic() + 60

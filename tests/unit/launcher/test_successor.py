@@ -185,11 +185,7 @@ class Bench:
         self.copying = Copying(
             journal=self.path,
             legacy=LEGACY,
-            nodes=lambda: ("n0",),
-            on_confirmed=self.confirmed.append,
-            who=self.who,
-            end=self.ended.append,
-            say=lambda text: None,
+            host=self,
             **more,
         )
         self.copied = Copied(socket.socket(fileno=self.copying.controllers_end.detach()))
@@ -198,7 +194,19 @@ class Bench:
         await self.copying.close()
         self.copied.close()
 
-    async def who(self, roster):
+    def nodes(self):
+        return ("n0",)
+
+    def note_confirmed(self, at):
+        self.confirmed.append(at)
+
+    def end(self, why):
+        self.ended.append(why)
+
+    def say(self, text):
+        """Nobody listens."""
+
+    async def newest_epoch(self, roster):
         return self.newest
 
     def join(self, number):

@@ -23,15 +23,18 @@ class Machine:
         self.now = 100.0
         self.cpu = 0.0
         self.slept = 0.0
-        self.slowness = Slowness(**options, clock=lambda: self.now, sleep=self._sleep, cpu_clock=self._run)
+        self.slowness = Slowness(**options, clocks=self)
 
-    def _run(self) -> float:
+    def monotonic(self) -> float:
+        return self.now
+
+    def thread_time(self) -> float:
         """To ask is to compute, for a microsecond."""
         self.now += 1e-6
         self.cpu += 1e-6
         return self.cpu
 
-    def _sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         self.now += seconds
         self.slept += seconds
 

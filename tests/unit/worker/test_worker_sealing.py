@@ -10,6 +10,17 @@ from everstep.worker.snapshots import copying
 from everstep.worker.snapshots.sealing import Sealing
 
 
+class Quiet:
+    """Of snapshots that nobody asks about."""
+
+    def note_published(self, step: int) -> None: ...
+
+    def note_failed(self, job: copying.Job) -> None: ...
+
+    def is_candidate(self, _step: int) -> bool:
+        return False
+
+
 @pytest.fixture
 def memory():
     fd = arena.create(arena.arena_bytes(100, 4), rank=0, world_size=2, num_buffers=4)
@@ -62,7 +73,7 @@ def test_sealing_waits_for_a_program_that_needs_the_processor(
     memory: arena.Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "HELD_S", 3600.0)
-    copier = copying.Copier(lambda _: None, lambda _: None)
+    copier = copying.Copier(Quiet())
     copier.hold_sealing()
     assert memory.begin(0, 0) is not None
     copier.seal(memory, memory.publish(100, 10, 7))
@@ -74,7 +85,7 @@ def test_sealing_waits_for_a_program_that_needs_the_processor(
 
 
 def test_sealing_that_was_held_goes_on_by_itself(memory: arena.Arena) -> None:
-    copier = copying.Copier(lambda _: None, lambda _: None)
+    copier = copying.Copier(Quiet())
     copier.hold_sealing()
     assert memory.begin(0, 0) is not None
     copier.seal(memory, memory.publish(100, 10, 7))

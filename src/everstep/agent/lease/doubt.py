@@ -12,6 +12,7 @@ import math
 import signal
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from everstep.agent.lease.clock import Lease
 from everstep.agent.ranks.workers import Group, Worker
@@ -37,8 +38,13 @@ _STOPPED = "Tt"
 _log = logging.getLogger(__name__)
 
 
+class RankHost(Protocol):
+    def ranks(self) -> Group | None:
+        """The newest ones of this node."""
+
+
 class LeaseGate:
-    """`ranks()`: the newest ones of this node. `carry_out` takes a command when there is no doubt."""
+    """`carry_out` takes a command when there is no doubt."""
 
     def __init__(
         self,
@@ -46,14 +52,14 @@ class LeaseGate:
         lease: Lease,
         link: Link,
         *,
-        ranks: Callable[[], Group | None],
+        host: RankHost,
         carry_out: Callable[[Command], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node = node
         self._lease = lease
         self._link = link
-        self._ranks = ranks
+        self._host = host
         self._carry_out = carry_out
         self._clock = clock
         self._held: list[Event | Command] = []  # in the order in which they came
@@ -106,7 +112,7 @@ class LeaseGate:
 
     def end_ranks(self) -> None:
         """At once, without a word to them: they must not do another step. What they leave is ended by who closes."""
-        group = self._ranks()
+        group = self._host.ranks()
         if group is not None:
             group.kill()
 
@@ -132,7 +138,7 @@ class LeaseGate:
 
     def _stop_ranks(self) -> None:
         """Whom somebody else has stopped stays with him."""
-        group = self._ranks()
+        group = self._host.ranks()
         for worker in group.workers.values() if group is not None else ():
             found = usage(worker.pid) if worker.is_alive and worker not in self._stopped else None
             if found is not None and found.state not in _STOPPED:

@@ -41,7 +41,8 @@ class Readiness:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._node, self._home, self._report, self._spawn = node, home, report, spawn
-        self.twins = Twins(reaper, warden.tell_session, self._report_twins, self._keep_ahead)
+        self.tell_session = warden.tell_session
+        self.twins = Twins(reaper, self)
         self._spec: RunSpec | None = None
         self._starter: Starter | None = None
         self._had_ranks = False
@@ -52,7 +53,7 @@ class Readiness:
     def begin(self, spec: RunSpec, starter: Starter) -> None:
         """The run is known."""
         self._spec, self._starter = spec, starter
-        self._report_twins()
+        self.note_news()
         if spec.num_standby:  # without any, one that waits is only a slow beginning
             self._spare_timer = asyncio.get_running_loop().call_later(SPARES_S, self._start_spares)
 
@@ -108,7 +109,7 @@ class Readiness:
                 self.twins.learn(told)
                 await self._make_ready()
 
-    def _report_twins(self) -> None:
+    def note_news(self) -> None:
         """Whether ranks of this node could go on from twins."""
         if self._starter is None:
             return
@@ -120,7 +121,7 @@ class Readiness:
             self._told = event.usable, event.why
             self._report(event)
 
-    def _keep_ahead(self, told: Ahead) -> None:
+    def note_proven(self, told: Ahead) -> None:
         """Importing it ahead went well: the next run of this program may count on it."""
         if self._spec is not None and ahead.SHARED in told.modules:
             self._keep(told)

@@ -11,9 +11,9 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -42,20 +42,25 @@ NO_TWIN = "the rank has left no twin yet"
 _log = logging.getLogger(__name__)
 
 
+class Owner(Protocol):
+    """Who makes ready what a node comes back from."""
+
+    def tell_session(self, pid: int) -> None:
+        """A process leads a session of its own, and waits: it must not outlive the agent."""
+
+    def note_news(self) -> None:
+        """There is a twin more, or one less."""
+
+    def note_proven(self, told: Ahead) -> None:
+        """A twin has imported all of it."""
+
+
 class Twins:
     """Of all ranks of this node, by local rank."""
 
-    def __init__(
-        self,
-        reaper: Reaper,
-        on_session: Callable[[int], None],
-        on_news: Callable[[], None],
-        on_proven: Callable[[Ahead], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, reaper: Reaper, owner: Owner) -> None:
         self._reaper = reaper
-        self._on_session = on_session
-        self._on_news = on_news
-        self._on_proven = on_proven
+        self._owner = owner
         self._twins: dict[int, list[Twin]] = {}
         self._why_not: dict[int, str] = {}
         self._num_waking = 0
@@ -112,7 +117,7 @@ class Twins:
     def refuse(self, local_rank: int, why: str) -> None:
         """The rank cannot leave the twin that it wanted to leave; an earlier one may be there."""
         self._why_not[local_rank] = why[:500]
-        self._on_news()
+        self._owner.note_news()
 
     def learn(self, ahead: Ahead) -> bool:
         """Library modules that a rank has loaded after its twin was left, and variables that have changed since. False
@@ -191,7 +196,7 @@ class Twins:
         pid = answer.get("pid")
         if answer.get("is") == "ahead" and isinstance(pid, int) and pid in self._reaper.adopted():
             twin.pid_ahead = pid
-            self._on_session(pid)
+            self._owner.tell_session(pid)
             self._reaper.watch(pid, functools.partial(_on_end_ahead, twin))
 
     async def import_ahead(self) -> None:
@@ -246,7 +251,7 @@ class Twins:
                 self._drop(local_rank, ahead)
         if answer.get("is") == "ready":
             _log.info("the twin of local rank %d has imported ahead: %s", local_rank, answer)
-            self._on_proven(what)
+            self._owner.note_proven(what)
             return False
         _log.info("modules are not imported ahead: %s: %s", answer.get("module"), answer.get("why"))
         return _leave_out(what, str(answer.get("module") or ""), asked=asked)
@@ -259,7 +264,7 @@ class Twins:
         ahead.on_gone = functools.partial(self._on_gone, local_rank)
         mine.append(ahead)
         self._drop(local_rank, twin)
-        self._on_news()
+        self._owner.note_news()
         return True
 
     async def _finish_making(self, local_rank: int, placed: Placed) -> None:
@@ -295,7 +300,7 @@ class Twins:
             twin.pid = 0
             self._drop(local_rank, twin)
             return
-        self._on_session(twin.pid)
+        self._owner.tell_session(twin.pid)
         self._reaper.watch(twin.pid, functools.partial(self._on_end, local_rank, twin))
 
     def _on_here(self, local_rank: int, twin: Twin) -> None:
@@ -306,12 +311,12 @@ class Twins:
             for earlier in [each for each in self._twins.get(local_rank, []) if each is not twin]:
                 if earlier.is_here.is_set():
                     self._drop(local_rank, earlier)
-        self._on_news()
+        self._owner.note_news()
 
     def _on_gone(self, local_rank: int, twin: Twin) -> None:
         self._why_not[local_rank] = twin.why_over
         self._drop(local_rank, twin)
-        self._on_news()
+        self._owner.note_news()
 
     def _on_spare(self, local_rank: int, twin: Twin) -> None:
         out, err = twin.prefix.stdout, twin.prefix.stderr
@@ -321,7 +326,7 @@ class Twins:
         twin.prefix = msgspec.structs.replace(twin.prefix, **sizes)
         self._twins.setdefault(local_rank, []).append(twin)
         self._why_not.pop(local_rank, None)
-        self._on_news()
+        self._owner.note_news()
 
     def _on_end(self, local_rank: int, twin: Twin, ended: Ended) -> None:
         twin.pid = 0  # the number may be another's soon

@@ -10,7 +10,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -166,6 +166,20 @@ class Worker:
         )
 
 
+class Frames(Protocol):
+    """Who takes what workers tell."""
+
+    def take(self, worker: Worker, frame: local.Frame, fds: list[int]) -> None: ...
+
+
+class Forking(Protocol):
+    """Who else makes processes that come to us."""
+
+    @property
+    def is_forking(self) -> bool:
+        """A process may have been forked of which we have not heard yet."""
+
+
 class Group:
     """The workers of one generation."""
 
@@ -174,18 +188,18 @@ class Group:
         generation: int,
         *,
         reaper: Reaper,
-        on_frame: Callable[[Worker, local.Frame, list[int]], None],
+        frames: Frames,
         on_exit: Callable[[Worker], None],
-        is_parking: Callable[[], bool],
+        twins: Forking,
         store_port: int | None = None,
     ) -> None:
         self.generation = generation
         self.store_port = store_port  # of the job's own store: who waits there waits for another rank
         self.workers: dict[int, Worker] = {}
         self._reaper = reaper
-        self._on_frame = on_frame
+        self._frames = frames
         self._on_exit = on_exit
-        self._is_parking = is_parking
+        self._twins = twins
         self._all_ended = asyncio.Event()
         self.is_stopping = False
 
@@ -201,14 +215,14 @@ class Group:
     def add(self, worker: Worker, channel_of: Callable[[Callable[[local.Frame, list[int]], None]], Channel]) -> None:
         """Follow a process. `channel_of` makes its channel, given who takes the frames."""
         self.workers[worker.rank] = worker
-        worker.channel = channel_of(functools.partial(self._on_frame, worker))
+        worker.channel = channel_of(functools.partial(self._frames.take, worker))
         on_end = functools.partial(self._on_end, worker)
         if not self._reaper.hand_over(worker.pid, on_end):
             self._reaper.watch(worker.pid, on_end)
 
     def begin(self, worker: Worker) -> None:
         """Its program runs, whoever says so."""
-        self._on_frame(worker, {"begins": worker.pid}, [])
+        self._frames.take(worker, {"begins": worker.pid}, [])
 
     async def stop(self, grace_s: float, signum: int = signal.SIGTERM) -> list[Exit]:
         """End every worker: the signal, after the grace SIGKILL, then what they left running. Returns the exits that
@@ -244,7 +258,7 @@ class Group:
         for worker in self.workers.values():
             if worker.has_survivors:
                 self._end_session(worker.pid)
-        if not self.is_alive and not self._is_parking():  # a worker that is being parked looks the same
+        if not self.is_alive and not self._twins.is_forking:  # a worker that is being parked looks the same
             for pid in self._reaper.adopted():
                 if not is_tracker(pid):
                     reaping.kill(pid, signal.SIGKILL)

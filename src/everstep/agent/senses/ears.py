@@ -9,8 +9,8 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.review import ReviewQueue
@@ -32,25 +32,32 @@ NICENESS = 10
 _log = logging.getLogger(__name__)
 
 
+class Brain(Protocol):
+    """What the ears belong to. Everything is called in their thread."""
+
+    def hear(self, alerts: list[Alert]) -> None: ...
+
+    def say(self, sense: str, why: str) -> None:
+        """The state of a sense: "" works, else why not."""
+
+    def rank_of(self, pid: int) -> int | None:
+        """The rank that runs, or ran last, as this process."""
+
+
 class Ears:
-    """`hear` gets alerts, `say` the state ("" works, else why not); both are called in the thread. `opened`: a log that
-    was opened before there was time for a thread; it belongs to this from now on."""
+    """`opened`: a log that was opened before there was time for a thread; it belongs to this from now on."""
 
     def __init__(
         self,
         path: str,
+        brain: Brain,
         *,
-        hear: Callable[[list[Alert]], None],
-        say: Callable[[str, str], None],
-        rank_of: Callable[[int], int | None],
         queue: ReviewQueue | None = None,
         opened: KernelLines | None = None,
         load_after_s: float = LOAD_AFTER_S,
     ) -> None:
         self._path = path
-        self._hear = hear
-        self._say = say
-        self._rank_of = rank_of
+        self._brain = brain
         self._queue = queue
         self._opened = opened
         self._has_failed = False
@@ -77,7 +84,7 @@ class Ears:
             try:
                 lines, self._opened = self._opened or KernelLines(self._path), None
             except UnsupportedError as error:
-                self._say(SOURCE, f"unsupported: {error}")
+                self._brain.say(SOURCE, f"unsupported: {error}")
                 if self._stops_within(AGAIN_S):
                     return
                 continue
@@ -86,11 +93,11 @@ class Ears:
                     if self._stops_within(self._load_after_s):
                         return
                     log = self._load()
-                self._say(SOURCE, "")
+                self._brain.say(SOURCE, "")
                 if self._listen(lines, log):
                     return
             except UnsupportedError as error:
-                self._say(SOURCE, f"unsupported: {error}")
+                self._brain.say(SOURCE, f"unsupported: {error}")
             except Exception as error:
                 # A fault of ours costs this sense, and only for a while.
                 self._fail(error)
@@ -104,14 +111,14 @@ class Ears:
         if not self._has_failed:
             self._has_failed = True
             _log.error("cannot read the kernel log; logged once", exc_info=error)
-        self._say(SOURCE, f"failed: {type(error).__name__}: {error}")
+        self._brain.say(SOURCE, f"failed: {type(error).__name__}: {error}")
 
     def _load(self) -> KernelLog:
         sites = [Path(d) for d in os.environ.get("EVERSTEP_KB_DIR", "").split(os.pathsep) if d]
         base = load_base(sites)
         for problem in base.problems:
             _log.warning("signature refused: %s", problem)
-        return KernelLog(base, rank_of=self._rank_of, queue=self._queue)
+        return KernelLog(base, rank_of=self._brain.rank_of, queue=self._queue)
 
     def _listen(self, lines: KernelLines, log: KernelLog) -> bool:
         """Until told to stop (True). Raises UnsupportedError when the log is gone."""
@@ -128,7 +135,7 @@ class Ears:
             if fresh:
                 alerts = log.take(fresh, time.time())
                 if alerts:
-                    self._hear(alerts)
+                    self._brain.hear(alerts)
 
     def _stops_before_lines(self, lines: KernelLines) -> bool:
         if not lines.is_pollable:

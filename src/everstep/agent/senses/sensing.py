@@ -50,17 +50,17 @@ class Sensing:
         """`kernel_log`: None for a node that is not to listen to it."""
         self._node = node
         self._report = report
-        self._rank_of = rank_of
+        self.rank_of = rank_of
         self._state_file = LatestFile(state_file) if state_file is not None else None
         self._debounce = Debounce()
         self._states: dict[str, str] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rounds = Rounds(
-            senses, hear=self._hear, say=self._say, look_limit_s=look_limit_s, first_after_s=first_after_s
+            senses, hear=self.hear, say=self.say, look_limit_s=look_limit_s, first_after_s=first_after_s
         )
         self._ears: Ears | None = None
         if kernel_log is not None:
-            self._ears = Ears(kernel_log, hear=self._hear, say=self._say, rank_of=rank_of, queue=queue, opened=opened)
+            self._ears = Ears(kernel_log, self, queue=queue, opened=opened)
 
     @property
     def states(self) -> Mapping[str, str]:
@@ -92,10 +92,10 @@ class Sensing:
             self._ears = None
         self._rounds.close()
 
-    def _hear(self, alerts: list[Alert]) -> None:
+    def hear(self, alerts: list[Alert]) -> None:
         self._in_loop(lambda: self._pass_on(alerts))
 
-    def _say(self, sense: str, why: str) -> None:
+    def say(self, sense: str, why: str) -> None:
         self._in_loop(lambda: self._note(sense, why))
 
     def _in_loop(self, call: Callable[[], None]) -> None:

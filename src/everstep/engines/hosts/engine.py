@@ -73,10 +73,20 @@ class Heirs(Protocol):
     def hear(self, host: Host, message: FromHeir) -> None: ...
 
 
+class FirstHost(Protocol):
+    """The launcher of the host at the endpoint."""
+
+    def credentials(self, node: str) -> bytes:
+        """What that node's agent proves itself with, encoded."""
+
+    def say(self, text: str) -> None:
+        """To the person at the terminal."""
+
+
 class HostsEngine:
     """An `Engine`. Lives in the launcher's event loop.
 
-    `credentials(node)`: what that node's agent proves itself with, encoded. `spec`: spec.json. `port`: where agents
+    `spec`: spec.json. `port`: where agents
     find the controller, at the endpoint's address. `ahead`: where nodes of this host write what ranks import later.
     `lease_s`: after so long without a sign of life a node's own ranks stand still.
     """
@@ -91,11 +101,10 @@ class HostsEngine:
         port: int,
         node_rank: int | None,
         host: str,
-        credentials: Callable[[str], bytes],
+        first: FirstHost,
         received: Received,
         ahead: Path,
         lease_s: float,
-        say: Callable[[str], None],
         on_stop: Callable[[int, str], None] = lambda number, why: None,
         job: str = "",
         heirs: Heirs | None = None,
@@ -110,11 +119,10 @@ class HostsEngine:
         self._local = local
         self._run, self._shape, self._spec, self._port = run, shape, spec, port
         self._head = Known(session=HEAD, host=host, node_rank=node_rank)
-        self._credentials = credentials
+        self._first = first
         self._received = received
         self._ahead = ahead
         self._lease_s = lease_s
-        self._say = say
         self._hosts: dict[str, Host] = {}  # by session, in order of arrival
         self._num_hosts = 1 + max(earlier.values(), default=0) if earlier is not None else 1
         self._known: set[str] = set()
@@ -217,7 +225,7 @@ class HostsEngine:
         why = self._objection(join)
         if why:
             log.warning("a host was refused: %s", why)
-            self._say(f"a host was refused: {why}")
+            self._first.say(f"a host was refused: {why}")
             line.send(Refused(why=why))
             return
         host = self._take_in(join, line)
@@ -261,7 +269,7 @@ class HostsEngine:
         if host is None:
             host = self._hosts[join.session] = Host(join, self._number_of(join))
             self._adopt(host)
-            self._say(f"host {host.number}: {host.name} joined")
+            self._first.say(f"host {host.number}: {host.name} joined")
         elif host.line is not None:
             host.line.close()
         host.line, host.heard_at = line, time.monotonic()
@@ -317,7 +325,7 @@ class HostsEngine:
 
     def _note_away(self, host: Host) -> None:
         if self._over is None and not host.is_done:
-            self._say(f"host {host.number}: {host.name} is not connected")
+            self._first.say(f"host {host.number}: {host.name} is not connected")
 
     def _hear(self, host: Host, message: FromHost) -> None:
         match message:
@@ -335,7 +343,7 @@ class HostsEngine:
             case Leaving(why=why):
                 if not host.leaves:
                     why = why[:MAX_REASON_CHARS]
-                    self._say(f"host {host.number}: {host.name} leaves: {why}")
+                    self._first.say(f"host {host.number}: {host.name} leaves: {why}")
                     host.leaves = f"its host leaves: {why}"
             case StopAsked(why=why, signal=number) if self._job and host.join.scheduler_job == self._job:
                 self._on_stop(number, f"{why[:MAX_REASON_CHARS]} on {host.join.host}")
@@ -470,5 +478,5 @@ class HostsEngine:
         host.node, host.started_at = node, time.monotonic()
         host.nodes.add(node)
         assert host.line is not None
-        host.line.send(StartNode(node=node, credentials=self._credentials(node)))
+        host.line.send(StartNode(node=node, credentials=self._first.credentials(node)))
         log.info("%s is started on host %d, %s", node, host.number, host.name)

@@ -11,8 +11,9 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from everstep.engines.hosts.host import Host
 from everstep.journal.beside import succession
@@ -65,10 +66,28 @@ class _Heir:
         return self.host.is_done or not self.host.is_heard_within(GONE_S)
 
 
+class FirstHost(Protocol):
+    """The host that has the controller."""
+
+    def nodes(self) -> tuple[str, ...]:
+        """That run here."""
+
+    def note_confirmed(self, at: float) -> None:
+        """Enough hosts have heard of this one since then (time.monotonic)."""
+
+    async def newest_epoch(self, roster: Roster) -> int:
+        """That other voters know of."""
+
+    def end(self, why: str) -> None:
+        """This host must not go on with the run."""
+
+    def say(self, text: str) -> None:
+        """To the person at the terminal."""
+
+
 class Copying:
     """`own`: this host, of this `session`. `acquaintances`: to whom it can prove that. `roster`: of the election, None
-    for the first one. `begins_at`: bytes of the journal that an earlier controller wrote, in `earlier_epoch`. `who()`:
-    the newest epoch that other voters know of."""
+    for the first one. `begins_at`: bytes of the journal that an earlier controller wrote, in `earlier_epoch`."""
 
     def __init__(
         self,
@@ -85,11 +104,7 @@ class Copying:
         sockets: tuple[socket.socket, socket.socket] | None = None,
         patience_s: float,
         limit_s: float,
-        nodes: Callable[[], tuple[str, ...]],
-        on_confirmed: Callable[[float], None],
-        who: Callable[[Roster], Awaitable[int]],
-        end: Callable[[str], None],
-        say: Callable[[str], None],
+        host: FirstHost,
     ) -> None:
         self.epoch = epoch
         self._path, self._own, self._legacy = journal, own, legacy
@@ -99,7 +114,7 @@ class Copying:
         self._next: Roster | None = None  # that is being told
         self._begins_at, self._earlier_epoch = begins_at, earlier_epoch
         self._patience_s, self._limit_s = patience_s, limit_s
-        self._nodes, self._on_confirmed, self._who, self._end, self._say = nodes, on_confirmed, who, end, say
+        self._host = host
         self._heirs: dict[str, _Heir] = {}
         self._pulses: deque[tuple[int, float]] = deque(maxlen=_PULSES)
         self._num_pulses, self._pulsed_at = 0, float("-inf")
@@ -283,7 +298,7 @@ class Copying:
         return heir.voter is not None and not heir.is_gone and heir.has >= max(0, self._size - WINDOW_BYTES)
 
     def _tell_confirmed(self) -> None:
-        self._on_confirmed(min(self._confirmed(roster) for roster in self._rosters))
+        self._host.note_confirmed(min(self._confirmed(roster) for roster in self._rosters))
 
     async def _watch(self) -> None:
         while True:
@@ -299,13 +314,13 @@ class Copying:
             self._num_pulses += 1
             self._pulses.append((self._num_pulses, now))
             for heir in self._heirs.values():
-                self._send(heir, Pulse(number=self._num_pulses, session=self._own.session, nodes=self._nodes()))
+                self._send(heir, Pulse(number=self._num_pulses, session=self._own.session, nodes=self._host.nodes()))
         self._change_roster()
         if now - self._noted_at >= succession.WRITE_S:
             self._noted_at = now
             note_succession(self._path.parent, self.roster, self._own.session)
         confirmed_at = min(self._confirmed(roster) for roster in self._rosters)
-        self._on_confirmed(confirmed_at)
+        self._host.note_confirmed(confirmed_at)
         self._mind_others(now, now - max(confirmed_at, self._told_at))
 
     def _mind_others(self, now: float, alone_s: float) -> None:
@@ -313,22 +328,22 @@ class Copying:
         is_alone = alone_s > self._patience_s
         if is_alone and not self._was_alone:
             num = to_commit(len(self.roster.voters))
-            self._say(
+            self._host.say(
                 f"fewer than {num} of the {len(self.roster.voters)} hosts that keep the journal are heard of: nothing "
                 "is decided here until they are, because they may have another controller"
             )
         elif self._was_alone and not is_alone:
-            self._say("enough hosts are heard of again")
+            self._host.say("enough hosts are heard of again")
         self._was_alone = is_alone
         if alone_s > self._limit_s:
-            self._end(f"too few hosts were heard of for {alone_s:.0f} s")
+            self._host.end(f"too few hosts were heard of for {alone_s:.0f} s")
         if is_alone and now - self._asked_at >= ASK_S and (self._asking is None or self._asking.done()):
             self._asked_at = now
             self._asking = asyncio.create_task(self._ask())
 
     async def _ask(self) -> None:
-        epoch = await self._who(self.roster)
+        epoch = await self._host.newest_epoch(self.roster)
         if epoch > self.epoch:
-            self._end(
+            self._host.end(
                 f"another host has the controller since this one was not heard of (epoch {epoch}, here {self.epoch})"
             )

@@ -84,7 +84,7 @@ class Fleet:
         self._sock = sock
         self._token = token
         self._prepared = prepared
-        self._say = say
+        self.say = say
         self._engine: HostsEngine | None = None
         self._door: Door | None = None
         self.received = Received(prepared.path, Places(RunDir(prepared.path).journal).node_of)
@@ -132,11 +132,10 @@ class Fleet:
             port=port,
             node_rank=self._hosts.node_rank,
             host=socket.gethostname(),
-            credentials=lambda node: msgspec.json.encode(self._prepared.keys.of_agent(node, is_encrypted=True)),
+            first=self,
             received=self.received,
             ahead=ahead.path_in(self._prepared.path),
             lease_s=self._prepared.file.policy.lease_s,
-            say=self._say,
             on_stop=on_stop,
             job=self._hosts.slurm.job if self._hosts.slurm is not None else "",
             heirs=self.copying,
@@ -144,6 +143,9 @@ class Fleet:
         )
         step = self._hosts.slurm
         return self._engine if step is None else self._under_slurm(self._engine, children, step, drained)
+
+    def credentials(self, node: str) -> bytes:
+        return msgspec.json.encode(self._prepared.keys.of_agent(node, is_encrypted=True))
 
     def _copying(self, local: LocalEngine, keeper: MemoryKeeper, end: Callable[[str], None]) -> Copying | None:
         """None: nobody succeeds this host."""
@@ -153,10 +155,6 @@ class Fleet:
         address, port = self._sock.getsockname()[:2]
         own = Voter(number=0, session=public(self._session), host=socket.gethostname(), address=address, port=port)
         epoch = given.epoch if given is not None else 1
-
-        def confirmed(at: float) -> None:
-            keeper.tell({"controller": {"epoch": epoch, "confirmed_at": max(at, 0.0)}})
-
         return Copying(
             journal=RunDir(self._prepared.path).journal,
             own=given.own if given is not None else own,
@@ -170,20 +168,14 @@ class Fleet:
             earlier_epoch=given.earlier_epoch if given is not None else 0,
             patience_s=CONFIRMED_WITHIN * self._prepared.file.policy.node_silent_s,
             limit_s=self._hosts.join_limit_s,
-            nodes=lambda: tuple(local.pids),
-            on_confirmed=confirmed,
-            who=lambda roster: who(
-                [each for each in roster.voters if each.session != own.session], self._acquaintances
-            ),
-            end=end,
-            say=self._say,
+            host=_FirstHost(local, keeper, self._acquaintances, epoch, end=end, say=self.say),
         )
 
     def _under_slurm(
         self, hosts: HostsEngine, children: Children, step: SlurmStep, drained: Callable[[str, str], None]
     ) -> HostsEngine | SlurmEngine:
         if shutil.which("scontrol") is None or not step.node:
-            self._say("Slurm's commands are not on this host's PATH, so lost nodes are not reported to Slurm")
+            self.say("Slurm's commands are not on this host's PATH, so lost nodes are not reported to Slurm")
             return hosts
         return SlurmEngine(
             hosts,
@@ -197,7 +189,7 @@ class Fleet:
             token=self._token,
             slurm=Slurm(children, self._prepared.path / "slurm"),
             drained=drained,
-            say=self._say,
+            say=self.say,
         )
 
     async def open(self) -> None:
@@ -231,6 +223,33 @@ class Fleet:
             await self._door.close()
         if self.copying is not None:
             await self.copying.close()
+
+
+class _FirstHost:
+    """This host, for the hosts that keep its journal."""
+
+    def __init__(
+        self,
+        local: LocalEngine,
+        keeper: MemoryKeeper,
+        acquaintances: Acquaintances,
+        epoch: int,
+        *,
+        end: Callable[[str], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._local, self._keeper, self._acquaintances, self._epoch = local, keeper, acquaintances, epoch
+        self.end, self.say = end, say
+
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(self._local.pids)
+
+    def note_confirmed(self, at: float) -> None:
+        self._keeper.tell({"controller": {"epoch": self._epoch, "confirmed_at": max(at, 0.0)}})
+
+    async def newest_epoch(self, roster: Roster) -> int:
+        others = [each for each in roster.voters if each.session != self._acquaintances.own]
+        return await who(others, self._acquaintances)
 
 
 def nodes_of(step: SlurmStep) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ steady: `percent` at once. growing: from nothing to `percent` within `seconds`, 
 
 import collections
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from everstep.worker.drills import Happened
 from everstep.worker.link.runtime import Runtime
@@ -40,6 +40,16 @@ def arm(runtime: Runtime, request: Mapping[str, Any]) -> None:
     Happened(runtime, request)(f"its steps take {slowness.percent:g} % longer from now on ({slowness.pattern})")
 
 
+class Clocks(Protocol):
+    """Of the module `time`."""
+
+    def monotonic(self) -> float: ...
+
+    def thread_time(self) -> float: ...
+
+    def sleep(self, seconds: float, /) -> None: ...
+
+
 class Slowness:
     """Called at the end of every step."""
 
@@ -49,42 +59,38 @@ class Slowness:
         percent: float,
         pattern: str,
         seconds: float | None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        cpu_clock: Callable[[], float] = time.thread_time,
+        clocks: Clocks = time,
     ) -> None:
         self.percent = percent
         self.pattern = pattern
         self._seconds = seconds
-        self._clock = clock
-        self._sleep = sleep
-        self._cpu_clock = cpu_clock
+        self._clocks = clocks
         self._cpu_at = 0.0
         self._cpu_s: collections.deque[float] = collections.deque(maxlen=NUM_STEPS)
-        self._began_at = clock()
+        self._began_at = clocks.monotonic()
         self._resumed_at: float | None = None  # when the step in progress began
         self._step_s: collections.deque[float] = collections.deque(maxlen=NUM_STEPS)
         self._owed_s = 0.0
 
     def __call__(self, _step: int) -> None:
-        now = self._clock()
+        now = self._clocks.monotonic()
         if self._resumed_at is not None:
             self._step_s.append(now - self._resumed_at)
-            self._cpu_s.append(self._cpu_clock() - self._cpu_at)
+            self._cpu_s.append(self._clocks.thread_time() - self._cpu_at)
             self._owed_s += self.share(now - self._began_at) * _median(self._step_s)
         if self._owed_s >= LEAST_SLEEP_S:
             self._pass(self._owed_s)
             self._owed_s = 0.0
-        self._resumed_at, self._cpu_at = self._clock(), self._cpu_clock()
+        self._resumed_at, self._cpu_at = self._clocks.monotonic(), self._clocks.thread_time()
 
     def _pass(self, owed_s: float) -> None:
         """A slow machine needs more CPU time for the same work: who only slept would not look like one."""
-        ends_at = self._clock() + owed_s
+        ends_at = self._clocks.monotonic() + owed_s
         busy_s = owed_s * min(1.0, _median(self._cpu_s) / max(1e-9, _median(self._step_s)))
-        cpu_ends_at = self._cpu_clock() + busy_s
-        while self._cpu_clock() < cpu_ends_at and self._clock() < ends_at:
+        cpu_ends_at = self._clocks.thread_time() + busy_s
+        while self._clocks.thread_time() < cpu_ends_at and self._clocks.monotonic() < ends_at:
             pass
-        self._sleep(max(0.0, ends_at - self._clock()))
+        self._clocks.sleep(max(0.0, ends_at - self._clocks.monotonic()))
 
     def share(self, age_s: float) -> float:
         """How much longer a step takes now, as a fraction."""

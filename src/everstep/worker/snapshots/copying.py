@@ -22,9 +22,8 @@ import enum
 import os
 import threading
 import time
-from collections.abc import Callable
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -103,22 +102,27 @@ class Job:
         self.places, self.tensors, self.owners = [], [], []
 
 
+class Owner(Protocol):
+    """Whose snapshots are copied."""
+
+    def note_published(self, step: int) -> None:
+        """Called on the thread, with its lock held."""
+
+    def note_failed(self, job: Job) -> None:
+        """Called on either thread."""
+
+    def is_candidate(self, step: int) -> bool:
+        """Whether this step may come to be trusted; it is sealed first, then."""
+
+
 class Copier:
     """The thread, begun with the first job, and what waits for it."""
 
-    def __init__(
-        self,
-        on_published: Callable[[int], None],
-        on_failed: Callable[[Job], None],
-        is_candidate: Callable[[int], bool] = lambda _: False,
-    ) -> None:
-        """The first is called on the thread, with its lock held; the second on either thread. `is_candidate`: a step
-        that may come to be trusted is sealed first."""
-        self._on_published = on_published
-        self._on_failed = on_failed
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
         self._changed = threading.Condition()
         self._job: Job | None = None
-        self._sealing = Sealing(is_candidate)
+        self._sealing = Sealing(owner.is_candidate)
         self._held_until = 0.0  # no sealing before (time.monotonic)
         self._is_ending = False
         self._thread: threading.Thread | None = None
@@ -263,7 +267,7 @@ class Copier:
         job.why = TORN
         if is_published:
             job.arena.retract(job.step)
-            self._on_failed(job)
+            self._owner.note_failed(job)
 
     def _run(self) -> None:
         name_thread("everstep-copy")
@@ -313,11 +317,11 @@ class Copier:
                     why = f"{type(error).__name__}: {error}"
             if snapshot is not None:
                 self._sealing.add(job.arena, snapshot)
-                self._on_published(job.step)
+                self._owner.note_published(job.step)
             self._end(job, why)
             job.places, job.tensors = [], []  # clones on a device are large, and the optimizer may be far away
         if snapshot is None:
-            self._on_failed(job)
+            self._owner.note_failed(job)
 
     def _copy(self, job: Job) -> None:
         if not job.begun:

@@ -88,7 +88,7 @@ class Snapshots:
         self._targets: list[Target] = []
         self._optimizers = Optimizers()
         self._dividing = Dividing(runtime, self._optimizers)
-        self._copier = Copier(self._published, self._failed, self._is_candidate)
+        self._copier = Copier(self)
         self._cadence: cadence.Cadence | None = None
         self._is_off = False  # refused memory: not asked for again in this process
         self._is_hurried = os.environ.get(MODE_VARIABLE) == "sync"
@@ -190,7 +190,7 @@ class Snapshots:
         is_due = not has_room or self._is_due(step, arena)
         if not is_due and (self._is_hurried or not has_stepped or self._optimizers.of(packed).now_bytes > FELT_BYTES):
             return False  # nobody would tell when it is out of date, or making it ready would be felt
-        index = arena.begin(step, self._runtime.generation, self._is_candidate, keep_previous=has_room)
+        index = arena.begin(step, self._runtime.generation, self.is_candidate, keep_previous=has_room)
         if index is None:
             self._skipped(step, arena)
             return False
@@ -216,7 +216,7 @@ class Snapshots:
             self._tell(f"pace from step {step}", _pace_text(self._cadence, step))
         if self._cadence.why:
             self._tell("pace", f"the pace of snapshots stays every {every} steps: {self._cadence.why}")
-        return is_due or self._is_candidate(step) or step in arenas.pins(arena.fd) or self._runtime.hold.is_due(step)
+        return is_due or self.is_candidate(step) or step in arenas.pins(arena.fd) or self._runtime.hold.is_due(step)
 
     def _skipped(self, step: int, arena: arenas.Arena) -> None:
         self._num_skipped += 1
@@ -231,7 +231,7 @@ class Snapshots:
 
     def _take_at_once(self, arena: arenas.Arena, index: int, packed: Packed, is_small: bool) -> None:
         snapshot = arena.publish(*self._targets[index].write(packed))
-        self._published(snapshot.step)
+        self.note_published(snapshot.step)
         if is_small:
             arena.seal(snapshot)  # its bytes are still in the processor's caches
         else:
@@ -265,7 +265,7 @@ class Snapshots:
             at_once_s=took_s if theirs.now_bytes > FELT_BYTES else 0.0,
         )
 
-    def _is_candidate(self, step: int) -> bool:
+    def is_candidate(self, step: int) -> bool:
         """Whether this step's parameters are digested: it may come to be trusted."""
         every = self._runtime.digest_every
         return every > 0 and self._runtime.world_size > 1 and (step + 1) % every == 0
@@ -295,11 +295,11 @@ class Snapshots:
             self._is_hurried = True
             self._tell("snapshot", f"{type(error).__name__}: {error}; training continues")
 
-    def _published(self, step: int) -> None:
+    def note_published(self, step: int) -> None:
         self._published_step = step
         self._runtime.board.set_published_step(step)
 
-    def _failed(self, job: Job) -> None:
+    def note_failed(self, job: Job) -> None:
         if self._published_step == job.step:  # it was taken back
             self._published_step = max(arenas.held_steps(job.arena.fd), default=None)
             self._runtime.board.set_published_step(-1 if self._published_step is None else self._published_step)
