@@ -7,6 +7,7 @@ first *fault*. Ends that only say "a peer is gone" are consequences, whatever th
 import msgspec
 
 from everstep.analyzer.numbers.alerts import SeenAlert, cause_among, verdict_on
+from everstep.analyzer.observations.words import seconds
 from everstep.analyzer.rank_exit import (
     action_of,
     classify,
@@ -65,6 +66,7 @@ class FaultFacts(msgspec.Struct, frozen=True, kw_only=True):
     unrestored: tuple[FailedRestore, ...] = ()
     left: tuple[Left, ...] = ()  # ranks that ended well before it
     hang: Hang | None = None
+    stood: Hang | None = None  # the job stood still until this, and was left as it was
     anomaly: Verdict | None = None  # the job ran, and this was wrong with it
     alerts: tuple[SeenAlert, ...] = ()  # what nodes noticed about themselves, lately
     nodes: dict[int, str] = {}  # node of each rank
@@ -93,6 +95,8 @@ def judge(facts: FaultFacts) -> Verdict:
         return hang_verdict(facts, facts.hang)
     if facts.overdue:
         return _overdue_verdict(facts)
+    if failures and facts.stood is not None and facts.stood.verdict is not None:
+        return _given_up_verdict(facts, facts.stood, failures)
     return _contact_verdict(facts, failures)
 
 
@@ -203,6 +207,17 @@ def hang_verdict(facts: FaultFacts, hang: Hang) -> Verdict:
         at=hang.at,
         node=nodes.pop() if len(nodes) == 1 else None,
         evidence=(*found.evidence, seen),
+    )
+
+
+def _given_up_verdict(facts: FaultFacts, stood: Hang, failures: list[Exit]) -> Verdict:
+    """Those that waited for somebody have given up. He is to be looked at, and not they."""
+    found, first = hang_verdict(facts, stood), failures[0]
+    waited = seconds(max(0.0, fault_time(first) - stood.at))
+    return msgspec.structs.replace(
+        found,
+        sentence=f"{found.sentence}; after {waited} rank {first.rank} gave up: it {describe(first)}",
+        evidence=(*found.evidence, *_evidences(facts, failures)),
     )
 
 

@@ -155,6 +155,7 @@ def open_incident(turn: Turn, facts: FaultFacts) -> None:
     current = turn.state.incident
     if current is not None and not current.restarted:
         return
+    stood = standstill.incident_of(turn)
     standstill.close(turn, "superseded", "something else happened before the standstill was over")
     if current is not None:
         why = "another fault came before the job had recovered from this one"
@@ -173,6 +174,7 @@ def open_incident(turn: Turn, facts: FaultFacts) -> None:
             nodes=_nodes_of_ranks(turn),
             left=facts.left or progress.left_ranks(turn),
             outlived_at=turn.state.outlived_at,
+            stood=None if stood is None else stood.facts.hang,
         ),
         drill=drills.claim(turn, facts),
     )
