@@ -18,6 +18,7 @@ import json, os, signal, socket, sys, time
 from everstep.linux.parent import adopt_orphans
 from everstep.wire import local
 from everstep.worker.parking import serving
+from everstep.worker.parking.frozen import Frozen
 from everstep.worker.parking.twin import Ended
 
 class Reads:
@@ -26,7 +27,7 @@ class Reads:
 class Process:
     def __init__(self, fd):
         self.link_fd, self.agent, self.closing, self.own_fds = fd, os.getppid(), {fd}, {fd}
-        self.env, self.asked, self.safe_threads, self.reads = {}, set(), set(), Reads()
+        self.env, self.asked, self.safe_threads, self.reads, self.frozen = {}, set(), set(), Reads(), Frozen()
     def become(self, frame, fds):
         told = {"pid": os.getpid(), "leads": os.getsid(0) == os.getpid(), "fds": len(os.listdir("/proc/self/fd")) - 1}
         open(frame["file"] + ".new", "w").write(json.dumps(told))

@@ -62,6 +62,8 @@ class StepCounter:
         try:
             self._runtime.phases.within_step(Activity.TRAIN)
             self._runtime.num_optimizer_steps += 1
+            if self._runtime.process is not None:
+                self._runtime.process.frozen.release()
             if self._runtime.board.counts_own_steps or self._runtime.is_told_steps:
                 return
             counted = self._counted() if self._counted is not None else None

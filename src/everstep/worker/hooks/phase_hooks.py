@@ -93,7 +93,7 @@ FULL = 2
 
 def hook_gc(runtime: Runtime) -> None:
     """Python's collector stops all threads, whichever triggered it."""
-    board, phases = runtime.board, runtime.phases
+    board, phases, process = runtime.board, runtime.phases, runtime.process
     board.add_gc_s(0.0)
     began = 0.0
 
@@ -102,6 +102,8 @@ def hook_gc(runtime: Runtime) -> None:
         is_full = info.get("generation") == FULL and phases.is_alive
         if phase == "start":
             began = time.perf_counter()
+            if process is not None and info.get("generation") == FULL:
+                process.frozen.before_full()
         elif began and phases.is_alive:
             board.add_gc_s(time.perf_counter() - began)
         if is_full:

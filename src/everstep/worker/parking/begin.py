@@ -16,6 +16,7 @@ from everstep.worker.parking.descriptors import raise_fd
 from everstep.worker.parking.draws import Draws
 from everstep.worker.parking.entropy import Entropy
 from everstep.worker.parking.finder import OnImport
+from everstep.worker.parking.frozen import QUESTIONS, Frozen
 from everstep.worker.parking.reads import Reads
 
 TYPE_CHECKING = False  # `typing` would be imported before the program imports it
@@ -51,6 +52,7 @@ class Process:
         self.entropy = Entropy(self._on_draw)
         self.safe_threads: set[int] = set()
         self.finder = OnImport()
+        self.frozen = Frozen()
         self.assignment: tuple[dict[str, Any], list[int]] | None = None
         """Of a process that went on and has no runtime yet."""
         self.is_over = False
@@ -323,6 +325,8 @@ class _Hook:
         process = self._process
         if event == "sys.excepthook":
             process.report(args[2])
+        if event.startswith(QUESTIONS):
+            process.frozen.release()
         if process.is_over or event not in effects.WATCHED or process._is_busy:
             return
         if os.getpid() != process.pid:

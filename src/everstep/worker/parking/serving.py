@@ -23,7 +23,6 @@ OURS = ("everstep.worker.link.watch", "everstep.worker.digests.digesting")
 
 def serve(process: Any) -> None:  # noqa: ANN401 - begin.Process
     """Returns in a process that goes on, which has its assignment. Raises Ended."""
-    gc.freeze()  # a fork's first collection must not copy everything; to collect now would, beside ranks that start
     serving = _Serving(process)
     try:
         serving.say_here()
@@ -36,7 +35,6 @@ def serve(process: Any) -> None:  # noqa: ANN401 - begin.Process
                 os.close(fd)
             link = serving.answer(frame)
             if link is not None:
-                gc.unfreeze()
                 _go_on(process, link)
                 return
     except (OSError, local.FrameError) as error:
@@ -224,6 +222,6 @@ def _import_all(process: Any, modules: list[str]) -> dict[str, Any]:  # noqa: AN
         if why:
             return {"is": "spoiled", "module": name, "why": why}
     gc.collect()
-    gc.freeze()
+    process.frozen.freeze()
     took_s = time.monotonic() - began
     return {"is": "ready", "num_modules": len(sys.modules), "took_s": took_s, "failed": failed}

@@ -35,19 +35,23 @@ def leave(process: Any, stage: str) -> bool:  # noqa: ANN401 - begin.Process
     told = {"stage": stage, "out": _size(1), "err": _size(2), "reads": len(process.reads), "last": int(process.is_over)}
     theirs, ours = _socket.socketpair()
     handler = _no_handler()
+    process.frozen.freeze()
     between = os.fork()
     if between == 0:
         between = os.getpid()
         if os.fork() != 0:
             os._exit(0)
         theirs.close()
+        process.frozen.wait()
         _become_twin(process, ours.detach(), between)
         _serve(process)
+        process.frozen.begin()
         repair.restore(before)
         for fd, position in positions.items():
             _seek(fd, position)
         return True
     os.waitpid(between, 0)
+    process.frozen.begin()
     _set_handler(handler)
     ours.close()
     _tell(process.link_fd, told, theirs)
@@ -58,7 +62,9 @@ def serve_as_spare(process: Any) -> None:  # noqa: ANN401
     """This process is the twin: it never goes on itself. Returns in its forks."""
     process.draws.keep()
     before = repair.keep()
+    process.frozen.freeze()
     _serve(process)
+    process.frozen.begin()
     repair.restore(before)
 
 

@@ -22,3 +22,4 @@ def _end() -> None:
     runtime = current()
     if runtime is not None and runtime.process is not None and runtime.process.pid == os.getpid():
         runtime.board.set_over(time.time())
+        runtime.process.frozen.release()
