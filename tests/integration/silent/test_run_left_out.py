@@ -10,11 +10,11 @@ CONFIG = "[policy]\nwatch_hangs = false\nwatch_slowness = false\ndigest_every = 
 NUM_STEPS, LEFT_OUT = 45, 12
 
 TRAIN = """
-import sys, time
+import os, sys, time
 import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
-rank, steps, left_out, keeps = dist.get_rank(), int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "state"
+rank, steps, left_out, keeps = dist.get_rank(), int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] != "plain"
 torch.manual_seed(0)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
@@ -22,6 +22,8 @@ torch.manual_seed(100 + rank)
 state = everstep.State(model=model, optimizer=optimizer) if keeps else None
 for step in state.steps(steps) if keeps else range(steps):
     time.sleep(0.03)
+    if sys.argv[3] == "restarted" and step == 5 and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        raise RuntimeError("the first life ends")
     loss = model(torch.randn(4, 16)).square().mean()
     loss.backward()
     if step == left_out and rank == 2:
@@ -33,7 +35,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("keeps", ["state", "plain"])
+@pytest.mark.parametrize("keeps", ["state", "plain", "restarted"])
 def test_the_rank_that_left_an_update_out_is_named_and_no_node_evicted(launcher: Launcher, keeps: str) -> None:
     config, script = launcher.script(CONFIG, "everstep.toml"), launcher.script(TRAIN)
     options = ("--config", config, "--local-nodes", 1, "--standby", 1, "--nproc-per-node", 3)
@@ -45,4 +47,5 @@ def test_the_rank_that_left_an_update_out_is_named_and_no_node_evicted(launcher:
     )
     assert f"at step {LEFT_OUT}" in found[0].verdict.sentence
     assert not run.actions(EvictNode)
-    assert [closed.outcome for closed in run.actions(IncidentClosed)] == ["observed"]
+    outcomes = ["recovered", "observed"] if keeps == "restarted" else ["observed"]
+    assert [closed.outcome for closed in run.actions(IncidentClosed)] == outcomes

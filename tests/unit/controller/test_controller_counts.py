@@ -23,16 +23,22 @@ class Job:
         self.digests = DigestDetector()
         self.counts = CountDetector(self.digests.equal_groups)
         self.digests.left_out, self.digests.note_equal = self.counts.left_out, self.counts.note_equal
+        self.digests.are_counted = self.counts.are_known
         self.state = running(4)
         self.generation = 0
         self.found: list[AnomalyFound] = []
 
-    def step(self, step: int, *, idle: int | None = None, differs: int | None = None) -> None:
+    def step(
+        self, step: int, *, idle: int | None = None, differs: int | None = None, unheard: int | None = None
+    ) -> None:
         for rank in ALL:
-            counts = RankCounts(rank=rank, runs=((step, 1, 0 if rank == idle else 1, 2),))
-            self._report(step, counts=(counts,))
+            if rank != unheard:
+                self.count(step, rank, 0 if rank == idle else 1)
             values = {"w": "other" if rank == differs else f"at {step}"}
             self._report(step, digests=(RankDigest(rank=rank, step=step, values=values, replicas=ALL),))
+
+    def count(self, step: int, rank: int, optimizer: int) -> None:
+        self._report(step, counts=(RankCounts(rank=rank, runs=((step, 1, optimizer, 2),)),))
 
     def _report(self, step: int, digests=(), counts=()) -> None:
         event = DigestsReported(at=float(step), node="n0", generation=self.generation, digests=digests, counts=counts)
@@ -85,3 +91,22 @@ def test_a_rank_that_leaves_something_out_again_is_told_again():
     job.step(3)
     job.step(4, idle=2, differs=2)
     assert job.seen == [("ES-N08", (2,))] * 2
+
+
+def test_while_counts_are_missing_no_machine_is_accused():
+    """On a busy machine a frame comes late, or is lost: what that rank did is not known yet."""
+    job = Job()
+    job.step(1)
+    job.step(2, differs=2, unheard=2)
+    assert job.seen == []
+    job.count(2, 2, 0)
+    job.step(3, differs=2)
+    assert job.seen == [("ES-N08", (2,))]
+
+
+def test_counts_that_never_come_hide_no_broken_machine():
+    job = Job()
+    job.step(1)
+    for step in range(2, 6):
+        job.step(step, differs=2, unheard=2 if step == 2 else None)
+    assert job.seen == [("ES-N04", (2,))]

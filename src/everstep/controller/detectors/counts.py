@@ -62,6 +62,13 @@ class CountDetector:
         """What one of these left out, if anything: then its parameters are the program's doing."""
         return next((self._left_out[rank].finding for rank in ranks if rank in self._left_out), None)
 
+    def are_known(self, ranks: Iterable[int], after: int, last: int) -> bool:
+        """Whether all of these that count have told what they did in the steps after `after`, up to `last`. Frames may
+        be lost, or late: then nobody knows yet whether a rank left something out."""
+        counting = {rank for held in self._steps.values() for rank in held}.intersection(ranks)
+        first = max(after + 1, min(self._steps, default=0))  # the first step of a process is not counted
+        return all(counting <= self._steps.get(step, {}).keys() for step in range(first, last + 1))
+
     def note_equal(self, ranks: Iterable[int], step: int) -> None:
         """These replicas hold the same after this step of the current generation: what was left out before is over."""
         for rank in ranks:

@@ -29,6 +29,9 @@ MAX_GROUPS = 4096
 MAX_STEPS = 4
 """Digests of so many steps are kept. Ranks are never apart by more than one; a frame may be lost."""
 
+MAX_UNCOUNTED = 2
+"""Digests for which what the ranks did meanwhile is waited for."""
+
 MAX_ENDED = 64
 """Ranks of a group that may have ended, as some do earlier than others at the end of a run."""
 
@@ -49,6 +52,8 @@ class DigestDetector:
         self._are_numbers_lost = are_numbers_lost
         self.left_out: Callable[[Iterable[int]], Finding | None] = lambda ranks: None
         """What one of these ranks left out of a step: then what it holds is the program's doing, and known."""
+        self.are_counted: Callable[[Iterable[int], int, int], bool] = lambda ranks, after, last: True
+        """Whether it is known what these ranks did in the steps after the first number, up to the second."""
         self.note_equal: Callable[[Iterable[int], int], None] = lambda ranks, step: None
         """Told whenever replicas were seen equal after a step."""
         self._generation = -1
@@ -61,6 +66,7 @@ class DigestDetector:
         self._partial: set[int] = set()  # steps of which somebody gave a digest of not all parameters
         self._bad: set[tuple[str, Ranks]] = set()
         self._said: set[tuple[int, str]] = set()
+        self._uncounted: dict[Ranks, int] = {}  # comparisons in a row that waited for counts
 
     def take(self, event: object, state: State) -> tuple[AnomalyFound, ...]:
         """One node's digests; what the comparisons that they complete show."""
@@ -84,7 +90,9 @@ class DigestDetector:
             held[digest.rank] = _share(digest, held)
             for finding, group in self._compare(digest.step, declared, held, state, event.at):
                 # Asked first: what is not told is no old news when numbers are fine again.
-                if not self._are_numbers_lost(event.at) and self._is_news(finding, group, state):
+                if self._are_numbers_lost(event.at) or self._waits_for_counts(group, digest.step):
+                    continue
+                if self._is_news(finding, group, state):
                     found.append(self._anomaly(finding, event.at, is_declared=bool(self._ranks(declared))))
         self._forget()
         return tuple(found[:1])
@@ -136,6 +144,7 @@ class DigestDetector:
         self._groups.clear()
         self._history.clear()
         self._bad.clear()
+        self._uncounted.clear()
 
     def _ranks(self, declared: Declared) -> Ranks:
         """Who should hold the same; () where nobody said so."""
@@ -184,6 +193,16 @@ class DigestDetector:
             history.append(tuple(sorted(digests[rank].values.items())))
             del history[:-2]
         return [tuple(ranks) for ranks in groups.values() if len(ranks) > 1]
+
+    def _waits_for_counts(self, ranks: Ranks, step: int) -> bool:
+        """What a rank left out is the program's; while it is not known whether one did, no machine is accused. Replicas
+        that differ will differ at the next digest, and of frames that are lost for good nobody hears any more."""
+        equal_at = self._equal_at.get(ranks)
+        if equal_at is None or self.are_counted(ranks, equal_at, step):
+            self._uncounted.pop(ranks, None)
+            return False
+        self._uncounted[ranks] = self._uncounted.get(ranks, 0) + 1
+        return self._uncounted[ranks] <= MAX_UNCOUNTED
 
     def _is_news(self, finding: Finding, ranks: Ranks, state: State) -> bool:
         if state.phase is not Phase.RUNNING or state.incident is not None:

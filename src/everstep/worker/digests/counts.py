@@ -24,6 +24,7 @@ class Teller(Protocol):
 
     num_optimizer_steps: int
     digest_every: int
+    world_size: int
 
     def tell(self, frame: dict[str, Any]) -> None: ...
 
@@ -41,6 +42,8 @@ class StepCounts:
         self._last: list[int] = []  # newest run that was sent
 
     def __call__(self, step: int) -> None:
+        if self._runtime.digest_every <= 0 or self._runtime.world_size < 2:
+            return
         now, before = (self._runtime.num_optimizer_steps, collectives()), self._before
         self._before = now
         if before is None:

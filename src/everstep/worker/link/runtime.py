@@ -30,6 +30,8 @@ MAX_FAULT_REPORTS = 20
 """Per worker. The board goes on counting; the agent's log must not be flooded by a fault in every step."""
 
 MAX_TOLD_BYTES = 16 << 10
+MAX_UNSENT = 64
+"""Frames that wait for another thread's frame, or for room in the kernel's buffer."""
 
 _ARENA_TIMEOUT_S = 30.0
 """Where training waits for it: the agent makes and sizes a memfd, and this is far above what little memory takes. Much
@@ -71,6 +73,8 @@ class Runtime:
         self.process: Process | None = None
         """How this process began, where its program runs natively."""
         self.phases = Phases(board)
+        self.step_hook_makers: list[Callable[[], Callable[[int], None]]] = []
+        """Of the hooks on steps that each life of the process begins with: a twin is set up once."""
         self._take(link, assignment, board, arenas)
 
     def begin_again(self, link: socket.socket, assignment: dict[str, Any], board_fd: int, arenas: list[int]) -> None:
@@ -113,7 +117,7 @@ class Runtime:
         self.reading: Any = None
         """The snapshot that the rank resumes from, while it is read beside the rendezvous
         (`worker.snapshots.restoring`)."""
-        self.step_hooks: list[Callable[[int], None]] = []
+        self.step_hooks: list[Callable[[int], None]] = [make() for make in self.step_hook_makers]
         """Called after each step: drills that happen between two of them, trackers."""
         self.num_optimizer_steps = 0
         """Of all optimizers, since the process began."""
@@ -130,6 +134,7 @@ class Runtime:
         self._pid = os.getpid()
         self._reading = threading.Lock()
         self._sending = threading.RLock()  # a drill in a signal handler may answer in the middle of something
+        self._unsent: collections.deque[bytes] = collections.deque(maxlen=MAX_UNSENT)
         self._drills: collections.deque[dict[str, Any]] = collections.deque()
         self._rung: set[str] = set()
         self._num_reported = 0
@@ -332,21 +337,34 @@ class Runtime:
         self._send(local.pack(frame))
 
     def _send(self, data: bytes) -> None:
-        """Send a small frame without ever waiting. A kernel buffer takes such a frame whole or not at all."""
-        link = self._link
-        if link is None:
-            return
-        if not self._sending.acquire(blocking=False):  # another thread is in the middle of a frame
+        """Send a small frame without ever waiting. A kernel buffer takes such a frame whole or not at all.
+
+        A thread that is in the middle of a frame sends those of others as well; what the kernel has no room for goes
+        with the next one, and the oldest is lost when there are too many.
+        """
+        if len(self._unsent) == MAX_UNSENT:
             self.board.count_fault()
-            return
-        try:
-            link.send(data, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            self.board.count_fault()
-        except OSError:
-            self._link = None
-        finally:
-            self._sending.release()
+        self._unsent.append(data)
+        while self._unsent and self._link is not None and self._sending.acquire(blocking=False):
+            try:
+                if not self._send_all(self._link):
+                    return
+            finally:
+                self._sending.release()
+
+    def _send_all(self, link: socket.socket) -> bool:
+        """False: there is no room now."""
+        while self._unsent:
+            data = self._unsent.popleft()  # first: a signal handler may send in the middle of this
+            try:
+                link.send(data, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self._unsent.appendleft(data)
+                return False
+            except OSError:
+                self._link = None
+                return False
+        return True
 
 
 _current: Runtime | None = None
