@@ -8,6 +8,7 @@ A line is dated by when it arrived, never by its stamp: stamps of several progra
 zones, the arrival does not. Called by the agent (rank logs, kernel log) and by who explains the end of a rank.
 """
 
+import re
 import threading
 from functools import lru_cache
 
@@ -32,6 +33,7 @@ MAX_TAIL_CHARS = 256 << 10
 """`classify` reads this much of the end of a text."""
 
 _REPORT = "report"
+_RANK_TAG = re.compile(r"^\[rank\d+\]: ?")
 _LAST_WORDS = """\
 [rank3]: Traceback (most recent call last):
 [rank3]:   File "/job/train.py", line 41, in main
@@ -129,7 +131,7 @@ def classify(text: str, *, report: str = "") -> Finding | None:
     matcher = Matcher(base, now=0.0, engine=engine)
     matcher.arrived_at = 0.0
     matcher.is_of_program = True
-    matcher.feed("", text[-MAX_TAIL_CHARS:].encode("utf-8", "replace"))
+    matcher.feed("", _without(text[-MAX_TAIL_CHARS:], report).encode("utf-8", "replace"))
     matcher.feed(_REPORT, report[-MAX_TAIL_CHARS:].encode("utf-8", "replace"))
     ordered = rank_findings(matcher.finish(), end=_REPORT if report else "")
     told = [f for f in ordered if _says_why(f)]
@@ -138,6 +140,15 @@ def classify(text: str, *, report: str = "") -> Finding | None:
     if own and is_printed:
         return own[0]  # its exception names its cause; what it printed of a machine is for the node's own senses
     return told[0] if told else None
+
+
+def _without(text: str, report: str) -> str:
+    """The report's traceback is printed as well. Of the end of a log it may be only a part, and a part without its
+    beginning does not say what it was raised from."""
+    reported = {line.strip() for line in report.splitlines()} - {""}
+    if not reported:
+        return text
+    return "\n".join(line for line in text.splitlines() if _RANK_TAG.sub("", line).strip() not in reported)
 
 
 def _says_why(finding: Finding) -> bool:
