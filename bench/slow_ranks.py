@@ -2,15 +2,17 @@
 
 Two nodes of one rank on a core each, a standby, rounds of two seconds. A fault comes after a healthy time and is looked
 for during five rounds: who was named, and does the sentence say why (the process that takes the core, the quota, the
-file, the program's own sleep). A fault that is named while there is none counts as an innocent. Needs root (cgroups)
-and a quiet machine with two cores. Ends everything it started, also on Ctrl-C.
+file, the program's own sleep, the link that became slow: there both nodes are hosts in network namespaces). A rank that
+is named while there is no fault counts as an innocent. Where the machine has more to run than CPUs, that has to be
+said. Needs root (cgroups, namespaces) and two cores. Ends everything it started, also on Ctrl-C.
 
-    python bench/slow_ranks.py [--runs 20] [--seed 1] [--kinds A,B] [--json FILE]
+    python bench/slow_ranks.py [--runs 20] [--seed 1] [--kinds A,B] [--json FILE] [--keep DIR]
 """
 
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import subprocess
@@ -22,13 +24,18 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from everstep.testing.hosts import Bed
 from matrix.faults_run import Journal
+from matrix.slow_link import Running, slow_link, two_hosts
 from measuring.figures import table
-from measuring.launched import Launched, adopt_orphans, end_on_sigterm, launched
+from measuring.launched import adopt_orphans, end_on_sigterm, launched
 
 SCRIPT = Path(__file__).parent / "jobs" / "slow_script.py"
 ROUND_S, ROUNDS = 2.0, 5
-HEALTHY_S = (16.0, 22.0)
+HEALTHY_ROUNDS = (8.0, 11.0)
+STEPS_IN_A_ROUND = 6
+"""Five whole ones, between two moments in the middle of a step."""
+OVERLOAD = "more to run than CPUs"
 START_LIMIT_S = 120.0
 GRACE_S = 4.0
 """For the round that has begun when the fault comes, and for what is said of the last one."""
@@ -51,6 +58,9 @@ class Told:
     after_s: float | None = None
     has_cause: bool = False
     evicted: int = 0
+    load: float = 0.0
+    round_s: float = 0.0  # as measured: rounds with too few steps are joined
+    overload: str = ""  # what was said of the machine
     trouble: str = ""
 
     @property
@@ -136,6 +146,7 @@ def _cgroup_of(controller: str, pid: int) -> Path:
 
 KINDS: dict[str, Callable[[Hurt], AbstractContextManager[None]]] = {
     "burner": burner,
+    "link": lambda hurt: contextlib.nullcontext(),  # of hosts of its own: see `run`
     "quota": quota,
     "sleep": sleep,
     "storage": storage,
@@ -143,36 +154,61 @@ KINDS: dict[str, Callable[[Hurt], AbstractContextManager[None]]] = {
 
 
 def run(kind: str, rng: random.Random, folder: Path) -> Told:
-    rank, mode, healthy_s = rng.randrange(2), rng.choice(("plain", "state")), rng.uniform(*HEALTHY_S)
-    told = Told(kind=kind, rank=rank, mode=mode, innocents=[], ranks=[])
+    rank, mode, healthy_rounds = rng.randrange(2), rng.choice(("plain", "state")), rng.uniform(*HEALTHY_ROUNDS)
+    told = Told(kind=kind, rank=rank, mode=mode, innocents=[], ranks=[], load=os.getloadavg()[0])
     (folder / "everstep.toml").write_text(f"[policy]\nslow_round_s = {ROUND_S}\n")
-    env = {**os.environ, "EVERSTEP_HOME": str(folder / "home"), "EVERSTEP_BENCH_DIR": str(folder)}
+    env = {"EVERSTEP_HOME": str(folder / "home"), "EVERSTEP_BENCH_DIR": str(folder)}
     env |= {"OMP_NUM_THREADS": "1", "TORCH_FR_BUFFER_SIZE": "128"}
+    if kind == "link":
+        with Bed() as bed, two_hosts(bed, folder, env, mode) as running:
+            return _hurt(running, told, folder, healthy_rounds, lambda hurt: slow_link(bed, hurt, rng))
     where = ["--run-dir", str(folder / "run"), "--config", str(folder / "everstep.toml")]
     nodes = ["--local-nodes", "2", "--standby", "1", "--nproc-per-node", "1"]
     command = [sys.executable, "-m", "everstep", "run", *where, *nodes, str(SCRIPT), mode]
-    with launched(command, env=env, output=folder / "output") as running:
-        journal = Journal(folder / "run" / "journal.jsonl")
-        if not _until(lambda: "step 20\n" in running.last_output(4000), START_LIMIT_S, running):
-            told.trouble = f"did not start: {running.last_output(600)}"
-            return told
-        _until(lambda: False, healthy_s, running)
-        journal.read()
-        told.innocents = [event["verdict"]["sentence"] for event in journal.events("AnomalyFound")]
-        known, hurt, began = len(told.innocents), Hurt(folder, rank), time.monotonic()
-        with KINDS[kind](hurt):
-            limit_s = ROUNDS * ROUND_S + GRACE_S
+    with launched(command, env=os.environ | env, output=folder / "output") as running:
+        return _hurt(running, told, folder, healthy_rounds, KINDS[kind])
 
-            def is_named() -> bool:
-                journal.read()
-                found = [event["verdict"] for event in journal.events("AnomalyFound")[known:]]
-                for verdict in found:
-                    _note(told, verdict, hurt, time.monotonic() - began)
-                return told.is_right
 
-            _until(is_named, limit_s, running)
-        told.evicted = len(journal.actions("EvictNode"))
+def _hurt(
+    running: Running,
+    told: Told,
+    folder: Path,
+    healthy_rounds: float,
+    cause: Callable[[Hurt], AbstractContextManager[None]],
+) -> Told:
+    journal = Journal(folder / "run" / "journal.jsonl")
+    if not _until(lambda: "step 20\n" in running.last_output(4000), START_LIMIT_S, running):
+        told.trouble = f"did not start: {running.last_output(600)}"
+        return told
+    begun, first_step = time.monotonic(), _last_step(running)
+    _until(lambda: False, 4 * ROUND_S, running)
+    step_s = (time.monotonic() - begun) / max(1, _last_step(running) - first_step)
+    # A round has five steps at least: where steps are long, rounds are joined until there are.
+    told.round_s = ROUND_S * math.ceil(STEPS_IN_A_ROUND * step_s / ROUND_S)
+    _until(lambda: False, healthy_rounds * told.round_s - 4 * ROUND_S, running)
+    journal.read()
+    early = [event["verdict"] for event in journal.events("AnomalyFound")]
+    told.innocents = [verdict["sentence"] for verdict in early if verdict["ranks"]]
+    known, hurt, began = len(early), Hurt(folder, told.rank), time.monotonic()
+    with cause(hurt):
+
+        def is_named() -> bool:
+            journal.read()
+            found = [event["verdict"] for event in journal.events("AnomalyFound")[known:]]
+            for verdict in found:
+                _note(told, verdict, hurt, time.monotonic() - began)
+            return told.is_right
+
+        _until(is_named, ROUNDS * told.round_s + GRACE_S, running)
+    told.evicted = len(journal.actions("EvictNode"))
+    every = [event["verdict"]["sentence"] for event in journal.events("AnomalyFound")]
+    told.overload = next((sentence for sentence in every if OVERLOAD in sentence), "")
     return told
+
+
+def _last_step(running: Running) -> int:
+    lines = [line for line in running.last_output(4000).splitlines() if line.startswith("step ")]
+    return int(lines[-1].split()[1]) if lines else 0
 
 
 def _note(told: Told, verdict: dict[str, object], hurt: Hurt, after_s: float) -> None:
@@ -184,7 +220,7 @@ def _note(told: Told, verdict: dict[str, object], hurt: Hurt, after_s: float) ->
     told.has_cause = any(word in json.dumps(verdict) for word in hurt.words)
 
 
-def _until(condition: Callable[[], bool], limit_s: float, running: Launched) -> bool:
+def _until(condition: Callable[[], bool], limit_s: float, running: Running) -> bool:
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline and running.exit_code() is None:
         if condition():
@@ -199,14 +235,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", default=",".join(KINDS), metavar="A,B")
     parser.add_argument("--json", type=Path, metavar="FILE", help="a line for each run is added here")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave journals and logs here")
     args = parser.parse_args(argv)
     adopt_orphans()
     end_on_sigterm()
     rng, kinds, results = random.Random(args.seed), args.kinds.split(","), []
     with contextlib.suppress(KeyboardInterrupt, SystemExit):
         for number in range(args.runs):
-            with tempfile.TemporaryDirectory(prefix="everstep-bench-", ignore_cleanup_errors=True) as folder:
-                told = run(kinds[number % len(kinds)], rng, Path(folder))
+            with tempfile.TemporaryDirectory(prefix="everstep-bench-", ignore_cleanup_errors=True) as scratch:
+                folder = Path(scratch)
+                if args.keep:
+                    folder = args.keep / f"{args.seed}-{number}"
+                    folder.mkdir(parents=True)
+                told = run(kinds[number % len(kinds)], rng, folder)
             results.append(told)
             print(f"{told.kind:8} {told.mode:6} {_line(told)}", flush=True)
             if args.json:
@@ -223,6 +264,7 @@ def _line(told: Told) -> str:
     cause = "cause named" if told.has_cause else "cause NOT named"
     after = "-" if told.after_s is None else f"{told.after_s:.1f} s"
     early = f"; before the fault: {told.innocents}" if told.innocents else ""
+    early += f"; load {told.load:.0f}, rounds of {told.round_s:.0f} s{', overload said' * bool(told.overload)}"
     return f"{told.code or 'nothing'}  {rank}, {cause}, {after}, evicted {told.evicted}: {told.sentence[:160]}{early}"
 
 
@@ -233,9 +275,10 @@ def _report(results: Sequence[Told], kinds: Sequence[str]) -> str:
         right_ranks = sum(told.ranks == [told.rank] for told in of_kind)
         causes = sum(told.is_right for told in of_kind)
         innocents = sum(len(told.innocents) for told in of_kind)
-        rows.append([kind, str(len(of_kind)), str(right_ranks), str(causes), str(innocents),
+        only_overload = sum(bool(told.overload) and not told.ranks for told in of_kind)
+        rows.append([kind, str(len(of_kind)), str(right_ranks), str(causes), str(only_overload), str(innocents),
                      str(sum(told.evicted for told in of_kind))])  # fmt: skip
-    return table(["cause", "runs", "rank", "rank and cause", "said while healthy", "evicted"], rows)
+    return table(["cause", "runs", "rank", "rank and cause", "only overload", "said while healthy", "evicted"], rows)
 
 
 if __name__ == "__main__":

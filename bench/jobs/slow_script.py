@@ -1,6 +1,6 @@
 """The training of bench/slow_ranks.py: two ranks, each pinned to a core, that compute, write a little and meet.
 
-slow_script.py plain|state
+slow_script.py plain|state [WIDTH]
 """
 
 import mmap
@@ -39,14 +39,15 @@ def main() -> None:
     block = mmap.mmap(-1, WRITTEN_BYTES)  # aligned, as O_DIRECT wants it
     log = os.open(FOLDER / f"written-{rank}", os.O_CREAT | os.O_WRONLY | os.O_DIRECT)
     (FOLDER / f"pid-{rank}").write_text(str(os.getpid()))
-    parameters = torch.nn.Linear(4, 4)
+    width = int(sys.argv[2]) if len(sys.argv) > 2 else 4
+    parameters = torch.nn.Linear(width, width)
     optimizer = torch.optim.SGD(parameters.parameters(), lr=0.1)
     for step in steps():
         compute()
         if (FOLDER / f"sleep-{rank}").exists():
             time.sleep(SLEEP_S)
         os.pwrite(log, block, 0)
-        parameters(torch.ones(2, 4)).sum().backward()
+        parameters(torch.ones(2, width)).sum().backward()
         for parameter in parameters.parameters():
             dist.all_reduce(parameter.grad)
         optimizer.step()

@@ -314,6 +314,16 @@ _SLOWNESS = (
         "py-spy dump of that rank, several times: where its main thread stands.",
         "Look at what the program does there on that rank only; a restart elsewhere does the same.",
     ),
+    Code(
+        "ES-S11",
+        "slow-link",
+        "network",
+        "Data of the rank is on its way to another machine for longer than usual, and steps became longer by it, while "
+        "no rank computes longer.",
+        _SAY,
+        "ss -ti on the rank's machine: busy time, delivery rate and retransmissions of the connections to the peer.",
+        "Look at the link, the port and the limits of traffic between both machines.",
+    ),
 )
 
 _NUMBERS = (

@@ -199,6 +199,8 @@ class RankRound(msgspec.Struct, frozen=True, kw_only=True):
     io_s: float | None = None  # in uninterruptible sleep: a disk, or a server of files
     cpu_s: float | None = None  # of the training thread; None as well where a device computes for it
     rivals: str = ""  # who runs on its CPU while it waits for one, in words
+    send_s: float | None = None  # its data was on its way to another machine, on the connection that was longest
+    sent: str = ""  # to whom and how fast, in words
     kernel: tuple[str, ...] = ()  # why its threads did not run, as the kernel saw it (eBPF), in words
     work: float | None = None  # tokens, or elements of the batches
     missing: str = ""  # why there are no arrivals

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from everstep.engines.network import Namespaces
+from everstep.engines.network.namespaces import INTERFACE
 
 _INSIDE = """
 import ctypes, os, sys
@@ -55,7 +56,7 @@ class Host:
         self.name = name
         self.folder = folder
         self._names = names
-        self._is_closed, self._is_filtered = False, False
+        self._is_closed, self._is_filtered, self._is_throttled = False, False, False
         self._network = network
         plug = network.plug(name)
         self.address = plug.address
@@ -113,8 +114,11 @@ class Host:
         self._network.cut(self.name, is_cut=True)
 
     def heal(self) -> None:
-        """The link is up, and nothing is dropped."""
+        """The link is up, and nothing is dropped or held back."""
         self._network.cut(self.name, is_cut=False)
+        if self._is_throttled:
+            self._is_throttled = False
+            self._inside("tc", "qdisc", "del", "dev", INTERFACE, "root")
         if self._is_filtered:
             self._is_filtered = False
             self._filter(f"delete table inet {_TABLE}")
@@ -135,6 +139,12 @@ class Host:
         self._drop("input", by_chance)
         self._drop("output", by_chance)
 
+    def throttle(self, bytes_per_s: int) -> None:
+        """So much goes out in a second; until `heal`. Needs iproute2; raises OSError."""
+        self._is_throttled = True
+        rate = f"{bytes_per_s * 8}bit"
+        self._inside("tc", *f"qdisc add dev {INTERFACE} root tbf rate {rate} burst 16kb limit 512kb".split())
+
     def fill_disk(self) -> None:
         """Nothing more can be written to its home; only with `Bed.add(..., disk_mib=...)`."""
         with (self.folder / "home" / "filler").open("wb") as file, contextlib.suppress(OSError):
@@ -148,8 +158,11 @@ class Host:
         self._filter(f"table inet {_TABLE} {{\nchain {hook} {{\n{chain}\n}}\n}}")
 
     def _filter(self, rules: str) -> None:
+        self._inside("nft", rules)
+
+    def _inside(self, *command: str) -> None:
         subprocess.run(
-            [sys.executable, "-P", "-c", _ENTER, str(self._namespace_fd), "nft", rules],
+            [sys.executable, "-P", "-c", _ENTER, str(self._namespace_fd), *command],
             pass_fds=(self._namespace_fd,),
             check=True,
             timeout=20,

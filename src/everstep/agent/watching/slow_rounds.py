@@ -30,6 +30,7 @@ from everstep.probes.nccl import ring
 from everstep.probes.process import descendants
 from everstep.probes.rank.accelerators import has_accelerator
 from everstep.probes.rank.rivals import find_rivals, throttled_s
+from everstep.probes.rank.sending import Sending, Sent
 
 MAX_SHARE = 0.002
 """Of a rank's time, spent on its records."""
@@ -86,6 +87,7 @@ class SlowRounds:
         self._took_s: dict[int, deque[float]] = {}
         self._own: set[int] = set()  # processes of the run on this node
         self._streams = Streams()
+        self._sending = Sending()
 
     async def look(self, group: Group, number: int, world_size: int, now: float) -> RoundReported:
         """Ask all live ranks at once."""
@@ -100,10 +102,11 @@ class SlowRounds:
         limit = max(MIN_ARRIVALS, min(MAX_ARRIVALS, MAX_ARRIVALS_OF_JOB // max(1, world_size)))
         try:
             found = await asyncio.gather(*(self._of_rank(worker, number, limit, now) for worker in alive))
+            sent = await asyncio.to_thread(self._sending.look, list(pids), now)
             view = await looking
         finally:
             looking.cancel()
-        ranks = self._sharpened([each for each in found if each is not None], alive, view, now)
+        ranks = self._sharpened(_with_sent([each for each in found if each], alive, sent), alive, view, now)
         return RoundReported(
             at=now,
             node=self._node,
@@ -272,6 +275,16 @@ class SlowRounds:
         """In every so many rounds: the record must stay cheap. The quickest of some: others were interrupted."""
         took_s = min(self._took_s.get(pid, (0.0,)))
         return max(1, math.ceil(took_s / self._budget_s))
+
+
+def _with_sent(found: list[RankRound], alive: list[Worker], sent: dict[int, Sent]) -> list[RankRound]:
+    known = {worker.rank: sent[worker.pid] for worker in alive if worker.pid in sent}
+    return [
+        msgspec.structs.replace(each, send_s=known[each.rank].busy_s, sent=known[each.rank].says)
+        if each.rank in known and each.arrivals
+        else each
+        for each in found
+    ]
 
 
 def _of_device(pid: int) -> tuple[DeviceOp, ...]:

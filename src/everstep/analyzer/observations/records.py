@@ -174,6 +174,7 @@ class RankTiming(msgspec.Struct, frozen=True, kw_only=True):
     throttled_s: float | None = None  # stopped by a CPU quota; part of compute_s
     io_s: float | None = None  # waiting for a disk or a server of files; part of compute_s
     cpu_s: float | None = None  # had a CPU, in a program that computes on it; part of compute_s
+    send_s: float | None = None  # its data was on its way to another machine
     host: str = ""  # the machine, where it is known: ranks of one share its processors
     work: float | None = None  # amount of work: tokens, or elements of the batch
 

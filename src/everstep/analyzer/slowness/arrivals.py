@@ -81,7 +81,9 @@ def join(earlier: RankRound | None, new: RankRound) -> RankRound:
         throttled_s=_sum(earlier.throttled_s, new.throttled_s),
         io_s=_sum(earlier.io_s, new.io_s),
         cpu_s=_sum(earlier.cpu_s, new.cpu_s),
+        send_s=_sum(earlier.send_s, new.send_s),
         rivals=new.rivals or earlier.rivals,
+        sent=new.sent or earlier.sent,
         kernel=new.kernel or earlier.kernel,
         work=_sum(earlier.work, new.work),
     )
@@ -251,6 +253,7 @@ class _Lane:
             throttled_s=_per(report.throttled_s, num_steps),
             io_s=_per(report.io_s, num_steps),
             cpu_s=_per(report.cpu_s, num_steps),
+            send_s=_per(report.send_s, num_steps),
             work=_per(report.work, num_steps),
         )
 

@@ -44,7 +44,7 @@ class SlowLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    code: str  # ES-S00 .. ES-S10
+    code: str  # ES-S00 .. ES-S11
     sentence: str
     confidence: Confidence
     ranks: tuple[int, ...] = ()  # who causes it, most flagged first; also when it is excused

@@ -6,12 +6,14 @@ tens of sockets), whose owners /proc/PID/fd tells. Called only while a rank is q
 raises `TrafficError` with the reason and never says 0.
 """
 
+import ipaddress
 import os
 import socket
 import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 LIVE_BYTES_S = 64 << 10
 """Less is no sign of life: heartbeats of stores and trackers send some hundred bytes a second, also in a hang. A
@@ -30,13 +32,26 @@ _ERROR, _DONE = 2, 3
 _INET_DIAG_INFO = 2
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
-_INODE_AT = 68  # in inet_diag_msg, which is 72 bytes long
+_INODE_AT, _PEER_AT = 68, 24  # in inet_diag_msg, which is 72 bytes long
 _MESSAGE_BYTES = 72
-_BYTES_AT = 120  # in tcp_info: tcpi_bytes_acked, tcpi_bytes_received (Linux 4.1)
+_RETRANSMITS_AT = 100  # in tcp_info: tcpi_total_retrans
+_BYTES_AT = 120  # tcpi_bytes_acked, tcpi_bytes_received (Linux 4.1)
+_BUSY_AT = 168  # tcpi_busy_time, tcpi_rwnd_limited, in microseconds (Linux 4.10)
 
 
 class TrafficError(Exception):
     """The bytes cannot be told. The text is the reason, for people."""
+
+
+class Connection(NamedTuple):
+    """What the kernel has counted of one TCP socket since it was opened."""
+
+    inode: int
+    acked: int  # bytes that the other side has confirmed
+    received: int  # bytes
+    peer: str  # address
+    retransmits: int  # segments
+    busy_s: float | None  # data was on its way, and the other side had room for it; None: an old kernel
 
 
 def sockets_of(pids: Iterable[int]) -> dict[int, set[int]]:
@@ -56,18 +71,15 @@ def sockets_of(pids: Iterable[int]) -> dict[int, set[int]]:
     return found
 
 
-def tcp_bytes() -> dict[int, int]:
-    """Bytes acknowledged and received so far, by inode, of all TCP sockets of this network namespace. Raises
-    TrafficError."""
+def connections() -> dict[int, Connection]:
+    """All TCP sockets of this network namespace, by inode. Raises TrafficError."""
     until = time.thread_time() + MAX_DUMP_S
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as link:
             link.settimeout(_ANSWER_S)
             link.bind((0, 0))
-            found: dict[int, int] = {}
-            for family in (socket.AF_INET, socket.AF_INET6):
-                found |= dict(_dump(link, int(family), until))
-            return found
+            families = (socket.AF_INET, socket.AF_INET6)
+            return {each.inode: each for family in families for each in _dump(link, int(family), until)}
     except (OSError, struct.error) as error:
         raise TrafficError(f"sock_diag: {error}") from None
 
@@ -75,7 +87,7 @@ def tcp_bytes() -> dict[int, int]:
 def bytes_of(pids: Iterable[int]) -> dict[int, dict[int, int]]:
     """Bytes so far by process and socket; one dump, however many processes. Raises TrafficError."""
     owned = sockets_of(pids)
-    counted = tcp_bytes()
+    counted = {inode: each.acked + each.received for inode, each in connections().items()}
     return {pid: {inode: counted[inode] for inode in inodes if inode in counted} for pid, inodes in owned.items()}
 
 
@@ -127,8 +139,8 @@ def interface_bytes(root: Path = Path("/")) -> dict[str, int]:
     return counted
 
 
-def _dump(link: socket.socket, family: int, until: float) -> Iterator[tuple[int, int]]:
-    """Inode and bytes of every TCP socket of one address family."""
+def _dump(link: socket.socket, family: int, until: float) -> Iterator[Connection]:
+    """Every TCP socket of one address family."""
     body = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), 0, 0xFFFFFFFF) + bytes(48)
     link.send(_HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, family, 0) + body)
     while True:
@@ -148,13 +160,13 @@ def _dump(link: socket.socket, family: int, until: float) -> Iterator[tuple[int,
             if kind == _ERROR:
                 number = -int.from_bytes(data[at + 16 : at + 20], "little", signed=True)
                 raise TrafficError(f"sock_diag: {os.strerror(number)}")
-            counted = _bytes_in(data[at + _HEADER.size : at + length])
+            counted = _counted(data[at + _HEADER.size : at + length])
             if counted is not None:
                 yield counted
             at += (length + 3) & ~3
 
 
-def _bytes_in(message: bytes) -> tuple[int, int] | None:
+def _counted(message: bytes) -> Connection | None:
     """None for a socket without counters: one that listens, or waits to be forgotten."""
     at = _MESSAGE_BYTES
     while at + _ATTRIBUTE.size <= len(message):
@@ -162,10 +174,27 @@ def _bytes_in(message: bytes) -> tuple[int, int] | None:
         if length < _ATTRIBUTE.size:
             return None
         if kind == _INET_DIAG_INFO and length >= _ATTRIBUTE.size + _BYTES_AT + 16:
-            acked, received = struct.unpack_from("=QQ", message, at + _ATTRIBUTE.size + _BYTES_AT)
-            return struct.unpack_from("=I", message, _INODE_AT)[0], acked + received
+            return _connection(message, at + _ATTRIBUTE.size, length - _ATTRIBUTE.size)
         at += (length + 3) & ~3
     return None
+
+
+def _connection(message: bytes, info_at: int, info_bytes: int) -> Connection:
+    acked, received = struct.unpack_from("=QQ", message, info_at + _BYTES_AT)
+    busy_s = None
+    if info_bytes >= _BUSY_AT + 16:
+        busy_us, no_room_us = struct.unpack_from("=QQ", message, info_at + _BUSY_AT)
+        busy_s = max(0, busy_us - no_room_us) / 1e6
+    family = message[0]
+    peer = message[_PEER_AT : _PEER_AT + (4 if family == socket.AF_INET else 16)]
+    return Connection(
+        inode=struct.unpack_from("=I", message, _INODE_AT)[0],
+        acked=acked,
+        received=received,
+        peer=str(ipaddress.ip_address(peer)).removeprefix("::ffff:"),
+        retransmits=struct.unpack_from("=I", message, info_at + _RETRANSMITS_AT)[0],
+        busy_s=busy_s,
+    )
 
 
 def _socket_inodes(pid: int) -> Iterator[int]:

@@ -33,6 +33,9 @@ MAX_PENDING = 2048
 MAX_KERNEL = 3
 """Lines of a rank."""
 
+MAX_SENT = 120
+"""Characters; agents are not trusted."""
+
 log = logging.getLogger("everstep.controller")
 
 
@@ -47,6 +50,7 @@ class Ballot:
         self._first: dict[tuple[int, str], list[RankTiming]] = {}  # of a rank on a node, also in later generations
         self._said = ""
         self.rivals: dict[int, str] = {}  # newest word on who runs on a rank's CPU
+        self.sent: dict[int, str] = {}  # newest word on where a rank's data goes, and how fast
         self.kernel: dict[int, tuple[str, ...]] = {}  # what the kernel saw of a rank in its newest round
         self._first_steps: Counter[tuple[int, str]] = Counter()
         self.begun: list[list[RankTiming]] = []  # of this generation
@@ -61,6 +65,7 @@ class Ballot:
         self._pending.clear()
         self.rivals.clear()
         self.kernel.clear()
+        self.sent.clear()
         self.groups = ()
 
     def take(self, event: RoundReported, state: State, ahead_s: Callable[[], Mapping[int, float]]) -> bool:
@@ -95,6 +100,7 @@ class Ballot:
             if each.rivals:
                 self.rivals[rank] = each.rivals
             self.kernel[rank] = each.kernel[:MAX_KERNEL]
+            self.sent[rank] = each.sent[:MAX_SENT]
             if each.arrivals:
                 self._pending[rank] = _bounded(join(self._pending.get(rank), each))
         measured = measure(list(self._pending.values()), ahead_s)

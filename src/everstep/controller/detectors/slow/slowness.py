@@ -13,6 +13,9 @@ import time
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.observations.words import per_step
+from everstep.analyzer.slowness.grown import Grown, find_grown
+from everstep.analyzer.slowness.overload import find_overload
+from everstep.analyzer.slowness.sending import SlowLink, find_slow_link
 from everstep.analyzer.slowness.shares import Shares, of_rounds
 from everstep.analyzer.slowness.slow import SlowVerdict, flag_like, judge
 from everstep.analyzer.slowness.starving import Starving, find_starving
@@ -55,6 +58,7 @@ class SlownessDetector:
         self._bad_at: dict[int, float] = {}  # rank -> when it was last found slow in this generation
         self._told: set[int] = set()
         self._refused: set[tuple[str, tuple[int, ...]]] = set()
+        self._overloads: set[str] = set()  # machines of which that was said
         self._said = ""
 
     @property
@@ -90,6 +94,7 @@ class SlownessDetector:
         self._bad_at.clear()
         self._told.clear()
         self._refused.clear()
+        self._overloads.clear()
 
     def _vote(self, event: RoundReported, state: State) -> AnomalyFound | None:
         if not self._ballot.take(event, state, lambda: self._clocks.ahead_s(state)):
@@ -98,9 +103,9 @@ class SlownessDetector:
         verdict = judge(tuple(self._ballot.rounds), self._ballot.groups, first, from_arrivals=True)
         self._say(verdict)
         if verdict.code == "ES-S00":
-            starved = self._starved(event) if _may_tell(state) else None
+            unnamed = self._unnamed(event) if _may_tell(state) else None
             self._told = {rank for rank in self._told if abs(event.at - self._bad_at.get(rank, event.at)) < FINE_S}
-            return starved
+            return unnamed
         if not _may_tell(state):
             return None
         self._bad_at |= dict.fromkeys(verdict.ranks, event.at)
@@ -166,28 +171,76 @@ class SlownessDetector:
         rounds = list(self._ballot.rounds)[-num_rounds:]
         return find_starving(rounds, self._ballot.usual_rounds(), min_votes) if len(rounds) >= min_votes else None
 
-    def _starved(self, event: RoundReported) -> AnomalyFound | None:
-        """Told when it lasts as long as what a machine is accused of; it accuses nobody."""
+    def _unnamed(self, event: RoundReported) -> AnomalyFound | None:
+        """The vote names nobody; is there a rank of which the kernel says why it is slow? None of it accuses a machine.
+        Told when it lasts as long as what a machine is accused of."""
+        rounds, usual = list(self._ballot.rounds), self._ballot.usual_rounds()
+        if len(rounds) < STARVED_ROUNDS:
+            return None
+        for found in (
+            self._starved(event.at),
+            self._grown(find_grown(rounds, usual, STARVED_VOTES), event.at),
+            self._congested(find_slow_link(rounds, usual, STARVED_VOTES), event.at),
+        ):
+            if found is not None:
+                return self._tell_once(found, event)
+        return self._overloaded(rounds, event)
+
+    def _tell_once(self, verdict: Verdict, event: RoundReported) -> AnomalyFound | None:
+        (rank,) = verdict.ranks
+        self._bad_at[rank] = event.at
+        if rank in self._told:
+            return None
+        self._told.add(rank)
+        return AnomalyFound(at=event.at, generation=event.generation, verdict=verdict)
+
+    def _starved(self, at: float) -> Verdict | None:
         found = self._starving(STARVED_ROUNDS, STARVED_VOTES)
         if found is None:
             return None
-        self._bad_at[found.rank] = event.at
-        if found.rank in self._told:
-            return None
-        self._told.add(found.rank)
-        says = self._with_rival(found)
         cure = "has the same limit" if found.is_throttled else "does not cure what runs beside it"
+        code = "ES-S09" if found.is_throttled else "ES-S03"
+        return self._of_rank(code, found.rank, self._with_rival(found), f"a restart elsewhere {cure}", "scheduler", at)
+
+    def _grown(self, found: Grown | None, at: float) -> Verdict | None:
+        if found is None:
+            return None
+        return self._of_rank(found.code, found.rank, found.says, found.cure, "scheduler", at)
+
+    def _congested(self, found: SlowLink | None, at: float) -> Verdict | None:
+        if found is None:
+            return None
+        sent = self._ballot.sent.get(found.rank, "")
+        says = f"{found.says} ({sent})" if sent else found.says
+        what = "the link out of its machine is slow, or the other end's, and its computing is not"
+        return self._of_rank("ES-S11", found.rank, says, what, "connections", at)
+
+    def _of_rank(self, code: str, rank: int, says: str, cure: str, source: str, at: float) -> Verdict:
+        return Verdict(
+            code=code,
+            sentence=f"{says}; {cure}.",
+            blame=Blame.ENVIRONMENT if code == "ES-S03" else Blame(CODES[code].blame),
+            confidence=Confidence.MEDIUM,
+            ranks=(rank,),
+            at=at,
+            evidence=(Evidence(at=at, source=source, says=says, rank=rank), *self._seen(rank, at)),
+        )
+
+    def _overloaded(self, rounds: list[list[RankTiming]], event: RoundReported) -> AnomalyFound | None:
+        """Once per machine and generation: nobody can be named there, and that is said."""
+        found = find_overload(rounds, STARVED_VOTES)
+        if found is None or found.host in self._overloads:
+            return None
+        self._overloads.add(found.host)
+        rivals = next((self._ballot.rivals[rank] for rank in found.ranks if self._ballot.rivals.get(rank)), "")
+        says = f"{found.says}{f' ({rivals})' if rivals else ''}"
         verdict = Verdict(
-            code="ES-S09" if found.is_throttled else "ES-S03",
-            sentence=f"{says}; a restart elsewhere {cure}.",
+            code="ES-S03",
+            sentence=f"{says}; a rank that is slower by less than that cannot be told from one that had to wait.",
             blame=Blame.ENVIRONMENT,
             confidence=Confidence.MEDIUM,
-            ranks=(found.rank,),
             at=event.at,
-            evidence=(
-                Evidence(at=event.at, source="scheduler", says=says, rank=found.rank),
-                *self._seen(found.rank, event.at),
-            ),
+            evidence=(Evidence(at=event.at, source="scheduler", says=says),),
         )
         return AnomalyFound(at=event.at, generation=event.generation, verdict=verdict)
 

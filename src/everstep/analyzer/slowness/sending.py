@@ -1,0 +1,94 @@
+"""Which rank's data takes longer to arrive than usual: the link out of its machine became slow. Pure.
+
+All ranks enter the collective in time and wait in it, so nobody computes longer: only the sender's connection tells.
+Asked where no rank was found slow, and said only where steps became longer by a part of it, as far as that can be told.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from everstep.analyzer.observations.records import RankTiming
+from everstep.analyzer.observations.words import per_step
+
+MIN_SHARE = 0.08
+"""Of a step, as for a slow machine."""
+
+MIN_S = 0.005
+MIN_FACTOR = 2.0
+"""Times what is usual: a machine that is busy makes everything take somewhat longer."""
+
+LENGTHENS = 0.5
+"""By so much of it the steps must have become longer: what is sent while the ranks compute costs nothing."""
+
+
+class SlowLink(msgspec.Struct, frozen=True, kw_only=True):
+    rank: int  # that sends
+    send_s: float  # per step: its data was on its way
+    usual_s: float
+    step_s: float
+    usual_step_s: float
+
+    @property
+    def says(self) -> str:
+        """`data of rank 1 is on its way for 61 ms per step, usually 2 ms; a step takes 120 ms, usually 60 ms`."""
+        return (
+            f"data of rank {self.rank} is on its way for {per_step(self.send_s)} per step, usually "
+            f"{per_step(self.usual_s)}; a step takes {per_step(self.step_s)}, usually {per_step(self.usual_step_s)}"
+        )
+
+
+def find_slow_link(
+    rounds: Sequence[Sequence[RankTiming]], usual_rounds: Sequence[Sequence[RankTiming]], min_votes: int
+) -> SlowLink | None:
+    """The rank whose data took longer than usual by most, in at least `min_votes` of the rounds."""
+    usual = {rank: statistics.median(each) for rank, each in _by_rank(usual_rounds).items()}
+    before = [step_s for timings in usual_rounds if (step_s := _step_s(timings)) is not None]
+    if not usual or not before:
+        return None
+    usual_step_s = statistics.median(before)
+    found = [each for timings in rounds if (each := _worst(timings, usual, usual_step_s)) is not None]
+    votes = Counter(each.rank for each in found)
+    if not votes:
+        return None
+    rank, count = votes.most_common(1)[0]
+    mine = [each for each in found if each.rank == rank]
+    if count < min_votes:
+        return None
+    return msgspec.structs.replace(
+        mine[-1],
+        send_s=statistics.fmean(each.send_s for each in mine),
+        step_s=statistics.fmean(each.step_s for each in mine),
+    )
+
+
+def _worst(timings: Sequence[RankTiming], usual: Mapping[int, float], usual_step_s: float) -> SlowLink | None:
+    step_s = _step_s(timings)
+    known = {t.rank: t.send_s for t in timings if t.send_s is not None and t.rank in usual}
+    if step_s is None or not known:
+        return None
+    rank = max(known, key=lambda each: known[each] - usual[each])
+    excess_s = known[rank] - usual[rank]
+    if excess_s < max(MIN_S, MIN_SHARE * usual_step_s) or known[rank] < MIN_FACTOR * usual[rank]:
+        return None
+    # Ranks that wait for CPUs for longer than that make steps of any length: then the kernel's clock has to do.
+    waits_s = statistics.median([t.delay_s or 0.0 for t in timings])
+    if step_s - usual_step_s < LENGTHENS * excess_s and waits_s < excess_s:
+        return None
+    return SlowLink(rank=rank, send_s=known[rank], usual_s=usual[rank], step_s=step_s, usual_step_s=usual_step_s)
+
+
+def _by_rank(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for timing in (each for timings in rounds for each in timings):
+        if timing.send_s is not None:
+            found.setdefault(timing.rank, []).append(timing.send_s)
+    return found
+
+
+def _step_s(timings: Sequence[RankTiming]) -> float | None:
+    """Of the round; ranks go at one pace."""
+    steps = [t.compute_s + t.wait_s for t in timings if t.wait_s is not None]
+    return statistics.median(steps) if steps else None

@@ -1,0 +1,57 @@
+"""For how long data was on its way, by the kernel's clock of real connections."""
+
+import os
+import socket
+import threading
+import time
+
+from everstep.probes.rank.sending import Sending
+from everstep.probes.rank.traffic import connections
+
+
+def _connected() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        return near, server.accept()[0]
+
+
+def test_a_connection_tells_its_peer_and_its_clock():
+    near, far = _connected()
+    with near, far:
+        near.sendall(b"x" * 1000)
+        found = connections()[os.fstat(near.fileno()).st_ino]
+        assert found.peer == "127.0.0.1"
+        assert found.busy_s is not None
+
+
+def test_a_reader_that_reads_nothing_is_no_slow_link():
+    """The data arrives; there is no room for it. That is the other rank's doing."""
+    near, far = _connected()
+    with near, far:
+        sending = Sending()
+        began = time.monotonic()
+        assert sending.look([os.getpid()], began) == {}, "nothing is known of the first time"
+        near.setblocking(False)
+        for _ in range(200):
+            try:
+                near.send(bytes(1 << 16))
+            except BlockingIOError:
+                break
+        time.sleep(1.0)
+        sent = sending.look([os.getpid()], time.monotonic())[os.getpid()]
+        assert sent.busy_s < 0.5 * (time.monotonic() - began)
+
+
+def test_bytes_and_peer_are_told_of_the_busiest():
+    near, far = _connected()
+    with near, far:
+        sending = Sending()
+        sending.look([os.getpid()], time.monotonic())
+        reader = threading.Thread(target=lambda: [far.recv(1 << 16) for _ in range(100)], daemon=True)
+        reader.start()
+        for _ in range(100):
+            near.sendall(bytes(1 << 14))
+            time.sleep(0.001)
+        sent = sending.look([os.getpid()], time.monotonic())[os.getpid()]
+        assert "to 127.0.0.1" in sent.says
+        assert sending.look([1 << 22], time.monotonic()) == {}, "a process that is gone"
