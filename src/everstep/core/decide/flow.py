@@ -248,7 +248,7 @@ def _why_not_group(turn: Turn, verdict: Verdict) -> str:
     if set(nodes) >= set(turn.state.active_nodes):
         return "the group is on all machines of the job"
     if verdict.blame is Blame.OPERATOR:
-        return "somebody stopped it: no machine does that"
+        return "a signal stopped it: no machine sends one"
     if set(nodes) & set(turn.incident.not_evicted):
         return "the engine did not end them in time"
     since = turn.state.group_evicted_at
