@@ -318,8 +318,8 @@ _SLOWNESS = (
         "ES-S11",
         "slow-link",
         "network",
-        "Data of the rank is on its way to another machine for longer than usual, and steps became longer by it, while "
-        "no rank computes longer.",
+        "Data of the rank takes longer than usual to another machine, and steps became longer by it. No rank computes "
+        "longer.",
         _SAY,
         "ss -ti on the rank's machine: busy time, delivery rate and retransmissions of the connections to the peer.",
         "Look at the link, the port and the limits of traffic between both machines.",

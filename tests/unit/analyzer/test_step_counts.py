@@ -23,7 +23,6 @@ class Runtime:
     def __init__(self) -> None:
         self.num_optimizer_steps = 0
         self.digest_every = 50
-        self.world_size = 4
         self.told: list[list[int]] = []
 
     def tell(self, frame) -> None:

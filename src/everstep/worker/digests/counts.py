@@ -24,7 +24,6 @@ class Teller(Protocol):
 
     num_optimizer_steps: int
     digest_every: int
-    world_size: int
 
     def tell(self, frame: dict[str, Any]) -> None: ...
 
@@ -41,9 +40,11 @@ class StepCounts:
         self._length = 0  # of the newest run, over frames
         self._last: list[int] = []  # newest run that was sent
 
+    def anew(self) -> "StepCounts":
+        """For the next life of the process, which goes on from a twin."""
+        return StepCounts(self._runtime, self._clock)
+
     def __call__(self, step: int) -> None:
-        if self._runtime.digest_every <= 0 or self._runtime.world_size < 2:
-            return
         now, before = (self._runtime.num_optimizer_steps, collectives()), self._before
         self._before = now
         if before is None:

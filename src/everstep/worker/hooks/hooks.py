@@ -37,8 +37,8 @@ def install(runtime: Runtime) -> None:
             phase_hooks.LOADER: functools.partial(phase_hooks.hook_loader, runtime),
         }
         phase_hooks.hook_gc(runtime)
-        runtime.step_hook_makers.append(functools.partial(StepCounts, runtime))
-        runtime.step_hooks.append(runtime.step_hook_makers[-1]())
+        if runtime.digest_every > 0 and runtime.world_size > 1:
+            runtime.step_hooks.append(StepCounts(runtime))
         finder = OnImport()
         for name, setter in setters.items():
             finder.wait_for(name, _guarded(runtime, name, setter))

@@ -73,8 +73,8 @@ class Runtime:
         self.process: Process | None = None
         """How this process began, where its program runs natively."""
         self.phases = Phases(board)
-        self.step_hook_makers: list[Callable[[], Callable[[int], None]]] = []
-        """Of the hooks on steps that each life of the process begins with: a twin is set up once."""
+        self.step_hooks: list[Callable[[int], None]] = []
+        """Called after each step: drills that happen between two of them, trackers, counts."""
         self._take(link, assignment, board, arenas)
 
     def begin_again(self, link: socket.socket, assignment: dict[str, Any], board_fd: int, arenas: list[int]) -> None:
@@ -117,8 +117,8 @@ class Runtime:
         self.reading: Any = None
         """The snapshot that the rank resumes from, while it is read beside the rendezvous
         (`worker.snapshots.restoring`)."""
-        self.step_hooks: list[Callable[[int], None]] = [make() for make in self.step_hook_makers]
-        """Called after each step: drills that happen between two of them, trackers."""
+        # Those that a twin was set up with begin anew; the others were of its life.
+        self.step_hooks = [anew() for hook in self.step_hooks if (anew := getattr(hook, "anew", None)) is not None]
         self.num_optimizer_steps = 0
         """Of all optimizers, since the process began."""
         self.number_hooks: list[Callable[[int, float | None, float | None], None]] = []

@@ -236,7 +236,7 @@ class SlownessDetector:
         says = f"{found.says}{f' ({rivals})' if rivals else ''}"
         verdict = Verdict(
             code="ES-S03",
-            sentence=f"{says}; a rank that is slower by less than that cannot be told from one that had to wait.",
+            sentence=f"{says}; a rank that is slower by less than that looks like one that had to wait.",
             blame=Blame.ENVIRONMENT,
             confidence=Confidence.MEDIUM,
             at=event.at,
