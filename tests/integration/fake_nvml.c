@@ -8,6 +8,7 @@
 enum { OK = 0, NOT_SUPPORTED = 3, NO_PERMISSION = 4, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, GPU_IS_LOST = 15 };
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
 typedef struct { unsigned gpu, memory; } Use;
+typedef struct { unsigned version; int degrees; } Margin;
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } Process;
 typedef struct { void *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } Event;
@@ -55,7 +56,13 @@ int nvmlDeviceGetTemperature(void *gpu, int sensor, unsigned *value) {
     (void)sensor; NEEDS(gpu); *value = (unsigned)state("temperature", 40); return OK;
 }
 int nvmlDeviceGetTemperatureThreshold(void *gpu, int kind, unsigned *value) {
-    (void)gpu; (void)kind; *value = 90; return OK;
+    (void)gpu; (void)kind;
+    if (state("hopper", 0)) return NOT_SUPPORTED;
+    *value = 90; return OK;
+}
+int nvmlDeviceGetMarginTemperature(void *gpu, Margin *margin) {
+    NEEDS(gpu); if (!state("hopper", 0)) return NOT_SUPPORTED;
+    margin->degrees = (int)state("margin", 50); return OK;
 }
 int nvmlDeviceGetPowerUsage(void *gpu, unsigned *milliwatts) { NEEDS(gpu); *milliwatts = 310500; return OK; }
 int nvmlDeviceGetEnforcedPowerLimit(void *gpu, unsigned *milliwatts) { NEEDS(gpu); *milliwatts = 700000; return OK; }

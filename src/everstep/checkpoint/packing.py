@@ -344,18 +344,23 @@ class Target:
 
 
 def copy(places: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
-    """Copy in one call, which holds no interpreter lock. What comes from a device may still be on its way."""
+    """Copy in one call, which holds no interpreter lock. What comes from or goes to a device may still be on its
+    way."""
     if not places:
         return
     with torch.no_grad():
-        if any(tensor.device.type != "cpu" for tensor in tensors):
+        if all(tensor.device.type == "cpu" for pair in (places, tensors) for tensor in pair):
+            torch._foreach_copy_(places, tensors)
+            return
+        try:
+            torch._foreach_copy_(places, tensors, non_blocking=True)
+        except RuntimeError:  # a backend that does not do this between devices
             for place, tensor in zip(places, tensors, strict=True):
                 place.copy_(tensor, non_blocking=True)
-        else:
-            torch._foreach_copy_(places, tensors)
 
 
 def wait_for(devices: Iterable[torch.device]) -> None:
-    """Until everything that was begun there is done."""
+    """Until everything that this thread began there, on its current streams, is done. Others' work is not waited for: a
+    collective there may wait for other ranks."""
     for device in devices:
-        torch.get_device_module(device).synchronize(device)
+        torch.get_device_module(device).current_stream(device).synchronize()

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from everstep.checkpoint.packing import copy
+from everstep.checkpoint.packing import copy, wait_for
 
 CHUNK_BYTES = 64 << 20
 """Filled in one call, without the interpreter lock in between."""
@@ -60,10 +60,20 @@ class Pending:
         self._made, self._unfilled = {}, pairs
         return True
 
-    def fill(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Copy everything, or until it is not wanted any more (asked after every chunk)."""
+    def fill(
+        self, is_wanted: Callable[[], bool] = lambda: True, make_ready: Callable[[torch.Tensor], object] = id
+    ) -> None:
+        """Copy everything, or until it is not wanted any more (asked after every chunk). `make_ready` is called with
+        each view of the snapshot that goes to a device; data of devices has arrived when this returns."""
+        devices = set()
         while is_wanted() and (chunk := self._take()):
-            copy([tensor for tensor, _ in chunk], [self._source(number) for _, number in chunk])
+            places, sources = [tensor for tensor, _ in chunk], [self._source(number) for _, number in chunk]
+            for place, source in zip(places, sources, strict=True):
+                if place.device.type != "cpu":
+                    devices.add(place.device)
+                    make_ready(source)
+            copy(places, sources)
+        wait_for(devices)
 
     def _take(self) -> list[tuple[torch.Tensor, int]]:
         """The next ones to fill."""
@@ -80,7 +90,7 @@ def _are_alike(made: torch.Tensor, own: torch.Tensor) -> bool:
     return (
         type(own) is torch.Tensor
         and own.layout is torch.strided
-        and own.device.type == "cpu"
+        and not own.is_meta
         and (own.shape, own.dtype) == (made.shape, made.dtype)
         and not (own.is_inference() or own.is_conj() or own.is_neg())
         and (own.is_contiguous() or own.stride() == made.stride())

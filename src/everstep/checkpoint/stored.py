@@ -98,13 +98,29 @@ class Stored:
 
     def pending(self, name: str) -> Pending | None:
         """The same with tensors that are not filled yet. None where that cannot be: an object may look into tensors
-        while it is made, and what was on another device is copied there at once."""
-        making = _PendingUnpickler(io.BytesIO(self._parts[name]), self.place)
+        while it is made, and tensors of other devices are made by the program's own thread only."""
+        return self._pending(name, _made_here)
+
+    def pending_on_devices(self, name: str, own: Mapping[str, torch.Tensor]) -> Pending | None:
+        """The same of any device, where tensors are made now; none of them if the values go to `own` instead."""
+        if own:
+            sketch = self._pending(name, _sketched)
+            if sketch is not None and sketch.redirect(own):
+                return sketch
+        return self._pending(name, _made_there)
+
+    def _pending(self, name: str, make: "_Make") -> Pending | None:
+        making = _PendingUnpickler(io.BytesIO(self._parts[name]), self.place, make)
         try:
             value = making.load()
         except _NotPlainError:
             return None
         return Pending(value, making.made, self._view)
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """Those that its tensors were on, but for the CPU."""
+        return tuple(torch.device(name) for name in sorted({entry[5] for entry in self._entries} - {"cpu"}))
 
     def _view(self, number: int) -> torch.Tensor:
         stored, entry = self.place(number)
@@ -170,8 +186,31 @@ class _NotPlainError(Exception):
     """A part has more in it than tensors of the CPU and Python's own containers."""
 
 
+_Make = Callable[[Any, torch.dtype], torch.Tensor]
+"""An empty tensor like an entry."""
+
+
+def _made_here(entry: Any, dtype: torch.dtype) -> torch.Tensor:  # noqa: ANN401
+    if entry[5] != "cpu":
+        raise _NotPlainError
+    return torch.empty_strided(entry[3], entry[4], dtype=dtype)
+
+
+def _made_there(entry: Any, dtype: torch.dtype) -> torch.Tensor:  # noqa: ANN401
+    return torch.empty_strided(entry[3], entry[4], dtype=dtype, device=entry[5])
+
+
+def _sketched(entry: Any, dtype: torch.dtype) -> torch.Tensor:  # noqa: ANN401
+    """Shape and kind only: memory for a model twice may be more than the device has."""
+    return torch.empty_strided(entry[3], entry[4], dtype=dtype, device="meta")
+
+
 class _PendingUnpickler(_Unpickler):
     """Makes tensors, and fills none of them."""
+
+    def __init__(self, file: io.BytesIO, place: Callable[[int], tuple[Stored, Any]], make: _Make) -> None:
+        super().__init__(file, place)
+        self._empty = make
 
     def find_class(self, module: str, name: str) -> object:
         if (module, name) not in _PLAIN:
@@ -179,9 +218,7 @@ class _PendingUnpickler(_Unpickler):
         return super().find_class(module, name)
 
     def _make(self, stored: Stored, entry: Any) -> torch.Tensor:  # noqa: ANN401
-        if entry[5] != "cpu":
-            raise _NotPlainError
-        return torch.empty_strided(entry[3], entry[4], dtype=view_of(stored._flat, entry).dtype)
+        return self._empty(entry, view_of(stored._flat, entry).dtype)
 
 
 _PLAIN = {("collections", "OrderedDict"), (packing.__name__, packing._stored_tensor.__name__)}

@@ -50,6 +50,11 @@ def test_what_a_gpu_tells_and_what_is_wrong_with_it(nvml, tmp_path):
     assert figures == [310.5, 700.0, 1980, 0, None], "what a GPU does not support is unknown, not 0"
 
 
+def test_a_gpu_that_tells_how_far_it_is_from_its_limit_is_too_hot_at_the_limit(nvml, tmp_path):
+    *rounds, _ = look(nvml, tmp_path, ["hopper 1;margin 3", "hopper 1;margin 0;hidden 1", "hopper 1;margin -2"])
+    assert [[code for code, *_ in alerts] for alerts in rounds] == [[], ["ES-M07"], ["ES-M07", "ES-M07"]]
+
+
 def test_a_gpu_that_is_not_for_this_container_is_not_lost(nvml, tmp_path):
     *rounds, _ = look(nvml, tmp_path, ["hidden 1", "hidden 1", "hidden 1;temperature 95", ""])
     assert [[(code, device) for code, device, *_ in alerts] for alerts in rounds] == [

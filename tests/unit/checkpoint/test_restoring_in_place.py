@@ -224,3 +224,35 @@ def test_reading_ahead_never_raises_and_a_program_without_state_ends(resumed) ->
     restoring.read_ahead(rank)
     rank.reading.end()
     assert rank.told == []
+
+
+def stored_on(device: str, parts: dict[str, Any], monkeypatch) -> Stored:
+    """As if its tensors had been on this device when the snapshot was taken."""
+    stored = restoring.from_memory(rank_of(parts)[0])
+    assert stored is not None
+    monkeypatch.setattr(stored, "_entries", [(*entry[:5], device) for entry in stored._entries])
+    return stored
+
+
+def test_what_was_on_a_device_goes_into_the_programs_own_tensors_without_a_second_copy_there(monkeypatch) -> None:
+    model, own = nn.Linear(4, 4), nn.Linear(4, 4)
+    stored = stored_on("cuda:0", {"model": model.state_dict()}, monkeypatch)  # nothing can be made on it here
+    assert stored.pending("model") is None, "the reading thread makes nothing on a device"
+    pending = stored.pending_on_devices("model", in_place.tensors_of(own))
+    assert pending is not None
+    pending.fill()
+    assert torch.equal(own.weight, model.weight)
+    assert pending.value["weight"].data_ptr() == own.weight.data_ptr()
+
+
+def test_values_that_have_no_place_yet_are_made_on_their_device_and_have_arrived_when_filled(monkeypatch) -> None:
+    state = {"state": {0: {"exp_avg": torch.ones(3)}}}
+    stored = stored_on("meta", {"optimizer": state}, monkeypatch)
+    pending = stored.pending_on_devices("optimizer", {})
+    assert pending is not None
+    ready, waited = [], []
+    monkeypatch.setattr("everstep.checkpoint.pending.wait_for", waited.extend)
+    pending.fill(make_ready=ready.append)
+    assert pending.value["state"][0]["exp_avg"].is_meta
+    assert [view.tolist() for view in ready] == [[1.0] * 3]
+    assert waited == [torch.device("meta")]

@@ -136,8 +136,8 @@ def test_nccls_record_is_left_alone_where_its_thread_cannot_be_relaxed(monkeypat
     world = type("World", (), {"pg_map": {"group": ("nccl", None)}})
     monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", fake)
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", type("M", (), {"_world": world}))
-    monkeypatch.setattr(record, "_is_relaxed", None)
+    monkeypatch.setattr(record, "relax", lambda: False)
     with pytest.raises(RuntimeError, match="without harm"):
         record.flight_record()
-    monkeypatch.setattr(record, "_is_relaxed", True)
+    monkeypatch.setattr(record, "relax", lambda: True)
     assert record.flight_record() == b"{}"

@@ -5,21 +5,15 @@ call of any thread spoils a graph that the program captures at that moment, unle
 that cannot be done, there is no record, and it is said. Never run on a GPU so far.
 """
 
-import ctypes
 import json
-import os
 import sys
 from typing import Any
 
 from everstep.worker.link.groups import groups
+from everstep.worker.process.capturing import relax
 
 _NO_GROUPS = b'"pg_config":{"":{"desc":"","name":"","ranks":"[]"}}'
 """What gloo's record says instead of who is in which group."""
-
-_RUNTIMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0")
-_RELAXED = 2  # cudaStreamCaptureModeRelaxed
-
-_is_relaxed: bool | None = None
 
 
 def flight_record() -> bytes:
@@ -27,7 +21,7 @@ def flight_record() -> bytes:
     module: Any = sys.modules["torch._C._distributed_c10d"]
     of_nccl = getattr(module, "_dump_nccl_trace_json", None)
     if of_nccl is not None and _uses_nccl():
-        if not _relax():
+        if not relax():
             raise RuntimeError("NCCL's record cannot be read without harm to a graph that is being captured")
         data = of_nccl(True, False)
     else:
@@ -53,18 +47,3 @@ def _uses_nccl() -> bool:
         return any("nccl" in str(backend[0]).lower() for backend in module._world.pg_map.values())
     except Exception:
         return False
-
-
-def _relax() -> bool:
-    """For this thread, once."""
-    global _is_relaxed
-    if _is_relaxed is None:
-        _is_relaxed = False
-        for name in _RUNTIMES:
-            try:
-                library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)  # only if torch has loaded it
-            except OSError:
-                continue
-            _is_relaxed = library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_RELAXED))) == 0
-            break
-    return _is_relaxed

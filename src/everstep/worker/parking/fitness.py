@@ -14,7 +14,10 @@ SAFE_THREADS = frozenset({"jemalloc_bg_thd"})
 """Threads of libraries that prepare themselves for a fork (pthread_atfork)."""
 
 _WITH_FORK_HANDLERS = frozenset({"concurrent.futures.thread", "logging"})
-_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/habanalabs", "/dev/accel", "/dev/davinci", "/dev/infiniband")
+_DEVICES = (
+    "/dev/nvidia", "/dev/dxg", "/dev/kfd", "/dev/dri", "/dev/habanalabs", "/dev/accel", "/dev/davinci",
+    "/dev/infiniband",
+)  # fmt: skip
 _SHARED = ("pipe:", "socket:", "anon_inode:")
 _OURS = "/memfd:everstep"
 """The line of the board, and memory for snapshots: the process that goes on gets its own."""

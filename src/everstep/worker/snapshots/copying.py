@@ -9,10 +9,8 @@ the next step is done, and until then nobody sees it. A copy that was made ready
 costs nothing and can still be begun for as long as no optimizer has.
 
 The thread also seals snapshots, when it has nothing to copy (`worker.snapshots.sealing`). Used by
-`worker.snapshots.snapshots`; it decides what is copied and where to, and this module never raises into the program. On
-CUDA the copies are queued on a stream of their own behind an event of the step's end, and the optimizer's stream waits
-for them. The arena's memory is not page-locked, so CUDA returns from such a copy only when it is done: the optimizer
-waits for that in the program.
+`worker.snapshots.snapshots`; it decides what is copied and where to, and this module never raises into the program.
+What lies on a device is copied by the device, and waited for there (`worker.snapshots.device_copies`).
 """
 
 import atexit
@@ -30,6 +28,7 @@ import torch
 from everstep.checkpoint import arena as arenas
 from everstep.checkpoint.packing import copy
 from everstep.worker.process.naming import name_thread
+from everstep.worker.snapshots import device_copies
 from everstep.worker.snapshots.sealing import Sealing, Unsealed
 
 CHUNK_BYTES = 256 << 20
@@ -82,11 +81,7 @@ class Job:
 
     def __post_init__(self) -> None:
         self.versions = list(map(_version, self.owners))
-        for device in self.devices:
-            module = torch.get_device_module(device)
-            event = module.Event()
-            event.record(module.current_stream(device))
-            self.begun.append((device, event))
+        self.begun = device_copies.mark(self.devices)
 
     @property
     def is_torn(self) -> bool:
@@ -127,7 +122,7 @@ class Copier:
         self._is_ending = False
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
-        self._streams: dict[Any, Any] = {}
+        self._on_devices = device_copies.DeviceCopies()
 
     @property
     def job(self) -> Job | None:
@@ -162,13 +157,16 @@ class Copier:
             if job.stage is Stage.READY:
                 self._end(job, "an optimizer's step has begun since")
             self._await(job, Stage.PASSED)
-            for device, event in job.copied:
-                torch.get_device_module(device).current_stream(device).wait_event(event)
+            self._on_devices.hold_program(job.copied)
             self._release(job)
             if job.stage is Stage.ENDED:
                 job.let_go()
                 self._job = None
         return time.perf_counter() - began
+
+    def device_waited_s(self) -> float:
+        """How long devices stood still for earlier copies, told once, when it is known. On the program's thread."""
+        return self._on_devices.held_s()
 
     def settle(self) -> None:
         """Wait until the last copy is over, if it was begun; forget it if it was not."""
@@ -329,21 +327,10 @@ class Copier:
             return
         here = [index for index, tensor in enumerate(job.tensors) if tensor.device.type == "cpu"]
         _copy_in_chunks([job.places[index] for index in here], [job.tensors[index] for index in here])
-        for device, event in job.begun:
-            self._queue(job, device, event)
-
-    def _queue(self, job: Job, device: torch.device, event: Any) -> None:  # noqa: ANN401 - of whatever backend
-        module = torch.get_device_module(device)
-        if device not in self._streams:
-            self._streams[device] = module.Stream(device)
-        stream = self._streams[device]
-        with module.stream(stream):
-            stream.wait_event(event)
-            there = [index for index, tensor in enumerate(job.tensors) if tensor.device == device]
-            copy([job.places[index] for index in there], [job.tensors[index] for index in there])
-            done = module.Event()
-            done.record(stream)
-        job.copied.append((device, done))
+        for marked in job.begun:
+            there = [index for index, tensor in enumerate(job.tensors) if tensor.device == marked[0]]
+            places, tensors = [job.places[index] for index in there], [job.tensors[index] for index in there]
+            job.copied.append(self._on_devices.queue(marked, places, tensors))
 
     def _seal(self, entry: Unsealed) -> None:
         is_broken_off = False

@@ -12,13 +12,15 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import torch
+
 from everstep.checkpoint import arena as arenas
 from everstep.checkpoint.packing import DamagedError
 from everstep.checkpoint.pending import Pending
 from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
 from everstep.worker.process.signals import came_from_signal
-from everstep.worker.snapshots import spreading
+from everstep.worker.snapshots import pinning, spreading
 from everstep.worker.snapshots.reading import Reading
 
 BEGIN_ANEW = "to begin from the start, end this run and start a new one"
@@ -102,14 +104,39 @@ class Attempt:
         self._runtime = runtime
         self._step = step
         self._at_rank = runtime.rank  # whose snapshot is being read
+        self._source: _Source | None = None
+        self._pinned: pinning.Pinned | None = None
         self._reading = Reading(self._open)
 
     def opened(self) -> Stored:
         """Its bytes were not compared yet."""
         return self._told(self._reading.opened)
 
-    def pending(self, name: str) -> Pending | None:
-        return self._reading.pending(name)
+    @property
+    def arena(self) -> arenas.Arena | None:
+        """This rank's own memory, once it is open."""
+        return self._source.arena if self._source is not None else None
+
+    def pending(self, name: str, own: Callable[[], Mapping[str, torch.Tensor]]) -> Pending | None:
+        """A part to be filled by the caller, which is the program's thread: what was on a device is made there now,
+        unless it goes into `own`."""
+        pending = self._reading.pending(name)
+        if pending is not None:
+            if pending.is_flat:
+                pending.redirect(own())
+            return pending
+        stored = self._reading.opened()
+        if not stored.devices:
+            return None
+        pending = stored.pending_on_devices(name, own())
+        if pending is not None and self._pinned is None and self._source is not None:
+            self._pinned = pinning.begin(self._source.arena, stored.devices[0], self._source.snapshot.buffer)
+        return pending
+
+    def make_ready(self, view: torch.Tensor) -> None:
+        """A device is about to read this view of the snapshot: wait until it may do so by itself."""
+        if self._pinned is not None and view.nbytes:
+            self._pinned.wait(view.data_ptr() + view.nbytes - 1)
 
     def whole(self) -> Stored:
         """All of it was compared with its sums, and what the reading thread fills is filled."""
@@ -121,7 +148,7 @@ class Attempt:
 
     def _open(self) -> tuple[Stored, Callable[[], None]]:
         runtime, rank = self._runtime, self._runtime.rank
-        mine = _open(*_find(runtime, self._step))
+        mine = self._source = _open(*_find(runtime, self._step))
         sources = {rank: mine}
         for self._at_rank in mine.stored.partners:
             sources[self._at_rank] = _open(*_find_partner(runtime, self._at_rank, self._step))
@@ -165,19 +192,20 @@ class _Source:
     """The snapshot of one rank."""
 
     stored: Stored
-    fd: int
+    arena: arenas.Arena
     snapshot: arenas.Snapshot
 
     def check(self) -> None:
         """Raises DamagedError, OSError."""
-        damage = arenas.verify(self.fd, self.snapshot, self.stored.memory)
+        damage = arenas.verify(self.arena.fd, self.snapshot, self.stored.memory)
         if damage:
             raise DamagedError(damage)
 
 
 def _open(fd: int, snapshot: arenas.Snapshot) -> _Source:
     """Raises DamagedError, OSError."""
-    memory = arenas.Arena(fd).buffer(snapshot.buffer)
+    arena = arenas.Arena(fd)
+    memory = arena.buffer(snapshot.buffer)
     place = snapshot.buffer, snapshot.step, snapshot.generation
 
     def is_there() -> bool:
@@ -189,7 +217,7 @@ def _open(fd: int, snapshot: arenas.Snapshot) -> _Source:
     except DamagedError as error:
         damage = arenas.verify(fd, snapshot, memory)  # it knows which bytes
         raise DamagedError(damage or str(error)) from error
-    return _Source(stored, fd, snapshot)
+    return _Source(stored, arena, snapshot)
 
 
 def from_disk(runtime: Runtime, objects: Mapping[str, Any]) -> Loaded | None:

@@ -29,7 +29,7 @@ from everstep.worker.link.hold import Hold
 from everstep.worker.link.runtime import ArenaRefused
 from everstep.worker.process.capturing import is_capturing
 from everstep.worker.process.signals import came_from_signal
-from everstep.worker.snapshots import cadence
+from everstep.worker.snapshots import cadence, pinning
 from everstep.worker.snapshots.copying import TORN, Copier, Job
 from everstep.worker.snapshots.dividing import Dividing
 from everstep.worker.snapshots.space import Space
@@ -184,7 +184,7 @@ class Snapshots:
         arena = self._space.get(packed.num_bytes, wanted)
         if arena is None:
             return False
-        self._use(arena)
+        self._use(arena, packed)
         has_room = arena.num_buffers >= MIN_UNHURRIED
         is_hurried = is_small or self._is_hurried or not has_stepped or not has_room
         is_due = not has_room or self._is_due(step, arena)
@@ -270,10 +270,20 @@ class Snapshots:
         every = self._runtime.digest_every
         return every > 0 and self._runtime.world_size > 1 and (step + 1) % every == 0
 
-    def _use(self, arena: arenas.Arena) -> None:
+    def adopt(self, arena: arenas.Arena) -> None:
+        """The state was restored from this memory of the rank's own, which is mapped already."""
+        self._space.adopt(arena)
+
+    def _use(self, arena: arenas.Arena, packed: Packed) -> None:
         if arena is not self._arena:
             self._arena = arena
             self._targets = [Target(arena.buffer(index)) for index in range(arena.num_buffers)]
+            pinning.keep_only(arena)
+        for device in packed.devices[:1]:
+            pinned = pinning.begin(arena, device)
+            if pinned is not None and pinned.why:
+                what = f"memory for snapshots is not page-locked ({pinned.why}): optimizers wait longer for each copy"
+                self._tell("pinning", what)
 
     def before_optimizer(self, optimizer: object) -> None:
         """Parameters are about to change."""
@@ -285,7 +295,7 @@ class Snapshots:
             self._optimizers.saw(optimizer)
             job = self._copier.job
             if job is not None and not job.is_released:
-                waited_s = self._copier.before_change()
+                waited_s = self._copier.device_waited_s() + self._copier.before_change()
                 self._runtime.board.add_stall_s(waited_s)
                 if self._cadence is not None and not job.why:
                     self._cadence.waited(waited_s + job.at_once_s, self._num_done - 1, time.monotonic())

@@ -38,8 +38,13 @@ class Space:
         self._runtime = runtime
         self._on_scarce = on_scarce
         self._arena: arenas.Arena | None = None
+        self._mapped: arenas.Arena | None = None
         self._asking: threading.Thread | None = None
         self._answer: arenas.Arena | ArenaRefused | None = None
+
+    def adopt(self, arena: arenas.Arena) -> None:
+        """One of this rank's arenas is mapped already."""
+        self._mapped = arena
 
     def get(self, num_bytes: int, num_buffers: int) -> arenas.Arena | None:
         """The arena for a state of this size; None: it is being made. Raises ArenaRefused."""
@@ -66,8 +71,9 @@ class Space:
             contents = arenas.inspect(fd)
             is_ours = (contents.rank, contents.world_size) == (runtime.rank, runtime.world_size)
             if is_ours and contents.capacity_bytes >= num_bytes:
-                self._arena = arenas.Arena(fd)
-                if num_bytes > ASK_APART_BYTES:
+                is_mapped = self._mapped is not None and self._mapped.fd == fd
+                self._arena = self._mapped if is_mapped else arenas.Arena(fd)
+                if self._arena is not None and num_bytes > ASK_APART_BYTES:
                     threading.Thread(target=self._arena.populate, name="everstep-memory", daemon=True).start()
 
     def _take_answer(self) -> bool:

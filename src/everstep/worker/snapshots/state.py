@@ -164,7 +164,7 @@ class State:
             stored = attempt.opened()
             self._compare_names(stored, runtime)
             # What the objects copy into tensors of their own goes there directly, while the rest is read and compared.
-            pending = {name: _filled(thing, attempt.pending(name)) for name, thing in self._objects.items()}
+            pending = {name: _filled(thing, name, attempt) for name, thing in self._objects.items()}
             attempt.whole()
         except BaseException:
             attempt.end()
@@ -174,6 +174,8 @@ class State:
         self._random = stored.load(_RANDOM)
         self._pinned = stored.load(_DDP_ORDER)
         restoring.confirm(runtime, stored)
+        if attempt.arena is not None and self._snapshots is not None:
+            self._snapshots.adopt(attempt.arena)
         self._step = -1 if runtime.resume_step is None else runtime.resume_step
         self._resumed = True
         return stored
@@ -298,15 +300,15 @@ def _begin_account(runtime: Runtime) -> None:
         runtime.board.set_phase(Phase.STEPPING)  # another loop after one that ended
 
 
-def _filled(thing: object, pending: Pending | None) -> Pending | None:
+def _filled(thing: object, name: str, attempt: restoring.Attempt) -> Pending | None:
     """Fill a part, beside the reading thread; None: it is loaded when everything was compared."""
-    if pending is None:
-        return None
     try:
-        if pending.is_flat:
-            pending.redirect(in_place.tensors_of(thing))
-        pending.fill()
+        pending = attempt.pending(name, lambda: in_place.tensors_of(thing))
+        if pending is not None:
+            pending.fill(make_ready=attempt.make_ready)
         return pending
+    except SnapshotError:
+        raise  # what is read is not there, or damaged
     except Exception as error:  # tensors of the program that cannot be written to like this: it knows how to
         if came_from_signal(error):
             raise

@@ -65,12 +65,13 @@ def _read(session: Session, handle: Any, name: str, bus: str) -> Device:  # noqa
     rows = ask(lambda: nvml.nvmlDeviceGetRemappedRows(handle))
     power = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
     limit = ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+    temperature = ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
     links = _links(session, handle)
     return Device(
         name=name,
         bus=bus,
-        temperature_c=ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-        limit_c=ask(lambda: nvml.nvmlDeviceGetTemperatureThreshold(handle, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)),
+        temperature_c=temperature,
+        limit_c=_limit_c(session, handle, temperature),
         power_w=None if power is None else power / 1000.0,
         power_limit_w=None if limit is None else limit / 1000.0,
         clock_mhz=ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
@@ -85,6 +86,17 @@ def _read(session: Session, handle: Any, name: str, bus: str) -> Device:  # noqa
         links=links,
         link_errors=_link_errors(session, handle, [link for link, active in links.items() if active]),
     )
+
+
+def _limit_c(session: Session, handle: Any, temperature: float | None) -> float | None:  # noqa: ANN401
+    """Where it slows itself down. GPUs since Hopper tell how far away that is instead."""
+    nvml = session.nvml
+    kind = nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+    limit: float | None = session.ask(lambda: nvml.nvmlDeviceGetTemperatureThreshold(handle, kind))
+    if limit is not None or temperature is None or not hasattr(nvml, "nvmlDeviceGetMarginTemperature"):
+        return limit
+    margin = session.ask(lambda: nvml.nvmlDeviceGetMarginTemperature(handle))
+    return None if margin is None else temperature + margin
 
 
 def _links(session: Session, handle: Any) -> dict[int, bool]:  # noqa: ANN401
@@ -126,7 +138,9 @@ class NvmlXids:
         if self._events is None:
             self._register()
         assert self._session is not None
-        lines = [line for _ in range(_MAX_EVENTS) if (line := self._next(self._session)) is not None]
+        lines: list[bytes] = []
+        while len(lines) < _MAX_EVENTS and (line := self._next(self._session)) is not None:
+            lines.append(line)
         return self._classify(lines, now, self.name) if lines else []
 
     def close(self) -> None:
