@@ -1,0 +1,1 @@
+"""The parts of bench/gpu.py, one file and one process each. `gpu_running.parts` lists them."""

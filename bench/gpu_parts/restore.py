@@ -1,0 +1,55 @@
+"""From the kill of a rank to its next step with state on the device, stage by stage, and the restore beside `copy_`."""
+
+import json
+from typing import Any
+
+from gpu_running.part import Report, Request, SkipError, run
+from gpu_running.under_everstep import run as everstep_run
+
+_KILLS = 2
+_LARGEST_GB = 8  # larger ones take the part's time and show nothing new
+_GOAL_GB = 4
+
+
+def main(request: Request, report: Report) -> None:
+    for size in request.sizes_gb:
+        report.attempt(f"{size:g} GB", lambda size=size: _one(request, report, size))  # type: ignore[misc]
+
+
+def _one(request: Request, report: Report, size: float) -> None:
+    if size > _LARGEST_GB:
+        raise SkipError(f"states up to {_LARGEST_GB} GB are tried")
+    folder = request.path / f"{size:g}-lives"
+    folder.mkdir(parents=True, exist_ok=True)
+    arguments = (request.device, size, folder, _KILLS)
+    with everstep_run(request, f"{size:g}", "restore_program.py", arguments, policy="snapshot_buffers = 4") as one:
+        one.wait(request.limit_s)
+    lives = [json.loads(line) for line in (folder / "lives.jsonl").read_text().splitlines()]
+    killed_at = float((folder / "killed").read_text())
+    _report(report, f"{size:g} GB", lives, killed_at, is_goal=not request.is_rehearsal and size <= _GOAL_GB)
+
+
+def _report(report: Report, name: str, lives: list[dict[str, Any]], killed_at: float, *, is_goal: bool) -> None:
+    """Of the last life, which came back with everything warm."""
+    before, life = lives[-2:]
+    is_next = life["resumed"] and life["first"] == before["last"]  # it was killed before that one was complete
+    report.figure(f"{name}: resumed at the very next step", is_next, goal="is true")
+    goal = "<= 2.0" if is_goal else ""
+    report.figure(f"{name}: kill to next step", life["stepped"] - killed_at, "s", goal)
+    stages = ("entered", "context", "built", "restored", "ready", "stepped")
+    titles = ("in the program again", "context", "model", "restore", "the program's own", "first step")
+    at = killed_at
+    for stage, title in zip(stages, titles, strict=True):
+        report.figure(f"{name}: of it, {title}", life[stage] - at, "s")
+        at = life[stage]
+    rate = life["size"] / (life["restored"] - life["built"])
+    share = rate / life["locked_rate"]
+    note = (
+        f"{rate / 1e9:.2f} GB/s; copy_ {life['locked_rate'] / 1e9:.2f}, not page-locked {life['plain_rate'] / 1e9:.2f}"
+    )
+    report.figure(f"{name}: restore, of a copy", share, "share", ">= 0.8" if is_goal else "", note)
+    report.figure(f"{name}: a process begins without CUDA", not life["was_initialized"], goal="is true")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,1 @@
+"""Trainings that parts of bench/gpu.py start under everstep."""
