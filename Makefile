@@ -17,7 +17,7 @@ WITHOUT_TORCH := $(addprefix tests/unit/,analyzer controller core engines eviden
 # What some tests need, and skip without: a real Slurm, a browser, Prometheus.
 DEBIAN := slurmctld slurmd slurm-client munge chromium prometheus iproute2
 
-.PHONY: debian lowest highest versions audit other-python help format test-quick one docs
+.PHONY: gpu gpu-prefetch debian lowest highest versions audit other-python help format test-quick one docs
 
 install: $(STAMP)  ## create .venv with the package and its development tools
 
@@ -124,6 +124,15 @@ search: install  ## property tests with new random examples
 
 bench: install  ## recovery time beside torchrun and ft_launcher
 	$(BIN)/python bench/recovery.py
+
+# Without the project's environment: the machine has no network, and its own Python has the torch that sees the GPU.
+GPU_PYTHON := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+
+gpu:  ## everything that only a GPU can show, in ten minutes and without a network; one line without a GPU
+	@$(GPU_PYTHON) bench/gpu.py || [ $$? -eq 3 ]
+
+gpu-prefetch:  ## what `make gpu` needs beyond an installed torch, into build/gpu-wheels (TORCH=2.13.0: torch as well)
+	$(GPU_PYTHON) bench/gpu.py --prefetch $(if $(TORCH),--torch $(TORCH))
 
 docs: install $(DOCS)  ## build the documentation in site/; fail on a broken link
 	$(BIN)/mkdocs build --strict --quiet

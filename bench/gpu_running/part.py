@@ -47,7 +47,7 @@ class Report:
     """The figures of one part."""
 
     def __init__(self, out: Path) -> None:
-        self._out = out.open("a", buffering=1)
+        self._out = out
 
     def figure(self, name: str, value: object, unit: str = "", goal: str = "", note: str = "") -> None:
         """`goal`: "<= 0.01", ">= 0.8", "is true"; empty where there is none. A value of None is not known, and meets
@@ -72,7 +72,8 @@ class Report:
             self.failed(name, error)
 
     def _write(self, record: dict[str, object]) -> None:
-        self._out.write(json.dumps(record) + "\n")
+        with self._out.open("a") as file:
+            file.write(json.dumps(record) + "\n")
 
 
 def _met(value: object, goal: str) -> bool | None:
