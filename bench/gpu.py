@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     try:
         chosen = _choose(args)
-        path = _complete(chosen, args)
+        env = {**os.environ, **_complete(chosen, args), "EVERSTEP_HOME": str(args.out.resolve() / "home")}
     except UnusableError as why:
         print(f"no GPU: {why}")
         return NO_GPU
@@ -52,7 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     parts = [part for part in PARTS if not args.only or part.name in args.only]
     keeping = Keeping(args.out.resolve(), _about(chosen, args), [Kept(part.name, part.title) for part in parts])
-    env = {**os.environ, "PYTHONPATH": path, "EVERSTEP_HOME": str(args.out.resolve() / "home")}
     for part, kept in zip(parts, keeping.parts, strict=True):
         left_s = args.budget - (time.monotonic() - began) - _MARGIN_S
         _one(part, kept, left_s, chosen.path, env, args, keeping)
@@ -99,8 +98,8 @@ def _choose(args: argparse.Namespace) -> interpreter.Interpreter:
     raise UnusableError(f"there may be one ({seen}), and no torch here sees it: {said}")
 
 
-def _complete(chosen: interpreter.Interpreter, args: argparse.Namespace) -> str:
-    """PYTHONPATH for the parts: this tree, and what the chosen Python lacks."""
+def _complete(chosen: interpreter.Interpreter, args: argparse.Namespace) -> dict[str, str]:
+    """Variables with which the chosen Python finds this tree, and what it lacks by itself."""
     target = args.out.resolve() / f"site-{'.'.join(map(str, chosen.python[:2]))}"
     path = os.pathsep.join((str(ROOT / "src"), str(ROOT / "bench"), str(target)))
     lacking = wheels.missing(chosen.path, path)
@@ -108,7 +107,7 @@ def _complete(chosen: interpreter.Interpreter, args: argparse.Namespace) -> str:
         lacking.append("torch")
     if lacking and (why := wheels.install(chosen.path, lacking, args.wheels, target)):
         raise UnusableError(f"{chosen.title} cannot run everstep: {why}")
-    return path
+    return {"PYTHONPATH": path, "PATH": os.pathsep.join((os.environ.get("PATH", ""), str(target / "bin")))}
 
 
 def _about(chosen: interpreter.Interpreter, args: argparse.Namespace) -> dict[str, Any]:

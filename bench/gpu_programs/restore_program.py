@@ -17,8 +17,8 @@ import torch
 import everstep
 from gpu_programs.gpu_model import Work, bytes_of, model_of, optimizer_of, synchronize, tensors_of
 
-IMPORTED_AT = time.monotonic()
 _STEPS_PER_LIFE = 8
+_PATIENCE_S = 60.0
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
             life |= {"stepped": time.monotonic(), "size": bytes_of(model, optimizer), "first": step}
             if state.resumed:
                 life |= _copies(device, model, optimizer)
-        if num_done == _STEPS_PER_LIFE:
+        if num_done >= _STEPS_PER_LIFE and (_is_kept(state) or time.monotonic() - life["ready"] > _PATIENCE_S):
             life |= {"ended": time.monotonic(), "last": step}
             with (folder / "lives.jsonl").open("a") as file:
                 file.write(json.dumps(life) + "\n")
@@ -54,6 +54,11 @@ def main() -> None:
             time.sleep(0.3)
             (folder / "killed").write_text(str(time.monotonic()))
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_kept(state: everstep.State) -> bool:
+    """Large memory for snapshots takes a while to be made: the first life waits for it."""
+    return state._snapshots is None or state._snapshots._published_step is not None
 
 
 def _copies(device: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, float]:

@@ -129,6 +129,9 @@ class Trial:
     def ours(self) -> None:
         self.copies.rates.clear()
         self.beside("everstep", self.state.complete_step)
+        snapshots = self.state._snapshots
+        pace = snapshots._cadence.every if snapshots is not None and snapshots._cadence is not None else None
+        self.report.figure(f"{self.name}: one snapshot in", pace, "steps", "<= 1" if self.device != "cpu" else "")
         if self.device != "cpu":
             rate = median(self.copies.rates)
             self.report.figure(f"{self.name}: copy to page-locked memory", rate and rate / 1e9, "GB/s")

@@ -16,7 +16,7 @@ import torch
 
 from everstep.checkpoint import packing
 from everstep.checkpoint.dividing import Division
-from everstep.checkpoint.packing import ELSEWHERE, DamagedError, padded, view_of
+from everstep.checkpoint.packing import ELSEWHERE, DamagedError, padded, view_of, wait_for
 from everstep.checkpoint.pending import Pending
 
 
@@ -94,7 +94,10 @@ class Stored:
 
     def load(self, name: str) -> Any:  # noqa: ANN401 - whatever the state_dict was
         """A fresh copy of one part; nothing in it points into the snapshot."""
-        return _Unpickler(io.BytesIO(self._parts[name]), self.place).load()
+        making = _Unpickler(io.BytesIO(self._parts[name]), self.place)
+        value = making.load()
+        wait_for({tensor.device for tensor in making.made.values() if tensor.device.type not in ("cpu", "meta")})
+        return value
 
     def pending(self, name: str) -> Pending | None:
         """The same with tensors that are not filled yet. None where that cannot be: an object may look into tensors
@@ -228,4 +231,4 @@ def _own_copy(view: torch.Tensor, device: str) -> torch.Tensor:
     """On the device it came from; never the snapshot's memory, as optimizers keep the tensors they are given."""
     if device == "cpu":
         return view.clone(memory_format=torch.preserve_format)
-    return view.to(device)
+    return view.to(device, non_blocking=True)

@@ -42,7 +42,7 @@ from gpu_running import interpreter, parts
 parts.FOLDER = Path(folder)
 gpu.PARTS = [parts.Part(*each) for each in json.loads(given)]
 gpu._choose = lambda args: interpreter.Interpreter(sys.executable, (3, 11, 0), torch="x")
-gpu._complete = lambda chosen, args: bench
+gpu._complete = lambda chosen, args: {"PYTHONPATH": bench}
 sys.exit(gpu.main(["--device", "cpu", "--out", folder + "/out", "--budget", budget]))
 """
 """The command with parts of the test's own, without torch."""

@@ -158,6 +158,7 @@ def test_where_memory_cannot_be_locked_the_reason_is_kept_and_nobody_waits_for_t
     fake.failing_from = 1
     pinned = pinning.begin(arena, DEVICE)
     assert not pinned.wait()
+    assert not pinned.is_under_way
     assert pinned.why == "cudaHostRegister: out of memory"
     assert pinned.num_bytes == 1 << 20
     assert pinned.wait(pinning.address_of(arena.buffer(0)))

@@ -51,6 +51,11 @@ class Pinned:
         sizes = dict(self._pieces)
         return sum(sizes[address] for address in self._locked)
 
+    @property
+    def is_under_way(self) -> bool:
+        """More of it will be locked soon: what copies take now says nothing about later ones."""
+        return not self._is_over
+
     def wait(self, until: int | None = None) -> bool:
         """Until the piece that this address is in is locked, or all of it; False: it will not be."""
         if until is not None and not any(begin <= until < begin + size for begin, size in self._pieces):

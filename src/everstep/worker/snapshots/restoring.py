@@ -129,7 +129,7 @@ class Attempt:
         if not stored.devices:
             return None
         pending = stored.pending_on_devices(name, own())
-        if pending is not None and self._pinned is None and self._source is not None:
+        if self._pinned is None and self._source is not None:  # also for what is copied by the load itself
             self._pinned = pinning.begin(self._source.arena, stored.devices[0], self._source.snapshot.buffer)
         return pending
 

@@ -90,6 +90,7 @@ class Snapshots:
         self._dividing = Dividing(runtime, self._optimizers)
         self._copier = Copier(self)
         self._cadence: cadence.Cadence | None = None
+        self._pinned: pinning.Pinned | None = None
         self._is_off = False  # refused memory: not asked for again in this process
         self._is_hurried = os.environ.get(MODE_VARIABLE) == "sync"
         self._is_compared = False
@@ -280,7 +281,7 @@ class Snapshots:
             self._targets = [Target(arena.buffer(index)) for index in range(arena.num_buffers)]
             pinning.keep_only(arena)
         for device in packed.devices[:1]:
-            pinned = pinning.begin(arena, device)
+            pinned = self._pinned = pinning.begin(arena, device)
             if pinned is not None and pinned.why:
                 what = f"memory for snapshots is not page-locked ({pinned.why}): optimizers wait longer for each copy"
                 self._tell("pinning", what)
@@ -297,7 +298,8 @@ class Snapshots:
             if job is not None and not job.is_released:
                 waited_s = self._copier.device_waited_s() + self._copier.before_change()
                 self._runtime.board.add_stall_s(waited_s)
-                if self._cadence is not None and not job.why:
+                is_usual = self._pinned is None or not self._pinned.is_under_way
+                if self._cadence is not None and not job.why and is_usual:
                     self._cadence.waited(waited_s + job.at_once_s, self._num_done - 1, time.monotonic())
         except Exception as error:
             if came_from_signal(error):
