@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from everstep.preflight.checks.working.device_memory import tested
 from everstep.probes.node.accelerators.accelerators import Accelerators
 from everstep.probes.node.accelerators.nvml import Nvml, NvmlXids
 from everstep.probes.rank import gpu
@@ -121,22 +122,10 @@ def _results(document: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def _memory(request: Request, report: Report) -> None:
-    """Most of the free memory is written with what each word's address gives, and with the complement, and read."""
-    free, _ = torch.cuda.mem_get_info(request.device)
-    words = int(free * _MEMORY_SHARE) // 8 // 2
     began = time.perf_counter()
-    memory = torch.arange(words, dtype=torch.int64, device=request.device)
-    wrong = 0
-    for flip in (0, -1):
-        memory ^= flip
-        step = 1 << 27
-        for at in range(0, words, step):
-            piece = memory[at : at + step]
-            expected = torch.arange(at, at + len(piece), dtype=torch.int64, device=request.device) ^ flip
-            wrong += int((piece != expected).sum())
-    took_s = time.perf_counter() - began
-    note = f"{words * 8 / 1e9:.0f} GB in {took_s:.1f} s"
-    report.figure("wrong words in device memory", wrong, goal="<= 0", note=note)
+    found = tested(request.device, _MEMORY_SHARE)
+    note = f"{found['bytes'] / 1e9:.0f} GB in {time.perf_counter() - began:.1f} s"
+    report.figure("wrong words in device memory", found["wrong"], goal="<= 0", note=note)
 
 
 if __name__ == "__main__":

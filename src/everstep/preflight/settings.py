@@ -20,6 +20,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     products: int  # repeats per data type and process
     copy_bytes: int  # per buffer; larger than any last-level cache share
     copies: int
+    device_memory_share: float  # of what is free on a GPU
     disk_bytes: int
     disk_block_bytes: int
     fsyncs: int
@@ -33,15 +34,17 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 SIZES = {
     Level.QUICK: Sizes(
         matrix=512, products=3, copy_bytes=128 * MIB, copies=4, disk_bytes=64 * MIB, disk_block_bytes=MIB, fsyncs=30,
-        network_s=1.0, round_trips=300, allreduce_bytes=4 * MIB, allreduces=10, train_steps=3,
+        device_memory_share=0.1, network_s=1.0, round_trips=300, allreduce_bytes=4 * MIB, allreduces=10, train_steps=3,
     ),
     Level.FULL: Sizes(
         matrix=1024, products=20, copy_bytes=512 * MIB, copies=16, disk_bytes=1024 * MIB, disk_block_bytes=4 * MIB,
         fsyncs=300, network_s=5.0, round_trips=5000, allreduce_bytes=64 * MIB, allreduces=30, train_steps=20,
+        device_memory_share=0.8,
     ),
     Level.BURN_IN: Sizes(
         matrix=1024, products=10, copy_bytes=512 * MIB, copies=8, disk_bytes=256 * MIB, disk_block_bytes=4 * MIB,
         fsyncs=50, network_s=1.0, round_trips=300, allreduce_bytes=16 * MIB, allreduces=10, train_steps=20,
+        device_memory_share=0.8,
     ),
 }  # fmt: skip
 

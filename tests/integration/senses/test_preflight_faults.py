@@ -199,6 +199,23 @@ def test_what_is_asked_of_gpus_works_on_any_device_of_torch():
         for name in ("memory_copy", "from_host", "to_host"):
             assert found[f"gpu_compute.{index}.{name}.is_equal"].verdict is Judgement.OK
             assert found[f"gpu_compute.{index}.{name}"].value > 0
+        memory = found[f"gpu_compute.{index}.memory_wrong_words"]
+        assert (memory.value, memory.verdict, memory.how) == (0, Judgement.OK, "6 MiB written and read back")
+
+
+def test_one_bit_of_memory_that_does_not_hold_is_found():
+    torch = pytest.importorskip("torch")
+    from everstep.preflight.checks.working.device_memory import wrong_words
+
+    pieces = [torch.zeros(1000, dtype=torch.int64), torch.zeros(77, dtype=torch.int64)]
+    assert wrong_words(pieces) == 0
+    for place, bit in ((0, 0), (76, 63)):
+
+        def stuck(place=place, bit=bit):
+            pieces[1][place] &= ~(1 << bit) if bit < 63 else (1 << 63) - 1
+
+        assert wrong_words(pieces, stuck) == 1, "its word, or its complement, has that bit"
+    assert wrong_words(pieces, lambda: pieces[0].copy_(pieces[0].roll(1))) == 2000, "addresses that are mixed up"
 
 
 def test_a_gpu_without_spare_rows_and_one_that_is_lost_are_named(environment, tmp_path, nvml):

@@ -1,4 +1,4 @@
-"""GPUs at work: matrix products with digests, memory bandwidth, copies from and to the host.
+"""GPUs at work: matrix products with digests, memory bandwidth, copies from and to the host, their memory.
 
 Each GPU is used by one process of its own, all at once; the device is initialised only there. GPUs of one node are
 compared with each other: all have the same bits and nearly the same speed, or one of them is named.
@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from everstep.preflight.checks.working.arithmetic import DTYPES, copies, products, torch_problem
+from everstep.preflight.checks.working.device_memory import tested
 from everstep.preflight.result import Better, Doing, Judgement, Result, Yielded, measured, unsupported
 from everstep.preflight.running.processes import Failed, run_forked
 from everstep.preflight.settings import Settings, Sizes
@@ -63,6 +64,7 @@ def on_devices(devices: list[str], sizes: Sizes, factor: int = _FACTOR) -> Itera
         yield from _digests(dtype, found, how)
         flops = 2.0 * side**3
         yield from _compared(f"{dtype}.speed", "flop/s", {i: flops / f["best_s"] for i, f in found.items()}, how)
+    yield from _memory({index: answer["memory"] for index, answer in good.items()})
     for name, _, _ in _COPIES:
         found = {index: answer[name] for index, answer in good.items()}
         how = f"{sizes.copies} copies of {sizes.copy_bytes >> 20} MiB, all GPUs at once"
@@ -75,6 +77,7 @@ def _work(device: str, sizes: Sizes, factor: int) -> dict[str, Any]:
     found = {dtype: products(dtype, _side(dtype, sizes, factor), sizes.products, device) for dtype in DTYPES}
     for name, source, target in _COPIES:
         found[name] = copies(sizes.copy_bytes, sizes.copies, source.format(device), target.format(device))
+    found["memory"] = tested(device, sizes.device_memory_share)
     return found
 
 
@@ -95,6 +98,16 @@ def _digests(dtype: str, found: dict[str, dict[str, Any]], how: str) -> Iterator
             baseline_from="majority of this node's GPUs", better=Better.SAME, tolerance=0.0, device=f"gpu {index}",
             verdict=Judgement.OK if same else Judgement.BAD,
             why="" if same else f"gpu {index} computes {dtype} products with other bits than the others, or wrongly",
+        )  # fmt: skip
+
+
+def _memory(found: dict[str, dict[str, Any]]) -> Iterator[Result]:
+    for index, answer in found.items():
+        wrong = answer["wrong"]
+        yield Result(
+            name=f"gpu_compute.{index}.memory_wrong_words", value=wrong, unit="words", device=f"gpu {index}",
+            verdict=Judgement.BAD if wrong else Judgement.OK, how=f"{answer['bytes'] >> 20} MiB written and read back",
+            why=f"gpu {index} reads {wrong} words of its memory that were never written" if wrong else "",
         )  # fmt: skip
 
 
