@@ -3,6 +3,7 @@
 Real forks: a process that plays the agent adopts what its twin forks, in an interpreter of its own.
 """
 
+import contextlib
 import importlib.util
 import json
 import subprocess
@@ -11,7 +12,7 @@ import types
 
 import pytest
 
-from everstep.worker.parking import serving
+from everstep.worker.parking import device_ahead, serving
 
 AGENT = """
 import json, os, signal, socket, sys, time
@@ -184,3 +185,50 @@ def test_what_each_rank_imports_of_ours_its_twin_has_ahead(tmp_path, monkeypatch
 
 def test_those_are_modules_that_exist():
     assert all(importlib.util.find_spec(name) for name in serving.OURS)
+
+
+class FakeTorch(types.ModuleType):
+    """Notes on which device something is made, and which one was the current one then."""
+
+    def __init__(self):
+        super().__init__("torch")
+        self.__spec__ = importlib.util.spec_from_loader("torch", None)
+        self.made, self.current = [], 0
+        self.cuda = types.SimpleNamespace(device_count=lambda: 2, device=self._device)
+
+    @contextlib.contextmanager
+    def _device(self, index):
+        before, self.current = self.current, index
+        yield
+        self.current = before
+
+    def ones(self, *shape, device):
+        self.made.append((device, self.current))
+        return FakeTensor()
+
+
+class FakeTensor:
+    def __matmul__(self, other):
+        return self
+
+    def sum(self):
+        return self
+
+    def item(self):
+        return 8.0
+
+
+def test_a_context_is_made_ahead_only_where_it_is_asked_for_and_the_current_device_stays(monkeypatch):
+    torch = FakeTorch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    for env in ({}, {"EVERSTEP_CUDA_AHEAD": "off"}, {"EVERSTEP_CUDA_AHEAD": "on", "LOCAL_RANK": "2"}):
+        device_ahead.begin(env)
+    assert torch.made == [], "not asked for, or no such device"
+    device_ahead.begin({"EVERSTEP_CUDA_AHEAD": "on", "LOCAL_RANK": "1"})
+    assert torch.made == [("cuda:1", 1)]
+    assert torch.current == 0
+
+
+def test_no_context_is_made_while_torch_is_not_there(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    device_ahead.begin({"EVERSTEP_CUDA_AHEAD": "on"})

@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from everstep.wire import local
-from everstep.worker.parking import fitness
+from everstep.worker.parking import device_ahead, fitness
 from everstep.worker.parking.descriptors import raise_fd
 from everstep.worker.parking.twin import Ended, is_adopted
 
@@ -84,6 +84,8 @@ class _Serving:
         _import_ours()
         forked = self._fork(self._ahead)
         if isinstance(forked, socket.socket):
+            with contextlib.suppress(Exception):  # the program meets it where it uses the device itself
+                device_ahead.begin(self._process.env)
             return forked
         self._ahead = forked
         local.send(self.sock, {"is": "ahead", "pid": forked.pid})
