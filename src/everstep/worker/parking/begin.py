@@ -47,6 +47,7 @@ class Process:
         """As the agent gave it."""
         self.asked: set[str] = set()
         self.roots = effects.library_roots()
+        self._above_roots = effects.folders_above(self.roots)
         self.reads = Reads(self._is_fixed)
         self.draws = Draws()
         self.entropy = Entropy(self._on_draw)
@@ -166,6 +167,8 @@ class Process:
     def note_read(self, path: object, *, content: bool) -> None:
         """The program looks at a file, or whether it is there. What a library looks at while it is imported does not
         count: it looks through every folder of `sys.path`."""
+        if self.reads.is_known(path, content=content):
+            return
         if not effects.is_in_library_import(effects.caller(), self.roots):
             self.reads.note(path, content=content)
 
@@ -311,8 +314,14 @@ class Process:
         place = effects.place_of(effects.caller(), self.roots)
         return f" at {place}" if place else ""
 
-    def _is_fixed(self, path: str) -> bool:
+    def _is_fixed(self, path: str, *, content: bool) -> bool:
+        """Nobody changes it while the job runs. Of a folder in which libraries lie that holds for what it is."""
+        if not content and path in self._above_roots:
+            return True
         return effects.is_nowhere(path) or (path + os.sep).startswith(self.roots)
+
+
+_HEARD = effects.WATCHED | QUESTIONS | {"sys.excepthook"}
 
 
 class _Hook:
@@ -322,10 +331,12 @@ class _Hook:
         self._process = process
 
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
+        if event not in _HEARD:  # nearly all of them
+            return
         process = self._process
         if event == "sys.excepthook":
             process.report(args[2])
-        if event.startswith(QUESTIONS):
+        elif event in QUESTIONS:
             process.frozen.release()
         if process.is_over or event not in effects.WATCHED or process._is_busy:
             return

@@ -43,6 +43,15 @@ def library_roots() -> tuple[str, ...]:
     return tuple(sorted(root.rstrip(os.sep) + os.sep for root in roots))
 
 
+def folders_above(roots: tuple[str, ...]) -> frozenset[str]:
+    """The folders that they lie in. Whoever resolves the path of a library's file looks at each of them."""
+    found = set()
+    for root in roots:
+        while (root := os.path.dirname(root)) not in found:
+            found.add(root)
+    return frozenset(found)
+
+
 def is_writing(flags: object) -> bool:
     """Of the flags of an `open` event."""
     return isinstance(flags, int) and bool(flags & _WRITES)

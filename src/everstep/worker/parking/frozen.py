@@ -13,28 +13,26 @@ import time
 LONGEST_S = 60.0
 """A program whose steps are not seen is collected as a whole after this."""
 
-QUESTIONS = "gc."
-"""Audit events of `gc.get_objects`, `gc.get_referrers` and `gc.get_referents` begin so."""
+QUESTIONS = frozenset({"gc.get_objects", "gc.get_referents", "gc.get_referrers"})
+"""Audit events."""
 
 
 class Frozen:
     def __init__(self) -> None:
-        self._num_kept = 0
+        self._is_ours = False
         self._until = 0.0  # 0: nothing is passed over, or this is a twin
-        self._is_programs = False
 
     def freeze(self) -> None:
         """Just before a fork. Nothing where the program has frozen something itself."""
         import gc  # the program may find that it is loaded once it is parked, and not before
 
-        self._is_programs = self._is_programs or gc.get_freeze_count() > self._num_kept
-        if not self._is_programs:
+        if self._is_ours or not gc.get_freeze_count():  # it counts them one by one: a tenth of a second where all are
+            self._is_ours = True
             gc.freeze()
-            self._num_kept = gc.get_freeze_count()
 
     def begin(self) -> None:
         """In the rank, and in a process that goes on from the twin."""
-        self._until = time.monotonic() + LONGEST_S if self._num_kept else 0.0
+        self._until = time.monotonic() + LONGEST_S if self._is_ours else 0.0
 
     def wait(self) -> None:
         """In the twin: it stays as it is."""
@@ -46,14 +44,13 @@ class Frozen:
             self.release()
 
     def release(self) -> None:
-        """From now on everything is collected, unless the program has frozen something meanwhile."""
+        """From now on everything is collected."""
         if not self._until:
             return
         import gc
 
-        self._until, kept, self._num_kept = 0.0, self._num_kept, 0
-        if gc.get_freeze_count() <= kept:
-            gc.unfreeze()
+        self._until, self._is_ours = 0.0, False
+        gc.unfreeze()
 
 
 def _is_automatic() -> bool:

@@ -31,13 +31,19 @@ def _look_at(path: str, *, content: bool) -> tuple[Any, ...] | None:
 class Reads:
     """Notes, in the order of the first look."""
 
-    def __init__(self, is_fixed: Callable[[str], bool]) -> None:
+    def __init__(self, is_fixed: Callable[..., bool]) -> None:
         self._is_fixed = is_fixed
         self._noted: dict[tuple[str, bool], tuple[Any, ...] | None] = {}
         self.is_full = False
 
     def __len__(self) -> int:
         return len(self._noted)
+
+    def is_known(self, path: object, *, content: bool) -> bool:
+        """There is nothing to note, whoever looks at it."""
+        if not isinstance(path, str) or not path.startswith("/"):
+            return False
+        return (path, content) in self._noted or self._is_fixed(path, content=content)
 
     def note(self, path: object, *, content: bool = True) -> None:
         """Before the program sees what is there. `content`: of a folder, what is in it."""
@@ -49,7 +55,7 @@ class Reads:
             return  # a descriptor
         whole = path if path.startswith("/") else f"{os.getcwd()}/{path}"
         key = (whole, content)
-        if key in self._noted or self._is_fixed(whole):
+        if key in self._noted or self._is_fixed(whole, content=content):
             return
         if len(self._noted) >= MAX_NOTED:
             self.is_full = True
