@@ -1,12 +1,13 @@
 """Everything that only a GPU can show, in one command of at most ten minutes on a machine with one GPU and no network.
 
-    python bench/gpu.py [--only PART,...] [--budget SECONDS] [--out FOLDER] [--python PATH] [--device cpu]
+    python bench/gpu.py [--only PART,...] [--budget SECONDS] [--out FOLDER] [--keep FOLDER] [--python PATH]
     python bench/gpu.py --prefetch [--torch VERSION]     # before, where there is a network
 
 Finds a Python whose torch sees a device, brings everstep's own dependencies along, runs each part in a process of its
 own with its own limit, and goes on after a part that fails. FOLDER/gpu.json and FOLDER/gpu.md are whole after every
-figure. `--device cpu` is a rehearsal: the same code with small states on the CPU; what has no meaning there is skipped
-by name. Without a GPU it says so in one line and ends with 3. Ends with 1 if a part failed or a goal was missed.
+figure; FOLDER/gpu.log has the last words of each process. `--device cpu` is a rehearsal: the same code with small
+states on the CPU; what has no meaning there is skipped by name. Without a GPU it says so in one line and ends with 3.
+Ends with 1 if a part failed or a goal was missed.
 """
 
 import argparse
@@ -51,12 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     end_on_sigterm()
     args.out.mkdir(parents=True, exist_ok=True)
     parts = [part for part in PARTS if not args.only or part.name in args.only]
-    keeping = Keeping(args.out.resolve(), _about(chosen, args), [Kept(part.name, part.title) for part in parts])
+    keep = args.keep or args.out
+    keep.mkdir(parents=True, exist_ok=True)
+    (keep / "gpu.log").unlink(missing_ok=True)
+    keeping = Keeping(keep.resolve(), _about(chosen, args), [Kept(part.name, part.title) for part in parts])
     for part, kept in zip(parts, keeping.parts, strict=True):
         left_s = args.budget - (time.monotonic() - began) - _MARGIN_S
         _one(part, kept, left_s, chosen.path, env, args, keeping)
     keeping.write()
-    print((args.out / "gpu.md").read_text(), end="")
+    print((keep / "gpu.md").read_text(), end="")
     missed = any(figure.get("met") is False for kept in keeping.parts for figure in kept.figures)
     return 0 if all(kept.is_whole for kept in keeping.parts) and not missed else 1
 
@@ -64,7 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _one(
     part: Part, kept: Kept, left_s: float, python: str, env: dict[str, str], args: argparse.Namespace, keeping: Keeping
 ) -> None:
-    if args.device == "cpu" and part.on_cpu:
+    sizes = [size for size in args.sizes if part.least_gb <= size < part.most_gb]
+    if not sizes:
+        kept.state, kept.why = SKIPPED, "no state of its size is asked for"
+    elif args.device == "cpu" and part.on_cpu:
         kept.state, kept.why = SKIPPED, part.on_cpu
     elif left_s < 1.0:
         kept.state, kept.why = SKIPPED, f"no time left of {args.budget:g} s"
@@ -76,12 +83,13 @@ def _one(
     request: dict[str, Any] = {
         "device": args.device,
         "folder": str(folder),
-        "sizes_gb": args.sizes,
+        "sizes_gb": sizes,
         "out": str(folder) + ".jsonl",
     }
     folder.mkdir(parents=True, exist_ok=True)
     Path(request["out"]).unlink(missing_ok=True)
     run_part(part, kept, request, python, env, min(part.limit_s * args.patience, left_s), keeping.write)
+    keeping.append_log(kept, sorted(folder.rglob("output.log")))
 
 
 def _choose(args: argparse.Namespace) -> interpreter.Interpreter:
@@ -129,6 +137,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--patience", type=float, default=1.0, metavar="TIMES", help="for a slow machine: longer limits"
     )
     parser.add_argument("--out", type=Path, default=ROOT / "build/gpu", metavar="FOLDER")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for gpu.json, gpu.md and gpu.log (default: --out)")
     parser.add_argument("--python", default="", metavar="PATH", help="the Python to use, instead of looking for one")
     parser.add_argument("--sizes", type=_sizes, default=None, metavar="GB,...", help="states (default: 0.5,4,16)")
     parser.add_argument("--prefetch", action="store_true", help="fetch the wheels that the parts need, and end")

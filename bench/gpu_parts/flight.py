@@ -54,8 +54,10 @@ def _read(report: Report, name: str) -> None:
         raise raw
     record = normalise(json.loads(raw), 0)
     report.figure(f"{name}: collectives", len(record.entries), goal=f">= {_CALLS}", note=f"version {record.version}")
-    states = sorted({str(entry.state) for entry in record.entries})
-    report.figure(f"{name}: states", ", ".join(states))
+    num_done = sum(entry.completed for entry in record.entries)
+    report.figure(f"{name}: completed", num_done, goal=f">= {_CALLS}")
+    num_timed = sum(entry.started is not None for entry in record.entries)
+    report.figure(f"{name}: with the device's own beginning", num_timed)
     report.figure(f"{name}: the group has its ranks", any(group.ranks for group in record.groups), goal="is true")
 
 

@@ -53,7 +53,7 @@ def _senses(report: Report) -> None:
     said = "; ".join(alert.sentence for alert in alerts)
     report.figure("a healthy GPU raises no alert", not alerts, goal="is true", note=said)
     sense.close()
-    xids = NvmlXids(lambda lines, *_: [])  # type: ignore[arg-type, return-value]
+    xids = NvmlXids(lambda lines, *_: [])
     report.attempt("NVML events", lambda: _events(xids, report))
 
 

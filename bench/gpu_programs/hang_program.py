@@ -50,7 +50,7 @@ def stand_still(kind: str, rank: int, device: str, folder: Path, group: object) 
     if rank == 1:
         (folder / "hung").write_text(str(time.time()))
     if kind == "nccl" and rank == 0:
-        dist.all_reduce(torch.ones(8, device=device), group=group)  # type: ignore[arg-type]
+        dist.all_reduce(torch.ones(8, device=device), group=group)
         torch.cuda.synchronize()
     if rank != 1:
         return

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,7 +24,7 @@ _PATIENCE_S = 60.0
 
 def main() -> None:
     device, state_gb, folder, num_kills = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
-    life = {"generation": int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), "pid": os.getpid()}
+    life: dict[str, Any] = {"generation": int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), "pid": os.getpid()}
     life |= {"entered": time.monotonic(), "was_initialized": torch.cuda.is_initialized()}
     torch.manual_seed(0)
     torch.ones(8, device=device).sum().item()

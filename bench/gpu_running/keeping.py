@@ -10,6 +10,8 @@ from typing import Any
 
 RUNNING, DONE, FAILED, OUT_OF_TIME, SKIPPED = "running", "done", "failed", "out of time", "skipped"
 
+_LAST_BYTES = 6000
+
 
 @dataclasses.dataclass(slots=True)
 class Kept:
@@ -40,6 +42,13 @@ class Keeping:
         document = {"about": self._about, "parts": [dataclasses.asdict(part) for part in self.parts]}
         _replace(self._folder / "gpu.json", json.dumps(document, indent=1) + "\n")
         _replace(self._folder / "gpu.md", table(self._about, self.parts))
+
+    def append_log(self, part: Kept, outputs: list[Path]) -> None:
+        """The last words of each of a part's processes, in gpu.log."""
+        with (self._folder / "gpu.log").open("a") as log:
+            for output in outputs:
+                data = output.read_bytes()[-_LAST_BYTES:].decode(errors="replace")
+                log.write(f"===== {part.name} {part.state}: {output.parent.name}/{output.name}\n{data}\n")
 
 
 def _replace(path: Path, text: str) -> None:

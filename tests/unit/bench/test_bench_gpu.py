@@ -48,10 +48,10 @@ sys.exit(gpu.main(["--device", "cpu", "--out", folder + "/out", "--budget", budg
 """The command with parts of the test's own, without torch."""
 
 
-def begin(folder: Path, *names: str, limit_s: float = 30.0, on_cpu: str = "", budget: float = 300.0):
+def begin(folder: Path, *names: str, limit_s: float = 30.0, on_cpu: str = "", budget: float = 300.0, least_gb=0.0):
     for name, script in SCRIPTS.items():
         (folder / f"{name}.py").write_text(script)
-    given = json.dumps([[name, name.title(), limit_s, on_cpu] for name in names])
+    given = json.dumps([[name, name.title(), limit_s, on_cpu, "", least_gb] for name in names])
     line = [sys.executable, "-c", COMMAND, str(folder), str(BENCH), given, str(budget)]
     return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -65,7 +65,7 @@ def made(tmp_path):
     return run
 
 
-def test_a_part_that_crashes_raises_or_is_killed_does_not_stop_the_others(made):
+def test_a_part_that_crashes_raises_or_is_killed_does_not_stop_the_others(made, tmp_path):
     code, found = made("crashing", "raising", "killed", "leaving", "good")
     assert code == 1
     assert [part["state"] for part in found] == ["failed", "failed", "failed", "done", "done"]
@@ -73,6 +73,7 @@ def test_a_part_that_crashes_raises_or_is_killed_does_not_stop_the_others(made):
         assert part["figures"][0]["value"] == 1, "what it knew before stays"
     assert "-11" in found[0]["why"]
     assert found[1]["figures"][1]["failed"] == "ValueError: on purpose"
+    assert "ValueError: on purpose" in (tmp_path / "out/gpu.log").read_text()
     assert "-9" in found[2]["why"]
     assert found[3]["figures"][0]["skipped"] == "it has no link"
     assert found[4]["figures"][0]["met"] is True
@@ -94,6 +95,8 @@ def test_parts_share_a_budget_and_what_has_no_meaning_is_skipped_by_name(made):
     assert "no time left" in found[0]["why"]
     code, found = made("good", on_cpu="there is no link")
     assert (code, found[0]["state"], found[0]["why"]) == (0, "skipped", "there is no link")
+    code, found = made("good", least_gb=8.0)
+    assert (code, found[0]["state"], found[0]["why"]) == (0, "skipped", "no state of its size is asked for")
 
 
 def test_a_figure_that_is_not_known_meets_no_goal(made):
@@ -181,7 +184,7 @@ def test_every_part_has_a_script_and_a_place_in_the_page():
         assert part.script.exists()
         assert f"`{part.name}`" in page
     scripts = {path.stem for path in parts.FOLDER.glob("*.py")} - {"__init__"}
-    assert scripts == {part.name for part in parts.PARTS}
+    assert scripts == {part.of or part.name for part in parts.PARTS}
 
 
 def test_the_table_says_what_was_met_missed_and_not_begun(tmp_path):
