@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 _LENGTH = struct.Struct("<I")
@@ -17,19 +18,20 @@ MAX_FDS = 250
 """Of one frame; the kernel passes no more with one message."""
 
 Frame = dict[str, Any]
+"""As it comes: what is in it is a type of `wire.frames`, if the other side is honest."""
 
 
 class FrameError(Exception):
     """The other side sent something that is not a frame."""
 
 
-def pack(frame: Frame) -> bytes:
+def pack(frame: Mapping[str, object]) -> bytes:
     """The frame's bytes, for a caller that sends them itself."""
     body = json.dumps(frame, separators=(",", ":")).encode()
     return _LENGTH.pack(len(body)) + body
 
 
-def send(sock: socket.socket, frame: Frame, fds: tuple[int, ...] = ()) -> None:
+def send(sock: socket.socket, frame: Mapping[str, object], fds: tuple[int, ...] = ()) -> None:
     """Send one frame, blocking. Raises OSError when the other side is gone."""
     data = pack(frame)
     if fds:

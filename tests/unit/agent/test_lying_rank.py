@@ -302,6 +302,26 @@ def test_faults_without_end_do_not_fill_the_journal(tmp_path, kernel_log, caplog
     assert len(caplog.records) <= MAX_TOLD
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"modules": ["json", 3], "changed": {}},
+        {"modules": ["json"], "changed": {"TORCH_X": 3}},
+        {"restore_failed": {"step": "7", "source": "memory"}},
+        {"restore_failed": {"step": 7, "source": "hearsay"}},
+        {"size_fixed": {"world_size": 2.5, "why": "it is said"}},
+        {"mark": "somewhere"},
+        {"no_twin": None},
+        {"memory": {"bytes": [8192]}},
+    ],
+)
+def test_a_frame_of_other_types_is_not_acted_on(tmp_path, kernel_log, caplog, frame):
+    node = Node(tmp_path, kernel_log)
+    node.frames.take(node.worker, frame, [])
+    assert node.reported == []
+    assert "frame not understood" in caplog.text
+
+
 def test_a_rank_that_writes_without_end_leaves_turns_to_others(tmp_path):
     """The node's signs of life are sent by the same loop."""
     ours, theirs = socket.socketpair()

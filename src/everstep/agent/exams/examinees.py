@@ -23,7 +23,7 @@ from everstep.agent.ranks.starting import Home
 from everstep.agent.ranks.warden import Warden
 from everstep.errors import EverstepError
 from everstep.preflight.examination.request import Request, Said
-from everstep.wire import local
+from everstep.wire.frames import Assign
 
 PROGRAM = "everstep.preflight.examination"
 _KILLED_S = 5.0
@@ -95,7 +95,7 @@ class Examinees:
         if not examinee.channel.send(self._assignment(request), (self._board.fd,)):
             raise EverstepError(f"the process {pid} of an examination does not listen")
 
-    def _assignment(self, request: Request) -> local.Frame:
+    def _assignment(self, request: Request) -> Assign:
         name = str(request.local_rank)
         return {
             "do": "assign",

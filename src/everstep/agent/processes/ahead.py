@@ -36,12 +36,10 @@ class Ahead(msgspec.Struct, kw_only=True):
         return self.is_late and not self.was_stale
 
 
-def parse(modules: list[object], changed: object) -> Ahead:
-    """What a rank says. What is none is left out."""
-    names = [name for name in modules if isinstance(name, str) and name.replace(".", "").isidentifier()]
-    variables = changed if isinstance(changed, dict) else {}
-    kept = {str(name): value for name, value in variables.items() if value is None or isinstance(value, str)}
-    return Ahead(modules=names[:MAX_MODULES], changed=kept)
+def parse(modules: list[str], changed: dict[str, str | None]) -> Ahead:
+    """What a rank says. What is no name of a module is left out."""
+    names = [name for name in modules if name.replace(".", "").isidentifier()]
+    return Ahead(modules=names[:MAX_MODULES], changed=changed)
 
 
 def cache_path(home: Path, program: str) -> Path:

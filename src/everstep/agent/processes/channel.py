@@ -8,7 +8,7 @@ import asyncio
 import collections
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from everstep.wire import local
 
@@ -42,7 +42,7 @@ class Channel:
     def is_open(self) -> bool:
         return self._sock is not None
 
-    def send(self, frame: local.Frame, fds: tuple[int, ...] = ()) -> bool:
+    def send(self, frame: Mapping[str, object], fds: tuple[int, ...] = ()) -> bool:
         """Send, or queue what the kernel does not take now. False if the peer is gone."""
         if self._sock is None:
             return False

@@ -19,7 +19,7 @@ from everstep.linux import proc
 from everstep.model.actions import Inject
 from everstep.model.events import DrillFailed
 from everstep.probes.oom import memory_cgroup
-from everstep.wire import local
+from everstep.wire.frames import Drill, Drilled
 from everstep.worker.drills import PATIENCE_S
 from everstep.worker.link.runtime import DRILL_SIGNAL
 
@@ -89,22 +89,22 @@ async def _inject(action: Inject, worker: Worker | None) -> None:
                 folder.rmdir()
 
 
-def on_answer(worker: Worker, frame: local.Frame) -> None:
+def on_answer(worker: Worker, told: Drilled) -> None:
     """The rank has armed the drill, or done it, or says why it cannot."""
-    answers = worker.drills.get(str(frame["drilled"]))
+    answers = worker.drills.get(told["drilled"] or "")
     if answers is not None:
-        answers.put_nowait((str(frame.get("why", "")), bool(frame.get("is_armed"))))
+        answers.put_nowait((told["why"], told["is_armed"]))
 
 
 async def _ask(action: Inject, worker: Worker, options: Mapping[str, object] | None = None) -> None:
     """Put the request on the link, ring, and see that it is heard: the rank answers, ends or hangs."""
     deadline = asyncio.get_running_loop().time() + REACTION_S
     await _until_entered(worker, deadline)
-    frame = {
+    frame: Drill = {
         "do": "drill",
         "kind": action.kind,
         "id": action.drill,
-        "options": action.options if options is None else options,
+        "options": dict(action.options if options is None else options),
     }
     answers: Answers = asyncio.Queue()
     worker.drills[action.drill] = answers

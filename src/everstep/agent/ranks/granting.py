@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from typing import Any
 
 import msgspec
 
@@ -12,6 +11,7 @@ from everstep.agent.memory.arenas import Memory
 from everstep.agent.ranks.workers import Worker
 from everstep.checkpoint import arena
 from everstep.model.events import SnapshotsRefused
+from everstep.wire.frames import MemoryAsked
 
 _log = logging.getLogger(__name__)
 
@@ -23,12 +23,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     num_buffers: int = arena.NUM_BUFFERS
 
 
-def asked(raw: Any) -> Asked:  # noqa: ANN401 - JSON
-    """Raises ValueError, TypeError, KeyError or OverflowError when it is none of ours."""
-    if not isinstance(raw, dict):
-        raise TypeError(f"memory is asked for with a {type(raw).__name__}")
-    num_buffers = int(raw.get("buffers", arena.NUM_BUFFERS))
-    return Asked(num_bytes=int(raw["bytes"]), num_buffers=num_buffers)
+def asked(told: MemoryAsked) -> Asked:
+    return Asked(num_bytes=told["bytes"], num_buffers=told.get("buffers", arena.NUM_BUFFERS))
 
 
 async def grant(worker: Worker, wanted: Asked, world_size: int, held: Memory) -> arenas.ArenaRefusal | None:

@@ -40,6 +40,7 @@ from everstep.model.spec import Launch, RunSpec
 from everstep.model.versions import FIRST, Version
 from everstep.probes.oom import KernelLog
 from everstep.wire import local
+from everstep.wire.frames import Assign
 
 _MAX_WHY_CHARS = 2000
 _SPARE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
@@ -249,7 +250,8 @@ class Starter:
         standard: tuple[int, ...],
     ) -> None:
         known = ahead.read(ahead.cache_path(self._home.home, self._spec.program))
-        frame = {
+        shared, former = self._memory_of_others(action, worker), self._former(action)
+        frame: Assign = {
             "do": "assign",
             "rank": worker.rank,
             "local_rank": worker.local_rank,
@@ -275,12 +277,10 @@ class Starter:
             "init_from": self._spec.init_from,
             "drills": self._ailments.of_process(worker.local_rank),
             "watch": self._home.policy.needs_watch_thread,  # the last descriptor is the watch thread's socket
+            "siblings": [(rank, len(fds)) for rank, fds in shared.items()],
+            "former": (action.former_world, list(former)),
+            "sizes": self._sizes(action),
         }
-        shared = self._memory_of_others(action, worker)
-        frame["siblings"] = [[rank, len(fds)] for rank, fds in shared.items()]
-        former = self._former(action)
-        frame["former"] = [action.former_world, list(former)]
-        frame["sizes"] = self._sizes(action)
         fds = (
             *standard,
             self._board.fd,
@@ -316,11 +316,11 @@ class Starter:
             found[each.rank] = fd
         return found
 
-    def _sizes(self, action: StartWorkers) -> list[int]:
+    def _sizes(self, action: StartWorkers) -> tuple[int, int, int]:
         """Nodes: now, and the least and the most that there may be."""
         spec = self._spec
         bounds = (spec.min_slots, spec.max_slots) if spec.is_elastic else (action.num_slots, action.num_slots)
-        return [action.num_slots, *bounds]
+        return action.num_slots, *bounds
 
     def _python(self) -> str:
         return self._home.base_env.get("PYTHON_EXEC") or sys.executable

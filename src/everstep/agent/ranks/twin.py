@@ -11,6 +11,7 @@ import msgspec
 from everstep.agent.processes.channel import Channel
 from everstep.agent.versions.placing import Placed
 from everstep.wire import local
+from everstep.wire.frames import ToTwin
 
 APPEAR_S = 2.0
 """A twin that was forked says so within milliseconds; where it does not, a fresh interpreter takes longer still."""
@@ -89,7 +90,7 @@ class Twin:
         self.on_gone(self)
         self._answers.put_nowait(({"is": "over"}, []))
 
-    async def ask(self, frame: local.Frame, timeout_s: float) -> tuple[local.Frame, list[int]]:
+    async def ask(self, frame: ToTwin, timeout_s: float) -> tuple[local.Frame, list[int]]:
         """One answer to one request. Raises TimeoutError; the twin is of no use then."""
         async with self._busy:
             if self.why_over or not self.channel.send(frame):

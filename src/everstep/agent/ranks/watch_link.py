@@ -12,6 +12,7 @@ from pathlib import Path
 
 from everstep.agent.processes.channel import Channel
 from everstep.wire import local
+from everstep.wire.frames import ToWatch
 
 MAX_RECORD_BYTES = 64 << 20
 """A flight record of 100,000 entries; a larger one is cut, and then cannot be read."""
@@ -74,7 +75,7 @@ class WatchLink:
         self._channel.close()
         self._on_closed("the rank has ended")
 
-    async def _ask(self, frame: local.Frame, limit_s: float) -> local.Frame:
+    async def _ask(self, frame: ToWatch, limit_s: float) -> local.Frame:
         """The answer, or `{"why": ...}`."""
         self._num_asked += 1
         number = self._num_asked

@@ -8,8 +8,10 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
+
+import msgspec
 
 from everstep.agent.memory.arenas import Memory
 from everstep.agent.processes import ahead
@@ -19,7 +21,7 @@ from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.watching.observing import Observing
 from everstep.model import events
 from everstep.model.facts import RankAccount
-from everstep.wire import local
+from everstep.wire import frames, local
 
 MAX_TEXT = 2000
 MAX_TOLD = 64
@@ -89,37 +91,46 @@ class RankFrames:
     def _act_on(self, worker: Worker, frame: local.Frame, twin: int | None) -> None:
         if twin is not None:
             self._host.take_twin(worker, frame["twin"], twin)
-        elif "no_twin" in frame:
-            self._host.refuse_twin(worker, str(frame["no_twin"])[:MAX_TEXT])
-        elif "mark" in frame or "listens" in frame or "begins" in frame:
-            self._on_mark(worker, str(frame.get("mark", "entered" if "begins" in frame else "")))
-        elif "modules" in frame and isinstance(frame["modules"], list):
-            self._host.learn_ahead(ahead.parse(frame["modules"], frame.get("changed")))
-        elif "memory" in frame:
-            self._host.spawn(self._grant(worker, granting.asked(frame["memory"])))
-        elif "drilled" in frame:
-            drills.on_answer(worker, frame)
-        elif "fault" in frame and self._may_tell(worker, "fault"):
-            self._on_fault(worker, str(frame["fault"]["where"])[:MAX_TEXT], str(frame["fault"]["why"])[:MAX_TEXT])
-        elif "size_fixed" in frame and self._may_tell(worker, "size_fixed"):
-            self._on_size_fixed(worker, frame["size_fixed"])
-        elif "restore_failed" in frame and self._may_tell(worker, "restore_failed"):
-            self._on_restore_failed(worker, frame["restore_failed"])
-        elif self._group is not None:
+            return
+        for name, (kind, act) in _KNOWN.items():
+            if name in frame:
+                act(self, worker, msgspec.convert(frame, kind))
+                return
+        if self._group is not None:
             self._observing.take(self._group, worker, frame)
 
     def _may_tell(self, worker: Worker, what: str) -> bool:
         self._num_told[worker.rank, what] += 1
         return self._num_told[worker.rank, what] <= MAX_TOLD
 
-    def _on_mark(self, worker: Worker, mark: str) -> None:
+    def _on_mark(self, worker: Worker, told: frames.Mark) -> None:
+        self._reach(worker, told["mark"])
+
+    def _on_begins(self, worker: Worker, _told: frames.Begins) -> None:
+        self._reach(worker, "entered")
+
+    def _on_listens(self, worker: Worker, _told: frames.Listens) -> None:
+        worker.has_entered = True
+
+    def _reach(self, worker: Worker, mark: frames.MarkName) -> None:
         """A rank whose program runs natively listens once torch has been imported."""
         if mark == "entered" and worker.is_native and not worker.has_begun:
             worker.has_begun = True
             worker.on_begin()
         worker.has_entered |= mark != "entered" or not worker.is_native
-        if mark:
-            self._ring(worker)
+        self._ring(worker)
+
+    def _on_modules(self, _worker: Worker, told: frames.Modules) -> None:
+        self._host.learn_ahead(ahead.parse(told["modules"], told["changed"]))
+
+    def _on_memory(self, worker: Worker, told: frames.AskMemory) -> None:
+        self._host.spawn(self._grant(worker, granting.asked(told["memory"])))
+
+    def _on_no_twin(self, worker: Worker, told: frames.NoTwin) -> None:
+        self._host.refuse_twin(worker, told["no_twin"][:MAX_TEXT])
+
+    def _on_drilled(self, worker: Worker, told: frames.Drilled) -> None:
+        drills.on_answer(worker, told)
 
     def _ring(self, worker: Worker) -> None:
         """Marks of one loop turn go together: ranks reach them at about the same time."""
@@ -144,22 +155,25 @@ class RankFrames:
         if group.workers and all(worker.has_stepped for worker in group.workers.values()):
             self._host.note_all_stepped()
 
-    def _on_fault(self, worker: Worker, where: str, why: str) -> None:
-        at, generation = time.time(), self._generation
-        event = events.RuntimeFaulted(
-            at=at, node=self._node, rank=worker.rank, generation=generation, where=where, why=why
-        )
-        self._host.report(event)
+    def _on_fault(self, worker: Worker, told: frames.Fault) -> None:
+        if self._may_tell(worker, "fault"):
+            where, why = told["fault"]["where"][:MAX_TEXT], told["fault"]["why"][:MAX_TEXT]
+            at, generation = time.time(), self._generation
+            self._host.report(
+                events.RuntimeFaulted(
+                    at=at, node=self._node, rank=worker.rank, generation=generation, where=where, why=why
+                )
+            )
 
-    def _on_restore_failed(self, worker: Worker, raw: dict[str, Any]) -> None:
+    def _on_restore_failed(self, worker: Worker, frame: frames.RestoreFailed) -> None:
         """The rank is about to end because of it. What it may not have said of an earlier life is not believed."""
-        group = self._group
-        if group is None or group.workers.get(worker.rank) is not worker:
+        group, told = self._group, frame["restore_failed"]
+        if group is None or group.workers.get(worker.rank) is not worker or not self._may_tell(worker, "restore"):
             return
-        source, step = str(raw["source"]), int(raw["step"])
-        if source not in ("memory", "disk") or not 0 <= step < 2**63:
-            raise ValueError(f"source {source!r}, step {step}")
-        rank = int(raw.get("rank", worker.rank))  # ranks of a node may keep parts of one another's state
+        rank = told.get("rank", worker.rank)  # ranks of a node may keep parts of one another's state
+        step = told["step"]
+        if step is None or not 0 <= step < 2**63:
+            raise ValueError(f"step {step}")
         if rank not in group.workers and not 0 <= rank < self._former_world:
             raise ValueError(f"rank {rank} is not on this node")
         event = events.RestoreFailed(
@@ -168,19 +182,18 @@ class RankFrames:
             generation=group.generation,
             rank=rank,
             step=step,
-            source=source,
-            where=str(raw.get("where", ""))[:MAX_TEXT],
-            why=str(raw.get("why", ""))[:MAX_TEXT],
-            is_damaged=raw.get("is_damaged", True) is True,
+            source=told["source"],
+            where=told.get("where", "")[:MAX_TEXT],
+            why=told.get("why", "")[:MAX_TEXT],
+            is_damaged=told.get("is_damaged", True),
         )
         self._host.report(event)
 
-    def _on_size_fixed(self, worker: Worker, raw: dict[str, Any]) -> None:
-        """`world_size` 0: as many ranks as there are."""
-        group = self._group
-        if group is None or group.workers.get(worker.rank) is not worker:
+    def _on_size_fixed(self, worker: Worker, frame: frames.SizeFixed) -> None:
+        group, told = self._group, frame["size_fixed"]
+        if group is None or group.workers.get(worker.rank) is not worker or not self._may_tell(worker, "size_fixed"):
             return
-        world_size = int(raw["world_size"]) or self._world_size
+        world_size = told["world_size"] or self._world_size
         if not 0 < world_size < 2**31:
             raise ValueError(f"{world_size} ranks")
         event = events.SizeFixed(
@@ -189,7 +202,7 @@ class RankFrames:
             generation=group.generation,
             rank=worker.rank,
             world_size=world_size,
-            why=str(raw["why"])[:MAX_TEXT],
+            why=told["why"][:MAX_TEXT],
         )
         self._host.report(event)
 
@@ -201,3 +214,18 @@ class RankFrames:
         refused = await granting.grant(worker, asked, self._world_size, self._memory)
         if refused is not None:
             self._host.report(granting.as_event(refused, self._node, worker.rank, self._generation, asked.num_bytes))
+
+
+_KNOWN: Mapping[str, tuple[type, Callable[[RankFrames, Worker, Any], None]]] = {
+    "mark": (frames.Mark, RankFrames._on_mark),
+    "begins": (frames.Begins, RankFrames._on_begins),
+    "listens": (frames.Listens, RankFrames._on_listens),
+    "modules": (frames.Modules, RankFrames._on_modules),
+    "memory": (frames.AskMemory, RankFrames._on_memory),
+    "drilled": (frames.Drilled, RankFrames._on_drilled),
+    "fault": (frames.Fault, RankFrames._on_fault),
+    "size_fixed": (frames.SizeFixed, RankFrames._on_size_fixed),
+    "restore_failed": (frames.RestoreFailed, RankFrames._on_restore_failed),
+    "no_twin": (frames.NoTwin, RankFrames._on_no_twin),
+}
+"""By the field that a frame is known by: its type, and who acts on it. The rest is `Observing`'s."""

@@ -42,7 +42,7 @@ def _install(process: object, assignment: "tuple[dict[str, object], list[int]] |
     """The runtime, when the program has torch, or asks for it."""
     from everstep.worker.start import installing
 
-    installing.install(process, assignment)
+    installing.install(process, assignment)  # type: ignore[arg-type]  # its types would be an import
 
 
 def _hand_over() -> None:

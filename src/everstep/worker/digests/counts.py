@@ -8,7 +8,10 @@ runs go to the agent in one frame, and at once where a long run ends. Nothing wa
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from everstep.wire.frames import RankTells
 
 SEND_EVERY_S = 1.0
 LONG = 4
@@ -25,7 +28,7 @@ class Teller(Protocol):
     num_optimizer_steps: int
     digest_every: int
 
-    def tell(self, frame: dict[str, Any]) -> None: ...
+    def tell(self, frame: "RankTells") -> None: ...
 
 
 class StepCounts:

@@ -13,11 +13,14 @@ import hashlib
 import struct
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from everstep.worker.digests.replicas import Named, Target
+
+if TYPE_CHECKING:
+    from everstep.wire.frames import DigestTold, RankTells
 
 ROW_WORDS = 4096
 """Sums along rows run at the speed of memory; shorter rows cost more, longer ones weigh positions more coarsely."""
@@ -40,7 +43,7 @@ class Teller(Protocol):
 
     rank: int
 
-    def tell(self, frame: dict[str, Any]) -> None: ...
+    def tell(self, frame: "RankTells") -> None: ...
 
 
 @dataclasses.dataclass(slots=True)
@@ -97,7 +100,13 @@ class Digests:
 
     def _tell(self, step: int, values: dict[str, str], target: Target) -> None:
         replicas, stride = compact(target.replicas)
-        digest = {"step": step, "values": values, "replicas": replicas, "stride": stride, "missing": target.missing}
+        digest: DigestTold = {
+            "step": step,
+            "values": values,
+            "replicas": replicas,
+            "stride": stride,
+            "missing": target.missing,
+        }
         self._runtime.tell({"digest": digest})
 
 

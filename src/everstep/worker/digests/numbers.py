@@ -10,9 +10,12 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from everstep.worker.process.capturing import is_capturing
+
+if TYPE_CHECKING:
+    from everstep.wire.frames import RankTells
 
 SEND_EVERY_S = 1.0
 JUMP = 3.0
@@ -40,7 +43,7 @@ Hook = Callable[[int, float | None, float | None], None]
 class Teller(Protocol):
     """What of `worker.link.runtime.Runtime` is used here."""
 
-    def tell(self, frame: dict[str, Any]) -> None: ...
+    def tell(self, frame: "RankTells") -> None: ...
     def report_fault(self, where: str, why: str) -> None: ...
 
 

@@ -10,7 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everstep.worker.digests.counts import StepCounts
 from everstep.worker.hooks import collective_calls, phase_hooks
@@ -20,6 +20,9 @@ from everstep.worker.parking.finder import OnImport
 from everstep.worker.process.board import Activity
 from everstep.worker.process.capturing import is_capturing
 from everstep.worker.process.signals import came_from_signal
+
+if TYPE_CHECKING:
+    from everstep.wire.frames import MarkName
 
 _OPTIMIZER = "torch.optim.optimizer"
 _RENDEZVOUS = "torch.distributed.distributed_c10d"
@@ -155,7 +158,7 @@ def _read_ahead(runtime: Runtime) -> None:
         runtime.report_fault("reading ahead", f"{type(error).__name__}: {error}")
 
 
-def _mark(runtime: Runtime, name: str) -> None:
+def _mark(runtime: Runtime, name: "MarkName") -> None:
     try:
         runtime.mark(name)
     except Exception as error:

@@ -5,7 +5,10 @@ everstep on one machine, and the worker ends with a sentence that says so.
 """
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from everstep.wire.frames import Assign
 
 
 class AssignmentError(Exception):
@@ -14,7 +17,7 @@ class AssignmentError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """See "Agent -> worker, assignment" in docs/architecture.md."""
+    """See `Assign` in docs/local-wire.md."""
 
     rank: int
     local_rank: int
@@ -34,7 +37,7 @@ class Assignment:
     init_from: str
 
 
-def parse(frame: dict[str, Any]) -> Assignment:
+def parse(frame: "Assign") -> Assignment:
     """Raises AssignmentError."""
     try:
         resume_step = frame["resume_step"]
@@ -60,7 +63,7 @@ def parse(frame: dict[str, Any]) -> Assignment:
         raise AssignmentError(f"not an assignment: {type(error).__name__}: {error}") from error
 
 
-def former(frame: dict[str, Any]) -> tuple[int, list[int]]:
+def former(frame: "Assign") -> tuple[int, list[int]]:
     """The number of ranks of the generation that the state is spread from (0: it is not), and those whose memory came
     along, one descriptor each. Raises AssignmentError."""
     try:
@@ -70,7 +73,7 @@ def former(frame: dict[str, Any]) -> tuple[int, list[int]]:
         raise AssignmentError(f"not an assignment: {type(error).__name__}: {error}") from error
 
 
-def siblings(frame: dict[str, Any]) -> list[tuple[int, int]]:
+def siblings(frame: "Assign") -> list[tuple[int, int]]:
     """The node's other ranks, and how many descriptors of their memory came along. Raises AssignmentError."""
     try:
         return [(int(rank), int(count)) for rank, count in frame.get("siblings") or ()]

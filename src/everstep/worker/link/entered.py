@@ -10,19 +10,22 @@ import array
 import os
 import socket
 import time
+from typing import TYPE_CHECKING
 
 from everstep.wire import local
 from everstep.worker.link import calls
 from everstep.worker.link.groups import groups
 from everstep.worker.link.record import flight_record
 
+if TYPE_CHECKING:
+    from everstep.wire.frames import Answer
+
+
 _MAX_ERROR = 300
 
 
 def answer(link: socket.socket, frame: local.Frame) -> None:
-    """`{"do": "entered", "id": 3}` -> `{"entered": 3, "took_s": s, "groups": [[name, title, ranks], ...]}` with two
-    descriptors: of the record, and of the calls (words of 64 bits: thread, begin, end); or
-    `{"entered": 3, "why": ...}`. Raises OSError."""
+    """An `Answer` to `Entered` (docs/local-wire.md). Raises OSError."""
     number = frame.get("id")
     fds: list[int] = []
     try:
@@ -30,7 +33,7 @@ def answer(link: socket.socket, frame: local.Frame) -> None:
         data = flight_record()
         took_s = time.thread_time() - began
         fds = [_keep(data), _keep(_words())]
-        reply = {"entered": number, "took_s": took_s, "groups": groups(smaller_than_job=True)}
+        reply: Answer = {"entered": number, "took_s": took_s, "groups": groups(smaller_than_job=True)}
     except Exception as error:
         reply = {"entered": number, "why": f"{type(error).__name__}: {error}"[:_MAX_ERROR]}
     try:

@@ -23,6 +23,7 @@ from everstep.worker.process.board import BoardLine
 from everstep.worker.process.phases import Phases
 
 if TYPE_CHECKING:
+    from everstep.wire.frames import Assign, MarkName, Modules, RankTells
     from everstep.worker.parking.begin import Process
 
 DRILL_SIGNAL = signal.SIGRTMIN + 8
@@ -69,7 +70,7 @@ class Runtime:
     """A checkpoint to begin with when there is no step to resume from; empty: none."""
     board: BoardLine
 
-    def __init__(self, link: socket.socket, assignment: dict[str, Any], board: BoardLine, arenas: list[int]) -> None:
+    def __init__(self, link: socket.socket, assignment: "Assign", board: BoardLine, arenas: list[int]) -> None:
         self.process: Process | None = None
         """How this process began, where its program runs natively."""
         self.phases = Phases(board)
@@ -77,7 +78,7 @@ class Runtime:
         """Called after each step: drills that happen between two of them, trackers, counts."""
         self._take(link, assignment, board, arenas)
 
-    def begin_again(self, link: socket.socket, assignment: dict[str, Any], board_fd: int, arenas: list[int]) -> None:
+    def begin_again(self, link: socket.socket, assignment: "Assign", board_fd: int, arenas: list[int]) -> None:
         """This process goes on from a twin: another assignment, and nothing is left of what the twin came with. Hooks
         hold the board and the phases, so those stay the objects that they are."""
         if self._link is not None:
@@ -88,7 +89,7 @@ class Runtime:
         self._take(link, assignment, self.board, arenas)
         self.phases.revive()
 
-    def _take(self, link: socket.socket, assignment: dict[str, Any], board: BoardLine, arenas: list[int]) -> None:
+    def _take(self, link: socket.socket, assignment: "Assign", board: BoardLine, arenas: list[int]) -> None:
         self.rank = int(assignment["rank"])
         self.local_rank = int(assignment["local_rank"])
         self.world_size = int(assignment["world_size"])
@@ -148,7 +149,7 @@ class Runtime:
         self.is_told_work = False
         """The program says how much work a step was: batches are not measured."""
 
-    def mark(self, name: str) -> None:
+    def mark(self, name: "MarkName") -> None:
         """Reach a milestone: "entered", "rendezvous_begun", "rendezvous_done", "first_step".
 
         Sets the cell on the board and rings the agent, both once per generation; safe to call again.
@@ -190,7 +191,7 @@ class Runtime:
         self.step_done(step)
         return step
 
-    def tell(self, frame: dict[str, Any]) -> None:
+    def tell(self, frame: "RankTells") -> None:
         """Send something small to the agent, or lose it: nothing waits for it."""
         if os.getpid() != self._pid:
             return
@@ -316,7 +317,7 @@ class Runtime:
         try:
             from everstep.worker.process.modules import importable_ahead, variables_changed
 
-            frame = {
+            frame: Modules = {
                 "modules": importable_ahead(process.known),
                 "changed": variables_changed(process.env_when_parked, os.environ),
             }
@@ -333,7 +334,7 @@ class Runtime:
         except Exception as error:
             self.report_fault("modules", f"{type(error).__name__}: {error}")
 
-    def _ring(self, frame: dict[str, Any]) -> None:
+    def _ring(self, frame: "RankTells") -> None:
         self._send(local.pack(frame))
 
     def _send(self, data: bytes) -> None:

@@ -15,6 +15,7 @@ import os
 import select
 import socket
 import time
+from typing import TYPE_CHECKING
 
 from everstep.linux.files import write_whole
 from everstep.wire import local
@@ -24,6 +25,10 @@ from everstep.worker.link.runtime import current
 from everstep.worker.link.sequence import Sequence
 from everstep.worker.process.board import BoardLine
 from everstep.worker.process.naming import name_thread
+
+if TYPE_CHECKING:
+    from everstep.wire.frames import Answer
+
 
 LOOK_S = 0.5
 """Shorter than a quarter of the shortest window, so that it hardly adds to the time to detect. A look takes some
@@ -111,11 +116,8 @@ def _look(board: BoardLine, sequence: Sequence) -> None:
         board.set_communication(number, time.time())
 
 
-def _answer(frame: local.Frame) -> local.Frame:
-    """`{"do": "dump", "id": 3, "path": ...}` -> `{"dumped": 3}` or `{"dumped": 3, "why": ...}`;
-    `{"do": "stacks", "id": 4}` -> `{"sampled": 4, "threads": [...]}` or `{"sampled": 4, "why": ...}`;
-    `{"do": "save", "id": 5, "limit_s": 2.0}` -> `{"saved": 5, "step": 40}` or `{"saved": 5, "why": ...}`;
-    `{"do": "hold", "id": 6, "step": 41, "limit_s": 9.0}` -> `{"held": 6}` or `{"held": 6, "why": ...}`."""
+def _answer(frame: local.Frame) -> "Answer":
+    """To any question but `Entered` (docs/local-wire.md)."""
     number = frame.get("id")
     if frame.get("do") == "hold":
         return {"held": number, "why": _hold(frame)}

@@ -10,12 +10,15 @@ import os
 import socket
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everstep.wire import local
 from everstep.worker.parking import device_ahead, fitness
 from everstep.worker.parking.descriptors import raise_fd
 from everstep.worker.parking.twin import Ended, is_adopted
+
+if TYPE_CHECKING:
+    from everstep.wire.frames import TwinSays
 
 OURS = ("everstep.worker.link.watch", "everstep.worker.digests.digesting")
 """Imported by a rank at its rendezvous and before its first optimizer step."""
@@ -189,7 +192,7 @@ def _import_ours() -> None:
             importlib.import_module(name)
 
 
-def _compare(answer: dict[str, Any], changed: dict[str, str | None]) -> dict[str, Any]:
+def _compare(answer: "TwinSays", changed: dict[str, str | None]) -> "TwinSays":
     """What the rank has imported it has imported with these variables, which imports may set themselves."""
     for name, value in changed.items():
         if answer["is"] == "ready" and os.environ.get(name) != value:
@@ -197,7 +200,7 @@ def _compare(answer: dict[str, Any], changed: dict[str, str | None]) -> dict[str
     return answer
 
 
-def _import(process: Any, modules: list[str]) -> dict[str, Any]:  # noqa: ANN401
+def _import(process: Any, modules: list[str]) -> "TwinSays":  # noqa: ANN401
     """Import, look after each whether this process can still be forked. What fails is left to the program.
 
     Nothing is collected meanwhile: hardly any of it is garbage, and going through it takes a sixth of the time.
@@ -211,7 +214,7 @@ def _import(process: Any, modules: list[str]) -> dict[str, Any]:  # noqa: ANN401
             gc.set_threshold(*thresholds)
 
 
-def _import_all(process: Any, modules: list[str]) -> dict[str, Any]:  # noqa: ANN401
+def _import_all(process: Any, modules: list[str]) -> "TwinSays":  # noqa: ANN401
     began, failed = time.monotonic(), {}
     for name in modules:
         if name in sys.modules:

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -22,6 +22,9 @@ from everstep.errors import SnapshotError
 from everstep.worker.process.signals import came_from_signal
 from everstep.worker.snapshots import pinning, spreading
 from everstep.worker.snapshots.reading import Reading
+
+if TYPE_CHECKING:
+    from everstep.wire.frames import RankTells, RestoreTold, Source
 
 BEGIN_ANEW = "to begin from the start, end this run and start a new one"
 
@@ -41,7 +44,7 @@ class Runtime(Protocol):
     former_world: int
     former: dict[int, int]
 
-    def tell(self, frame: dict[str, Any]) -> None: ...
+    def tell(self, frame: "RankTells") -> None: ...
 
 
 class Loaded(Protocol):
@@ -282,10 +285,12 @@ def _say(loaded: Loaded, what: str = "the checkpoint") -> None:
         print(f"everstep: {note}", file=sys.stderr, flush=True)  # noqa: T201 - for people
 
 
-def tell(runtime: Runtime, source: str, where: str, why: str, *, is_damaged: bool, rank: int | None = None) -> None:
+def tell(
+    runtime: Runtime, source: "Source", where: str, why: str, *, is_damaged: bool, rank: int | None = None
+) -> None:
     """What this rank was to begin with cannot be used. `is_damaged`: nor can anybody else use it, ever; otherwise it
     could not be read from here and now, which says nothing about the bytes. `rank`: whose it is, if not this one's."""
-    told: dict[str, Any] = {
+    told: RestoreTold = {
         "step": runtime.resume_step,
         "source": source,
         "where": where,

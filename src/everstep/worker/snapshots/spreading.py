@@ -16,6 +16,7 @@ from everstep.worker.process.signals import came_from_signal
 
 if TYPE_CHECKING:
     from everstep.checkpoint.persist.read.reading import Loaded
+    from everstep.wire.frames import RankTells
 
 
 class Runtime(Protocol):
@@ -28,7 +29,7 @@ class Runtime(Protocol):
     former_world: int
     former: dict[int, int]
 
-    def tell(self, frame: dict[str, Any]) -> None: ...
+    def tell(self, frame: "RankTells") -> None: ...
 
 
 class DamagedSourceError(Exception):

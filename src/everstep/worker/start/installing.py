@@ -7,7 +7,7 @@ goes on from a twin the runtime is the one that the twin came with, filled anew;
 import faulthandler
 import os
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from everstep.linux import parent
 from everstep.wire import local
@@ -20,10 +20,13 @@ from everstep.worker.parking.descriptors import raise_fd
 from everstep.worker.process.board import BoardLine, Phase
 from everstep.worker.start import ending
 
+if TYPE_CHECKING:
+    from everstep.wire.frames import Assign
+
 ASSIGNMENT_S = 30.0
 
 
-def install(process: Any, assignment: tuple[dict[str, Any], list[int]] | None) -> None:  # noqa: ANN401 - begin.Process
+def install(process: Any, assignment: "tuple[Assign, list[int]] | None") -> None:  # noqa: ANN401 - begin.Process
     """`assignment`: what the process has been told already; None: it waits on the link. Raises OSError,
     assignment.AssignmentError; the program then runs without us."""
     link = socket.socket(fileno=process.link_fd)
@@ -54,18 +57,16 @@ def install(process: Any, assignment: tuple[dict[str, Any], list[int]] | None) -
     runtime.tell({"listens": os.getpid()})
 
 
-def _await(link: socket.socket) -> tuple[dict[str, Any], list[int]]:
+def _await(link: socket.socket) -> "tuple[Assign, list[int]]":
     link.settimeout(ASSIGNMENT_S)
     received = local.recv(link)
     link.settimeout(None)
     if received is None:
         raise OSError("the agent is gone")
-    return received[0], [raise_fd(fd) for fd in received[1]]
+    return cast("Assign", received[0]), [raise_fd(fd) for fd in received[1]]
 
 
-def fill(
-    runtime: Runtime | None, link: socket.socket, frame: dict[str, Any], fds: list[int], local_rank: int
-) -> Runtime:
+def fill(runtime: Runtime | None, link: socket.socket, frame: "Assign", fds: list[int], local_rank: int) -> Runtime:
     """A runtime for this assignment, or the one that is there with another assignment."""
     watch_link = socket.socket(fileno=fds.pop()) if frame.get("watch") else None
     former_world, ranks = assignments.former(frame)

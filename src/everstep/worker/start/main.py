@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 import time
+from typing import TYPE_CHECKING, cast
 
 from everstep.linux import parent
 from everstep.wire import local
@@ -20,6 +21,9 @@ from everstep.worker.link.assignment import Assignment
 from everstep.worker.link.runtime import Runtime, install
 from everstep.worker.process import errors, life, relocation
 from everstep.worker.start import installing, program
+
+if TYPE_CHECKING:
+    from everstep.wire.frames import Assign
 
 EXIT_BAD_ASSIGNMENT = 70
 
@@ -38,7 +42,7 @@ def serve(link: socket.socket) -> None:
     received = local.recv(link)
     if received is None:
         os._exit(0)  # not needed any more
-    frame, fds = received
+    frame, fds = cast("Assign", received[0]), received[1]
     try:
         job = assignments.parse(frame)
         if frame.get("streams"):
