@@ -295,11 +295,7 @@ class Node:
         self._group = group
         self._frames.begin(group, action.world_size, action.former_world)
         failed = await self._copies.prepare(action)
-        if failed is None:
-            prepared = await self._starter.prepare(action)
-            self._started = await self._starter.start_all(self.node, action, group, prepared, self._warden.tell_session)
-        else:
-            self._started = failed
+        self._started = failed or await self._starter.start_all(self.node, action, group, self._warden.tell_session)
         self._report(self._started)
 
     async def _stop(self, action: act.StopWorkers) -> None:

@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,7 +23,7 @@ from everstep.agent.processes import ahead, environment, spawn
 from everstep.agent.processes.ailments import Ailments
 from everstep.agent.processes.channel import Channel
 from everstep.agent.ranks.twin import Awake
-from everstep.agent.ranks.twins import NO_TWIN, Twins
+from everstep.agent.ranks.twins import Twins
 from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.streams import streams
@@ -64,11 +64,12 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     pump: Pump = msgspec.field(default_factory=Pump)
 
 
-class Prepared(msgspec.Struct, kw_only=True):
-    """By local rank: the process that goes on from its twin, or why there is none."""
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """What all ranks of one start have in common."""
 
-    awake: dict[int, Awake] = {}
-    why: dict[int, str] = {}
+    placed: placing.Placed
+    is_native: bool
+    known: ahead.Ahead | None  # what earlier runs of this program have shown
 
 
 class Starter:
@@ -91,45 +92,30 @@ class Starter:
         self._ailments = ailments or Ailments()
         self._log = KernelLog()
 
-    async def prepare(self, action: StartWorkers) -> "Prepared":
-        """Have twins go on, where there are any; why not, where there are none."""
-        prepared = Prepared()
-        why = self.why_cold(action.version)
-        if why:
-            return Prepared(why=dict.fromkeys(range(action.num_ranks), why))
-        try:
-            placed = placing.place(self._spec, action.version, self._base_env(action.version))
-        except OSError as error:  # `start` meets it again, and reports it
-            return Prepared(why=dict.fromkeys(range(action.num_ranks), str(error)))
-        local_ranks = range(action.num_ranks)
-        woken = await asyncio.gather(
-            *(self._twins.wake(each, placed, self._environment(action, each, placed)) for each in local_ranks)
-        )
-        for local_rank, answer in zip(local_ranks, woken, strict=True):
-            if isinstance(answer, Awake):
-                prepared.awake[local_rank] = answer
-            else:
-                prepared.why[local_rank] = answer
-        return prepared
-
-    def why_cold(self, version: Version | None = None) -> str:
+    def why_cold(self) -> str:
         """Why twins are out of the question for this program; empty if they are not."""
+        return self._why_cold(is_native=self._is_native(placing.place(self._spec, None, self._home.base_env)))
+
+    def _why_cold(self, *, is_native: bool) -> str:
         if self._spec.launch is Launch.COMMAND:
             return "the program is not run by an interpreter (--no-python)"
         if self._home.base_env.get("EVERSTEP_TWINS", "").lower() in {"0", "off", "no"}:
             return f"EVERSTEP_TWINS={self._home.base_env['EVERSTEP_TWINS']}"
-        if not self._is_native(placing.place(self._spec, version, self._home.base_env)):
+        if not is_native:
             return "the program is run by an interpreter of ours (--run-path, or a module of another version)"
         return ""
 
     async def start_all(
-        self, node: str, action: StartWorkers, group: Group, prepared: "Prepared", on_process: Callable[[int], None]
+        self, node: str, action: StartWorkers, group: Group, on_process: Callable[[int], None]
     ) -> WorkersStarted | WorkersFailedToStart:
-        """All of them, or none."""
+        """All of them, or none. From their twins, where there are any."""
         started: list[Started] = []
         try:
-            for local_rank in range(action.num_ranks):
-                started.append(self.start(action, local_rank, group, prepared))
+            recipe = self._recipe(action)
+            envs = [self._environment(action, each, recipe.placed) for each in range(action.num_ranks)]
+            woken = await self._wake(recipe, envs)
+            for local_rank, (env, awake) in enumerate(zip(envs, woken, strict=True)):
+                started.append(self._start(recipe, action, local_rank, group, env, awake))
                 on_process(started[-1].pid)
         except (EverstepError, OSError) as error:
             _log.exception("starting generation %d", action.generation)
@@ -137,34 +123,53 @@ class Starter:
             return WorkersFailedToStart(at=time.time(), node=node, generation=action.generation, why=str(error))
         return WorkersStarted(at=time.time(), node=node, generation=action.generation, started=tuple(started))
 
-    def start(self, action: StartWorkers, local_rank: int, group: Group, prepared: "Prepared") -> Started:
+    def _recipe(self, action: StartWorkers) -> Recipe:
+        """Raises OSError when the values of the version's variables cannot be read."""
+        version = _that_is_there(action.version)
+        env = {**self._home.base_env, **values_of(self._home.run_dir, version)}
+        placed = placing.place(self._spec, version, env)
+        known = ahead.read(ahead.cache_path(self._home.home, self._spec.program))
+        return Recipe(placed=placed, is_native=self._is_native(placed), known=known)
+
+    async def _wake(self, recipe: Recipe, envs: Sequence[Mapping[str, str]]) -> list[Awake | str]:
+        """By local rank: the process that goes on from its twin, or why there is none."""
+        why = self._why_cold(is_native=recipe.is_native)
+        if why:
+            return [why] * len(envs)
+        return await asyncio.gather(*(self._twins.wake(each, recipe.placed, env) for each, env in enumerate(envs)))
+
+    def _start(
+        self,
+        recipe: Recipe,
+        action: StartWorkers,
+        local_rank: int,
+        group: Group,
+        env: Mapping[str, str],
+        awake: Awake | str,
+    ) -> Started:
         """Make one rank's process and give it its assignment. Raises EverstepError, OSError."""
         rank = action.first_rank + local_rank
-        version = _that_is_there(action.version)
-        placed = placing.place(self._spec, version, self._base_env(version))
         paths = self._paths(action, rank, local_rank)
         spawned_at = time.time()
         self._board.reset(local_rank, rank=rank, generation=action.generation, spawned_at=spawned_at)
-        env = self._environment(action, local_rank, placed)
-        awake = prepared.awake.get(local_rank)
         with streams.open_streams(
             self._home.origin, self._spec, paths, local_rank=local_rank, pump=self._home.pump
         ) as standard:
-            if awake is not None:
+            if isinstance(awake, Awake):
                 pid, link, how, why = awake.pid, awake.link, "twin", awake.stage
                 awake.prefix.copy_to(paths.stdout, paths.stderr)
             else:
-                pid, link, how = self._start_cold(placed, local_rank, env, standard)
-                why = prepared.why.get(local_rank, NO_TWIN)
+                pid, link, how = self._start_cold(recipe, local_rank, env, standard)
+                why = awake
             worker = Worker(
                 rank=rank, local_rank=local_rank, pid=pid, paths=paths, log=self._log, drain=self._home.pump.drain
             )
-            worker.placed, worker.is_native = placed, self._is_native(placed)
+            worker.placed, worker.is_native = recipe.placed, recipe.is_native
             worker.on_begin = functools.partial(self._board.set_entered, local_rank)
             group.add(worker, _channel_of(link))
-            has_streams = worker.is_native and awake is None
-            self._assign(action, worker, placed, env, () if has_streams else standard)
-        if worker.is_native and awake is not None:
+            is_fresh = recipe.is_native and how != "twin"  # it has its streams already
+            self._assign(recipe, action, worker, env, () if is_fresh else standard)
+        if recipe.is_native and how == "twin":
             group.begin(worker)
         return Started(rank=rank, pid=pid, how=how, why=why, at=spawned_at)
 
@@ -202,12 +207,12 @@ class Starter:
         return Path(self._spec.published_logs[action.slot]) / f"attempt_{action.generation}" / str(local_rank)
 
     def _start_cold(
-        self, placed: placing.Placed, local_rank: int, env: Mapping[str, str], standard: streams.Fds
+        self, recipe: Recipe, local_rank: int, env: Mapping[str, str], standard: streams.Fds
     ) -> tuple[int, socket.socket, str]:
-        if self._is_native(placed):
-            return *spawn.spawn_program(self._command(placed, local_rank), env, standard), "fresh"
+        if recipe.is_native:
+            return *spawn.spawn_program(self._command(recipe.placed, local_rank), env, standard), "fresh"
         how = "command" if self._spec.launch is Launch.COMMAND else "fresh"
-        return *spawn.spawn_worker(placed.env, self._python(), standard), how
+        return *spawn.spawn_worker(recipe.placed.env, self._python(), standard), how
 
     def _is_native(self, placed: placing.Placed) -> bool:
         """An interpreter runs it as it would under torchrun, without a frame of ours."""
@@ -221,10 +226,6 @@ class Starter:
 
     def _cwd(self) -> str:
         return self._spec.cwd or os.getcwd()  # noqa: PTH109
-
-    def _base_env(self, version: Version | None) -> Mapping[str, str]:
-        """Raises OSError when the values of its variables cannot be read."""
-        return {**self._home.base_env, **values_of(self._home.run_dir, version)}
 
     def _environment(self, action: StartWorkers, local_rank: int, placed: placing.Placed) -> dict[str, str]:
         rank = action.first_rank + local_rank
@@ -243,13 +244,13 @@ class Starter:
 
     def _assign(
         self,
+        recipe: Recipe,
         action: StartWorkers,
         worker: Worker,
-        placed: placing.Placed,
         env: Mapping[str, str],
         standard: tuple[int, ...],
     ) -> None:
-        known = ahead.read(ahead.cache_path(self._home.home, self._spec.program))
+        placed, known = recipe.placed, recipe.known
         shared, former = self._memory_of_others(action, worker), self._former(action)
         frame: Assign = {
             "do": "assign",
