@@ -21,8 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from everstep.fabric.locate.blame import Fault, blame
-from everstep.fabric.locate.coverage import Flow, plan_probes
-from everstep.fabric.locate.observations import Seen, background
+from everstep.fabric.locate.observations import Seen
 from everstep.fabric.pfc.deadlock import cycles_of
 from everstep.fabric.placement.place import place
 from everstep.fabric.placement.traffic import ring
@@ -31,6 +30,7 @@ from everstep.fabric.probing.watch import MOST_LATE_S
 from everstep.fabric.readers.find import read_topology
 from everstep.fabric.topology.graph import Graph
 from fabrics.bed import PORT, Clos
+from fabrics.coverage import Flow, background, plan_probes
 
 SOURCES = range(40_000, 40_004)
 RATE = 15.0  # probes of each flow in a second

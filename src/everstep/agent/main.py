@@ -30,8 +30,8 @@ from everstep.agent.lease.following import Following
 from everstep.agent.memory.arenas import Memory
 from everstep.agent.memory.kept_memory import KeptMemory
 from everstep.agent.node import END_GRACE_S, PROGRESS_S, Node
-from everstep.agent.processes.classifying import warm_up
 from everstep.agent.processes.environment import base_environment
+from everstep.agent.processes.error_reports import warm_up
 from everstep.agent.processes.nccl_plugin import profiler_for
 from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.starting import Home

@@ -134,11 +134,6 @@ class LocalEngine:
         """The node of that name, which whoever calls this has chosen. Raises NoNodeError."""
         self._start(node, "")
 
-    @property
-    def has_ready(self) -> bool:
-        """A node was started that nobody has asked for yet."""
-        return bool(self._ready)
-
     def _next_name(self) -> str:
         node = f"n{self._next_number}"
         self._next_number += 1

@@ -22,7 +22,6 @@ class LogFacts(msgspec.Struct, kw_only=True):
 
     last_step: int | None = None
     waits_at: tuple[str, int] | None = None
-    timed_out: bool = False
     points: list[Point] = msgspec.field(default_factory=list)
     last_lines: list[str] = msgspec.field(default_factory=list)
 
@@ -32,10 +31,8 @@ class LogFacts(msgspec.Struct, kw_only=True):
             self.points.append(point)
         if step is not None:
             self.last_step = step
-        if timeout is not None:
-            self.timed_out = True
-            if timeout.seq is not None:
-                self.waits_at = timeout.op, timeout.seq
+        if timeout is not None and timeout.seq is not None:
+            self.waits_at = timeout.op, timeout.seq
         self.last_lines = [*self.last_lines[1 - LAST_LINES :], line[:300]]
 
 

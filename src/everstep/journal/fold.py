@@ -369,7 +369,7 @@ def _incident_closed(view: RunView, record: Record, action: actions.IncidentClos
 
 
 def _finish(view: RunView, record: Record, action: actions.Finish) -> None:
-    view.finish, view.finished_at, view.finish_seq = action, record.at, record.seq
+    view.finish, view.finished_at = action, record.at
 
 
 _Handler = Callable[[RunView, Record, Any], None]

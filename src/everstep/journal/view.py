@@ -205,7 +205,6 @@ class RunView(msgspec.Struct, kw_only=True):
     open_incident: str | None = None
     stop_requested: StopRequested | None = None
     finish: Finish | None = None
-    finish_seq: int = 0
     finished_at: float | None = None
     num_unknown: dict[str, int] = {}  # records of a newer everstep, by type
     torn_bytes: int = 0

@@ -5,7 +5,7 @@ passed through the screen of `engine`, a block at a time; lines at which it stop
 Pure: no files, no clock but the `now` it was given. Called by agents (logs, kernel log) and `everstep kb match`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from everstep.knowledge.blocks import LINK_CAUSE, LINK_CONTEXT, AgentBlock, Traceback, Verdict, what_links
@@ -374,13 +374,6 @@ class Matcher:
             stream.watches[key] = Watch(stream.at)
         if finding is not None:
             new.append(finding)
-
-
-def match_texts(base: Base, texts: Iterable[tuple[str, bytes]], *, now: float) -> list[Finding]:
-    matcher = Matcher(base, now=now)
-    for source, text in texts:
-        matcher.feed(source, text)
-    return matcher.finish()
 
 
 def _indent(message: bytes) -> int:

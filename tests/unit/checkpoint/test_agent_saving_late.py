@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from everstep.agent.copies import saving
+from everstep.agent.copies import stopping
 from everstep.agent.memory.board import Board
 from everstep.worker.process.board import BoardLine
 
@@ -29,7 +29,7 @@ class LateWatch:
         if self._is_deaf:
             await asyncio.sleep(LIMIT_S)
         self._line.set_communication(1, time.time())
-        await asyncio.sleep(2 * saving.DEAF_LIMIT_S)
+        await asyncio.sleep(2 * stopping.DEAF_LIMIT_S)
         return "answered"
 
 
@@ -47,11 +47,11 @@ def rank():
 def save(rank, *, is_deaf: bool) -> str:
     board, line = rank
     worker = types.SimpleNamespace(pid=os.getpid(), rank=0, local_rank=0, watch=LateWatch(line, is_deaf=is_deaf))
-    return asyncio.run(saving._save(worker, board, LIMIT_S))
+    return asyncio.run(stopping._save(worker, board, LIMIT_S))
 
 
 def test_one_that_looks_meanwhile_gets_all_of_the_time(rank, monkeypatch):
-    monkeypatch.setattr(saving, "DEAF_LIMIT_S", 1.0)
+    monkeypatch.setattr(stopping, "DEAF_LIMIT_S", 1.0)
     assert save(rank, is_deaf=False) == "answered"
 
 

@@ -7,7 +7,7 @@ import pytest
 from filled_arena import filled
 
 from everstep.agent.copies.anchors import Anchors
-from everstep.agent.copies.saving import wants_save
+from everstep.agent.copies.stopping import wants_save
 from everstep.agent.memory import arenas as memory_module
 from everstep.agent.memory.arenas import Memory
 from everstep.agent.ranks import granting

@@ -29,8 +29,6 @@ from everstep.wire.joining import (
 class Local:
     """The nodes of the first host: it can have one."""
 
-    has_ready = False
-
     def __init__(self):
         self.pids: dict[str, int] = {}
         self.asked: list[str] = []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstep.agent.processes.classifying import explain_end
+from everstep.agent.processes.error_reports import explain_end
 from everstep.analyzer.exits import FaultFacts, LostNode, judge
 from everstep.analyzer.numbers.alerts import AFTER_S, BEFORE_S, SeenAlert
 from everstep.analyzer.rank_exit import looks_like_consequence

@@ -6,7 +6,7 @@ import pytest
 
 from everstep.knowledge.engine import refusal, without_anchors
 from everstep.knowledge.loading import BUILT_IN, Base, load_base
-from everstep.knowledge.matcher import match_texts
+from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.signature import Action, Role
 
 NOW = 1_795_000_000.0
@@ -64,7 +64,9 @@ def test_these_are_never_causes(base, code):
 def test_a_site_adds_a_signature(tmp_path):
     base = site(tmp_path, GOOD)
     assert base.problems == ()
-    (finding,) = match_texts(base, [("-", b"2026-11-21 03:14:05 tape robot: dropped A00123\n")], now=NOW)
+    matcher = Matcher(base, now=NOW)
+    matcher.feed("-", b"2026-11-21 03:14:05 tape robot: dropped A00123\n")
+    (finding,) = matcher.finish()
     assert (finding.code, finding.klass, finding.action) == ("SITE-001", "site_tape_robot", Action.CHECK_STORAGE)
 
 

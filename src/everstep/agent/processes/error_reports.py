@@ -1,11 +1,16 @@
-"""What a dead rank left behind: its error report and the last lines of its stderr.
+"""What a dead rank left behind: its error report and the last lines of its stderr, and what these mean.
 
 Both are written by the user's process, so anything may be in them and in their place (a pipe, a device): what cannot be
 read is unknown, never an error. What comes out of here can be sent and recorded, whatever went in.
+
+What they mean is asked of the knowledge base, once per ended rank. The first call of a process compiles some hundreds
+of signatures, a quarter of a second: `warm_up` does that in a thread beside the first start, so that no recovery waits
+for it. A fault of ours in there costs the explanation, nothing else.
 """
 
 import contextlib
 import json
+import logging
 import math
 import os
 import re
@@ -14,7 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from everstep.model.facts import ErrorReport
+from everstep.knowledge.ending import end_of_rank
+from everstep.model.facts import Alert, ErrorReport
 from everstep.model.text import without_surrogates
 from everstep.worker.process.modules import is_library_file, library_roots
 
@@ -28,6 +34,8 @@ _MAX_TEXT_CHARS = 32 << 10
 
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _KIND = re.compile(r"^[A-Za-z_][\w.]*$")
+
+_log = logging.getLogger(__name__)
 
 
 def read_error(path: Path) -> ErrorReport | None:
@@ -51,6 +59,22 @@ def read_error(path: Path) -> ErrorReport | None:
             place=_text(own.get("place")),
         )
     return _torch_report(message, extra, traceback)
+
+
+def warm_up() -> None:
+    """Raises nothing."""
+    explain_end("-", None, rank=0, at=0.0)
+
+
+def explain_end(last_output: str, error: ErrorReport | None, *, rank: int, at: float) -> Alert | None:
+    """The strongest thing that its last lines and its own report say; None when nothing in them is known."""
+    if not last_output and error is None:
+        return None  # without a word there is nothing to look up, however cold the signatures are
+    try:
+        return end_of_rank(last_output, error, rank=rank, at=at)
+    except Exception:
+        _log.exception("the end of rank %d cannot be classified", rank)
+        return None
 
 
 def _torch_report(message: Any, extra: Any, traceback: str) -> ErrorReport | None:  # noqa: ANN401 - parsed JSON

@@ -17,7 +17,6 @@ import msgspec
 from everstep.agent.processes import error_reports as exits
 from everstep.agent.processes import reaping
 from everstep.agent.processes.channel import Channel
-from everstep.agent.processes.classifying import explain_end
 from everstep.agent.processes.reaping import Ended, Reaper
 from everstep.agent.ranks.last_words import LastWords
 from everstep.agent.ranks.watch_link import WatchLink
@@ -160,7 +159,7 @@ class Worker:
             oom=oom,
             # A rank that had raised before our signal was ending by itself; the signal only made it quicker.
             stopped_by_us=self.stopped_at is not None and not had_failed and oom is None,
-            finding=explain_end(last_output, error, rank=self.rank, at=ended.at) if failed else None,
+            finding=exits.explain_end(last_output, error, rank=self.rank, at=ended.at) if failed else None,
             left_behind=self.left_behind,
             last_output=last_output,
         )

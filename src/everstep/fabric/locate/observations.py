@@ -39,10 +39,3 @@ def merged(windows: Sequence[Sequence[Seen]]) -> list[Seen]:
         sent_bad[0] += each.sent
         sent_bad[1] += each.bad
     return [Seen(nodes=nodes, sent=sent, bad=bad) for nodes, (sent, bad) in sums.items()]
-
-
-def background(seen: Sequence[Seen]) -> float:
-    """The median share of bad packets of a path: what is everywhere is no fault of a link. Hosts that are busy make
-    some packets late."""
-    shares = sorted(each.bad / each.sent for each in seen if each.sent > 0)
-    return shares[len(shares) // 2] if shares else 0.0

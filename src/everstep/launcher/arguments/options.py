@@ -11,26 +11,6 @@ from typing import Any
 from everstep.errors import ConfigError
 from everstep.launcher.arguments.torch_parts import part
 
-OUR_FLAGS = (
-    "--local-nodes",
-    "--engine",
-    "--exit-codes",
-    "--standby",
-    "--policy",
-    "--mode",
-    "--run-dir",
-    "--ui-port",
-    "--network",
-    "--racks",
-    "--tls",
-    "--leftovers",
-    "--config",
-    "--checkpoint-dir",
-    "--checkpoint-every",
-    "--checkpoint-keep",
-    "--init-from",
-)
-
 _LOCAL_NODES = "nodes of the job on this machine, each with --nproc-per-node ranks (default 1)"
 
 
