@@ -54,7 +54,7 @@ def arguments(
     return argv, (*listen_fds, *tls_fds, *(() if copied_fd is None else (copied_fd,)))
 
 
-class Owner(Protocol):
+class KeeperOwner(Protocol):
     """The launcher whose controller it is."""
 
     @property
@@ -78,7 +78,7 @@ class ControllerKeeper:
         tls_fds: tuple[int, ...] = (),
         copied_fd: int | None = None,
         waiting: Begin | None = None,
-        owner: Owner,
+        owner: KeeperOwner,
         end_signal: int = signal.SIGTERM,
     ) -> None:
         self._end_signal = end_signal

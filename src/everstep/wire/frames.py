@@ -45,7 +45,7 @@ class Assign(TypedDict):
     streams: NotRequired[bool]
     stdout: NotRequired[Annotated[str, "a file, where the streams do not come as descriptors"]]
     stderr: NotRequired[str]
-    early: NotRequired[Annotated[list[str], "modules that may be imported just before the rank is parked"]]
+    early: NotRequired[Annotated[list[str], "modules that may be imported before the rank is parked"]]
     knows_modules: NotRequired[Annotated[bool, "the agent knows already what the ranks import"]]
     parks_once: NotRequired[bool]
     why: NotRequired[Annotated[str, "this generation was started, for people"]]
@@ -248,7 +248,7 @@ TwinSays = TypedDict(
         "failed": NotRequired[Annotated[dict[str, str], "`ready`: by module, the error"]],
     },
 )
-TwinSays.__doc__ = """`here` once, unasked. With `awake` comes the link of the process that goes on, with `split` the
+TwinSays.__doc__ = """`here` once, unasked. With `awake` comes the link of the process that continues, with `split` the
     socket of the other twin."""
 
 

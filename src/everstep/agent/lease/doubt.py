@@ -38,7 +38,7 @@ _STOPPED = "Tt"
 _log = logging.getLogger(__name__)
 
 
-class RankHost(Protocol):
+class HasRanks(Protocol):
     def ranks(self) -> Group | None:
         """The newest ones of this node."""
 
@@ -52,7 +52,7 @@ class LeaseGate:
         lease: Lease,
         link: Link,
         *,
-        host: RankHost,
+        host: HasRanks,
         carry_out: Callable[[Command], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

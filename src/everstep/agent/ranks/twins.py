@@ -42,7 +42,7 @@ NO_TWIN = "the rank has left no twin yet"
 _log = logging.getLogger(__name__)
 
 
-class Owner(Protocol):
+class TwinOwner(Protocol):
     """Who makes ready what a node comes back from."""
 
     def tell_session(self, pid: int) -> None:
@@ -58,7 +58,7 @@ class Owner(Protocol):
 class Twins:
     """Of all ranks of this node, by local rank."""
 
-    def __init__(self, reaper: Reaper, owner: Owner) -> None:
+    def __init__(self, reaper: Reaper, owner: TwinOwner) -> None:
         self._reaper = reaper
         self._owner = owner
         self._twins: dict[int, list[Twin]] = {}

@@ -66,7 +66,7 @@ class _Heir:
         return self.host.is_done or not self.host.is_heard_within(GONE_S)
 
 
-class FirstHost(Protocol):
+class ControllerHost(Protocol):
     """The host that has the controller."""
 
     def nodes(self) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class Copying:
         sockets: tuple[socket.socket, socket.socket] | None = None,
         patience_s: float,
         limit_s: float,
-        host: FirstHost,
+        host: ControllerHost,
     ) -> None:
         self.epoch = epoch
         self._path, self._own, self._legacy = journal, own, legacy

@@ -168,7 +168,7 @@ class Fleet:
             earlier_epoch=given.earlier_epoch if given is not None else 0,
             patience_s=CONFIRMED_WITHIN * self._prepared.file.policy.node_silent_s,
             limit_s=self._hosts.join_limit_s,
-            host=_FirstHost(local, keeper, self._acquaintances, epoch, end=end, say=self.say),
+            host=_ControllerHost(local, keeper, self._acquaintances, epoch, end=end, say=self.say),
         )
 
     def _under_slurm(
@@ -225,7 +225,7 @@ class Fleet:
             await self.copying.close()
 
 
-class _FirstHost:
+class _ControllerHost:
     """This host, for the hosts that keep its journal."""
 
     def __init__(

@@ -97,7 +97,7 @@ class Job:
         self.places, self.tensors, self.owners = [], [], []
 
 
-class Owner(Protocol):
+class CopyOwner(Protocol):
     """Whose snapshots are copied."""
 
     def note_published(self, step: int) -> None:
@@ -113,7 +113,7 @@ class Owner(Protocol):
 class Copier:
     """The thread, begun with the first job, and what waits for it."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: CopyOwner) -> None:
         self._owner = owner
         self._changed = threading.Condition()
         self._job: Job | None = None
