@@ -12,7 +12,7 @@ from everstep.model.events import NodeAlerted, NodeJoined
 
 STEPS = """
 import time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 model = torch.nn.Linear(4, 4)

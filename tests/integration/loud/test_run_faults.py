@@ -175,7 +175,7 @@ def test_two_nodes_and_a_standby(launcher: Launcher):
 
 STATEFUL = """
 import os, sys, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 model = torch.nn.Linear(4, 4)

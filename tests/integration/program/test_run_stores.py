@@ -81,6 +81,7 @@ def test_one_that_stands_still_is_replaced(launcher):
 def test_all_generations_have_one_port_and_no_key_of_an_older_one(launcher):
     script = launcher.script("""
 import os, sys, time
+import uncompiled
 from torch.distributed import TCPStore
 generation = os.environ["EVERSTEP_GENERATION"]
 store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)

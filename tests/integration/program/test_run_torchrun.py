@@ -177,7 +177,7 @@ def _told(text: str, *, is_port_free: bool) -> list[object]:
 def test_the_port_stays_over_restarts(launcher: Launcher):
     script = launcher.script(
         """
-import os, sys, torch.distributed as dist
+import os, sys, uncompiled, torch.distributed as dist
 dist.init_process_group("gloo")
 dist.barrier()
 print("port", os.environ["MASTER_PORT"], flush=True)

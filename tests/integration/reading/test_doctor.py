@@ -13,7 +13,7 @@ from everstep.model.events import WorkerExited
 
 STEPS = """
 import os, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 rank = dist.get_rank()

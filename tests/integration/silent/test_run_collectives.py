@@ -14,7 +14,7 @@ CONFIG = "[policy]\nslow_round_s = 1\n"
 PLAIN = """
 import json, sys, time
 import uncompiled
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank, took, tensor = dist.get_rank(), [], torch.ones(1 << 18)
 with open(f"{sys.argv[1]}/{rank}", "w", buffering=1) as told:

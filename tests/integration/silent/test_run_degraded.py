@@ -16,7 +16,7 @@ from everstep.model.verdict import Verdict
 
 STEPS = """
 import sys, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 model = torch.nn.Linear(4, 4)

@@ -16,7 +16,7 @@ from everstep.probes.rank.stack import find_py_spy
 
 STEPS = """
 import sys, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -73,7 +73,7 @@ def test_a_hang_is_seen_blamed_and_recovered(launcher: Launcher, kind: str):
 
 IRREGULAR = """
 import random, sys, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 rank = dist.get_rank()

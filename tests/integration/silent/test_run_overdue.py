@@ -9,7 +9,7 @@ from everstep.model.actions import Concluded, IncidentClosed, StartWorkers
 
 STARTS_LATE = """
 import os, sys, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     time.sleep(60)
 dist.init_process_group("gloo")

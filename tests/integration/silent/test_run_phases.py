@@ -118,7 +118,7 @@ EXPECTED = {
 
 PAUSES = """
 import time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 rank = dist.get_rank()

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 TRAIN = """
 import os, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 rank = dist.get_rank()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 SLOW_MACHINE = """
 import os, sys, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -60,7 +60,7 @@ def test_a_slow_machine_is_evicted_for_the_standby_and_no_step_is_lost(launcher:
 
 IMBALANCES = """
 import gc, os, random, sys, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 import everstep
 kind, end = sys.argv[1], time.time() + float(sys.argv[2])
 dist.init_process_group("gloo")

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.soak]
 NUM_STEPS = 30
 SCRIPT = """
 import json, os, random, sys, time
-import torch, torch.distributed as dist
+import uncompiled, torch, torch.distributed as dist
 kind, folder, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
