@@ -16,7 +16,7 @@ from everstep.model.versions import Stage
 
 TRAIN = """
 import os, sys, time
-import uncompiled, torch
+import torch
 import everstep
 import helper
 weight = torch.nn.Linear(4, 4)

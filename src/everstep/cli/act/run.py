@@ -3,6 +3,7 @@
 The arguments are torchrun's and ours, so the launcher parses them itself.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -12,11 +13,14 @@ from everstep.errors import EverstepError
 
 def run(argv: Sequence[str]) -> int:
     """The run's exit code (docs/exit-codes.md): torchrun's, unless everstep's are asked for."""
+    gc.disable()  # nothing of what is imported is garbage: it is not searched for any
     from everstep.launcher import error_file
     from everstep.launcher.arguments import exit_codes, options
     from everstep.launcher.hosts.spreading import become, srun_command
     from everstep.launcher.run import launch
 
+    gc.freeze()
+    gc.enable()
     style = exit_codes.STYLES[0]
     try:
         given = options.parse(argv)
