@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 DOCS   := $(VENV)/.installed-docs
 
-.PHONY: install demo test soak search checks lint types imports pytest pytest-pure pytest-real bench clean
+.PHONY: install demo test soak search checks lint types imports pytest pytest-pure pytest-real computing bench clean
 # Rooms that compute or speak, and import no torch: what can be tried with a Python for which there is no torch.
 WITHOUT_TORCH := $(addprefix tests/unit/,analyzer controller core engines evidence fabric goodput health journal knowledge \
 	linux model preflight probes report simulate web wire) tests/scenarios tests/golden tests/property/test_core_flow_histories.py
@@ -43,7 +43,8 @@ debian:  ## install the Debian packages that some tests skip without (root): Slu
 demo: install  ## train a small model here, kill parts of it, compare the result
 	$(BIN)/everstep demo
 
-test: install checks pytest  ## lint, types, import contract and all tests but the soak tests
+test: install lint  ## lint, types, import contract and all tests but the soak tests
+	@$(MAKE) --no-print-directory -j2 pytest-real computing
 
 checks: install  ## lint, types and import contract, beside each other
 	@$(MAKE) --no-print-directory --output-sync=target -j2 types imports lint
@@ -69,8 +70,6 @@ one: install  ## run one test: make one T=tests/unit/pages/test_codes.py
 	@test -n "$(T)" || { echo "usage: make one T=tests/unit/pages/test_codes.py" >&2; exit 2; }
 	$(BIN)/pytest $(T)
 
-# Beside each other: the tests with processes mostly wait, so two of them share the cores, and those that only
-# compute get what is left.
 LOWEST := build/lowest
 HIGHEST := build/highest
 MET_TESTS := tests/unit/checkpoint/test_persist_form.py tests/unit/journal/test_journal.py tests/unit/knowledge/test_knowledge_matching.py \
@@ -106,15 +105,22 @@ other-python:  ## the tests that need no torch, with another Python: make other-
 	build/other-python/bin/python --version
 	build/other-python/bin/python -m pytest -n 2 $(wildcard $(WITHOUT_TORCH)) -p no:cacheprovider
 
+# Beside each other: the tests with processes wait for more than half of their time, so three of them share two cores,
+# and what only computes gets what is left. What it prints comes when it has ended.
 pytest: install  ## all tests but the soak tests
-	@$(MAKE) --no-print-directory -j2 pytest-pure pytest-real
+	@$(MAKE) --no-print-directory -j2 pytest-real pytest-pure
 
+computing: install  ## types, import contract, and the tests without the integration tests
+	@nice sh -c '$(BIN)/mypy && $(BIN)/lint-imports && $(PURE)' > .computing.log 2>&1; \
+	code=$$?; cat .computing.log; rm -f .computing.log; exit $$code
+
+PURE := $(BIN)/pytest --ignore=tests/integration
 pytest-pure: install  ## tests without the integration tests
-	@nice $(BIN)/pytest --ignore=tests/integration > .pytest-pure.log 2>&1; \
+	@nice $(PURE) > .pytest-pure.log 2>&1; \
 	code=$$?; cat .pytest-pure.log; rm -f .pytest-pure.log; exit $$code
 
 pytest-real: install  ## integration tests: real processes, real kills
-	$(BIN)/pytest -n 2 --maxschedchunk=2 tests/integration
+	$(BIN)/pytest -n 3 --maxschedchunk=2 tests/integration
 
 soak: install  ## tests that take minutes each
 	$(BIN)/pytest -m soak

@@ -26,6 +26,13 @@ LONGEST = (
     "test_run_phases",
     "test_run_hangs",
     "test_run_checkpoints",
+    "test_run_damaged",
+    "test_persist_kills",
+    "test_run_alerts",
+    "test_run_incidents",
+    "test_integrations_tracking",
+    "test_persist_dcp",
+    "test_agent_persisting",
     "test_run_faults",
 )
 """They go first, so that no worker ends with a long one while the other one has nothing left to do."""

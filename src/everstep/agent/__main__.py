@@ -18,7 +18,7 @@ if not live_with_named(sys.argv):
     sys.exit(0)
 
 gc.disable()
-from everstep.agent.main import main
+from everstep.agent.main import main  # noqa: E402
 
 gc.freeze()
 gc.enable()

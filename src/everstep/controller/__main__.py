@@ -13,7 +13,7 @@ if not live_with_named(sys.argv):
     sys.exit(0)
 
 gc.disable()
-from everstep.controller.main import main
+from everstep.controller.main import main  # noqa: E402
 
 gc.freeze()
 gc.enable()
