@@ -17,7 +17,7 @@ WITHOUT_TORCH := $(addprefix tests/unit/,analyzer controller core engines eviden
 # What some tests need, and skip without: a real Slurm, a browser, Prometheus.
 DEBIAN := slurmctld slurmd slurm-client munge chromium prometheus iproute2
 
-.PHONY: gpu gpu-prefetch debian lowest highest versions audit other-python help format test-quick one docs
+.PHONY: gpu gpu-prefetch debian debian13 lowest highest versions audit other-python help format test-quick one docs
 
 install: $(STAMP)  ## create .venv with the package and its development tools
 
@@ -32,7 +32,7 @@ $(DOCS): $(STAMP)
 	touch $(DOCS)
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 debian:  ## install the Debian packages that some tests skip without (root): Slurm, Chromium, Prometheus
 	@dpkg -s $(DEBIAN) >/dev/null 2>&1 \
@@ -104,6 +104,9 @@ other-python:  ## the tests that need no torch, with another Python: make other-
 	  | xargs build/other-python/bin/python -m pip install --quiet --disable-pip-version-check --editable .
 	build/other-python/bin/python --version
 	build/other-python/bin/python -m pytest -n 2 $(wildcard $(WITHOUT_TORCH)) -p no:cacheprovider
+
+debian13:  ## the same with Python 3.13, in a Debian 13 that it makes in build/debian13 (root, debootstrap)
+	.ci/debian13
 
 # Beside each other: the tests with processes wait for more than half of their time, so three of them share two cores,
 # and what only computes gets what is left. What it prints comes when it has ended.
