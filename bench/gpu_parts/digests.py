@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from everstep.core.state.policy import Policy
+from everstep.wire.frames import RankTells
 from everstep.worker.digests.digest import Digests, weigh
 from everstep.worker.digests.replicas import Target
 from gpu_programs.gpu_model import Work, model_of, synchronize
@@ -22,9 +23,9 @@ class _Teller:
     rank = 0
 
     def __init__(self) -> None:
-        self.frames: list[dict[str, Any]] = []
+        self.frames: list[Any] = []
 
-    def tell(self, frame: dict[str, Any]) -> None:
+    def tell(self, frame: RankTells) -> None:
         self.frames.append(frame)
 
 
