@@ -16,8 +16,8 @@ BASE = load_base()
 ENGINE = Engine(BASE.signatures)
 HELD_FOUND = 16
 """Of the 17 that were never read for a pattern. To be raised, never lowered."""
-KEPT_RIGHT, KEPT_RIGHT_2 = 21, 7
-"""The same for the 24 and the 10 of new kinds."""
+KEPT_RIGHT, KEPT_RIGHT_2, KEPT_RIGHT_3 = 21, 7, 18
+"""The same for the 24, the 10 and the 20 of new kinds."""
 
 
 def cases(part: str) -> list[tuple[str, ...]]:
@@ -50,13 +50,15 @@ def test_a_later_report_is_found_with_its_party(classes, parties, text):
     assert is_right(classes, parties, text), said(text)
 
 
-@pytest.mark.parametrize(("classes", "parties", "text"), [*cases("fresh"), *cases("fresh2")])
+@pytest.mark.parametrize(("classes", "parties", "text"), [*cases("fresh"), *cases("fresh2"), *cases("fresh3")])
 def test_a_report_of_a_new_kind_is_found_with_its_party_and_class(classes, parties, text):
-    """Of these 68, 52 were found, 48 with the party and 39 with the class before anybody had read them."""
+    """Of these 109, 91 were found, 83 with the party and 76 with the class before anybody had read them."""
     assert is_right(classes, parties, text), said(text)
 
 
-@pytest.mark.parametrize(("part", "num", "right"), [("kept", 24, KEPT_RIGHT), ("kept2", 10, KEPT_RIGHT_2)])
+@pytest.mark.parametrize(
+    ("part", "num", "right"), [("kept", 24, KEPT_RIGHT), ("kept2", 10, KEPT_RIGHT_2), ("kept3", 20, KEPT_RIGHT_3)]
+)
 def test_reports_of_new_kinds_that_nobody_has_read(part, num, right):
     kept = cases(part)
     assert len(kept) == num
