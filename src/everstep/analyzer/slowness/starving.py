@@ -16,6 +16,9 @@ from everstep.analyzer.observations.words import per_step
 MIN_SHARE = 0.05
 """Of what the others compute in a step."""
 
+LUCK = 0.5
+"""Of what it, or the others, wait as well: on a busy machine who waits longest for a while is chance."""
+
 MIN_S = 0.001
 MOST = 0.6
 
@@ -82,7 +85,7 @@ def _worst(timings: Sequence[RankTiming], usual: Mapping[int, float]) -> int | N
     grown = {}
     for rank, timing in known.items():
         others_s, _ = _others(timing, list(known.values()))
-        grown[rank] = (timing.delay_s or 0.0) - max(others_s, usual[rank])
+        grown[rank] = (timing.delay_s or 0.0) - (1 + LUCK) * max(others_s, usual[rank])
     worst = max(grown, key=lambda rank: grown[rank], default=None)
     return worst if worst is not None and len(known) > 1 and grown[worst] >= least_s else None
 
