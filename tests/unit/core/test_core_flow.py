@@ -38,6 +38,32 @@ def replayed(*rounds: dict[str, Answer], nodes: tuple[str, ...] = NODES) -> Exam
     return examination
 
 
+def self_tested(*whys: str) -> Examination:
+    """Of as many nodes: what each failed; empty: it passed."""
+    nodes = NODES[: len(whys)]
+    answers = FrozenMap((n, Answer(passed=not why, why=why)) for n, why in zip(nodes, whys, strict=True))
+    done = ExamRound(exam="i1/1", kind=ExamKind.SELF, groups=tuple((node,) for node in nodes), answers=answers)
+    return Examination(stage=FlowStage.EXAMINE, begun_at=0.0, nodes=nodes, store=("h", 1), rounds=(done,))
+
+
+def test_what_all_machines_fail_alike_is_no_machines_fault() -> None:
+    judged = judge(self_tested("/data is 0.998 full", "/data is 0.997 full"))
+    assert not judged.failed
+    assert "all of them fail alike" in judged.unclear[0].why
+
+
+@pytest.mark.parametrize(
+    ("whys", "failed"),
+    [
+        (("/data is 0.998 full", ""), ["n0"]),
+        (("/data is 0.998 full", "a copy in the memory of cpu is not equal"), ["n0", "n1"]),
+        (("/data is 0.998 full",), ["n0"]),
+    ],
+)
+def test_what_one_fails_or_each_in_its_own_way_is_its_own(whys, failed) -> None:
+    assert sorted(judge(self_tested(*whys)).failed) == failed
+
+
 def test_every_stage_has_words_and_each_column_is_in_order() -> None:
     order = list(FlowStage)
     assert set(WORDS) == set(FlowStage)

@@ -4,7 +4,8 @@ Checks go from cheap to dear and stop at the first that names somebody: a machin
 all-gather. No answer is unknown: never a pass, and alone never a reason to evict.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 import msgspec
@@ -22,6 +23,8 @@ Groups = tuple[tuple[str, ...], ...]
 Axes = tuple[tuple[str, int], ...]
 
 _TENSOR, _PIPELINE = ("tp", "tensor"), ("pp", "pipeline")
+
+_FIGURE = re.compile(r"\d[\d.]*")
 
 NO_VOTE = "no majority computed the same, so no node can be named"
 
@@ -115,7 +118,7 @@ def _judge_check(kind: ExamKind, rounds: tuple[ExamRound, ...]) -> Judged:
     answers = rounds[0].answers
     failed = {node: f"{kind}: {a.why}" for node, a in answers.items() if a.passed is False}
     if kind is not ExamKind.ALIGNMENT:
-        return Judged(failed=failed)
+        return _judge_common(kind, answers, failed)
     nodes = [node for (node,) in rounds[0].groups]
     odd = replay.odd_digests([_digest(answers.get(node)) for node in nodes])
     num_same = sum(outcome is False for outcome in odd)
@@ -128,6 +131,16 @@ def _judge_check(kind: ExamKind, rounds: tuple[ExamRound, ...]) -> Judged:
         no_vote = Refusal(what="name a machine that computes wrongly", why=f"{kind}: {NO_VOTE}")
         return Judged(unclear=(no_vote,))
     return Judged(failed=failed)
+
+
+def _judge_common(kind: ExamKind, answers: Mapping[str, Answer], failed: dict[str, str]) -> Judged:
+    """What every machine that answered fails alike lies in what they share: a file system, an image, a setting."""
+    num_answered = sum(answer.passed is not None for answer in answers.values())
+    alike = {_FIGURE.sub("#", answers[node].why) for node in failed}
+    if len(failed) < 2 or len(failed) < num_answered or len(alike) > 1:
+        return Judged(failed=failed)
+    why = f"{kind}: all of them fail alike, which is no fault of one machine: {answers[next(iter(failed))].why}"
+    return Judged(unclear=(Refusal(what=f"name one of {names_text(tuple(failed))}", why=why),))
 
 
 def _judge_pairs(rounds: tuple[ExamRound, ...]) -> Judged:
