@@ -99,6 +99,22 @@ def test_every_address_is(address, port):
     assert browsers.why_foreign(request(host=host, origin="http://localhost:1"))
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "[::1]evil.example",
+        "[::1]220.1[::1]:%:22=t",
+        "127.0.0.1%evil.example",
+        "[127.0.0.1",
+        "[localhost]",
+        "1.2.3.4:80:80",
+    ],
+)
+def test_what_has_not_the_form_of_a_host_is_nobodys(host):
+    assert browsers.why_foreign(request(host=host))
+    assert browsers.cookie_name(request(host=host)) == "everstep-read-80"
+
+
 @given(st.text(max_size=60), st.text(max_size=60), st.text(max_size=60))
 @settings(deadline=None)
 def test_headers_of_any_kind_have_an_answer(host, origin, path):

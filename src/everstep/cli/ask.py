@@ -4,10 +4,16 @@ The port comes from `controller.json` and the token from `token` in the run dire
 the directory can ask.
 """
 
+import contextlib
 import hashlib
 import http.client
+import os
+import re
+import socket
 import ssl
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -15,6 +21,7 @@ import msgspec
 from everstep.controller.record.spec_file import Address
 from everstep.errors import ConfigError, UnreachableError
 from everstep.journal.runs import RunDir
+from everstep.linux.regular import read_regular
 
 RETRY_FOR_S = 5.0
 """A controller that was killed is back well within this; a run without one for longer needs a look, not patience."""
@@ -23,6 +30,11 @@ ABSENT_FOR_S = 1.5
 """Nobody holds the journal for so long: the run is over. A controller that was killed is replaced sooner."""
 
 _TIMEOUT_S = 30.0
+_ANSWER_S = 60.0  # all of it
+_MAX_ANSWER = 16 << 20
+_MAX_FILE = 64 << 10
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 
 Answer = tuple[int, dict[str, Any]]  # HTTP status, decoded body
 
@@ -53,24 +65,68 @@ def post(run_dir: RunDir, path: str, body: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def named(answer: dict[str, Any], key: str) -> str:
+    """What the answer calls something that it made; it names files. Raises UnreachableError."""
+    name = answer.get(key)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UnreachableError(f"the answer names no {key}")
+    return name
+
+
 def _post_once(run_dir: RunDir, path: str, body: dict[str, Any]) -> Answer:
     """Raises OSError for whatever keeps us from an answer."""
+    address, token = _known(run_dir)
+    connection = None
     try:
-        address = msgspec.json.decode(run_dir.controller.read_bytes(), type=Address)
-        token = run_dir.token.read_text().strip()
-    except msgspec.MsgspecError as error:
-        raise OSError(f"{run_dir.controller} is damaged: {error}") from error
-    connection = _connection(address)
-    try:
+        connection = _connection(address)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         connection.connect()
         _check_certificate(connection, address)
-        answer = _ask(connection, path, msgspec.json.encode(body), headers)
-    except (http.client.HTTPException, msgspec.MsgspecError) as error:
+        with _hurried(connection.sock):
+            answer = _ask(connection, path, msgspec.json.encode(body), headers)
+    except (http.client.HTTPException, msgspec.MsgspecError, RecursionError) as error:
         raise OSError(f"no proper answer: {error}") from error
+    except (ValueError, OverflowError) as error:
+        raise OSError(f"{run_dir.controller} is damaged: {error}") from error
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()
     return answer
+
+
+def _known(run_dir: RunDir) -> tuple[Address, str]:
+    """Both of one directory, which may be somebody else's: a link in the place of its token would have a file of ours
+    sent to where its `controller.json` says, and so would a directory that is exchanged in between."""
+    at = os.open(run_dir.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        address = msgspec.json.decode(
+            read_regular(run_dir.controller.name, _MAX_FILE, follow=False, at=at), type=Address
+        )
+        token = read_regular(run_dir.token.name, _MAX_FILE, follow=False, at=at).decode("ascii", "replace").strip()
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise OSError(f"{run_dir.controller} is damaged: {error}") from error
+    finally:
+        os.close(at)
+    if not _TOKEN.fullmatch(token):
+        raise OSError(f"{run_dir.token} holds no token")
+    return address, token
+
+
+@contextlib.contextmanager
+def _hurried(sock: socket.socket) -> Iterator[None]:
+    """Who answers a byte now and then is cut off."""
+
+    def cut() -> None:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(_ANSWER_S, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _connection(address: Address) -> http.client.HTTPConnection:
@@ -95,8 +151,10 @@ def _ask(connection: http.client.HTTPConnection, path: str, body: bytes, headers
     try:
         connection.request("POST", path, body, headers)
         response = connection.getresponse()
-        data = response.read()
+        data = response.read(_MAX_ANSWER + 1)
     except (ConnectionError, http.client.HTTPException) as error:
         raise AnswerLostError(f"the controller was gone before it answered: {error}") from error
+    if len(data) > _MAX_ANSWER:
+        raise http.client.HTTPException(f"more than {_MAX_ANSWER:,} bytes")
     answer = msgspec.json.decode(data)
     return response.status, answer if isinstance(answer, dict) else {}

@@ -14,7 +14,7 @@ from everstep.journal.history import history_of
 from everstep.journal.load import load_run
 from everstep.journal.runs import RunDir, find_run
 from everstep.journal.view import IncidentView, RunView
-from everstep.report.parts.ansi import Style, safe, style_for
+from everstep.report.parts.ansi import Style, safe, safe_json, style_for
 from everstep.report.parts.asked import Asked
 
 
@@ -69,7 +69,7 @@ def show_raw(text: str) -> None:
 
 
 def show_json(value: Any) -> None:  # noqa: ANN401  (whatever JSON can hold)
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    sys.stdout.write(safe_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n")
 
 
 def style() -> Style:

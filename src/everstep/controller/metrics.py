@@ -11,6 +11,7 @@ import msgspec
 
 from everstep.analyzer.observations.records import RankTiming
 from everstep.controller.loop import Controller
+from everstep.linux.regular import read_regular
 from everstep.metrics.of_controller import Ourselves, add_controller
 from everstep.metrics.of_run import WINDOWS, Shares, add_run
 from everstep.metrics.rising import Rising
@@ -19,6 +20,7 @@ from everstep.notices.counts import load_counts
 from everstep.report.picture.costs import Costs
 
 SENSES_EVERY_S = 30.0
+_MAX_SENSES = 1 << 20
 
 
 class Metrics:
@@ -76,7 +78,7 @@ def _read_senses(run_dir: Path, nodes: list[str]) -> dict[str, dict[str, str]]:
     """Of the nodes whose agents write into this directory."""
     found = {}
     for node in nodes:
-        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            data = (run_dir / "nodes" / node / "senses.json").read_bytes()
+        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            data = read_regular(run_dir / "nodes" / node / "senses.json", _MAX_SENSES)
             found[node] = msgspec.json.decode(data, type=dict[str, str])
     return found

@@ -5,7 +5,6 @@ with the reason and blames nobody. Called by `everstep analyze` and by the trace
 """
 
 import os
-import stat
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -29,6 +28,7 @@ from everstep.evidence.logs import facts_by_rank, read_lines
 from everstep.evidence.names import generation_in, numbered, rank_in
 from everstep.evidence.sniff import HEAD_BYTES, Kind, kind_of
 from everstep.evidence.watched import TooLongError, Watch, say, unwatched
+from everstep.linux.regular import regular
 
 MAX_FILES = 200_000
 MAX_DEPTH = 12
@@ -74,11 +74,8 @@ class _Reading:
             self.ranks[generation_in(path)][rank].unavailable.append(f"{path}: {why}")
 
     def read(self, path: str, rank: int | None) -> None:
-        descriptor = os.open(self.root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, checked below before it is read
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise UnreadableError("not a regular file")
+        with regular(self.root / path, follow=False) as file:
+            status = os.fstat(file.fileno())
             head = file.read(HEAD_BYTES)
             kind = kind_of(head, path)
             file.seek(0)

@@ -17,6 +17,7 @@ from pathlib import Path
 from everstep.errors import JournalError
 from everstep.journal.format import Entry, LineError, decode_header, decode_record
 from everstep.journal.thin import superseded_lines
+from everstep.linux.regular import MOST_BYTES, regular
 from everstep.model.record import Header
 
 _FOLLOW_POLL_S = 0.05
@@ -49,8 +50,11 @@ class Cursor:
         `thin` leaves out periodic accounts that a later one replaces.
         """
         try:
-            with self.path.open("rb") as file:
-                self._follow_truncation(os.fstat(file.fileno()).st_size)
+            with regular(self.path) as file:
+                size = os.fstat(file.fileno()).st_size
+                self._follow_truncation(size)
+                if size - self.offset > MOST_BYTES:
+                    raise JournalError(f"{self.path} has {size:,} bytes: more than this machine can read at once")
                 file.seek(self.offset)
                 data = file.read()
         except FileNotFoundError:
@@ -146,7 +150,7 @@ def read_journal(path: Path, *, thin: bool = False) -> Reading:
 def read_tail(cursor: Cursor) -> bytes:
     """The bytes behind the last complete line. Raises JournalError when there is no journal at all."""
     try:
-        with cursor.path.open("rb") as file:
+        with regular(cursor.path) as file:
             file.seek(cursor.offset)
             return file.read()
     except OSError as error:

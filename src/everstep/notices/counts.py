@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.linux.files import write_whole
+from everstep.linux.regular import regular
 
 NAME = "notices.json"
 OTLP = "otlp.json"
@@ -23,9 +24,9 @@ def load_counts(run_dir: Path) -> Counts:
 
 def _load(path: Path) -> Counts:
     try:
-        with path.open("rb") as file:
+        with regular(path) as file:
             return msgspec.json.decode(file.read(_MAX_BYTES), type=Counts)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}
 
 

@@ -5,10 +5,15 @@ A browser proves who it is with a cookie, which it got for the token in the prin
 """
 
 import ipaddress
+import re
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
+_HOST = re.compile(
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]{2,45})(?:%[\w.~-]{1,30})?\]|(?P<name>[\w.-]{1,253}))(?::(?P<port>[0-9]{0,5}))?",
+    re.ASCII,
+)
 _LOCAL_NAMES = frozenset({"localhost", "ip6-localhost"})
 COOKIE = "everstep-read-"
 """And the port: cookies do not tell ports apart, and two runs are two ports of one host."""
@@ -30,8 +35,8 @@ def why_foreign(request: web.Request) -> str:
 
 def cookie_name(request: web.Request) -> str:
     """Of the port that the browser knows, which is another one behind `ssh -L`."""
-    _, port = _split(request.headers.get("Host", ""))
-    return f"{COOKIE}{port or 80}"
+    whole = _HOST.fullmatch(request.headers.get("Host", ""))
+    return f"{COOKIE}{(whole and whole['port']) or 80}"
 
 
 def admit(request: web.Request, response: web.StreamResponse, token: str) -> None:
@@ -40,18 +45,13 @@ def admit(request: web.Request, response: web.StreamResponse, token: str) -> Non
 
 
 def _is_ours(host: str) -> bool:
-    """An address cannot be rebound, a name can; which of our addresses it is does not matter."""
-    name, _ = _split(host)
+    """An address cannot be rebound, a name can; which of our addresses it is does not matter. What is not of the form
+    of a host is nobody's."""
+    whole = _HOST.fullmatch(host)
+    if whole is None:
+        return False
     try:
-        ipaddress.ip_address(name.strip("[]").partition("%")[0])
+        ipaddress.ip_address(whole["six"] or whole["name"])
     except ValueError:
-        return name.lower().rstrip(".") in _LOCAL_NAMES
+        return whole["six"] is None and whole["name"].lower().rstrip(".") in _LOCAL_NAMES
     return True
-
-
-def _split(host: str) -> tuple[str, str]:
-    if host.startswith("["):
-        name, _, port = host.partition("]")
-        return f"{name}]", port.lstrip(":")
-    name, _, port = host.partition(":")
-    return name, port if port.isdecimal() and len(port) < 6 else ""

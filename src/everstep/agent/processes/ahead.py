@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.linux.files import write_whole
+from everstep.linux.regular import read_regular
 
 MAX_MODULES = 20_000
 SHARED = "torch._dynamo"
@@ -79,6 +80,6 @@ def write(path: Path, ahead: Ahead) -> None:
 def read(path: Path) -> Ahead | None:
     """None: nobody has said it yet, or it cannot be read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Ahead)
-    except (OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(read_regular(path), type=Ahead)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

@@ -8,18 +8,16 @@ of signatures, a quarter of a second: `warm_up` does that in a thread beside the
 for it. A fault of ours in there costs the explanation, nothing else.
 """
 
-import contextlib
 import json
 import logging
 import math
 import os
 import re
-import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from everstep.knowledge.ending import end_of_rank
+from everstep.linux.regular import read_regular, regular
 from everstep.model.facts import Alert, ErrorReport
 from everstep.model.text import without_surrogates
 from everstep.worker.process.modules import is_library_file, library_roots
@@ -102,10 +100,10 @@ def place_of(traceback: str) -> str:
 def last_output(path: Path, begin: int = 0) -> str:
     """The last lines of a log from `begin` on, at most 2 KiB, whole lines if there are any."""
     try:
-        with _opened(path) as fd:
-            size = os.fstat(fd).st_size
+        with regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
             start = max(begin if begin <= size else 0, size - MAX_OUTPUT_BYTES)
-            data = os.pread(fd, MAX_OUTPUT_BYTES, start)
+            data = os.pread(file.fileno(), MAX_OUTPUT_BYTES, start)
     except OSError:
         return ""
     text = data.decode("utf-8", "replace")
@@ -114,24 +112,9 @@ def last_output(path: Path, begin: int = 0) -> str:
     return text.rstrip("\n")
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    """A descriptor of a regular file. Raises OSError for everything else, and never waits for a writer of a pipe."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(0, "not a regular file", str(path))
-        yield fd
-    finally:
-        os.close(fd)
-
-
 def read_bytes(path: Path) -> bytes:
     """The whole error report. Raises OSError when it is too large for one, or no file."""
-    with _opened(path) as fd:
-        if os.fstat(fd).st_size > _MAX_REPORT_BYTES:
-            raise OSError(0, "too large", str(path))
-        return os.pread(fd, _MAX_REPORT_BYTES, 0)
+    return read_regular(path, _MAX_REPORT_BYTES)
 
 
 def _text(value: object) -> str:

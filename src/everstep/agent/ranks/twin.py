@@ -10,6 +10,7 @@ import msgspec
 
 from everstep.agent.processes.channel import Channel
 from everstep.agent.versions.placing import Placed
+from everstep.linux.regular import regular
 from everstep.wire import local
 from everstep.wire.frames import ToTwin
 
@@ -39,7 +40,7 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True):
         both = ((self.stdout, self.out_bytes, stdout), (self.stderr, self.err_bytes, stderr))
         for source, size, target in both[:1] if stdout == stderr else both:
             if source is not None and size > 0 and source != target:
-                with source.open("rb") as file, target.open("ab") as copy:
+                with regular(source) as file, target.open("ab") as copy:
                     copy.write(file.read(size))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from everstep.analyzer.reading.log_lines import read_point
+from everstep.linux.regular import regular
 from everstep.model.facts import NumberPoint
 
 MAX_BYTES = 64 << 10
@@ -45,7 +46,7 @@ class LogTail:
             if size - self._at > MAX_BYTES:
                 self.num_skipped_bytes += size - MAX_BYTES - self._at
                 self._at, self._rest = size - MAX_BYTES, b""
-            with self._path.open("rb") as file:
+            with regular(self._path) as file:
                 file.seek(self._at)
                 data = file.read(MAX_BYTES)
         except OSError:

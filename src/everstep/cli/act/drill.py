@@ -11,7 +11,7 @@ import msgspec
 
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.observations.words import ranks_text
-from everstep.cli.ask import AnswerLostError, post
+from everstep.cli.ask import AnswerLostError, named, post
 from everstep.core.faults.drills import (
     ANOMALY_KINDS,
     AWAY_KINDS,
@@ -31,6 +31,7 @@ from everstep.journal.runs import RunDir, find_run
 from everstep.model import actions as act
 from everstep.model.events import ControllerStarted, DrillRequested
 from everstep.model.record import Record
+from everstep.report.parts.ansi import printable, safe_json
 
 EXIT_FAIL = 1
 _SEEN_LATER = (*ANOMALY_KINDS, *LINK_KINDS, *MACHINE_KINDS)
@@ -154,16 +155,16 @@ def run(given: argparse.Namespace) -> int:
     result = DrillResult(drill=drill, kind=given.kind, expected=EXPECTED[given.kind].text)
     _await(run_dir, cursor, _Watch(result, body.get("rank")), given.timeout)
     if given.json:
-        print(msgspec.json.encode(result).decode())
+        print(safe_json(msgspec.json.encode(result).decode()))
     else:
-        print(_text(result))
+        print(printable(_text(result)))
     return 0 if result.passed else EXIT_FAIL
 
 
 def _ask_for(run_dir: RunDir, body: dict[str, object]) -> str:
     """The drill's id; "" when the controller died of the drill before it could tell."""
     try:
-        return str(post(run_dir, "/api/drill", body)["drill"])
+        return named(post(run_dir, "/api/drill", body), "drill")
     except AnswerLostError:
         if body["kind"] != "kill-controller":
             raise

@@ -5,6 +5,7 @@ import getpass
 
 from everstep.cli.ask import post
 from everstep.journal.runs import find_run
+from everstep.report.parts.ansi import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     answer = post(find_run(given.run), "/api/restart", {"by": _who()})
-    print(f"restarting because of {answer.get('incident', 'the standstill')}      everstep status")
+    print(printable(f"restarting because of {answer.get('incident', 'the standstill')}      everstep status"))
     return 0
 
 

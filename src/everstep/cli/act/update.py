@@ -12,7 +12,7 @@ import getpass
 import shlex
 import time
 
-from everstep.cli.ask import AnswerLostError, post
+from everstep.cli.ask import AnswerLostError, named, post
 from everstep.cli.reading import open_run, show, show_json, style
 from everstep.errors import ConfigError
 from everstep.journal.fold import Fold
@@ -21,6 +21,7 @@ from everstep.journal.reader import Cursor
 from everstep.journal.runs import RunDir
 from everstep.journal.view import RunView, UpdateView
 from everstep.model.versions import Stage
+from everstep.report.parts.ansi import printable
 from everstep.report.updates import cold_text, cost_of, render_updates, update_line, updates_json
 
 EXIT_FAIL = 1
@@ -79,7 +80,7 @@ def _ask(run_dir: RunDir, view: RunView, given: argparse.Namespace) -> str:
     if given.args is not None:
         body["args"] = _split(given.args)
     body["env"] = dict(_pair(word) for word in given.env)
-    return str(post(run_dir, "/api/update", body)["version"])
+    return named(post(run_dir, "/api/update", body), "version")
 
 
 def _on_record(follower: "_Follower", lost: AnswerLostError) -> str:
@@ -148,9 +149,9 @@ def _tell(follower: _Follower, version: str, given: argparse.Namespace) -> int:
     if given.json:
         show_json(next(each for each in updates_json(follower.view) if each["id"] == version))
     else:
-        print(update_line(follower.view, update))
+        print(printable(update_line(follower.view, update)))
         if why := cold_text(follower.view, update):
-            print(f"  {why}")
+            print(printable(f"  {why}"))
     return 0 if _is_well(follower.view, update) else EXIT_FAIL
 
 

@@ -24,7 +24,7 @@ from everstep.evidence.apart import Weighed, read_or_weigh
 from everstep.evidence.contents import Folder
 from everstep.model.verdict import Confidence
 from everstep.report.parts.actions import ACTIONS
-from everstep.report.parts.ansi import printable
+from everstep.report.parts.ansi import printable, safe, safe_json
 from everstep.report.shares import render_shares, shares_object
 
 _MAX_LISTED = 20
@@ -53,7 +53,7 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         print(encode(to_object(diagnosis, folder)))
     else:
-        print(render(diagnosis, folder))
+        print(safe(render(diagnosis, folder)))
     return 0
 
 
@@ -121,9 +121,9 @@ def to_object(diagnosis: Diagnosis, folder: Folder) -> dict[str, Any]:
 def encode(found: dict[str, Any]) -> str:
     """One line of JSON, whatever characters files and their names hold."""
     try:
-        return msgspec.json.encode(found).decode()
+        return safe_json(msgspec.json.encode(found).decode())
     except UnicodeEncodeError:  # half a surrogate pair: a name that is not UTF-8, or a hostile dump
-        return msgspec.json.encode(_encodable(msgspec.to_builtins(found, str_keys=True))).decode()
+        return safe_json(msgspec.json.encode(_encodable(msgspec.to_builtins(found, str_keys=True))).decode())
 
 
 def _encodable(value: Any) -> Any:  # noqa: ANN401 - plain data of any shape

@@ -25,7 +25,7 @@ from everstep.preflight.result import REPORT_VERSION, Judgement, Report, Value
 from everstep.preflight.settings import Level, Settings
 from everstep.preflight.shown.progress import shown
 from everstep.preflight.shown.text import render_report
-from everstep.report.parts.ansi import safe, style_for
+from everstep.report.parts.ansi import safe, safe_json, style_for
 from everstep.report.parts.units import duration
 
 EXIT_BAD = 1
@@ -182,7 +182,7 @@ def read_report(name: str) -> Report:
         report = msgspec.json.decode(Path(name).read_bytes(), type=Report)
     except OSError as error:
         raise ConfigError(f"{name}: {error.strerror or error}") from error
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{name} is not a report of everstep check --json: {error}") from error
     if report.version > REPORT_VERSION:
         raise ConfigError(f"{name} was written by everstep {report.everstep_version}, which is newer than this one")
@@ -199,7 +199,7 @@ def _show(reports: list[Report], given: argparse.Namespace) -> int:
             raise ConfigError(f"--html {given.html}: {error.strerror or error}") from error
     if given.json:
         shape = reports if given.compare else reports[0]
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(shape), indent=1).decode() + "\n")
+        sys.stdout.write(safe_json(msgspec.json.format(msgspec.json.encode(shape), indent=1).decode()) + "\n")
     else:
         style = style_for(sys.stdout)
         sys.stdout.write(safe("\n".join(render_report(report, style, every=given.verbose) for report in reports)))

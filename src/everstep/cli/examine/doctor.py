@@ -9,8 +9,10 @@ import argparse
 import time
 from typing import Any
 
+import msgspec
+
 from everstep.analyzer.observations.records import Case
-from everstep.cli.ask import post
+from everstep.cli.ask import named, post
 from everstep.cli.examine.analyze import encode, render, to_object
 from everstep.cli.waiting import waiting
 from everstep.errors import ConfigError, UnreachableError
@@ -24,7 +26,7 @@ from everstep.model.events import EvidenceCollected, EvidenceRequested
 from everstep.model.record import Record
 from everstep.report.now.ranks import render_ranks
 from everstep.report.parts import noted
-from everstep.report.parts.ansi import printable
+from everstep.report.parts.ansi import printable, safe
 from everstep.report.parts.layout import field, fields
 
 _ARRIVAL_S = 2.0
@@ -55,8 +57,7 @@ def run(given: argparse.Namespace) -> int:
     cursor = Cursor(run_dir.journal)
     cursor.read()  # what was before is not ours
     answer = post(run_dir, "/api/doctor", {})
-    request, turned_away = str(answer["request"]), dict(answer.get("turned_away", {}))
-    uneven = list(answer.get("uneven", ()))
+    request, (turned_away, uneven) = named(answer, "request"), _said(answer)
     limit_s = 15.0 if given.timeout is None else given.timeout
     missing = await_evidence(run_dir, cursor, request, limit_s)
     view, asked_at = load_run(run_dir.journal), time.time()
@@ -69,14 +70,14 @@ def run(given: argparse.Namespace) -> int:
         found["turned_away"], found["uneven"] = turned_away, uneven
         print(encode(found))
         return 0
-    print(render(diagnosis, folder))
+    print(safe(render(diagnosis, folder)))
     more = [*_progress(view, asked_at), *uneven_lines(uneven)]
     print(printable("\n".join(["", *render_ranks(folder.case, diagnosis.clusters), *more, ""])))
     for node in missing:
         print(printable(f"node {node} did not answer within {limit_s:g} s"))
     if turned_away:
-        print(turned_away_text(turned_away))
-    print(f"everstep analyze {place}   reads it again")
+        print(printable(turned_away_text(turned_away)))
+    print(printable(f"everstep analyze {place}   reads it again"))
     return 0
 
 
@@ -86,6 +87,22 @@ def _survey(given: argparse.Namespace) -> int:
 
     limit_s = 60.0 if given.timeout is None else given.timeout
     return survey(given.hosts, given.rdzv_endpoint, limit_s, is_json=given.json)
+
+
+class _Uneven(msgspec.Struct, frozen=True):
+    code: str
+    share: float
+    verdict: str
+
+
+def _said(answer: dict[str, Any]) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """What was turned away, and what is uneven. Raises UnreachableError."""
+    try:
+        turned_away = msgspec.convert(answer.get("turned_away", {}), dict[str, int])
+        msgspec.convert(answer.get("uneven", ()), list[_Uneven])
+    except msgspec.ValidationError as error:
+        raise UnreachableError(f"the answer cannot be used: {error}") from error
+    return turned_away, list(answer.get("uneven", ()))
 
 
 def uneven_lines(shares: list[dict[str, Any]]) -> list[str]:

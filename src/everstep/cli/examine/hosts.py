@@ -13,7 +13,7 @@ from everstep.launcher.hosts import token as tokens
 from everstep.launcher.hosts.place import claim
 from everstep.launcher.run import torch_version
 from everstep.launcher.survey.meeting import attend, lead
-from everstep.report.parts.ansi import printable
+from everstep.report.parts.ansi import printable, safe_json
 from everstep.wire.joining import JoinToken
 from everstep.wire.survey import Findings
 
@@ -29,7 +29,7 @@ def survey(num: int, endpoint: str, limit_s: float, *, is_json: bool) -> int:
         raise tokens.missing(hosts)
     sock = claim(hosts)
     found = asyncio.run(_meet(hosts, sock, token, limit_s))
-    print(msgspec.json.encode(found).decode() if is_json else printable(render(found)))
+    print(safe_json(msgspec.json.encode(found).decode()) if is_json else printable(render(found)))
     return 1 if found.findings else 0
 
 

@@ -64,7 +64,7 @@ def _base(directories: list[str]) -> Base:
     from_environment = [d for d in os.environ.get("EVERSTEP_KB_DIR", "").split(os.pathsep) if d]
     base = load_base(Path(d) for d in (*from_environment, *directories))
     for problem in base.problems:
-        print(f"everstep kb: refused {problem}", file=sys.stderr)
+        print(safe(f"everstep kb: refused {problem}"), file=sys.stderr)
     return base
 
 
@@ -126,7 +126,7 @@ def _ls(given: argparse.Namespace, base: Base) -> int:
             row = {"code": s.code, "class": s.klass, "component": s.component, "role": s.role, "blame": s.blame}
             print(json.dumps(row | {"severity": s.severity, "action": s.action, "title": s.title, "from": s.origin}))
         else:
-            print(f"{s.code:<16} {s.component:<14} {s.role:<8} {s.blame:<9} {s.action:<22} {s.title}")
+            print(safe(f"{s.code:<16} {s.component:<14} {s.role:<8} {s.blame:<9} {s.action:<22} {s.title}"))
     return 0
 
 
@@ -140,7 +140,7 @@ def _show(given: argparse.Namespace, base: Base) -> int:
     if given.json:
         print(json.dumps({"code": signature.code, "class": signature.klass, "text": entry(signature)}))
     else:
-        print(entry(signature))
+        print(safe(entry(signature)))
     return 0
 
 
@@ -159,7 +159,7 @@ def _unknown(given: argparse.Namespace, base: Base) -> int:
         print(
             json.dumps(_as_json(item))
             if given.json
-            else f"{item.id}  {item.family:<14} x{item.count:<5} {item.text[:200]}"
+            else safe(f"{item.id}  {item.family:<14} x{item.count:<5} {item.text[:200]}")
         )
     if not entries and not given.json:
         print("Nothing waits for review. `everstep kb match --remember FILE` puts unknown lines here.")
@@ -202,7 +202,7 @@ def _chunks(name: str, file: BinaryIO) -> Iterator[bytes]:
     try:
         yield from _unpacked(chunk, file)
     except zlib.error as error:
-        print(f"everstep kb: {name}: damaged, read up to there: {error}", file=sys.stderr)
+        print(safe(f"everstep kb: {name}: damaged, read up to there: {error}"), file=sys.stderr)
 
 
 def _unpacked(chunk: bytes, file: BinaryIO) -> Iterator[bytes]:

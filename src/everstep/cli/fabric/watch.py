@@ -18,6 +18,7 @@ import msgspec
 from everstep.fabric.probing.watch import MOST_LATE_S, Planned, watch
 from everstep.fabric.readers.text import read_bytes
 from everstep.fabric.topology.values import FabricError
+from everstep.report.parts.ansi import safe_json
 
 PORT = 28_700
 MOST_FLOWS = 4096
@@ -47,7 +48,7 @@ def run(given: argparse.Namespace) -> int:
             if late_s > MOST_LATE_S:
                 sys.stderr.write(f"everstep: watch: a window is left out: this process was {late_s:.2f} s late\n")
                 continue
-            sys.stdout.write("".join(msgspec.json.encode(each).decode() + "\n" for each in seen))
+            sys.stdout.write("".join(safe_json(msgspec.json.encode(each).decode()) + "\n" for each in seen))
             sys.stdout.flush()
     except OSError as error:
         raise FabricError(f"watch: {given.address}: {error.strerror}") from error

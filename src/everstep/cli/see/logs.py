@@ -17,6 +17,7 @@ import msgspec
 from everstep.agent.streams.paths import is_other_name
 from everstep.cli.reading import Opened, add_run_arguments, open_run, show, show_json, show_raw, style
 from everstep.errors import ConfigError
+from everstep.linux.regular import regular
 from everstep.report.incidents.logs import LogPiece, render_first_error, render_pieces
 
 STREAMS = ("stdout", "stderr")
@@ -123,7 +124,7 @@ def read_tail(path: Path, num_lines: int) -> tuple[list[str], int]:
     """The last lines (0: all) and how many bytes come before them. Reads from the end, and at most MAX_TAIL_BYTES: logs
     can be huge, and of one above its limit the middle is not there (agent/streams/log_limit.py)."""
     try:
-        with path.open("rb") as file:
+        with regular(path) as file:
             begin = file.seek(0, os.SEEK_END)
             blocks: list[bytes] = []
             num_bytes = num_found = 0
@@ -183,7 +184,7 @@ class _Followed:
 
     def lines(self, *, is_last: bool) -> list[str]:
         try:
-            with self._path.open("rb") as file:
+            with regular(self._path) as file:
                 file.seek(self._offset)
                 data = file.read(_LOOK_BYTES)
         except OSError:

@@ -12,7 +12,7 @@ from everstep.agent.memory.foreign_board import RankLine
 from everstep.agent.watching.rank_ops import Entry
 from everstep.analyzer.collective.calls import durations
 from everstep.analyzer.collective.volume import num_bytes
-from everstep.cli.ask import post
+from everstep.cli.ask import named, post
 from everstep.cli.examine.doctor import await_evidence
 from everstep.cli.see.kernel_windows import KernelWindows
 from everstep.cli.waiting import Waiting, waiting
@@ -20,6 +20,7 @@ from everstep.errors import EverstepError
 from everstep.journal.reader import Cursor
 from everstep.journal.runs import RunDir
 from everstep.linux import proc
+from everstep.linux.regular import read_regular
 from everstep.probes.rank.recording import Recorded, Recording, RecordingError, StackEvent
 from everstep.probes.rank.stack import find_py_spy, why_no_py_spy
 from everstep.report.now.trace import Slice, Trace, Track, step_slices
@@ -137,14 +138,13 @@ def _collectives_track(run_dir: RunDir, rank: int, generation: int, begin: float
     try:
         cursor = Cursor(run_dir.journal)
         cursor.read()  # what was before is not ours
-        request = str(post(run_dir, "/api/doctor", {})["request"])
+        request = named(post(run_dir, "/api/doctor", {}), "request")
         await_evidence(run_dir, cursor, request, EVIDENCE_S)
         path = run_dir.path / "evidence" / request / f"gen-{generation}" / f"rank-{rank}-flight.json"
-        with path.open("rb") as file:
-            found = msgspec.json.decode(file.read(MAX_RECORD), type=_Record)
+        found = msgspec.json.decode(read_regular(path, MAX_RECORD), type=_Record)
     except FileNotFoundError:
         return Track(name=name, is_measured=False, why="the rank gave no flight record")
-    except (EverstepError, OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (EverstepError, OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return Track(name=name, is_measured=False, why=str(error)[:200])
     return collectives_track(found.entries, found.everstep_calls, begin, end)
 

@@ -20,6 +20,7 @@ from everstep.cli.share.packing import Bundle
 from everstep.errors import ConfigError
 from everstep.journal.beside.secrets import secret_values
 from everstep.journal.view import IncidentView
+from everstep.linux.regular import regular
 from everstep.report.asjson import goodput_json, incident_json, status_json
 from everstep.report.handing.html import incident_html
 from everstep.report.handing.markdown import incident_markdown
@@ -117,7 +118,7 @@ def _versions(opened: Opened) -> dict[str, object]:
 def _journal(bundle: Bundle, path: Path, first: int, last: int) -> None:
     """The header, and the records of the incident with some around them."""
     kept, num_left = [], 0
-    with path.open("rb") as file:
+    with regular(path) as file:
         for number, line in enumerate(file):
             wanted = number == 0 or first <= number <= last
             if wanted and len(line) <= MAX_RECORD_BYTES:

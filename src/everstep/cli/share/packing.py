@@ -5,13 +5,13 @@ Links are never followed: a rank can put one where its log was.
 
 import io
 import os
-import stat
 import tarfile
 import time
 from pathlib import Path
 
 import msgspec
 
+from everstep.linux.regular import regular
 from everstep.report.handing.masking import Mask
 from everstep.report.parts.units import plural, size
 
@@ -64,17 +64,14 @@ class Bundle:
             self.leave_out(name, f"more than {MAX_FILES} files")
             return
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            opened = regular(path, follow=False)
         except FileNotFoundError:
             return
         except OSError as error:
             self.leave_out(name, "a link" if path.is_symlink() else f"cannot be read: {error.strerror}")
             return
-        with os.fdopen(fd, "rb") as file:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                self.leave_out(name, "not a regular file")
-                return
+        with opened as file:
+            found = os.fstat(file.fileno())
             if found.st_size > MOST_BYTES and not only_tail:
                 self.leave_out(name, f"{size(found.st_size)}, the limit is {size(MOST_BYTES)}")
                 return

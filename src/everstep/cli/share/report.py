@@ -119,7 +119,10 @@ def _run_dirs(folder: Path) -> Iterator[RunDir]:
     with os.scandir(folder) as entries:
         listed = sorted(entries, key=lambda entry: (entry.is_symlink(), entry.name))
     for entry in listed:
-        path = Path(entry.path).resolve()
+        try:
+            path = Path(entry.path).resolve()
+        except (OSError, RuntimeError):  # a link to itself
+            continue
         if entry.name != LATEST and path not in seen and (path / JOURNAL_NAME).is_file():
             seen.add(path)
             yield RunDir(path)

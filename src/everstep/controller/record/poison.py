@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.linux.regular import read_regular
+
 NOTE_NAME = "controller.crash.json"
 MAX_CRASHES = 2
 
@@ -23,8 +25,8 @@ class Poison:
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / NOTE_NAME
         self._note = _Note()
-        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            self._note = msgspec.json.decode(self._path.read_bytes(), type=_Note)
+        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            self._note = msgspec.json.decode(read_regular(self._path), type=_Note)
 
     @property
     def why(self) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError, JournalError
 from everstep.linux.files import write_whole
+from everstep.linux.regular import read_regular
 from everstep.model.spec import RunSpec
 from everstep.model.text import without_surrogates
 
@@ -42,10 +43,10 @@ def load_spec(run_dir: Path) -> SpecFile:
     """Raises ConfigError: without it there is no run."""
     path = run_dir / SPEC_NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=SpecFile)
+        return msgspec.json.decode(read_regular(path), type=SpecFile)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not a run's specification: {error}") from error
 
 

@@ -8,6 +8,7 @@ import msgspec
 from everstep.analyzer.collective.figures import VERSION, Table
 from everstep.errors import JournalError
 from everstep.linux.files import write_whole
+from everstep.linux.regular import read_regular
 
 NAME = "collectives.json"
 MAX_BYTES = 64 << 20
@@ -22,9 +23,7 @@ def load(run_dir: Path) -> Table | None:
     """None: nobody has written one. Raises JournalError."""
     path = run_dir / NAME
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        table = msgspec.json.decode(data, type=Table)
+        table = msgspec.json.decode(read_regular(path, MAX_BYTES), type=Table)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.linux.files import write_whole
+from everstep.linux.regular import MOST_BYTES, read_regular
 from everstep.model.events import ProgressReported
 
 
@@ -30,6 +31,6 @@ def save_live(path: Path, parts: Sequence[bytes]) -> None:
 def load_live(path: Path) -> LiveProgress:
     """Nothing when there is none, or when it cannot be read: it only adds to the journal."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=LiveProgress)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.decode(read_regular(path, MOST_BYTES), type=LiveProgress)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return LiveProgress()

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from everstep.errors import JournalError, RunLockedError
+from everstep.linux.regular import open_regular
 
 _PATIENCE_S = 0.3
 """A reader asking `holder` owns a shared lock for microseconds; a controller that starts just then tries
@@ -47,7 +48,7 @@ def acquire(path: Path) -> int:
 def holder(path: Path) -> int | None:
     """Process id of the lock's holder, 0 if it is held by somebody unknown, None if nobody holds it."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(path)
     except OSError:
         return None
     try:

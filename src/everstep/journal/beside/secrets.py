@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.linux.regular import regular
+
 _FILES = ("secret", "token", "token-read")
 _SPEAKS = re.compile(r"(?i)pass|pwd|secret|token|key|auth|cred|webhook|dsn|cookie")
 _PATHS = ("PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "SSH_ASKPASS")
@@ -34,14 +36,14 @@ def secrets_of(environ: Mapping[str, str]) -> set[str]:
 
 def _read(path: Path) -> str:
     with contextlib.suppress(OSError):
-        with path.open("rb") as file:
+        with regular(path) as file:
             return file.read(_MAX_BYTES).decode(errors="replace")
     return ""
 
 
 def _strings(text: str) -> Iterator[str]:
     """All that a JSON file says, but not its keys."""
-    with contextlib.suppress(msgspec.MsgspecError, UnicodeError):
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
         left = [msgspec.json.decode(text)]
         while left:
             value = left.pop()

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.linux.files import write_whole
+from everstep.linux.regular import read_regular
 
 NAME = "succession.json"
 WRITE_S = 2.0
@@ -54,6 +55,6 @@ def note(run_dir: Path, *, epoch: int, host: str, heirs: tuple[str, ...], needed
 def known(run_dir: Path) -> Succession | None:
     """None: nobody is to take over."""
     try:
-        return msgspec.json.decode((run_dir / NAME).read_bytes(), type=Succession)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.decode(read_regular(run_dir / NAME), type=Succession)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

@@ -5,15 +5,14 @@ host only. What did not arrive is sent again after a reconnect.
 """
 
 import contextlib
-import errno
 import os
-import stat
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from everstep.agent.streams.paths import is_other_name
+from everstep.linux.regular import regular
 from everstep.wire.joining import PIECE_BYTES, Piece
 
 BACKLOG_BYTES = 1 << 20
@@ -111,11 +110,7 @@ class Sending:
 def _opened(path: Path) -> BinaryIO:
     """A regular file, under its own name: ranks write there, and a pipe would hold this host up until it is given up.
     Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return os.fdopen(fd, "rb")
+    return regular(path, follow=False)
 
 
 def _folders(path: Path) -> list[str]:

@@ -19,6 +19,7 @@ from everstep.launcher.output.changes import Changes
 from everstep.launcher.output.one_screen import OneScreen
 from everstep.launcher.output.shown import Shown
 from everstep.launcher.output.teed import PATIENCE_S, TeedLines
+from everstep.linux.regular import open_regular
 from everstep.model.spec import STDERR, STDOUT
 
 _CHUNK_BYTES = 256 << 10
@@ -138,7 +139,7 @@ class OutputTail:
         if is_other_name(path) or self.is_elsewhere(self._generation, rank):
             return  # shown where the other stream is
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_regular(path)
         except OSError:
             return
         teed = TeedLines(self.shown.prefix(rank)) if self.shown.is_teed(rank, stream) else None

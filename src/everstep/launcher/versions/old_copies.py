@@ -13,6 +13,7 @@ from pathlib import Path
 from everstep.errors import JournalError
 from everstep.journal.format import LineError, decode_record
 from everstep.journal.runs import RunDir
+from everstep.linux.regular import regular
 from everstep.model.actions import Finish
 from everstep.model.record import Record
 
@@ -42,7 +43,7 @@ def remove_old_copies(runs: Path, kept: int = KEPT) -> int:
 def is_over(run_dir: RunDir) -> bool:
     """It ended, and is never continued: the last record says so. False when that is not known."""
     try:
-        with run_dir.journal.open("rb") as file:
+        with regular(run_dir.journal) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             tail = file.read(_TAIL_BYTES)
         if run_dir.controller_pid() is not None or not tail.endswith(b"\n"):

@@ -12,6 +12,7 @@ import time
 import msgspec
 
 from everstep.analyzer.collective.device import DeviceOp, family
+from everstep.linux.regular import open_regular
 
 NAME = "everstep-nccl"
 MAGIC = b"EVSNCCL\0"
@@ -68,7 +69,7 @@ def read(pid: int) -> Ring | None:
     if place is None:
         return None
     try:
-        fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(place)  # the rank's, which may have given the name to a pipe
     except OSError as error:
         raise RingError(f"the ring of process {pid} cannot be opened: {error.strerror}") from None
     try:

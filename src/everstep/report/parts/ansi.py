@@ -60,6 +60,18 @@ def safe(text: str) -> str:
     return "".join((*parts, printable(text[at:])))
 
 
+def safe_json(text: str) -> str:
+    """JSON of which every character can be printed; a program reads the same."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text)
+
+
+def _escaped(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
 def printable(text: str) -> str:
     """Text of the job's own (messages, tracebacks) without control characters that would steer the terminal."""
     if text.isprintable():

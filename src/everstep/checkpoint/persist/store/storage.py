@@ -17,7 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from everstep.checkpoint.persist.store.plain import MOST_BYTES, chunks_of, read_file, rename_file, size_of
+from everstep.checkpoint.persist.store.plain import chunks_of, read_file, rename_file, size_of
+from everstep.linux.regular import MOST_BYTES
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[a-z][a-z0-9+.-]*::", re.IGNORECASE)
 _TEMPORARY = ".tmp-"
