@@ -21,6 +21,7 @@ from everstep.model.facts import (
     NumberPoint,
     RankAccount,
     RankDigest,
+    RankNote,
     RankNumbers,
     RankRound,
     Signals,
@@ -91,7 +92,28 @@ class Lies:
             last_step_at=self.maybe(self.moment()),
             stall_s=self.seconds(),
             published_step=self.maybe(self.whole()),
+            backed_up_step=self.maybe(self.whole()),
+            ended_at=self.maybe(self.moment()),
+            communicated_at=self.maybe(self.moment()),
+            note=self.maybe(self.note()),
             counts_own_steps=self.rng.random() < 0.5,
+        )
+
+    def note(self) -> RankNote:
+        return RankNote(
+            kind=self.rng.choice(["busy", "ending", "nonsense"]),
+            says=self.rng.choice(self.texts)[:200],
+            since=self.moment(),
+        )
+
+    def size(self) -> events.Event:
+        size = self.rng.choice([1, RANKS, RANKS - 1, 99, 2**31 - 1])
+        return events.SizeFixed(**self.common, rank=LIAR, world_size=size, why=self.rng.choice(self.texts)[:200])
+
+    def refused(self) -> events.Event:
+        needed, free = self.whole(), self.maybe(self.whole())
+        return events.SnapshotsRefused(
+            **self.common, rank=LIAR, needed_bytes=needed, free_bytes=free, why=self.rng.choice(self.texts)
         )
 
     def marks(self) -> events.Event:
@@ -123,6 +145,8 @@ class Lies:
             **told,
             paused=self.rng.random() < 0.1,
             looking=self.rng.random() < 0.1,
+            busy=self.rng.choice(["", "", "says that it is busy: " + self.rng.choice(self.texts)]),
+            is_over=self.rng.random() < 0.1,
             has_snapshot=self.rng.random() < 0.5,
             last_step=self.maybe(self.whole()),
             last_step_at=self.maybe(self.moment()),
@@ -137,7 +161,13 @@ class Lies:
     def numbers(self) -> events.Event:
         odd = [math.nan, math.inf, -math.inf, 1e308, 0.0, -1.0, 2.5]
         points = tuple(
-            NumberPoint(step=self.maybe(self.whole()), loss=self.maybe(*odd), grad_norm=self.maybe(*odd))
+            NumberPoint(
+                step=self.maybe(self.whole()),
+                loss=self.maybe(*odd),
+                grad_norm=self.maybe(*odd),
+                step_s=self.maybe(*odd),
+                skipped=self.rng.random() < 0.2,
+            )
             for _ in range(self.rng.randrange(5))
         )
         source = self.rng.choice(["step", "log"])
@@ -175,6 +205,10 @@ class Lies:
             data_s=self.maybe(self.seconds()),
             gc_s=self.maybe(self.seconds()),
             delay_s=self.maybe(self.seconds()),
+            throttled_s=self.maybe(self.seconds()),
+            io_s=self.maybe(self.seconds()),
+            cpu_s=self.maybe(self.seconds()),
+            missing=self.rng.choice(["", "", "why not"]),
             work=self.maybe(self.seconds()),
         )
         return observations.RoundReported(**self.common, round=int(self.cluster.clock.now), ranks=(told,))
@@ -197,7 +231,17 @@ class Lies:
         return events.WorkerExited(**self.common, exit=exit_, account=self.account())
 
     def next(self) -> events.Event:
-        ways = [self.marks, self.progress, self.fault, self.signals, self.numbers, self.digest, self.round]
+        ways = [
+            self.marks,
+            self.progress,
+            self.fault,
+            self.signals,
+            self.numbers,
+            self.digest,
+            self.round,
+            self.size,
+            self.refused,
+        ]
         return self.rng.choices([*ways, self.restore, self.exit], [*[10] * len(ways), 1, 1])[0]()
 
 
