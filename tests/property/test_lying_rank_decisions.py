@@ -1,5 +1,5 @@
 """A rank that lies in every field of everything that it sends: nothing breaks, no other machine is taken out, and no
-verdict of high confidence names another rank on its word alone."""
+verdict is of high confidence on its word alone, nor names another rank with more than low."""
 
 import logging
 import math
@@ -323,8 +323,10 @@ def test_ten_thousand_lies(part: int, signatures: list[str], caplog) -> None:
             evicted = {action.node for action in done if isinstance(action, actions.EvictNode)}
             assert evicted <= {f"n{LIAR}"}, (seed, evicted)
             for action in done:
-                if isinstance(action, actions.Concluded) and action.verdict.confidence is Confidence.HIGH:
-                    assert set(action.verdict.ranks) <= {LIAR}, (seed, action.verdict)
+                if isinstance(action, actions.Concluded):
+                    assert action.verdict.confidence is not Confidence.HIGH, (seed, action.verdict)
+                    if action.verdict.confidence is not Confidence.LOW:
+                        assert set(action.verdict.ranks) <= {LIAR}, (seed, action.verdict)
     failed = [record.getMessage() for record in caplog.records if " failed on a " in record.getMessage()]
     assert not failed
 

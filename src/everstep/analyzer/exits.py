@@ -154,7 +154,8 @@ def _lost_text(facts: FaultFacts, first: LostNode) -> str:
 def _unrestored_verdict(facts: FaultFacts) -> Verdict:
     """The rank raises because of it, so its exit is a consequence."""
     first = min(facts.unrestored, key=lambda failed: failed.at)
-    is_disk = first.source == "disk"
+    is_disk, ranks = first.source == "disk", tuple(dict.fromkeys(failed.rank for failed in facts.unrestored))
+    is_alone = len(ranks) < 2 and len(facts.nodes) > 1
     evidence = [
         Evidence(at=f.at, source="snapshot", says=f"step {f.step} from {f.what}: {f.why}", rank=f.rank, node=f.node)
         for f in facts.unrestored[:8]
@@ -164,8 +165,8 @@ def _unrestored_verdict(facts: FaultFacts) -> Verdict:
         sentence=f"rank {first.rank} on {first.node} could not restore step {first.step} from {first.what}: "
         f"{first.why.removesuffix('.')}",
         blame=Blame.STORAGE if is_disk else Blame.UNKNOWN,
-        confidence=Confidence.HIGH,
-        ranks=tuple(dict.fromkeys(failed.rank for failed in facts.unrestored)),
+        confidence=Confidence.MEDIUM if is_alone else Confidence.HIGH,
+        ranks=ranks,
         node=None if is_disk else first.node,
         at=first.at,
         evidence=(*evidence, *_evidences(facts, [e for e in facts.exits if not e.succeeded])),

@@ -154,9 +154,10 @@ def signal_name(number: int) -> str:
 def classify(cause: Exit, causes: list[Exit], num_ranks: int) -> tuple[str, Blame, Confidence, str]:
     """Code, blame, confidence, and what to add to the sentence."""
     named = _named(cause)
+    is_alone = num_ranks > 1 and len({e.rank for e in causes if same_fault(cause, e)}) < 2
     if named is not None:
-        # A program's words are a hint where somebody else would have to act on them.
-        is_own = named.role == "root" and blame_of(named) is Blame.USER
+        # A program's words are a hint where somebody else would have to act on them, or where no other rank says so.
+        is_own = named.role == "root" and blame_of(named) is Blame.USER and not is_alone
         confidence = Confidence.HIGH if is_own else Confidence.MEDIUM
         return named.code, blame_of(named), confidence, f" ({named.sentence})"
     if cause.error is not None and _says_machine(cause, cause.error):
@@ -165,7 +166,7 @@ def classify(cause: Exit, causes: list[Exit], num_ranks: int) -> tuple[str, Blam
     if cause.error is not None:
         everywhere = len({e.rank for e in causes if same_fault(cause, e)}) >= max(2, num_ranks)
         code = "ES-U02" if cause.error.kind in _CANNOT_RUN else "ES-U01"
-        sure = everywhere or code == "ES-U02"
+        sure = everywhere or (code == "ES-U02" and not is_alone)
         return code, Blame.USER, Confidence.HIGH if sure else Confidence.MEDIUM, ""
     if cause.oom is not None:
         return "ES-P03", Blame.USER, Confidence.HIGH, f" for lack of memory ({cause.oom.source})"

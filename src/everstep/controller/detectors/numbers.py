@@ -22,7 +22,7 @@ from everstep.core.state.schema import State
 from everstep.model.events import AnomalyFound
 from everstep.model.facts import NumberPoint, RankNumbers
 from everstep.model.observations import NumbersReported
-from everstep.model.verdict import Blame, Evidence, Verdict
+from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
 
 FINE_S = 60.0
 """So long a job must have been fine before the same is reported again."""
@@ -69,7 +69,7 @@ class NumberDetector:
         new = [finding for code, finding in found.items() if self._is_news(code, event.at, state)]
         # One incident at a time: a NaN explains a jump beside it.
         new.sort(key=lambda finding: finding.code)
-        return tuple(self._anomaly(finding, event.at) for finding in new[:1])
+        return tuple(self._anomaly(finding, event.at, len(state.workers)) for finding in new[:1])
 
     def is_lost(self, at: float) -> bool:
         """Whether numbers were not finite lately: then parameters are not, and no two NaNs are alike. A single one that
@@ -91,12 +91,14 @@ class NumberDetector:
         self._bad_at[code] = at
         return before is None or at - before >= FINE_S
 
-    def _anomaly(self, finding: Finding, at: float) -> AnomalyFound:
+    def _anomaly(self, finding: Finding, at: float, num_ranks: int) -> AnomalyFound:
+        bad = {rank for (rank, _), known in self._ranks.items() if not _is_finite(known.recent[-1])}
+        is_alone = num_ranks > 1 and len(bad) < 2  # nobody else says so
         verdict = Verdict(
             code=finding.code,
             sentence=finding.sentence,
             blame=Blame(CODES[finding.code].blame),
-            confidence=finding.confidence,
+            confidence=Confidence.MEDIUM if is_alone and finding.confidence is Confidence.HIGH else finding.confidence,
             at=at,
             evidence=(*finding.evidence, *self._others(finding, at)),
         )
