@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from foreign_files import FILES
 
 from everstep.agent.processes.error_reports import last_output, read_error
 from everstep.analyzer.overall import overall
@@ -309,6 +310,10 @@ def requests(data: bytes) -> None:
     _pages().ask(data)
 
 
+def _in_place(read: Callable[[bytes, Path], None], data: bytes) -> None:
+    read(data, place())
+
+
 READERS: dict[str, Reader] = {
     "wire": wire,
     "websocket": websockets,
@@ -320,5 +325,6 @@ READERS: dict[str, Reader] = {
     "specs": specs,
     "joining": joins,
     "requests": requests,
+    **{name: functools.partial(_in_place, read) for name, read in FILES.items()},
 }
 """By the name of their folder in tests/corpus."""

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 
 from everstep.knowledge import engine
 from everstep.knowledge.signature import Action, Role, Severity, Signature
+from everstep.linux.regular import read_regular
 from everstep.model.verdict import Blame
 
+MAX_BYTES = 4 << 20
 BUILT_IN = Path(__file__).parent / "data"
 
 _STRINGS = ("code", "class", "component", "title", "meaning", "confirm")
@@ -88,9 +90,9 @@ def _add_file(
     path: Path, name: str, found: dict[str, Signature], problems: list[Problem], *, try_patterns: bool = True
 ) -> None:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, MAX_BYTES).decode().replace("\r\n", "\n")
         document = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError) as error:
         problems.append(Problem(name, 0, "", f"cannot be read: {error}"))
         return
     except tomllib.TOMLDecodeError as error:

@@ -73,7 +73,7 @@ async def _slack(receiver: Receiver, due: Due, text: str) -> str:
                        {"Authorization": f"Bearer {receiver.token}"})  # fmt: skip
     try:
         posted = msgspec.json.decode(data, type=_Posted)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NoticeError("its answer is not Slack's") from error
     if not posted.ok:
         is_final = posted.error not in ("ratelimited", "service_unavailable", "internal_error", "")

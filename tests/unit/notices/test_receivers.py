@@ -11,7 +11,10 @@ from everstep.journal.runs import RunDir
 from everstep.notices import following as followed
 from everstep.notices import notifier
 from everstep.notices.counts import load_counts
+from everstep.notices.messages import Message
 from everstep.notices.notifier import Notifier
+from everstep.notices.outbox import Due
+from everstep.notices.sending import NoticeError, send
 from everstep.notices.settings import Receiver
 
 GOLDEN = (Path(__file__).parents[2] / "golden/journal.jsonl").read_bytes().splitlines(keepends=True)
@@ -24,6 +27,7 @@ class Site:
     def __init__(self):
         self.got = {}
         self.texts = {}  # Slack's messages as they are now
+        self.odd = None  # what Slack answers in the place of its own words
 
     async def __aenter__(self):
         app = web.Application()
@@ -54,6 +58,8 @@ class Site:
         ts = body.get("ts") or str(len(self.texts))
         assert (request.match_info["verb"] == "chat.update") == ("ts" in body)
         self.texts[ts] = body["text"]
+        if self.odd is not None:
+            return web.Response(body=self.odd)
         return web.json_response({"ok": True, "ts": ts, "channel": "C1"})
 
 
@@ -118,6 +124,19 @@ def test_bad_receivers_cost_a_count_and_good_ones_nothing(tmp_path, monkeypatch)
     everything = msgspec.json.encode(site.got).decode() + str(site.texts) + wrote.read_text()
     assert SECRET not in everything
     assert "KeyError" in everything
+
+
+@pytest.mark.parametrize("odd", [b'{"x":' + b"[" * 30_000, b"\xff", b"[]", b"", b'{"ok": 1}'])
+def test_an_answer_that_is_none_is_said_and_tried_again(odd):
+    async def main():
+        async with Site() as site:
+            site.odd = odd
+            said = {"state": "open", "is_over": False, "needs_you": False, "code": "ES-P09", "node": "n0", "text": "x"}
+            message = Message(run="r1", key="i1", at=1.8e9, **said)
+            with pytest.raises(NoticeError, match="not Slack's"):
+                await send(slack(site.base), Due(message=message, revision=1, handle=None, num_untold=0), "text")
+
+    asyncio.run(main())
 
 
 def test_a_message_in_a_chat_is_edited_in_place_and_its_text_is_text(tmp_path):

@@ -110,7 +110,7 @@ class Writer:
 def _parse(out: bytes) -> dict[str, Any] | None:
     """The JSON object that it prints, on the last line."""
     lines = out.decode("utf-8", "replace").strip().splitlines()
-    with contextlib.suppress(ValueError, IndexError):
+    with contextlib.suppress(ValueError, IndexError, RecursionError):
         answer = json.loads(lines[-1])
         if isinstance(answer, dict):
             return answer

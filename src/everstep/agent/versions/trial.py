@@ -154,7 +154,7 @@ def _understand(answer: bytes, ended: Ended | None, limit_s: float, log: Path) -
     try:
         said = json.loads(answer)
         return bool(said["is_good"]), str(said["why"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
     if ended is None:
         return True, f"it was still starting after {limit_s:g} s, which is as far as it was watched"

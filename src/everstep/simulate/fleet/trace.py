@@ -43,7 +43,7 @@ def read_trace(data: bytes, num_nodes: int = NUM_NODES) -> Trace:
     """Raises ConfigError."""
     try:
         lines = sorted(msgspec.json.decode(data, type=list[Line]), key=lambda line: line.event_time)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"not a fault trace: {error}") from error
     starts = [line for line in lines if line.event_type == "fault_start"]
     if not starts:
