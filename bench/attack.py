@@ -4,9 +4,9 @@
 
 Ranks are killed every few seconds in three phases: quiet, attacked, quiet again. Shown for each: the median time from a
 kill to the first new step of all ranks, the memory of everstep's own processes (launchers, controller, agents, stores,
-pages: proportional, without the ranks), and what the run's directories took per kill, without the ranks' output. Then
-what the stranger could do or read, and whether anything of the run's secrets is in it. The attacker has a nice value of
-19: what a user costs who only computes is the scheduler's business.
+pages: what is theirs, without libraries and without the ranks), and what the run's directories took per kill, without
+the ranks' output. Then what the stranger could do or read, and whether anything of the run's secrets is in it. The
+attacker has a nice value of 19: what a user costs who only computes is the scheduler's business.
 
 Attacked: idle crowds, garbage, half requests, wrong tokens, big frames and slow readers at every port of the run that
 everstep listens on; fake agents, fake hosts, foreign pages; signals; /proc, /dev/shm and the run directory read;
@@ -146,7 +146,8 @@ class Run:
         return [found[rank] for rank in sorted(found)]
 
     def memory_mib(self) -> float:
-        """Of everstep's own processes: not the ranks, nor what is parked for them."""
+        """Of everstep's own processes: not the ranks, nor what is parked for them. What they hold themselves: of a
+        library that ranks have mapped too, a share grows whenever a rank dies."""
         total = 0
         for pid, command in self.pids():
             if "train.py" in command and "everstep.cli.main" not in command:
@@ -154,10 +155,10 @@ class Run:
             if "template" in command or "twin" in command:
                 continue
             try:
-                found = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+                found = re.findall(r"^Pss_(?:Anon|Shmem):\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)
             except OSError:
                 continue
-            total += int(found[1]) if found is not None else 0
+            total += sum(map(int, found))
         return total / 1024
 
     def disk_kib(self) -> float:
