@@ -157,7 +157,7 @@ def _json_rows(data: bytes) -> Iterator[Mapping[str, object]]:
     for line in data.splitlines():
         try:
             row = msgspec.json.decode(line) if line.strip() else None
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             row = None
         if row is None or isinstance(row, dict):
             yield row or {}
@@ -216,7 +216,7 @@ def _chrome(data: bytes, rank_of_file: int | None) -> tuple[list[Operation], lis
             trace = _Trace(traceEvents=msgspec.json.decode(data, type=list[_Event], strict=False))
         else:
             trace = msgspec.json.decode(data, type=_Trace, strict=False)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableError(f"not a Chrome trace: {error}") from error
     rank = trace.distributedInfo.rank if trace.distributedInfo is not None else None
     rank = rank if rank is not None else rank_of_file

@@ -50,7 +50,7 @@ def _read(data: bytes, source: str) -> list[Seen]:
             continue
         try:
             seen = msgspec.json.decode(line, type=Seen)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise FabricError(f"{source}:{number}: not a path with nodes, sent and bad: {error}") from None
         if len(seen.nodes) < 2:
             raise FabricError(f"{source}:{number}: a path needs two nodes at least")

@@ -62,7 +62,7 @@ def _read(data: bytes, source: str) -> list[Planned]:
             continue
         try:
             flow = msgspec.json.decode(line, type=Planned)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise FabricError(f"{source}:{number}: not a flow with to, port, there and back: {error}") from None
         _check_address(flow.to, f"{source}:{number}")
         if not 1 <= flow.port <= 65535 or min(len(flow.there), len(flow.back)) < 2:

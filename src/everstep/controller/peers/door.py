@@ -17,6 +17,7 @@ from everstep.controller.peers.gate import Gate
 from everstep.controller.peers.peers import Peers
 from everstep.errors import WireError
 from everstep.wire import websocket
+from everstep.wire.lean_tls import keep_tls_lean
 from everstep.wire.strangers.guests import Guests
 from everstep.wire.strangers.owner import Owners
 
@@ -54,6 +55,8 @@ class Doors:
         self.guests = guests
         self.idle_s = idle_s
         self.tls = tls
+        if tls is not None:
+            keep_tls_lean()
         self.owners = Owners()
         self._later: set[asyncio.Task[None]] = set()
 

@@ -32,6 +32,7 @@ from everstep.wire.joining import (
     from_host,
     packed,
 )
+from everstep.wire.lean_tls import keep_tls_lean
 from everstep.wire.strangers.guests import Guests
 from everstep.wire.strangers.owner import Owners
 from everstep.wire.strangers.rejections import Rejections
@@ -130,6 +131,7 @@ class Door:
         self.welcome = welcome
         self.on_question = on_question
         self._fingerprint = fingerprint_of(certificate.read_text())
+        keep_tls_lean()
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
         try:

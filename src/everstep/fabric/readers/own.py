@@ -44,7 +44,7 @@ def read_json(data: bytes, source: str) -> Topology:
     """Raises FabricError."""
     try:
         return check_whole(msgspec.structs.replace(msgspec.json.decode(data, type=Topology), source=source))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FabricError(f"{source}: not a topology: {error}") from None
 
 
