@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import resource
 import shutil
 from pathlib import Path
 
@@ -262,3 +263,19 @@ def test_a_planted_link_is_no_object_that_is_there_already(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "other")
     storage = FolderStorage(str(tmp_path))
     assert (storage.size("other"), storage.size("link"), storage.size("none")) == (5, None, None)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x80\x04Nr\xff\xff\xff\x0f.", b"\x80\x05\x96" + (1 << 33).to_bytes(8, "little") + b"x."]
+)
+def test_a_few_bytes_of_metadata_take_little_memory(data):
+    """The first is a place far out in the table of what was seen, the second a length: both were made at once."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    have = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (have + (256 << 20), before[1]))
+    try:
+        with pytest.raises(form.DamagedFileError) as refused:
+            unpickle(".metadata", data)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert "MemoryError" not in str(refused.value)

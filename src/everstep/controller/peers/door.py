@@ -113,6 +113,7 @@ class Door(asyncio.Protocol):
             self._doors.gate.rejections.note(kind, f"no TLS handshake: {error}")
             plain.abort()
             self._leave()
+            error.__traceback__ = None  # else its frames, and the buffers in them, wait for the garbage collector
             return
         if made is None or plain.is_closing():
             self._leave()

@@ -7,6 +7,7 @@ one writes the other. We know which classes `form.metadata` writes; no other is 
 
 import io
 import pickle
+import pickletools
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -53,12 +54,21 @@ class _Unpickler(pickle.Unpickler):
 def unpickle(file: str, data: bytes) -> dcp.Metadata:
     """Raises DamagedFileError for everything that everstep does not write."""
     try:
+        _check_size(data)
         metadata = _Unpickler(io.BytesIO(data)).load()
         _check(metadata)
     except Exception as error:  # whatever bytes that are no metadata lead to
         raise DamagedFileError(file, f"is not what was written: {type(error).__name__}: {error!s:.300}") from error
     assert isinstance(metadata, dcp.Metadata)
     return metadata
+
+
+def _check_size(data: bytes) -> None:
+    """A few bytes may ask for any length, or for a place in a table of any length, which is then made. Raises
+    ValueError."""
+    for opcode, argument, _ in pickletools.genops(data):  # a length that goes beyond the data is an error there
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(data):
+            raise ValueError(f"place {argument} of a table, in {len(data)} bytes")
 
 
 def stored_bytes(metadata: dcp.Metadata) -> Counter[str]:
