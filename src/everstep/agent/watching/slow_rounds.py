@@ -12,11 +12,13 @@ import contextlib
 import math
 import os
 from collections import deque
+from functools import partial
 
 import msgspec
 
 from everstep.agent.memory.board import Board
 from everstep.agent.ranks.workers import Group, Worker
+from everstep.agent.senses.aside import aside
 from everstep.agent.watching.kernel_views import KernelViews
 from everstep.agent.watching.rank_ops import Declared, Entry, Streams, declared, entries_of
 from everstep.analyzer.collective.device import DeviceOp
@@ -102,7 +104,7 @@ class SlowRounds:
         limit = max(MIN_ARRIVALS, min(MAX_ARRIVALS, MAX_ARRIVALS_OF_JOB // max(1, world_size)))
         try:
             found = await asyncio.gather(*(self._of_rank(worker, number, limit, now) for worker in alive))
-            sent = await asyncio.to_thread(self._sending.look, list(pids), now)
+            sent = await aside(partial(self._sending.look, list(pids), now), "everstep-sending")
             view = await looking
         finally:
             looking.cancel()
