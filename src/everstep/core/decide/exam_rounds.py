@@ -139,7 +139,7 @@ def _judge_common(kind: ExamKind, answers: Mapping[str, Answer], failed: dict[st
     alike = {_FIGURE.sub("#", answers[node].why) for node in failed}
     if len(failed) < 2 or len(failed) < num_answered or len(alike) > 1:
         return Judged(failed=failed)
-    why = f"{kind}: all of them fail alike, which is no fault of one machine: {answers[next(iter(failed))].why}"
+    why = f"{kind}: all of them fail alike, so the cause lies in what they share: {answers[next(iter(failed))].why}"
     return Judged(unclear=(Refusal(what=f"name one of {names_text(tuple(failed))}", why=why),))
 
 
