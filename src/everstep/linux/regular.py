@@ -26,13 +26,13 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True, at: int |
         fd = os.open(path, _FLAGS if follow else _FLAGS | os.O_NOFOLLOW, dir_fd=at)
     except OSError as error:
         if error.errno == errno.ELOOP and not follow:
-            raise OSError(errno.ELOOP, "is a link, and links are not followed", os.fspath(path)) from error
+            raise OSError(errno.ELOOP, "a link, and links are not followed", os.fspath(path)) from error
         if error.errno == errno.ENXIO:  # a socket
-            raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path)) from error
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path)) from error
         raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
     return fd
 
 
@@ -50,5 +50,5 @@ def read_regular(
         data = b"" if found > most else file.read(min(most, found + _GROWTH) + 1)  # not `most`: that much is made ready
     if found > most or len(data) > most:
         size = max(found, len(data))
-        raise OSError(errno.EFBIG, f"has {size:,} bytes; at most {most:,} are read", os.fspath(path))
+        raise OSError(errno.EFBIG, f"{size:,} bytes; at most {most:,} are read", os.fspath(path))
     return data

@@ -149,7 +149,7 @@ def test_pipes_links_and_devices_are_not_opened(tmp_path, capsys):
     (folder / "unreadable_rank_3.log").chmod(0)
     found = run(folder, capsys)
     assert found["ranks"] == [2]
-    assert reasons(found)["stack_rank_0.json"] == "not a regular file"
+    assert reasons(found)["stack_rank_0.json"] == "cannot be read: not a regular file"
     assert "fr_rank_8.json" in reasons(found)
 
 

@@ -47,11 +47,13 @@ def test_bytes_and_peer_are_told_of_the_busiest():
     with near, far:
         sending = Sending()
         sending.look([os.getpid()], time.monotonic())
-        reader = threading.Thread(target=lambda: [far.recv(1 << 16) for _ in range(100)], daemon=True)
+        reader = threading.Thread(target=lambda: all(iter(lambda: far.recv(1 << 16), b"")), daemon=True)
         reader.start()
         for _ in range(100):
             near.sendall(bytes(1 << 14))
             time.sleep(0.001)
         sent = sending.look([os.getpid()], time.monotonic())[os.getpid()]
+        near.shutdown(socket.SHUT_WR)
+        reader.join(10.0)
         assert "to 127.0.0.1" in sent.says
         assert sending.look([1 << 22], time.monotonic()) == {}, "a process that is gone"
