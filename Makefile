@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 DOCS   := $(VENV)/.installed-docs
 
-.PHONY: install demo test soak search checks lint types imports pytest pytest-pure pytest-real computing bench clean
+.PHONY: install demo test soak search checks lint types imports pytest pytest-pure pytest-real pytest-alone computing bench clean
 # Rooms that compute or speak, and import no torch: what can be tried with a Python for which there is no torch.
 WITHOUT_TORCH := $(addprefix tests/unit/,analyzer controller core engines evidence fabric goodput health journal knowledge \
 	linux model preflight probes report simulate web wire) tests/scenarios tests/golden tests/property/test_core_flow_histories.py
@@ -45,6 +45,7 @@ demo: install  ## train a small model here, kill parts of it, compare the result
 
 test: install lint  ## lint, types, import contract and all tests but the soak tests
 	@$(MAKE) --no-print-directory -j2 pytest-real computing
+	@$(MAKE) --no-print-directory pytest-alone
 
 checks: install  ## lint, types and import contract, beside each other
 	@$(MAKE) --no-print-directory --output-sync=target -j2 types imports lint
@@ -112,6 +113,7 @@ debian13:  ## the same with Python 3.13, in a Debian 13 that it makes in build/d
 # and what only computes gets what is left. What it prints comes when it has ended.
 pytest: install  ## all tests but the soak tests
 	@$(MAKE) --no-print-directory -j2 pytest-real pytest-pure
+	@$(MAKE) --no-print-directory pytest-alone
 
 computing: install  ## types, import contract, and the tests without the integration tests
 	@nice sh -c '$(BIN)/mypy && $(BIN)/lint-imports && $(PURE)' > .computing.log 2>&1; \
@@ -123,7 +125,10 @@ pytest-pure: install  ## tests without the integration tests
 	code=$$?; cat .pytest-pure.log; rm -f .pytest-pure.log; exit $$code
 
 pytest-real: install  ## integration tests: real processes, real kills
-	$(BIN)/pytest -n 3 --maxschedchunk=2 tests/integration
+	$(BIN)/pytest -n 3 --maxschedchunk=2 -m "not soak and not alone" tests/integration
+
+pytest-alone: install  ## integration tests that measure the machine, one by one
+	$(BIN)/pytest -m alone tests/integration
 
 soak: install  ## tests that take minutes each
 	$(BIN)/pytest -m soak

@@ -10,7 +10,7 @@ from real_run import Launcher
 from everstep.model.actions import EvictNode, StopWorkers
 from everstep.model.events import AnomalyFound
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]  # the burners, and not other tests, must be what takes the core
 
 TRAIN = """
 import os, time
