@@ -146,7 +146,7 @@ def test_ranks_that_write_in_turn_are_shown_in_turn(tmp_path, launcher):
     text = WAIT + (
         "for i in range(20):\n"
         "    mine = turn(2 * i + 1 - rank)\n"  # rank 1 first: by number it would be the other way round
-        "    print(i, rank, flush=True); time.sleep(0.05); mine.touch()\n"
+        "    print(i, rank, flush=True); time.sleep(0.02); mine.touch()\n"
     )
     done = run(launcher, tmp_path, text, "--nproc-per-node", "2")
     assert done.out.split(b"\n") == [b"%d %d" % (i, rank) for i in range(20) for rank in (1, 0)] + [b""]

@@ -32,7 +32,6 @@ for step in state.steps(steps) if keeps else range(steps):
     optimizer.step()
     optimizer.zero_grad()
 dist.destroy_process_group()
-os._exit(0)  # torch 2.13 aborts at one exit in twenty ("terminate called ..."), under torchrun too
 """
 
 
