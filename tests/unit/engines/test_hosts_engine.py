@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -234,13 +235,17 @@ def test_a_node_that_a_host_does_not_have_cannot_be_lost_by_it(tmp_path):
     tell(story, tmp_path)
 
 
-def test_a_silent_host_loses_its_node_when_the_lease_is_over_and_is_told_so_when_it_comes_back(tmp_path):
+def test_a_silent_host_loses_its_node_when_the_lease_is_over_and_is_told_so_when_it_comes_back(tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now, time=time.time)
+    monkeypatch.setattr(engines, "time", clock)
+
     async def story(s):
         s.engine.acquire("r1")
         s.engine.acquire("r2")
         line = await s.join("h1")
         s.engine.evict("n1")
         assert s.losses == [], "it was heard a moment ago: it may end its node and say so"
+        clock.now += 61.0
         await until(lambda: s.losses)
         assert "its lease is over" in s.losses[0].reason
         s.engine.fence("n1")
@@ -254,7 +259,7 @@ def test_a_silent_host_loses_its_node_when_the_lease_is_over_and_is_told_so_when
         await until(again.said.empty)
         assert len(s.losses) == 1
 
-    tell(story, tmp_path, lease_s=0.05)
+    tell(story, tmp_path, lease_s=60.0)
 
 
 def test_a_host_that_fell_silent_leaves_its_place_before_its_connection_breaks(tmp_path):

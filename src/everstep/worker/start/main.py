@@ -20,7 +20,7 @@ from everstep.worker.link import assignment as assignments
 from everstep.worker.link.assignment import Assignment
 from everstep.worker.link.runtime import Runtime, install
 from everstep.worker.process import errors, life, relocation
-from everstep.worker.start import installing, program
+from everstep.worker.start import ending, installing, program
 
 if TYPE_CHECKING:
     from everstep.wire.frames import Assign
@@ -85,6 +85,7 @@ def _run_program(job: Assignment, runtime: Runtime) -> None:
         faulthandler.enable()  # a crash in native code leaves Python's stacks on stderr
     drill.install(runtime)
     hooks.install(runtime)
+    ending.let_go_last()
     runtime.mark("entered")
     mine = os.getpid()
     try:
