@@ -67,7 +67,8 @@ class RankNote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class RankAccount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One rank's life in one generation, cumulative. Marks that were not reached are None.
 
-    Order in time: spawned <= entered <= rendezvous_begun <= rendezvous_done <= loop_at <= last_step_at <= ended_at.
+    Order in time: spawned <= entered <= rendezvous_begun <= rendezvous_done <= loop_at <= last_step_at <= finished_at
+    <= ended_at.
     """
 
     rank: int
@@ -83,6 +84,7 @@ class RankAccount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_step_at: float | None = None  # last step done
     stall_s: float = 0.0  # seconds in which the training thread waited for snapshots
     published_step: int | None = None  # newest step whose snapshot is complete
+    finished_at: float | None = None  # the program's last line was over, and as far as is known no exception ended it
     ended_at: float | None = None
     backed_up_step: int | None = None  # newest step of which another node holds a complete copy
     counts_own_steps: bool = False  # steps come from everstep.State / everstep.step, so indices are the job's own

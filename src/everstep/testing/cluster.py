@@ -114,6 +114,12 @@ class Cluster:
         exit_ = Exit(rank=rank, at=self.clock.now, **how)  # type: ignore[arg-type]
         return self.feed(self._exited(exit_))
 
+    def end_after_work(self, rank: int, signal: int) -> list[Action]:
+        """A signal ends the rank's process when its program has come to its last line."""
+        exited = self._exited(Exit(rank=rank, at=self.clock.now, signal=signal))
+        account = msgspec.structs.replace(self._account(rank), finished_at=self.clock.now)
+        return self.feed(msgspec.structs.replace(exited, account=account))
+
     def hang(
         self,
         culprit: int | None,

@@ -292,6 +292,7 @@ COMMANDS: dict[str, Callable[[_Player, list[str]], list[Action]]] = {
     "agree": lambda player, args: player.cluster.agree(int(args[0]) if args else None),
     "oom": lambda player, args: player.cluster.oom(int(args[0])),
     "signal": lambda player, args: player.cluster.end(int(args[0]), signal=int(args[1])),
+    "signal-after-end": lambda player, args: player.cluster.end_after_work(int(args[0]), int(args[1])),
     "exit": lambda player, args: player.cluster.end(int(args[0]), code=int(args[1])),
     "raise": lambda player, args: player.cluster.raise_in(int(args[0]), *args[1:]),
     "say": lambda player, args: player.cluster.say(int(args[0]), " ".join(args[1:])),

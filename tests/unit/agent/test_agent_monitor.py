@@ -164,7 +164,7 @@ def test_a_process_that_does_not_end_after_its_program_is_told_with_its_place(ra
     (tmp_path / "train.py").write_text(text)
     one = rank(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import train")
     worker = one.group.workers[0]
-    one.line.set_over(time.time())
+    one.line.set_over(time.time(), finished=True)
     assert one.look(one.now + ENDING_S / 2).is_over
     assert one.monitor.note_of(worker, one.now + ENDING_S / 2) is None, "most end within a moment"
     assert one.monitor.take_news(one.now + ENDING_S / 2) == []

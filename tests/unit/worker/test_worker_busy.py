@@ -119,14 +119,14 @@ def test_a_new_rank_on_the_line_says_nothing(board):
     line = BoardLine(board.fd, 0)
     phases = Phases(line)
     phases.enter(Activity.BUSY, Reason(b"uploading", math.nan))
-    line.set_over(time.time())
+    line.set_over(time.time(), finished=True)
     board.reset(0, rank=0, generation=1)
     assert (board.note(0), board.over_at(0)) == (None, None)
 
 
 def test_a_program_that_is_over_is_noted(board):
     at = time.time()
-    BoardLine(board.fd, 0).set_over(at)
+    BoardLine(board.fd, 0).set_over(at, finished=True)
     assert board.note(0) == RankNote(kind="ending", since=at)
 
 

@@ -77,6 +77,7 @@ class Board:
             ended_at=ended_at,
             counts_own_steps=self._int(line, IntCell.COUNTS_OWN_STEPS) == 1,
             communicated_at=self._time(line, FloatCell.COMM_MOVED_AT),
+            finished_at=self.over_at(line) if self._int(line, IntCell.FINISHED) == 1 else None,
         )
 
     def note(self, line: int) -> RankNote | None:

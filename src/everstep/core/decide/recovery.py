@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from everstep.core.decide import allowance, eviction, flow, repeating
+from everstep.core.decide import allowance, eviction, finished, flow, repeating
 from everstep.core.restore import rereading, trust
 from everstep.core.run import updates
 from everstep.core.state.course import FlowStage
@@ -37,6 +37,15 @@ def decide(turn: Turn, verdict: Verdict) -> Plan:
         if plan is not None:
             return plan
     raise AssertionError("the last rule always applies")
+
+
+def all_finished(turn: Turn, verdict: Verdict) -> Plan | None:
+    """Nothing is left to do again."""
+    if not finished.has_all_work_done(turn):
+        return None
+    why = f"every rank's program had come to its end before; then {verdict.sentence}"
+    refused = (Refusal(what="restart", why="no rank keeps snapshots, so all the work would be done again"),)
+    return _plan("give-up", "end the run", "work-is-done", why, refused)
 
 
 def merge_update(turn: Turn, verdict: Verdict) -> Plan | None:
@@ -322,6 +331,7 @@ def _no_eviction(turn: Turn, verdict: Verdict) -> tuple[Refusal, ...]:
 
 
 RULES: tuple[Rule, ...] = (
+    all_finished,
     merge_update,
     roll_back,
     cannot_run,

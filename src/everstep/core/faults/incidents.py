@@ -6,7 +6,7 @@ import msgspec
 
 from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge
 from everstep.analyzer.rank_exit import looks_like_consequence
-from everstep.core.decide import allowance, backoff, eviction, examining, flow, repeating
+from everstep.core.decide import allowance, backoff, eviction, examining, finished, flow, repeating
 from everstep.core.decide.recovery import Plan, decide
 from everstep.core.faults import drills
 from everstep.core.restore import worlds
@@ -49,6 +49,8 @@ def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
         return
     if event.exit.succeeded:
         _on_success(turn)
+        return
+    if finished.is_spared(turn, turn.state.workers[event.exit.rank]) and turn.state.tally.alive:
         return
     open_incident(turn, FaultFacts(at=turn.at))
     _add_exits(turn, (event.exit,))
@@ -179,6 +181,8 @@ def open_incident(turn: Turn, facts: FaultFacts) -> None:
         drill=drills.claim(turn, facts),
     )
     turn.set(incident=incident, num_incidents=number)
+    exits = [worker.exit for worker in turn.state.workers.values() if worker.exit is not None]
+    _add_exits(turn, tuple(exit_ for exit_ in exits if not exit_.succeeded))
     turn.do(IncidentOpened(incident=incident.id, drill=incident.drill, why="the first sign of a fault"))
 
 
@@ -348,7 +352,9 @@ def _on_success(turn: Turn) -> None:
     if not turn.state.tally.unsuccessful:
         note_success(turn)
         ending.succeed(turn)
-    elif turn.state.phase is Phase.SETTLING and not turn.state.tally.alive:
+    elif not turn.state.tally.alive:
+        if turn.state.phase is not Phase.SETTLING:
+            open_incident(turn, FaultFacts(at=turn.at))  # for a rank that had ended after its work
         stop_generation(turn)
 
 

@@ -64,6 +64,7 @@ class IntCell(enum.IntEnum):
     ACTIVITY = 10  # what it does within a step, or instead of one
     COLLECTING = 11  # 1 while Python's garbage collector goes through everything
     WHY_BYTES = 12  # length of the text why it is busy
+    FINISHED = 13  # 1: the program came to its last line, and no exception ended it
 
 
 class FloatCell(enum.IntEnum):
@@ -157,8 +158,9 @@ class BoardLine:
     def set_phase(self, phase: int) -> None:
         self._ints[_PHASE] = phase
 
-    def set_over(self, at: float) -> None:
-        """The program's last line is over."""
+    def set_over(self, at: float, *, finished: bool) -> None:
+        """The program's last line is over. `finished`: as far as is known, no exception ended it."""
+        self._ints[IntCell.FINISHED] = int(finished)
         self._floats[FloatCell.OVER_AT] = at
         self._ints[_PHASE] = Phase.ENDING
 

@@ -8,6 +8,7 @@ for its own users first of all; that list is private, so without it the end is o
 import atexit
 import contextlib
 import os
+import sys
 import threading
 import time
 
@@ -31,7 +32,8 @@ def let_go_last() -> None:
 def _end() -> None:
     runtime = current()
     if runtime is not None and runtime.process is not None and runtime.process.pid == os.getpid():
-        runtime.board.set_over(time.time())
+        # Where the interpreter has printed an exception, it keeps its type there.
+        runtime.board.set_over(time.time(), finished=not hasattr(sys, "last_type"))
         runtime.process.frozen.release()
 
 

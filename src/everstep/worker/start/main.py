@@ -88,10 +88,13 @@ def _run_program(job: Assignment, runtime: Runtime) -> None:
     ending.let_go_last()
     runtime.mark("entered")
     mine = os.getpid()
+    finished = False
     try:
         program.run(job.launch, job.program, job.args)
+        finished = True
     except SystemExit as ended:
-        if errors.is_failure(ended) and os.getpid() == mine:  # not a child that the program forked
+        finished = not errors.is_failure(ended)
+        if not finished and os.getpid() == mine:  # not a child that the program forked
             _report(job, runtime, ended)
         raise
     except program.ProgramNotFound as error:
@@ -103,7 +106,7 @@ def _run_program(job: Assignment, runtime: Runtime) -> None:
         sys.excepthook = lambda *_: None
         raise
     finally:
-        runtime.board.set_over(time.time())
+        runtime.board.set_over(time.time(), finished=finished)
 
 
 def _report(job: Assignment, runtime: Runtime, error: BaseException) -> None:

@@ -1,0 +1,51 @@
+"""A process that a signal ends after its program's last line: the work is done, and is not done a second time."""
+
+import pytest
+from real_run import Launcher
+
+from everstep.errors import EXIT_GAVE_UP
+from everstep.model.actions import Finish, IncidentClosed
+from everstep.model.events import WorkersStarted
+
+ENDS = """
+import atexit, os, sys, time
+import uncompiled, torch
+rank, generation = os.environ["RANK"], os.environ["EVERSTEP_GENERATION"]
+if rank == "1" and generation == "0":
+    atexit.register(os.abort)
+else:
+    time.sleep(1.0)  # it has something to do when the other one is gone
+print("work done", flush=True)
+if sys.argv[1] == "raises" and generation == "0":
+    raise ValueError("no work was done")
+"""
+
+
+def generations(run):
+    return sorted({event.generation for event in run.events(WorkersStarted)})
+
+
+@pytest.mark.parametrize("how", ["file", "module"])
+def test_its_work_is_not_done_again(launcher: Launcher, monkeypatch, how: str) -> None:
+    script = launcher.script(ENDS, "ends.py")
+    monkeypatch.setenv("PYTHONPATH", str(script.parent), prepend=":")
+    program = ("-m", "ends") if how == "module" else (script,)
+    run = launcher.start("--nproc-per-node", 2, *program, "ends")
+    assert run.wait() == EXIT_GAVE_UP, run.story()
+    assert generations(run) == [0], run.story()
+    (finish,) = run.actions(Finish)
+    assert "every rank's program had come to its end before" in finish.why
+    assert "rank 1 on n0 was killed by SIGABRT" in finish.why
+    assert "work done" in (run.run_dir / "logs/gen-0/rank-0/stdout.log").read_text()
+    assert [closed.outcome for closed in run.actions(IncidentClosed)] == ["gave-up"]
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("how", ["file", "module"])
+def test_after_an_exception_it_is_an_ordinary_fault(launcher: Launcher, monkeypatch, how: str) -> None:
+    script = launcher.script(ENDS, "ends.py")
+    monkeypatch.setenv("PYTHONPATH", str(script.parent), prepend=":")
+    program = ("-m", "ends") if how == "module" else (script,)
+    run = launcher.start("--nproc-per-node", 2, *program, "raises")
+    assert run.wait() == 0, run.story()
+    assert generations(run) == [0, 1], run.story()
