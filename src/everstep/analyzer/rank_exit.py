@@ -39,6 +39,9 @@ _OWN_CODE = frozenset({signals.SIGSEGV, signals.SIGABRT, signals.SIGFPE, signals
 """Native code of the program brings these upon itself far more often than a broken machine does. SIGBUS may also be a
 full /dev/shm or a storage that is gone, SIGILL a processor that lacks an instruction."""
 
+_ENDS_ONLY = frozenset({"ES-TD14", "ES-TD16", "ES-PY20"})
+"""Lines such as "Fatal Python error: Segmentation fault": they say how a process ended, and the signal says as much."""
+
 _SHELL_SIGNALS = 128
 """A shell that reports a signal of its child ends with this much more than the signal's number."""
 
@@ -86,7 +89,8 @@ def _named(exit_: Exit) -> Alert | None:
     if found is None or exit_.oom is not None or exit_.signal == signals.SIGKILL:
         return None  # whoever is killed from outside has not said why
     is_plain = found.component == "python" and blame_of(found) is Blame.USER  # its exception says as much
-    return found if is_cause(found) and not is_plain and not _is_of_machine(found) else None
+    is_end = exit_.signal is not None and found.code in _ENDS_ONLY
+    return found if is_cause(found) and not is_plain and not is_end and not _is_of_machine(found) else None
 
 
 def _is_of_machine(found: Alert) -> bool:
@@ -138,7 +142,7 @@ def describe(exit_: Exit) -> str:
             return f"raised {exit_.error.kind}{where}: {_NO_INPUT}"
         return f"raised {exit_.error.kind}{where}" + (f": {_shorten(text[0])}" if text else "")
     if exit_.signal is not None:
-        return f"was killed by {signal_name(exit_.signal)}"
+        return f"was killed by {signal_name(exit_.signal)}" + (f" at {exit_.place}" if exit_.place else "")
     if exit_.code is not None:
         return f"ended with exit code {exit_.code}" + (f" at {exit_.place}" if exit_.place else "")
     return "ended, it is not known how"

@@ -184,6 +184,38 @@ def test_last_output_is_the_end_in_whole_lines(tmp_path):
     assert exits.last_output(tmp_path / "absent") == ""
 
 
+CRASH = """\
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 327 in wait
+
+Current thread 0x00007f02 (most recent call first):
+  File "{library}", line 519 in string_at
+  File "/home/u/train.py", line 41 in step
+  File "/home/u/train.py", line 99 in main
+
+Extension modules: {modules} (total: 400)
+"""
+
+
+def test_the_stack_of_a_crash_says_where_the_program_was(tmp_path):
+    path = tmp_path / "stderr.log"
+    modules = ", ".join(f"torch._C._module{number}" for number in range(400))
+    path.write_text("step 1\n" + CRASH.format(library=json.__file__, modules=modules))
+    assert exits.crash_place(path) == "train.py:41"
+    text = exits.last_output(path)
+    assert text.startswith("step 1")
+    assert text.endswith("line 99 in main")
+    path.write_text(CRASH.format(library=json.__file__, modules=modules).replace("/home/u/train.py", json.__file__))
+    assert exits.crash_place(path) == "__init__.py:519"
+    path.write_text(
+        "Fatal Python error: Aborted\n\nCurrent thread 0x01 (most recent call first):\n  <no Python frame>\n"
+    )
+    assert exits.crash_place(path) == ""
+    assert exits.crash_place(tmp_path / "absent") == ""
+
+
 # -- what is imported ahead --
 
 

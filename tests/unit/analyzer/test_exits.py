@@ -117,6 +117,32 @@ def test_describe_names_signals_and_survives_unknown_ones() -> None:
     assert describe(Exit(rank=0, at=0.0)) == "ended, it is not known how"
 
 
+@pytest.mark.parametrize(
+    ("number", "title"), [(11, "Segmentation fault"), (6, "Aborted"), (8, "Floating-point exception")]
+)
+def test_a_crash_whose_stack_is_in_its_log_is_the_programs(number: int, title: str) -> None:
+    text = f'Fatal Python error: {title}\n\nCurrent thread 0x1 (most recent call first):\n  File "t.py", line 7 in f\n'
+    crashed = Exit(
+        rank=1, at=9.0, signal=number, place="t.py:7", last_output=text, finding=end_of_rank(text, None, rank=1, at=9.0)
+    )
+    verdict = judge(facts(crashed, peer_gone(0, 9.5)))
+    assert (verdict.code, verdict.blame, verdict.confidence) == ("ES-P02", Blame.USER, Confidence.LOW)
+    assert (verdict.ranks, verdict.place) == ((1,), "t.py:7")
+    assert "at t.py:7" in verdict.sentence
+
+
+def test_a_crash_after_its_machine_said_something_is_the_machines() -> None:
+    text = "Fatal Python error: Segmentation fault"
+    found = end_of_rank(text, None, rank=1, at=9.0)
+    crashed = Exit(rank=1, at=9.0, signal=11, place="t.py:7", last_output=text, finding=found)
+    failing = Alert(
+        at=8.5, code="ES-G79", sentence="GPU fell off the bus", component="gpu", blame="machine", severity="fault",
+        action="REPLACE_NODE", role="root", source="kernel log", line="Xid 79", device="0000:3b:00",
+    )  # fmt: skip
+    verdict = judge(facts(crashed, alerts=(SeenAlert(node="n0", alert=failing),)))
+    assert (verdict.code, verdict.blame) == ("ES-G79", Blame.MACHINE)
+
+
 def test_a_debugger_without_input_says_what_to_do():
     for kind in ("BdbQuit", "bdb.BdbQuit"):
         error = ErrorReport(kind=kind, message="", traceback="", at=None, place="train.py:7")

@@ -31,6 +31,14 @@ _MAX_TEXT_CHARS = 32 << 10
 """Of a message or a traceback: the ends of all ranks of a node go in one report, and a report has a limit."""
 
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
+_CRASH = "Fatal Python error: "
+_CRASHED = re.compile(
+    r'^Current thread 0x[0-9a-f]+ .*\n(?P<frames>(?:  File "[^"\n]+", line \d+ in .*\n?)+)', re.MULTILINE
+)
+"""What faulthandler writes when native code crashes: the innermost frame of the thread that did comes first."""
+_EXTENSIONS = re.compile(r"^Extension modules: .*\n?", re.MULTILINE)
+"""Its last line: every extension that is loaded, some KiB of names after the stacks that matter."""
+_MAX_CRASH_BYTES = 64 << 10
 _KIND = re.compile(r"^[A-Za-z_][\w.]*$")
 
 _log = logging.getLogger(__name__)
@@ -97,19 +105,42 @@ def place_of(traceback: str) -> str:
     return ""
 
 
+def crash_place(path: Path, begin: int = 0) -> str:
+    """ "train.py:212": where the thread was whose native code crashed, the user's own frame if there is one. Empty where
+    faulthandler left no stack in the log from `begin` on."""
+    text = _end_of(path, begin, _MAX_CRASH_BYTES)
+    crashed_at = text.rfind(_CRASH)
+    found = _CRASHED.search(text, crashed_at) if crashed_at >= 0 else None
+    if found is None:
+        return ""
+    frames = _FRAME.findall(found["frames"])
+    roots = library_roots()
+    own = [frame for frame in frames if not frame[0].startswith("<") and not is_library_file(frame[0], roots)]
+    file, line = (own or frames)[0]
+    return f"{Path(file).name}:{line}"
+
+
 def last_output(path: Path, begin: int = 0) -> str:
     """The last lines of a log from `begin` on, at most 2 KiB, whole lines if there are any."""
+    text = _EXTENSIONS.sub("", _end_of(path, begin, _MAX_CRASH_BYTES)).rstrip("\n")
+    data = text.encode("utf-8", "replace")
+    if len(data) <= MAX_OUTPUT_BYTES:
+        return text
+    text = data[-MAX_OUTPUT_BYTES:].decode("utf-8", "replace")
+    return text.split("\n", 1)[1] if "\n" in text else text
+
+
+def _end_of(path: Path, begin: int, limit: int) -> str:
+    """At most so many bytes, whole lines if there are any."""
     try:
         with regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            start = max(begin if begin <= size else 0, size - MAX_OUTPUT_BYTES)
-            data = os.pread(file.fileno(), MAX_OUTPUT_BYTES, start)
+            start = max(begin if begin <= size else 0, size - limit)
+            data = os.pread(file.fileno(), limit, start)
     except OSError:
         return ""
     text = data.decode("utf-8", "replace")
-    if start > begin and "\n" in text:
-        text = text.split("\n", 1)[1]
-    return text.rstrip("\n")
+    return text.split("\n", 1)[1] if start > begin and "\n" in text else text
 
 
 def read_bytes(path: Path) -> bytes:

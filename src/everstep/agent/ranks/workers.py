@@ -148,6 +148,8 @@ class Worker:
         failed = by_itself and ended.code != 0
         is_exit = error is not None and error.kind == exits.SYSTEM_EXIT  # says where; it is no exception of its own
         place = error.place if error is not None and is_exit and ended.code else ""
+        if ended.signal is not None and not is_exit:
+            place = exits.crash_place(self.paths.stderr, self.last_words.begin(ended.at))
         error = None if is_exit else error
         return Exit(
             rank=self.rank,
