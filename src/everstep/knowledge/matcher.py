@@ -12,6 +12,7 @@ from everstep.knowledge.blocks import LINK_CAUSE, LINK_CONTEXT, AgentBlock, Trac
 from everstep.knowledge.causality.linking import is_of_program
 from everstep.knowledge.causality.progress import Watch, marks
 from everstep.knowledge.causality.repeats import Repeats
+from everstep.knowledge.causality.zeros import without_zeros
 from everstep.knowledge.engine import MAX_LINE_BYTES, OVERLAP_BYTES, Engine
 from everstep.knowledge.findings import Finding, Fold, subject_of
 from everstep.knowledge.lines import Clock, Line, clean, rank_in
@@ -224,12 +225,19 @@ class Matcher:
     def _match_and_report(self, stream: _Stream, part: Line, raw: bytes, new: list[Finding]) -> None:
         from_kernel = part.from_kernel and not self.is_of_program
         signature = self._engine.match(raw, part.message.lstrip(b" \t"), from_kernel=from_kernel)
+        if signature is not None and not from_kernel and self._counts_none(part.message):
+            return
         if signature is not None:
             self._report(stream, signature, part, raw, new)
         elif not from_kernel and not stream.repeats.is_full:
             words = self._engine.harmless_words(part.message)
             if words:
                 stream.repeats.note(words)
+
+    def _counts_none(self, message: bytes) -> bool:
+        """Whether nothing is left that is known when what it counts none of is taken out."""
+        left = without_zeros(message)
+        return left != message and self._engine.match(left, left.lstrip(b" \t")) is None
 
     def _says_what_was_thrown(self, stream: _Stream, part: Line, new: list[Finding]) -> bool:
         """C++ names the type on one line and the reason on the next: the reason is the fault, if it is known."""
