@@ -31,6 +31,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = ""
     step: int | None = None
     step_age_s: float | None = None
+    cpu_left_s: float | None = None
     gpus: tuple[GpuLoad, ...] = ()
     links: dict[str, float] = {}
     stack_source: str = ""

@@ -4,6 +4,7 @@ Used for the device signal (`DeviceProbe`) and for evidence. A process that is g
 """
 
 import os
+import resource
 
 import msgspec
 
@@ -33,6 +34,16 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 def usage(pid: int) -> Usage | None:
     found = proc.stat(pid)
     return None if found is None else Usage(state=found.state, cpu_s=found.cpu_s)
+
+
+def cpu_left_s(pid: int) -> float | None:
+    """Seconds of CPU time until the kernel sends it SIGXCPU (`ulimit -t`). None: no limit, or it cannot be told."""
+    used = usage(pid)
+    try:
+        limit_s, _ = resource.prlimit(pid, resource.RLIMIT_CPU)
+    except OSError:
+        return None
+    return None if used is None or limit_s == resource.RLIM_INFINITY else max(0.0, limit_s - used.cpu_s)
 
 
 def is_traced(pid: int) -> bool:

@@ -141,6 +141,15 @@ def test_whoever_holds_the_interpreter_keeps_its_other_threads_from_everything()
     assert judged(*waits, native, threads=threads).certainty is Certainty.DOUBTFUL, "it needs no interpreter"
 
 
+@pytest.mark.parametrize(("left_s", "blame"), [(0.4, "environment"), (3600.0, None), (None, None)])
+def test_a_rank_at_its_limit_of_cpu_time_is_ended_by_the_limit(left_s, blame):
+    busy = msgspec.structs.replace(rank(1, wait(Hold.NOTHING, what="works"), state="R"), cpu_left_s=left_s)
+    finding = Finding(code="ES-H02", sentence="", confidence=Confidence.HIGH, ranks=(1,))
+    found = judge(finding, {1: busy}, {1: Activity.PYTHON}, (0, 1))
+    assert (found.certainty, found.computes, found.blame) == (Certainty.DOUBTFUL, True, blame)
+    assert ("limit of its CPU time" in found.because) is (blame is not None)
+
+
 def test_a_timer_is_no_hope_where_it_outlasts_the_others():
     soon, late = (wait(Hold.TIMER, what="sleeps", left_s=left) for left in (500.0, 90_000.0))
     assert judged(soon).certainty is Certainty.DOUBTFUL

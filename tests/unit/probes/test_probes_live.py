@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from everstep.probes.process import MIN_INTERVAL_S, DeviceProbe, descendants, is_traced, usage
+from everstep.probes.process import MIN_INTERVAL_S, DeviceProbe, cpu_left_s, descendants, is_traced, usage
 from everstep.probes.rank.communication import STALE_S, CommunicationProbe
 from everstep.probes.rank.log_age import LogProbe
 from everstep.probes.rank.stack import MIN_ROW, StackProbe, parse
@@ -74,6 +74,23 @@ def test_a_child_that_works_is_a_sign_of_life(child):
     began = time.time()
     probe.look(began)
     look_until(probe, lambda age: age == 0.0 and time.time() - began > MIN_INTERVAL_S)
+
+
+def test_what_is_left_of_a_limit_of_cpu_time():
+    limited = subprocess.Popen(["sh", "-c", "ulimit -S -t 100; exec sleep 60"])
+    free = subprocess.Popen(["sleep", "60"])
+    try:
+        deadline = time.monotonic() + 60
+        while (left_s := cpu_left_s(limited.pid)) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert left_s is not None
+        assert 90 < left_s <= 100
+        assert cpu_left_s(free.pid) is None
+    finally:
+        for process in (limited, free):
+            process.kill()
+            process.wait()
+    assert cpu_left_s(limited.pid) is None
 
 
 def test_a_process_that_is_gone_is_unknown():

@@ -106,8 +106,10 @@ def place_of(traceback: str) -> str:
 
 
 def crash_place(path: Path, begin: int = 0) -> str:
-    """ "train.py:212": where the thread was whose native code crashed, the user's own frame if there is one. Empty where
-    faulthandler left no stack in the log from `begin` on."""
+    """The line of the thread whose native code crashed, "train.py:212": the user's own frame if there is one.
+
+    Empty where faulthandler left no stack in the log from `begin` on.
+    """
     text = _end_of(path, begin, _MAX_CRASH_BYTES)
     crashed_at = text.rfind(_CRASH)
     found = _CRASHED.search(text, crashed_at) if crashed_at >= 0 else None

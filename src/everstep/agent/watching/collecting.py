@@ -21,7 +21,7 @@ from everstep.model.actions import CollectEvidence
 from everstep.model.events import EvidenceCollected
 from everstep.model.facts import Gathered
 from everstep.model.text import without_surrogates
-from everstep.probes.process import descendants, usage
+from everstep.probes.process import cpu_left_s, descendants, usage
 from everstep.probes.rank.native import native_thread, native_threads
 from everstep.probes.rank.thread_waits import settled_waits, with_family
 from everstep.worker.process.board import Activity, Phase
@@ -137,6 +137,7 @@ class _Sweep:
                 "stacks": [*look.threads, *(thread for found, _ in of_children for thread in found)] or None,
                 "stack_source": look.source,
                 "states": states,
+                "cpu_left_s": cpu_left_s(worker.pid),
                 "native": native,
                 "waits": waits,
                 **progress,

@@ -24,6 +24,9 @@ _COMPUTES = (Activity.PYTHON, Activity.UNKNOWN, Activity.BACKWARD, Activity.SAVI
 LONGEST_S = 1800.0
 """A timer that ends later than this ends after the time limit of every usual collective: nobody waits for it."""
 
+NEAR_LIMIT_S = 60.0
+"""A rank that computes, and has no more CPU time left than this, is ended by its limit and not by its program."""
+
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     certainty: Certainty
@@ -178,10 +181,18 @@ def _doubt(
     for rank, (opener, _) in each.items():
         if opener is not None:
             is_busy = opener.works or doing.get(rank) is Activity.PYTHON
+            left_s = by_rank[rank].cpu_left_s
+            if is_busy and left_s is not None and left_s <= NEAR_LIMIT_S:
+                return _near_limit(rank, left_s, _at(by_rank[rank]))
             because = f"rank {rank} {_words(opener)}{_at(by_rank[rank])}: {_could(opener, is_busy)}"
             return Judgement(certainty=Certainty.DOUBTFUL, because=because, computes=is_busy)
     because = "the evidence does not say what keeps the job"
     return Judgement(certainty=Certainty.DOUBTFUL, because=because)
+
+
+def _near_limit(rank: int, left_s: float, at: str) -> Judgement:
+    because = f"rank {rank} works{at}, and the limit of its CPU time ends it in {seconds(left_s)} of it"
+    return Judgement(certainty=Certainty.DOUBTFUL, because=because, computes=True, blame=Blame.ENVIRONMENT)
 
 
 def _words(opener: Opener) -> str:

@@ -189,6 +189,7 @@ class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = ""  # what the rank said that it does: "train", "evaluation", "rendezvous", ...
     step: int | None = None  # newest step that it did, and how long ago
     step_age_s: float | None = None
+    cpu_left_s: float | None = None  # until the kernel ends it for its limit of CPU time; None: no limit, or not known
     waits: tuple[ThreadWait, ...] = ()  # what keeps each thread of the rank and of its children
     native: tuple[KernelThread, ...] = ()  # where a Python stack could not be had, or says nothing
     load: RankLoad | None = None
