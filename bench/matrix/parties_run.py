@@ -191,7 +191,14 @@ class Run:
         if hurt.kind in ("burners", "slow-machine"):  # the job is slower is said first; who it is later
             named = [one for one in concluded if one["verdict"].get("ranks")]
             return [one for one in concluded if named and one["incident"] == named[0]["incident"]]
-        return [one for one in concluded if one["incident"] == concluded[0]["incident"]]
+        chosen = next((one["incident"] for one in concluded if one["incident"] not in self._waited_out()), "")
+        return [one for one in concluded if one["incident"] == chosen]
+
+    def _waited_out(self) -> set[str]:
+        """Incidents in which everstep did nothing but wait until the fault said more: its word is that of the next."""
+        superseded = {e["incident"] for e in self.actions("IncidentClosed") if e["outcome"] == "superseded"}
+        acted = {one["incident"] for one in self.actions("Concluded") if one["decision"]["rule"] != "wait"}
+        return superseded - acted
 
     def is_settled(self, hurt: Hurt) -> bool:
         closed = {each["incident"] for each in self.actions("IncidentClosed")}
