@@ -8,6 +8,7 @@ from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.slowness.grown import find_grown
 from everstep.analyzer.slowness.overload import find_overload
 from everstep.analyzer.slowness.sending import find_slow_link
+from everstep.analyzer.slowness.starving import find_starving
 
 RANKS = range(4)
 
@@ -51,6 +52,18 @@ def test_nothing_is_found_where_nothing_grew_or_all_of_them_did(delay_s):
     rng = random.Random(3)
     slower = [[timing(rank, rng, delay_s=delay_s, slept_s=0.16) for rank in RANKS] for _ in range(5)]
     assert find_grown(slower, usual, 4) is None
+
+
+@pytest.mark.parametrize(("cpu_s", "is_starved"), [(0.06, True), (0.12, False)])
+def test_who_needs_more_of_a_busy_cpu_waits_longer_and_is_not_starved(cpu_s, is_starved):
+    """A machine that became slow, of 60 to 120 ms per step, where all ranks wait: nobody took its CPU."""
+    rng = random.Random(5)
+    slower = [
+        [timing(r, rng, delay_s=0.8 if r == 2 else 0.4, cpu_s=cpu_s if r == 2 else 0.06) for r in RANKS]
+        for _ in range(5)
+    ]
+    found = find_starving(slower, rounds(6, delay_s=0.4), 4)
+    assert (found is not None and found.rank == 2) is is_starved
 
 
 def test_two_rounds_do_not_say_what_is_usual():

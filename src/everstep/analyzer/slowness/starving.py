@@ -53,10 +53,10 @@ def find_starving(
     rounds: Sequence[Sequence[RankTiming]], usual_rounds: Sequence[Sequence[RankTiming]], min_votes: int
 ) -> Starving | None:
     """The rank that waited longest in at least `min_votes` of the rounds, by more than in the rounds before."""
-    usual = _usual(usual_rounds, "delay_s")
+    usual, usual_cpu = _usual(usual_rounds, "delay_s"), _usual(usual_rounds, "cpu_s")
     votes: Counter[int] = Counter()
     for timings in rounds:
-        worst = _worst(timings, usual)
+        worst = _worst(timings, usual, usual_cpu)
         if worst is not None:
             votes[worst] += 1
     if not votes:
@@ -78,16 +78,26 @@ def _usual(rounds: Sequence[Sequence[RankTiming]], name: str) -> dict[int, float
     return {rank: statistics.median(values) for rank, values in found.items()}
 
 
-def _worst(timings: Sequence[RankTiming], usual: Mapping[int, float]) -> int | None:
+def _worst(timings: Sequence[RankTiming], usual: Mapping[int, float], usual_cpu: Mapping[int, float]) -> int | None:
     """Of one round. Within the node first: what all ranks of a machine wait is nobody's own."""
     known = {t.rank: t for t in timings if t.delay_s is not None and t.rank in usual}
     least_s = max(MIN_S, MIN_SHARE * statistics.median(t.compute_s for t in timings)) if timings else MIN_S
     grown = {}
     for rank, timing in known.items():
         others_s, _ = _others(timing, list(known.values()))
-        grown[rank] = (timing.delay_s or 0.0) - (1 + LUCK) * max(others_s, usual[rank])
+        usual_s = usual[rank] * _own_growth(timing, usual_cpu)
+        grown[rank] = (timing.delay_s or 0.0) - (1 + LUCK) * max(others_s, usual_s)
     worst = max(grown, key=lambda rank: grown[rank], default=None)
     return worst if worst is not None and len(known) > 1 and grown[worst] >= least_s else None
+
+
+def _own_growth(timing: RankTiming, usual_cpu: Mapping[int, float]) -> float:
+    """How many times as much CPU time it needs itself, at least once.
+
+    On a busy machine whoever needs more waits as much longer, and nobody took anything from it.
+    """
+    usual_s = usual_cpu.get(timing.rank, 0.0)
+    return max(1.0, timing.cpu_s / usual_s) if timing.cpu_s is not None and usual_s > 0 else 1.0
 
 
 def _others(timing: RankTiming, all_: Sequence[RankTiming]) -> tuple[float, bool]:
