@@ -20,6 +20,8 @@ _CLIENT = re.compile(
     rb"|asyncio/(?:streams|selector_events|sslproto))\.py$"
 )
 """Files of libraries that talk to a service on the network."""
+_FINALIZER = re.compile(rb'\s*File "[^"\n]{1,400}/multiprocessing/util\.py", line \d{1,8}, in _run_finalizers')
+"""The outermost frame where Python prints what went wrong while it tidies up at its end, and continues."""
 _GROUP_BAR = re.compile(rb"^\s*(?:\|\s?|\+-\+-{4,}.*$|\+-{4,}.*$)")
 _AGENT_KEY = re.compile(rb"\s*(?:\[\d+\]:)?\s*(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
 _BOX = ("\N{BOX DRAWINGS LIGHT VERTICAL}".encode(), "\N{BOX DRAWINGS LIGHT ARC UP AND RIGHT}".encode())
@@ -81,6 +83,7 @@ class Traceback:
         if body[:1] in b" \t":
             frame = _FRAME.match(body)
             if frame:
+                self.ignored = self.ignored or (self.num_lines == 1 and _FINALIZER.match(body) is not None)
                 self._note_frame(frame[1], int(frame[2]))
             elif self.last_frame is _Frame.UNREAD:
                 self.last_frame = _Frame.RAISES if body.lstrip().startswith(b"raise") else _Frame.FAILS

@@ -28,6 +28,7 @@ LANDMARKS = (
     rb"Traceback \(most recent call last\)",
     rb"Root Cause \(first observed failure\)",
     b"Exception ignored in",
+    b"Error in atexit._run_exitfuncs",
     b"--- Logging error ---",
 )
 """Begins of blocks: the screen has to stop at them, whatever the signatures say."""

@@ -25,7 +25,12 @@ _LINK_BYTES = 300
 _MAX_WATCHES = 256
 _LOOK_BACK_BYTES = 8 << 10
 _TRACEBACK = b"Traceback (most recent call last)"
-_IGNORED = (b"Exception ignored in", b"--- Logging error ---", b"Exception ignored on")
+_IGNORED = (
+    b"Exception ignored in",
+    b"--- Logging error ---",
+    b"Exception ignored on",
+    b"Error in atexit._run_exitfuncs:",
+)
 _IGNORED_LINES = 4
 """The traceback of an ignored exception stands right below the line that says so."""
 _AGENT = b"Root Cause (first observed failure)"

@@ -158,9 +158,28 @@ def test_the_exception_of_a_loader_worker_is_read_with_its_original_traceback():
     assert codes(text) == ["ES-DL03", "ES-PY01"]
 
 
-@pytest.mark.parametrize("head", ["Exception ignored in: <function Loader.__del__ at 0x7f>", "--- Logging error ---"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "Exception ignored in: <function Loader.__del__ at 0x7f>",
+        "--- Logging error ---",
+        "Error in atexit._run_exitfuncs:",
+    ],
+)
 def test_an_exception_that_python_ignores_is_no_fault(head):
     assert codes(f"{head}\n" + TRACEBACK.format("AttributeError: 'NoneType' object has no attribute 'close'")) == []
+
+
+def test_what_fails_while_python_tidies_up_is_no_fault():
+    """The end of a run that had succeeded, 16 times; the program's own finalizer of that name is another."""
+    text = (
+        'Traceback (most recent call last):\n  File "/usr/lib/python3.10/{}", line 300, in _run_finalizers\n'
+        "    finalizer()\n"
+        '  File "/usr/lib/python3.10/multiprocessing/synchronize.py", line 87, in _cleanup\n    sem_unlink(name)\n'
+        "FileNotFoundError: [Errno 2] No such file or directory\n"
+    )
+    assert codes(text.format("multiprocessing/util.py")) == []
+    assert codes(text.format("site-packages/mine/util.py")) == ["ES-PY08"]
 
 
 AGENT = """ERROR:torch.distributed.elastic.api:failed (exitcode: {c}) local_rank: 3 (pid: 9) of binary: python
