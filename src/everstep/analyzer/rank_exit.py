@@ -89,7 +89,7 @@ def _named(exit_: Exit) -> Alert | None:
     if found is None or exit_.oom is not None or exit_.signal == signals.SIGKILL:
         return None  # whoever is killed from outside has not said why
     is_plain = found.component == "python" and blame_of(found) is Blame.USER  # its exception says as much
-    is_end = exit_.signal is not None and found.code in _ENDS_ONLY
+    is_end = found.code in _ENDS_ONLY and (exit_.signal is not None or shell_signal(exit_) is not None)
     return found if is_cause(found) and not is_plain and not is_end and not _is_of_machine(found) else None
 
 
@@ -180,9 +180,19 @@ def classify(cause: Exit, causes: list[Exit], num_ranks: int) -> tuple[str, Blam
         return ("ES-P02", *_of_signal(cause.signal))
     if cause.place:
         return "ES-P01", Blame.USER, Confidence.MEDIUM, ": the program ended itself"
+    of_shell = shell_signal(cause)
+    if of_shell is not None:
+        blame, confidence, note = _of_signal(of_shell)
+        return "ES-P02", blame, confidence, f", a shell's word for {signal_name(of_shell)}{note}"
     is_own = cause.code is not None and 0 < cause.code < _SHELL_SIGNALS
     blame = Blame.USER if is_own else Blame.UNKNOWN
     return "ES-P01", blame, Confidence.LOW if is_own else Confidence.MEDIUM, " and left no report"
+
+
+def shell_signal(exit_: Exit) -> int | None:
+    """The signal that a shell says its child ended by, where a process brings that one upon itself or a limit does."""
+    number = 0 if exit_.code is None else exit_.code - _SHELL_SIGNALS
+    return number if number in _OWN_CODE or number in _LIMITS else None
 
 
 def _of_signal(number: int) -> tuple[Blame, Confidence, str]:

@@ -131,6 +131,16 @@ def test_a_crash_whose_stack_is_in_its_log_is_the_programs(number: int, title: s
     assert "at t.py:7" in verdict.sentence
 
 
+@pytest.mark.parametrize(
+    ("code", "blame"), [(139, Blame.USER), (134, Blame.USER), (152, Blame.ENVIRONMENT), (137, Blame.UNKNOWN)]
+)
+def test_a_shell_that_tells_how_its_child_ended_is_believed(code: int, blame: Blame) -> None:
+    text = "./train.sh: line 3: 12 Segmentation fault (core dumped) python train.py" if code == 139 else ""
+    found = end_of_rank(text, None, rank=1, at=9.0)
+    verdict = judge(facts(Exit(rank=1, at=9.0, code=code, last_output=text, finding=found)))
+    assert (verdict.blame, verdict.ranks) == (blame, (1,))
+
+
 def test_a_crash_after_its_machine_said_something_is_the_machines() -> None:
     text = "Fatal Python error: Segmentation fault"
     found = end_of_rank(text, None, rank=1, at=9.0)

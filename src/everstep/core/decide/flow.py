@@ -13,6 +13,7 @@ import signal
 
 import msgspec
 
+from everstep.analyzer.rank_exit import shell_signal
 from everstep.core.decide import allowance, eviction, exam_rounds
 from everstep.core.restore import racks, trust
 from everstep.core.run import updates
@@ -296,8 +297,9 @@ def _is_evictable(verdict: Verdict) -> bool:
 
 
 def _signals(turn: Turn, verdict: Verdict) -> set[int]:
-    exits = turn.incident.exits.values()
-    return {e.signal for e in exits if e.rank in verdict.ranks and e.signal is not None and not e.stopped_by_us}
+    """By which the named ranks ended; of a shell's child, that which the shell tells."""
+    mine = [e for e in turn.incident.exits.values() if e.rank in verdict.ranks and not e.stopped_by_us]
+    return {signum for e in mine if (signum := e.signal if e.signal is not None else shell_signal(e)) is not None}
 
 
 def _nodes_of(turn: Turn, ranks: tuple[int, ...]) -> tuple[str, ...]:
