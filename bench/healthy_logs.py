@@ -1,6 +1,7 @@
 """How often a healthy log gets a cause: made-up logs of many forms, read as `everstep kb match` reads them.
 
     python bench/healthy_logs.py [--files 1500] [--kib 210] [--show 10] [--pairs 600]
+    python bench/healthy_logs.py --folder DIR [--show 10]     logs of your own, a folder in DIR for each project
 
 Each file begins with what jobs print before they train: environments, listings of their own source, warnings, retries,
 libraries that are missing and not needed. Then come steps in one of seven styles, with warnings in between; one file in
@@ -136,38 +137,74 @@ def changed_verdicts(base: Base, engine: Engine, sources: list[str], num_pairs: 
     return changed
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=1500)
-    parser.add_argument("--kib", type=int, default=210)
-    parser.add_argument("--show", type=int, default=0, metavar="N", help="print the first N false causes")
-    parser.add_argument("--pairs", type=int, default=600, help="healthy logs that are put before a fault")
-    given = parser.parse_args()
-    folders = (Path(__file__).parent, Path(sys.prefix) / "lib", Path(random.__file__).parent)
-    sources = [path.read_text(errors="replace") for folder in folders for path in sorted(folder.glob("*.py"))[:60]]
-    base = load_base()
-    engine = Engine(base.signatures)
-    changed = changed_verdicts(base, engine, sources, given.pairs)
-    print(f"{given.pairs} healthy logs before a fault: the verdict changes in {changed}")
-    num_bytes, causes, actions, spent = 0, 0, 0, 0.0
-    for number in range(given.files):
-        text = healthy(number, given.kib << 10, sources).encode()
-        num_bytes += len(text)
+class Count:
+    """What healthy files gave."""
+
+    def __init__(self) -> None:
+        self.files = self.bytes = self.causes = self.actions = 0
+        self.spent_s = 0.0
+
+    def read(self, base: Base, engine: Engine, text: bytes) -> str:
+        """The false cause in this one, in words; empty: none."""
         began = time.process_time()
         matcher = Matcher(base, now=NOW, engine=engine)
         matcher.feed("log", text)
         found = choose_verdict(rank_findings(matcher.finish())).finding
-        spent += time.process_time() - began
-        if found is not None:
-            causes += 1
-            actions += found.acts
-            if causes <= given.show:
-                print(f"file {number}: {found.code} {found.title}: {found.text[:140]}")
-    rate = causes * 1000 / given.files
-    print(
-        f"{given.files} files, {num_bytes / 1e6:.0f} MB: {causes} false causes ({rate:.1f} in 1,000 files), "
-        f"{actions} with an action; {num_bytes / spent / 1e6:.0f} MB/s"
-    )
+        self.spent_s += time.process_time() - began
+        self.files, self.bytes = self.files + 1, self.bytes + len(text)
+        if found is None:
+            return ""
+        self.causes += 1
+        self.actions += found.acts
+        return f"{found.code} {found.title}: {found.text[:140]}"
+
+    def __str__(self) -> str:
+        rate = self.causes * 1000 / max(1, self.files)
+        return (
+            f"{self.files} files, {self.bytes / 1e6:.0f} MB: {self.causes} false causes ({rate:.1f} in 1,000 files), "
+            f"{self.actions} with an action; {self.bytes / max(self.spent_s, 1e-9) / 1e6:.0f} MB/s"
+        )
+
+
+def read_folder(base: Base, engine: Engine, folder: Path, show: int) -> None:
+    """Each folder in it is a project, and each file in there the log of a run that ended well."""
+    total, shown = Count(), 0
+    for project in sorted(path for path in folder.iterdir() if path.is_dir()):
+        count = Count()
+        for path in sorted(path for path in project.rglob("*") if path.is_file()):
+            text = path.read_bytes()
+            if (cause := count.read(base, engine, text)) and shown < show:
+                shown += 1
+                print(f"{path}: {cause}", flush=True)
+        for name, value in vars(count).items():
+            setattr(total, name, getattr(total, name) + value)
+        print(f"{project.name}: {count}", flush=True)
+    print(f"all: {total}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, default=1500)
+    parser.add_argument("--kib", type=int, default=210)
+    parser.add_argument("--show", type=int, default=0, metavar="N", help="print the first N false causes")
+    parser.add_argument("--pairs", type=int, default=600, help="healthy logs that are put before a fault")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="read these logs of runs that ended well instead")
+    given = parser.parse_args()
+    base = load_base()
+    engine = Engine(base.signatures)
+    if given.folder is not None:
+        read_folder(base, engine, given.folder, given.show)
+        return
+    folders = (Path(__file__).parent, Path(sys.prefix) / "lib", Path(random.__file__).parent)
+    sources = [path.read_text(errors="replace") for folder in folders for path in sorted(folder.glob("*.py"))[:60]]
+    changed = changed_verdicts(base, engine, sources, given.pairs)
+    print(f"{given.pairs} healthy logs before a fault: the verdict changes in {changed}")
+    count = Count()
+    for number in range(given.files):
+        cause = count.read(base, engine, healthy(number, given.kib << 10, sources).encode())
+        if cause and count.causes <= given.show:
+            print(f"file {number}: {cause}")
+    print(count)
 
 
 if __name__ == "__main__":
