@@ -129,6 +129,8 @@ def kind_of(turn: Turn, verdict: Verdict) -> Unexplained | None:
         # A program that waits for long looks like a machine that stands; no machine is taken out for a doubt.
         is_doubtful = verdict.certainty is Certainty.DOUBTFUL and verdict.code not in _OF_MACHINES
         return None if is_doubtful else Unexplained.HANG
+    if verdict.blame is Blame.OPERATOR:
+        return None  # whoever was interrupted says so, and no machine does that
     is_said = _OWN_CODES.match(verdict.code) is None  # a line that a rank wrote, such as an internal error of NCCL
     if is_said or verdict.code in _CRASHES:
         return Unexplained.CRASH
