@@ -47,7 +47,7 @@ class Difference:
 def compare(torchrun: Facts, everstep: Facts) -> list[Difference]:
     """`torchrun` may have fewer runs than `everstep`: a later run is compared with the last there is."""
     found: dict[str, Difference] = {}
-    unsteady = _unsteady(torchrun)
+    unsteady, steady_for = _unsteady(torchrun), _steady_for(torchrun)
     last_run = {program: max(p.run for p in torchrun if p.program == program) for program in _programs(torchrun)}
     for place, facts in sorted(everstep.items()):
         expected = torchrun.get(place._replace(run=min(place.run, last_run.get(place.program, 0))))
@@ -59,6 +59,8 @@ def compare(torchrun: Facts, everstep: Facts) -> list[Difference]:
             if RANDOM in name or _is_same(name, one, other, unsteady):
                 continue
             if name.endswith(ORDERS) and ABSENT not in (one, other):
+                if _is_same_order(one.split(), other.split(), steady_for[place.program, name, place.rank]):
+                    continue
                 one, other = _orders(one.split(), other.split())
             elif one.startswith("[") and other.startswith("["):
                 one, other = _lists(one, other)
@@ -104,6 +106,26 @@ def _unsteady(torchrun: Facts) -> set[tuple[str, str]]:
             if again is not None and again.get(name) != value and shape(again.get(name, ABSENT)) == shape(value):
                 found.add((name, shape(value)))
     return found
+
+
+def _steady_for(torchrun: Facts) -> dict[tuple[str, str, int], int]:
+    """For how many modules torchrun's own runs and generations of a rank import in one order: a library that imports
+    the members of a set does so in another one each time."""
+    answers: dict[tuple[str, str, int], list[list[str]]] = defaultdict(list)
+    for place, facts in torchrun.items():
+        for name in (each for each in facts if each.endswith(ORDERS)):
+            answers[place.program, name, place.rank].append(facts[name].split())
+    return {
+        key: next(
+            (n for n, each in enumerate(zip(*several, strict=False)) if len(set(each)) > 1), min(map(len, several))
+        )
+        for key, several in answers.items()
+    }
+
+
+def _is_same_order(one: list[str], other: list[str], steady_for: int) -> bool:
+    """The same modules, in the same order for as long as torchrun has one."""
+    return one[:steady_for] == other[:steady_for] and sorted(one) == sorted(other)
 
 
 def _orders(one: list[str], other: list[str]) -> tuple[str, str]:

@@ -79,6 +79,17 @@ def test_modules_tell_what_is_there_alone_and_where_the_order_parts() -> None:
     assert "only here: 1: d; module 0 is b" in difference.everstep
 
 
+def test_an_order_that_torchrun_has_another_one_of_each_time_is_compared_as_far_as_it_is_steady() -> None:
+    name = "start/modules.libraries"
+    torchrun = everywhere({name: "a b c d"})
+    for place in torchrun:
+        torchrun[place][name] = "a b c d" if place.generation == 0 else "a b d c"
+    assert found(torchrun, everywhere({name: "a b d c"})) == {}
+    assert set(found(torchrun, everywhere({name: "b a c d"}))) == {name}
+    assert set(found(torchrun, everywhere({name: "a b d c e"}))) == {name}
+    assert set(found(everywhere({name: "a b c d"}), everywhere({name: "a b d c"}))) == {name}
+
+
 def test_the_page_names_a_reason_and_what_it_names_in_vain_is_said() -> None:
     listed = read_listed("| fact | difference | why |\n|---|---|---|\n| `*/env.OURS_*`, `*/x` | more | needed |\n")
     differences = compare(everywhere({}), everywhere({"start/env.OURS_A": "1", "start/env.B": "1"}))
