@@ -1,9 +1,9 @@
 """What two launchers made of a public example: its words, its files, what it logged; and where the two differ.
 
 Normalised, because it differs between two runs of one launcher: times of day and durations, rates, process ids,
-ports, host names, addresses, progress bars (which rank shows one while the other waits for it is chance, too) and empty
-lines, the framework's log lines with their time stamps (same_compare.calm). Weights are compared as tensors,
-TensorBoard's files as what was logged. Called by public_examples.py.
+ports, host names, addresses, progress bars and what datasets says of its cache (which rank makes it while the other
+waits is chance), empty lines, the framework's log lines with their time stamps (same_compare.calm). Weights are
+compared as tensors, TensorBoard's files as what was logged. Called by public_examples.py.
 """
 
 import io
@@ -18,10 +18,21 @@ _SHORTER = (
     (re.compile(rb"[^\r\n]*?\d+%\|[^\r\n]*\|[^\r\n]*(?:\r|(?=\n)|$)"), b""),  # bars: what is said beside them stays
     (re.compile(rb"[^\r\n]*?: \d+ examples \[[^\r\n]*(?:\r|(?=\n)|$)"), b""),
     (re.compile(rb"\r"), b""),
+    (
+        re.compile(
+            rb"[^\n]*(?:Generating (?:dataset|\w+ split)|Downloading and preparing|Downloading took|Checksum Comp|"
+            rb"Unable to verify splits|downloaded and prepared to|Found cached dataset|Loading cached|Caching |"
+            rb"Overwrite dataset info|Loading Dataset [Ii]nfo)[^\n]*\n"
+        ),
+        b"",
+    ),
     (re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]"), b""),
     (re.compile(rb"\d{4}-\d\d-\d\d[ T_]\d\d[:-]\d\d[:-]\d\d(?:[.,]\d+)?|\d\d/\d\d/\d{4} \d\d:\d\d:\d\d"), b"<time>"),
     (re.compile(rb"\b[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[\w.-]+"), b"<time and host>"),
-    (re.compile(rb"(['\"]?\w*(?:per_second|runtime|dt|time)['\"]?\s*[:=]?\s*)['\"]?\d+[\d.:e+-]*['\"]?"), rb"\1<time>"),
+    (
+        re.compile(rb"(\w*(?:per_second|runtime|dt|time)['\"]?)\s*([:=]?)\s*['\"]?\d[\d.:e+-]*['\"]?"),
+        rb"\1\2 <time>",
+    ),
     (re.compile(rb"\b\d+(?:\.\d+)?\s?(?:ms/batch|ms|s/it|it/s|sec|seconds|s|[kKMG]?B/s|examples/s)\b"), b"<time>"),
     (re.compile(rb"((?:localhost|127\.0\.0\.1):)\d+"), rb"\1<port>"),
     (re.compile(rb"(?i)\b(pid[ =:]*)\d+"), rb"\1<pid>"),

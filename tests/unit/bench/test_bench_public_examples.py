@@ -29,6 +29,7 @@ TAKEN = Outcome(
         (b"2026-11-26 00:44:35,123 INFO x\n", b"2026-11-26 01:02:03 INFO x\n"),
         (b"11/26/2026 00:44:35 - INFO\n", b"11/27/2026 10:44:35 - INFO\n"),
         (b"{'train_runtime': '12.5', 'loss': 2.0}\n", b"{'train_runtime': '8', 'loss': 2.0}\n"),
+        (b"train_samples_per_second =    9.5\n", b"train_samples_per_second =  101.25\n"),
         (b"'eval_steps_per_second': 4.2}\n", b"'eval_steps_per_second': 171}\n"),
         (b"iter_dt 12.5ms; iter 10\n", b"iter_dt 4ms; iter 10\n"),
         (b"tcp://localhost:4001\n", b"tcp://localhost:65001\n"),
