@@ -36,15 +36,20 @@ _SHORTER = (
     (re.compile(rb"\b\d+(?:\.\d+)?\s?(?:ms/batch|ms|s/it|it/s|sec|seconds|s|[kKMG]?B/s|examples/s)\b"), b"<time>"),
     (re.compile(rb"((?:localhost|127\.0\.0\.1):)\d+"), rb"\1<port>"),
     (re.compile(rb"(?i)\b(pid[ =:]*)\d+"), rb"\1<pid>"),
+    (re.compile(rb"\bms/batch\s+[\d.]+"), b"ms/batch <time>"),
+    (re.compile(rb"(offline-run)-\d{8}_\d{6}-[a-z0-9]{8}"), rb"\1-<time>"),
     (re.compile(rb"_1[789]\d{8}\b"), b"_<time>"),
 )
 _NAMES = (
     (re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d|[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^/]*"), "<time>"),
     (re.compile(r"(events\.out\.tfevents)\.\d+\.[^/]*?(\.v2)?$"), r"\1"),
+    (re.compile(r"(offline-run)-\d{8}_\d{6}-[a-z0-9]{8}"), r"\1-<time>"),
+    (re.compile(r"run-[a-z0-9]{8}\.wandb$"), "run.wandb"),
     (re.compile(r"(?<=[_/])1[789]\d{8}(?:\.\d+)?"), "<time>"),
 )
-_NUMBER = re.compile(rb"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?|\bnan\b|\binf\b")
+_NUMBER = re.compile(rb" *[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)? *|\bnan\b|\binf\b")
 _WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".tar", ".distcp")
+_OF_WANDB = re.compile(r"wandb/.*(?:\.log|\.wandb)$")  # its own diary, with ids in each line
 _OF_TIME = re.compile(r"time|second|runtime", re.IGNORECASE)
 
 
@@ -83,11 +88,12 @@ def meaning(name: str, data: bytes, *, draws: bool = False) -> bytes:
         elif name.endswith(".safetensors"):
             import safetensors.torch
 
-            lines = list(_entries("", safetensors.torch.load(data), draws=draws))
+            named = sorted(safetensors.torch.load(data).items())  # it hands them out in another order each time
+            lines = list(_entries("", dict(named), draws=draws))
         elif name.endswith(_WEIGHTS):
             lines = list(_entries("", _loaded(data), draws=draws))
         else:
-            return words(data, draws=draws)
+            return b"(of wandb)" if _OF_WANDB.search(name) else words(data, draws=draws)
     except Exception:  # as unreadable for one launcher as for the other, or that is the difference
         return data
     text = "\n".join(lines).encode()

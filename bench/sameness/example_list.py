@@ -71,8 +71,8 @@ _GLUE = "--model_name_or_path bert-base-cased --train_file train.csv --validatio
 
 EXAMPLES = (
     _accelerate("", "nlp_example.py", midway="epoch 0:"),
-    _accelerate("", "complete_nlp_example.py", "--checkpointing_steps epoch --with_tracking", midway="epoch_1/"),
-    _accelerate("/by_feature", "checkpointing.py", "--checkpointing_steps epoch --output_dir out", midway="epoch_1/"),
+    _accelerate("", "complete_nlp_example.py", "--checkpointing_steps epoch --with_tracking", midway="epoch_0/"),
+    _accelerate("/by_feature", "checkpointing.py", "--checkpointing_steps epoch --output_dir out", midway="epoch_0/"),
     _accelerate("/by_feature", "local_sgd.py"),
     _accelerate("/by_feature", "ddp_comm_hook.py"),
     _accelerate("/by_feature", "multi_process_metrics.py"),

@@ -32,6 +32,7 @@ TAKEN = Outcome(
         (b"train_samples_per_second =    9.5\n", b"train_samples_per_second =  101.25\n"),
         (b"'eval_steps_per_second': 4.2}\n", b"'eval_steps_per_second': 171}\n"),
         (b"iter_dt 12.5ms; iter 10\n", b"iter_dt 4ms; iter 10\n"),
+        (b"lr 20.00 | ms/batch 62.78 | loss 3.2\n", b"lr 20.00 | ms/batch 158.4 | loss 3.2\n"),
         (b"tcp://localhost:4001\n", b"tcp://localhost:65001\n"),
         (b"worker pid=17 said\n", b"worker pid=40123 said\n"),
         (b" 10%|#  | 1/9 [00:01<00:09]\r100%|###| 9/9 [00:09<00:00]\nend\n", b"100%|###| 9/9 [00:01<00:00]\nend\n"),
@@ -57,6 +58,7 @@ def test_what_a_program_means_is_not_masked(one, other):
 
 def test_without_a_seed_numbers_are_masked_and_words_are_not():
     assert words(b"loss 2.0 in layer\n", draws=True) == words(b"loss -3.1e-5 in layer\n", draws=True)
+    assert words(b"|  2.0  |\n", draws=True) == words(b"| -11.25 |\n", draws=True)
     assert words(b"loss 2.0 in layer\n", draws=True) != words(b"loss 2.0 in other\n", draws=True)
 
 
@@ -74,6 +76,16 @@ def test_weights_are_compared_as_tensors_to_the_bit():
     assert meaning("a.pt", saved(made), draws=True) == meaning("a.pt", saved(other), draws=True)
     assert meaning("a.pt", saved(made)) != meaning("a.pt", saved({**made, "steps": 5}))
     assert meaning("a.pt", b"no archive") == b"no archive"
+
+
+def test_safetensors_are_compared_whatever_order_they_are_read_in():
+    import safetensors.torch
+
+    many = {f"layer {number}": torch.full((2,), float(number)) for number in range(20)}
+    data = safetensors.torch.save(many)
+    other = safetensors.torch.save({**many, "layer 3": many["layer 4"].clone()})
+    assert len({meaning("a.safetensors", data) for _ in range(8)}) == 1
+    assert meaning("a.safetensors", data) != meaning("a.safetensors", other)
 
 
 def test_names_lose_their_times_and_hosts_and_stay_apart():
