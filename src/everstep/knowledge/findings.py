@@ -143,8 +143,6 @@ class Fold:
         self._lines: dict[str, int] = {}
         self._seq = 0
         self.num_dropped = 0
-        self.last_key: tuple[str, ...] | None = None
-        """Of what was added last; None when there was no room for it."""
 
     def add(
         self,
@@ -156,24 +154,21 @@ class Fold:
         at: float | None,
         rank: int | None,
         place: str = "",
-        subject: str | None = None,
         from_kernel: bool = False,
         is_exception: bool = False,
         is_chained: bool = False,
-    ) -> Finding | None:
-        """The new finding, or None when it repeats a known one."""
+    ) -> tuple[str, ...] | None:
+        """Its key, for `move_on` and `handle`; None: there is no room for one more."""
         self._seq += 1
-        about = subject_of(text) if subject is None else subject
+        about = subject_of(text)
         key = (signature.code, about and f"{source_host(source)}|{about}", fingerprint(text))
-        self.last_key = key
         happened = Occurrence(at, _first(_PID, text), _first(_SPOT, text))
         known = self._folded.get(key)
         if known is not None:
             self._repeat(known, happened, source, line, rank)
-            return None
+            return key
         if len(self._folded) >= MAX_FINDINGS:
             self.num_dropped += 1
-            self.last_key = None
             return None
         finding = Finding(
             code=signature.code,
@@ -204,7 +199,7 @@ class Fold:
         self._folded[key] = _Folded(
             finding, 1, self._seq, ranks, {source: None}, [happened], open={source}, last_line=line, last_source=source
         )
-        return finding
+        return key
 
     def _repeat(self, known: _Folded, happened: Occurrence, source: str, line: int, rank: int | None) -> None:
         known.count += 1

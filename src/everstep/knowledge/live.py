@@ -1,18 +1,14 @@
-"""Reads logs while they are written, and names the end of one rank.
+"""What the end of a rank's own output means.
 
-`LiveReader` is fed pieces of many logs and gives findings as soon as their last line is there. Memory and the cost of
-one call are bounded whatever the logs hold. `classify` says what the end of a rank's own output means. Neither reads a
-file or a clock, and neither decides anything: a finding is evidence, and its action what the signature suggests.
-
-A line is dated by when it arrived, never by its stamp: stamps of several programs on one machine differ by their time
-zones, the arrival does not. Called by the agent (rank logs, kernel log) and by who explains the end of a rank.
+`classify` reads no file and no clock, and decides nothing: a finding is evidence, and its action what the signature
+suggests. Called where the end of a rank is explained.
 """
 
 import re
 import threading
 from functools import lru_cache
 
-from everstep.knowledge.causality.ranking import Choice, choose_verdict, rank_findings
+from everstep.knowledge.causality.ranking import rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.loading import Base, load_base
@@ -21,14 +17,6 @@ from everstep.knowledge.signature import Role, Severity
 from everstep.model.components import KERNEL
 from everstep.model.verdict import Blame
 
-MAX_CHUNK_BYTES = 256 << 10
-"""Read in one call. Ordinary text of this size takes about a millisecond, the worst a fraction of a second."""
-MAX_LINES = 4000
-"""Lines taken apart in one call: what a rank prints when it dies, several times over."""
-REPEAT_AFTER_S = 60.0
-"""A fault that goes on is told again this often, and not for each of its lines."""
-MAX_STREAMS = 4096
-"""Logs read at once. One node has some hundreds at most; a log beyond these is not read, and counted."""
 MAX_TAIL_CHARS = 256 << 10
 """`classify` reads this much of the end of a text."""
 
@@ -59,62 +47,6 @@ Root Cause (first observed failure):
 ============================================================
 step 1200 loss 2.3145 grad_norm 0.91 lr 3.0e-04 tokens/s 41235
 """
-
-
-class LiveReader:
-    """Feed it what was appended to each log; it returns what that means."""
-
-    def __init__(self, base: Base, *, engine: Engine | None = None) -> None:
-        self._base = base
-        self._engine = engine or Engine(base.signatures)
-        self._matcher: Matcher | None = None
-        self._streams: set[str] = set()
-        self._began = 0.0  # of the findings at hand
-        self._earlier: list[Finding] = []  # of the period before
-        self.num_skipped_bytes = 0
-        """Text that was not read because one call brought too much, or too many streams were open."""
-
-    def feed(self, stream: str, chunk: bytes, *, now: float) -> list[Finding]:
-        """Findings that this chunk completes and that were not told within REPEAT_AFTER_S.
-
-        At most MAX_CHUNK_BYTES are read; what stands beyond is skipped and counted, so split longer ones.
-        """
-        matcher = self._ready(now)
-        if stream not in self._streams:
-            if len(self._streams) >= MAX_STREAMS:
-                self.num_skipped_bytes += len(chunk)
-                return []
-            self._streams.add(stream)
-        skipped_before = matcher.num_skipped_bytes
-        new = matcher.feed(stream, chunk[:MAX_CHUNK_BYTES])
-        self.num_skipped_bytes += matcher.num_skipped_bytes - skipped_before + max(0, len(chunk) - MAX_CHUNK_BYTES)
-        return new
-
-    def close(self, stream: str, *, now: float) -> list[Finding]:
-        """This log has ended: what its last, perhaps unfinished, line means."""
-        matcher = self._ready(now)
-        self._streams.discard(stream)
-        return matcher.close(stream)
-
-    def findings(self) -> list[Finding]:
-        """What was found within the last one to two times REPEAT_AFTER_S of calls, cause first."""
-        current = self._matcher.findings() if self._matcher else []
-        return rank_findings([*self._earlier, *current])
-
-    def cause(self) -> Choice:
-        """The cause among `findings`, and why it is the one."""
-        return choose_verdict(self.findings())
-
-    def _ready(self, now: float) -> Matcher:
-        if self._matcher is None:
-            self._matcher = Matcher(self._base, now=now, engine=self._engine)
-            self._began = now
-        if not 0.0 <= now - self._began < REPEAT_AFTER_S:  # a clock that was set back starts a period, too
-            self._earlier = self._matcher.start_over()
-            self._began = now
-        self._matcher.arrived_at = now
-        self._matcher.lines_left = MAX_LINES
-        return self._matcher
 
 
 def classify(text: str, *, report: str = "") -> Finding | None:

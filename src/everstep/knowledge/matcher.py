@@ -65,7 +65,7 @@ class _Stream:
 
 
 class Matcher:
-    """Feed chunks by source, take findings as they come, or all of them at the end."""
+    """Feed chunks by source, take the findings at the end."""
 
     def __init__(
         self, base: Base, *, now: float, offsets: Mapping[str, float] | None = None, engine: Engine | None = None
@@ -79,84 +79,66 @@ class Matcher:
         self._fallback = next((s for s in base.signatures if s.family == "traceback"), None)
         self.arrived_at: float | None = None  # when set, the time of every line, instead of its stamp
         self.is_of_program = False  # when set, what looks like a line of the kernel log is what a program printed
-        self.lines_left: int | None = None  # lines that may still be taken apart; None: any number
-        self.num_skipped_bytes = 0  # text that was not read because `lines_left` was used up
 
     @property
     def num_dropped(self) -> int:
         """Findings that were too many to keep."""
         return self._fold.num_dropped
 
-    def feed(self, source: str, chunk: bytes) -> list[Finding]:
-        """Findings that this chunk brings and that were not known before."""
+    def feed(self, source: str, chunk: bytes) -> None:
+        """What was appended to that source."""
         stream = self._streams.get(source)
         if stream is None:
             stream = self._streams[source] = _Stream(source, self._offsets.get(source))
-        new: list[Finding] = []
         for start in range(0, len(chunk), BLOCK_BYTES):
-            self._take(stream, stream.tail + chunk[start : start + BLOCK_BYTES], new)
-        return new
+            self._take(stream, stream.tail + chunk[start : start + BLOCK_BYTES])
 
     def finish(self) -> list[Finding]:
         """Reads what has no line end yet and returns everything found, in the order in which it was first read."""
         for stream in self._streams.values():
-            self._end(stream, [])
+            self._end(stream)
         return self.findings()
 
-    def _end(self, stream: _Stream, new: list[Finding]) -> None:
+    def _end(self, stream: _Stream) -> None:
         if stream.tail:
             tail, stream.tail = stream.tail, b""
-            self._read(stream, clean(tail) + b"\n", new)
+            self._read(stream, clean(tail) + b"\n")
         for block in stream.agents.values():
-            self._close_agent(stream, block, new)
+            self._close_agent(stream, block)
         for number, line in stream.thrown.values():
-            self._report_thrown(stream, number, line, new)
+            self._report_thrown(stream, number, line)
         stream.agents.clear()
         stream.tracebacks.clear()
         stream.thrown.clear()
         self._fold.ended(stream.name, stream.line)
 
-    def close(self, source: str) -> list[Finding]:
+    def close(self, source: str) -> None:
         """This source has ended: reads what has no line end, and keeps nothing of it but the findings."""
-        new: list[Finding] = []
         stream = self._streams.pop(source, None)
         if stream is not None:
-            self._end(stream, new)
-        return new
-
-    def start_over(self) -> list[Finding]:
-        """Forgets what was found, and returns it. What is half read stays."""
-        for stream in self._streams.values():
-            stream.watches.clear()
-        found, self._fold = self._fold.findings(), Fold()
-        return found
+            self._end(stream)
 
     def findings(self) -> list[Finding]:
         return self._fold.findings()
 
-    def _take(self, stream: _Stream, data: bytes, new: list[Finding]) -> None:
+    def _take(self, stream: _Stream, data: bytes) -> None:
         end = data.rfind(b"\n") + 1
         if end:
             stream.tail = data[end:]
-            self._read(stream, clean(data[:end]), new)
+            self._read(stream, clean(data[:end]))
         else:
             stream.tail = data
         while len(stream.tail) >= MAX_LINE_BYTES:
             window, stream.tail = stream.tail[:MAX_LINE_BYTES], stream.tail[MAX_LINE_BYTES - OVERLAP_BYTES :]
-            self._read(stream, clean(window), new)
+            self._read(stream, clean(window))
 
-    def _read(self, stream: _Stream, data: bytes, new: list[Finding]) -> None:
+    def _read(self, stream: _Stream, data: bytes) -> None:
         """Complete lines, or one window of a line that goes on."""
         data = stream.repeats.without(data)
         position = counted = stream.looked_to = 0
         while position < len(data):
-            if self.lines_left is not None:
-                if self.lines_left <= 0:
-                    self.num_skipped_bytes += len(data) - position
-                    break
-                self.lines_left -= 1
             if stream.tracebacks or stream.agents or stream.thrown:
-                position, counted = self._read_in_block(stream, data, position, counted, new)
+                position, counted = self._read_in_block(stream, data, position, counted)
                 continue
             found = self._engine.next_line(data, position)
             if found is None:
@@ -164,7 +146,7 @@ class Matcher:
             begin, end = found
             stream.line += data.count(b"\n", counted, begin)
             counted = begin
-            self._line(stream, data, begin, end, new)
+            self._line(stream, data, begin, end)
             position = end + 1
         stream.line += data.count(b"\n", counted)
         unseen = data[max(stream.looked_to, len(data) - _LOOK_BACK_BYTES) :]
@@ -178,9 +160,7 @@ class Matcher:
             del stream.watches[key]
             self._fold.move_on(key, stream.name)
 
-    def _read_in_block(
-        self, stream: _Stream, data: bytes, position: int, counted: int, new: list[Finding]
-    ) -> tuple[int, int]:
+    def _read_in_block(self, stream: _Stream, data: bytes, position: int, counted: int) -> tuple[int, int]:
         """Inside a block every line counts, also those that no signature knows."""
         end = data.find(b"\n", position)
         end = len(data) if end < 0 else end
@@ -188,13 +168,13 @@ class Matcher:
         stream.line += data.count(b"\n", counted, position)
         raw = data[position : min(end, position + MAX_LINE_BYTES)]
         part = self._clock.split(raw)
-        if not self._feed_blocks(stream, part, new) and self._engine.matters(raw):
-            self._line(stream, data, position, position + len(raw), new)
+        if not self._feed_blocks(stream, part) and self._engine.matters(raw):
+            self._line(stream, data, position, position + len(raw))
         return end + 1, position
 
-    def _feed_blocks(self, stream: _Stream, part: Line, new: list[Finding]) -> bool:
+    def _feed_blocks(self, stream: _Stream, part: Line) -> bool:
         """True when the line belonged to an open block of its speaker."""
-        if self._says_what_was_thrown(stream, part, new):
+        if self._says_what_was_thrown(stream, part):
             return True
         block = stream.tracebacks.get(part.tag)
         if block is not None:
@@ -203,18 +183,18 @@ class Matcher:
                 return True
             del stream.tracebacks[part.tag]
             if verdict is Verdict.END:
-                self._close_traceback(stream, block, part, new)
+                self._close_traceback(stream, block, part)
                 return True
         agent = stream.agents.get(part.tag)
         if agent is not None:
             if agent.feed(part.message) is Verdict.END:
                 del stream.agents[part.tag]
-                self._close_agent(stream, agent, new)
+                self._close_agent(stream, agent)
             elif _TRACEBACK not in part.message:
                 return not self._engine.matters(part.message)
         return False
 
-    def _line(self, stream: _Stream, data: bytes, begin: int, end: int, new: list[Finding]) -> None:
+    def _line(self, stream: _Stream, data: bytes, begin: int, end: int) -> None:
         """A line, or a window of a very long one, that may match."""
         stream.at = begin
         for raw in data[begin:end].split(b"\r"):
@@ -225,15 +205,15 @@ class Matcher:
             if self._opens_block(stream, part, data[max(0, begin - _LINK_BYTES) : begin]):
                 self._when(stream, part)
                 continue
-            self._match_and_report(stream, part, raw, new)
+            self._match_and_report(stream, part, raw)
 
-    def _match_and_report(self, stream: _Stream, part: Line, raw: bytes, new: list[Finding]) -> None:
+    def _match_and_report(self, stream: _Stream, part: Line, raw: bytes) -> None:
         from_kernel = part.from_kernel and not self.is_of_program
         signature = self._engine.match(raw, part.message.lstrip(b" \t"), from_kernel=from_kernel)
         if signature is not None and not from_kernel and self._counts_none(part.message):
             return
         if signature is not None:
-            self._report(stream, signature, part, raw, new)
+            self._report(stream, signature, part, raw)
         elif not from_kernel and not stream.repeats.is_full:
             words = self._engine.harmless_words(part.message)
             if words:
@@ -244,7 +224,7 @@ class Matcher:
         left = without_zeros(message)
         return left != message and self._engine.match(left, left.lstrip(b" \t")) is None
 
-    def _says_what_was_thrown(self, stream: _Stream, part: Line, new: list[Finding]) -> bool:
+    def _says_what_was_thrown(self, stream: _Stream, part: Line) -> bool:
         """C++ names the type on one line and the reason on the next: the reason is the fault, if it is known."""
         thrown = stream.thrown.pop(part.tag, None)
         if thrown is None:
@@ -254,14 +234,14 @@ class Matcher:
         reason = what[len(_WHAT) :].strip() if what.startswith(_WHAT) else b""
         signature = self._engine.match(reason, reason, in_traceback=True) if reason else None
         if signature is None or signature.is_unknown:
-            self._report_thrown(stream, number, line, new)
+            self._report_thrown(stream, number, line)
             return False
-        self._report(stream, signature, part, reason, new)
+        self._report(stream, signature, part, reason)
         return True
 
-    def _report_thrown(self, stream: _Stream, number: int, line: Line, new: list[Finding]) -> None:
+    def _report_thrown(self, stream: _Stream, number: int, line: Line) -> None:
         now, stream.line = stream.line, number - 1
-        self._match_and_report(stream, line, line.message, new)
+        self._match_and_report(stream, line, line.message)
         stream.line = now
 
     def _look_back(self, stream: _Stream) -> None:
@@ -298,7 +278,7 @@ class Matcher:
             return True
         return False
 
-    def _close_traceback(self, stream: _Stream, block: Traceback, part: Line, new: list[Finding]) -> None:
+    def _close_traceback(self, stream: _Stream, block: Traceback, part: Line) -> None:
         name = block.name(part.message)
         if block.ignored or name.startswith((LINK_CAUSE, LINK_CONTEXT)):
             return
@@ -312,11 +292,13 @@ class Matcher:
             if part.tag in stream.raised and block.fails_in_handler(is_of_program(name.decode("utf-8", "replace"))):
                 self._fold.handle(stream.raised[part.tag])
                 chained = False
-            self._add(stream, signature, name, part.rank, when, new, place=place, is_exception=True, is_chained=chained)
-            if self._fold.last_key is not None and len(stream.raised) < MAX_OPEN_BLOCKS:
-                stream.raised[part.tag] = self._fold.last_key
+            key = self._add(
+                stream, signature, name, part.rank, when, place=place, is_exception=True, is_chained=chained
+            )
+            if key is not None and len(stream.raised) < MAX_OPEN_BLOCKS:
+                stream.raised[part.tag] = key
 
-    def _close_agent(self, stream: _Stream, block: AgentBlock, new: list[Finding]) -> None:
+    def _close_agent(self, stream: _Stream, block: AgentBlock) -> None:
         if block.exitcode is None:
             return
         text = block.as_line()
@@ -324,15 +306,15 @@ class Matcher:
         if signature is not None:
             line, stream.line = stream.line, block.first_line - 1
             at = stream.last_at if self.arrived_at is None else self.arrived_at
-            self._add(stream, signature, text, block.rank, at, new)
+            self._add(stream, signature, text, block.rank, at)
             stream.line = line
 
-    def _report(self, stream: _Stream, signature: Signature, part: Line, raw: bytes, new: list[Finding]) -> None:
+    def _report(self, stream: _Stream, signature: Signature, part: Line, raw: bytes) -> None:
         if _SXID in raw and self._joins_switch_event(stream, signature, raw):
             return
         rank = part.rank if part.rank is not None else rank_in(part.message)
         when, kernel = self._when(stream, part), part.from_kernel and not self.is_of_program
-        self._add(stream, signature, part.message or raw, rank, when, new, from_kernel=kernel)
+        self._add(stream, signature, part.message or raw, rank, when, from_kernel=kernel)
 
     def _joins_switch_event(self, stream: _Stream, signature: Signature, raw: bytes) -> bool:
         """Detail lines repeat the number of the event line before them: one fault, not four."""
@@ -363,14 +345,14 @@ class Matcher:
         text: bytes,
         rank: int | None,
         at: float | None,
-        new: list[Finding],
         *,
         place: str = "",
         from_kernel: bool = False,
         is_exception: bool = False,
         is_chained: bool = False,
-    ) -> None:
-        finding = self._fold.add(
+    ) -> tuple[str, ...] | None:
+        """The key of the finding; None: there is no room for one more."""
+        key = self._fold.add(
             signature,
             text,
             source=stream.name,
@@ -382,11 +364,9 @@ class Matcher:
             is_exception=is_exception,
             is_chained=is_chained,
         )
-        key = self._fold.last_key
         if key is not None and (key in stream.watches or len(stream.watches) < _MAX_WATCHES):
             stream.watches[key] = Watch(stream.at)
-        if finding is not None:
-            new.append(finding)
+        return key
 
 
 def _indent(message: bytes) -> int:

@@ -5,7 +5,7 @@ import pytest
 from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
-from everstep.knowledge.live import LiveReader, classify
+from everstep.knowledge.live import classify
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import Matcher
 
@@ -151,15 +151,3 @@ def test_the_tail_of_the_rank_says_the_same(root, code, klass):
     found = classify(consequences() + root + agent(code))
     assert found is not None
     assert found.klass == klass
-
-
-@pytest.mark.parametrize(("root", "code", "klass"), FAILURES)
-def test_live_the_cause_is_the_same_in_pieces_of_any_size(root, code, klass):
-    reader = LiveReader(BASE, engine=ENGINE)
-    text = (root + consequences() + agent(code)).encode()
-    for at in range(0, len(text), 97):
-        reader.feed("log", text[at : at + 97], now=NOW + at / 1000)
-    reader.close("log", now=NOW + 9)
-    choice = reader.cause()
-    assert choice.finding is not None
-    assert choice.finding.klass == klass

@@ -334,9 +334,11 @@ def test_too_many_different_findings_are_counted_not_kept():
     assert (len(matcher.finish()), matcher.num_dropped) == (MAX_FINDINGS, 50)
 
 
-def test_feed_tells_new_findings_at_once_and_finish_reads_the_rest():
+def test_a_finding_is_there_with_the_end_of_its_line_and_finish_reads_the_rest():
     matcher = Matcher(BASE, now=NOW, engine=ENGINE)
-    assert matcher.feed("kmsg", b"NVRM: Xid (PCI:0000:91:00): 79, GPU has") == []
-    assert [f.code for f in matcher.feed("kmsg", b" fallen off the bus.\nMemory")] == ["ES-G79"]
-    assert matcher.feed("kmsg", b"Error") == []
+    matcher.feed("kmsg", b"NVRM: Xid (PCI:0000:91:00): 79, GPU has")
+    assert matcher.findings() == []
+    matcher.feed("kmsg", b" fallen off the bus.\nMemory")
+    assert [f.code for f in matcher.findings()] == ["ES-G79"]
+    matcher.feed("kmsg", b"Error")
     assert [f.code for f in matcher.finish()] == ["ES-G79", "ES-HM02"]
