@@ -2,7 +2,7 @@
 
 Answers which steps of which ranks could be restored from here, and takes in what is pushed, one transfer per rank at
 a time. Memory is asked for before it is used, has no name anywhere and ends with this process. Where copies go, and
-which of them count, is decided by `core`. Called by the agent's event loop (`held`, `fd_for`, `invalidate_after`,
+which of them count, is decided by `core`. Called by the agent's event loop (`held`, `invalidate_after`,
 `trust`, `drop`, `close`: none of them waits) and by the threads of `transport.Server` (the rest).
 """
 
@@ -85,16 +85,6 @@ class Backups:
         with self._changed:
             found = [of_rank(rank, [memory.fd for memory in self._memories[rank]]) for rank in sorted(self._memories)]
         return tuple(held for each in found for held in each)
-
-    def fd_for(self, rank: int) -> int | None:
-        """A duplicate, the caller's own, of the arena with the newest copy; None if there is no complete one. Who
-        gives it to a rank, which writes to it, calls `drop(rank)` as well."""
-        with self._changed:
-            newest = None
-            for memory in self._memories.get(rank, []):
-                for snapshot in arena.inspect(memory.fd).snapshots:
-                    newest = max(newest or (-1, -1, -1), (snapshot.generation, snapshot.step, memory.fd))
-            return None if newest is None else os.dup(newest[2])
 
     def invalidate_after(self, step: int | None, generation: int | None = None) -> None:
         """The job goes on after `step` (None: from the beginning); copies of later steps are forgotten, and not taken

@@ -98,8 +98,7 @@ def test_a_copy_is_always_sealed(source, is_sealed) -> None:
         fd, snapshot = source
         async with Node() as node:
             await send(node.endpoint, fd, seal(fd, snapshot) if is_sealed else snapshot)
-            copy = node.shelf.fd_for(0)
-            assert copy is not None
+            (copy,) = node.shelf.duplicates(0)
             (held,) = arena.inspect(copy).snapshots
             assert held.sealed
             assert held.skeleton_crc == snapshot.skeleton_crc

@@ -251,8 +251,7 @@ def test_senders_killed_at_random_instants_never_leave_half_a_snapshot(start) ->
                 killed += pusher.poll() is None
                 pusher.kill()
                 await asyncio.to_thread(pusher.wait)
-                copy = node.shelf.fd_for(0)
-                if copy is not None:
+                for copy in node.shelf.duplicates(0):
                     for held in arena.inspect(copy).snapshots:
                         assert arena.verify(copy, held) == ""
                         assert read(copy, held.step) == content(SIZE, held.step)
