@@ -9,8 +9,7 @@ Nothing here writes: repair belongs to `writer`.
 """
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,9 +18,6 @@ from everstep.journal.format import Entry, LineError, decode_header, decode_reco
 from everstep.journal.thin import superseded_lines
 from everstep.linux.regular import MOST_BYTES, regular
 from everstep.model.record import Header
-
-_FOLLOW_POLL_S = 0.05
-"""How late a followed record may be seen. Below what a person notices; one `stat` per poll."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,15 +157,3 @@ def require_header(cursor: Cursor) -> Header:
     if cursor.header is None:
         raise JournalError(f"{cursor.path} has no complete header line: it is not an everstep journal, or was cut")
     return cursor.header
-
-
-def follow(path: Path, *, is_over: Callable[[], bool], poll_s: float = _FOLLOW_POLL_S) -> Iterator[Entry]:
-    """Entries as they are written, from the first on, until `is_over()`; what is there by then is still
-    given."""
-    cursor = Cursor(path)
-    while True:
-        over = is_over()
-        yield from cursor.read()
-        if over:
-            return
-        time.sleep(poll_s)

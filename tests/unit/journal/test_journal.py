@@ -13,7 +13,7 @@ import pytest
 from everstep.errors import JournalError, RunLockedError
 from everstep.journal.beside import lock
 from everstep.journal.format import PartialRecord, UnknownRecord, encode_record
-from everstep.journal.reader import Cursor, follow, read_journal
+from everstep.journal.reader import Cursor, read_journal
 from everstep.journal.writer import Journal
 from everstep.model.actions import AcquireNode, SetTimer
 from everstep.model.events import ControllerStarted, RunStarted, TimerFired
@@ -340,12 +340,6 @@ def test_a_cursor_follows_a_record_that_the_writer_took_back(path: Path) -> None
     with journal:
         journal.append(record(2, key="another"))
     assert [e.event.key for e in cursor.read()] == ["another"]
-
-
-def test_follow_ends_with_everything_that_was_there(path: Path) -> None:
-    records = written(path, 3)
-    answers = iter([False, True])
-    assert list(follow(path, is_over=lambda: next(answers), poll_s=0.0)) == records
 
 
 def test_a_writer_killed_at_any_moment_leaves_a_journal_that_opens(path: Path) -> None:
