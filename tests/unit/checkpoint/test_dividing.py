@@ -202,7 +202,7 @@ def fds():
 def test_a_restart_reads_the_memory_of_the_others(fds: dict[int, int]) -> None:
     for rank in range(2):
         now = Restart(fds, rank)
-        snapshot = restoring.from_memory(now)
+        snapshot = restoring.begin(now).whole()
         for name, tensor in state(rank)["model"].items():
             assert torch.equal(snapshot.load("model")[name], tensor)
         assert snapshot.is_sealed
@@ -214,7 +214,7 @@ def test_damage_in_the_memory_of_another_is_told_as_its_own(fds: dict[int, int])
     os.pwrite(fds[1], b"\xff\xfe\xfd", arena.offset_of(arena.inspect(fds[1]), 0) + 70)
     now = Restart(fds, 0)
     with pytest.raises(SnapshotError, match="step 5 on rank 1 is damaged"):
-        restoring.from_memory(now)
+        restoring.begin(now).whole()
     assert [(told["rank"], told["is_damaged"]) for told in now.told] == [(1, True)]
 
 
@@ -222,13 +222,13 @@ def test_a_step_that_another_does_not_hold_cannot_be_restored(fds: dict[int, int
     arena.invalidate_after(fds[1], 4)
     now = Restart(fds, 0)
     with pytest.raises(SnapshotError, match="does not hold that step"):
-        restoring.from_memory(now)
+        restoring.begin(now).whole()
     assert now.told[0]["is_damaged"]
 
 
 def test_memory_that_was_overwritten_while_it_was_read_is_found(fds: dict[int, int]) -> None:
     now = Restart(fds, 0)
-    snapshot = restoring.from_memory(now)
+    snapshot = restoring.begin(now).whole()
     arena.invalidate_after(fds[1], 4)
     with pytest.raises(SnapshotError, match="overwritten"):
         restoring.confirm(now, snapshot)

@@ -73,10 +73,10 @@ def test_memory_that_cannot_be_read_is_not_called_damaged(monkeypatch):
     monkeypatch.setattr(arena, "verify", fails)
     try:
         with pytest.raises(SnapshotError, match=r"cannot be read: .*Cannot allocate memory"):
-            restoring.from_memory(rank)
+            restoring.begin(rank).whole()
         monkeypatch.setattr(arena, "verify", lambda *_: "sums do not match")
         with pytest.raises(SnapshotError, match="is damaged: sums do not match"):
-            restoring.from_memory(rank)
+            restoring.begin(rank).whole()
     finally:
         os.close(fd)
     assert [(one["source"], one["is_damaged"]) for one in rank.told] == [("memory", False), ("memory", True)]

@@ -228,7 +228,7 @@ def test_reading_ahead_never_raises_and_a_program_without_state_ends(resumed) ->
 
 def stored_on(device: str, parts: dict[str, Any], monkeypatch) -> Stored:
     """As if its tensors had been on this device when the snapshot was taken."""
-    stored = restoring.from_memory(rank_of(parts)[0])
+    stored = restoring.begin(rank_of(parts)[0]).whole()
     assert stored is not None
     monkeypatch.setattr(stored, "_entries", [(*entry[:5], device) for entry in stored._entries])
     return stored

@@ -94,12 +94,6 @@ def is_spread(runtime: Runtime) -> bool:
     return bool(getattr(runtime, "former_world", 0))
 
 
-def from_memory(runtime: Runtime) -> Stored | None:
-    """The same, read and compared with its sums. Raises SnapshotError."""
-    attempt = begin(runtime)
-    return None if attempt is None else attempt.whole()
-
-
 class Attempt:
     """To read one snapshot; says which rank's memory it failed at. All raise SnapshotError."""
 
