@@ -166,10 +166,6 @@ def fold_names(names: tuple[str, ...], most: int = 4) -> str:
     return ", ".join(names[:most]) + more if names else NOT_MEASURED
 
 
-def ranks_text(node: NodeCopies) -> str:
-    return f"rank{'s' if len(node.ranks) > 1 else ''} {fold(node.ranks)}"
-
-
 def _nodes(run: RunView, generation: GenerationView) -> tuple[NodeCopies, ...]:
     ranks_of: dict[str, list[int]] = {}
     for rank, node in sorted(generation.node_of.items()):

@@ -23,7 +23,6 @@ from everstep.report.handing.markdown import plain
 from everstep.report.parts.asked import Asked
 from everstep.report.period.gather import edges_of, machine_of, part_of, period_of
 from everstep.report.period.render import render_html, render_markdown, render_text
-from everstep.report.period.sections import DAY_S
 from everstep.report.picture.costs import GROUPS
 
 JOURNAL = Path(__file__).parents[2] / "golden/journal.jsonl"
@@ -124,7 +123,7 @@ def test_the_trend_is_in_every_form():
         trend = text[text.index("Trend") : text.index("What would help most")]
         assert all(f"{100 * each.ettr:.1f}%" in trend for each in period.slices)
     middle = (VIEW.started_at + VIEW.finished_at) / 2
-    edges = edges_of(middle - 10 * DAY_S, VIEW.finished_at)
+    edges = edges_of(middle - 10 * 86400.0, VIEW.finished_at)
     mostly_empty = period_of("here", [part_of("golden", VIEW, ASKED, edges)], edges)
     assert sum(each.ettr is not None for each in mostly_empty.slices) < len(mostly_empty.slices)
 

@@ -225,10 +225,3 @@ def _missing(
     found += [f"stack of {pid}: {why}" for pid, (_, why) in zip(pids[1:], of_children, strict=False) if why]
     found += sorted({f"kernel's view: {thread.why}" for thread in native if thread.why})
     return [*found, *([f"flight record: {no_record}"] if no_record else [])]
-
-
-def _limit_s(worker: Worker, board: Board, limit_s: float) -> float:
-    """How long to wait for the flight record."""
-    _, looked_at = board.communication(worker.local_rank)
-    is_deaf = looked_at is not None and time.time() - looked_at > DEAF_S
-    return min(DEAF_LIMIT_S, limit_s / 2) if is_deaf else limit_s / 2

@@ -20,7 +20,6 @@ _CANNOT_MEET = {
     "ES-H05": "the ranks wait for each other in a circle",
 }
 _IN_COMMUNICATION = (Activity.COLLECTIVE, Activity.BACKWARD)
-_COMPUTES = (Activity.PYTHON, Activity.UNKNOWN, Activity.BACKWARD, Activity.SAVING)
 LONGEST_S = 1800.0
 """A timer that ends later than this ends after the time limit of every usual collective: nobody waits for it."""
 

@@ -30,7 +30,6 @@ _DTYPE = re.compile(r"TensorDtypes=(\w{0,40})")
 _BARRIER = re.compile(r"Ranks? ([\d, ]{1,400}) failed to pass monitoredBarrier", re.I)
 _AROUND = re.compile(r"collective calls at and around rank (\d{1,7})", re.I)
 _WORLD = re.compile(r"\bworld[_ ]size[=: ]{1,3}(\d{1,6})\b", re.I)
-_ALL_JOINED = re.compile(r"\b(\d{1,6})/(\d{1,6}) (?:ranks|clients|workers) joined", re.I)
 
 
 class ToolText:

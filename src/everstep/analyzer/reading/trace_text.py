@@ -10,7 +10,6 @@ _COLLECTIVE = re.compile(r"^\s*(?:\S{0,30} )?collective: (\S{1,80})")
 _HEAD = re.compile(r"(?:Not all ranks joining collective|Collective sequence number|mismatch in the collective)", re.I)
 _SEQ = re.compile(r"sequence number:? (\d{1,12})")
 _NO_DUMPS = re.compile(r"missed FR dumps from ranks \(\{?([\d, ]{1,4000})\}?\)")
-_RAW = re.compile(r"\bRank (\d{1,7}) has an empty op list")
 
 _TRACED = re.compile(
     r"(\S{1,120}:\d{1,9}):\d{1,9} \[(\d{1,3})\] NCCL INFO (\w{3,20}): opCount ([0-9a-fA-F]{1,16}) "

@@ -17,7 +17,6 @@ from everstep.fabric.flows.routes import Paths, Router, mixed
 from everstep.fabric.topology.values import FabricError
 
 Array = Any
-PATTERNS = ("all-reduce", "permutation", "all-to-all")
 MAX_FLOWS = 20_000_000
 _HOT = 5
 

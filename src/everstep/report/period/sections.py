@@ -8,7 +8,6 @@ from everstep.report.picture.costs import GROUPS
 
 MAX_INCIDENTS = 20
 MAX_RUNS = 40
-DAY_S = 86400.0
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):

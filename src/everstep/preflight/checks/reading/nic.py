@@ -40,7 +40,6 @@ _COUNTERS = (
     "rx_length_errors", "tx_aborted_errors", "tx_carrier_errors", "tx_heartbeat_errors", "collisions", "multicast",
     "rx_nohandler",
 )  # fmt: skip
-_TRAFFIC = ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "multicast", "rx_nohandler")
 _TCP = (
     ("Tcp", "RetransSegs"), ("Tcp", "InErrs"), ("Tcp", "AttemptFails"), ("Tcp", "EstabResets"), ("Tcp", "OutSegs"),
     ("Udp", "InErrors"), ("Udp", "RcvbufErrors"), ("Udp", "SndbufErrors"), ("TcpExt", "ListenOverflows"),
