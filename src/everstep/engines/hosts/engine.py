@@ -16,14 +16,15 @@ from typing import Protocol
 
 import msgspec
 
-from everstep.engines.hosts.admission import Known, Shape, objection
+from everstep.engines.hosts.admission import Known, Shape
 from everstep.engines.hosts.door import Line
 from everstep.engines.hosts.files import Received
 from everstep.engines.hosts.host import Host
+from everstep.engines.hosts.roster import Roster
 from everstep.engines.local import LocalEngine
 from everstep.engines.protocol import Loss, NoNodeError, OnLoss
 from everstep.errors import WireError
-from everstep.wire.heirs import FromHeir, HasJournal, HasRoster, PulseHeard, Ready, public
+from everstep.wire.heirs import FromHeir, HasJournal, HasRoster, PulseHeard, Ready
 from everstep.wire.joining import (
     PING_S,
     Admitted,
@@ -117,20 +118,17 @@ class HostsEngine:
         self._earlier = earlier
         self._on_stop, self._job = on_stop, job
         self._local = local
-        self._run, self._shape, self._spec, self._port = run, shape, spec, port
-        self._head = Known(session=HEAD, host=host, node_rank=node_rank)
+        self._run, self._spec, self._port = run, spec, port
+        self._roster = Roster(shape, Known(session=HEAD, host=host, node_rank=node_rank), local, earlier)
         self._first = first
         self._received = received
         self._ahead = ahead
         self._lease_s = lease_s
-        self._hosts: dict[str, Host] = {}  # by session, in order of arrival
-        self._num_hosts = 1 + max(earlier.values(), default=0) if earlier is not None else 1
         self._known: set[str] = set()
         self._wanted: deque[str] = deque()  # urgent ones first
         self._urgent: set[str] = set()
         self._has_local = earlier is not None and bool(local.pids)  # one of this host was asked for, and lives
         self._leaving = ""  # ... it, while it is ended without a loss
-        self._fenced: set[str] = set()
         self._over: Over | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._on_loss: OnLoss = lambda loss: None
@@ -180,14 +178,14 @@ class HostsEngine:
     def announce(self, over: Over) -> None:
         """The run is over: hosts end with this, and nobody joins any more."""
         self._over = over
-        for host in self._hosts.values():
+        for host in self._roster.hosts.values():
             if host.line is not None:
                 host.line.send(over)
 
     def forsake(self, over: Over) -> None:
         """The other hosts may have another first host by now: nothing more is said to them."""
         self._over = over
-        for host in self._hosts.values():
+        for host in self._roster.hosts.values():
             if host.line is not None:
                 host.line.abort()
             host.is_done = True
@@ -195,7 +193,7 @@ class HostsEngine:
     @property
     def was_complete(self) -> bool:
         """All hosts have been there once: whoever is missing now is lost."""
-        return self._num_hosts >= self._shape.num_hosts
+        return self._roster.was_complete
 
     @property
     def local_nodes(self) -> tuple[str, ...]:
@@ -208,7 +206,7 @@ class HostsEngine:
     @property
     def hosts(self) -> tuple[Host, ...]:
         """The other ones, in order of arrival."""
-        return tuple(self._hosts.values())
+        return tuple(self._roster.hosts.values())
 
     async def end(self, grace_s: float, *, spares: bool = False) -> None:
         if self._retry is not None:
@@ -217,7 +215,7 @@ class HostsEngine:
             self.announce(Over(exit_code=1, outcome="failed", why="the first host has ended"))
         await self._local.end(grace_s, spares=spares)
         ends_at = time.monotonic() + _END_GRACE_S
-        while time.monotonic() < ends_at and any(each.is_ending for each in self._hosts.values()):
+        while time.monotonic() < ends_at and any(each.is_ending for each in self._roster.hosts.values()):
             await asyncio.sleep(0.02)
 
     async def welcome(self, join: Join, line: Line) -> None:
@@ -239,36 +237,19 @@ class HostsEngine:
             pinging.cancel()
             if host.line is line:
                 host.line = None
-                if host.node in self._fenced:
+                if host.node in self._roster.fenced:
                     host.node = ""
                 self._note_away(host)
 
     def _objection(self, join: Join) -> str:
         if self._over is not None:
             return f"run {self._run} is over ({self._over.outcome})"
-        self._forget_gone()
-        known = [
-            Known(session=session, host=host.join.host, node_rank=host.join.node_rank)
-            for session, host in self._hosts.items()
-            if host.is_heard or (self._holds(host) and not host.is_same_machine(join))
-        ]
-        return objection(self._shape, [self._head, *known], join)
-
-    def _forget_gone(self) -> None:
-        """A host that is away, and whose node has ended or was given up, leaves its place to others."""
-        for session, host in list(self._hosts.items()):
-            if host.line is None and not self._holds(host):
-                del self._hosts[session]
-
-    def _holds(self, host: Host) -> bool:
-        """A node that counts runs there, as far as is known."""
-        return bool(host.node) and host.node not in self._fenced
+        return self._roster.objection(join)
 
     def _take_in(self, join: Join, line: Line) -> Host:
-        host = self._hosts.get(join.session)
+        host = self._roster.hosts.get(join.session)
         if host is None:
-            host = self._hosts[join.session] = Host(join, self._number_of(join))
-            self._adopt(host)
+            host = self._roster.add(join)
             self._first.say(f"host {host.number}: {host.name} joined")
         elif host.line is not None:
             host.line.close()
@@ -278,7 +259,7 @@ class HostsEngine:
             Admitted(
                 run=self._run,
                 number=host.number,
-                num_hosts=self._shape.num_hosts,
+                num_hosts=self._roster.shape.num_hosts,
                 spec=self._spec,
                 port=self._port,
                 has=self._received.of(join.session),
@@ -288,28 +269,12 @@ class HostsEngine:
         if self._heirs is not None:
             self._heirs.joined(host)
         for node in join.nodes:
-            if node in self._fenced:
+            if node in self._roster.fenced:
                 line.send(EndNode(node=node, how="fence"))
         if host.node and host.node not in join.nodes:
             self._forget_node(host, host.node, "its agent ended while its host was cut off")
         self._serve()
         return host
-
-    def _number_of(self, join: Join) -> int:
-        if self._earlier is not None and public(join.session) in self._earlier:
-            return self._earlier[public(join.session)]
-        self._num_hosts += 1
-        return self._num_hosts - 1
-
-    def _adopt(self, host: Host) -> None:
-        """What runs there was started when another host was the first one."""
-        nodes = [node for node in host.join.nodes if self._may_have_run(node)]
-        host.nodes.update(nodes)
-        host.node = next((node for node in nodes if node not in self._fenced), "")
-
-    def _may_have_run(self, node: str) -> bool:
-        """On a host that says so: begun before this one had the controller, and nobody else's."""
-        return self._earlier is not None and node not in self._local.pids and self._host_of(node) is None
 
     async def _keep_informed(self, line: Line) -> None:
         """A sign of life, and what its spares should import ahead."""
@@ -329,7 +294,7 @@ class HostsEngine:
 
     def _hear(self, host: Host, message: FromHost) -> None:
         match message:
-            case NodeEnded(node=node) if node in host.nodes or self._may_have_run(node):
+            case NodeEnded(node=node) if node in host.nodes or self._roster.may_have_run(node):
                 host.nodes.add(node)
                 self._on_ended(host, message)
             case Piece():
@@ -377,8 +342,8 @@ class HostsEngine:
         """`stays`: it may still run there, so its host is not free."""
         if host.node == node and not stays:
             host.node = ""
-        if node not in self._fenced and self._over is None:
-            self._fenced.add(node)
+        if node not in self._roster.fenced and self._over is None:
+            self._roster.fenced.add(node)
             self._lose(Loss(node=node, at=time.time(), reason=reason, exit_code=exit_code, signal=signal))
         self._serve()
 
@@ -390,11 +355,8 @@ class HostsEngine:
         self._has_local = False
         self._lose(msgspec.structs.replace(loss, kept=()))
 
-    def _host_of(self, node: str) -> Host | None:
-        return next((host for host in self._hosts.values() if node in host.nodes), None)
-
     def _end_node(self, node: str, how: str) -> None:
-        host = self._host_of(node)
+        host = self._roster.host_of(node)
         if host is None:
             if node in self._local.pids and how != "evict":
                 self._leaving = node
@@ -407,8 +369,8 @@ class HostsEngine:
 
     def _end_unknown(self, node: str, how: str) -> None:
         """Its host has not come to this one, which has the controller now: it hears of it when it does."""
-        is_new = node not in self._fenced
-        self._fenced.add(node)
+        is_new = node not in self._roster.fenced
+        self._roster.fenced.add(node)
         if how == "evict" and is_new and self._over is None:
             self._lose(Loss(node=node, at=time.time(), reason="its host has not come back since the controller moved"))
 
@@ -420,12 +382,12 @@ class HostsEngine:
         if how == "evict":
             self._lose_if_silent(host, node, MAX_ASKED)
         else:
-            self._fenced.add(node)
+            self._roster.fenced.add(node)
             if host.line is None and host.node == node:
                 host.node = ""
 
     def _lose_if_silent(self, host: Host, node: str, left: int) -> None:
-        if host.node != node or node in self._fenced or self._over is not None:
+        if host.node != node or node in self._roster.fenced or self._over is not None:
             return
         if host.line is None or time.monotonic() - host.heard_at > self._lease_s:
             reason = f"its host {host.join.host} cannot be reached, and its lease is over"
@@ -434,7 +396,7 @@ class HostsEngine:
             asyncio.get_running_loop().call_later(ASK_S, self._lose_if_silent, host, node, left - 1)
 
     def _drill(self, node: str, how: str, here: Callable[[], None], seconds: float = 0.0) -> None:
-        host = self._host_of(node)
+        host = self._roster.host_of(node)
         if host is None:
             here()
         elif host.line is None or host.node != node:
@@ -460,7 +422,7 @@ class HostsEngine:
             self._local.acquire(request)
             self._has_local = True
             return True
-        host = next((each for each in self._hosts.values() if self._is_idle(each)), None)
+        host = self._roster.idle()
         if host is not None:
             self._start_on(host)
         return host is not None
@@ -468,10 +430,6 @@ class HostsEngine:
     def _serve_again(self) -> None:
         self._retry = None
         self._serve()
-
-    def _is_idle(self, host: Host) -> bool:
-        is_here = host.line is not None and not host.is_done and not host.leaves
-        return is_here and not host.node and time.monotonic() >= host.not_before
 
     def _start_on(self, host: Host) -> None:
         node = self._local.new_name()
