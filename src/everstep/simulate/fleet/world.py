@@ -21,7 +21,6 @@ from everstep.model import actions, events
 from everstep.model.actions import Action
 from everstep.model.events import Event
 from everstep.model.facts import Checkpoint, RankAccount
-from everstep.model.record import Record
 from everstep.model.spec import RunSpec
 from everstep.simulate.fleet.exams import Examiner
 from everstep.simulate.fleet.ledger import Ledger
@@ -39,14 +38,13 @@ EPOCH = 1_700_000_000.0
 class World:
     """One run of one fleet. `trouble.faults` has everything that struck, `ledger` where the time went."""
 
-    def __init__(self, setup: Setup, seed: int, watch: Callable[[Record], None] | None = None) -> None:
+    def __init__(self, setup: Setup, seed: int) -> None:
         self.setup = setup
         self.now = EPOCH
         self.state = State.initial()
         self.ledger = Ledger(EPOCH)
         self.num_events = self.num_resubmits = self.num_evictions = self.num_incidents = 0
         self._dice = Random(seed)
-        self._watch = watch
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._timers: dict[str, float] = {}
@@ -81,10 +79,6 @@ class World:
         before = self.state
         self.state, decided = step(before, event, self.setup.policy)
         self.num_events += 1
-        if self._watch is not None:
-            self._watch(
-                Record(seq=self.num_events, at=self.now, gen=before.generation, event=event, actions=tuple(decided))
-            )
         if before.phase in ALIVE and self.state.phase not in ALIVE:
             self.ledger.decide_at(self.now)
         if self.state.phase is Phase.EXAMINING:
