@@ -158,12 +158,12 @@ class LocalEngine:
 
     def cut(self, node: str, seconds: float) -> None:
         self._child(node)
-        self._set_link(node, is_up=False)
+        self._cut_link(node)
         self._disturb(node, seconds, lambda: self._network.cut(node, is_cut=False))
 
     def flap(self, node: str) -> None:
         self._child(node)
-        self._set_link(node, is_up=False)
+        self._cut_link(node)
         self._later(self._bounce(node))
 
     async def _bounce(self, node: str) -> None:
@@ -176,9 +176,9 @@ class LocalEngine:
         await asyncio.sleep(FLAP_S)
         self._unless_gone(node, lambda: self._network.cut(node, is_cut=False))
 
-    def _set_link(self, node: str, *, is_up: bool) -> None:
+    def _cut_link(self, node: str) -> None:
         try:
-            self._network.cut(node, is_cut=not is_up)
+            self._network.cut(node, is_cut=True)
         except NetworkError as error:
             raise NoNodeError(str(error)) from error
 

@@ -77,9 +77,8 @@ def default_path() -> Path:
 class Store:
     """One file. Every method raises HealthError."""
 
-    def __init__(self, path: Path | None = None, rules: Rules = DEFAULT, busy_s: float = BUSY_S) -> None:
+    def __init__(self, path: Path | None = None, busy_s: float = BUSY_S) -> None:
         self.path = path or default_path()
-        self._rules = rules
         self._busy_s = busy_s
 
     def record(self, event: HealthEvent) -> None:
@@ -91,12 +90,12 @@ class Store:
         by_host: dict[str, list[HealthEvent]] = {}
         for event in self._read(f"{_SELECT} ORDER BY host, at, id", ()):
             by_host.setdefault(event.host, []).append(event)
-        return [health_of(host, events, now, self._rules) for host, events in by_host.items()]
+        return [health_of(host, events, now) for host, events in by_host.items()]
 
     def host(self, host: str, now: float) -> NodeHealth | None:
         """None: nothing is on record, which is not the same as healthy."""
         events = self._read(f"{_SELECT} WHERE host = ? ORDER BY at, id", (host,))
-        return health_of(host, events, now, self._rules) if events else None
+        return health_of(host, events, now) if events else None
 
     def quarantine(self, host: str, *, at: float, why: str, by: str) -> None:
         self.record(HealthEvent(host=host, at=at, kind=Kind.QUARANTINED, why=why, by=by))
@@ -108,7 +107,7 @@ class Store:
             events = _events(rows)
             if not events:
                 raise HealthError(f"nothing is on record about {host}; everstep node ls lists the machines that are")
-            judgement = judge(events, at, self._rules)
+            judgement = judge(events, at, DEFAULT)
             if judgement.state is not State.QUARANTINED:
                 raise HealthError(f"{host} is {judgement.state}, not quarantined; there is nothing to end")
             refusal = why_not_readmit(events)

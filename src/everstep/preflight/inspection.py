@@ -3,7 +3,7 @@ check`.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -26,9 +26,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     baselines: tuple[Report, ...] = ()
 
 
-def inspect_node(
-    wanted: Wanted, on_progress: OnProgress, on_result: Callable[[Result], None] = lambda _: None
-) -> Report:
+def inspect_node(wanted: Wanted, on_progress: OnProgress) -> Report:
     """Ctrl-C ends it early, and what was measured by then is reported."""
     at, begun = time.time(), time.monotonic()
     results: list[Result] = []
@@ -36,7 +34,6 @@ def inspect_node(
     try:
         for result in run_checks(wanted.checks, wanted.settings, on_progress):
             results.append(result)
-            on_result(result)
     except KeyboardInterrupt:
         interrupted = True
     return make_report(wanted, results, at=at, took_s=time.monotonic() - begun, interrupted=interrupted)

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from everstep.preflight.limits import LIMITS, Limit
+from everstep.preflight.limits import LIMITS
 from everstep.preflight.result import Better, Judgement, Report, Result, Value
 
 _WARN_AT = 3.0  # robust standard deviations from the others' median
@@ -25,14 +25,14 @@ _SEVERITY = {
 }  # fmt: skip
 
 
-def by_limits(results: Iterable[Result], limits: Sequence[Limit] = LIMITS) -> list[Result]:
-    return [_by_limit(result, limits) for result in results]
+def by_limits(results: Iterable[Result]) -> list[Result]:
+    return [_by_limit(result) for result in results]
 
 
-def _by_limit(result: Result, limits: Sequence[Limit]) -> Result:
+def _by_limit(result: Result) -> Result:
     if result.verdict is Judgement.UNSUPPORTED:
         return result
-    limit = next((limit for limit in limits if fnmatchcase(result.name, limit.pattern)), None)
+    limit = next((limit for limit in LIMITS if fnmatchcase(result.name, limit.pattern)), None)
     if limit is None or (limit.warn is None and limit.bad is None):
         return result
     for bound, verdict in ((limit.bad, Judgement.BAD), (limit.warn, Judgement.WARN)):

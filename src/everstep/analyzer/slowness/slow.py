@@ -143,15 +143,9 @@ def judge(
     return _straggler(ranks, votes, excuses.mean_timings(theirs), groups, len(rounds))
 
 
-def flag_like(
-    timings: Sequence[RankTiming],
-    groups: Sequence[ParallelGroup],
-    first_rounds: Sequence[Sequence[RankTiming]] = (),
-    policy: SlowLimits = DEFAULT,
-) -> tuple[int, ...]:
+def flag_like(timings: Sequence[RankTiming], groups: Sequence[ParallelGroup]) -> tuple[int, ...]:
     """Ranks of one round that stand out among those of the same place."""
-    places = places_of(groups, [timing.rank for timing in timings])
-    return _flag_like(timings, places, excuses.mean_timings(first_rounds), policy, together=False)
+    return _flag_like(timings, places_of(groups, [timing.rank for timing in timings]), {}, DEFAULT, together=False)
 
 
 def _flag_like(

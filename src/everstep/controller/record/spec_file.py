@@ -50,10 +50,10 @@ def load_spec(run_dir: Path) -> SpecFile:
         raise ConfigError(f"{path} is not a run's specification: {error}") from error
 
 
-def save_json(path: Path, value: msgspec.Struct, mode: int = 0o600) -> None:
+def save_json(path: Path, value: msgspec.Struct) -> None:
     """Whole or not at all. Raises JournalError."""
     try:
-        write_whole(path, _encoded(value), mode=mode)
+        write_whole(path, _encoded(value), mode=0o600)
     except OSError as error:
         raise JournalError(f"cannot write {path}: {error.strerror}") from error
 

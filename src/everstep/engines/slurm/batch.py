@@ -61,8 +61,8 @@ def pilot(command: Sequence[str], token_file: str) -> str:
     return f"#!/bin/sh\nexport EVERSTEP_JOIN_TOKEN_FILE={shlex.quote(token_file)}\nexec {shlex.join(command)}\n"
 
 
-def pilot_options(job: dict[str, str], *, run_dir: str, exclude: Sequence[str], nodes: Sequence[str]) -> list[str]:
-    """As the run's own job has them. `exclude`: nodes that were taken out; `nodes`: that the run has already."""
+def pilot_options(job: dict[str, str], *, run_dir: str, exclude: Sequence[str]) -> list[str]:
+    """As the run's own job has them. `exclude`: nodes that were taken out."""
     options = [
         "--nodes=1",
         "--ntasks=1",
@@ -75,5 +75,4 @@ def pilot_options(job: dict[str, str], *, run_dir: str, exclude: Sequence[str], 
         value = re.sub(r"\bgres[:/]", "", job.get(field, ""))  # the prefix of 22.05, and of 23.11
         if value and value not in ("(null)", "N/A"):
             options.append(f"--{option}={value}")
-    out = [*exclude, *nodes]
-    return [*options, *([f"--exclude={','.join(dict.fromkeys(out))}"] if out else [])]
+    return [*options, *([f"--exclude={','.join(dict.fromkeys(exclude))}"] if exclude else [])]

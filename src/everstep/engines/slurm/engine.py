@@ -252,7 +252,7 @@ class SlurmEngine:
     async def _ask_for_pilot(self, now: float) -> None:
         self._next_pilot_at = now + PILOT_AGAIN_S
         fields = await self._slurm.job_fields(self._job)
-        options = batch.pilot_options(fields, run_dir=str(self._run_dir), exclude=sorted(self._out), nodes=())
+        options = batch.pilot_options(fields, run_dir=str(self._run_dir), exclude=sorted(self._out))
         token, script = self._run_dir / "pilot-token", self._run_dir / "pilot.sh"
         try:
             write_whole(token, self._token.reveal().encode(), mode=0o600)

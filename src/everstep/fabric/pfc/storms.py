@@ -41,8 +41,7 @@ class _Port(msgspec.Struct, kw_only=True):
 class StormWatch:
     """Takes samples as they come."""
 
-    def __init__(self, detection_s: float = DETECTION_S, restoration_s: float = RESTORATION_S) -> None:
-        self._detection_s, self._restoration_s = detection_s, restoration_s
+    def __init__(self) -> None:
         self._ports: dict[tuple[str, str, int], _Port] = {}
         self.storms: list[Storm] = []  # over ones too
 
@@ -67,7 +66,7 @@ class StormWatch:
             return None
         port.since = port.since if port.num else before.at
         port.num += 1
-        if port.num < _AGREEING or sample.at - port.since < self._detection_s * _JITTER:
+        if port.num < _AGREEING or sample.at - port.since < DETECTION_S * _JITTER:
             return None
         port.storm = Storm(
             switch=sample.switch, port=sample.port, priority=sample.priority, began=port.since, found=sample.at
@@ -81,7 +80,7 @@ class StormWatch:
             port.quiet_since = None
             return
         port.quiet_since = before.at if port.quiet_since is None else port.quiet_since
-        if sample.at - port.quiet_since >= self._restoration_s * _JITTER:
+        if sample.at - port.quiet_since >= RESTORATION_S * _JITTER:
             over = msgspec.structs.replace(port.storm, over=sample.at)
             self.storms[self.storms.index(port.storm)] = over
             port.storm, port.num, port.quiet_since = None, 0, None
