@@ -212,20 +212,7 @@ def _is_marked(pid: int) -> bool:
 
 
 def _children_of_this() -> list[int]:
-    """Process ids of all our children; an adopted one can be listed under any of our threads."""
-    found: list[int] = []
-    try:
-        for thread in Path("/proc/self/task").iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                found += [int(pid) for pid in (thread / "children").read_text().split()]
-    except OSError:
-        return _scan_for_children()
-    return found or _scan_for_children()
-
-
-def _scan_for_children() -> list[int]:
-    """Where the kernel has no /proc/*/children."""
-    return proc.children_by_parent().get(os.getpid(), [])
+    return proc.children(os.getpid()) or proc.children_by_parent().get(os.getpid(), [])
 
 
 def _private(path: str, flags: int) -> int:

@@ -107,6 +107,13 @@ def threads(pid: int) -> list[int]:
         return []
 
 
+def children(pid: int, tid: int | None = None) -> list[int]:
+    """Process ids of what a process, or one of its threads, has started or adopted; an adopted one can be listed under
+    any thread. Empty also where the kernel does not tell (`children_by_parent` does)."""
+    files = (f"{path_of(pid, each)}/children" for each in (threads(pid) if tid is None else [tid]))
+    return [int(word) for path in files for word in read_or_nothing(path).split()]
+
+
 def processes() -> list[int]:
     return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
 

@@ -3,7 +3,6 @@
 Used for the device signal (`DeviceProbe`) and for evidence. A process that is gone, or may not be read, is left out.
 """
 
-import os
 import resource
 
 import msgspec
@@ -56,7 +55,7 @@ def descendants(pid: int, limit: int = 64) -> list[int]:
     found: list[int] = []
     queue = [pid]
     while queue and len(found) < limit:
-        for child in _children(queue.pop(0)):
+        for child in proc.children(queue.pop(0)):
             found.append(child)
             queue.append(child)
     return found[:limit]
@@ -120,13 +119,3 @@ def _io_bytes(pid: int) -> int | None:
         return sum(int(line.split()[1]) for line in lines)
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
-            found += [int(word) for word in proc.read(f"/proc/{pid}/task/{thread}/children").split()]
-    except (OSError, ValueError):
-        return found
-    return found

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from fake_controller import Bench, bench, is_alive
 
+from everstep.linux import proc
 from everstep.model import events
 from everstep.model.actions import Inject
 
@@ -114,13 +115,6 @@ def state(pid: int) -> str:
         return ""
 
 
-def children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
 def test_numbers_and_time_go_wrong_as_asked(tmp_path):
     """One rank, three faults one after the other: slow, one flipped bit, NaN."""
 
@@ -176,10 +170,10 @@ def _check(steps: list[dict]) -> None:
 def test_loader_processes_sleep_uninterruptibly_and_nothing_of_them_is_left(tmp_path, end):
     async def story() -> None:
         async with job(tmp_path, LOADER.format(context="")) as made:
-            loaders = children(made.pid)
+            loaders = proc.children(made.pid)
             await made.drill("blocked-loader")
-            await made.until("two in state D", lambda: [state(pid) for pid in children(made.pid)] == ["D", "D"])
-            waiting = [child for pid in loaders for child in children(pid)]
+            await made.until("two in state D", lambda: [state(pid) for pid in proc.children(made.pid)] == ["D", "D"])
+            waiting = [child for pid in loaders for child in proc.children(pid)]
             assert len(waiting) == 2
             if end == "stop":
                 await made.made.stop_workers(0, grace_s=0.1)
@@ -198,7 +192,7 @@ def test_a_rank_without_loaders_sleeps_itself_and_can_be_ended(tmp_path):
         async with job(tmp_path, NO_LOADER) as made:
             await made.drill("blocked-loader")
             await made.until("state D", lambda: state(made.pid) == "D")
-            waiting = children(made.pid)
+            waiting = proc.children(made.pid)
             os.kill(made.pid, signal.SIGTERM)  # is not heard in there
             assert state(made.pid) == "D"
             stopped = await made.made.stop_workers(0, grace_s=0.1)

@@ -12,6 +12,7 @@ PRELUDE = """
 import asyncio, os, signal, socket, subprocess, sys
 from pathlib import Path
 from types import SimpleNamespace as Owner
+from everstep.linux import proc
 from everstep.engines.children import Children, wait_ended
 from everstep.launcher import controller_keeper
 from everstep.launcher.controller_keeper import ControllerKeeper
@@ -58,9 +59,9 @@ def test_what_a_dead_child_left_is_ended_and_nothing_else(story):
         ends, log = [], Path(folder, "log")
         child = children.spawn("agent", ["sh", "-c", text], on_end=lambda c, e: ends.append(str(e)), log=log)
         other = children.spawn("other", ["sleep", "1000"], on_end=lambda c, e: None)
-        await until(lambda: len(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()) == 3)
-        left = [int(p) for p in Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()]
-        await until(lambda: all(Path(f"/proc/{p}/task/{p}/children").read_text() for p in left))
+        await until(lambda: len(proc.children(child.pid)) == 3)
+        left = proc.children(child.pid)
+        await until(lambda: all(proc.children(p) for p in left))
         child.send(signal.SIGKILL)
         assert await wait_ended([child], 10)
         assert ends == ["killed by SIGKILL"]

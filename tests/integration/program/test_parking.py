@@ -13,6 +13,7 @@ import pytest
 from fake_controller import Bench, bench, is_alive, kill
 from lateness import Lateness
 
+from everstep.linux import proc
 from everstep.model import events
 from everstep.model.facts import Started
 
@@ -344,7 +345,7 @@ def test_twins_end_with_the_agent(tmp_path):
     async def check(made: Bench) -> None:
         await twin_is_there(made)
         assert made.agent is not None
-        family = _children(made.agent.pid)
+        family = proc.children(made.agent.pid)
         assert len(family) >= 3, "the warden, the rank and its twin"
         kill(made.agent.pid)
         made.agent.wait()
@@ -441,11 +442,7 @@ def test_without_twins_ranks_start_fresh_and_say_so(tmp_path):
     asyncio.run(story())
 
 
-def _children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def _twins(made: Bench, ranks: set[int]) -> list[int]:
     assert made.agent is not None
-    own = [pid for pid in _children(made.agent.pid) if pid not in ranks]
+    own = [pid for pid in proc.children(made.agent.pid) if pid not in ranks]
     return [pid for pid in own if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]

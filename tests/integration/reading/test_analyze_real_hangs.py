@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from everstep.linux import proc
+
 PROGRAM = """
 import ctypes, json, os, sys, threading, time
 import torch
@@ -179,7 +181,7 @@ class Ranks:
             self.take(kind, culprit, out, pids, with_stacks)
         finally:
             for pid in pids:
-                for child in children_of(pid):
+                for child in proc.children(pid):
                     end(child)
                 end(pid)
             assert self.ask("killed") == "reaped\n"
@@ -198,7 +200,7 @@ class Ranks:
         for rank, pid in enumerate(pids):
             shutil.copy(f"/proc/{pid}/status", out / f"status-rank-{rank}.txt")
             if with_stacks:
-                for process in (pid, *children_of(pid)):
+                for process in (pid, *proc.children(pid)):
                     dump_stack(process, out / f"stack-rank-{rank}-pid-{process}.json")
 
     def close(self) -> None:
@@ -222,13 +224,6 @@ def has_record(out: Path, rank: int) -> bool:
 def is_dead(pid: int) -> bool:
     """gloo ends some ranks with an error when sizes do not match."""
     return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
-
-
-def children_of(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
 
 
 def end(pid: int) -> None:

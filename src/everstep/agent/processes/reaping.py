@@ -14,7 +14,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
@@ -84,8 +83,8 @@ class Reaper:
             self._tell(ended)
 
     def adopted(self) -> list[int]:
-        """Children that nobody watches: what dead processes left behind."""
-        return [pid for pid in children() if pid not in self._watched]
+        """Children that nobody watches: what dead processes left behind. What another thread has started is its own."""
+        return [pid for pid in proc.children(os.getpid(), os.getpid()) if pid not in self._watched]
 
     def _tell(self, ended: Ended) -> None:
         on_end = self._watched.pop(ended.pid, None)
@@ -95,15 +94,6 @@ class Reaper:
         self._unclaimed[ended.pid] = ended
         while len(self._unclaimed) > _MAX_UNCLAIMED:
             del self._unclaimed[next(iter(self._unclaimed))]
-
-
-def children() -> list[int]:
-    """Of this process. Empty where the kernel does not tell."""
-    pid = os.getpid()
-    try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
 
 
 def session_of(pid: int) -> int | None:
