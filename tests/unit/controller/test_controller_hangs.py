@@ -4,61 +4,15 @@ import itertools
 
 import msgspec
 import pytest
-from one_node import running
+from hanging_job import OUTSIDE, STATE, Job, signals
 
-from everstep.analyzer.exits import FaultFacts
-from everstep.controller.detectors.hangs import AGAIN_S, MAX_AGAIN_S, HangDetector
+from everstep.controller.detectors.hangs import AGAIN_S, MAX_AGAIN_S
 from everstep.controller.detectors.together import Detectors
-from everstep.core.state.frozenmap import FrozenMap
 from everstep.core.state.phases import Phase
-from everstep.core.state.place import Place
 from everstep.core.state.policy import Policy
-from everstep.core.state.schema import Incident, Standstill, State, Worker
-from everstep.model.events import HangSuspected, StandstillEnded
-from everstep.model.facts import Exit, Signals
+from everstep.core.state.schema import Worker
+from everstep.model.facts import Exit
 from everstep.model.observations import SignalsReported
-
-STEP_S = 0.1
-OUTSIDE = {"waits_on": "outside", "waits_for": "waits for a socket"}
-STATE = running(2)
-
-
-def signals(rank: int, now: float, last_at: float, **changes: object) -> Signals:
-    quiet = now - last_at
-    seen = Signals(
-        rank=rank,
-        phase="train",
-        log_s=quiet,
-        device_s=quiet,
-        communication_s=quiet,
-        has_snapshot=True,
-        last_step=round(last_at / STEP_S),
-        last_step_at=last_at,
-    )
-    return msgspec.structs.replace(seen, **changes)
-
-
-class Job:
-    """Two ranks, seen every half second; they do a step every 0.1 s until `stands_at`."""
-
-    def __init__(self, state: State = STATE, policy: Policy | None = None, **changes: object) -> None:
-        self.watch = HangDetector(policy or Policy())
-        self.state = state
-        self.now = 0.0
-        self.generation = 0
-        self.stands_at = 1e9
-        self.changes = {0: dict(changes), 1: {}}
-
-    def until(self, end: float) -> list[HangSuspected]:
-        found = []
-        while self.now < end:
-            self.now += 0.5
-            last_at = min(self.now, self.stands_at)
-            seen = tuple(signals(rank, self.now, last_at, **self.changes[rank]) for rank in self.changes)
-            event = SignalsReported(at=self.now, node="n0", generation=self.generation, signals=seen)
-            suspected = next(iter(self.watch.take(event, self.state)), None)
-            found += [suspected] if suspected else []
-        return found
 
 
 def test_a_job_that_stands_still_is_suspected_once_and_soon():
@@ -220,66 +174,6 @@ def test_a_program_that_keeps_nothing_is_looked_at_as_soon_as_any_other():
     assert job.until(13.5)
 
 
-def standing(job: Job, place: str = "doubtful train.py:88 upload") -> State:
-    incident = Incident(id="i1", opened_at=job.now, generation=0, facts=FaultFacts(at=job.now))
-    still = Standstill(incident=incident, since=10.0, act_at=None, place=place)
-    return msgspec.structs.replace(job.state, standstill=still)
-
-
-def test_a_standstill_that_is_known_is_told_once_and_its_end_as_well():
-    job = Job()
-    job.until(10)
-    job.stands_at, job.changes[0] = 10.0, {**OUTSIDE, "place": "train.py:88 upload"}
-    (suspected,) = job.until(16)
-    job.state = standing(job)
-    assert suspected
-    assert job.until(400) == []
-    job.stands_at, job.changes[0] = 1e9, {}
-    (ended,) = job.until(401.5)
-    assert (ended.incident, ended.lasted_s) == ("i1", pytest.approx(391, abs=1.5))
-
-
-def test_another_controller_sees_the_end_of_a_standstill_as_well():
-    job = Job(**OUTSIDE)
-    job.state, job.stands_at = standing(job), 10.0
-    job.now = 100.0
-    assert job.until(110) == []
-    job.stands_at = 1e9
-    (ended,) = job.until(111)
-    assert isinstance(ended, StandstillEnded)
-
-
-def test_one_rank_that_moves_ends_no_standstill():
-    job = Job()
-    job.until(10)
-    job.stands_at, job.changes[0] = 10.0, dict(OUTSIDE)
-    job.until(16)
-    job.state = standing(job)
-    job.changes[0] = {**OUTSIDE, "communication_s": 0.1, "last_step_at": None, "last_step": None}
-    assert not any(isinstance(found, StandstillEnded) for found in job.until(60))
-
-
-def test_what_was_doubtful_and_is_so_no_more_is_looked_at_again():
-    job = Job()
-    job.until(10)
-    job.stands_at, job.changes[0] = 10.0, dict(OUTSIDE)
-    job.until(16)
-    job.state = standing(job)
-    assert job.until(30) == []
-    job.changes[0] = {}
-    assert job.until(10 + 2 * AGAIN_S), "nobody has a reason any more"
-
-
-def test_a_place_that_took_as_long_before_is_not_told_again():
-    job = Job()
-    places = FrozenMap({"doubtful train.py:88 upload": Place(longest_s=60.0)})
-    job.state = msgspec.structs.replace(job.state, places=places)
-    job.until(10)
-    job.stands_at, job.changes[0] = 10.0, {**OUTSIDE, "place": "train.py:88 upload"}
-    assert job.until(125) == []
-    assert job.until(140), "longer than ever"
-
-
 def test_a_loop_is_a_hang_although_the_processor_is_busy():
     job = Job()
     job.until(10)
@@ -428,16 +322,6 @@ def test_who_is_stopped_is_looked_at_within_the_window_however_long_steps_take(c
     (suspected,) = job.until(begin + 10)
     assert suspected.at - begin < 4
     assert (suspected.ranks, suspected.why) == ((1,), "rank 1 is stopped")
-
-
-def test_who_is_stopped_while_the_job_stands_still_for_another_reason_is_news():
-    job = Job()
-    job.until(10)
-    job.stands_at, job.changes[0] = 10.0, {**OUTSIDE, "place": "train.py:88 upload"}
-    assert len(job.until(20)) == 1
-    job.state = standing(job)
-    job.changes[1] = {"state": "T"}
-    assert len(job.until(20 + AGAIN_S)) == 1
 
 
 def test_a_job_that_never_does_anything_but_evaluate_teaches_nothing_of_steps():
