@@ -118,6 +118,10 @@ _TAIL = """
 Without `--max-restarts`, a program that fails twice in the same way before its first step ends the run with code 1. The
 same way is the same place, exit code or signal. Arguments that the program refuses (exit code 2) end it at
 once. After a step, the same place three times without a new step in between does (policy `max_same_failure`).
+
+A signal may end a rank's process after its program's last line, as when a library's thread aborts at exit. Its work is
+done. Where nothing keeps snapshots, the other ranks go on to their own ends, and the run ends with code 1: a restart
+would do all the work again. torchrun ends the other ranks at once.
 """
 
 

@@ -21,6 +21,7 @@ KNOBS = {
     "merge-update": "everstep update: the version would have waited for another interruption",
     "program-cannot-run": "nothing: the program cannot run as it is, whatever the policy",
     "cannot-begin": "--init-from: another checkpoint, or none",
+    "work-is-done": "a State that keeps snapshots, or --max-restarts N: then all ranks would be restarted",
     "same-place-again": "policy max_same_failure = {max_same_failure}: a higher one tries again at the same place",
     "failed-start": "--max-restarts N: it would be restarted N times, whatever it ends with; a step in between: "
     "policy max_same_failure = {max_same_failure} counts then",

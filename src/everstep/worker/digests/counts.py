@@ -43,6 +43,10 @@ class StepCounts:
         self._length = 0  # of the newest run, over frames
         self._last: list[int] = []  # newest run that was sent
 
+    def anew(self) -> "StepCounts":
+        """For the next life of the process, which goes on from a twin. `link.runtime` finds it by this name."""
+        return StepCounts(self._runtime, self._clock)
+
     def __call__(self, step: int) -> None:
         now, before = (self._runtime.num_optimizer_steps, collectives()), self._before
         self._before = now
