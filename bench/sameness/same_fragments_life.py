@@ -272,7 +272,7 @@ def loader(dice: Dice) -> Fragment:
         imports="import torch.utils.data\n",
         defs="class Every(torch.utils.data.Sampler):\n    def __iter__(self): return iter([4, 2, 0])\n"
         "    def __len__(self): return 3\n\n\nclass Items(torch.utils.data.Dataset):\n"
-        "    def __len__(self): return 6\n    def __getitem__(self, i): return i * 10, torch.initial_seed()\n\n\n",
+        "    def __len__(self): return 6\n    def __getitem__(self, i): return i * 10, torch.initial_seed() % 2**60\n\n\n",
         body=f"got = list(torch.utils.data.DataLoader(Items(), sampler=Every(), batch_size=1, num_workers={workers}))\n"
         'say("batches", [int(one[0]) for one in got])\ndraw("workers", [int(one[1]) for one in got])\n'
         "mixed = torch.utils.data.DataLoader(list(range(300)), shuffle=True, batch_size=300)\n"
