@@ -29,6 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from measuring.figures import table
+from measuring.launched import end_on_sigterm
 
 USER = "everstep-stranger"
 HERE = Path(__file__).parent
@@ -280,6 +281,7 @@ def main() -> int:
     parser.add_argument("--python", default="/usr/bin/python3", help="an interpreter that every user may start")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    end_on_sigterm()
     subprocess.run(["useradd", "--system", "--no-create-home", USER], check=True)
     folder = Path(tempfile.mkdtemp(prefix="everstep-attack-"))
     folder.chmod(0o755)
