@@ -1,7 +1,9 @@
 """A process that a signal ends after its program's last line: the work is done, and is not done a second time."""
 
+from collections.abc import Callable
+
 import pytest
-from real_run import Launcher
+from real_run import Launcher, Run
 
 from everstep.errors import EXIT_GAVE_UP
 from everstep.model.actions import Finish, IncidentClosed
@@ -21,16 +23,24 @@ if sys.argv[1] == "raises" and generation == "0":
 """
 
 
+Start = Callable[[str], Run]
+
+
+@pytest.fixture(params=["file", "module"])
+def start(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Start:
+    """The program begins natively, or is run by us."""
+    script = launcher.script(ENDS, "ends.py")
+    monkeypatch.setenv("PYTHONPATH", str(script.parent), prepend=":")
+    program = ("-m", "ends") if request.param == "module" else (script,)
+    return lambda how: launcher.start("--nproc-per-node", 2, *program, how)
+
+
 def generations(run):
     return sorted({event.generation for event in run.events(WorkersStarted)})
 
 
-@pytest.mark.parametrize("how", ["file", "module"])
-def test_its_work_is_not_done_again(launcher: Launcher, monkeypatch, how: str) -> None:
-    script = launcher.script(ENDS, "ends.py")
-    monkeypatch.setenv("PYTHONPATH", str(script.parent), prepend=":")
-    program = ("-m", "ends") if how == "module" else (script,)
-    run = launcher.start("--nproc-per-node", 2, *program, "ends")
+def test_its_work_is_not_done_again(start: Start) -> None:
+    run = start("ends")
     assert run.wait() == EXIT_GAVE_UP, run.story()
     assert generations(run) == [0], run.story()
     (finish,) = run.actions(Finish)
@@ -41,11 +51,7 @@ def test_its_work_is_not_done_again(launcher: Launcher, monkeypatch, how: str) -
     run.assert_nothing_left()
 
 
-@pytest.mark.parametrize("how", ["file", "module"])
-def test_after_an_exception_it_is_an_ordinary_fault(launcher: Launcher, monkeypatch, how: str) -> None:
-    script = launcher.script(ENDS, "ends.py")
-    monkeypatch.setenv("PYTHONPATH", str(script.parent), prepend=":")
-    program = ("-m", "ends") if how == "module" else (script,)
-    run = launcher.start("--nproc-per-node", 2, *program, "raises")
+def test_after_an_exception_it_is_an_ordinary_fault(start: Start) -> None:
+    run = start("raises")
     assert run.wait() == 0, run.story()
     assert generations(run) == [0, 1], run.story()
