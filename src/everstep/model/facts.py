@@ -84,7 +84,7 @@ class RankAccount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_step_at: float | None = None  # last step done
     stall_s: float = 0.0  # seconds in which the training thread waited for snapshots
     published_step: int | None = None  # newest step whose snapshot is complete
-    finished_at: float | None = None  # the program's last line was over, and as far as is known no exception ended it
+    finished_at: float | None = None  # the program's last line was over, and no traceback was printed
     ended_at: float | None = None
     backed_up_step: int | None = None  # newest step of which another node holds a complete copy
     counts_own_steps: bool = False  # steps come from everstep.State / everstep.step, so indices are the job's own

@@ -44,7 +44,7 @@ def test_its_work_is_not_done_again(start: Start) -> None:
     assert run.wait() == EXIT_GAVE_UP, run.story()
     assert generations(run) == [0], run.story()
     (finish,) = run.actions(Finish)
-    assert "every rank's program had come to its end before" in finish.why
+    assert "every rank's program was over before, without a traceback" in finish.why
     assert "rank 1 on n0 was killed by SIGABRT" in finish.why
     assert "work done" in (run.run_dir / "logs/gen-0/rank-0/stdout.log").read_text()
     assert [closed.outcome for closed in run.actions(IncidentClosed)] == ["gave-up"]

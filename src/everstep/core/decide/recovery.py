@@ -43,7 +43,7 @@ def all_finished(turn: Turn, verdict: Verdict) -> Plan | None:
     """Nothing is left to do again."""
     if not finished.has_all_work_done(turn):
         return None
-    why = f"every rank's program had come to its end before; then {verdict.sentence}"
+    why = f"every rank's program was over before, without a traceback; then {verdict.sentence}"
     refused = (Refusal(what="restart", why="no rank keeps snapshots, so all the work would be done again"),)
     return _plan("give-up", "end the run", "work-is-done", why, refused)
 

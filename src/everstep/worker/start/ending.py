@@ -32,7 +32,7 @@ def let_go_last() -> None:
 def _end() -> None:
     runtime = current()
     if runtime is not None and runtime.process is not None and runtime.process.pid == os.getpid():
-        # Where the interpreter has printed an exception, it keeps its type there.
+        # Where the interpreter has printed an exception, it keeps its type there. Of `sys.exit(3)` nothing is left.
         runtime.board.set_over(time.time(), finished=not hasattr(sys, "last_type"))
         runtime.process.frozen.release()
 
