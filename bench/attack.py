@@ -146,10 +146,10 @@ class Run:
                 found.setdefault(int(match[2]), pid)
         return [found[rank] for rank in sorted(found)]
 
-    def memory_mib(self) -> float:
-        """Of everstep's own processes: not the ranks, nor what is parked for them. What they hold themselves: of a
-        library that ranks have mapped too, a share grows whenever a rank dies."""
-        total = 0
+    def memory_mib(self) -> dict[str, float]:
+        """Of everstep's own processes, by module: not the ranks, nor what is parked for them. What they hold
+        themselves: of a library that ranks have mapped too, a share grows whenever a rank dies."""
+        held: dict[str, float] = {}
         for pid, command in self.pids():
             if "train.py" in command and "everstep.cli.main" not in command:
                 continue
@@ -159,8 +159,10 @@ class Run:
                 found = re.findall(r"^Pss_(?:Anon|Shmem):\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)
             except OSError:
                 continue
-            total += sum(map(int, found))
-        return total / 1024
+            name = re.search(r"everstep\.([\w.]+)(?: (ui|run)\b)?", command)
+            module = command[:40] if name is None else " ".join(filter(None, name.groups()))
+            held[module] = held.get(module, 0.0) + sum(map(int, found)) / 1024
+        return held
 
     def disk_kib(self) -> float:
         total = 0
@@ -203,7 +205,7 @@ class Run:
 
 def phase(run: Run, seconds: float, every_s: float) -> dict[str, object]:
     """Kill a rank, wait until all step again, rest."""
-    until, waits, memory, victim = time.monotonic() + seconds, [], 0.0, 0
+    until, waits, memory, victim = time.monotonic() + seconds, [], dict[str, float](), 0
     disk, unplanned = run.disk_kib(), 0
     expected = run.generation()
     while time.monotonic() < until:
@@ -223,7 +225,7 @@ def phase(run: Run, seconds: float, every_s: float) -> dict[str, object]:
         expected = before + 1
         ends_at = time.monotonic() + every_s
         while time.monotonic() < ends_at:
-            memory = max(memory, run.memory_mib())
+            memory = max(memory, run.memory_mib(), key=lambda held: sum(held.values()))
             time.sleep(0.5)
     unplanned += run.generation() - expected
     return {
@@ -231,8 +233,9 @@ def phase(run: Run, seconds: float, every_s: float) -> dict[str, object]:
         "median_s": statistics.median(waits),
         "worst_s": max(waits),
         "unplanned": unplanned,
-        "memory_mib": memory,
+        "memory_mib": sum(memory.values()),
         "disk_kib_per_kill": (run.disk_kib() - disk) / len(waits),
+        "memory_of": {name: round(mib, 1) for name, mib in sorted(memory.items())},
         "waits": [round(each, 3) for each in waits],
     }
 
@@ -317,10 +320,11 @@ def _text(found: dict[str, object]) -> str:
         one = found[name]
         assert isinstance(one, dict)
         rows.append(
-            [name, *(f"{value:.2f}" if isinstance(value, float) else str(value) for value in list(one.values())[:-1])]
+            [name, *(f"{value:.2f}" if isinstance(value, float) else str(value) for value in list(one.values())[:6])]
         )
     head = ["", "kills", "median s", "worst s", "unplanned", "memory MiB", "disk KiB/kill"]
-    rest = [f"{key}: {found[key]}" for key in found if key not in ("quiet", "attacked", "quiet again")]
+    rest = [f"memory, {name}: {found[name]['memory_of']}" for name in ("quiet", "attacked", "quiet again")]
+    rest += [f"{key}: {found[key]}" for key in found if key not in ("quiet", "attacked", "quiet again")]
     return "\n".join([table(head, rows), "", *rest])
 
 

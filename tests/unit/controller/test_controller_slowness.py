@@ -183,6 +183,36 @@ def test_who_waited_for_a_processor_beside_its_neighbours_had_bad_luck():
     assert job.rounds(15) == []
 
 
+@pytest.mark.parametrize("sender", [2, 3])
+@pytest.mark.parametrize("slowed", [{3: 1.6}, {2: 1.4, 3: 1.6}, {0: 1.4, 1: 1.4, 2: 1.4, 3: 1.9}])
+def test_who_receives_over_a_slow_link_is_not_taken_for_a_slow_machine(sender, slowed):
+    job = Job(send_s=lambda rank: STEPS * 0.004)
+    job.rounds(6)
+    job.of_rank["send_s"] = lambda rank: STEPS * (0.09 if rank == sender else 0.004)
+    job.compute_s |= {rank: times * STEP_S for rank, times in slowed.items()}
+    (found,) = job.rounds(15)
+    assert (found.verdict.code, found.verdict.ranks, found.verdict.blame) == ("ES-S11", (sender,), "network")
+
+
+def test_a_link_that_is_somewhat_slower_excuses_no_slow_machine():
+    job = Job(send_s=lambda rank: STEPS * 0.004)
+    job.rounds(6)
+    job.of_rank["send_s"] = lambda rank: STEPS * (0.024 if rank == 2 else 0.004)
+    job.compute_s[3] = 1.6 * STEP_S
+    (found,) = job.rounds(6)
+    assert (found.verdict.code, found.verdict.ranks) == ("ES-S01", (3,))
+
+
+def test_a_machine_that_is_slow_when_the_link_is_well_again_is_named():
+    job = Job(send_s=lambda rank: STEPS * 0.004)
+    job.rounds(6)
+    job.of_rank["send_s"] = lambda rank: STEPS * (0.09 if rank == 2 else 0.004)
+    job.compute_s[3] = 1.6 * STEP_S
+    assert [found.verdict.code for found in job.rounds(6)] == ["ES-S11"]
+    job.of_rank["send_s"] = lambda rank: STEPS * 0.004
+    assert [found.verdict.code for found in job.rounds(6)] == ["ES-S01"]
+
+
 def test_where_everybody_waits_for_a_processor_small_differences_mean_nothing():
     job = Job(delay_s=lambda rank: STEPS * 0.03)
     job.rounds(3)

@@ -1,7 +1,9 @@
 """Which rank's data takes longer to arrive than usual: the link out of its machine became slow. Pure.
 
-All ranks enter the collective in time and wait in it, so nobody computes longer: only the sender's connection tells.
-Asked where no rank was found slow, and said only where steps became longer by a part of it, as far as that can be told.
+All ranks enter the collective in time and wait in it: only the sender's connection tells. Who sends is done when its
+kernel has the data, who receives when the last byte is there, so the receiver enters the next collective last and looks
+slow: it is not accused of what the link explains. Said only where steps became longer by a part of it, as far as that
+can be told.
 """
 
 import statistics
@@ -23,6 +25,9 @@ MIN_FACTOR = 2.0
 LENGTHENS = 0.5
 """By so much of it the steps must have become longer: what is sent while the ranks compute costs nothing."""
 
+EXPLAINS = 0.6
+"""Of what a rank takes longer, as for every other excuse."""
+
 
 class SlowLink(msgspec.Struct, frozen=True, kw_only=True):
     rank: int  # that sends
@@ -32,12 +37,29 @@ class SlowLink(msgspec.Struct, frozen=True, kw_only=True):
     usual_step_s: float
 
     @property
+    def excess_s(self) -> float:
+        return self.send_s - self.usual_s
+
+    @property
     def says(self) -> str:
         """`data of rank 1 is on its way for 61 ms per step, usually 2 ms; a step takes 120 ms, usually 60 ms`."""
         return (
             f"data of rank {self.rank} is on its way for {per_step(self.send_s)} per step, usually "
             f"{per_step(self.usual_s)}; a step takes {per_step(self.step_s)}, usually {per_step(self.usual_step_s)}"
         )
+
+
+def explains(link: SlowLink, ranks: Sequence[int], rounds: Sequence[Sequence[RankTiming]]) -> bool:
+    """Whether the link makes most of what the first of these ranks takes longer than all others."""
+    mine, others = [], []
+    for timing in (each for timings in rounds for each in timings):
+        if timing.rank not in ranks:
+            others.append(timing.compute_s)
+        elif timing.rank == ranks[0]:
+            mine.append(timing.compute_s)
+    if not mine or not others:
+        return True
+    return link.excess_s >= EXPLAINS * (statistics.fmean(mine) - statistics.median(others))
 
 
 def find_slow_link(

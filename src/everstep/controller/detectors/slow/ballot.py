@@ -55,6 +55,7 @@ class Ballot:
         self._first_steps: Counter[tuple[int, str]] = Counter()
         self.begun: list[list[RankTiming]] = []  # of this generation
         self._earlier: deque[list[RankTiming]] = deque(maxlen=NUM_EARLIER)  # that vote no more
+        self.is_unusual = False  # something was found in these rounds: they never say what is usual
 
     def begin(self, generation: int) -> None:
         self.generation = generation
@@ -67,6 +68,7 @@ class Ballot:
         self.kernel.clear()
         self.sent.clear()
         self.groups = ()
+        self.is_unusual = False
 
     def take(self, event: RoundReported, state: State, ahead_s: Callable[[], Mapping[int, float]]) -> bool:
         """Whether this report completed a round."""
@@ -117,7 +119,7 @@ class Ballot:
             for t in measured.timings
         ]
         log.debug("fail-slow vote: measured %s", timings)
-        if len(self.rounds) == NUM_ROUNDS:
+        if len(self.rounds) == NUM_ROUNDS and not self.is_unusual:
             self._earlier.append(self.rounds[0])
         self.rounds.append(timings)
         self.begun += [timings] * (len(self.begun) < NUM_FIRST)

@@ -15,7 +15,7 @@ from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.observations.words import per_step
 from everstep.analyzer.slowness.grown import Grown, find_grown
 from everstep.analyzer.slowness.overload import find_overload
-from everstep.analyzer.slowness.sending import SlowLink, find_slow_link
+from everstep.analyzer.slowness.sending import SlowLink, explains, find_slow_link
 from everstep.analyzer.slowness.shares import Shares, of_rounds
 from everstep.analyzer.slowness.slow import SlowVerdict, flag_like, judge
 from everstep.analyzer.slowness.starving import Starving, find_starving
@@ -40,6 +40,12 @@ BUSIER_S = 0.001
 
 STARVED_ROUNDS, STARVED_VOTES = 5, 4
 """As in the vote: the same rank in four of five rounds is not chance."""
+
+LINK_VOTES = 3
+"""Where the vote named a rank already: that rank must not be accused a round before the link is sure by itself."""
+
+UNEXPLAINED = {"ES-S01", "ES-S02", "ES-S04", "ES-S08", "ES-S10"}
+"""What follows from how long ranks take alone: a slow link makes its receiver take longer, by nothing of its own."""
 
 MAX_RANKS = 16
 """On record with their timings."""
@@ -102,6 +108,7 @@ class SlownessDetector:
         first = self._ballot.first_rounds(state)
         verdict = judge(tuple(self._ballot.rounds), self._ballot.groups, first, from_arrivals=True)
         self._say(verdict)
+        self._ballot.is_unusual = verdict.code != "ES-S00"
         if verdict.code == "ES-S00":
             unnamed = self._unnamed(event) if _may_tell(state) else None
             self._told = {rank for rank in self._told if abs(event.at - self._bad_at.get(rank, event.at)) < FINE_S}
@@ -109,6 +116,9 @@ class SlownessDetector:
         if not _may_tell(state):
             return None
         self._bad_at |= dict.fromkeys(verdict.ranks, event.at)
+        link = self._slow_link(LINK_VOTES) if verdict.code in UNEXPLAINED else None
+        if link is not None and explains(link, verdict.ranks, self._ballot.rounds):
+            return self._tell_once(self._congested(link, event.at), event)
         return self._refuse(verdict, event) if verdict.refusal is not None else self._accuse(verdict, event)
 
     def _accuse(self, verdict: SlowVerdict, event: RoundReported) -> AnomalyFound | None:
@@ -180,7 +190,7 @@ class SlownessDetector:
         for found in (
             self._starved(event.at),
             self._grown(find_grown(rounds, usual, STARVED_VOTES), event.at),
-            self._congested(find_slow_link(rounds, usual, STARVED_VOTES), event.at),
+            self._linked(event.at),
         ):
             if found is not None:
                 return self._tell_once(found, event)
@@ -188,6 +198,7 @@ class SlownessDetector:
 
     def _tell_once(self, verdict: Verdict, event: RoundReported) -> AnomalyFound | None:
         (rank,) = verdict.ranks
+        self._ballot.is_unusual = True
         self._bad_at[rank] = event.at
         if rank in self._told:
             return None
@@ -207,9 +218,14 @@ class SlownessDetector:
             return None
         return self._of_rank(found.code, found.rank, found.says, found.cure, "scheduler", at)
 
-    def _congested(self, found: SlowLink | None, at: float) -> Verdict | None:
-        if found is None:
-            return None
+    def _slow_link(self, min_votes: int) -> SlowLink | None:
+        return find_slow_link(self._ballot.rounds, self._ballot.usual_rounds(), min_votes)
+
+    def _linked(self, at: float) -> Verdict | None:
+        found = self._slow_link(STARVED_VOTES)
+        return None if found is None else self._congested(found, at)
+
+    def _congested(self, found: SlowLink, at: float) -> Verdict:
         sent = self._ballot.sent.get(found.rank, "")
         says = f"{found.says} ({sent})" if sent else found.says
         what = "the link out of its machine is slow, or the other end's, and its computing is not"
