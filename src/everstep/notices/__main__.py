@@ -13,6 +13,7 @@ from pathlib import Path
 
 from everstep.errors import EverstepError
 from everstep.journal.runs import RunDir
+from everstep.notices.command import end_children
 from everstep.notices.notifier import Notifier, log, log_to
 from everstep.notices.settings import load_receivers
 
@@ -32,7 +33,11 @@ def main() -> int:
     except EverstepError as error:
         log.error("%s", error)
         return error.exit_code
-    asyncio.run(Notifier(RunDir(given.run_dir), receivers, is_alone).run())
+    try:
+        asyncio.run(Notifier(RunDir(given.run_dir), receivers, is_alone).run())
+    except Exception:
+        log.exception("a fault of everstep's own")
+    end_children()
     sys.stdout.flush()
     os._exit(0)  # a thread that waits for a mail server is not waited for
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from everstep.journal.beside.secrets import secret_values
 from everstep.journal.runs import RunDir
 from everstep.notices.counts import save_counts
+from everstep.notices.errors import NoticeError
 from everstep.notices.following import Following
 from everstep.notices.messages import Message, messages_of
 from everstep.notices.outbox import Due, Outbox
-from everstep.notices.sending import NoticeError, send
+from everstep.notices.sending import send
 from everstep.notices.settings import Receiver
 from everstep.report.handing.masking import Mask
 
@@ -55,7 +56,20 @@ class Notifier:
             if ends_at is not None and (not any(busy) or time.monotonic() > ends_at):
                 break
             await asyncio.sleep(LOOK_S)
+        await self._give_up()
         self._save()
+
+    async def _give_up(self) -> None:
+        """What is not sent by now never will be, and is counted as any other failure."""
+        under_way = [task for task in self._tasks.values() if not task.done()]
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        messages = self._messages()
+        for outbox in self._outboxes:
+            while (due := outbox.due(messages, time.time())) is not None:
+                log.warning("%s: %s was not sent: the run was over", outbox.receiver.name, due.message.key)
+                outbox.settle(due, time.time(), due.handle, is_sent=False)
 
     def _messages(self) -> list[Message]:
         view = self._following.view()
@@ -77,23 +91,28 @@ class Notifier:
         return True
 
     async def _send(self, outbox: Outbox, due: Due) -> None:
-        text, handle, is_sent = self._text(outbox.receiver, due), due.handle, False
+        handle, is_sent = due.handle, False
+        try:
+            handle, is_sent = await self._try(outbox, due)
+        except Exception:
+            log.exception("%s: a fault of everstep's own", outbox.receiver.name)
+        finally:  # also when the end of the run has cut it short
+            outbox.settle(due, time.time(), handle, is_sent=is_sent)
+            self._save()
+
+    async def _try(self, outbox: Outbox, due: Due) -> tuple[str | None, bool]:
+        """(what it can be edited by, whether it was sent)"""
+        text = self._text(outbox.receiver, due)
         for pause_s in (*RETRY_S, None):
             try:
-                handle = await send(outbox.receiver, due, text)
-                is_sent = True
-                break
+                return await send(outbox.receiver, due, text), True
             except NoticeError as error:
                 what = f"{outbox.receiver.name}: {due.message.key} was not sent: {error}"
                 log.warning("%s", self._mask(what))
                 if error.is_final or pause_s is None:
                     break
                 await asyncio.sleep(pause_s)
-            except Exception:
-                log.exception("%s: a fault of everstep's own", outbox.receiver.name)
-                break
-        outbox.settle(due, time.time(), handle, is_sent=is_sent)
-        self._save()
+        return due.handle, False
 
     def _text(self, receiver: Receiver, due: Due) -> str:
         message = due.message

@@ -8,9 +8,11 @@ import threading
 import pytest
 from aiohttp import web
 
+from everstep.notices.errors import NoticeError
+from everstep.notices.mail import MAX_ANSWER_BYTES
 from everstep.notices.messages import Message
 from everstep.notices.outbox import Due
-from everstep.notices.sending import MAX_ANSWER_BYTES, NoticeError, send
+from everstep.notices.sending import send
 from everstep.notices.settings import Receiver
 
 MESSAGE = Message(

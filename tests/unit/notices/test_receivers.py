@@ -11,10 +11,11 @@ from everstep.journal.runs import RunDir
 from everstep.notices import following as followed
 from everstep.notices import notifier
 from everstep.notices.counts import load_counts
+from everstep.notices.errors import NoticeError
 from everstep.notices.messages import Message
 from everstep.notices.notifier import Notifier
 from everstep.notices.outbox import Due
-from everstep.notices.sending import NoticeError, send
+from everstep.notices.sending import send
 from everstep.notices.settings import Receiver
 
 GOLDEN = (Path(__file__).parents[2] / "golden/journal.jsonl").read_bytes().splitlines(keepends=True)

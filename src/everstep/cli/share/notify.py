@@ -13,10 +13,11 @@ from pathlib import Path
 from everstep.cli.reading import show
 from everstep.errors import ConfigError
 from everstep.journal.runs import find_run
+from everstep.notices.errors import NoticeError
 from everstep.notices.messages import Message
 from everstep.notices.notifier import Notifier, log_to
 from everstep.notices.outbox import Due
-from everstep.notices.sending import NoticeError, send
+from everstep.notices.sending import send
 from everstep.notices.settings import Receiver, load_receivers
 
 EXIT_FAILED = 1
