@@ -64,6 +64,8 @@ class Exporter:
             if ends_at is not None and (now > ends_at or all(lane.is_idle for lane in self._lanes.values())):
                 break
             await asyncio.sleep(LOOK_S)
+        for lane in self._lanes.values():
+            lane.give_up()
         self._save()
 
     def _know(self) -> None:

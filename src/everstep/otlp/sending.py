@@ -5,6 +5,7 @@ A receiver that redirects is not followed, and of an answer a little is read.
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,12 @@ from everstep.otlp.settings import LOGS, METRICS, TRACES
 MAX_ANSWER_BYTES = 64 << 10
 MAX_WAITING = 1000
 """Spans and events that wait for a receiver that does not answer; older ones are dropped."""
+
+HUNG_S = 60.0
+"""A receiver that sends a byte now and then keeps to every limit of the SDK: its thread is left alone after this."""
+
+MAX_HUNG = 3
+"""Threads of one signal that were left alone and have not ended. There are no more then until one does."""
 
 log = logging.getLogger("everstep.otlp")
 
@@ -50,13 +57,15 @@ class Lane:
         self.signal = signal
         self.counts = {"sent": 0, "failed": 0, "dropped": 0}
         self._on_count = on_count
-        self._exporter: Any = None
         self._waiting: list[Any] = []
-        self._thread: threading.Thread | None = None
+        self._exporter: Any = None
+        self._under_way: _Batch | None = None
+        self._hung: list[_Batch] = []
 
     @property
     def is_busy(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+        self._leave_hung()
+        return self._under_way is not None or len(self._hung) >= MAX_HUNG
 
     @property
     def is_idle(self) -> bool:
@@ -71,7 +80,7 @@ class Lane:
             self._count("dropped", over)
 
     def flush(self) -> None:
-        if self._waiting and not self.is_busy:
+        if not self.is_busy and self._waiting:
             batch, self._waiting = self._waiting, []
             self.send(batch)
 
@@ -80,19 +89,55 @@ class Lane:
         if self.is_busy:
             self._count("dropped")
             return
-        self._thread = threading.Thread(target=self._export, args=(batch,), name=f"otlp-{self.signal}", daemon=True)
-        self._thread.start()
+        self._under_way = _Batch(self.signal, batch, self._exporter)
 
-    def _export(self, batch: Any) -> None:  # noqa: ANN401
-        try:
-            if self._exporter is None:
-                self._exporter = _EXPORTERS[self.signal]()
-            is_sent = self._exporter.export(batch).name == "SUCCESS"
-        except Exception as error:
-            log.warning("%s were not sent: %s: %s", self.signal, type(error).__name__, error)
-            is_sent = False
-        self._count("sent" if is_sent else "failed")
+    def give_up(self) -> None:
+        """The run is over: what is not sent by now never will be."""
+        self._leave_hung()
+        if self._under_way is not None:
+            self._under_way = None
+            self._count("failed")
+        if self._waiting:
+            self._count("dropped", len(self._waiting))
+            self._waiting = []
+
+    def _leave_hung(self) -> None:
+        """Count what has ended, and what takes too long."""
+        self._hung = [batch for batch in self._hung if batch.is_sent is None]
+        batch = self._under_way
+        if batch is None:
+            return
+        if batch.is_sent is not None:
+            self._under_way, self._exporter = None, batch.exporter
+            self._count("sent" if batch.is_sent else "failed")
+        elif time.monotonic() - batch.began > HUNG_S:
+            self._under_way = self._exporter = None  # the next one has a connection of its own
+            self._hung.append(batch)
+            log.warning("%s were not sent: no answer within %g s", self.signal, HUNG_S)
+            self._count("failed")
 
     def _count(self, outcome: str, number: int = 1) -> None:
         self.counts[outcome] += number
         self._on_count()
+
+
+class _Batch:
+    """One request, on a thread of its own."""
+
+    def __init__(self, signal: str, items: Any, exporter: Any) -> None:  # noqa: ANN401 - the SDK's
+        self.began = time.monotonic()
+        self.is_sent: bool | None = None
+        self.exporter = exporter
+        self._signal, self._items = signal, items
+        threading.Thread(target=self._export, name=f"otlp-{signal}", daemon=True).start()
+
+    def _export(self) -> None:
+        is_sent = False
+        try:
+            if self.exporter is None:
+                self.exporter = _EXPORTERS[self._signal]()
+            is_sent = self.exporter.export(self._items).name == "SUCCESS"
+        except Exception as error:
+            log.warning("%s were not sent: %s: %s", self._signal, type(error).__name__, error)
+        finally:
+            self.is_sent = is_sent

@@ -217,6 +217,57 @@ def test_what_waits_has_a_bound(monkeypatch):
     assert (lane._waiting, lane.counts["dropped"]) == ([3, 4, 5], 2)
 
 
+def until(condition):
+    deadline = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_receiver_that_sends_a_byte_now_and_then_holds_up_one_batch_and_no_other(monkeypatch):
+    monkeypatch.setattr(sending, "HUNG_S", 0.2)
+    go, sent = threading.Event(), []
+
+    class Exporter:
+        def export(self, items):
+            if items == ["first"]:
+                go.wait(60.0)
+            sent.append(items)
+            return type("Result", (), {"name": "SUCCESS"})
+
+    monkeypatch.setitem(sending._EXPORTERS, "traces", Exporter)
+    lane = sending.Lane("traces", lambda: None)
+    lane.send(["first"])
+    assert lane.is_busy
+    until(lambda: not lane.is_busy)
+    assert lane.counts == {"sent": 0, "failed": 1, "dropped": 0}
+    lane.put(["second"])
+    lane.flush()
+    until(lambda: lane.is_idle)
+    assert lane.counts == {"sent": 1, "failed": 1, "dropped": 0}
+    go.set()
+    until(lambda: len(sent) == 2)
+    assert lane.is_idle
+    assert lane.counts == {"sent": 1, "failed": 1, "dropped": 0}, "what was given up is not counted twice"
+
+
+def test_batches_that_hang_are_few_and_what_waits_at_the_end_is_counted(monkeypatch):
+    monkeypatch.setattr(sending, "HUNG_S", 0.0)
+    go = threading.Event()
+    monkeypatch.setitem(sending._EXPORTERS, "traces", lambda: go.wait(60.0))
+    lane = sending.Lane("traces", lambda: None)
+    try:
+        for k in range(9):
+            lane.put([k])
+            lane.flush()
+            time.sleep(0.005)
+        assert len([t for t in threading.enumerate() if t.name == "otlp-traces"]) == sending.MAX_HUNG
+        lane.give_up()
+        assert lane.counts == {"sent": 0, "failed": sending.MAX_HUNG, "dropped": 9 - sending.MAX_HUNG}
+    finally:
+        go.set()
+
+
 URL = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318"}
 
 
