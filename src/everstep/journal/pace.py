@@ -49,7 +49,7 @@ class Pace(msgspec.Struct, kw_only=True):
 
     def intervals(self) -> list[Interval]:
         """Those in which a step time was told, in order."""
-        return [self._interval(index) for index in sorted(self.bins)]
+        return [self.interval(index) for index in sorted(self.bins)]
 
     def totals(self) -> list[tuple[float, int]]:
         """(seconds per step, how often it was told) over the whole run."""
@@ -71,7 +71,7 @@ class Pace(msgspec.Struct, kw_only=True):
                     found[place] = found.get(place, 0) + number
         return _quantile(found, 0.5, sum(found.values())) if found else None
 
-    def _interval(self, index: int) -> Interval:
+    def interval(self, index: int) -> Interval:
         found = self.bins[index]
         begin = (self.begun_at or 0.0) + index * self.width_s
         num = sum(found.values())

@@ -60,6 +60,19 @@ class GenerationView(msgspec.Struct, kw_only=True):
         return any(a.counts_own_steps for a in self.accounts.values())
 
     @property
+    def has_entered(self) -> bool:
+        """Every rank that was heard of, and there is one, has entered the program."""
+        return bool(self.accounts) and None not in [a.entered_at for a in self.accounts.values()]
+
+    @property
+    def has_begun(self) -> bool:
+        """Every rank has told all that there is to tell of its start: nothing of that changes any more."""
+        accounts = self.accounts.values()
+        if len(accounts) < len(self.node_of) or None in [a.first_step_at for a in accounts]:
+            return False
+        return None not in [a.loop_at for a in accounts]
+
+    @property
     def first_step(self) -> int | None:
         """Index of the first step done, by the job's own count."""
         firsts = [a.first_step for a in self.accounts.values() if a.counts_own_steps and a.first_step is not None]
@@ -69,12 +82,11 @@ class GenerationView(msgspec.Struct, kw_only=True):
     def last_step(self) -> int | None:
         """Newest step that every rank has done; None while a rank has not told."""
         lasts = [a.last_step for a in self.accounts.values()]
-        known = [step for step in lasts if step is not None]
-        return min(known) if known and len(known) == len(lasts) else None
+        return None if not lasts or None in lasts else min(lasts)  # type: ignore[type-var]
 
     @property
     def last_step_at(self) -> float | None:
-        return max((a.last_step_at for a in self.accounts.values() if a.last_step_at is not None), default=None)
+        return max([a.last_step_at for a in self.accounts.values() if a.last_step_at is not None], default=None)
 
 
 class NodeView(msgspec.Struct, kw_only=True):
@@ -234,7 +246,7 @@ class RunView(msgspec.Struct, kw_only=True):
         if incident is not None:
             return RunStatus.WAITING_FOR_APPROVAL if _is_proposed(incident) else RunStatus.RECOVERING
         generation = self.generation
-        if generation is None or not generation.accounts or not all(a.entered_at for a in generation.accounts.values()):
+        if generation is None or not generation.has_entered:
             return RunStatus.STARTING
         return RunStatus.RUNNING
 

@@ -18,8 +18,8 @@ from everstep.web.files import HEADERS
 Look = Callable[[], Awaitable[dict[str, Row]]]
 
 EVERY_S = 1.0
-REST = 200.0
-"""How many times as long as a look took the feed rests: half a percent of a CPU."""
+REST = 300.0
+"""How many times as long as a look took the feed rests: a third of a percent of a CPU."""
 
 MAX_REST_S = 5.0
 """After a look that took long because it asked a whole fleet, which it does seldom (`Overview`)."""

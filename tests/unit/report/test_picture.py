@@ -27,6 +27,7 @@ from everstep.report.picture.heads import drift_text, head_of
 from everstep.report.picture.incidents import incident_page
 from everstep.report.picture.lanes import generation_row
 from everstep.report.picture.overview import Overview
+from everstep.report.picture.paces import PaceRows
 from everstep.report.picture.schema import Lane
 
 JOURNAL = Path(__file__).parents[2] / "golden/journal.jsonl"
@@ -138,6 +139,19 @@ def test_a_pace_of_a_month_stays_small_and_keeps_slow_and_fast_apart() -> None:
     assert len(intervals) <= MAX_INTERVALS
     assert all(1.95 < i.median_s < 2.05 and 9.7 < i.p99_s < 10.3 for i in intervals)
     assert sum(i.num for i in intervals) == 100_000
+
+
+def test_step_times_that_come_late_or_make_the_run_outgrow_its_intervals_are_in_the_rows() -> None:
+    pace, kept = Pace(), PaceRows()
+    at = [1000.0, 1010.0, 1004.0, 1500.0, 1001.0, 3000.0, 900_000.0, 5000.0, 900_001.0]
+    for k, when in enumerate(at):
+        before = kept.rows(pace)
+        pace.note(when, 1.0 + k)
+        after = kept.rows(pace)
+        assert after == PaceRows().rows(pace)
+        assert after != before
+    again = kept.rows(pace)
+    assert all(again[key] is row for key, row in after.items())
 
 
 @pytest.mark.parametrize("step_s", [0.0, -1.0, float("nan"), float("inf"), 1e300])

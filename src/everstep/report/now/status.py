@@ -71,11 +71,10 @@ def at_risk(view: RunView) -> tuple[int | None, int | None]:
         a.published_step if a.published_step is not None else generation.resume_step
         for a in generation.accounts.values()
     ]
-    known = [step for step in held if step is not None]
-    if not known or len(known) < len(held):
+    if not held or None in held:
         return None, None
-    last = generation.last_step
-    return min(known), None if last is None else max(0, last - min(known))
+    last, least = generation.last_step, min(held)  # type: ignore[type-var]
+    return least, None if last is None or least is None else max(0, last - least)
 
 
 def memory_text(view: RunView) -> str:
@@ -180,9 +179,9 @@ def _trouble(view: RunView, asked: Asked) -> list[str]:
     return lines + field("next", next_text(view, incident))
 
 
-def now_text(view: RunView, asked: Asked) -> str:
-    """Of a run without an incident: nothing wrong, or what it waits for."""
-    if view.status is not RunStatus.STARTING:
+def now_text(view: RunView, asked: Asked, status: RunStatus | None = None) -> str:
+    """Of a run without an incident: nothing wrong, or what it waits for. `status`: where it is known already."""
+    if (view.status if status is None else status) is not RunStatus.STARTING:
         ending = noted.ending_ranks(view)
         return f"waiting for {ranks_text(ending)} to end; nothing is done" if ending else "nothing wrong"
     generation = view.generation

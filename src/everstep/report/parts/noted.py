@@ -21,7 +21,11 @@ def note_lines(view: RunView, now: float) -> list[str]:
 
 def ending_ranks(view: RunView) -> list[int]:
     """Their programs are over, and their processes are not."""
-    return [each.rank for each in _alive(view) if each.note is not None and each.note.kind == "ending"]
+    generation = view.generation
+    if generation is None:
+        return []
+    noted = [(each.rank, each.note) for each in generation.accounts.values() if each.note is not None]
+    return sorted(rank for rank, note in noted if note.kind == "ending" and rank not in generation.exits)
 
 
 def ending_text(ranks: list[int], says: str, for_s: float) -> str:

@@ -46,7 +46,7 @@ class Costs:
     def settle(self, view: RunView, index: int) -> None:
         """A generation that has ended for good is looked at once."""
         sample = self._sample_of(view)
-        if sample is not None:
+        if sample is not None and index + 2 < len(view.generations):  # what may still change is not kept
             sampled_generation(view, index, sample)
 
     def _sample_of(self, view: RunView) -> Sample | None:

@@ -1,7 +1,5 @@
 """The head of every screen: status, step, and one sentence about now. Pure."""
 
-from collections import Counter
-
 import msgspec
 
 from everstep.journal.view import RunStatus, RunView
@@ -25,17 +23,34 @@ class CopiesSeen(msgspec.Struct, frozen=True, kw_only=True):
     steps_if_node_dies: int | None = None
 
 
-def head_of(view: RunView, asked: Asked, copies: CopiesSeen | None = None) -> Head:
-    """`copies`: as of a moment ago, where a fleet is so large that they take long."""
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """How many nodes are where."""
+
+    active: int
+    standby: int
+    out: int
+
+
+def places_of(view: RunView) -> Places:
+    out = standby = 0
+    for node in view.nodes.values():
+        if node.lost is not None:
+            out += 1
+        elif node.slot is None:
+            standby += 1
+    return Places(active=len(view.nodes) - out - standby, standby=standby, out=out)
+
+
+def head_of(view: RunView, asked: Asked, copies: CopiesSeen | None = None, places: Places | None = None) -> Head:
+    """`copies`: as of a moment ago, where a fleet is so large that they take long. Each walk over 12,500 ranks or nodes
+    is made once."""
     as_of = asked.as_of(view)
     seen = copies_of(view, asked) if copies is None else copies
     generation, stepped, incident = view.generation, view.stepped, view.incident
     step_now, step_median = step_s(view, as_of)
     held, lost = at_risk(view)
     is_gone, allowed = asked.is_gone(view), view.policy.get("max_restarts")
-    places = Counter(
-        "out" if n.lost is not None else "standby" if n.slot is None else "active" for n in view.nodes.values()
-    )
+    seats = places_of(view) if places is None else places
     status = view.status  # asks every rank
     verdict = None if incident is None else incident.verdict
     return Head(
@@ -45,7 +60,7 @@ def head_of(view: RunView, asked: Asked, copies: CopiesSeen | None = None) -> He
         is_over=view.is_over,
         is_gone=is_gone,
         needs_you=is_gone or status in _NEEDS_YOU,
-        now=now_sentence(view, asked),
+        now=now_sentence(view, asked, status),
         what="" if verdict is None else f"{verdict.code} {verdict.sentence}",
         doing="" if incident is None else doing(view, incident),
         next="" if incident is None else _next(view),
@@ -69,9 +84,9 @@ def head_of(view: RunView, asked: Asked, copies: CopiesSeen | None = None) -> He
         steps_at_risk=lost,
         steps_if_node_dies=seen.steps_if_node_dies,
         copies=seen.lines,
-        active=places["active"],
-        standby=places["standby"],
-        lost=places["out"],
+        active=seats.active,
+        standby=seats.standby,
+        lost=seats.out,
         outcome=None if view.finish is None else view.finish.outcome,
         exit_code=None if view.finish is None else view.finish.exit_code,
         why="" if view.finish is None else view.finish.why,
@@ -80,7 +95,7 @@ def head_of(view: RunView, asked: Asked, copies: CopiesSeen | None = None) -> He
     )
 
 
-def now_sentence(view: RunView, asked: Asked) -> str:
+def now_sentence(view: RunView, asked: Asked, status: RunStatus | None = None) -> str:
     """What a person in a hurry reads, and nothing else."""
     if view.finish is not None:
         return f"{view.finish.outcome.replace('-', ' ')}: {view.finish.why}"
@@ -88,7 +103,7 @@ def now_sentence(view: RunView, asked: Asked) -> str:
         return f"as of {stamp(view.last_at)}: the controller is gone since then; faults are not handled"
     if view.incident is not None:
         return doing(view, view.incident)
-    return now_text(view, asked)
+    return now_text(view, asked, status)
 
 
 def _next(view: RunView) -> str:

@@ -7,7 +7,8 @@ from everstep.journal.view import GenerationView, IncidentView, RunView
 from everstep.report.picture.schema import GenerationRow, Lane, Segment
 
 
-def generation_row(view: RunView, index: int) -> GenerationRow:
+def generation_row(view: RunView, index: int, loop_at: float | None = None) -> GenerationRow:
+    """`loop_at`: where it is known already when every rank had begun its first step."""
     generation = view.generations[index]
     return GenerationRow(
         number=generation.number,
@@ -15,7 +16,7 @@ def generation_row(view: RunView, index: int) -> GenerationRow:
         resume_step=generation.resume_step,
         why=generation.why,
         version=generation.version,
-        segments=tuple(s for s in _segments(view, index) if s.end is None or s.end > s.begin),
+        segments=tuple(s for s in _segments(view, index, loop_at) if s.end is None or s.end > s.begin),
     )
 
 
@@ -35,7 +36,7 @@ def before_first(view: RunView) -> Segment | None:
     return Segment(begin=view.started_at, end=end, lane=Lane.STARTING)
 
 
-def _segments(view: RunView, index: int) -> list[Segment]:
+def _segments(view: RunView, index: int, loop_at: float | None) -> list[Segment]:
     generation = view.generations[index]
     incident = view.incidents.get(generation.incident or "")
     following = view.generations[index + 1].begun_at if index + 1 < len(view.generations) else None
@@ -44,7 +45,7 @@ def _segments(view: RunView, index: int) -> list[Segment]:
     first = Segment(begin=generation.begun_at, end=None, lane=Lane.STARTING)
     if led_here is not None:
         first = Segment(begin=generation.begun_at, end=None, lane=Lane.RECOVERING, incident=led_here.id)
-    loop_at = _loop_at(generation)
+    loop_at = loop_at_of(generation) if loop_at is None else loop_at
     if loop_at is None or (ends_at is not None and loop_at >= ends_at):
         found = [_until(first, ends_at)]
     else:
@@ -78,7 +79,7 @@ def _all_ended_at(generation: GenerationView, finished_at: float | None) -> floa
     return last if finished_at is None else min(last, finished_at)
 
 
-def _loop_at(generation: GenerationView) -> float | None:
+def loop_at_of(generation: GenerationView) -> float | None:
     """Every rank has begun its first step; or entered the program, where no step is ever told."""
     found: float | None = None
     for account in generation.accounts.values():

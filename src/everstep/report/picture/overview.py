@@ -12,20 +12,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from everstep.journal.pace import Interval
-from everstep.journal.view import IncidentView, RunView
+from everstep.journal.view import GenerationView, IncidentView, RunView
 from everstep.report.asjson import Json
 from everstep.report.parts.asked import Asked
 from everstep.report.picture.costs import Costs
 from everstep.report.picture.fleet import fleet_rows
-from everstep.report.picture.heads import copies_of, head_of
+from everstep.report.picture.heads import copies_of, head_of, places_of
 from everstep.report.picture.incidents import incident_row
-from everstep.report.picture.lanes import before_first, generation_row, is_settled
+from everstep.report.picture.lanes import before_first, generation_row, is_settled, loop_at_of
 from everstep.report.picture.losses import loss_rows
+from everstep.report.picture.paces import PaceRows
 
 Rows = dict[str, Json]
-
-PACE_CHUNK = 32
 
 NODES_PER_S = 200.0
 """Fewer are asked every second; 12,500 every minute, as their own reports are a minute apart or more."""
@@ -39,6 +37,9 @@ class Overview:
     def __init__(self) -> None:
         self.costs = Costs()
         self._settled: Rows = {}
+        self._begun: dict[int, float] = {}
+        self._paces = PaceRows()
+        self._commits: tuple[object, Json] | None = None
         self._loss: tuple[tuple[int, int], Rows] | None = None
         self._made: dict[str, tuple[Any, float, Any]] = {}  # what happened until then, when, what was made
 
@@ -56,15 +57,16 @@ class Overview:
 
     def rows(self, view: RunView, asked: Asked) -> Rows:
         live = asked.at if asked.has_controller and not view.is_over else None
-        happened = _happened(view)
+        places = places_of(view)
+        happened = _happened(view, places.out)
         copies = self._slowly("copies", happened, view, asked, lambda: copies_of(view, asked))
         return {
-            "head": msgspec.to_builtins(head_of(view, asked, copies)),
+            "head": msgspec.to_builtins(head_of(view, asked, copies, places)),
             "goodput": self._slowly("goodput", happened, view, asked, lambda: self.costs.row(view, live)),
-            "checkpoints": checkpoints_row(view),
+            "checkpoints": self._checkpoints(view),
             **self._incidents(view),
             **self._generations(view),
-            **_pace(view),
+            **self._paces.rows(view.pace),
             **self._losses(view),
             **self._slowly("fleet", happened, view, asked, lambda: _fleet(view)),
         }
@@ -93,6 +95,13 @@ class Overview:
                 self._settled[key] = row
         return row
 
+    def _checkpoints(self, view: RunView) -> Json:
+        commits, on_disk = view.kept.commits, tuple(c.step for c in view.kept.checkpoints)
+        happened = len(commits), commits[-1] if commits else None, on_disk
+        if self._commits is None or self._commits[0] != happened:
+            self._commits = happened, checkpoints_row(view)
+        return self._commits[1]
+
     def _losses(self, view: RunView) -> Rows:
         happened = view.loss.num_noted, len(view.generations)
         if self._loss is None or self._loss[0] != happened:
@@ -113,16 +122,24 @@ class Overview:
         key = f"generation:{view.generations[index].number}"
         row = self._settled.get(key)
         if row is None:
-            row = _compact(msgspec.to_builtins(generation_row(view, index)))
+            row = _compact(msgspec.to_builtins(generation_row(view, index, self._loop_at(view.generations[index]))))
             if is_settled(view, index):
                 self._settled[key] = row
         return row
 
+    def _loop_at(self, generation: GenerationView) -> float | None:
+        """Asked of every rank until all have begun, and never again."""
+        known = self._begun.get(generation.number)
+        if known is None and generation.has_begun:
+            known = loop_at_of(generation)
+            if known is not None:
+                self._begun[generation.number] = known
+        return known
 
-def _happened(view: RunView) -> tuple[object, ...]:
+
+def _happened(view: RunView, lost: int) -> tuple[object, ...]:
     incident, checkpoints = view.incident, view.kept.checkpoints
     verdict = None if incident is None or incident.verdict is None else incident.verdict.node
-    lost = sum(node.lost is not None for node in view.nodes.values())
     newest = checkpoints[-1].step if checkpoints else None
     return (
         len(view.nodes),
@@ -146,24 +163,6 @@ def checkpoints_row(view: RunView) -> Json:
     return {"commits": commits, "on_disk": [c.step for c in view.kept.checkpoints]}
 
 
-def _pace(view: RunView) -> Rows:
-    intervals = view.pace.intervals()
-    rows: Rows = {}
-    for first in range(0, len(intervals), PACE_CHUNK):
-        points = [_point(interval) for interval in intervals[first : first + PACE_CHUNK]]
-        rows[f"pace:{first // PACE_CHUNK}"] = {"width_s": view.pace.width_s, "points": points}
-    return rows
-
-
-def _point(interval: Interval) -> list[float]:
-    return [round(interval.begin, 1), _short(interval.median_s), _short(interval.p99_s)]
-
-
-def _short(value: float) -> float:
-    """Four digits: the histogram knows no more."""
-    return float(f"{value:.4g}")
-
-
 def _compact(row: Json) -> Json:
     row["segments"] = [_segment(segment) for segment in row["segments"]]
     return row
@@ -178,4 +177,6 @@ def _segment(segment: Json) -> list[float | str | None]:
 
 def _restarts_still(view: RunView, number: int | None) -> bool:
     """The generation that an incident led to is the last: what its ranks tell of their start may still come."""
-    return number is not None and bool(view.generations) and view.generations[-1].number == number
+    if number is None or not view.generations or view.generations[-1].number != number:
+        return False
+    return not view.generations[-1].has_begun
