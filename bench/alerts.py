@@ -2,6 +2,8 @@
 
     python bench/alerts.py [--seconds 120]
     python bench/alerts.py --runs idle,waiting,late,slow-disk,full-disk --seconds 150      some of the rest, as root
+    python bench/alerts.py --runs healthy,waiting,old-disk,low --seconds 480               what takes long
+    python bench/alerts.py --runs slow --seconds 150
 
 Times of the rules (for, ranges, thresholds in seconds) are divided by 20, or nobody would wait for them; the conditions
 are real: a controller that is stopped again and again, a disk whose `fdatasync` takes 1.5 s (strace), one that is full.
@@ -20,12 +22,36 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 RULES = Path(__file__).parents[1] / "monitoring/prometheus/everstep.rules.yml"
 FASTER = 20.0
 _UNITS = {"m": 60.0, "h": 3600.0, "s": 1.0}
+
+LOW = """
+import os, sys, time
+import torch, everstep
+time.sleep(6.0)
+state, began = everstep.State(model=torch.nn.Linear(8, 8)), time.monotonic()
+for step in state.steps(1_000_000):
+    everstep.step(loss=1.0); time.sleep(0.1)
+    if time.monotonic() - began > 8.0:
+        os.kill(os.getpid(), 9)
+"""
+
+SLOW = """
+import sys, time
+from pathlib import Path
+import torch, torch.distributed as dist, everstep
+dist.init_process_group("gloo")
+state = everstep.State(model=torch.nn.Linear(8, 8))
+for step in state.steps(1_000_000):
+    time.sleep(0.3 if dist.get_rank() == 1 and Path(sys.argv[1]).exists() else 0.1)
+    dist.all_reduce(torch.ones(8))
+    everstep.step(loss=1.0)
+"""
 
 IDLE = """
 import sys, time
@@ -171,7 +197,7 @@ def main() -> None:
 
 
 def watch(folder: Path, given: argparse.Namespace) -> None:
-    small = folder / "small"
+    small, checkpoints = folder / "small", folder / "checkpoints"
     hook = '[[notices]]\nkind = "webhook"\nname = "gone"\nurl = "http://127.0.0.1:9/x"\ndrills = true\n'
     made = {
         "healthy": lambda: Run(folder, "healthy", "--local-nodes", "2", "--standby", "1"),
@@ -179,48 +205,74 @@ def watch(folder: Path, given: argparse.Namespace) -> None:
         "asking": lambda: Run(folder, "asking", "--mode", "advise"),
         "idle": lambda: Run(folder, "idle", program=IDLE),
         "waiting": lambda: Run(folder, "waiting", "--nproc-per-node", "2", program=WAITING),
+        "low": lambda: Run(folder, "low", "--max-restarts", "1000", program=LOW),
+        "slow": lambda: Run(folder, "slow", "--local-nodes", "3", program=SLOW),
+        "old-disk": lambda: Run(
+            folder, "old-disk", "--checkpoint-dir", str(checkpoints / "steps"), "--checkpoint-every", "2s"
+        ),
         "late": lambda: Run(folder, "late"),
         "slow-disk": lambda: Run(folder, "slow-disk"),
         "full-disk": lambda: Run(folder, "full-disk", at=small),
     }
-    if "full-disk" in given.runs:
-        small.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "everstep-alerts", str(small)], check=True)
-    runs = {name: made[name]() for name in given.runs.split(",")}
-    prometheus = Prometheus(folder, list(runs.values()))
+    names = given.runs.split(",")
+    with small_disks({"full-disk": small, "old-disk": checkpoints}, names):
+        runs = {name: made[name]() for name in names}
+        prometheus = Prometheus(folder, list(runs.values()))
+        try:
+            look(runs, prometheus, given)
+        finally:
+            end_all(runs, prometheus, checkpoints)
+
+
+@contextlib.contextmanager
+def small_disks(places: dict[str, Path], names: list[str]) -> Iterator[None]:
+    made = [place for name, place in places.items() if name in names]
     try:
-        for run in runs.values():
-            run.until(lambda s, run=run: (s["step"] or 0) > 5 or (run.name == "waiting" and s["status"] == "running"))
-        begun = time.monotonic()
-        if "asking" in runs:
-            runs["asking"].drill(kind="kill-rank", rank=0)
-        if "hurt" in runs:
-            hurt(runs["hurt"])
-        for name, run in runs.items():
-            HARM.get(name, lambda _: None)(run)
-        time.sleep(max(8.0, given.seconds - (time.monotonic() - begun)))
-        for run in runs.values():
-            told = ", ".join(sorted(prometheus.fired(run))) or "none"
-            print(f"{run.name:<8} {len(prometheus.names(run))} series names, {time.monotonic() - begun:.0f} s: {told}")
-        if "asking" in runs:
-            runs["asking"].end()
-            time.sleep(6)
-            print(f"asking   when it is over: {', '.join(sorted(prometheus.fired(runs['asking'])))}")
-        unanswered(prometheus, time.monotonic() - begun)
+        for place in made:
+            place.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "everstep-alerts", str(place)], check=True)
+        yield
     finally:
-        prometheus.process.terminate()
-        prometheus.process.wait(30)
-        for helper in HELPERS:
-            helper.terminate()
-            helper.wait(30)
-        for run in runs.values():
-            if run.process.poll() is None:
-                (run.dir / "filler").unlink(missing_ok=True)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(run.pid, signal.SIGCONT)
-                run.end()
-        if small.is_mount():
-            subprocess.run(["umount", str(small)], check=True)
+        for place in made:
+            if place.is_mount():
+                subprocess.run(["umount", str(place)], check=True)
+
+
+def look(runs: dict[str, Run], prometheus: Prometheus, given: argparse.Namespace) -> None:
+    """Make each condition true, wait, and tell what fired."""
+    for run in runs.values():
+        run.until(lambda s, run=run: (s["step"] or 0) > 5 or (run.name == "waiting" and s["status"] == "running"))
+    begun = time.monotonic()
+    if "asking" in runs:
+        runs["asking"].drill(kind="kill-rank", rank=0)
+    if "hurt" in runs:
+        hurt(runs["hurt"])
+    for name, run in runs.items():
+        HARM.get(name, lambda _: None)(run)
+    time.sleep(max(8.0, given.seconds - (time.monotonic() - begun)))
+    for run in runs.values():
+        told = ", ".join(sorted(prometheus.fired(run))) or "none"
+        print(f"{run.name:<8} {len(prometheus.names(run))} series names, {time.monotonic() - begun:.0f} s: {told}")
+    if "asking" in runs:
+        runs["asking"].end()
+        time.sleep(6)
+        print(f"asking   when it is over: {', '.join(sorted(prometheus.fired(runs['asking'])))}")
+    unanswered(prometheus, time.monotonic() - begun)
+
+
+def end_all(runs: dict[str, Run], prometheus: Prometheus, checkpoints: Path) -> None:
+    prometheus.process.terminate()
+    prometheus.process.wait(30)
+    for helper in HELPERS:
+        helper.terminate()
+        helper.wait(30)
+    for run in runs.values():
+        if run.process.poll() is None:
+            for place in (run.dir, checkpoints):
+                (place / "filler").unlink(missing_ok=True)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(run.pid, signal.SIGCONT)
+            run.end()
 
 
 def hurt(run: Run) -> None:
@@ -260,7 +312,16 @@ def slow_down_disk(run: Run) -> None:
 
 
 def fill_disk(run: Run) -> None:
-    with contextlib.suppress(OSError), (run.dir / "filler").open("wb", buffering=0) as filler:
+    fill(run.dir)
+
+
+def fill_checkpoints(run: Run) -> None:
+    time.sleep(6.0)  # one is there, and grows old
+    fill(run.dir.parent / "checkpoints")
+
+
+def fill(folder: Path) -> None:
+    with contextlib.suppress(OSError), (folder / "filler").open("wb", buffering=0) as filler:
         while True:
             filler.write(bytes(4096))
 
@@ -268,6 +329,8 @@ def fill_disk(run: Run) -> None:
 HARM: dict[str, Any] = {
     "idle": set_flag,
     "waiting": set_flag,
+    "slow": set_flag,
+    "old-disk": fill_checkpoints,
     "late": stop_again_and_again,
     "slow-disk": slow_down_disk,
     "full-disk": fill_disk,

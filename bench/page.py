@@ -32,7 +32,7 @@ from everstep.model.verdict import Blame, Confidence, Decision, Verdict
 from everstep.report.parts.asked import Asked
 from everstep.report.picture.overview import Overview
 from everstep.web.feed import Row
-from everstep.web.files import HEADERS, Files
+from everstep.web.files import FOLDER, HEADERS, Files
 from everstep.web.pages import Pages
 from everstep.web.source import Moment
 
@@ -214,7 +214,7 @@ async def measure(port: int, given: argparse.Namespace) -> None:
         print(f"overview, first look      {time.monotonic() - begun:6.2f} s   {len(data) / 1024:6.0f} KiB compressed, "
               f"{len(gzip.decompress(data)) / 1024:.0f} KiB plain")  # fmt: skip
         whole = len(data)
-        for name in ("main.js", "lanes.js", "loss.js", "fleet.js", "incident.js", "store.js", "dom.js", "style.css"):
+        for name in sorted(path.name for path in FOLDER.iterdir() if path.name not in ("runs.js", "runs.html")):
             async with session.get(f"{base}/static/{name}", headers={"Accept-Encoding": "gzip"}) as answer:
                 whole += len(await answer.read())
         print(f"everything for a first paint          {whole / 1024:6.0f} KiB over the wire   (limit 200)")

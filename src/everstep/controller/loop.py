@@ -32,7 +32,7 @@ from everstep.controller.starved import Starved
 from everstep.core.state.schema import Role
 from everstep.core.step import reissue
 from everstep.errors import JournalError
-from everstep.journal.beside import collectives
+from everstep.journal.beside import collectives, paces
 from everstep.model import actions as act
 from everstep.model.events import (
     DrillFailed,
@@ -56,8 +56,8 @@ BATCH_SIZE = 256
 BREATH = 16
 """Inputs after which the loop looks after its connections and timers: some milliseconds."""
 
-COLLECTIVES_S = 1.0
-"""Between two looks for a new table of collectives. The agents tell every ten seconds."""
+TABLES_S = 1.0
+"""Between two looks for new tables. The agents tell every ten seconds."""
 
 RETRY_S = 1.0
 """Between attempts to write a journal that cannot be written."""
@@ -129,17 +129,19 @@ class Controller:
             await asyncio.sleep(self.ledger.thinning.save_every_s)
             await self.ledger.thinning.save()
 
-    async def keep_collectives(self) -> None:
-        """Leave the table of collectives on disk when it is new; runs until cancelled. A disk that cannot take it costs
-        that table only."""
+    async def keep_tables(self) -> None:
+        """Leave the tables of collectives and of the ranks' pace on disk when they are new; runs until cancelled. A
+        disk that cannot take them costs them only."""
         while True:
-            await asyncio.sleep(COLLECTIVES_S)
-            table = self.detectors.collectives.newest()
-            if table is not None:
-                try:
+            await asyncio.sleep(TABLES_S)
+            table, pace = self.detectors.collectives.newest(), self.detectors.slowness.paces.newest()
+            try:
+                if table is not None:
                     await asyncio.to_thread(collectives.save, self._run_dir, table)
-                except OSError as error:
-                    log.warning("the table of collectives could not be written: %s", error)
+                if pace is not None:
+                    await asyncio.to_thread(paces.save, self._run_dir, pace)
+            except OSError as error:
+                log.warning("a table could not be written: %s", error)
 
     async def _handle(self, batch: list[Input]) -> None:
         taken: list[tuple[Input, Drafted]] = []

@@ -106,7 +106,7 @@ async def _serve(
     await controller.settle()
     api = Api(controller)
     loop_task = asyncio.create_task(controller.run())
-    works = (api.measure_lag(), controller.keep_live(), controller.keep_collectives())
+    works = (api.measure_lag(), controller.keep_live(), controller.keep_tables())
     aside = [asyncio.create_task(work) for work in works]
     for number in (end_signal, *([signal.SIGINT] if end_signal == signal.SIGTERM else [])):
         asyncio.get_running_loop().add_signal_handler(number, loop_task.cancel)

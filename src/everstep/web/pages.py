@@ -10,22 +10,25 @@ import msgspec
 from aiohttp import web
 
 from everstep.errors import EverstepError
+from everstep.journal.beside import paces
 from everstep.report.handing.html import incident_html
 from everstep.report.handing.markdown import incident_markdown
 from everstep.report.picture.incidents import incident_page
 from everstep.report.picture.nodes import node_page
 from everstep.report.picture.schema import IncidentPage
+from everstep.report.picture.stragglers import stragglers_page
 from everstep.web.evidence import Evidence
 from everstep.web.files import HEADERS, Files, packed
 from everstep.web.live import Live
 from everstep.web.source import Source
 
-PAGES = ("/", "/incidents/{incident}", "/incidents/{incident}/ranks", "/fleet", "/nodes/{node}")
+PAGES = ("/", "/incidents/{incident}", "/incidents/{incident}/ranks", "/fleet", "/ranks", "/nodes/{node}")
 """Paths of the document. What it shows there, it asks for below /api."""
 
 HANDLERS = {
     "/api/overview": "overview",
     "/api/events": "events",
+    "/api/ranks": "paces",
     "/api/incidents/{incident}": "incident",
     "/api/incidents/{incident}/ranks": "ranks",
     "/api/nodes/{node}": "node",
@@ -34,6 +37,10 @@ HANDLERS = {
 }
 """Path -> method of `Pages`."""
 
+_NO_PACES = (
+    "no step of single ranks was measured (yet): agents report every ten seconds which collectives ranks have entered. "
+    "They do not with watch_slowness = false in the policy"
+)
 _NO_INCIDENT = "no such incident in this run"
 _INCIDENT = re.compile(r"i\d{1,9}")
 
@@ -100,6 +107,13 @@ class Pages:
             return _json(request, await self._evidence.read(folder, world_size, groups))
         except EverstepError as error:
             return _missing(f"the evidence cannot be read: {error}")
+
+    async def paces(self, request: web.Request) -> web.Response:
+        try:
+            found = await asyncio.to_thread(paces.load, self._source.run_dir)
+        except EverstepError as error:
+            return _missing(str(error))
+        return _missing(_NO_PACES) if found is None else _json(request, stragglers_page(found))
 
     async def node(self, request: web.Request) -> web.Response:
         moment = await self._source.now()

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from browser import CHROMIUM, Browser
 
+from everstep.journal.beside import paces
+from everstep.journal.beside.paces import PaceRound, Paces
 from everstep.web.server import listen, serve
 
 JOURNAL = Path(__file__).parents[2] / "golden/journal.jsonl"
@@ -32,6 +34,10 @@ def test_what_a_rank_wrote_is_text_on_every_page_and_others_read_nothing(tmp_pat
     run.mkdir()
     lines = [json.dumps(hurt(json.loads(line)), separators=(",", ":")) for line in JOURNAL.read_text().splitlines()]
     (run / "journal.jsonl").write_text("\n".join(lines) + "\n")
+    round_ = PaceRound(at=1.8e9, usual_s=1.0, compute_s=(1.0, 1.7))
+    nodes = (f"n0 {EVIL}", f"n1 {EVIL}")
+    paces.save(run, Paces(generation=0, num_ranks=2, order=EVIL, ranks=(0, 1), nodes=nodes, wait_s=(0.7, None),
+                          data_s=(None, None), rounds=(round_,) * 3))  # fmt: skip
 
     async def main():
         stop, sock = asyncio.Event(), listen(0)
@@ -52,9 +58,12 @@ def test_what_a_rank_wrote_is_text_on_every_page_and_others_read_nothing(tmp_pat
         await browser.run("document.querySelector('#incidents a').click()")
         await browser.until("document.body.innerText.includes('What happened')")
         assert EVIL[:20] in await browser.text()
-        for path in ("/fleet", "/nodes/n0", "/incidents/i1"):
+        for path in ("/fleet", "/ranks", "/nodes/n0", "/incidents/i1"):
             await browser.run(f"history.pushState(null, '', '/runs/hurt{path}'); dispatchEvent(new Event('popstate'))")
             await browser.until("!document.querySelector('#main').innerText.startsWith('Asking')")
+            if path == "/ranks":
+                await browser.until("document.body.innerText.includes('needs 70% more per step')")
+                assert EVIL[:20] in await browser.text()
         await browser.open(base + "/")
         await browser.until("document.body.innerText.includes('1 run')")
         odd = "document.querySelectorAll('main img, main script, main iframe, [onerror], [onclick], base').length"

@@ -11,6 +11,9 @@ import termios
 import time
 from pathlib import Path
 
+from everstep.journal.beside import paces
+from everstep.journal.beside.paces import PaceRound, Paces
+
 JOURNAL = Path(__file__).parents[2] / "golden/journal.jsonl"
 LIMIT_S = 60.0
 
@@ -19,6 +22,9 @@ def test_keys_change_the_view_and_the_terminal_is_left_as_it_was(tmp_path):
     run = tmp_path / "r7f3"
     run.mkdir()
     shutil.copy(JOURNAL, run)
+    column = PaceRound(at=1.8e9, usual_s=1.0, compute_s=(1.0, 1.61, 1.0, None))
+    paces.save(run, Paces(generation=0, num_ranks=4, order="rank", ranks=(0, 1, 2, 3), nodes=("n0", "n0", "n1", "n1"),
+                          wait_s=(0.6, 0.0, 0.6, None), data_s=(None,) * 4, rounds=(column,) * 60))  # fmt: skip
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
     before = termios.tcgetattr(theirs)
@@ -43,6 +49,9 @@ def test_keys_change_the_view_and_the_terminal_is_left_as_it_was(tmp_path):
         told = b""
         os.write(ours, b"n")
         until(b"rack")
+        told = b""
+        os.write(ours, b"r")
+        until(b"needs 61% more per step")
         told = b""
         os.write(ours, b"/keyerror\r")
         os.write(ours, b"i")

@@ -1,6 +1,6 @@
 """A run, live in the terminal: the picture that the page has, in 80 columns, over any ssh.
 
-Keys: o overview, i incidents, n nodes, arrows or j and k move, / find, q quit. Without a terminal it prints
+Keys: o overview, i incidents, n nodes, r ranks, arrows or j and k move, / find, q quit. Without a terminal it prints
 the picture once. A run that is over is shown as it ended.
 """
 
@@ -20,17 +20,19 @@ from collections.abc import Iterator
 import msgspec
 
 from everstep.cli.reading import show, show_json, style
-from everstep.errors import EverstepError
+from everstep.errors import EverstepError, JournalError
+from everstep.journal.beside import paces
 from everstep.journal.runs import find_run
 from everstep.report.asjson import Json
 from everstep.report.now.top import Look, render_top
 from everstep.report.parts.ansi import safe
+from everstep.report.picture.stragglers import stragglers_page
 from everstep.web.recorded import Recorded
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # a screen of its own, no cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|[\s\S]")
-_VIEWS = {"o": "overview", "i": "incidents", "n": "nodes"}
+_VIEWS = {"o": "overview", "i": "incidents", "n": "nodes", "r": "ranks"}
 _MOVES = {"j": 1, "k": -1, "\x1b[B": 1, "\x1b[A": -1, "\x1b[6~": 10, "\x1b[5~": -10, " ": 10}
 
 
@@ -39,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run-dir", metavar="DIR", help="the run's directory, as given to everstep run")
     parser.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between two looks; default: 1")
     parser.add_argument("--once", action="store_true", help="print it once, as without a terminal")
+    parser.add_argument("--view", choices=sorted(_VIEWS.values()), default="overview", help="what it begins with")
     parser.add_argument("--json", action="store_true", help="the rows, once (docs/page.md)")
 
 
@@ -50,20 +53,19 @@ def run(given: argparse.Namespace) -> int:
         show_json(rows)
         return 0
     if given.once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        show(
-            "\n".join(line.rstrip() for line in render_top(rows, _look_of(Look(), once=True), style())).rstrip() + "\n"
-        )
+        lines = render_top(_shown(source, rows, given.view), _look_of(Look(view=given.view), once=True), style())
+        show("\n".join(line.rstrip() for line in lines).rstrip() + "\n")
         return 0
     with _own_screen():
-        _watch(source, rows, max(0.2, given.every))
+        _watch(source, rows, max(0.2, given.every), given.view)
     return 0
 
 
 class _Screen:
     """What the person chose so far, key by key."""
 
-    def __init__(self) -> None:
-        self.look = Look()
+    def __init__(self, view: str) -> None:
+        self.look = Look(view=view)
         self.is_typing = False
         self.is_over = False
 
@@ -79,11 +81,11 @@ class _Screen:
             self.look = _chosen(self.look, key)
 
 
-def _watch(source: Recorded, rows: dict[str, Json], every_s: float) -> None:
-    screen, stale, looked_at = _Screen(), "", time.monotonic()
+def _watch(source: Recorded, rows: dict[str, Json], every_s: float, view: str) -> None:
+    screen, stale, looked_at = _Screen(view), "", time.monotonic()
     while not screen.is_over:
         screen.look = _look_of(screen.look)
-        _draw(render_top(rows, screen.look, style(), stale))
+        _draw(render_top(_shown(source, rows, screen.look.view), screen.look, style(), stale))
         for key in _keys(max(0.0, looked_at + every_s - time.monotonic())):
             screen.take(key)
         if time.monotonic() >= looked_at + every_s:
@@ -92,6 +94,15 @@ def _watch(source: Recorded, rows: dict[str, Json], every_s: float) -> None:
             except EverstepError as error:
                 stale = f"the journal cannot be read: {error}"
             looked_at = time.monotonic()
+
+
+def _shown(source: Recorded, rows: dict[str, Json], view: str) -> dict[str, Json]:
+    """With which rank was how slow, where that is asked, was measured, and can be read."""
+    if view == "ranks":
+        with contextlib.suppress(JournalError):
+            if (found := paces.load(source.run_dir)) is not None:
+                return rows | {"ranks": msgspec.to_builtins(stragglers_page(found))}
+    return rows
 
 
 def _listed(look: Look) -> str:

@@ -9,6 +9,7 @@ from unicodedata import combining, east_asian_width
 import msgspec
 
 from everstep.report.asjson import Json
+from everstep.report.now.top_ranks import rank_lines
 from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
 from everstep.report.parts.units import NOT_MEASURED, ago, count, duration, percent, plural, short_stamp
 from everstep.report.picture.schema import Lane
@@ -50,6 +51,8 @@ def render_top(rows: dict[str, Json], look: Look, style: Style = PLAIN, stale: s
         lines += _incidents(rows, look, width, style, height - len(lines) - 1)
     elif look.view == "nodes":
         lines += _nodes(rows, look, width, style, height - len(lines) - 1)
+    elif look.view == "ranks":
+        lines += _ranks(rows, look, width, style, height - len(lines) - 1)
     else:
         lines += _overview(rows, look, width, style, height - len(lines) - 1)
     if not look.height:
@@ -58,7 +61,10 @@ def render_top(rows: dict[str, Json], look: Look, style: Style = PLAIN, stale: s
     lines = lines[:room] + [""] * (room - len(lines))
     return [
         *lines,
-        style(cut(" o overview  i incidents  n nodes  ↑↓ move  / find  q quit" + _searched(look), width), Paint.DIM),
+        style(
+            cut(_searched(look) + " o overview  i incidents  n nodes  r ranks  ↑↓ move  / find  q quit", width),
+            Paint.DIM,
+        ),
     ]
 
 
@@ -79,7 +85,7 @@ def _cells(character: str) -> int:
 
 
 def _searched(look: Look) -> str:
-    return f"   find: {look.find}" if look.find else ""
+    return f" find: {look.find}  Esc: all  " if look.find else ""
 
 
 def _title(head: Json, width: int, style: Style) -> str:
@@ -260,6 +266,13 @@ def _nodes(rows: dict[str, Json], look: Look, width: int, style: Style, room: in
         )
         lines.append(cut(text, width))
     return lines
+
+
+def _ranks(rows: dict[str, Json], look: Look, width: int, style: Style, room: int) -> list[str]:
+    def is_asked(*texts: str) -> bool:
+        return _is_asked(look, *texts)
+
+    return rank_lines(rows.get("ranks"), look.first, room - 1, width, style, cut=cut, is_asked=is_asked)
 
 
 def _is_asked(look: Look, *texts: str) -> bool:

@@ -22,6 +22,7 @@ from everstep.analyzer.slowness.starving import Starving, find_starving
 from everstep.controller.detectors.slow.ballot import Ballot
 from everstep.controller.detectors.slow.clocks import Clocks
 from everstep.controller.detectors.slow.pace import Pace
+from everstep.controller.detectors.slow.paces import PaceHistory
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import State
@@ -61,6 +62,7 @@ class SlownessDetector:
         self._clocks = Clocks()
         self._ballot = Ballot()
         self._pace = Pace()
+        self.paces = PaceHistory()
         self._bad_at: dict[int, float] = {}  # rank -> when it was last found slow in this generation
         self._told: set[int] = set()
         self._refused: set[tuple[str, tuple[int, ...]]] = set()
@@ -96,6 +98,7 @@ class SlownessDetector:
     def _begin(self, generation: int, state: State) -> None:
         self._ballot.begin(generation)
         self._pace.begin()
+        self.paces.begin(generation)
         self._clocks.forget(state.active_nodes)
         self._bad_at.clear()
         self._told.clear()
@@ -105,6 +108,8 @@ class SlownessDetector:
     def _vote(self, event: RoundReported, state: State) -> AnomalyFound | None:
         if not self._ballot.take(event, state, lambda: self._clocks.ahead_s(state)):
             return None
+        node_of = {rank: worker.node for rank, worker in state.workers.items()}
+        self.paces.note(event.at, self._ballot.rounds[-1], node_of, self._ballot.groups)
         first = self._ballot.first_rounds(state)
         verdict = judge(tuple(self._ballot.rounds), self._ballot.groups, first, from_arrivals=True)
         self._say(verdict)
