@@ -82,7 +82,8 @@ class Tags(HTMLParser):
 
 OURS = {
     "html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "table", "tr", "td", "th", "pre", "svg",
-    "rect", "text", "path", "line", "g", "ul", "ol", "li", "b", "small", "div", "span", "polyline", "details", "summary", "code",
+    "rect", "text", "path", "line", "g", "ul", "ol", "li", "b", "small", "div", "span", "polyline", "details",
+    "summary", "code",
 }  # fmt: skip
 
 

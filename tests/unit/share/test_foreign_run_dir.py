@@ -25,8 +25,8 @@ LIMIT_S = 20
 MORE_BYTES = 3 << 30
 FILES = (
     "journal.jsonl", "journal.lock", "progress.json", "succession.json", "collectives.json", "paces.json",
-    "controller.json", "token", "notices.json", "spec.json", "nodes/n0/credentials.json", "variables/v1.json", "nodes/n0/senses.json",
-    "logs/gen-0/rank-0/stdout.log", "evidence/i1/rank-0-flight.json",
+    "controller.json", "token", "notices.json", "spec.json", "nodes/n0/credentials.json", "variables/v1.json",
+    "nodes/n0/senses.json", "logs/gen-0/rank-0/stdout.log", "evidence/i1/rank-0-flight.json",
 )  # fmt: skip
 VERBS = (
     "status", "status --json", "incident ls", "incident i1", "explain i1", "goodput", "report", "logs", "collectives",
