@@ -43,7 +43,7 @@ for step in state.steps(1_000_000):
 DISK_MIB = 64
 FAULTS = ("rank", "agent", "power-off", "freeze", "cut", "deaf", "mute")
 CONTROLLER = ("controller-host", "controller-frozen")
-"""The first host's end, with `EVERSTEP_SUCCESSOR=on`: powered off, or frozen and woken after `AWAY_S`."""
+"""The first host's end, where two others keep the journal: powered off, or frozen and woken after `AWAY_S`."""
 
 AWAY_S = 30.0
 WAITING_S = 12.0
@@ -56,11 +56,8 @@ LASTING = ("loss", "disk")
 class Job(Watched):
     """A run on the hosts of a bed, watched through the first host's run directory."""
 
-    def __init__(
-        self, bed: Bed, folder: Path, num_hosts: int, num_standby: int, silent_s: float, *, has_heirs: bool = False
-    ) -> None:
+    def __init__(self, bed: Bed, folder: Path, num_hosts: int, num_standby: int, silent_s: float) -> None:
         self._env = {"EVERSTEP_JOIN_TOKEN": "the token of this benchmark"}
-        self._env |= {"EVERSTEP_SUCCESSOR": "on"} if has_heirs else {}
         self.folder, self.num_ranks = folder, num_hosts
         program, policy = folder / "train.py", folder / "everstep.toml"
         program.write_text(TRAIN)
@@ -208,7 +205,7 @@ def measure_successors(given: argparse.Namespace, faults: list[str]) -> None:
     for fault in faults:
         for _ in range(given.rounds):
             with Bed() as bed, tempfile.TemporaryDirectory() as folder:
-                job = Job(bed, Path(folder), given.hosts, given.standby, given.silent, has_heirs=True)
+                job = Job(bed, Path(folder), given.hosts, given.standby, given.silent)
                 job.until("training", lambda job=job: job.generation() >= 0 and job.all_stepped(job.generation(), 20))
                 job.until("warm spares everywhere", job.is_warm)
                 acts, steps, lost = succeed(job, fault)

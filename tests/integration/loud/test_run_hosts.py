@@ -108,7 +108,7 @@ def test_when_the_first_host_is_switched_off_another_one_leads_the_run_to_its_en
     policy = tmp_path / "everstep.toml"
     policy.write_text("[policy]\nnode_silent_s = 2.0\nexamine = false\n")
     done = tmp_path / "done"
-    environ = {"EVERSTEP_JOIN_TOKEN": TOKEN, "EVERSTEP_SUCCESSOR": "on"}
+    environ = {"EVERSTEP_JOIN_TOKEN": TOKEN}
     with bed:
         hosts = [bed.add(f"h{number}") for number in range(3)]
         shape = ["--nnodes", "2", "--standby", "1", "--config", str(policy)]

@@ -41,7 +41,8 @@ from everstep.wire.heirs import FromHeir, Roster, Vote, Voter, public
 from everstep.wire.joining import JoinToken, Over, Proofs
 
 SUCCESSOR = "EVERSTEP_SUCCESSOR"
-"""`on` in the environment of the first host: other hosts keep its journal, and one of them goes on when it is gone."""
+"""Unless it is `off` in the environment of the first host, other hosts keep its journal, and one of them goes on when it
+is gone."""
 
 CONFIRMED_WITHIN = 0.6
 """Of `node_silent_s`: a controller's host that enough others have not heard of for so long says so."""
@@ -150,7 +151,7 @@ class Fleet:
     def _copying(self, local: LocalEngine, keeper: MemoryKeeper, end: Callable[[str], None]) -> Copying | None:
         """None: nobody succeeds this host."""
         given = self._inherited
-        if given is None and (self._hosts.slurm is not None or os.environ.get(SUCCESSOR) != "on"):
+        if given is None and (self._hosts.slurm is not None or os.environ.get(SUCCESSOR) == "off"):
             return None
         address, port = self._sock.getsockname()[:2]
         own = Voter(number=0, session=public(self._session), host=socket.gethostname(), address=address, port=port)
