@@ -203,6 +203,7 @@ def _when(line: str) -> float:
 def measure_successors(given: argparse.Namespace, faults: list[str]) -> None:
     """A bed for each: who is first can be lost once."""
     for fault in faults:
+        took = []
         for _ in range(given.rounds):
             with Bed() as bed, tempfile.TemporaryDirectory() as folder:
                 job = Job(bed, Path(folder), given.hosts, given.standby, given.silent)
@@ -210,6 +211,10 @@ def measure_successors(given: argparse.Namespace, faults: list[str]) -> None:
                 job.until("warm spares everywhere", job.is_warm)
                 acts, steps, lost = succeed(job, fault)
                 print(f"  {fault:<18} acts {acts:5.2f} s  steps {steps:5.2f} s  lost {lost}  {_load()}", flush=True)
+                took.append((acts, steps, lost))
+        acts, steps = (statistics.median(each) for each in list(zip(*took, strict=True))[:2])
+        lost = sum(each for _, _, each in took)
+        print(f"{fault:<18} median: acts {acts:5.2f} s  steps {steps:5.2f} s  lost {lost} in {len(took)}", flush=True)
 
 
 def _load() -> str:

@@ -41,8 +41,8 @@ from everstep.wire.heirs import FromHeir, Roster, Vote, Voter, public
 from everstep.wire.joining import JoinToken, Over, Proofs
 
 SUCCESSOR = "EVERSTEP_SUCCESSOR"
-"""Unless it is `off` in the environment of the first host, other hosts keep its journal, and one of them goes on when it
-is gone."""
+"""Unless it is `off` in the environment of the first host, other hosts keep its journal, and one of them goes on when
+the first one is gone."""
 
 CONFIRMED_WITHIN = 0.6
 """Of `node_silent_s`: a controller's host that enough others have not heard of for so long says so."""
