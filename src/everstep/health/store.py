@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from everstep.errors import ConfigError, EverstepError
-from everstep.health.place import is_shared, mounts_of_this_process
 from everstep.health.rules import DEFAULT, HealthEvent, Judgement, Kind, Rules, State, judge, why_not_readmit
 from everstep.journal.runs import home
+from everstep.linux.mounts import is_shared, mounts_of_this_process
 
 FILE = "nodes.db"
 BUSY_S = 0.2

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from everstep import health
 from everstep.cli.main import main
-from everstep.health.place import is_shared, mounts_of_this_process
 from everstep.health.rules import DAY_S, HealthEvent, Kind, State, episodes_of, judge, points_of, score, why_not_readmit
 from everstep.health.store import KEPT_PER_HOST, HealthError, Store
+from everstep.linux.mounts import is_shared, mounts_of_this_process
 
 FAULT = HealthEvent(
     host="n7", at=0.0, kind=Kind.ALERT, why="GPU fell off the bus", code="ES-G79", blame="machine", severity="fault",

@@ -1,14 +1,18 @@
 """Who may go on with the controller of a run over several hosts, and with which journal: two never act."""
 
 import asyncio
+import errno
 import itertools
 import socket
+import time
 
 import pytest
 
 from everstep.controller.record.copied import Copied
 from everstep.engines.hosts.host import Host
+from everstep.launcher.heirs import copying, willing
 from everstep.launcher.heirs.copying import Copying
+from everstep.launcher.heirs.heir import Heir
 from everstep.launcher.heirs.proving import Acquaintances, pair_key
 from everstep.launcher.heirs.quorum import reached_by, to_commit, to_elect
 from everstep.launcher.heirs.replica import Replica
@@ -335,3 +339,62 @@ def test_each_host_gets_the_keys_that_it_shares_with_others_and_no_other_ones(tm
         assert told == [{public("s3"): pair_key("s1", "s3")}]
 
     run(story, tmp_path)
+
+
+def test_voters_that_cannot_write_what_they_are_sent_vote_no_more_and_come_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(copying, "GONE_S", 0.05)
+
+    async def story(bench):
+        one, two = bench.join(1), bench.join(2)
+        await bench.vote(one, two)
+        bench.path.write_bytes(bytes(20))
+        assert not await is_settled(bench, 20)
+        async with asyncio.timeout(5):
+            while len(bench.copying.roster.voters) > 1:
+                bench.copying._look(asyncio.get_running_loop().time())
+                for host in (one, two):
+                    host.heard_at = time.monotonic()
+                    kept = [each for each in host.line.sent if isinstance(each, JournalPart)]
+                    bench.confirm(host, journal=False)
+                    host.line.sent += kept
+                await asyncio.sleep(0.01)
+        assert await is_settled(bench, 20), "the controller's host goes on alone"
+        await bench.vote(one, two)
+        assert len(bench.copying.roster.voters) == 3
+
+    run(story, tmp_path)
+
+
+def test_what_a_full_disk_does_not_take_is_written_when_it_does(tmp_path, monkeypatch):
+    heir = Heir(tmp_path, session="s1", address="127.0.0.1", token=None, silent_s=1.0, on_led=None)
+    heir.begin(1)
+    said, take, is_full = [], heir.replica.take, True
+
+    def full(message):
+        if is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return take(message)
+
+    monkeypatch.setattr(heir.replica, "take", full)
+    asyncio.run(heir.take(part(0, b"abc"), said.append))
+    asyncio.run(heir.take(part(3, b"de"), said.append))
+    asyncio.run(heir.take(Pulse(number=1, session="s0", nodes=()), said.append))
+    assert said == [PulseHeard(number=1)], "it is heard of"
+    is_full = False
+    asyncio.run(heir.take(Pulse(number=2, session="s0", nodes=()), said.append))
+    assert said[1:] == [HasJournal(epoch=1, upto=3), HasJournal(epoch=1, upto=5), PulseHeard(number=2)]
+    assert heir.replica.path.read_bytes() == b"abcde"
+
+
+@pytest.mark.parametrize(
+    ("wish", "is_remote", "takes_part"),
+    [("", False, True), ("", True, False), ("on", True, True), ("off", False, False), ("off", True, False)],
+)
+def test_who_waits_for_a_file_server_keeps_no_journal_unless_a_person_wants_it(
+    tmp_path, monkeypatch, wish, is_remote, takes_part
+):
+    kind = "nfs4" if is_remote else "ext4"
+    monkeypatch.setattr(willing, "mounts_of_this_process", lambda: f"x / {kind} rw 0 0\n")
+    monkeypatch.setenv("EVERSTEP_SUCCESSOR", wish)
+    assert willing.is_willing(tmp_path) is takes_part
+    assert takes_part or "EVERSTEP_SUCCESSOR" in willing.refusal(tmp_path)

@@ -22,6 +22,7 @@ from everstep.launcher.heirs.asking import connect
 from everstep.launcher.heirs.heir import Heir
 from everstep.launcher.heirs.taking_over import Here, take_over
 from everstep.launcher.heirs.waiting import AFTER_S, Waiting
+from everstep.launcher.heirs.willing import is_willing, refusal
 from everstep.launcher.hosts.fleet import end_signal
 from everstep.launcher.hosts.local_run import LocalRun
 from everstep.launcher.hosts.reaching import SAID_AFTER_S, Connection, FindToken
@@ -66,6 +67,7 @@ class Candidacy:
         self._electing: asyncio.Task[None] | None = None
         self._waiting: Waiting | None = None
         self._is_warming = False
+        self._has_declined = False
         self._is_over = False
         self._missed_at: float | None = None  # since when no host has said that it has the controller
         self._is_said = False  # ... to the person here
@@ -100,6 +102,11 @@ class Candidacy:
 
     async def take(self, message: FromLeader, connection: Connection, local: LocalRun) -> None:
         """From the host that is followed."""
+        if self._heir is None and not is_willing(local.path):
+            if not self._has_declined:
+                log.info("the journal is not kept here: %s", refusal(local.path))
+            self._has_declined = True
+            return
         try:
             if self._heir is None:
                 self._begin(connection.here, local)

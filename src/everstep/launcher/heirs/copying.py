@@ -42,7 +42,7 @@ WINDOW_BYTES = 4 << 20
 """Of the journal, on its way to one host."""
 
 GONE_S = 10.0
-"""A voter that says nothing for so long does not vote any more, if the others agree."""
+"""A voter that says nothing for so long, or cannot write what it is sent, votes no more, if the others agree."""
 
 ASK_S = 1.0
 _PULSES = 64
@@ -56,6 +56,7 @@ class _Heir:
     def __init__(self, host: Host, at: int) -> None:
         self.host = host
         self.sent, self.has = at, -1
+        self._moved_at = time.monotonic()  # when it had all that was sent, or more than before
         self.roster = (0, 0)
         self.confirmed_at = float("-inf")  # when something was said to it that it has confirmed
         self.voter: Voter | None = None
@@ -63,7 +64,22 @@ class _Heir:
 
     @property
     def is_gone(self) -> bool:
-        return self.host.is_done or not self.host.is_heard_within(GONE_S)
+        return self.host.is_done or not self.host.is_heard_within(GONE_S) or self.is_stuck
+
+    @property
+    def is_stuck(self) -> bool:
+        """It is heard of, and does not get on with what it was sent: its disk is full, or hangs."""
+        return self.has < self.sent and time.monotonic() - self._moved_at > GONE_S
+
+    def note_sent(self, upto: int) -> None:
+        if self.has >= self.sent:
+            self._moved_at = time.monotonic()
+        self.sent = upto
+
+    def note_has(self, upto: int) -> None:
+        if upto > self.has:
+            self._moved_at = time.monotonic()
+        self.has = min(upto, self.sent)
 
 
 class ControllerHost(Protocol):
@@ -173,7 +189,7 @@ class Copying:
                 )
                 self._feed(heir, is_first=True)
             case HasJournal(epoch=epoch, upto=upto) if epoch == self.epoch:
-                heir.has = min(upto, heir.sent)
+                heir.note_has(upto)
                 self._feed(heir)
                 self._settle()
             case HasRoster(epoch=epoch, number=number):
@@ -224,7 +240,7 @@ class Copying:
             while is_first or (heir.sent < self._size and heir.sent - max(heir.has, 0) < WINDOW_BYTES):
                 data = os.pread(self._fd, max(0, min(PIECE_BYTES, self._size - heir.sent)), heir.sent)
                 part = JournalPart(epoch=self.epoch, begins_at=self._begins_at, at=heir.sent, data=data)
-                heir.sent += len(data)
+                heir.note_sent(heir.sent + len(data))
                 self._send(heir, part)
                 if is_first and not data:
                     return

@@ -7,6 +7,7 @@ Called by `hosts.member` with what comes from the host that it follows. It acts 
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +70,8 @@ class Heir:
         self.keys = Acquaintances(session, {})
         self.voting = Voting()
         self.replica = Replica(folder)
+        self._parts: deque[JournalPart] = deque()  # that could not be written yet; the sender waits after 4 MiB
+        self._is_stuck = False
         self.legacy: Legacy | None = None
         self.nodes: tuple[str, ...] = ()  # of the controller's host
         self.door: Door | None = None
@@ -107,12 +110,14 @@ class Heir:
     def begin(self, epoch: int) -> None:
         """With the host whose run this one has just joined."""
         self.voting.begin(epoch)
+        self._parts.clear()
         self._heard_at = time.monotonic()
 
     def follow(self, epoch: int, claimant: str) -> bool:
         """Another host, or the same one again; before anything of it is taken. `claimant`: who it has proven to be."""
         if self._is_elected or not self.voting.follow(epoch, claimant):
             return False
+        self._parts.clear()
         self._heard_at = time.monotonic()
         return True
 
@@ -127,19 +132,37 @@ class Heir:
                 await self._open(message)
                 send(Ready(port=self.port))
             case JournalPart():
-                send(HasJournal(epoch=message.epoch, upto=self.replica.take(message)))
+                self._parts.append(message)
+                self._keep(send)
             case Roster():
                 if self.voting.roster is None or message.age >= self.voting.roster.age:
                     self.voting.roster = message
                 send(HasRoster(epoch=message.epoch, number=message.number))
             case Pulse(number=number, nodes=nodes):
                 self._heard_at, self.nodes = time.monotonic(), nodes
+                self._keep(send)
                 self.voting.leader = self.voting.leader or message.session
                 if self.voting.roster is not None and self._heard_at - self._noted_at >= WRITE_S:
                     self._noted_at = self._heard_at
                     note_succession(self.folder, self.voting.roster, message.session)
                 if self.voting.counts:
                     send(PulseHeard(number=number))
+
+    def _keep(self, send: Callable[[FromHeir], None]) -> None:
+        """Write what came. What cannot be written is tried again: a disk that is full may have room later."""
+        while self._parts:
+            try:
+                upto = self.replica.take(self._parts[0])
+            except OSError as error:
+                if not self._is_stuck:
+                    log.warning("the journal cannot be kept here now: %s", error)
+                self._is_stuck = True
+                return
+            except ValueError:
+                self._parts.popleft()
+                raise
+            self._is_stuck = False
+            send(HasJournal(epoch=self._parts.popleft().epoch, upto=upto))
 
     async def close(self) -> None:
         self.replica.close()

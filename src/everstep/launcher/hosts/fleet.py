@@ -3,7 +3,6 @@
 Made by `launcher.run` for a run over several hosts, opened and closed by the `Supervisor`.
 """
 
-import os
 import secrets
 import shutil
 import signal
@@ -32,6 +31,7 @@ from everstep.launcher.arguments.hosts import Hosts, SlurmStep
 from everstep.launcher.heirs.asking import who
 from everstep.launcher.heirs.copying import Copying
 from everstep.launcher.heirs.proving import Acquaintances
+from everstep.launcher.heirs.willing import is_willing, refusal
 from everstep.launcher.hosts.munge import Either, MungeToken
 from everstep.launcher.hosts.place import interface_of
 from everstep.launcher.rundir.rundir import Prepared
@@ -39,10 +39,6 @@ from everstep.version import __version__
 from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
 from everstep.wire.heirs import FromHeir, Roster, Vote, Voter, public
 from everstep.wire.joining import JoinToken, Over, Proofs
-
-SUCCESSOR = "EVERSTEP_SUCCESSOR"
-"""Unless it is `off` in the environment of the first host, other hosts keep its journal, and one of them goes on when
-the first one is gone."""
 
 CONFIRMED_WITHIN = 0.6
 """Of `node_silent_s`: a controller's host that enough others have not heard of for so long says so."""
@@ -151,7 +147,9 @@ class Fleet:
     def _copying(self, local: LocalEngine, keeper: MemoryKeeper, end: Callable[[str], None]) -> Copying | None:
         """None: nobody succeeds this host."""
         given = self._inherited
-        if given is None and (self._hosts.slurm is not None or os.environ.get(SUCCESSOR) == "off"):
+        if given is None and (self._hosts.slurm is not None or not is_willing(self._prepared.path)):
+            if self._hosts.num + self._prepared.file.spec.num_standby > 2 and self._hosts.slurm is None:
+                self.say(f"no host continues with the controller if this one is lost: {refusal(self._prepared.path)}")
             return None
         address, port = self._sock.getsockname()[:2]
         own = Voter(number=0, session=public(self._session), host=socket.gethostname(), address=address, port=port)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.linux.mounts import is_remote
 from everstep.model.facts import Alert
 from everstep.probes.node.bounded import Bounded
 from everstep.probes.sense import UnsupportedError, alert, read_text
@@ -22,9 +23,6 @@ MAX_MOUNTS = 64
 _SYSTEM = ("/", "/tmp", "/var", "/dev/shm")
 """Where every program writes. Elsewhere somebody may have mounted something read-only on purpose: only a warning."""
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "vfat", "overlay", "tmpfs"})
-_REMOTE = frozenset(
-    {"nfs", "nfs4", "lustre", "ceph", "gpfs", "beegfs", "glusterfs", "cifs", "smb3", "9p", "virtiofs", "wekafs"}
-)
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +33,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_remote(self) -> bool:
-        return self.kind in _REMOTE or self.kind.startswith("fuse.")
+        return is_remote(self.kind)
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +54,7 @@ def parse_mounts(text: str) -> list[Mount]:
             continue
         device, point, kind, options = (_unescape(word) for word in words[:4])
         mounts.pop(point, None)
-        if kind in _LOCAL or kind in _REMOTE or kind.startswith("fuse."):
+        if kind in _LOCAL or is_remote(kind):
             read_only = "ro" in options.split(",")
             mounts[point] = Mount(point=point, kind=kind, device=device, is_read_only=read_only)
     return list(mounts.values())

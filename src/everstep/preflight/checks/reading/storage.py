@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from everstep.linux.mounts import is_remote
 from everstep.preflight.result import Better, Doing, Judgement, Result, Yielded, measured, unsupported
 from everstep.preflight.settings import Settings
 from everstep.preflight.sources import Place, names_in, parts, read_place, read_places, text_of, under, whole
@@ -19,7 +20,6 @@ _NOT_STORAGE = (
     "proc", "sysfs", "cgroup", "cgroup2", "devpts", "mqueue", "debugfs", "tracefs", "securityfs", "bpf", "pstore",
     "hugetlbfs", "configfs", "fusectl", "autofs", "binfmt_misc", "rpc_pipefs", "nsfs", "efivarfs", "squashfs", "ramfs",
 )  # fmt: skip
-REMOTE = ("nfs", "nfs4", "cifs", "lustre", "ceph", "gpfs", "beegfs", "glusterfs", "9p", "virtiofs", "wekafs", "fuse")
 _MAX_MOUNTS = 64  # container hosts have thousands, nearly all the same
 
 
@@ -32,7 +32,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_remote(self) -> bool:
-        return self.kind.partition(".")[0] in REMOTE
+        return is_remote(self.kind)
 
 
 def measure(settings: Settings) -> Iterator[Yielded]:

@@ -1,14 +1,15 @@
-"""Where the store lies: on a disk of this machine, or on a filesystem that several machines share.
-
-SQLite's write-ahead log needs memory that all writers share, so it must not be used across machines. Called by
-`health.store` when it makes the file.
-"""
+"""Which filesystems machines share: a file there can be seen elsewhere, and every call can wait for a server."""
 
 from pathlib import Path
 
-_SHARED = frozenset(
+REMOTE = frozenset(
     {"nfs", "nfs4", "lustre", "ceph", "gpfs", "beegfs", "glusterfs", "cifs", "smb3", "9p", "virtiofs", "wekafs", "afs"}
 )
+
+
+def is_remote(kind: str) -> bool:
+    """A type as the kernel's tables of mounts have it. FUSE may be anything; its block devices are this machine's."""
+    return kind in REMOTE or kind == "fuse" or kind.startswith("fuse.")
 
 
 def is_shared(path: Path, mounts: str) -> bool:
@@ -22,7 +23,7 @@ def is_shared(path: Path, mounts: str) -> bool:
         point = words[1].replace("\\040", " ")
         if (wanted == point or wanted.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
             best, kind = point, words[2]
-    return not kind or kind in _SHARED or kind.startswith("fuse")
+    return not kind or is_remote(kind)
 
 
 def mounts_of_this_process() -> str:

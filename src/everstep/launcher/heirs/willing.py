@@ -1,0 +1,27 @@
+"""Whether a host takes part in who goes on with the controller.
+
+Ranks on the controller's host stand still when too few others confirm that they hear it, and who waits for a disk
+confirms nothing. A file server that hangs would stop a training that does not need it: so nobody takes part whose files
+lie on one, unless a person wants it.
+"""
+
+import os
+from pathlib import Path
+
+from everstep.linux.mounts import is_shared, mounts_of_this_process
+
+SUCCESSOR = "EVERSTEP_SUCCESSOR"
+"""In the environment: `off`: this host does not, `on`: it does; on the first host for the whole run."""
+
+
+def is_willing(folder: Path) -> bool:
+    """`folder`: where the journal is kept."""
+    wish = os.environ.get(SUCCESSOR, "")
+    return wish == "on" or (wish != "off" and not is_shared(folder, mounts_of_this_process()))
+
+
+def refusal(folder: Path) -> str:
+    if os.environ.get(SUCCESSOR) == "off":
+        return f"{SUCCESSOR} is off"
+    why = "is on a file system that hosts share, whose server may hang"
+    return f"{folder} {why}; {SUCCESSOR}=on on each host keeps the journal all the same"
