@@ -22,7 +22,7 @@ from everstep.launcher.heirs.asking import connect
 from everstep.launcher.heirs.heir import Heir
 from everstep.launcher.heirs.taking_over import Here, take_over
 from everstep.launcher.heirs.waiting import AFTER_S, Waiting
-from everstep.launcher.heirs.willing import is_willing, refusal
+from everstep.launcher.heirs.willing import refusal
 from everstep.launcher.hosts.fleet import end_signal
 from everstep.launcher.hosts.local_run import LocalRun
 from everstep.launcher.hosts.reaching import SAID_AFTER_S, Connection, FindToken
@@ -67,7 +67,7 @@ class Candidacy:
         self._electing: asyncio.Task[None] | None = None
         self._waiting: Waiting | None = None
         self._is_warming = False
-        self._has_declined = False
+        self._refusal: str | None = None  # why this host takes no part; None: not asked yet
         self._is_over = False
         self._missed_at: float | None = None  # since when no host has said that it has the controller
         self._is_said = False  # ... to the person here
@@ -102,10 +102,7 @@ class Candidacy:
 
     async def take(self, message: FromLeader, connection: Connection, local: LocalRun) -> None:
         """From the host that is followed."""
-        if self._heir is None and not is_willing(local.path):
-            if not self._has_declined:
-                log.info("the journal is not kept here: %s", refusal(local.path))
-            self._has_declined = True
+        if self._heir is None and self._declines(local):
             return
         try:
             if self._heir is None:
@@ -117,6 +114,13 @@ class Candidacy:
                 self._loop.call_later(AFTER_S, self._warm, local, connection.here)
         except (OSError, ValueError, EverstepError) as error:
             log.warning("the journal is not kept here: %s", error)
+
+    def _declines(self, local: LocalRun) -> bool:
+        if self._refusal is None:
+            self._refusal = refusal(local.path)
+            if self._refusal:
+                log.info("the journal is not kept here: %s", self._refusal)
+        return bool(self._refusal)
 
     async def find(self) -> Connection:
         """To a host that may have the controller by now; called again where it has not. Raises UnreachableError when

@@ -14,14 +14,17 @@ SUCCESSOR = "EVERSTEP_SUCCESSOR"
 """In the environment: `off`: this host does not, `on`: it does; on the first host for the whole run."""
 
 
-def is_willing(folder: Path) -> bool:
-    """`folder`: where the journal is kept."""
-    wish = os.environ.get(SUCCESSOR, "")
-    return wish == "on" or (wish != "off" and not is_shared(folder, mounts_of_this_process()))
+def is_wished() -> bool | None:
+    """By the person who started the run; None: nothing is said."""
+    return {"on": True, "off": False}.get(os.environ.get(SUCCESSOR, ""))
 
 
 def refusal(folder: Path) -> str:
-    if os.environ.get(SUCCESSOR) == "off":
+    """Why this host takes no part; empty: it does. `folder`: where the journal is kept."""
+    wish = is_wished()
+    if wish is False:
         return f"{SUCCESSOR} is off"
+    if wish or not is_shared(folder, mounts_of_this_process()):
+        return ""
     why = "is on a file system that hosts share, whose server may hang"
     return f"{folder} {why}; {SUCCESSOR}=on on each host keeps the journal all the same"

@@ -31,7 +31,7 @@ from everstep.launcher.arguments.hosts import Hosts, SlurmStep
 from everstep.launcher.heirs.asking import who
 from everstep.launcher.heirs.copying import Copying
 from everstep.launcher.heirs.proving import Acquaintances
-from everstep.launcher.heirs.willing import is_willing, refusal
+from everstep.launcher.heirs.willing import is_wished, refusal
 from everstep.launcher.hosts.munge import Either, MungeToken
 from everstep.launcher.hosts.place import interface_of
 from everstep.launcher.rundir.rundir import Prepared
@@ -147,9 +147,7 @@ class Fleet:
     def _copying(self, local: LocalEngine, keeper: MemoryKeeper, end: Callable[[str], None]) -> Copying | None:
         """None: nobody succeeds this host."""
         given = self._inherited
-        if given is None and (self._hosts.slurm is not None or not is_willing(self._prepared.path)):
-            if self._hosts.num + self._prepared.file.spec.num_standby > 2 and self._hosts.slurm is None:
-                self.say(f"no host continues with the controller if this one is lost: {refusal(self._prepared.path)}")
+        if given is None and not self._may_be_succeeded():
             return None
         address, port = self._sock.getsockname()[:2]
         own = Voter(number=0, session=public(self._session), host=socket.gethostname(), address=address, port=port)
@@ -169,6 +167,16 @@ class Fleet:
             limit_s=self._hosts.join_limit_s,
             host=_ControllerHost(local, keeper, self._acquaintances, epoch, end=end, say=self.say),
         )
+
+    def _may_be_succeeded(self) -> bool:
+        """Without one, a run that would only wait for the host that it lost ends at once, and is started again."""
+        goes_on = self._prepared.file.spec.num_standby > 0 or self._hosts.least > 0
+        if self._hosts.slurm is not None or not (is_wished() or goes_on):
+            return False
+        why = refusal(self._prepared.path)
+        if why:
+            self.say(f"no host continues with the controller if this one is lost: {why}")
+        return not why
 
     def _under_slurm(
         self, hosts: HostsEngine, children: Children, step: SlurmStep, drained: Callable[[str, str], None]
