@@ -75,7 +75,7 @@ def test_a_host_that_is_switched_off_is_replaced_by_a_standby(tmp_path: Path, on
     done = tmp_path / "done"
     with bed:
         hosts = [bed.add(f"h{number}") for number in range(3)]
-        shape = ["--nnodes", "2", "--standby", "1", "--config", str(policy)]
+        shape = [*shape, "--config", str(policy)]
         shape += ["--rdzv-endpoint", f"{hosts[0].address}:29400", "--no-python", "sh", str(program), str(done)]
         runs = []
         for number, host in enumerate(hosts):
@@ -96,8 +96,9 @@ def test_a_host_that_is_switched_off_is_replaced_by_a_standby(tmp_path: Path, on
         assert hosts[0].pids() == []
 
 
+@pytest.mark.parametrize("shape", [["--nnodes", "2", "--standby", "1"], ["--nnodes", "2:3"]], ids=["standby", "fewer"])
 def test_when_the_first_host_is_switched_off_another_one_leads_the_run_to_its_end(
-    tmp_path: Path, only_namespaces: None
+    tmp_path: Path, only_namespaces: None, shape: list[str]
 ):
     try:
         bed = Bed()
@@ -106,7 +107,7 @@ def test_when_the_first_host_is_switched_off_another_one_leads_the_run_to_its_en
     program = tmp_path / "slots.sh"
     program.write_text(SLOTS)
     policy = tmp_path / "everstep.toml"
-    policy.write_text("[policy]\nnode_silent_s = 2.0\nexamine = false\n")
+    policy.write_text("[policy]\nnode_silent_s = 2.0\nexamine = false\nshrink_after_s = 2.0\n")
     done = tmp_path / "done"
     environ = {"EVERSTEP_JOIN_TOKEN": TOKEN}
     with bed:
