@@ -65,7 +65,7 @@ class Job(Watched):
         self.hosts = [bed.add(f"h{number}", disk_mib=DISK_MIB) for number in range(num_hosts + num_standby)]
         self._bed, self._num_spare = bed, 0
         self._command = [sys.executable, "-m", "everstep.cli.main", "run", "--nnodes", str(num_hosts)]
-        self._command += ["--standby", str(num_standby), "--config", str(policy)]
+        self._command += ["--standby", str(num_standby), "--config", str(policy), "--max-restarts", "1000"]
         self._command += ["--rdzv-endpoint", f"{self.hosts[0].address}:29400", str(program)]
         self.processes: list[subprocess.Popen[bytes]] = [self._start(host) for host in self.hosts]
         self.run_dir = self.hosts[0].folder / "home" / "runs" / "latest"
