@@ -7,7 +7,7 @@ up. Where nothing was ever kept, or no step by all ranks, the program begins as 
 import msgspec
 
 from everstep.analyzer.observations.words import ranks_text
-from everstep.core.restore import holdings, trust, worlds
+from everstep.core.restore import holdings, trust
 from everstep.core.restore.holdings import Restore
 from everstep.core.state.schema import State, Struck
 from everstep.core.state.turn import Turn
@@ -119,8 +119,8 @@ def _place(struck: Struck) -> str:
 
 
 def _from_nothing(state: State) -> str:
-    if worlds.former(state):
-        sizes = " or ".join(str(size) for size in worlds.former(state))
+    if former := holdings.former_sizes(state):
+        sizes = " or ".join(map(str, former))
         return f"; no step of all {sizes} ranks is in memory, so nothing is restored"
     if any(held.steps for held in state.held.values()):
         return f"; no step is held by every rank, so nothing is restored ({_holdings(state)})"
