@@ -146,10 +146,8 @@ def remembered(turn: Turn) -> Course | None:
     return None if is_old and (_progress(turn, course) or not turn.state.has_stepped) else course
 
 
-def note(turn: Turn, stage: FlowStage | None) -> None:
+def note(turn: Turn, stage: FlowStage) -> None:
     """This stage is what happens now. Once per incident counts."""
-    if stage is None:
-        return
     course = remembered(turn)
     if course is not None and course.incident == turn.incident.id and course.stage is stage:
         return

@@ -210,9 +210,9 @@ def propose(turn: Turn, verdict: Verdict) -> Plan | None:
 
 def evict(turn: Turn, verdict: Verdict) -> Plan | None:
     """A machine that is to blame is taken out, and a standby takes its place."""
-    if flow.eviction_is_under_way(turn):
-        return None
     gone = turn.incident.evicting
+    if gone and flow.eviction_is_under_way(turn):
+        return None
     more = tuple(n for n in eviction.suspects(turn, verdict) if n not in (*gone, *turn.incident.not_evicted))
     if more and eviction.why_not(turn, more):
         more = ()

@@ -223,7 +223,8 @@ def _after_stop(turn: Turn) -> None:
         ending.finish(turn, turn.state.ending)
         return
     plan = _conclude_finally(turn)
-    flow.note(turn, plan.stage)
+    if plan.stage is not None:
+        flow.note(turn, plan.stage)
     late = tuple(node for node in plan.evict if turn.state.is_active(node))
     if late:  # what blames the machine came after the ranks had ended
         turn.set(waiting=Names(late))
@@ -286,10 +287,13 @@ def _conclude_finally(turn: Turn) -> Plan:
 
 
 def _conclude(turn: Turn) -> Plan:
-    verdict = examining.named(turn, judge(turn.incident.known))
+    incident = turn.incident
+    verdict = judge(incident.known)
+    if incident.examination is not None and incident.examination.is_over:
+        verdict = examining.named(verdict, incident.examination, turn.at)
     plan = decide(turn, verdict)
     turn.set_incident(verdict=verdict, decision=plan.decision)
-    turn.do(Concluded(incident=turn.incident.id, verdict=verdict, decision=plan.decision, why=plan.decision.why))
+    turn.do(Concluded(incident=incident.id, verdict=verdict, decision=plan.decision, why=plan.decision.why))
     return plan
 
 

@@ -19,6 +19,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     restore: Restore | None = None
     why: str
     must_end: bool = False  # there were steps, and none of them can be restored
+    is_corrupted: bool  # the job goes back because of a corruption
     untrusted: str = ""  # a trusted step was wanted, and this is why it is not one
 
 
@@ -36,11 +37,12 @@ def choose(turn: Turn) -> Choice:
             cause = f"{cause}; {untrusted}: what is wrong may stay"
         cost = _cost(state, restore, is_corrupted and not untrusted)
         why = f"{cause}; {_from_where(restore, turn.spec.world_size)}{cost}"
-        return Choice(restore=restore, why=why, untrusted=untrusted)
+        return Choice(restore=restore, why=why, is_corrupted=is_corrupted, untrusted=untrusted)
     refused = holdings.newest(state, even_struck=True)
     if refused is not None:
-        return Choice(why=f"nothing is left to restore: {_struck_text(state)}", must_end=True)
-    return Choice(why=f"{cause}{_from_nothing(state)}", untrusted=untrusted)
+        why = f"nothing is left to restore: {_struck_text(state)}"
+        return Choice(why=why, must_end=True, is_corrupted=is_corrupted)
+    return Choice(why=f"{cause}{_from_nothing(state)}", is_corrupted=is_corrupted, untrusted=untrusted)
 
 
 def _cause(state: State) -> str:

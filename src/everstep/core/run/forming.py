@@ -137,7 +137,7 @@ def form_if_possible(turn: Turn) -> None:
         ending.give_up(turn, choice.why)
         return
     _settle_history(turn, choice)
-    version = updates.merge(turn)
+    version = updates.merge(turn) if len(turn.state.candidates) > 1 else None  # nobody has changed the program
     state = turn.state
     host, port = state.stores[coming]
     restore = choice.restore
@@ -212,7 +212,7 @@ def _settle_history(turn: Turn, choice: restoring.Choice) -> None:
     """What the coming generation makes void: memory of later steps, and trust in them."""
     state = turn.state
     step = choice.restore.step if choice.restore is not None else None
-    if trust.is_corrupted(state.incident):
+    if choice.is_corrupted:
         if choice.untrusted:
             turn.do(Refused(what=NOT_TRUSTED, why=choice.untrusted, incident=turn.incident.id))
         else:

@@ -4,7 +4,7 @@ What is derived from something else in the state (the tally of workers, the vaca
 """
 
 from collections.abc import Container, Iterable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -20,26 +20,22 @@ from everstep.model.spec import RunSpec
 
 
 class Turn:
-    spec: RunSpec
-    """`state.spec`: no event is handled before the one that brings it."""
+    """`spec` and `incident` are the state's, for what is only called once there are any: else they are None all the
+    same, and whoever reads them fails."""
 
     def __init__(self, state: State, policy: Policy, at: float) -> None:
-        self.state = state
         self.policy = policy
         self.at = at
         self.actions: list[Action] = []
-        if state.spec is not None:
-            self.spec = state.spec
-
-    @property
-    def incident(self) -> Incident:
-        assert self.state.incident is not None, "only called while an incident is open"
-        return self.state.incident
+        self._take(state)
 
     def set(self, **changes: Any) -> None:  # noqa: ANN401  (fields of State; msgspec checks the names)
-        self.state = msgspec.structs.replace(self.state, **changes)
-        if "spec" in changes:
-            self.spec = changes["spec"]
+        self._take(msgspec.structs.replace(self.state, **changes))
+
+    def _take(self, state: State) -> None:
+        self.state = state
+        self.spec = cast("RunSpec", state.spec)
+        self.incident = cast("Incident", state.incident)
 
     def enter(self, phase: Phase, *, is_reopened: bool = False, **changes: Any) -> None:  # noqa: ANN401
         """Go to this phase, with what else changes at that moment. The only way to change the phase.
