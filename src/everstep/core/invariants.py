@@ -123,8 +123,8 @@ def _budget(state: State) -> None:
 
 
 def _broken_promises(before: State, after: State) -> Iterator[str]:
-    """When a generation has just been formed, every rank can have the step that it goes on from: a sentence for each rule
-    that this formation breaks. Written from the state alone, so that a fault of `holdings` does not excuse itself."""
+    """A sentence for each rule that this formation breaks: every rank can have the step that it goes on from. Written
+    from the state alone, so that a fault of `holdings` does not excuse itself."""
     formation = after.formation
     if formation is None:
         yield "a generation without a formation"

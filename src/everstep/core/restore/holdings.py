@@ -19,8 +19,8 @@ from everstep.core.state.schema import Member, Role, State, Struck
 from everstep.model.facts import Checkpoint, Fetch, Held
 
 MOST_RANKS = 64
-"""Every node gets the snapshots of all ranks of a generation of another size: beyond this that is too much for one memory
-and one message, and the persistent tier is what the state is spread from."""
+"""Every node gets the snapshots of all ranks of a generation of another size. More is too much for one memory and one
+message, and the persistent tier is what the state is spread from."""
 
 
 class Restore(msgspec.Struct, frozen=True, kw_only=True):

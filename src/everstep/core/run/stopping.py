@@ -1,4 +1,4 @@
-"""How the workers of a generation are stopped: how much time they get, and after which step where nobody has to hurry."""
+"""How the workers of a generation are stopped: with how much time, and after which step where nobody has to hurry."""
 
 import signal as signals
 from collections.abc import Iterable, Sequence
