@@ -3,7 +3,7 @@ run imports it, and only a controller is traced.
 
 A turn is one call of `Controller._handle`, with what it has written by another thread. Left in $EVERSTEP_STORY when the
 process ends: a JSON line per turn with its inputs and its hops, the files in which functions were called, one after the
-other, each as often as it was come to.
+other, each as often as it was come to. Comprehensions belong to the function that they stand in.
 """
 
 import atexit
@@ -23,7 +23,7 @@ class Tracer:
     def __init__(self, path: str) -> None:
         self._path = path
         self._turns: list[dict[str, Any]] = []
-        self._handling: int | None = None  # frame of the turn that has begun, and not ended
+        self._handling: FrameType | None = None  # the turn that has begun; kept, so that no other one has its place
         self._depth = 0  # of calls within it, as it runs now
         self._names: dict[str, str] = {}
         self.others: set[str] = set()  # entered outside of turns
@@ -41,7 +41,7 @@ class Tracer:
                 return
             if self._depth:
                 self._depth += 1
-                if name:
+                if name and not frame.f_code.co_name.startswith("<"):
                     self._hop(name)
             elif name:
                 self.others.add(name)
@@ -58,9 +58,9 @@ class Tracer:
 
     def _enter(self, frame: FrameType) -> None:
         self._depth = 1
-        if self._handling == id(frame):
+        if self._handling is frame:
             return  # it goes on, after others had their turn
-        self._handling = id(frame)
+        self._handling = frame
         inputs = [(item.source, item.seq, type(item.event).__name__) for item in frame.f_locals["batch"]]
         self._turns.append({"inputs": inputs, "hops": ["controller/loop.py"]})
 

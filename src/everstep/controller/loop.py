@@ -22,7 +22,7 @@ from everstep.controller.peers.gate import Gate
 from everstep.controller.peers.peers import Input, Peer, Peers
 from everstep.controller.record.bare import bare
 from everstep.controller.record.copied import Copied
-from everstep.controller.record.drafting import Drafting, Poison, needs_no_progress
+from everstep.controller.record.drafting import Drafting, Poison
 from everstep.controller.record.ledger import Drafted, Ledger
 from everstep.controller.record.spec_file import SpecFile
 from everstep.controller.remembering import Remembering
@@ -205,17 +205,11 @@ class Controller:
     def _due(self, item: Input) -> deque[Input]:
         """What has to be recorded now. Nothing for signals and progress that can wait; held progress first."""
         if isinstance(item.event, UNRECORDED):
-            found = self._look(item.event)
-            return deque([*self._held(), *(Input(event=event) for event in found)] if found else [])
-        if self._holds_back(item.event):
-            return deque()
-        return deque([item] if needs_no_progress(item.event) else [*self._held(), item])
+            return self._drafting.due([Input(event=found) for found in self._look(item.event)])
+        return self._drafting.due([] if self._holds_back(item.event) else [item])
 
     def _holds_back(self, event: Event) -> bool:
         return isinstance(event, ProgressReported) and self.ledger.hold_back(event, time.time())
-
-    def _held(self) -> list[Input]:
-        return [Input(event=event) for event in self.ledger.thinning.take()]
 
     async def _append(self, taken: list[tuple[Input, Drafted]]) -> list[tuple[Input, Drafted]]:
         """Put them on record, however long it takes; returns those that are. Nothing is decided meanwhile."""

@@ -94,6 +94,12 @@ class Drafting:
         self._left_out = poison.known()  # what a controller dies of now, the next one leaves out
         self._put_aside = put_aside
 
+    def due(self, items: list[Input]) -> deque[Input]:
+        """These, and before them the progress that is held, if what follows from one may depend on it."""
+        if all(_needs_no_progress(item.event) for item in items):
+            return deque(items)
+        return deque([*(Input(event=event) for event in self._ledger.thinning.take()), *items])
+
     def some(self, due: deque[Input], after: list[Drafted]) -> list[tuple[Input, Drafted]]:
         """Takes the first of what is due, with those that can be drafted together with it, and drafts it."""
         if len(due) > 1:
@@ -141,7 +147,7 @@ class Drafting:
         return drafted
 
 
-def needs_no_progress(event: object) -> bool:
+def _needs_no_progress(event: object) -> bool:
     """What follows from it, if anything, does not depend on how far the ranks are, so what is held need not be on
     record before it: a node that warns every minute would otherwise put the progress of all nodes there each time."""
     if isinstance(event, NodeAlerted):
