@@ -125,8 +125,8 @@ class NumberSeries:
 
 
 def judge_numbers(points: Sequence[Point], at: float) -> Finding | None:
-    """The first thing that went wrong in a series that is over. None: nothing did. What follows a jump is known here, so
-    one gradient norm is worth a word, and whether it stays there is said."""
+    """The first thing that went wrong in a series that is over; None: nothing. What follows a jump is known here, so
+    one gradient norm is worth a word, and whether it stays is said."""
     series = NumberSeries()
     found = (series.not_finite(point, at, None) for point in points)
     return next((each for each in found if each is not None), None) or _jump(points, at)
