@@ -23,8 +23,8 @@ hold the newest steps; a copy that is older than those may have no counterpart o
 
 
 class NodeCopies(msgspec.Struct, frozen=True, kw_only=True):
-    """The snapshots of one node's ranks. Ages are in steps since each rank's own newest, by the same report of it: nodes
-    report at different times, so the newest steps of two nodes say little of who is behind."""
+    """The snapshots of one node's ranks. Ages are in steps since each rank's own newest, by one report of it: nodes do not
+    report at the same moment, so the newest steps of two nodes say little of who is behind."""
 
     node: str
     ranks: tuple[int, ...]
@@ -198,8 +198,8 @@ def _nodes(run: RunView, generation: GenerationView) -> tuple[NodeCopies, ...]:
 
 
 class _Held(msgspec.Struct, frozen=True):
-    """How old the snapshots are that some nodes hold, together. A fleet asks this of every node but one, so it must not cost a walk
-    over all of them."""
+    """How old the snapshots are that some nodes hold, together. A fleet asks this of every node but one, so it must not
+    cost a walk over all of them."""
 
     num: int = 0
     is_known: bool = True  # of each of them
@@ -317,7 +317,8 @@ def _oldest(lasts: list[int | None], held: list[int | None]) -> int | None:
     if None in held:
         return None
     known = [step for step in held if step is not None]
-    return max(max(0, (step if last is None else last) - step) for last, step in zip(lasts, known, strict=True))
+    ages = ((step if last is None else last) - step for last, step in zip(lasts, known, strict=True))
+    return max(0, *ages)
 
 
 def _least(steps: list[int | None]) -> int | None:
