@@ -23,7 +23,7 @@ hold the newest steps; a copy that is older than those may have no counterpart o
 
 
 class NodeCopies(msgspec.Struct, frozen=True, kw_only=True):
-    """The snapshots of one node's ranks. Ages are in steps since each rank's own newest, by one report of it: nodes do not
+    """The snapshots of one node's ranks. Ages are in steps since each rank's own newest, by one report: nodes do not
     report at the same moment, so the newest steps of two nodes say little of who is behind."""
 
     node: str
