@@ -231,15 +231,16 @@ class Process:
 
     def _on_rendezvous(self, module: Any) -> None:  # noqa: ANN401
         """A spare that first asks in its rendezvous who it is waits before that call: the rank's hooks then see it."""
+        from functools import wraps
+
         original = module.init_process_group
 
-        @sys.modules["functools"].wraps(original)
+        @wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever torch's takes
-            if self.is_over:
-                return original(*args, **kwargs)
+            is_inner = self.is_over
             self.park("rendezvous")
             now = module.init_process_group  # with hooks, in the process that went on
-            return (original if now is init_process_group else now)(*args, **kwargs)
+            return (original if is_inner or now is init_process_group else now)(*args, **kwargs)
 
         module.init_process_group = init_process_group
 
