@@ -17,8 +17,11 @@ _RANK_TAG = re.compile(
     rb"|[0-9a-f]{8} \[rank=(\d{1,7})\] \|\| ?"  # determined
     rb"|\((?:\w{1,40} )?pid=\d{1,9}(?:, ip=[\d.]{7,15})?\)\s?"  # ray
 )
-_HOST_TAG = re.compile(rb"(?:[a-z][a-z0-9.]{0,40}-[a-z0-9.-]{0,60}|\d{1,3}(?:\.\d{1,3}){3}): (?=\S)")
-"""What pdsh and the like put before a line: whose line it is."""
+_HOST_TAG = re.compile(
+    rb"(?:[a-z][a-z0-9.]{0,40}-[a-z0-9.-]{0,60}|\d{1,3}(?:\.\d{1,3}){3}): (?=\S)"
+    rb"|\d{1,3}(?:\.\d{1,3}){3} \[\d{1,5}\] (?=\S)"
+)
+"""What pdsh, xla_dist and the like put before a line: whose line it is."""
 _STAMP = re.compile(
     rb"\[?(\d{4})[-/](\d\d)[-/](\d\d)[T\- ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
     rb" ?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?(?:[\s:,|-]{1,4}|$)"
