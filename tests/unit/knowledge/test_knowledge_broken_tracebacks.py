@@ -1,4 +1,4 @@
-"""Tracebacks as they arrive: without indentation, within one line, one within another, of a process that just started."""
+"""Tracebacks as they arrive: without indentation, in one line, one within another, of a process that just started."""
 
 import pytest
 
