@@ -38,6 +38,8 @@ _HOLDS_ANOTHER = b": Traceback (most recent call last)"
 _PACKED = re.compile(
     rb"(?:\\n|\s|^)((?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt)(?:: [^\\]{1,2000})?)"
 )
+_LITERAL = re.compile(rb"\s*(?:\w{1,40} = )?[bfru]{0,2}[\"']\Z")
+"""What stands before the text of a program that prints its own source."""
 _CODE = re.compile(rb"(-?\d+)(?: \(pid: (\d+)\))?")
 
 LINK_CAUSE = b"The above exception was the direct cause"
@@ -66,10 +68,11 @@ def what_links(before: bytes) -> bytes:
     return next((link for link in (LINK_CAUSE, LINK_CONTEXT) if link in before), b"")
 
 
-def packed_exception(rest: bytes) -> bytes:
-    """The exception of a traceback that stands in one line, as structured logs and broken pastes have it. `rest`: what
-    follows its head in the line. Empty: the traceback goes on in the next line, or none is named."""
-    names = _PACKED.findall(rest)
+def packed_exception(before: bytes, rest: bytes) -> bytes:
+    """The exception of a traceback that stands in one line, as structured logs and broken pastes have it. `before` and
+    `rest`: what stands around its head. Empty: the traceback goes on in the next line, none is named, or a program is
+    being listed that has one as a text."""
+    names = [] if _LITERAL.match(before) else _PACKED.findall(rest)
     return names[-1].strip() if names else b""
 
 

@@ -226,7 +226,7 @@ class Matcher:
         at = part.message.find(_TRACEBACK)
         if at < 0:
             return False
-        name = packed_exception(part.message[at + len(_TRACEBACK) :])
+        name = packed_exception(part.message[:at], part.message[at + len(_TRACEBACK) :])
         if name:
             self._close_traceback(stream, Traceback(stream.line + 1, 0, ignored=False), part, name)
         return bool(name)

@@ -77,3 +77,9 @@ def test_a_traceback_that_arrives_broken_still_names_its_exception(text, klass, 
 def test_what_stands_below_is_read(before):
     found = findings(before + "NVRM: Xid (PCI:0000:b3:00): 79, GPU has fallen off the bus.\n")
     assert "gpu_fallen_off_bus" in {f.klass for f in found}
+
+
+@pytest.mark.parametrize("before", ['        b"', "    text = f'", "WANTED = '"])
+def test_a_traceback_in_the_text_of_a_program_is_not_its_end(before):
+    quoted = r'Traceback (most recent call last):\n  File \"/a/t.py\", line 3, in <module>\nKeyError: \'x\'\n"'
+    assert [f.klass for f in findings(before + quoted)] == []
