@@ -2,7 +2,7 @@
 
     python bench/alerts.py [--seconds 120]
     python bench/alerts.py --runs idle,waiting,late,slow-disk,full-disk --seconds 150      some of the rest, as root
-    python bench/alerts.py --runs healthy,waiting,old-disk,low --seconds 480               what takes long
+    python bench/alerts.py --runs healthy,waiting,old-disk --seconds 480                   what takes long
     python bench/alerts.py --runs slow --seconds 150
 
 Times of the rules (for, ranges, thresholds in seconds) are divided by 20, or nobody would wait for them; the conditions
@@ -29,17 +29,6 @@ from typing import Any
 RULES = Path(__file__).parents[1] / "monitoring/prometheus/everstep.rules.yml"
 FASTER = 20.0
 _UNITS = {"m": 60.0, "h": 3600.0, "s": 1.0}
-
-LOW = """
-import os, sys, time
-import torch, everstep
-time.sleep(6.0)
-state, began = everstep.State(model=torch.nn.Linear(8, 8)), time.monotonic()
-for step in state.steps(1_000_000):
-    everstep.step(loss=1.0); time.sleep(0.1)
-    if time.monotonic() - began > 8.0:
-        os.kill(os.getpid(), 9)
-"""
 
 SLOW = """
 import sys, time
@@ -205,7 +194,6 @@ def watch(folder: Path, given: argparse.Namespace) -> None:
         "asking": lambda: Run(folder, "asking", "--mode", "advise"),
         "idle": lambda: Run(folder, "idle", program=IDLE),
         "waiting": lambda: Run(folder, "waiting", "--nproc-per-node", "2", program=WAITING),
-        "low": lambda: Run(folder, "low", "--max-restarts", "1000", program=LOW),
         "slow": lambda: Run(folder, "slow", "--local-nodes", "3", program=SLOW),
         "old-disk": lambda: Run(
             folder, "old-disk", "--checkpoint-dir", str(checkpoints / "steps"), "--checkpoint-every", "2s"

@@ -84,7 +84,8 @@ def _run(program: Program, launcher: str, run: int, folder: Path) -> dict[Place,
     for each in (work, out, home):
         each.mkdir(parents=True, exist_ok=True)
     (work / "census_train.py").write_text(program.text())
-    shutil.copy(Path(__file__).parent / "sameness/census_probe.py", work)
+    for name in ("census_probe.py", "census_kernel.py"):
+        shutil.copy(Path(__file__).parent / "sameness" / name, work)
     env = {**os.environ, "CENSUS_OUT": str(out), "EVERSTEP_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else a second generation of torchrun 2.13 hangs (pytorch#167288)
     env.pop("OMP_NUM_THREADS", None)

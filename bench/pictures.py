@@ -2,7 +2,7 @@
 
     python bench/pictures.py RUNS_DIR RUN INCIDENT OUT
 
-Writes OUT/page-{runs,run,incident,ranks,fleet,node}{,-dark}.webp. Nothing judges them: look at each.
+Writes OUT/page-{runs,run,incident,ranks,paces,fleet,node}{,-dark}.webp. Nothing judges them: look at each.
 """
 
 import argparse
@@ -43,6 +43,7 @@ async def take(given: argparse.Namespace) -> None:
         "run": f"{run}/",
         "incident": f"{run}/incidents/{given.incident}",
         "ranks": f"{run}/incidents/{given.incident}/ranks",
+        "paces": f"{run}/ranks",
         "fleet": f"{run}/fleet",
         "node": f"{run}/nodes/n0",
     }

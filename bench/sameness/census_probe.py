@@ -1,6 +1,7 @@
 """What a rank can find out about its own process: some hundred facts, by name. Runs inside the program that is asked.
 
-Copied into the program's folder and imported by it (census.py), so it needs the standard library alone. A fact is
+Copied into the program's folder, with census_kernel.py, and imported by it (census.py): it needs the standard library
+alone. A fact is
 taken at a *point* of the program (`start`, `imported`, `rendezvous`, `end`) and kept in memory: it is written when
 the program is over, or shortly before it is killed, so what is written is what the process that says it believes.
 Values are text. Must not change what it looks at, and imports nothing at the start but what Python has by then.
@@ -8,6 +9,9 @@ Values are text. Must not change what it looks at, and imports nothing at the st
 
 import os
 import sys
+
+import census_kernel
+from census_kernel import read
 
 FACTS: dict[str, str] = {}
 _DIARY: list[str] = []
@@ -61,14 +65,9 @@ def write() -> None:
     os.rename(path + ".tmp", path)  # noqa: PTH104
 
 
-def _read(path: str) -> str:
-    with open(path, "rb") as file:  # noqa: PTH123
-        return file.read().decode(errors="replace")
-
-
 def _environment(_names: dict) -> dict[str, object]:  # type: ignore[type-arg]
     found: dict[str, object] = dict(os.environ)
-    at_exec = {each.partition("=")[0] for each in _read("/proc/self/environ").split("\0") if each}
+    at_exec = {each.partition("=")[0] for each in read("/proc/self/environ").split("\0") if each}
     found["(class)"] = type(os.environ).__qualname__, type(os.environ._data).__qualname__  # type: ignore[attr-defined]
     found["(missing in /proc/self/environ)"] = sorted(set(os.environ) - at_exec)
     found["(order)"] = [name for name in os.environ if not name.startswith(("EVERSTEP_", "TORCH_FR_"))]
@@ -175,105 +174,6 @@ def _signals(_names: dict) -> dict[str, object]:  # type: ignore[type-arg]
     return found
 
 
-def _process(_names: dict) -> dict[str, object]:  # type: ignore[type-arg]
-    """As the kernel sees it, and who looks at it from outside."""
-    found: dict[str, object] = {}
-    kept = "Umask Uid Gid Groups SigIgn SigCgt SigBlk NoNewPrivs Seccomp CapEff CoreDumping THP_enabled TracerPid"
-    for line in _read("/proc/self/status").splitlines():
-        name, _, value = line.partition(":")
-        if name in kept.split():
-            found[name] = value.strip()
-    found["cmdline"] = _read("/proc/self/cmdline").split("\0")
-    found["comm"] = _read("/proc/self/comm").strip()
-    for name in ("exe", "root", "cwd"):
-        found[name] = os.readlink(f"/proc/self/{name}")  # noqa: PTH115
-    for name in ("coredump_filter", "oom_score_adj", "personality", "timerslack_ns", "cgroup"):
-        try:
-            found[name] = _read(f"/proc/self/{name}").strip()
-        except OSError as error:
-            found[name] = type(error).__name__
-    for name in os.listdir("/proc/self/ns"):  # noqa: PTH208
-        found[f"namespace of the parent: {name}"] = os.readlink(f"/proc/self/ns/{name}") == os.readlink(  # noqa: PTH115
-            f"/proc/{os.getppid()}/ns/{name}"
-        )
-    return found
-
-
-def _kin(_names: dict) -> dict[str, object]:  # type: ignore[type-arg]
-    """Session, group, parent, children, terminal."""
-    import ctypes
-
-    pid, parent = os.getpid(), os.getppid()
-    stat = _read("/proc/self/stat").rpartition(")")[2].split()
-    libc = ctypes.CDLL(None)
-    held = ctypes.c_int(0)
-    libc.prctl(2, ctypes.byref(held), 0, 0, 0)  # PR_GET_PDEATHSIG
-    found: dict[str, object] = {"dies with its parent by signal": held.value}
-    libc.prctl(37, ctypes.byref(held), 0, 0, 0)  # PR_GET_CHILD_SUBREAPER
-    found["adopts orphans"] = held.value
-    found["dumpable"] = libc.prctl(3, 0, 0, 0, 0)  # PR_GET_DUMPABLE
-    found["pid as the kernel says"] = _read("/proc/self/stat").split()[0] == str(pid)
-    found["session of its own"] = os.getsid(0) == pid
-    found["group of its own"] = os.getpgid(0) == pid
-    found["session of the parent"] = os.getsid(0) == os.getsid(parent)
-    found["terminal"] = stat[4]
-    found["parent's comm"] = _read(f"/proc/{parent}/comm").strip()
-    found["children"] = sorted(_comm_of(each) for each in _children())
-    return found
-
-
-def _children() -> list[str]:
-    found: list[str] = []
-    for task in os.listdir("/proc/self/task"):  # noqa: PTH208
-        found += _read(f"/proc/self/task/{task}/children").split()
-    return found
-
-
-def _comm_of(pid: str) -> str:
-    try:
-        return _read(f"/proc/{pid}/comm").strip()
-    except OSError:
-        return "(gone)"
-
-
-def _limits(_names: dict) -> dict[str, object]:  # type: ignore[type-arg]
-    import resource
-
-    names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
-    found: dict[str, object] = {name: resource.getrlimit(getattr(resource, name)) for name in names}
-    found["nice"] = os.getpriority(os.PRIO_PROCESS, 0)
-    found["affinity"] = sorted(os.sched_getaffinity(0))
-    found["scheduler"] = (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority)
-    return found
-
-
-def _files(_names: dict) -> dict[str, object]:  # type: ignore[type-arg]
-    """Standard streams by number; of the others the kinds, because one more shifts the numbers of all after it."""
-    listing = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY)
-    descriptors = sorted(int(name) for name in os.listdir(listing) if int(name) != listing)  # noqa: PTH208
-    os.close(listing)
-    kinds = {fd: _kind_of(fd) for fd in descriptors}
-    found: dict[str, object] = {str(fd): kinds.get(fd, "closed") for fd in (0, 1, 2)}
-    found["others"] = sorted(kind for fd, kind in kinds.items() if fd > 2 and kind)
-    return found
-
-
-def _kind_of(fd: int) -> str:
-    """Empty: closed by now (the descriptor with which they were listed)."""
-    import fcntl
-    import stat
-
-    try:
-        target, mode = os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd).st_mode  # noqa: PTH115
-        flags, status = fcntl.fcntl(fd, fcntl.F_GETFD), fcntl.fcntl(fd, fcntl.F_GETFL)
-    except OSError:
-        return ""
-    kind = target if target.startswith("/dev/") else target.partition(":[")[0] if ":[" in target else "file"
-    words = [kind, stat.filemode(mode)[0], ("read", "write", "read write", "?")[status & 3]]
-    words += [name for name in ("O_APPEND", "O_NONBLOCK") if status & getattr(os, name)]
-    return " ".join([*words, "cloexec" if flags & 1 else "inheritable"])
-
-
 def _streams(_names: dict) -> dict[str, object]:  # type: ignore[type-arg]
     found: dict[str, object] = {}
     for name in ("stdin", "stdout", "stderr"):
@@ -297,7 +197,7 @@ def _threads(_names: dict) -> dict[str, object]:  # type: ignore[type-arg]
     main = threading.main_thread()
     return {
         "python": sorted(each.name for each in threading.enumerate()),
-        "kernel": sorted(_read(f"/proc/self/task/{each}/comm").strip() for each in os.listdir("/proc/self/task")),  # noqa: PTH208
+        "kernel": sorted(read(f"/proc/self/task/{each}/comm").strip() for each in os.listdir("/proc/self/task")),  # noqa: PTH208
         "main is this": main is threading.current_thread(),
         "main native id is the pid": main.native_id == os.getpid(),
         "main name": main.name,
@@ -441,8 +341,8 @@ def _places(_names: dict) -> dict[str, object]:  # type: ignore[type-arg]
     import tempfile
     import time
 
-    ticks = int(_read("/proc/self/stat").rpartition(")")[2].split()[19])
-    age = float(_read("/proc/uptime").split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+    ticks = int(read("/proc/self/stat").rpartition(")")[2].split()[19])
+    age = float(read("/proc/uptime").split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
     return {
         "working directory": os.getcwd(),  # noqa: PTH109
         "temporary folder": tempfile.gettempdir(),
@@ -467,11 +367,11 @@ _FAMILIES = {
     "stack": _stack,
     "main": _main,
     "random": _randomness,  # before the families that import
-    "kin": _kin,
-    "files": _files,
+    "kin": census_kernel.kin,
+    "files": census_kernel.files,
     "streams": _streams,
-    "process": _process,
-    "limits": _limits,
+    "process": census_kernel.process,
+    "limits": census_kernel.limits,
     "warnings": _warnings,
     "logging": _logging,
     "signals": _signals,

@@ -89,6 +89,12 @@ def test_a_line_of_anything_is_taken_apart(line):
     assert clean(line).count(b"\n") == line.count(b"\n")
 
 
+@given(st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b"a", b"\xff"]), max_size=12).map(b"".join))
+@settings(max_examples=examples(300), deadline=None)
+def test_returns_before_a_line_end_are_taken_out_and_others_stay(block):
+    assert clean(block) == block.replace(b"\r\n", b"\n")
+
+
 @given(st.binary(min_size=1, max_size=12), st.integers(1, 3))
 @settings(max_examples=40, deadline=None)
 def test_no_repetition_is_worse_than_linear(unit, lines):

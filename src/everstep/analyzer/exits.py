@@ -12,19 +12,18 @@ from everstep.analyzer.rank_exit import (
     action_of,
     classify,
     describe,
+    evidences,
     fault_time,
     is_own_exception,
     looks_like_consequence,
     lost_a_service,
     repeated,
     same_fault,
+    strongest_first,
 )
 from everstep.analyzer.standing import Hang, Left, is_of_left, left_verdict
 from everstep.model.facts import Exit
 from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
-
-MAX_EVIDENCE = 64
-"""Exits that a verdict shows one by one. A fault ends every rank of the job, and a hundred thousand say the same."""
 
 
 class LostNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +89,7 @@ def judge(facts: FaultFacts) -> Verdict:
         return _exit_verdict(facts, causes[0], causes)
     if facts.left and (facts.hang is None or is_of_left(facts.left, facts.hang)) and not facts.overdue:
         seen = [e for e in facts.exits if not e.succeeded]
-        return left_verdict(facts.left, facts.nodes, _evidences(facts, seen), is_hang=facts.hang is not None)
+        return left_verdict(facts.left, facts.nodes, evidences(seen, facts.nodes), is_hang=facts.hang is not None)
     if facts.hang is not None:
         return hang_verdict(facts, facts.hang)
     if facts.overdue:
@@ -105,6 +104,7 @@ def _exit_verdict(facts: FaultFacts, cause: Exit, causes: list[Exit]) -> Verdict
     node = facts.nodes.get(cause.rank)
     place = cause.error.place if cause.error is not None else cause.place
     same = [e.rank for e in causes if same_fault(cause, e)]
+    rest = [e for e in facts.exits if e.rank != cause.rank and not e.succeeded]
     who = f"rank {cause.rank}" if len(same) == 1 else f"{len(same)} ranks (first: rank {cause.rank})"
     sentence = f"{who} on {node} {describe(cause)}{note}{repeated(cause)}"
     return Verdict(
@@ -117,7 +117,7 @@ def _exit_verdict(facts: FaultFacts, cause: Exit, causes: list[Exit]) -> Verdict
         at=fault_time(cause),
         place=place,
         action=action_of(cause),
-        evidence=_evidences(facts, _strongest_first(facts, cause)),
+        evidence=evidences([cause, *strongest_first(rest)], facts.nodes),
     )
 
 
@@ -134,7 +134,7 @@ def _lost_verdict(facts: FaultFacts) -> Verdict:
         ranks=first.ranks,
         node=first.node,
         at=first.at,
-        evidence=(*evidence, *_evidences(facts, [e for e in facts.exits if not e.succeeded])),
+        evidence=(*evidence, *evidences([e for e in facts.exits if not e.succeeded], facts.nodes)),
     )
 
 
@@ -169,7 +169,7 @@ def _unrestored_verdict(facts: FaultFacts) -> Verdict:
         ranks=ranks,
         node=None if is_disk else first.node,
         at=first.at,
-        evidence=(*evidence, *_evidences(facts, [e for e in facts.exits if not e.succeeded])),
+        evidence=(*evidence, *evidences([e for e in facts.exits if not e.succeeded], facts.nodes)),
     )
 
 
@@ -218,7 +218,7 @@ def _given_up_verdict(facts: FaultFacts, stood: Hang, failures: list[Exit]) -> V
     return msgspec.structs.replace(
         found,
         sentence=f"{found.sentence}; after {waited} rank {first.rank} gave up: it {describe(first)}",
-        evidence=(*found.evidence, *_evidences(facts, failures)),
+        evidence=(*found.evidence, *evidences(failures, facts.nodes)),
     )
 
 
@@ -232,6 +232,8 @@ def anomaly_verdict(facts: FaultFacts, found: Verdict) -> Verdict:
 def _noticed_verdict(facts: FaultFacts, failures: list[Exit], causes: list[Exit]) -> Verdict | None:
     """A node noticed something that explains the fault. A rank's own exception, unless it speaks of a device or of the
     network, is believed first."""
+    if not facts.alerts:
+        return None
     if causes and (causes[0].oom is not None or is_own_exception(causes[0])):
         return None
     culprits = causes or failures
@@ -255,7 +257,7 @@ def _noticed_verdict(facts: FaultFacts, failures: list[Exit], causes: list[Exit]
         then = "the job stands still"
     mine = tuple(rank for rank in ranks if facts.nodes.get(rank) == chosen.node)
     found = verdict_on(chosen, facts.alerts, at, mine or ranks, then)
-    return msgspec.structs.replace(found, evidence=(*found.evidence, *(_evidence(facts, e) for e in culprits[:8])))
+    return msgspec.structs.replace(found, evidence=(*found.evidence, *evidences(culprits[:8], facts.nodes)))
 
 
 def _contact_verdict(facts: FaultFacts, failures: list[Exit]) -> Verdict:
@@ -277,37 +279,8 @@ def _contact_verdict(facts: FaultFacts, failures: list[Exit]) -> Verdict:
         confidence=Confidence.LOW,
         ranks=ranks,
         at=at,
-        evidence=_evidences(facts, failures),
+        evidence=evidences(failures, facts.nodes),
     )
-
-
-def _strongest_first(facts: FaultFacts, cause: Exit) -> list[Exit]:
-    rest = [e for e in facts.exits if e.rank != cause.rank and not e.succeeded]
-    return [cause, *sorted(rest, key=lambda e: (looks_like_consequence(e), fault_time(e)))]
-
-
-def _evidences(facts: FaultFacts, exits: list[Exit]) -> tuple[Evidence, ...]:
-    """Of the first ones, and how many more there are."""
-    shown = [_evidence(facts, exit_) for exit_ in exits[:MAX_EVIDENCE]]
-    more = len(exits) - len(shown)
-    if more > 0:
-        says = f"{more} more ranks ended; all of them are in the records of this incident"
-        shown.append(Evidence(at=fault_time(exits[-1]), source="exit status", says=says))
-    return tuple(shown)
-
-
-def _evidence(facts: FaultFacts, exit_: Exit) -> Evidence:
-    says = f"rank {exit_.rank} {describe(exit_)}"
-    if exit_.stopped_by_us:
-        says += " (ended by everstep)"
-    elif looks_like_consequence(exit_):
-        says += " (a consequence: a peer was gone)"
-    detail = exit_.error.traceback if exit_.error is not None else exit_.last_output
-    if exit_.oom is not None:
-        detail = exit_.oom.line or exit_.oom.source
-    source = "error report" if exit_.error is not None else "exit status"
-    node = facts.nodes.get(exit_.rank)
-    return Evidence(at=fault_time(exit_), source=source, says=says, rank=exit_.rank, node=node, detail=detail)
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

@@ -5,11 +5,15 @@ Called by `exits`, which weighs the ends of all ranks and what the nodes noticed
 
 import re
 import signal as signals
+from collections.abc import Mapping, Sequence
 
 from everstep.analyzer.numbers.alerts import blame_of, is_cause
 from everstep.model.components import KERNEL, NODE_ACTIONS
 from everstep.model.facts import Alert, ErrorReport, Exit
-from everstep.model.verdict import Blame, Confidence
+from everstep.model.verdict import Blame, Confidence, Evidence
+
+MAX_EVIDENCE = 64
+"""Exits that a verdict shows one by one. A fault ends every rank of the job, and a hundred thousand say the same."""
 
 _CONSEQUENCE = re.compile(
     r"connection (was )?(likely )?(closed|reset|refused|aborted)( by peer)?"
@@ -218,6 +222,34 @@ def same_fault(one: Exit, other: Exit) -> bool:
     if one.error is not None and other.error is not None:
         return (one.error.kind, one.error.place) == (other.error.kind, other.error.place)
     return False
+
+
+def strongest_first(exits: Sequence[Exit]) -> list[Exit]:
+    """Causes before what follows from them, each in the order in which trouble began."""
+    return sorted(exits, key=lambda each: (looks_like_consequence(each), fault_time(each)))
+
+
+def evidences(exits: Sequence[Exit], nodes: Mapping[int, str]) -> tuple[Evidence, ...]:
+    """Of the first ones, and how many more there are."""
+    shown = [_evidence(exit_, nodes.get(exit_.rank)) for exit_ in exits[:MAX_EVIDENCE]]
+    more = len(exits) - len(shown)
+    if more > 0:
+        says = f"{more} more ranks ended; all of them are in the records of this incident"
+        shown.append(Evidence(at=fault_time(exits[-1]), source="exit status", says=says))
+    return tuple(shown)
+
+
+def _evidence(exit_: Exit, node: str | None) -> Evidence:
+    says = f"rank {exit_.rank} {describe(exit_)}"
+    if exit_.stopped_by_us:
+        says += " (ended by everstep)"
+    elif looks_like_consequence(exit_):
+        says += " (a consequence: a peer was gone)"
+    detail = exit_.error.traceback if exit_.error is not None else exit_.last_output
+    if exit_.oom is not None:
+        detail = exit_.oom.line or exit_.oom.source
+    source = "error report" if exit_.error is not None else "exit status"
+    return Evidence(at=fault_time(exit_), source=source, says=says, rank=exit_.rank, node=node, detail=detail)
 
 
 def is_own_exception(exit_: Exit) -> bool:

@@ -5,6 +5,7 @@ the directory can ask.
 """
 
 import contextlib
+import getpass
 import hashlib
 import http.client
 import os
@@ -158,3 +159,11 @@ def _ask(connection: http.client.HTTPConnection, path: str, body: bytes, headers
         raise http.client.HTTPException(f"more than {_MAX_ANSWER:,} bytes")
     answer = msgspec.json.decode(data)
     return response.status, answer if isinstance(answer, dict) else {}
+
+
+def who() -> str:
+    """For the record: who asks."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return ""

@@ -19,8 +19,7 @@ from everstep.controller.answering import send
 from everstep.controller.loop import Controller
 from everstep.controller.metrics import Metrics
 from everstep.controller.page import RunSource
-from everstep.controller.peers.handling import Handling
-from everstep.controller.peers.peers import Input
+from everstep.controller.peers.peers import Handling, Input
 from everstep.core.faults.drills import KINDS as DRILL_KINDS
 from everstep.errors import JournalError
 from everstep.goodput.figures import Goodput, goodput_of

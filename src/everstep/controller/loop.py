@@ -22,9 +22,8 @@ from everstep.controller.peers.gate import Gate
 from everstep.controller.peers.peers import Input, Peer, Peers
 from everstep.controller.record.bare import bare
 from everstep.controller.record.copied import Copied
-from everstep.controller.record.drafting import Drafting, needs_no_progress
+from everstep.controller.record.drafting import Drafting, Poison
 from everstep.controller.record.ledger import Drafted, Ledger
-from everstep.controller.record.poison import Poison
 from everstep.controller.record.spec_file import SpecFile
 from everstep.controller.remembering import Remembering
 from everstep.controller.silence import Silence, patience
@@ -37,9 +36,12 @@ from everstep.model import actions as act
 from everstep.model.events import (
     DrillFailed,
     Event,
+    EvidenceCollected,
+    HangSuspected,
     NodeJoined,
     NodeLost,
     NodeSilent,
+    ProgressReported,
     TimerFired,
 )
 from everstep.model.observations import UNRECORDED, Observation
@@ -72,7 +74,7 @@ class Controller:
         self, run_dir: Path, wanted: SpecFile, ledger: Ledger, gate: Gate, copied: Copied | None = None
     ) -> None:
         self.ledger = ledger
-        self._copied = copied or Copied(None)
+        self._copied = copied
         self.gate = gate
         self.queue: asyncio.Queue[Input] = asyncio.Queue(QUEUE_SIZE)
         self.peers = Peers(spec=wanted.spec, gate=gate, put=self.queue, listener=self)
@@ -94,7 +96,8 @@ class Controller:
 
     async def settle(self) -> None:
         """Until what is on record counts on other hosts too, where a successor may come from there."""
-        await self._copied.settle(self.ledger.journal.size)
+        if self._copied is not None:
+            await self._copied.settle(self.ledger.journal.size)
 
     async def run(self) -> None:
         """Until cancelled. Raises PoisonedError when an input cannot be handled."""
@@ -170,10 +173,11 @@ class Controller:
             self._settle(item, recorded=False)
         for number, (item, drafted) in enumerate(taken, 1):
             self._settle(item, recorded=True)
-            self._execute_all(drafted.record)
+            self._execute(drafted.record)
             self._remembering.note(drafted.record, self.ledger.state)
             self._mind_silence(item.event)
-            self._diagnosing.note(item.event)
+            if isinstance(item.event, HangSuspected | EvidenceCollected):
+                self._diagnosing.note(item.event)
             if number % BATCH_SIZE == 0:
                 await asyncio.sleep(0)
         self._welcome_back([item.event.node for item, _ in taken if isinstance(item.event, NodeJoined)])
@@ -187,7 +191,7 @@ class Controller:
         if isinstance(event, UNRECORDED):
             for found in self._look(event):
                 self.put_soon(Input(event=found))
-        elif not self.ledger.hold_back(event, time.time()):
+        elif not self._holds_back(event):
             return False
         self.ledger.put_aside(name, seq)
         return True
@@ -201,14 +205,11 @@ class Controller:
     def _due(self, item: Input) -> deque[Input]:
         """What has to be recorded now. Nothing for signals and progress that can wait; held progress first."""
         if isinstance(item.event, UNRECORDED):
-            found = self._look(item.event)
-            return deque([*self._held(), *(Input(event=event) for event in found)] if found else [])
-        if self.ledger.hold_back(item.event, time.time()):
-            return deque()
-        return deque([item] if needs_no_progress(item.event) else [*self._held(), item])
+            return self._drafting.due([Input(event=found) for found in self._look(item.event)])
+        return self._drafting.due([] if self._holds_back(item.event) else [item])
 
-    def _held(self) -> list[Input]:
-        return [Input(event=event) for event in self.ledger.thinning.take()]
+    def _holds_back(self, event: Event) -> bool:
+        return isinstance(event, ProgressReported) and self.ledger.hold_back(event, time.time())
 
     async def _append(self, taken: list[tuple[Input, Drafted]]) -> list[tuple[Input, Drafted]]:
         """Put them on record, however long it takes; returns those that are. Nothing is decided meanwhile."""
@@ -267,17 +268,27 @@ class Controller:
         log.warning("%s cannot be recorded as it came: %s. Recorded without its explanation", name, error)
         await self._handle([dataclasses.replace(item, event=kept)])
 
-    def _execute_all(self, record: Record) -> None:
+    def _execute(self, record: Record) -> None:
         for index, action in enumerate(record.actions):
-            self._execute(action, f"{record.seq}.{index}")
-
-    def _execute(self, action: act.Action, command_id: str) -> None:
-        match action:
-            case act.OpenStore() | act.AcquireNode() | act.EvictNode():
-                self._command(self.peers.launcher(), command_id, action)
-            case act.ReleaseNode():
-                self._command(self.peers.launcher(), command_id, action)
+            command_id = f"{record.seq}.{index}"
+            match action:
+                case act.Diagnose():
+                    self._in_background(self._diagnose(action))
+                case act.Inject():
+                    self._inject(action, command_id)
+                case act.SetTimer():
+                    self._set_timer(action.key, action.due_at)
+                case _:  # to nobody: it is issued again when that peer connects; or it is only on record
+                    for peer in self._receivers(action):
+                        self.peers.send(peer, command_id, action)
+            if isinstance(action, act.ReleaseNode):
                 self.peers.turn_out(action.node, action.why)
+
+    def _receivers(self, action: act.Action) -> list[Peer]:
+        """Who carries this out, of those that are connected."""
+        match action:
+            case act.OpenStore() | act.AcquireNode() | act.EvictNode() | act.ReleaseNode():
+                found = [self.peers.launcher()]
             case (
                 act.SettleDoubt()
                 | act.StartWorkers()
@@ -291,42 +302,25 @@ class Controller:
                 | act.StrikeCheckpoint()
                 | act.ValidateUpdate()
             ):
-                self._command(self.peers.get(action.node), command_id, action)
-            case act.Finish():
-                for agent in self.peers.agents():
-                    self._command(agent, command_id, action)
-                self._command(self.peers.launcher(), command_id, action)
-            case act.Diagnose():
-                self._in_background(self._diagnose(action))
+                found = [self.peers.get(action.node)]
             case act.Inject():
-                self._inject(action, command_id)
-            case act.SetTimer():
-                self._set_timer(action.key, action.due_at)
-            case (
-                act.IncidentOpened()
-                | act.Concluded()
-                | act.Refused()
-                | act.IncidentClosed()
-                | act.UpdateConcluded()
-                | act.Resized()
-            ):
-                pass  # on record, and that is all they are for
-
-    def _command(self, peer: Peer | None, command_id: str, action: act.Action) -> None:
-        """To nobody: it is issued again when that peer connects."""
-        if peer is not None:
-            self.peers.send(peer, command_id, action)
+                is_for_engine = action.kind in ENGINE_DRILLS
+                found = [self.peers.launcher() if is_for_engine else self.peers.get(action.node or "")]
+            case act.Finish():
+                found = [*self.peers.agents(), self.peers.launcher()]
+            case _:
+                found = []
+        return [peer for peer in found if peer is not None]
 
     def _inject(self, action: act.Inject, command_id: str) -> None:
         if action.kind == "kill-controller":
             os.kill(os.getpid(), signal.SIGKILL)
-        is_for_engine = action.kind in ENGINE_DRILLS
-        peer = self.peers.launcher() if is_for_engine else self.peers.get(action.node or "")
-        if peer is None:
-            why = f"{'the launcher' if is_for_engine else action.node} is not connected"
-            self.put_soon(Input(event=DrillFailed(at=time.time(), drill=action.drill, why=why)))
+        for peer in self._receivers(action):
+            self.peers.send(peer, command_id, action)
             return
-        self._command(peer, command_id, action)
+        who = "the launcher" if action.kind in ENGINE_DRILLS else action.node
+        why = f"{who} is not connected"
+        self.put_soon(Input(event=DrillFailed(at=time.time(), drill=action.drill, why=why)))
 
     def holds_code(self, folder: str) -> bool:
         """Whether this is a copy of code that belongs to the run."""
@@ -394,17 +388,11 @@ class Controller:
         if not peers:
             return
         self._num_reissued += 1
-        agents = {peer.name: [peer] for peer in peers if peer.role == "agent"}
-        launchers = [peer for peer in peers if peer.role == "launcher"]
+        names = {peer.name for peer in peers}
         for index, action in enumerate(reissue(self.ledger.state, self.ledger.policy)):
-            if isinstance(action, act.Finish):
-                receivers = peers
-            elif isinstance(action, act.OpenStore | act.AcquireNode | act.ReleaseNode | act.EvictNode):
-                receivers = launchers
-            else:
-                receivers = agents.get(getattr(action, "node", ""), [])
-            for peer in receivers:
-                self.peers.send(peer, f"{self.ledger.journal.seq}.again{self._num_reissued}.{index}", action)
+            for peer in self._receivers(action):
+                if peer.name in names:
+                    self.peers.send(peer, f"{self.ledger.journal.seq}.again{self._num_reissued}.{index}", action)
 
     def silent_limit_s(self, node: str) -> float:
         return patience(self.ledger.state, self.ledger.policy, node)

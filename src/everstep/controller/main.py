@@ -60,9 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             fds = [(fd, False) for fd in given.listen_fd] + [(fd, True) for fd in given.tls_fd]
             places = [Place(opened.enter_context(socket.socket(fileno=fd)), tls) for fd, tls in fds]
             fd = given.copied_fd
-            copied = opened.enter_context(
-                contextlib.closing(Copied(socket.socket(fileno=fd) if fd is not None else None))
-            )
+            copied = None
+            if fd is not None:
+                copied = opened.enter_context(contextlib.closing(Copied(socket.socket(fileno=fd))))
             return _run(run_dir, places, given.end_signal, copied)
     except EverstepError as error:
         log.error("%s", error)  # noqa: TRY400
@@ -81,7 +81,7 @@ def _is_wanted(fd: int) -> bool:
     return False
 
 
-def _run(run_dir: Path, places: list[Place], end_signal: int, copied: Copied) -> int:
+def _run(run_dir: Path, places: list[Place], end_signal: int, copied: Copied | None) -> int:
     wanted = load_spec(run_dir)
     certificate = Certificate.of_run(run_dir)
     check(places, certificate)

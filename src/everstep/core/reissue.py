@@ -10,14 +10,14 @@ from everstep.core.faults.hangs import collect_actions
 from everstep.core.restore.backups import place_actions
 from everstep.core.restore.persistence import pending_actions
 from everstep.core.restore.trust import strike_actions, trust_actions
-from everstep.core.run import grace
+from everstep.core.run import stopping
 from everstep.core.run.forming import start_actions
 from everstep.core.run.updates import pending_checks
 from everstep.core.state.phases import ALIVE, Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import State
 from everstep.core.state.turn import Turn
-from everstep.model.actions import AcquireNode, Action, EvictNode, Finish, OpenStore, ReleaseNode, SetTimer, StopWorkers
+from everstep.model.actions import AcquireNode, Action, EvictNode, Finish, OpenStore, ReleaseNode, SetTimer
 
 _WHY = "issued again: it was not confirmed before the connection or the controller was lost"
 
@@ -49,15 +49,11 @@ def reissue(state: State, policy: Policy) -> list[Action]:
     if state.phase is Phase.EXAMINING:
         actions += exams_to_answer(Turn(state, policy, 0.0), _WHY)
     if state.phase is Phase.STOPPING:
-        grace_s, save_s = grace.of(state, policy), grace.to_save_s(state, policy)
         evicting = state.incident.evicting if state.incident is not None else ()
         actions += [EvictNode(node=node, why=_WHY) for node in evicting if node in state.waiting]
+        nodes = [node for node in state.waiting if node not in evicting]
         number = signal.SIGTERM if state.ending is None else state.ending.signal
-        actions += [
-            StopWorkers(node=node, generation=state.generation, grace_s=grace_s, signal=number, save_s=save_s, why=_WHY)
-            for node in state.waiting
-            if node not in evicting
-        ]
+        actions += stopping.stops(Turn(state, policy, 0.0), nodes, _WHY, signal=number)
     actions += [SetTimer(key=key, due_at=due_at, why=_WHY) for key, due_at in state.timers.items()]
     return actions
 

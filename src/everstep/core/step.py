@@ -15,6 +15,7 @@ from everstep.core.state.turn import Turn
 from everstep.model import events, observations
 from everstep.model.actions import Action
 from everstep.model.events import Event
+from everstep.model.versions import OPEN
 
 __all__ = ["reissue", "step"]
 
@@ -55,8 +56,8 @@ TIMER_HANDLERS: dict[TimerKind, Callable[[Turn, str, float], None]] = {
     TimerKind.SHRINK: elastic.on_shrink_timer,
     TimerKind.LEAST: elastic.on_least_timer,
     TimerKind.GROW: elastic.on_grow_timer,
-    TimerKind.PERSIST_NEXT: ending.on_persist_next_timer,
-    TimerKind.PERSIST_LIMIT: ending.on_persist_limit_timer,
+    TimerKind.PERSIST_NEXT: persistence.on_next_timer,
+    TimerKind.PERSIST_LIMIT: persistence.on_limit_timer,
 }
 """Each handler takes the turn, the subject of the timer and when it was due. It may be of a generation or an incident
 that is over; then it does nothing."""
@@ -86,8 +87,8 @@ HANDLERS: dict[type, Handler] = {
     events.GroupsLearned: backups.on_groups_learned,
     events.RestoreFailed: damage.on_restore_failed,
     events.SizeFixed: elastic.on_size_fixed,
-    events.SnapshotPersisted: ending.on_snapshot_persisted,
-    events.CheckpointCommitted: ending.on_checkpoint_committed,
+    events.SnapshotPersisted: persistence.on_snapshot_persisted,
+    events.CheckpointCommitted: persistence.on_checkpoint_committed,
     events.CheckpointsFound: forming.on_checkpoints_found,
     events.NodeExamined: incidents.on_node_examined,
     events.WorkerExited: incidents.on_worker_exited,
@@ -137,13 +138,23 @@ def step(state: State, event: Event, policy: Policy) -> tuple[State, list[Action
         turn.set(stale=state.stale + 1)
         return turn.state, []
     HANDLERS[type(event)](turn, event)
-    alerts.judge_waiting(turn)
-    updates.look(turn)
-    elastic.look(turn)
+    _follow_up(turn)
+    return turn.state, turn.actions
+
+
+def _follow_up(turn: Turn) -> None:
+    """What follows from the state as it is now, whatever has happened."""
+    if turn.state.phase is Phase.SAVING:
+        ending.finish_if_saved(turn)
+    if turn.state.unjudged or turn.state.deferred:
+        alerts.judge_waiting(turn)
+    if any(candidate.stage in OPEN for candidate in turn.state.candidates):
+        updates.look(turn)
+    if turn.spec.is_elastic:
+        elastic.look(turn)
     if turn.state.standstill is not None and turn.state.phase is not Phase.RUNNING:
         outcome = "superseded" if turn.state.ending is None else "stopped"
         standstill.close(turn, outcome, "the generation that stood still is over")
-    return turn.state, turn.actions
 
 
 def _is_stale(state: State, event: Event) -> bool:

@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from everstep.linux import proc
+from everstep.linux.children import Ended, take_ended
 from everstep.linux.parent import adopt_orphans
 from everstep.probes.process import descendants
 from everstep.probes.tracker import LIMIT_S, is_tracker
@@ -27,17 +26,6 @@ MARK = b"EVERSTEP_WARD="
 _ORPHAN_POLL_S = 0.005
 _LOOK_S = 0.25
 _MAX_BELOW = 4096
-
-
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    at: float
-    code: int | None = None
-    signal: int | None = None
-
-    def __str__(self) -> str:
-        if self.signal is not None:
-            return f"killed by {signal.Signals(self.signal).name}"
-        return f"exit code {self.code}"
 
 
 class Child:
@@ -117,19 +105,13 @@ class Children:
 
     def reap(self) -> None:
         """Wait for everything that has ended; adopted processes too."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            self._foreign.discard(pid)
-            self._orphans.pop(pid, None)
-            self.left_behind.pop(pid, None)
-            child = self._own.pop(pid, None)
+        for ended in take_ended():
+            self._foreign.discard(ended.pid)
+            self._orphans.pop(ended.pid, None)
+            self.left_behind.pop(ended.pid, None)
+            child = self._own.pop(ended.pid, None)
             if child is not None:
-                child.note_end(_ended(status))
+                child.note_end(ended)
 
     def orphans(self) -> list[int]:
         """Processes that a dead agent left. As process 1 of a container this one is also given what others leave there
@@ -195,12 +177,6 @@ async def wait_ended(children: Sequence[Child], limit_s: float) -> bool:
             return False
         await asyncio.sleep(_ORPHAN_POLL_S)
     return True
-
-
-def _ended(status: int) -> Ended:
-    if os.WIFSIGNALED(status):
-        return Ended(at=time.time(), signal=os.WTERMSIG(status))
-    return Ended(at=time.time(), code=os.WEXITSTATUS(status))
 
 
 def _is_marked(pid: int) -> bool:

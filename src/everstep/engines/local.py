@@ -13,11 +13,12 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 
 from everstep.engines import freezing
-from everstep.engines.children import Child, Children, Ended, wait_ended
+from everstep.engines.children import Child, Children, wait_ended
 from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.network import Loopback, Network, NetworkError
 from everstep.engines.protocol import Loss, NoNodeError, OnLoss
 from everstep.errors import LeaseOverError
+from everstep.linux.children import Ended
 from everstep.model.facts import Held
 
 log = logging.getLogger("everstep.launcher")

@@ -28,6 +28,18 @@ _BOX = ("\N{BOX DRAWINGS LIGHT VERTICAL}".encode(), "\N{BOX DRAWINGS LIGHT ARC U
 """How the lines of a traceback drawn by rich begin. The exception stands below the box."""
 _EXCEPTION = re.compile(rb"[A-Za-z_][\w.]*(?:[: ]|$)|" + rb"\*\*[A-Za-z_]")
 """How the last line of a traceback begins: the name of a class, or one of the sentences that link two tracebacks."""
+_FLAT_FRAME = re.compile(rb'File "[^"\n]{1,400}", line \d{1,8}, in\b')
+_NAMED = re.compile(
+    rb"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failed|Failure|Fault|Interrupt|Exit|Timeout|Expired|NotFound)(?::|$)"
+)
+"""The last line of a traceback whose indentation got lost on the way: only what looks like a class of exceptions."""
+_HOLDS_ANOTHER = b": Traceback (most recent call last)"
+"""An exception whose text is the whole traceback of another process, as older data loaders raise it."""
+_PACKED = re.compile(
+    rb"(?:\\n|\s|^)((?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt)(?:: [^\\]{1,2000})?)"
+)
+_LITERAL = re.compile(rb"\s*(?:\w{1,40} = )?[bfru]{0,2}[\"']\Z")
+"""What stands before the text of a program that prints its own source."""
 _CODE = re.compile(rb"(-?\d+)(?: \(pid: (\d+)\))?")
 
 LINK_CAUSE = b"The above exception was the direct cause"
@@ -56,6 +68,14 @@ def what_links(before: bytes) -> bytes:
     return next((link for link in (LINK_CAUSE, LINK_CONTEXT) if link in before), b"")
 
 
+def packed_exception(before: bytes, rest: bytes) -> bytes:
+    """The exception of a traceback that stands in one line, as structured logs and broken pastes have it. `before` and
+    `rest`: what stands around its head. Empty: the traceback goes on in the next line, none is named, or a program is
+    being listed that has one as a text."""
+    names = [] if _LITERAL.match(before) else _PACKED.findall(rest)
+    return names[-1].strip() if names else b""
+
+
 @dataclass(slots=True)
 class Traceback:
     """From "Traceback (most recent call last):" to the line that names the exception."""
@@ -68,6 +88,8 @@ class Traceback:
     is_of_client: bool = False  # below the program's own frames, it was in a library that talks to a service
     link: bytes = b""  # the sentence that ties it to the traceback before it
     last_frame: _Frame = _Frame.UNREAD
+    is_flat: bool = False  # its frames are not indented
+    is_of_spawn: bool = False  # a new process was reading what its parent hands it
 
     def feed(self, message: bytes) -> Verdict:
         self.num_lines += 1
@@ -88,13 +110,18 @@ class Traceback:
             elif self.last_frame is _Frame.UNREAD:
                 self.last_frame = _Frame.RAISES if body.lstrip().startswith(b"raise") else _Frame.FAILS
             return Verdict.MORE
-        if body.startswith((b"Traceback (", b"Exception Group Traceback")):
+        if body.startswith((b"Traceback (", b"Exception Group Traceback")) or _HOLDS_ANOTHER in body:
             return Verdict.MORE
+        if _FLAT_FRAME.match(body):
+            self.is_flat = True
+        if self.is_flat:
+            return Verdict.END if _NAMED.match(body) else Verdict.MORE
         # Notebooks and other printers put lines of their own between the head and the exception.
         return Verdict.END if _EXCEPTION.match(body) else Verdict.NOT_MINE
 
     def _note_frame(self, path: bytes, line: int) -> None:
         self.last_frame = _Frame.OF_LIBRARY
+        self.is_of_spawn = path.endswith(b"/multiprocessing/spawn.py")
         if _CLIENT.search(path):
             self.is_of_client = True
         elif not _NOT_THE_USERS.search(path):

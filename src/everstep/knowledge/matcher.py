@@ -8,7 +8,15 @@ Pure: no files, no clock but the `now` it was given. Called by agents (logs, ker
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from everstep.knowledge.blocks import LINK_CAUSE, LINK_CONTEXT, AgentBlock, Traceback, Verdict, what_links
+from everstep.knowledge.blocks import (
+    LINK_CAUSE,
+    LINK_CONTEXT,
+    AgentBlock,
+    Traceback,
+    Verdict,
+    packed_exception,
+    what_links,
+)
 from everstep.knowledge.causality.linking import is_of_program
 from everstep.knowledge.causality.progress import Watch, marks
 from everstep.knowledge.causality.repeats import Repeats
@@ -34,9 +42,13 @@ _IGNORED = (
 _IGNORED_LINES = 4
 """The traceback of an ignored exception stands right below the line that says so."""
 _AGENT = b"Root Cause (first observed failure)"
+_NEXT_LINE = b"\\n"
+"""How the end of a line is written within a line."""
 _SXID = b"SXid"
 _IN_CLIENT = b"In a network client: "
 """Before an exception that says nothing of a cause, and was raised below a library that talks to a service."""
+_IN_SPAWN = b"In a process that was being started: "
+"""Before what a new process could not read because its parent was gone."""
 _THROWN = b"terminate called after throwing"
 _WHAT = b"what():"
 
@@ -202,10 +214,22 @@ class Matcher:
                 continue
             part = self._clock.split(raw)
             stream.data = data
+            if self._is_whole_traceback(stream, part):
+                continue
             if self._opens_block(stream, part, data[max(0, begin - _LINK_BYTES) : begin]):
                 self._when(stream, part)
                 continue
             self._match_and_report(stream, part, raw)
+
+    def _is_whole_traceback(self, stream: _Stream, part: Line) -> bool:
+        """A traceback in one line: its head, and its exception further on."""
+        at = part.message.find(_TRACEBACK)
+        if at < 0:
+            return False
+        name = packed_exception(part.message[:at], part.message[at + len(_TRACEBACK) :])
+        if name:
+            self._close_traceback(stream, Traceback(stream.line + 1, 0, ignored=False), part, name)
+        return bool(name)
 
     def _match_and_report(self, stream: _Stream, part: Line, raw: bytes) -> None:
         from_kernel = part.from_kernel and not self.is_of_program
@@ -262,7 +286,7 @@ class Matcher:
                 stream.ignore_next[part.tag] = stream.line
             return True
         at = message.find(_TRACEBACK)
-        if at >= 0:
+        if at >= 0 and _NEXT_LINE not in message[at:]:
             if len(stream.tracebacks) < MAX_OPEN_BLOCKS:
                 ignored = stream.line - stream.ignore_next.pop(part.tag, -_IGNORED_LINES) < _IGNORED_LINES
                 indent = 2 if message[:at].lstrip().startswith(b"traceback :") else _indent(message)
@@ -278,14 +302,16 @@ class Matcher:
             return True
         return False
 
-    def _close_traceback(self, stream: _Stream, block: Traceback, part: Line) -> None:
-        name = block.name(part.message)
+    def _close_traceback(self, stream: _Stream, block: Traceback, part: Line, name: bytes = b"") -> None:
+        name = name or block.name(part.message)
         if block.ignored or name.startswith((LINK_CAUSE, LINK_CONTEXT)):
             return
         signature = self._engine.match(name, name, in_traceback=True) or self._fallback
         is_open = signature is None or signature.role in (Role.UNKNOWN, Role.CASCADE)
         if block.is_of_client and is_open and not is_of_program(name.decode("utf-8", "replace")):
             signature = self._engine.match(name, _IN_CLIENT + name, in_traceback=True) or signature
+        if block.is_of_spawn:
+            signature = self._engine.match(_IN_SPAWN + name, _IN_SPAWN + name, in_traceback=True) or signature
         if signature is not None:
             when = self._when(stream, part)
             place, chained = block.place, bool(block.link)

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from everstep.engines.children import Child, Children, Ended
+from everstep.engines.children import Child, Children
+from everstep.linux.children import Ended
 
 log = logging.getLogger("everstep.launcher")
 

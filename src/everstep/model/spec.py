@@ -79,5 +79,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the number of nodes may change."""
         return 0 < self.min_slots < self.max_slots
 
-    def first_rank(self, slot: int) -> int:
-        return slot * self.nproc_per_node
+    def ranks_of(self, slot: int) -> range:
+        first = slot * self.nproc_per_node
+        return range(first, first + self.nproc_per_node)

@@ -24,7 +24,7 @@ class Confidence(enum.StrEnum):
 
 class Certainty(enum.StrEnum):
     """Of a hang: whether it could end by itself. What a mistake would cost decides what follows
-    (core/run/patience.py)."""
+    (core/run/standstill.py)."""
 
     UNSTATED = ""  # no hang, or of an older everstep
     CERTAIN = "certain"  # nothing can release it: acted on within seconds

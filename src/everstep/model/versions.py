@@ -33,4 +33,7 @@ class Stage(enum.StrEnum):
     ROLLED_BACK = "rolled-back"  # it failed, and is never started again by itself
 
 
+OPEN = (Stage.CHECKING, Stage.WAITING, Stage.RUNNING)
+"""Stages in which time or a step can decide something."""
+
 FIRST = Version()

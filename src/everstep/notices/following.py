@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable
 
 from everstep.errors import JournalError
-from everstep.journal.fold import Fold
-from everstep.journal.reader import Cursor
+from everstep.journal.load import Growing
 from everstep.journal.runs import RunDir
 from everstep.journal.view import RunView
 
@@ -21,27 +20,20 @@ class Following:
 
     def __init__(self, run_dir: RunDir, is_alone: Callable[[], bool]) -> None:
         self._run_dir, self._is_alone = run_dir, is_alone
-        self._cursor = Cursor(run_dir.journal)
-        self._fold: Fold | None = None
+        self._growing = Growing(run_dir.journal)
         self._gone_at: float | None = None
 
     def view(self) -> RunView | None:
         """Up to now; None when there is none, or when it cannot be read."""
         try:
-            entries = self._cursor.read(thin=self._fold is None)
+            return self._growing.look()
         except JournalError as error:
             log.warning("%s", error)
             return None
-        if self._fold is None:
-            if self._cursor.header is None:
-                return None
-            self._fold = Fold(self._cursor.header)
-        for entry in entries:
-            self._fold.add(entry)
-        return self._fold.view
 
     def is_over(self) -> bool:
-        if self._fold is not None and self._fold.view.is_over:
+        view = self._growing.view
+        if view is not None and view.is_over:
             return True
         if not self._is_alone() or self._run_dir.controller_pid() is not None:
             self._gone_at = None

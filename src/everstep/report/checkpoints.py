@@ -23,13 +23,16 @@ hold the newest steps; a copy that is older than those may have no counterpart o
 
 
 class NodeCopies(msgspec.Struct, frozen=True, kw_only=True):
-    """The snapshots of one node's ranks."""
+    """The snapshots of one node's ranks. Ages are in steps since each rank's own newest, by one report: nodes do not
+    report at the same moment, so the newest steps of two nodes say little of who is behind."""
 
     node: str
     ranks: tuple[int, ...]
     snapshot_step: int | None  # newest that each of its ranks holds
     backup_step: int | None  # newest of which other nodes hold a copy, of each of its ranks
     backup_nodes: tuple[str, ...]
+    snapshot_age: int | None  # of the oldest of its ranks
+    backup_age: int | None
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,21 +181,25 @@ def _nodes(run: RunView, generation: GenerationView) -> tuple[NodeCopies, ...]:
             for a in accounts
         ]
         backed_up = [a.backed_up_step if a is not None else None for a in accounts]
+        lasts = [a.last_step if a is not None else None for a in accounts]
+        are_copied = all(rank in run.kept.backups for rank in ranks)
         found.append(
             NodeCopies(
                 node=node,
                 ranks=tuple(ranks),
                 snapshot_step=_least(published),
-                backup_step=_least(backed_up) if all(rank in run.kept.backups for rank in ranks) else None,
+                backup_step=_least(backed_up) if are_copied else None,
                 backup_nodes=tuple(dict.fromkeys(run.kept.backups[r] for r in ranks if r in run.kept.backups)),
+                snapshot_age=_oldest(lasts, published),
+                backup_age=_oldest(lasts, backed_up) if are_copied else None,
             )
         )
     return tuple(found)
 
 
 class _Held(msgspec.Struct, frozen=True):
-    """Newest steps that some nodes hold, together. A fleet asks this of every node but one, so it must not cost a walk
-    over all of them."""
+    """How old the snapshots are that some nodes hold, together. A fleet asks this of every node but one, so it must not
+    cost a walk over all of them."""
 
     num: int = 0
     is_known: bool = True  # of each of them
@@ -220,8 +227,8 @@ def _without_each(groups: list[list[NodeCopies]]) -> list[_Held]:
 
 
 def _held_by(nodes: list[NodeCopies]) -> _Held:
-    steps = [node.snapshot_step for node in nodes]
-    known = [step for step in steps if step is not None]
+    ages = [node.snapshot_age for node in nodes]
+    known = [age for age in ages if age is not None]
     return _Held(len(nodes), len(known) == len(nodes), min(known, default=None), max(known, default=None))
 
 
@@ -286,14 +293,12 @@ def _rack_loss(
 
 
 def _loss(run: RunView, node: NodeCopies, others: _Held, last: int, checkpoint: Checkpoint | None) -> Loss:
-    newest = None
-    if others.is_known and node.backup_step is not None:
-        newest = node.backup_step if others.least is None else min(node.backup_step, others.least)
-    if newest is not None:
-        behind = (newest if others.most is None else others.most) - newest
+    if others.is_known and node.backup_age is not None:
+        age = node.backup_age if others.most is None else max(node.backup_age, others.most)
+        newest, behind = last - age, age - (age if others.least is None else others.least)
         if behind <= max(0, int(run.policy.get("snapshot_buffers", 2)) - _SPARE_BUFFERS):
             if checkpoint is None or newest >= checkpoint.step:
-                return Loss(steps=max(0, last - newest), resume_step=newest, source="memory")
+                return Loss(steps=age, resume_step=newest, source="memory")
         else:
             why = f"the copy of {node.node} is {plural(behind, 'step')} old, and the others may hold no step so old"
             return _from_disk(last, checkpoint, why)
@@ -305,6 +310,15 @@ def _from_disk(last: int, checkpoint: Checkpoint | None, why: str) -> Loss:
         return Loss(steps=last + 1, source="nothing", why=why or "there is no other copy")
     steps = max(0, last - checkpoint.step)
     return Loss(steps=steps, resume_step=checkpoint.step, source="checkpoint", why=why)
+
+
+def _oldest(lasts: list[int | None], held: list[int | None]) -> int | None:
+    """Where a rank has not stepped yet it begins with what is held."""
+    if None in held:
+        return None
+    known = [step for step in held if step is not None]
+    ages = ((step if last is None else last) - step for last, step in zip(lasts, known, strict=True))
+    return max(0, *ages)
 
 
 def _least(steps: list[int | None]) -> int | None:

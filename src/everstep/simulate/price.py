@@ -2,7 +2,7 @@
 
 Both mistakes have a price. A hang that is acted on late holds all machines meanwhile; a healthy wait that is taken for
 a hang costs a restart, the steps that nothing holds, and often comes again at the same place. The rule of a policy is
-`core.run.patience` itself; beside it stand rules that know one time for everything.
+`patience` of `core.run.standstill`; beside it stand rules that know one time for everything.
 """
 
 import math
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from everstep.core.run.patience import patience
-from everstep.core.state.place import Place
+from everstep.core.run.standstill import patience
 from everstep.core.state.policy import Policy
+from everstep.core.state.schema import Place
 from everstep.model.verdict import Blame, Certainty, Confidence, Verdict
 
 VERDICT_S = 0.5

@@ -38,6 +38,8 @@ class Library:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._kept: dict[str, _Kept] = {}
+        self.is_behind = False
+        """Some were not read for want of time; they are the next time."""
 
     def find(self, name: str) -> RunDir | None:
         """None: no such run."""
@@ -47,7 +49,7 @@ class Library:
         return RunDir(path.resolve())
 
     def rows(self, budget_s: float = BUDGET_S) -> list[RunRow]:
-        until = time.monotonic() + budget_s
+        until, self.is_behind = time.monotonic() + budget_s, False
         found = [self._row(name, key, until) for name, key in self._names()[:MAX_RUNS]]
         return sorted(found, key=lambda row: (not row.is_live, -(row.last_at or 0.0), row.name))
 
@@ -81,6 +83,7 @@ class Library:
             why = f"its journal has {status.st_size >> 20} MiB: open it to read it"
             return unread_row(name, why, is_damaged=False, last_at=status.st_mtime)
         if time.monotonic() > until:
+            self.is_behind = True
             why = "not read yet: there are many; it comes when the list is asked for again"
             return unread_row(name, why, is_damaged=False, last_at=status.st_mtime)
         row = self._read(name, run_dir, pid, status.st_mtime)

@@ -8,11 +8,8 @@ import threading
 import time
 from pathlib import Path
 
-from everstep.journal.beside.live import load_live
-from everstep.journal.fold import Fold
-from everstep.journal.load import load_run
-from everstep.journal.reader import Cursor, require_header
-from everstep.journal.runs import LIVE_NAME, RunDir
+from everstep.journal.load import Growing, load_run
+from everstep.journal.runs import RunDir
 from everstep.journal.view import RunView
 from everstep.report.parts.asked import Asked
 from everstep.report.picture.overview import Overview
@@ -27,8 +24,7 @@ class Recorded:
         self.overview = Overview()
         self._dir = run_dir
         self._lock = threading.Lock()
-        self._cursor = Cursor(run_dir.journal)
-        self._fold: Fold | None = None
+        self._growing = Growing(run_dir.journal)
         self._whole: tuple[tuple[int, int], RunView] | None = None  # of a run that nobody writes
 
     @property
@@ -55,17 +51,7 @@ class Recorded:
     def _look(self) -> Moment:
         # Asked before the journal is read: a controller that ends in between has written its last record by then.
         asked = Asked(at=time.time(), controller_pid=self._dir.controller_pid())
-        return Moment(view=self._followed() if asked.has_controller else self._read(), asked=asked)
-
-    def _followed(self) -> RunView:
-        entries = self._cursor.read(thin=self._fold is None)
-        if self._fold is None:
-            self._fold = Fold(require_header(self._cursor))
-        for entry in entries:
-            self._fold.add(entry)
-        for event in load_live(self._dir.journal.with_name(LIVE_NAME)).events:
-            self._fold.add_live(event)
-        return self._fold.view
+        return Moment(view=self._growing.look_live() if asked.has_controller else self._read(), asked=asked)
 
     def _read(self) -> RunView:
         try:

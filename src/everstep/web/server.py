@@ -120,9 +120,10 @@ class Ui:
 
     async def _runs(self, request: web.Request) -> web.Response:
         async with self._listing:
-            if self._listed is None or time.monotonic() - self._listed[0] > LIST_EVERY_S:
+            if self._listed is None or time.monotonic() > self._listed[0]:
                 rows = await asyncio.to_thread(self._library.rows)
-                self._listed = time.monotonic(), msgspec.json.encode({"runs": rows, "at": time.time()})
+                every_s = 0.0 if self._library.is_behind else LIST_EVERY_S
+                self._listed = time.monotonic() + every_s, msgspec.json.encode({"runs": rows, "at": time.time()})
         return packed(request, self._listed[1], "application/json", HEADERS)
 
     async def _status(self, request: web.Request) -> web.Response:

@@ -75,7 +75,7 @@ def test_a_host_that_is_switched_off_is_replaced_by_a_standby(tmp_path: Path, on
     done = tmp_path / "done"
     with bed:
         hosts = [bed.add(f"h{number}") for number in range(3)]
-        shape = [*shape, "--config", str(policy)]
+        shape = ["--nnodes", "2", "--standby", "1", "--config", str(policy)]
         shape += ["--rdzv-endpoint", f"{hosts[0].address}:29400", "--no-python", "sh", str(program), str(done)]
         runs = []
         for number, host in enumerate(hosts):
@@ -112,7 +112,7 @@ def test_when_the_first_host_is_switched_off_another_one_leads_the_run_to_its_en
     environ = {"EVERSTEP_JOIN_TOKEN": TOKEN}
     with bed:
         hosts = [bed.add(f"h{number}") for number in range(3)]
-        shape = ["--nnodes", "2", "--standby", "1", "--config", str(policy)]
+        shape = [*shape, "--config", str(policy)]
         shape += ["--rdzv-endpoint", f"{hosts[0].address}:29400", "--no-python", "sh", str(program), str(done)]
         runs = []
         for number, host in enumerate(hosts):

@@ -1,5 +1,7 @@
 """A machine is gone, with the snapshots in its memory: a standby takes its place and goes on from the copies."""
 
+from pathlib import Path
+
 from exact_training import TRAIN
 from real_run import Launcher, Run
 
@@ -7,6 +9,18 @@ from everstep.model.actions import StartWorkers
 from everstep.model.events import NodeJoined, NodeLost, RestoreFailed
 
 NEEDED_STEP = 8
+
+RENDEZVOUS_FIRST = """
+import time
+import torch, torch.distributed as dist, everstep
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+state = everstep.State(model=torch.nn.Linear(4, 4))
+for step in state.steps(100_000):
+    time.sleep(0.05)
+    dist.all_reduce(torch.ones(8))
+    print("step", step, "", flush=True)
+"""
 
 
 def until_printed(run: Run, step: int, generation: int) -> None:
@@ -39,3 +53,23 @@ def test_a_lost_machine_costs_neither_the_run_nor_a_bit_of_its_result(launcher: 
     assert started[0].resume_step >= NEEDED_STEP, "the copy was not far behind"
     for rank in (0, 1):
         assert run.said(rank) == quiet[rank]
+
+
+def threads_of(pid: int) -> set[str]:
+    return {path.read_text().strip() for path in Path(f"/proc/{pid}/task").glob("*/comm")}
+
+
+def test_a_rank_that_goes_on_from_a_standby_is_watched_like_any_other(launcher: Launcher):
+    """It first asks who it is in its rendezvous, and waits there for a node to be lost. (With `uncompiled` it would be
+    parked before.)"""
+    run = launcher.start("--local-nodes", 2, "--standby", 1, launcher.script(RENDEZVOUS_FIRST))
+    until_printed(run, 12, 0)
+    run.until("a standby", lambda: len({event.node for event in run.events(NodeJoined)}) == 3)
+    lost = next(start.node for start in run.actions(StartWorkers) if start.slot == 1)
+    assert run.drill("lose-node", lost).passed
+    until_printed(run, max(start.resume_step or 0 for start in run.actions(StartWorkers)) + 5, 1)
+    for rank in (0, 1):
+        pid = run.rank_pid(rank, 1)
+        run.until(f"a watch of rank {rank}", lambda pid=pid: "everstep-watch" in threads_of(pid), 30.0)
+    run.process.terminate()
+    run.wait()

@@ -36,8 +36,8 @@ def test_what_a_rank_wrote_is_text_on_every_page_and_others_read_nothing(tmp_pat
     (run / "journal.jsonl").write_text("\n".join(lines) + "\n")
     round_ = PaceRound(at=1.8e9, usual_s=1.0, compute_s=(1.0, 1.7))
     nodes = (f"n0 {EVIL}", f"n1 {EVIL}")
-    paces.save(run, Paces(generation=0, num_ranks=2, order=EVIL, ranks=(0, 1), nodes=nodes, wait_s=(0.7, None),
-                          data_s=(None, None), rounds=(round_,) * 3))  # fmt: skip
+    paces.save(run, Paces(generation=0, num_ranks=2, num_measured=2, order=EVIL, ranks=(0, 1), nodes=nodes,
+                          wait_s=(0.7, None), data_s=(None, None), rounds=(round_,) * 3))  # fmt: skip
 
     async def main():
         stop, sock = asyncio.Event(), listen(0)

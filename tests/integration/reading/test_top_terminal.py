@@ -23,8 +23,9 @@ def test_keys_change_the_view_and_the_terminal_is_left_as_it_was(tmp_path):
     run.mkdir()
     shutil.copy(JOURNAL, run)
     column = PaceRound(at=1.8e9, usual_s=1.0, compute_s=(1.0, 1.61, 1.0, None))
-    paces.save(run, Paces(generation=0, num_ranks=4, order="rank", ranks=(0, 1, 2, 3), nodes=("n0", "n0", "n1", "n1"),
-                          wait_s=(0.6, 0.0, 0.6, None), data_s=(None,) * 4, rounds=(column,) * 60))  # fmt: skip
+    paces.save(run, Paces(generation=0, num_ranks=4, num_measured=3, order="rank", ranks=(0, 1, 2, 3),
+                          nodes=("n0", "n0", "n1", "n1"), wait_s=(0.6, 0.0, 0.6, None), data_s=(None,) * 4,
+                          rounds=(column,) * 60))  # fmt: skip
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
     before = termios.tcgetattr(theirs)

@@ -15,8 +15,9 @@ from types import SimpleNamespace
 import pytest
 
 from everstep.agent.processes import reaping
-from everstep.agent.processes.reaping import Ended, Reaper
+from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.workers import Group, Paths, Worker
+from everstep.linux.children import Ended
 from everstep.linux.parent import _PR_SET_CHILD_SUBREAPER, adopt_orphans
 from everstep.probes.node.command import output_of
 from everstep.probes.oom import KernelLog

@@ -19,7 +19,6 @@ import pytest
 from everstep.agent.memory.board import Board
 from everstep.agent.processes import error_reports as exits
 from everstep.agent.processes.channel import MAX_FRAMES_PER_TURN, Channel
-from everstep.agent.processes.reaping import Ended
 from everstep.agent.ranks.watch_link import _content
 from everstep.agent.ranks.workers import Group, Paths, Worker
 from everstep.agent.watching.observing import Observing
@@ -28,6 +27,7 @@ from everstep.agent.watching.rank_ops import declared
 from everstep.controller.record.bare import bare
 from everstep.journal.format import decode_record, encode_record
 from everstep.launcher import error_file
+from everstep.linux.children import Ended
 from everstep.model.events import NodeLost, RuntimeFaulted, WorkerExited, WorkersStopped
 from everstep.model.facts import ErrorReport, Exit, RankAccount
 from everstep.model.record import Record

@@ -20,10 +20,8 @@ class Job:
     """Ranks that count and digest each step, as `Detectors` looks at them."""
 
     def __init__(self) -> None:
-        self.digests = DigestDetector()
-        self.counts = CountDetector(self.digests.equal_groups)
-        self.digests.left_out, self.digests.note_equal = self.counts.left_out, self.counts.note_equal
-        self.digests.are_counted = self.counts.are_known
+        self.counts = CountDetector()
+        self.digests = DigestDetector(self.counts)
         self.state = running(4)
         self.generation = 0
         self.found: list[AnomalyFound] = []

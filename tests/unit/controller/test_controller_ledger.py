@@ -5,8 +5,8 @@ import math
 import msgspec
 import pytest
 
+from everstep.controller.record.drafting import Poison
 from everstep.controller.record.ledger import Ledger
-from everstep.controller.record.poison import Poison
 from everstep.controller.record.spec_file import SpecFile
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
@@ -156,19 +156,18 @@ def test_the_policy_of_the_journal_counts(tmp_path):
 
 def test_two_crashes_on_the_same_input_make_it_poison(tmp_path):
     Poison(tmp_path).crashed("n0:5", "KeyError")
-    assert not Poison(tmp_path).is_poison("n0:5")
+    assert Poison(tmp_path).known() is None
     Poison(tmp_path).crashed("n0:5", "KeyError")
-    assert Poison(tmp_path).is_poison("n0:5")
-    assert not Poison(tmp_path).is_poison("n0:6")
+    assert Poison(tmp_path).known() == ("n0:5", "KeyError")
 
 
 def test_crashes_on_different_inputs_are_no_poison(tmp_path):
     for key in ("n0:5", "n0:6", "n0:5"):
         Poison(tmp_path).crashed(key, "KeyError")
-    assert not Poison(tmp_path).is_poison("n0:5")
+    assert Poison(tmp_path).known() is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff"])
 def test_a_damaged_note_is_no_note(tmp_path, damage):
     (tmp_path / "controller.crash.json").write_bytes(damage)
-    assert not Poison(tmp_path).is_poison("")
+    assert Poison(tmp_path).known() is None

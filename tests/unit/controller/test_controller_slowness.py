@@ -15,7 +15,7 @@ from everstep.controller.detectors.together import Detectors
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Incident, Member, Role, State, Worker
-from everstep.core.state.tally import Tally
+from everstep.core.state.workers import Tally
 from everstep.model.facts import RankRound, Signals
 from everstep.model.observations import RoundReported, SignalsReported
 from everstep.model.verdict import Confidence

@@ -7,8 +7,7 @@ from hanging_job import OUTSIDE, Job
 from everstep.analyzer.exits import FaultFacts
 from everstep.controller.detectors.hangs import AGAIN_S
 from everstep.core.state.frozenmap import FrozenMap
-from everstep.core.state.place import Place
-from everstep.core.state.schema import Incident, Standstill, State
+from everstep.core.state.schema import Incident, Place, Standstill, State
 from everstep.model.events import StandstillEnded
 
 

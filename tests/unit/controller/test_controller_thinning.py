@@ -5,7 +5,7 @@ from pathlib import Path
 
 from everstep.controller.record.thinning import MAX_INTERVAL_S, RECORDS_PER_S, Thinning
 from everstep.journal.beside.live import load_live
-from everstep.model.events import ProgressReported, TimerFired
+from everstep.model.events import ProgressReported
 from everstep.model.facts import RankAccount
 from everstep.model.record import Record
 
@@ -40,10 +40,9 @@ def test_what_is_held_is_the_newest_of_each_node_and_taken_once(tmp_path: Path) 
     assert thinning.take() == []
 
 
-def test_a_new_generation_and_other_events_are_never_held_back(tmp_path: Path) -> None:
+def test_a_new_generation_is_never_held_back(tmp_path: Path) -> None:
     thinning = Thinning(tmp_path / "progress.json")
     assert recorded(thinning, progress(0.0))
-    assert not thinning.holds_back(TimerFired(at=0.1, key="k"), 0.1)
     assert recorded(thinning, progress(0.1, generation=1))
 
 

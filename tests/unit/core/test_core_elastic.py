@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from everstep.core.run import boundary
+from everstep.core.run import stopping
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Role
@@ -109,7 +109,7 @@ def test_ranks_that_cannot_be_waited_for_end_at_once(lacks):
         SimpleNamespace(account=None if lacks == "account" else account, exit=rank_exit),
     ]
     turn = SimpleNamespace(at=20.5, state=SimpleNamespace(workers=dict(enumerate(workers))))
-    step, after_s = boundary.to_come(turn)
+    step, after_s = stopping.boundary(turn)
     assert (step is None) == bool(lacks)
     assert (after_s == 0.0) == bool(lacks)
     assert step is None or step > 10

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from everstep.core.run.patience import AGAIN, LIMIT_SLACK_S, key_of, patience
-from everstep.core.state.place import Place
+from everstep.core.run.standstill import AGAIN, LIMIT_SLACK_S, key_of, patience
 from everstep.core.state.policy import Policy
+from everstep.core.state.schema import Place
 from everstep.model.verdict import Blame, Certainty, Confidence, Verdict
 
 DOUBT = Verdict(

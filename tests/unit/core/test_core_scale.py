@@ -7,8 +7,7 @@ import pytest
 
 from everstep.core.invariants import InvariantError, check
 from everstep.core.state.phases import Phase
-from everstep.core.state.tally import Tally
-from everstep.core.state.worker import Worker
+from everstep.core.state.workers import Tally, Worker
 from everstep.model.facts import Exit, RankAccount
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from everstep.engines import local
-from everstep.engines.children import Ended
 from everstep.engines.local import LocalEngine
 from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.protocol import NoNodeError
+from everstep.linux.children import Ended
 
 
 class Processes:
@@ -113,7 +113,7 @@ def test_the_end_of_a_prepared_one_that_nobody_has_asked_for_is_no_loss(tmp_path
         lost = []
         engine.watch(lost.append)
         engine.prepare(1)
-        await engine._after_end(SimpleNamespace(name="n0", pid=1, started_at=0.0), Ended(at=100.0, code=0))
+        await engine._after_end(SimpleNamespace(name="n0", pid=1, started_at=0.0), Ended(pid=1, at=100.0, code=0))
         engine.acquire("r1")
         assert (processes.started, lost) == (["n0", "n1"], [])
 

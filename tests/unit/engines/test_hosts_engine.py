@@ -268,7 +268,7 @@ def test_a_host_that_fell_silent_leaves_its_place_before_its_connection_breaks(t
         s.engine.acquire("r2")
         await s.join("h1")
         assert isinstance((await s.join("h2")).told[0], Refused)
-        s.engine._roster.hosts["h1"].heard_at -= 60.0  # switched off: no connection ends
+        s.engine._roster._hosts["h1"].heard_at -= 60.0  # switched off: no connection ends
         assert isinstance((await s.join("h2")).told[0], Refused), "its node may run"
         s.engine.evict("n1")
         assert [each.node for each in s.losses] == ["n1"]

@@ -19,7 +19,7 @@ NCCL = b"a:1:2 [0] NCCL WARN Net : Connection closed by remote peer node-07<4567
     [
         (TRACE.decode(), "ES-PY01", "root"),
         (TRACE.decode()[90:], "ES-PY01", "root"),  # the begin was cut off
-        (NCCL.decode() + "Aborted (core dumped)\n", "ES-PY20", "either"),
+        (NCCL.decode() + "Aborted (core dumped)\n", "ES-TD16", "either"),
         (NCCL.decode(), "ES-NC08", "cascade"),
         (
             'Traceback (most recent call last):\n  File "a.py", line 1, in f\nmy.own.StrangeError: no\n',

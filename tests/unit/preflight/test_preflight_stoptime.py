@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from everstep.agent.exams.examinees import Examinee
 from everstep.agent.exams.examining import summed_up
 from everstep.agent.processes.ailments import Ailments
-from everstep.agent.processes.reaping import Ended
 from everstep.core.faults.drills import why_bad_options
+from everstep.linux.children import Ended
 from everstep.model.actions import ExamineNode, Inject
 from everstep.model.facts import ExamKind
 from everstep.preflight.examination.compare import compare

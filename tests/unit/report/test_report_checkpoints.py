@@ -82,6 +82,20 @@ def test_an_old_copy_does_not_count_where_the_others_may_hold_no_step_so_old():
     assert dies.why == "the copy of n0 is 17 steps old, and the others may hold no step so old"
 
 
+def test_a_node_that_reported_earlier_is_not_behind():
+    """Reports of a large job are a minute apart: steps of different moments are not compared."""
+    job = cluster()
+    job.train(40)
+    run = folded(job, dict.fromkeys(range(4), 39))
+    for rank in (0, 1):
+        account = run.generation.accounts[rank]
+        run.generation.accounts[rank] = msgspec.structs.replace(
+            account, last_step=30, published_step=30, backed_up_step=29
+        )
+    dies = view(run).if_node_dies
+    assert (dies.source, dies.steps, dies.resume_step) == ("memory", 1, 29)
+
+
 def test_without_another_node_disk_is_what_is_left():
     job = cluster(nodes=1, disk="/ckpt")
     job.train(14)

@@ -62,7 +62,9 @@ def test_a_damaged_journal_is_listed_as_damaged_and_the_others_work(folder):
 def test_what_does_not_fit_into_the_time_is_read_when_asked_again(folder, monkeypatch):
     library = Library(folder)
     assert {row.status for row in library.rows(budget_s=-1.0)} == {"unread"}
+    assert library.is_behind
     assert {row.status for row in library.rows(budget_s=60.0)} == {"gave-up"}
+    assert not library.is_behind
     monkeypatch.setattr("everstep.web.library.load_run", None)
     assert {row.status for row in library.rows(budget_s=60.0)} == {"gave-up"}, "kept by size and time"
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from everstep.agent.copies.writer_main import HURRY_VARIABLE
 from everstep.agent.processes import reaping
-from everstep.agent.processes.reaping import Ended, Reaper
+from everstep.agent.processes.reaping import Reaper
+from everstep.linux.children import Ended
 
 _BOOT = "import sys; sys.path[:1] = []; from everstep.agent.copies.writer_main import main; main()"
 _FIRST_FD = 10

@@ -18,10 +18,11 @@ from everstep.agent.memory.board import Board
 from everstep.agent.processes import reaping, spawn
 from everstep.agent.processes.ailments import Ailments
 from everstep.agent.processes.channel import Channel
-from everstep.agent.processes.reaping import Ended, Reaper
+from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.starting import Home
 from everstep.agent.ranks.warden import Warden
 from everstep.errors import EverstepError
+from everstep.linux.children import Ended
 from everstep.preflight.examination.request import Request, Said
 from everstep.wire.frames import Assign
 

@@ -12,26 +12,13 @@ its exit status; it comes to us only if the thread ends first.
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Callable
 
-import msgspec
-
 from everstep.linux import proc
+from everstep.linux.children import OWN_THREAD, Ended, take_ended
 from everstep.linux.parent import adopt_orphans
 
 _MAX_UNCLAIMED = 256
-_WNOTHREAD = 0x20000000
-"""Linux's __WNOTHREAD, which Python does not name: only children of the thread that asks."""
-
-
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process ended: by `code` or by `signal`."""
-
-    pid: int
-    at: float
-    code: int | None = None
-    signal: int | None = None
 
 
 class Reaper:
@@ -66,20 +53,7 @@ class Reaper:
 
     def reap(self) -> None:
         """Take everything that has ended so far."""
-        while True:
-            try:
-                result = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | _WNOTHREAD)
-            except ChildProcessError:
-                return
-            if result is None:
-                return
-            exited = result.si_code == os.CLD_EXITED
-            ended = Ended(
-                pid=result.si_pid,
-                at=time.time(),
-                code=result.si_status if exited else None,
-                signal=None if exited else result.si_status,
-            )
+        for ended in take_ended(OWN_THREAD):
             self._tell(ended)
 
     def adopted(self) -> list[int]:

@@ -19,9 +19,10 @@ import msgspec
 
 from everstep.agent.processes import reaping
 from everstep.agent.processes.ahead import Ahead
-from everstep.agent.processes.reaping import Ended, Reaper
+from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.twin import APPEAR_S, Awake, Prefix, Twin
 from everstep.agent.versions.placing import Placed
+from everstep.linux.children import Ended
 
 WAKE_S = 10.0
 """A twin answers within milliseconds; one that is starved or swapped out is not waited for."""

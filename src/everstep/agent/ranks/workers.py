@@ -17,12 +17,13 @@ import msgspec
 from everstep.agent.processes import error_reports as exits
 from everstep.agent.processes import reaping
 from everstep.agent.processes.channel import Channel
-from everstep.agent.processes.reaping import Ended, Reaper
+from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.last_words import LastWords
 from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.streams import log_limit
 from everstep.agent.streams.paths import Paths
 from everstep.agent.versions.placing import Placed
+from everstep.linux.children import Ended
 from everstep.model.facts import Exit, RankAccount
 from everstep.probes.oom import KernelLog, OomWatch
 from everstep.probes.tracker import LIMIT_S, is_tracker, members_of

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from everstep.agent.processes import reaping
-from everstep.agent.processes.reaping import Ended, Reaper
+from everstep.agent.processes.reaping import Reaper
 from everstep.agent.versions.placing import Placed, place
 from everstep.journal.beside.variables import values_of
+from everstep.linux.children import Ended
 from everstep.model.actions import ValidateUpdate
 from everstep.model.events import UpdateValidated
 from everstep.model.spec import Launch, RunSpec

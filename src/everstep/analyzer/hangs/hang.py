@@ -2,7 +2,7 @@
 
 Answers with a sentence, also when the answer is no. It only says when the evidence is worth looking at: at once when
 nobody has a reason to take long, a little later when somebody has one (he works, he waits for something outside).
-Whether it is a hang is `certainty`'s question, how long to wait then `core.run.patience`'s, who is to blame
+Whether it is a hang is `certainty`'s question, how long to wait then `core.run.standstill`'s, who is to blame
 `combine`'s. Pure: the monitor calls it once or several times a second with what its probes saw. docs/hang-rule.md
 explains each number.
 """

@@ -87,7 +87,7 @@ class NumberSeries:
 
     def take(self, point: Point, at: float, rank: int | None = None) -> Finding | None:
         """What is wrong with this point, given those before."""
-        finding = self._not_finite(point, at, rank)
+        finding = self.not_finite(point, at, rank)
         for name, code, what in _JUMPS:
             value = getattr(point, name)
             if value is None or not math.isfinite(value):
@@ -98,7 +98,7 @@ class NumberSeries:
                 finding = _finding(code, text, Confidence.MEDIUM, at, rank)
         return finding
 
-    def _not_finite(self, point: Point, at: float, rank: int | None) -> Finding | None:
+    def not_finite(self, point: Point, at: float, rank: int | None) -> Finding | None:
         is_bad = point.grad_norm is not None and not math.isfinite(point.grad_norm) and not point.skipped
         self._num_infinite = self._num_infinite + 1 if is_bad else 0
         return (
@@ -124,23 +124,15 @@ class NumberSeries:
         return _finding("ES-N07", text, Confidence.HIGH, at, rank)
 
 
-def judge_numbers(points: Sequence[Point], at: float, rank: int | None = None) -> Finding | None:
-    """The first thing that went wrong in a series, oldest point first. None: nothing did."""
-    return _not_finite(points, at, rank) or _jump(points, at, rank)
+def judge_numbers(points: Sequence[Point], at: float) -> Finding | None:
+    """The first thing that went wrong in a series that is over; None: nothing. What follows a jump is known here, so
+    one gradient norm is worth a word, and whether it stays is said."""
+    series = NumberSeries()
+    found = (series.not_finite(point, at, None) for point in points)
+    return next((each for each in found if each is not None), None) or _jump(points, at)
 
 
 _JUMPS = (("loss", "ES-N02", "loss"), ("grad_norm", "ES-N03", "gradient norm"))
-
-
-def _not_finite(points: Sequence[Point], at: float, rank: int | None) -> Finding | None:
-    row = 0
-    for point in points:
-        bad = point.grad_norm is not None and not math.isfinite(point.grad_norm) and not point.skipped
-        row = row + 1 if bad else 0
-        found = _loss_not_finite(point, at, rank) or _norms_not_finite(row, point, at, rank)
-        if found:
-            return found
-    return None
 
 
 def _loss_not_finite(point: Point, at: float, rank: int | None) -> Finding | None:
@@ -156,7 +148,7 @@ def _norms_not_finite(row: int, point: Point, at: float, rank: int | None) -> Fi
     return _finding("ES-N01", text, Confidence.MEDIUM, at, rank)
 
 
-def _jump(points: Sequence[Point], at: float, rank: int | None) -> Finding | None:
+def _jump(points: Sequence[Point], at: float) -> Finding | None:
     for name, code, what in _JUMPS:
         series = [(p, value) for p in points if (value := getattr(p, name)) is not None and math.isfinite(value)]
         for index in range(MIN_BASELINE, len(series)):
@@ -166,7 +158,7 @@ def _jump(points: Sequence[Point], at: float, rank: int | None) -> Finding | Non
                 continue
             stays = index + 1 < len(series) and series[index + 1][1] > JUMP * level
             text = _jumped(what, value, level, point) + (", and stays there." if stays else ".")
-            return _finding(code, text, Confidence.MEDIUM if stays or name == "loss" else Confidence.LOW, at, rank)
+            return _finding(code, text, Confidence.MEDIUM if stays or name == "loss" else Confidence.LOW, at, None)
     return None
 
 

@@ -1,9 +1,8 @@
 """`everstep approve INCIDENT`: let a run in mode advise do what it proposes."""
 
 import argparse
-import getpass
 
-from everstep.cli.ask import post
+from everstep.cli.ask import post, who
 from everstep.journal.runs import find_run
 
 
@@ -14,13 +13,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     run_dir = find_run(given.run)
-    post(run_dir, "/api/approve", {"incident": given.incident, "by": _who()})
+    post(run_dir, "/api/approve", {"incident": given.incident, "by": who()})
     print(f"approved: {given.incident}      everstep status")
     return 0
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return ""

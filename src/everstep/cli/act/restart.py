@@ -1,9 +1,8 @@
 """`everstep restart [RUN]`: restart a job that stands still now, without waiting until its time is over."""
 
 import argparse
-import getpass
 
-from everstep.cli.ask import post
+from everstep.cli.ask import post, who
 from everstep.journal.runs import find_run
 from everstep.report.parts.ansi import printable
 
@@ -13,13 +12,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    answer = post(find_run(given.run), "/api/restart", {"by": _who()})
+    answer = post(find_run(given.run), "/api/restart", {"by": who()})
     print(printable(f"restarting because of {answer.get('incident', 'the standstill')}      everstep status"))
     return 0
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return ""

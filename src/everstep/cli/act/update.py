@@ -8,16 +8,13 @@ everstep update [RUN] --env NAME=VALUE       another environment variable; may b
 """
 
 import argparse
-import getpass
 import shlex
 import time
 
-from everstep.cli.ask import AnswerLostError, named, post
+from everstep.cli.ask import AnswerLostError, named, post, who
 from everstep.cli.reading import open_run, show, show_json, style
 from everstep.errors import ConfigError
-from everstep.journal.fold import Fold
-from everstep.journal.format import Entry
-from everstep.journal.reader import Cursor
+from everstep.journal.load import Growing
 from everstep.journal.runs import RunDir
 from everstep.journal.view import RunView, UpdateView
 from everstep.model.versions import Stage
@@ -60,18 +57,19 @@ def run(given: argparse.Namespace) -> int:
             f"{what}: run {opened.view.run} is on several hosts, and files of an update do not reach the others yet. "
             "Nothing was changed. --args works; else stop the run and start the new program on all hosts"
         )
-    follower = _Follower(opened.run_dir)
+    growing = Growing(opened.run_dir.journal)
+    known = set(_view(growing).updates)
     try:
         version = _ask(opened.run_dir, opened.view, given)
     except AnswerLostError as lost:
-        version = _on_record(follower, lost)
-    return _tell(follower, version, given)
+        version = _on_record(growing, known, lost)
+    return _tell(growing, version, given)
 
 
 def _ask(run_dir: RunDir, view: RunView, given: argparse.Namespace) -> str:
     """Copy the code, ask for the update; its id. Raises ConfigError, UnreachableError."""
     assert view.spec is not None
-    body: dict[str, object] = {"is_urgent": given.urgent, "by": _who(), "why": given.why}
+    body: dict[str, object] = {"is_urgent": given.urgent, "by": who(), "why": given.why}
     if given.code is not None:
         from everstep.launcher.versions.versions import copy_for_update
 
@@ -83,14 +81,12 @@ def _ask(run_dir: RunDir, view: RunView, given: argparse.Namespace) -> str:
     return named(post(run_dir, "/api/update", body), "version")
 
 
-def _on_record(follower: "_Follower", lost: AnswerLostError) -> str:
+def _on_record(growing: Growing, known: set[str], lost: AnswerLostError) -> str:
     """The controller was gone before it answered: the journal knows whether it took the request. Raises `lost`."""
-    known = set(follower.view.updates)
     deadline = time.monotonic() + _LOST_S
     while time.monotonic() < deadline:
-        follower.look()
-        mine = [u.version for name, u in follower.view.updates.items() if name not in known]
-        found = next((version.id for version in mine if version.by == _who()), "")
+        mine = [u.version for name, u in _view(growing).updates.items() if name not in known]
+        found = next((version.id for version in mine if version.by == who()), "")
         if found:
             return found
         time.sleep(_POLL_S)
@@ -111,48 +107,33 @@ def _pair(word: str) -> tuple[str, str]:
     return name, value
 
 
-class _Follower:
-    """The run's view, as its journal grows."""
-
-    def __init__(self, run_dir: RunDir) -> None:
-        self._cursor = Cursor(run_dir.journal)
-        entries = self._cursor.read()
-        if self._cursor.header is None:
-            raise ConfigError(f"{run_dir.journal} holds nothing yet: the run has not begun")
-        self._fold = Fold(self._cursor.header)
-        self._take(entries)
-
-    @property
-    def view(self) -> RunView:
-        return self._fold.view
-
-    def look(self) -> None:
-        self._take(self._cursor.read())
-
-    def _take(self, entries: list[Entry]) -> None:
-        for entry in entries:
-            self._fold.add(entry)
+def _view(growing: Growing) -> RunView:
+    """Up to now."""
+    view = growing.look()
+    if view is None:
+        raise ConfigError("the journal holds nothing yet: the run has not begun")
+    return view
 
 
-def _tell(follower: _Follower, version: str, given: argparse.Namespace) -> int:
+def _tell(growing: Growing, version: str, given: argparse.Namespace) -> int:
     """Wait until it is clear what comes of it, and say so."""
     deadline = time.monotonic() + given.timeout
-    update = None
-    while update is None or not _is_settled(follower.view, update):
-        if time.monotonic() > deadline or (follower.view.is_over and update is not None):
+    view = _view(growing)
+    update = view.updates.get(version)
+    while update is None or not _is_settled(view, update):
+        if time.monotonic() > deadline or (view.is_over and update is not None):
             break
         time.sleep(_POLL_S)
-        follower.look()
-        update = follower.view.updates.get(version)
+        update = _view(growing).updates.get(version)
     if update is None:
         raise ConfigError(f"{version} is not on record after {given.timeout:g} s: everstep update")
     if given.json:
-        show_json(next(each for each in updates_json(follower.view) if each["id"] == version))
+        show_json(next(each for each in updates_json(view) if each["id"] == version))
     else:
-        print(printable(update_line(follower.view, update)))
-        if why := cold_text(follower.view, update):
+        print(printable(update_line(view, update)))
+        if why := cold_text(view, update):
             print(printable(f"  {why}"))
-    return 0 if _is_well(follower.view, update) else EXIT_FAIL
+    return 0 if _is_well(view, update) else EXIT_FAIL
 
 
 def _is_settled(view: RunView, update: UpdateView) -> bool:
@@ -175,10 +156,3 @@ def _list(view: RunView, *, as_json: bool) -> int:
     else:
         show(render_updates(view, style()))
     return 0
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return ""

@@ -6,7 +6,7 @@ snapshots hold it as well), until its replicas are seen equal again.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from everstep.analyzer.numbers.counts import Count, compare_counts
@@ -34,9 +34,8 @@ class _LeftOut:
 
 
 class CountDetector:
-    def __init__(self, replicas: Callable[[], Iterable[Ranks]]) -> None:
-        """`replicas`: groups of ranks that held the same when they were last compared."""
-        self._replicas = replicas
+    def __init__(self) -> None:
+        self._replicas: dict[Ranks, None] = {}  # groups that held the same when they were compared, in this run
         self._generation = -1
         self._steps: OrderedDict[int, dict[int, Count]] = OrderedDict()
         self._left_out: dict[int, _LeftOut] = {}  # by rank: what it left out first since its replicas were equal
@@ -69,8 +68,9 @@ class CountDetector:
         first = max(after + 1, min(self._steps, default=0))  # the first step of a process is not counted
         return all(counting <= self._steps.get(step, {}).keys() for step in range(first, last + 1))
 
-    def note_equal(self, ranks: Iterable[int], step: int) -> None:
+    def note_equal(self, ranks: Ranks, step: int) -> None:
         """These replicas hold the same after this step of the current generation: what was left out before is over."""
+        self._replicas[ranks] = None
         for rank in ranks:
             left_out = self._left_out.get(rank)
             if left_out is not None and (left_out.generation < self._generation or left_out.step <= step):
@@ -86,7 +86,7 @@ class CountDetector:
 
     def _compare(self, step: int, state: State, at: float) -> None:
         held = self._steps.get(step, {})
-        for ranks in self._replicas():
+        for ranks in self._replicas:
             alive = [rank for rank in ranks if (worker := state.workers.get(rank)) is not None and worker.exit is None]
             if len(alive) < 2 or not all(rank in held for rank in alive):
                 continue

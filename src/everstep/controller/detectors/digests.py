@@ -7,7 +7,7 @@ equal is a case of its own. Found once; again after the group was equal in betwe
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from typing import TypeAlias
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from everstep.analyzer.numbers.digests import compare
 from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.records import ParallelGroup
+from everstep.controller.detectors.counts import CountDetector
 from everstep.controller.detectors.verdicts import verdict_of
 from everstep.core.state.phases import Phase
 from everstep.core.state.schema import State
@@ -47,15 +48,13 @@ log = logging.getLogger("everstep.controller")
 
 
 class DigestDetector:
-    def __init__(self, *, are_numbers_lost: Callable[[float], bool] = lambda at: False) -> None:
-        """`are_numbers_lost`: parameters are NaN then, which is told already; their bits say nothing."""
+    def __init__(
+        self, counts: CountDetector | None = None, *, are_numbers_lost: Callable[[float], bool] = lambda at: False
+    ) -> None:
+        """`counts`: what ranks did in each step; it has seen each report before this watch does. `are_numbers_lost`:
+        parameters are NaN then, which is told already; their bits say nothing."""
+        self._counts = counts or CountDetector()
         self._are_numbers_lost = are_numbers_lost
-        self.left_out: Callable[[Iterable[int]], Finding | None] = lambda ranks: None
-        """What one of these ranks left out of a step: then what it holds is the program's doing, and known."""
-        self.are_counted: Callable[[Iterable[int], int, int], bool] = lambda ranks, after, last: True
-        """Whether it is known what these ranks did in the steps after the first number, up to the second."""
-        self.note_equal: Callable[[Iterable[int], int], None] = lambda ranks, step: None
-        """Told whenever replicas were seen equal after a step."""
         self._generation = -1
         self._steps: dict[int, dict[Declared, dict[int, RankDigest]]] = {}  # by step, group and rank
         self._groups: dict[Declared, Ranks] = {}
@@ -108,10 +107,6 @@ class DigestDetector:
         """Ranks of which it is known that they hold the same as their replicas after this step; none where a digest was
         left out in part."""
         return frozenset() if step in self._partial else self._equal.get(step, frozenset())
-
-    def equal_groups(self) -> list[Ranks]:
-        """Ranks that held the same when they were compared, in this run."""
-        return list(self._equal_at)
 
     def equal_steps(self) -> list[int]:
         """Steps of which something is known, newest first."""
@@ -179,7 +174,7 @@ class DigestDetector:
             yield _since(finding, self._equal_at.get(ranks), at), ranks
         elif len(members) > 1:
             self._equal_at[ranks] = members[0].step
-            self.note_equal(ranks, members[0].step)
+            self._counts.note_equal(ranks, members[0].step)
             self._equal.setdefault(members[0].step, set()).update(held.keys() & set(ranks))
             self._bad = {(code, bad) for code, bad in self._bad if bad != ranks}
 
@@ -198,7 +193,7 @@ class DigestDetector:
         """What a rank left out is the program's; while it is not known whether one did, no machine is accused. Replicas
         that differ will differ at the next digest, and of frames that are lost for good nobody hears any more."""
         equal_at = self._equal_at.get(ranks)
-        if equal_at is None or self.are_counted(ranks, equal_at, step):
+        if equal_at is None or self._counts.are_known(ranks, equal_at, step):
             self._uncounted.pop(ranks, None)
             return False
         self._uncounted[ranks] = self._uncounted.get(ranks, 0) + 1
@@ -207,8 +202,8 @@ class DigestDetector:
     def _is_news(self, finding: Finding, ranks: Ranks, state: State) -> bool:
         if state.phase is not Phase.RUNNING or state.incident is not None:
             return False  # the brain is busy; replicas that differ will differ at the next digest
-        if self.left_out(ranks) is not None:
-            return False
+        if self._counts.left_out(ranks) is not None:
+            return False  # what it holds is the program's doing, and known
         key = finding.code, ranks
         is_new = key not in self._bad
         self._bad.add(key)

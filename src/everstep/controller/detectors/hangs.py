@@ -13,7 +13,7 @@ from everstep.analyzer.hangs.signals import Phase as JobPhase
 from everstep.analyzer.hangs.signals import RankSample
 from everstep.analyzer.observations.words import ranks_text, verb
 from everstep.controller.detectors.learned import Learned, is_excused, moved_at, waits_on
-from everstep.core.run.patience import SEEN_STRETCH
+from everstep.core.run.standstill import SEEN_STRETCH
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Standstill, State

@@ -53,10 +53,8 @@ class Detectors:
         self.collectives = CollectiveDetector(self.slowness.ahead_s)
         self.links = LinkReports()
         numbers = NumberDetector(policy)
-        digests = DigestDetector(are_numbers_lost=numbers.is_lost)
-        counts = CountDetector(digests.equal_groups)
-        digests.left_out, digests.note_equal = counts.left_out, counts.note_equal
-        digests.are_counted = counts.are_known
+        counts = CountDetector()
+        digests = DigestDetector(counts, are_numbers_lost=numbers.is_lost)
         self._agreement = AgreementDetector(digests, every=policy.digest_every, are_numbers_lost=numbers.is_lost)
         self._told_of: set[str] = set()  # nodes that spoke for ranks of others
         self._all: tuple[Detector, ...] = (

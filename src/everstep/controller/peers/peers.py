@@ -2,7 +2,7 @@
 
 It turns messages into `Input`s on the controller's queue and counts whatever is not one; it decides nothing and never
 raises for what a peer sends. Of thousands that report every second, nearly all say what need not be on record: that is
-taken at once (`on_report`), and its acknowledgement waits for others of the same peer.
+taken at once (`settle_at_once`), and its acknowledgement waits for others of the same peer.
 """
 
 import asyncio
@@ -14,9 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from everstep.controller.peers.budget import Budget
 from everstep.controller.peers.gate import Gate
-from everstep.controller.peers.handling import Handling
 from everstep.errors import WireError
 from everstep.model.actions import Action
 from everstep.model.events import Event
@@ -38,6 +39,9 @@ MIN_PER_ROUND = 50
 MAX_OWED = 16
 """Reports of one peer: a link counts as behind when 64 are not acknowledged."""
 
+NUM_KEPT = 20_000
+"""More than a second of reports of 12,500 agents; a longer memory would hide a bad second among good ones."""
+
 log = logging.getLogger("everstep.controller")
 
 
@@ -55,6 +59,32 @@ class Input:
     def key(self) -> str:
         """Recognises the same input after a crash."""
         return f"{self.source}:{self.seq}" if self.source else f"own:{self.event!r}"
+
+
+class Handled(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds. None: nothing was handled yet."""
+
+    median_s: float | None
+    p99_s: float | None
+    worst_s: float | None = None
+    num: int  # that these figures are of
+
+
+class Handling:
+    """How long reports wait from their arrival until they are settled, over the newest ones."""
+
+    def __init__(self, num_kept: int = NUM_KEPT) -> None:
+        self._newest: deque[float] = deque(maxlen=num_kept)
+
+    def note(self, took_s: float) -> None:
+        self._newest.append(took_s)
+
+    def figures(self) -> Handled:
+        took = sorted(self._newest)
+        if not took:
+            return Handled(median_s=None, p99_s=None, num=0)
+        p99 = took[math.ceil(0.99 * len(took)) - 1]
+        return Handled(median_s=took[len(took) // 2], p99_s=p99, worst_s=took[-1], num=len(took))
 
 
 class Line(Protocol):

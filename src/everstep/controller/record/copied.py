@@ -1,7 +1,7 @@
 """Waits until enough hosts have what is on record here: before that nothing of it is carried out or acknowledged.
 
 The launcher gives the journal to other hosts (`launcher.heirs.copying`); here is only told how long it is, and heard
-up to where it counts. Without other hosts there is nothing to wait for.
+up to where it counts. Without other hosts there is nothing to wait for, and none of this.
 """
 
 import asyncio
@@ -13,17 +13,16 @@ _MAX_BYTES = 64
 
 
 class Copied:
-    def __init__(self, sock: socket.socket | None) -> None:
-        """`sock`: to the launcher; None: this machine's own disk is what counts."""
+    def __init__(self, sock: socket.socket) -> None:
+        """`sock`: to the launcher."""
         self._sock = sock
         self._safe = -1
         self._turn = asyncio.Lock()
-        if sock is not None:
-            sock.setblocking(False)
+        sock.setblocking(False)
 
     async def settle(self, size: int) -> None:
         """Until `size` bytes of the journal count."""
-        if self._sock is None or self._safe >= size:
+        if self._safe >= size:
             return
         loop = asyncio.get_running_loop()
         async with self._turn:
@@ -35,5 +34,4 @@ class Copied:
                 self._safe = max(self._safe, int(told))
 
     def close(self) -> None:
-        if self._sock is not None:
-            self._sock.close()
+        self._sock.close()

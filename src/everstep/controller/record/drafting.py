@@ -1,19 +1,24 @@
 """From inputs to drafts: what each leads to, one by one, or many reports of progress at once.
 
 Before anything is decided, the held progress of all nodes goes on record: 12,500 reports, which the brain takes in
-strides. An input that breaks the brain is noted and ends the controller; the second time it is left out.
+strides. An input that breaks the brain is noted over the crash of the controller that follows; an input that has ended
+two controllers is left out.
 """
 
+import contextlib
 import itertools
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
 
 from everstep.analyzer.numbers.alerts import is_cause
 from everstep.controller.peers.peers import Input
 from everstep.controller.record.ledger import Drafted, Ledger
-from everstep.controller.record.poison import Poison
+from everstep.linux.regular import read_regular
 from everstep.model.events import (
     CheckpointCommitted,
     LossNoted,
@@ -26,6 +31,9 @@ from everstep.model.events import (
     StoreOpened,
     TemplateReported,
 )
+
+NOTE_NAME = "controller.crash.json"
+MAX_CRASHES = 2
 
 STRIDE = 128
 """Held reports that are drafted together: some milliseconds."""
@@ -50,13 +58,47 @@ class PoisonedError(Exception):
     """An input made the controller fail; it was noted, and the process should be started again."""
 
 
+class _Note(msgspec.Struct, kw_only=True):
+    key: str = ""
+    num_crashes: int = 0
+    why: str = ""
+
+
+class Poison:
+    """The input that the last controller died of. A disk that cannot take the note costs only the memory."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / NOTE_NAME
+        self._note = _Note()
+        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            self._note = msgspec.json.decode(read_regular(self._path), type=_Note)
+
+    def known(self) -> tuple[str, str] | None:
+        """What is to be left out, by its key, and why; None: nothing."""
+        note = self._note
+        return (note.key, note.why) if note.num_crashes >= MAX_CRASHES else None
+
+    def crashed(self, key: str, why: str) -> None:
+        times = self._note.num_crashes + 1 if self._note.key == key else 1
+        self._note = _Note(key=key, num_crashes=times, why=why)
+        with contextlib.suppress(OSError):
+            self._path.write_bytes(msgspec.json.encode(self._note))
+
+
 class Drafting:
     """`put_aside(item, kind)` is told of inputs that lead to nothing and are not recorded."""
 
     def __init__(self, ledger: Ledger, poison: Poison, put_aside: Callable[[Input, str], None]) -> None:
         self._ledger = ledger
         self._poison = poison
+        self._left_out = poison.known()  # what a controller dies of now, the next one leaves out
         self._put_aside = put_aside
+
+    def due(self, items: list[Input]) -> deque[Input]:
+        """These, and before them the progress that is held, if what follows from one may depend on it."""
+        if all(_needs_no_progress(item.event) for item in items):
+            return deque(items)
+        return deque([*(Input(event=event) for event in self._ledger.thinning.take()), *items])
 
     def some(self, due: deque[Input], after: list[Drafted]) -> list[tuple[Input, Drafted]]:
         """Takes the first of what is due, with those that can be drafted together with it, and drafts it."""
@@ -74,7 +116,7 @@ class Drafting:
 
     def _draft_together(self, items: list[Input], after: list[Drafted]) -> list[Drafted]:
         """None where one of them has to be looked at by itself."""
-        if self._poison.is_known or any(item.source for item in items):
+        if self._left_out is not None or any(item.source for item in items):
             return []
         try:
             reports = [item.event for item in items if isinstance(item.event, ProgressReported)]
@@ -85,8 +127,8 @@ class Drafting:
 
     def _draft(self, item: Input, after: list[Drafted]) -> Drafted | None:
         """What it leads to; None when it is put aside. Raises PoisonedError."""
-        if self._poison.is_known and self._poison.is_poison(item.key):
-            log.error("skipped, it ended the controller before: %r: %s", item.event, self._poison.why)
+        if self._left_out is not None and self._left_out[0] == item.key:
+            log.error("skipped, it ended the controller before: %r: %s", item.event, self._left_out[1])
             self._put_aside(item, "poison")
             return None
         state = after[-1].state if after else self._ledger.state
@@ -105,7 +147,7 @@ class Drafting:
         return drafted
 
 
-def needs_no_progress(event: object) -> bool:
+def _needs_no_progress(event: object) -> bool:
     """What follows from it, if anything, does not depend on how far the ranks are, so what is held need not be on
     record before it: a node that warns every minute would otherwise put the progress of all nodes there each time."""
     if isinstance(event, NodeAlerted):

@@ -179,11 +179,10 @@ class Ledger:
         self._note(record)
         self.fold_one()
 
-    def hold_back(self, event: Event, at: float) -> bool:
-        """Whether this report is progress that need not be on record now; the view has it all the same."""
+    def hold_back(self, event: ProgressReported, at: float) -> bool:
+        """Whether this report need not be on record now; the view has it all the same."""
         if not self.thinning.holds_back(event, at):
             return False
-        assert isinstance(event, ProgressReported)
         self._unseen[event.node] = event
         return True
 

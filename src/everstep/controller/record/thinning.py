@@ -56,9 +56,9 @@ class Thinning:
             if held is not None and held.at <= event.at:
                 del self.held[event.node]
 
-    def holds_back(self, event: object, at: float) -> bool:
+    def holds_back(self, event: ProgressReported, at: float) -> bool:
         """Take a report that need not be recorded now. False: it has to be."""
-        if not isinstance(event, ProgressReported) or event.generation != self._generation:
+        if event.generation != self._generation:
             return False
         if self._is_due(event.node, at):
             # What the same node says before this one is on record is not due again.

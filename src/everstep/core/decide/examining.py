@@ -73,15 +73,12 @@ def pending_actions(turn: Turn, why: str) -> list[ExamineNode]:
     return [] if examination is None else [a for a in _asking(turn, examination, why) if a.node in examination.waiting]
 
 
-def named(turn: Turn, verdict: Verdict) -> Verdict:
-    """The verdict, with what the examination found."""
-    examination = turn.incident.examination
-    if examination is None or not examination.is_over:
-        return verdict
+def named(verdict: Verdict, examination: Examination, at: float) -> Verdict:
+    """The verdict, with what an examination that is over found."""
     evidence = tuple(
-        Evidence(at=turn.at, source="examination", says=f"{node}: {says}", node=node)
+        Evidence(at=at, source="examination", says=f"{node}: {says}", node=node)
         for node, says in examination.failed.items()
-    ) or (Evidence(at=turn.at, source="examination", says=examination.says),)
+    ) or (Evidence(at=at, source="examination", says=examination.says),)
     if not examination.failed:
         return msgspec.structs.replace(verdict, evidence=(*verdict.evidence, *evidence))
     node, says = next(iter(examination.failed.items()))

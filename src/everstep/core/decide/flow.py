@@ -14,7 +14,7 @@ import signal
 import msgspec
 
 from everstep.analyzer.rank_exit import shell_signal
-from everstep.core.decide import allowance, eviction, exam_rounds
+from everstep.core.decide import eviction, exam_rounds
 from everstep.core.restore import racks, trust
 from everstep.core.run import updates
 from everstep.core.state.course import Course, FlowStage
@@ -146,10 +146,8 @@ def remembered(turn: Turn) -> Course | None:
     return None if is_old and (_progress(turn, course) or not turn.state.has_stepped) else course
 
 
-def note(turn: Turn, stage: FlowStage | None) -> None:
+def note(turn: Turn, stage: FlowStage) -> None:
     """This stage is what happens now. Once per incident counts."""
-    if stage is None:
-        return
     course = remembered(turn)
     if course is not None and course.incident == turn.incident.id and course.stage is stage:
         return
@@ -177,8 +175,9 @@ def has_more(turn: Turn, verdict: Verdict) -> bool:
 
 def eviction_is_under_way(turn: Turn) -> bool:
     """The machines of a group are being ended for this incident, or are gone."""
-    decision = turn.incident.decision
-    return bool(turn.incident.evicting) and decision is not None and decision.rule == str(_S.EVICT_GROUP)
+    incident = turn.incident
+    rule = incident.decision.rule if incident.decision is not None else ""
+    return bool(incident.evicting) and rule == str(_S.EVICT_GROUP)
 
 
 def group_nodes(turn: Turn, verdict: Verdict) -> tuple[str, ...]:
@@ -220,7 +219,7 @@ def _then(turn: Turn, verdict: Verdict, kind: Unexplained, stage: FlowStage, cou
     if stage is FlowStage.REATTEMPT and count < turn.policy.blind_restarts:
         return WORDS[stage]
     for later in TABLE[kind]:
-        is_end = later is FlowStage.GIVE_UP and not allowance.is_users_word(turn)
+        is_end = later is FlowStage.GIVE_UP and not turn.policy.exact_restarts
         is_possible = is_end or not _why_not(turn, verdict, later)
         if _ORDER.index(later) > _ORDER.index(stage) and is_possible:
             return WORDS[later]
@@ -262,7 +261,7 @@ def _why_not_group(turn: Turn, verdict: Verdict) -> str:
 
 
 def _why_no_examination(turn: Turn) -> str:
-    if allowance.is_users_word(turn) and not turn.spec.num_standby:
+    if turn.policy.exact_restarts and not turn.spec.num_standby:
         return "--max-restarts says what happens, and there is no standby that could take a machine's place"
     if turn.incident.examination is None and turn.state.formation is None:
         return "the store in which machines would meet is not open"
@@ -279,7 +278,7 @@ def _why_no_replay(turn: Turn) -> str:
 def _why_not_give_up(turn: Turn) -> str:
     """A job that moves on is not ended: the restart budget bounds it."""
     course = remembered(turn)
-    if allowance.is_users_word(turn):
+    if turn.policy.exact_restarts:
         return f"--max-restarts {turn.policy.max_restarts} was given: so many restarts there are"
     if not turn.state.has_stepped:
         return "the program reports no steps, so whether it makes progress is not known"

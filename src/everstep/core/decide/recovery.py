@@ -8,13 +8,21 @@ from typing import Literal
 
 import msgspec
 
-from everstep.core.decide import allowance, eviction, finished, flow, repeating
+from everstep.core.decide import allowance, eviction, flow, program_ends
 from everstep.core.restore import rereading, trust
 from everstep.core.run import updates
 from everstep.core.state.course import FlowStage
 from everstep.core.state.turn import Turn
 from everstep.model.spec import Mode
 from everstep.model.verdict import Blame, Decision, Refusal, Verdict
+
+FAILED_STARTS = 2
+"""Before the first step: the first may have been bad luck."""
+
+USAGE_ERROR = 2
+"""What argparse, getopt's users, click and most shells end with for arguments that make no sense."""
+
+_UNDECIDED = (Blame.USER, Blame.OPERATOR, Blame.UNKNOWN)
 
 Kind = Literal["restart", "examine", "give-up", "propose", "unallowed", "leave"]
 
@@ -41,7 +49,7 @@ def decide(turn: Turn, verdict: Verdict) -> Plan:
 
 def all_finished(turn: Turn, verdict: Verdict) -> Plan | None:
     """Nothing is left to do again."""
-    if not finished.has_all_work_done(turn):
+    if turn.state.tally.alive or not program_ends.has_all_work_done(turn):
         return None
     why = f"every rank's program was over before, without a traceback; then {verdict.sentence}"
     refused = (Refusal(what="restart", why="no rank keeps snapshots, so all the work would be done again"),)
@@ -50,8 +58,10 @@ def all_finished(turn: Turn, verdict: Verdict) -> Plan | None:
 
 def merge_update(turn: Turn, verdict: Verdict) -> Plan | None:
     """The program failed, and a human has changed it meanwhile: that is tried before anything is concluded of it."""
+    if verdict.blame is not Blame.USER or turn.spec.mode is not Mode.ACT:
+        return None
     waiting = updates.waiting_version(turn.state)
-    if waiting is None or verdict.blame is not Blame.USER or turn.spec.mode is not Mode.ACT:
+    if waiting is None:
         return None
     chosen = f"{_restart_text(turn)} with {waiting.id}, which was waiting for an interruption"
     return _plan("restart", chosen, "merge-update", verdict.sentence, ())
@@ -59,10 +69,12 @@ def merge_update(turn: Turn, verdict: Verdict) -> Plan | None:
 
 def roll_back(turn: Turn, verdict: Verdict) -> Plan | None:
     """A change of the program that does worse than what was there before is taken back."""
-    blamed = updates.why_to_blame(turn, verdict)
-    if not blamed or updates.why_not_roll_back(turn) or turn.spec.mode is Mode.OBSERVE:
-        return None
+    if len(turn.state.candidates) < 2 or turn.spec.mode is Mode.OBSERVE:
+        return None  # nobody has changed it
     bad, good = turn.state.version, updates.back_to(turn.state)
+    blamed = updates.why_to_blame(turn, verdict) if good else ""
+    if not blamed:
+        return None
     chosen = f"roll back to {good}: {_restart_text(turn)}"
     why = f"{blamed}; {good} is the last version that trained: {verdict.sentence}"
     refused = (
@@ -78,9 +90,10 @@ def roll_back(turn: Turn, verdict: Verdict) -> Plan | None:
 
 def cannot_run(turn: Turn, verdict: Verdict) -> Plan | None:
     """A program that never ran, and cannot, is not started again."""
-    if turn.state.has_stepped or allowance.is_users_word(turn):
+    if turn.state.has_stepped or turn.policy.exact_restarts:
         return None
-    is_refusal = repeating.is_usage_error(turn, verdict)
+    end = program_ends.first_end(turn, verdict)
+    is_refusal = end is not None and end.error is None and end.code == USAGE_ERROR
     if verdict.code != "ES-U02" and not is_refusal:
         return None
     does = "refuses its arguments" if is_refusal else "cannot run"
@@ -99,12 +112,16 @@ def cannot_begin(turn: Turn, verdict: Verdict) -> Plan | None:
 
 
 def failed_start(turn: Turn, verdict: Verdict) -> Plan | None:
-    """A program that ended in the same way twice before its first step would do so again, with all its side effects."""
-    if not repeating.is_failed_start(turn, verdict):
+    """A program that ended by itself in the same way twice before its first step would do so again, with all its side
+    effects; if neither a machine nor something outside is to blame. Where there is a standby, and machines may still be
+    found to be at fault, the flow says what comes."""
+    if turn.state.has_stepped or turn.policy.exact_restarts or verdict.blame not in _UNDECIDED:
         return None
-    where = repeating.ended_at(turn, verdict)
-    count = repeating.times(turn, where)
-    if count < repeating.FAILED_STARTS:
+    where = program_ends.ended_at(turn, verdict)
+    if not where or (turn.spec.num_standby and flow.has_more(turn, verdict)):
+        return None
+    count = program_ends.times(turn, where)
+    if count < FAILED_STARTS:
         return None
     why = f"ended {count} times in the same way before the first step ({where}): {verdict.sentence}"
     refused = (
@@ -117,12 +134,11 @@ def failed_start(turn: Turn, verdict: Verdict) -> Plan | None:
 
 def same_place(turn: Turn, verdict: Verdict) -> Plan | None:
     """The same line of the user's code again and again, without a new step in between, is not bad luck."""
-    is_open = verdict.blame in (Blame.USER, Blame.OPERATOR, Blame.UNKNOWN)
-    if allowance.is_users_word(turn) or not verdict.place or not is_open:
+    if turn.policy.exact_restarts or not verdict.place or verdict.blame not in _UNDECIDED:
         return None
     if flow.has_more(turn, verdict):
         return None  # what is outside may come back: those restarts wait longer and longer, within the budget
-    count, limit = repeating.times(turn, verdict.place), turn.policy.max_same_failure
+    count, limit = program_ends.times(turn, verdict.place), turn.policy.max_same_failure
     if count < limit:
         return None
     times = f"the same failure {count} times at {verdict.place}"
@@ -150,9 +166,10 @@ def corrupted_again(turn: Turn, verdict: Verdict) -> Plan | None:
 
 def budget(turn: Turn, verdict: Verdict) -> Plan | None:
     """Not more restarts than allowed."""
-    if not allowance.is_used_up(turn):
+    used_up = allowance.used_up_text(turn)
+    if not used_up:
         return None
-    why = f"{allowance.used_up_text(turn)}: {verdict.sentence}"
+    why = f"{used_up}: {verdict.sentence}"
     return _plan("give-up", "give up", "restart-budget", why, (Refusal(what="restart", why="the budget is used up"),))
 
 
@@ -193,9 +210,9 @@ def propose(turn: Turn, verdict: Verdict) -> Plan | None:
 
 def evict(turn: Turn, verdict: Verdict) -> Plan | None:
     """A machine that is to blame is taken out, and a standby takes its place."""
-    if flow.eviction_is_under_way(turn):
-        return None
     gone = turn.incident.evicting
+    if gone and flow.eviction_is_under_way(turn):
+        return None
     more = tuple(n for n in eviction.suspects(turn, verdict) if n not in (*gone, *turn.incident.not_evicted))
     if more and eviction.why_not(turn, more):
         more = ()

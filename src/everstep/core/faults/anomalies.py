@@ -7,7 +7,8 @@ faster nor a number right. What was left alone only because no standby was ready
 
 from everstep.analyzer.exits import FaultFacts, judge
 from everstep.core.decide import eviction, recovery
-from everstep.core.faults.incidents import open_incident, stop_generation
+from everstep.core.faults.incidents import stop_generation
+from everstep.core.faults.opening import open_incident
 from everstep.core.restore import trust
 from everstep.core.state.phases import Phase
 from everstep.core.state.schema import Deferred, Role

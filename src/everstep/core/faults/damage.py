@@ -8,7 +8,8 @@ only not be read is tried again first (`rereading`), and struck for this attempt
 import msgspec
 
 from everstep.analyzer.exits import FailedRestore, FaultFacts
-from everstep.core.faults.incidents import open_incident, stop_generation
+from everstep.core.faults.incidents import stop_generation
+from everstep.core.faults.opening import open_incident
 from everstep.core.restore import rereading
 from everstep.core.state.phases import ALIVE
 from everstep.core.state.schema import Formation, Struck
@@ -18,7 +19,7 @@ from everstep.model.events import RestoreFailed
 
 def on_restore_failed(turn: Turn, event: RestoreFailed) -> None:
     formation = turn.state.formation
-    if formation is None or not turn.runs(event.node, event.rank):
+    if formation is None or not turn.own_workers(event.node, (event.rank,)):
         return
     if not event.is_damaged:
         rereading.note_unread(turn)

@@ -9,7 +9,7 @@ from everstep.core.restore import racks
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
 from everstep.core.state.turn import Turn
-from everstep.core.state.worker import Worker
+from everstep.core.state.workers import Worker
 from everstep.model.actions import Inject, Refused
 from everstep.model.events import DrillFailed, DrillRequested
 

@@ -1,5 +1,5 @@
 """From a suspected hang to its verdict: open an incident, ask for evidence, have it judged; then stop the generation,
-or leave the job alone for as long as the price of a mistake says (`patience`, `standstill`).
+or leave the job alone for as long as the price of a mistake says (`standstill`).
 
 The job stays as it is meanwhile (phase settling), because the evidence is in its processes. Every wait has a timer: a
 node that does not answer, or a shell that does not judge, costs the name of the culprit, and certainty with it.
@@ -9,12 +9,13 @@ import msgspec
 
 from everstep.analyzer.exits import FaultFacts, judge
 from everstep.analyzer.standing import Hang
-from everstep.core.faults.incidents import open_incident, stop_generation
+from everstep.core.faults.incidents import stop_generation
+from everstep.core.faults.opening import open_incident
 from everstep.core.run import standstill
-from everstep.core.run.patience import STOPPED, is_repeated, key_of, patience
+from everstep.core.run.standstill import STOPPED, is_repeated, key_of, patience
 from everstep.core.state.frozenmap import Names
 from everstep.core.state.phases import ALIVE, Phase
-from everstep.core.state.place import Place
+from everstep.core.state.schema import Place
 from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import CollectEvidence, Concluded, Diagnose, IncidentClosed, Refused
@@ -41,8 +42,7 @@ def on_hang_suspected(turn: Turn, event: HangSuspected) -> None:
     limit_s = turn.policy.evidence_timeout_s
     turn.set_incident(asked=Names(nodes))
     turn.enter(Phase.SETTLING)
-    for action in collect_actions(turn):
-        turn.do(action)
+    turn.do(*collect_actions(turn))
     turn.start_timer(Timer(TimerKind.EVIDENCE, incident), limit_s, "the evidence of a hang has to come by then")
 
 
@@ -52,8 +52,8 @@ def on_evidence_requested(turn: Turn, event: EvidenceRequested) -> None:
         why = f"no rank is to be looked at now: the run is {turn.state.phase}"
         turn.do(Refused(what=f"evidence {event.request}", why=why))
         return
-    for node in turn.state.active_nodes:
-        turn.do(_collect(turn, node, event.request, "a user asked what the ranks are doing"))
+    why = "a user asked what the ranks are doing"
+    turn.do(*(_collect(turn, node, event.request, why) for node in turn.state.active_nodes))
 
 
 def collect_actions(turn: Turn) -> list[CollectEvidence]:
@@ -100,17 +100,17 @@ def on_diagnosed(turn: Turn, event: Diagnosed) -> None:
 
 
 def on_standstill_ended(turn: Turn, event: StandstillEnded) -> None:
-    current = standstill.incident_of(turn)
-    if current is not None and current.id == event.incident:
+    standing = turn.state.standstill
+    if standing is not None and standing.incident.id == event.incident:
         standstill.went_on(turn, event.lasted_s)
 
 
 def on_standstill_timer(turn: Turn, incident: str, due_at: float) -> None:
     """The time that a standstill was given is over."""
-    current = standstill.incident_of(turn)
-    if current is None or current.id != incident:
+    standing = turn.state.standstill
+    if standing is None or standing.incident.id != incident:
         return
-    if standstill.is_late(turn, due_at):
+    if turn.at - due_at > standstill.LATE_S:
         standstill.wait_again(turn)
     else:
         standstill.take_up(turn)
@@ -143,7 +143,7 @@ def _judge(turn: Turn) -> None:
     given = patience(
         verdict,
         known=known,
-        step=standstill.step_of(turn),
+        step=turn.state.tally.completed_step,
         has_way_back=has_way_back(turn),
         window_s=hang.window_s,
         limit_s=hang.limit_s,
@@ -199,7 +199,7 @@ def _note_place(turn: Turn) -> None:
     if not verdict.code.startswith("ES-H") or hang is None:
         return
     known, is_certain = turn.state.places.get(key_of(verdict), Place()), verdict.certainty is Certainty.CERTAIN
-    is_again = is_certain and verdict.code != STOPPED and is_repeated(known, standstill.step_of(turn))
+    is_again = is_certain and verdict.code != STOPPED and is_repeated(known, turn.state.tally.completed_step)
     standstill.note_acted_on(turn, verdict)
     if is_again and hang.verdict is not None:
         says = (

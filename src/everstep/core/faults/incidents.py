@@ -6,20 +6,19 @@ import msgspec
 
 from everstep.analyzer.exits import FaultFacts, LostNode, Overdue, judge
 from everstep.analyzer.rank_exit import looks_like_consequence
-from everstep.core.decide import allowance, backoff, eviction, examining, finished, flow, repeating
+from everstep.core.decide import allowance, eviction, examining, flow, program_ends
 from everstep.core.decide.recovery import Plan, decide
-from everstep.core.faults import drills
-from everstep.core.restore import worlds
-from everstep.core.run import boundary, elastic, ending, grace, progress, standstill, updates
-from everstep.core.run.forming import ask_for_store, form_if_possible, ranks_of_slot, start_limit_s
-from everstep.core.run.progress import completed_step, note_best_step, note_success
+from everstep.core.faults.opening import add_exits, open_incident
+from everstep.core.restore import holdings
+from everstep.core.run import elastic, ending, stopping, updates
+from everstep.core.run.forming import ask_for_store, form_if_possible, start_limit_s
+from everstep.core.run.progress import note_best_step, note_success
 from everstep.core.state.frozenmap import Names
 from everstep.core.state.phases import ALIVE, Phase
-from everstep.core.state.schema import Failure, Incident, Member
+from everstep.core.state.schema import Member
 from everstep.core.state.timers import LASTING, Timer, TimerKind
 from everstep.core.state.turn import Turn
-from everstep.core.state.worker import Worker
-from everstep.model.actions import Concluded, EvictNode, IncidentClosed, IncidentOpened, Refused, StopWorkers
+from everstep.model.actions import Concluded, EvictNode, Refused, StopWorkers
 from everstep.model.events import (
     NodeExamined,
     NodeLost,
@@ -40,20 +39,19 @@ def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
     if worker is None or worker.exit is not None or worker.node != event.node:
         return
     account = event.account if event.account is not None and event.account.rank == worker.rank else worker.account
-    turn.set_worker(worker.rank, exit=event.exit, account=account)
+    worker = msgspec.structs.replace(worker, exit=event.exit, account=account)
+    turn.set_workers(worker)
     if turn.state.phase not in ALIVE:
-        if turn.state.incident is not None:
-            _add_exits(turn, (event.exit,))
+        add_exits(turn, event.exit)
         if not event.exit.succeeded:
-            boundary.no_longer(turn, f"rank {event.exit.rank} has ended before")
+            stopping.hurry(turn, f"rank {event.exit.rank} has ended before")
         return
     if event.exit.succeeded:
         _on_success(turn)
         return
-    if finished.is_spared(turn, turn.state.workers[event.exit.rank]) and turn.state.tally.alive:
+    if turn.state.tally.alive and program_ends.is_spared(turn, worker):
         return
-    open_incident(turn, FaultFacts(at=turn.at))
-    _add_exits(turn, (event.exit,))
+    open_incident(turn, FaultFacts(at=turn.at), event.exit)
     if looks_like_consequence(event.exit) and turn.state.tally.alive:
         _settle(turn)
     else:
@@ -70,8 +68,8 @@ def on_workers_failed_to_start(turn: Turn, event: WorkersFailedToStart) -> None:
 def on_slot_lost(turn: Turn, event: NodeLost, member: Member) -> None:
     """A node that held a slot is gone. The caller has put it out and looks for another."""
     assert member.slot is not None
-    ranks = tuple(ranks_of_slot(turn, member.slot))
-    kept = {item.rank: item for item in worlds.divided(turn.state, event.kept)[0] if item.rank in ranks}
+    ranks = tuple(turn.spec.ranks_of(member.slot))
+    kept = {item.rank: item for item in holdings.divided(turn.state, event.kept)[0] if item.rank in ranks}
     turn.set(held=turn.state.held.without(*ranks).updated(kept))
     if turn.state.phase in ALIVE:
         open_incident(turn, FaultFacts(at=turn.at))
@@ -83,7 +81,7 @@ def on_slot_lost(turn: Turn, event: NodeLost, member: Member) -> None:
         stop_generation(turn)
     elif turn.state.phase is Phase.STOPPING:
         _confirm_stopped(turn, event.node)
-        boundary.no_longer(turn, f"node {event.node} is lost")
+        stopping.hurry(turn, f"node {event.node} is lost")
 
 
 def on_settle_timer(turn: Turn, generation: str, _due_at: float) -> None:
@@ -136,54 +134,15 @@ def on_proposal_approved(turn: Turn, event: ProposalApproved) -> None:
 def on_workers_stopped(turn: Turn, event: WorkersStopped) -> None:
     if turn.state.phase is not Phase.STOPPING:
         return
-    turn.set_accounts(event.node, event.accounts)
+    mine = _note_ends(turn, event)
     note_best_step(turn)
-    _note_exits(turn, (each for each in event.exits if turn.runs(event.node, each.rank)))
-    mine = {worker.rank for worker in turn.workers_of(event.node)}
     # It may also hold what was kept of a lost node; the newer snapshots of those ranks are where they run now.
-    held, others = worlds.divided(turn.state, event.held)
+    held, others = holdings.divided(turn.state, event.held)
     turn.set(
         held=turn.state.held.without(*mine).updated({item.rank: item for item in held if item.rank in mine}),
         copies=turn.state.copies.updated({event.node: (*event.backups, *others)}),
     )
     _confirm_stopped(turn, event.node)
-
-
-def open_incident(turn: Turn, facts: FaultFacts) -> None:
-    """A fault begins an incident, unless it belongs to the one whose ranks are not even restarted yet.
-
-    Which rank is on which node, and what nodes have noticed, is added here.
-    """
-    current = turn.state.incident
-    if current is not None and not current.restarted:
-        return
-    stood = standstill.incident_of(turn)
-    standstill.close(turn, "superseded", "something else happened before the standstill was over")
-    if current is not None:
-        why = "another fault came before the job had recovered from this one"
-        turn.do(IncidentClosed(incident=current.id, outcome="superseded", why=why))
-    number = turn.state.num_incidents + 1
-    turn.set(outlived_at=progress.outlived_at(turn))
-    formation = turn.state.formation
-    incident = Incident(
-        id=f"i{number}",
-        opened_at=turn.at,
-        lived_s=0.0 if formation is None else max(0.0, turn.at - formation.at),
-        generation=turn.state.generation,
-        facts=msgspec.structs.replace(
-            facts,
-            alerts=turn.state.alerts,
-            nodes=_nodes_of_ranks(turn),
-            left=facts.left or progress.left_ranks(turn),
-            outlived_at=turn.state.outlived_at,
-            stood=None if stood is None else stood.facts.hang,
-        ),
-        drill=drills.claim(turn, facts),
-    )
-    turn.set(incident=incident, num_incidents=number)
-    exits = [worker.exit for worker in turn.state.workers.values() if worker.exit is not None]
-    _add_exits(turn, tuple(exit_ for exit_ in exits if not exit_.succeeded))
-    turn.do(IncidentOpened(incident=incident.id, drill=incident.drill, why="the first sign of a fault"))
 
 
 def stop_generation(turn: Turn) -> None:
@@ -192,19 +151,15 @@ def stop_generation(turn: Turn) -> None:
     nodes = turn.state.active_nodes
     turn.enter(Phase.STOPPING, waiting=Names(nodes))
     evicting = tuple(node for node in plan.evict if turn.state.is_active(node))
-    for stop in _stop_workers(turn, [node for node in nodes if node not in evicting]):
-        turn.do(stop)
+    turn.do(*_stops(turn, [node for node in nodes if node not in evicting]))
     if evicting:
         _evict(turn, evicting, plan.decision.why, evicting)
     if not nodes:
         _after_stop(turn)
 
 
-def _stop_workers(turn: Turn, nodes: Iterable[str]) -> list[StopWorkers]:
-    generation = turn.state.generation
-    grace_s, save_s = grace.of(turn.state, turn.policy), grace.to_save_s(turn.state, turn.policy)
-    why = f"{turn.incident.id}: all ranks of a generation start and end together"
-    return [StopWorkers(node=n, generation=generation, grace_s=grace_s, save_s=save_s, why=why) for n in nodes]
+def _stops(turn: Turn, nodes: Iterable[str]) -> list[StopWorkers]:
+    return stopping.stops(turn, nodes, f"{turn.incident.id}: all ranks of a generation start and end together")
 
 
 def _evict(turn: Turn, evicting: tuple[str, ...], why: str, new: tuple[str, ...]) -> None:
@@ -226,27 +181,26 @@ def _on_evict_overdue(turn: Turn) -> None:
     gone = tuple(node for node in turn.incident.evicting if node not in left)
     turn.set_incident(evicting=gone, not_evicted=left)
     turn.set(evictions=turn.state.evictions[: -len(left)])
-    for node, stop in zip(left, _stop_workers(turn, left), strict=True):
-        turn.do(Refused(what=f"evict {node}", why="the engine has not ended it in time", incident=turn.incident.id))
-        turn.do(stop)
+    for node, stop in zip(left, _stops(turn, left), strict=True):
+        why = "the engine has not ended it in time"
+        turn.do(Refused(what=f"evict {node}", why=why, incident=turn.incident.id), stop)
 
 
 def restart(turn: Turn) -> None:
     """Because of a fault: counted."""
-    turn.set(restarts=(*allowance.counted(turn), turn.at))
-    decision = turn.incident.decision if turn.state.incident is not None else None
-    _gather(turn, backoff.wait_s(turn) if decision is not None and decision.rule in backoff.RULES else 0.0)
+    _gather(turn, allowance.spend(turn))
 
 
 def _gather(turn: Turn, after_s: float = 0.0) -> None:
     """Into gathering; forms at once when nothing is missing and it need not wait."""
     turn.drop_timers(but=LASTING)
     turn.enter(Phase.GATHERING, waiting=Names(), pending_drills={}, updating="")
-    elastic.before_gathering(turn)
+    if turn.spec.is_elastic:
+        elastic.before_gathering(turn)
     turn.set(growing=0)
     ask_for_store(turn, turn.state.generation + 1)
     if after_s > 0:
-        backoff.begin(turn, after_s)
+        allowance.begin_wait(turn, after_s)
     form_if_possible(turn)
 
 
@@ -263,13 +217,14 @@ def _after_stop(turn: Turn) -> None:
         return
     if turn.state.incident is not None:
         resumed = turn.state.formation.resume_step if turn.state.formation is not None else None
-        completed = completed_step(turn)
+        completed = turn.state.tally.completed_step
         turn.set_incident(best_step=resumed if completed is None else completed)
     if turn.state.ending is not None:
         ending.finish(turn, turn.state.ending)
         return
     plan = _conclude_finally(turn)
-    flow.note(turn, plan.stage)
+    if plan.stage is not None:
+        flow.note(turn, plan.stage)
     late = tuple(node for node in plan.evict if turn.state.is_active(node))
     if late:  # what blames the machine came after the ranks had ended
         turn.set(waiting=Names(late))
@@ -279,8 +234,10 @@ def _after_stop(turn: Turn) -> None:
         if examining.begin(turn, plan.stage):
             _after_examination(turn)
         return
-    _remember_failure(turn, turn.incident.verdict)
-    _forget_judged(turn)
+    verdict = turn.incident.verdict
+    assert verdict is not None, "concluded above"
+    program_ends.remember(turn, verdict)
+    _forget_judged(turn, verdict)
     if plan.kind in ("restart", "leave"):
         if plan.back_to:
             updates.roll_back(turn, plan.back_to, plan.decision.why)
@@ -312,10 +269,9 @@ def _after_examination(turn: Turn) -> None:
     _after_stop(turn)
 
 
-def _forget_judged(turn: Turn) -> None:
+def _forget_judged(turn: Turn, verdict: Verdict) -> None:
     """An alert that became the verdict is not judged a second time when the job runs again."""
-    verdict = turn.incident.verdict
-    if verdict is not None and turn.state.unjudged:
+    if turn.state.unjudged:
         left = [s for s in turn.state.unjudged if (s.node, s.alert.code) != (verdict.node, verdict.code)]
         turn.set(unjudged=tuple(left))
 
@@ -331,21 +287,14 @@ def _conclude_finally(turn: Turn) -> Plan:
 
 
 def _conclude(turn: Turn) -> Plan:
-    verdict = examining.named(turn, judge(turn.incident.known))
+    incident = turn.incident
+    verdict = judge(incident.known)
+    if incident.examination is not None and incident.examination.is_over:
+        verdict = examining.named(verdict, incident.examination, turn.at)
     plan = decide(turn, verdict)
     turn.set_incident(verdict=verdict, decision=plan.decision)
-    turn.do(Concluded(incident=turn.incident.id, verdict=verdict, decision=plan.decision, why=plan.decision.why))
+    turn.do(Concluded(incident=incident.id, verdict=verdict, decision=plan.decision, why=plan.decision.why))
     return plan
-
-
-def _remember_failure(turn: Turn, verdict: Verdict | None) -> None:
-    """How often in a row the run has failed like this: at this place, or in this way."""
-    place = "" if verdict is None else repeating.ended_at(turn, verdict)
-    if not place:
-        turn.set(failure=None)
-        return
-    count = repeating.times(turn, place)
-    turn.set(failure=Failure(place=place, count=count, best_step=turn.state.best_step, at=turn.at))
 
 
 def _on_success(turn: Turn) -> None:
@@ -394,26 +343,27 @@ def _overdue(turn: Turn, code: str, ranks: tuple[int, ...], says: str) -> None:
     stop_generation(turn)
 
 
-def _note_exits(turn: Turn, exits: Iterable[Exit]) -> None:
-    """The first of each rank; how a rank ended that had ended before is known."""
-    workers = turn.state.workers
-    new: dict[int, Exit] = {}
+def _note_ends(turn: Turn, event: WorkersStopped) -> list[int]:
+    """How far this node's ranks were, and how they ended; of one that had ended before, that is known. These ranks."""
+    accounts = {account.rank: account for account in event.accounts}
+    own, exits = turn.workers_of(event.node), _first_of_each(event.exits)
+    new = [exits[worker.rank] for worker in own if worker.exit is None and worker.rank in exits]
+    turn.set_workers(
+        *(
+            msgspec.structs.replace(
+                worker,
+                account=accounts.get(worker.rank, worker.account),
+                exit=worker.exit or exits.get(worker.rank),
+            )
+            for worker in own
+        )
+    )
+    add_exits(turn, *new)
+    return [worker.rank for worker in own]
+
+
+def _first_of_each(exits: Iterable[Exit]) -> dict[int, Exit]:
+    found: dict[int, Exit] = {}
     for exit_ in exits:
-        if _is_running(workers.get(exit_.rank)):
-            new.setdefault(exit_.rank, exit_)
-    turn.set_workers(*(msgspec.structs.replace(workers[rank], exit=exit_) for rank, exit_ in new.items()))
-    _add_exits(turn, tuple(new.values()))
-
-
-def _is_running(worker: Worker | None) -> bool:
-    return worker is not None and worker.exit is None
-
-
-def _add_exits(turn: Turn, exits: tuple[Exit, ...]) -> None:
-    if turn.state.incident is None:
-        return
-    turn.set_incident(exits=turn.incident.exits.updated({exit_.rank: exit_ for exit_ in exits}))
-
-
-def _nodes_of_ranks(turn: Turn) -> dict[int, str]:
-    return {worker.rank: worker.node for worker in turn.state.workers.values()}
+        found.setdefault(exit_.rank, exit_)
+    return found

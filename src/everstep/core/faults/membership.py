@@ -3,10 +3,10 @@
 import msgspec
 
 from everstep.core.faults import incidents
-from everstep.core.restore import persistence, racks, worlds
+from everstep.core.restore import holdings, persistence, racks
 from everstep.core.run import elastic
 from everstep.core.run.ending import finish_if_saved, give_up
-from everstep.core.run.forming import acquire, form_if_possible, ranks_of_slot
+from everstep.core.run.forming import acquire, form_if_possible
 from everstep.core.state.phases import Phase
 from everstep.core.state.schema import Member, Role
 from everstep.core.state.timers import Timer, TimerKind
@@ -32,7 +32,7 @@ def on_node_joined(turn: Turn, event: NodeJoined) -> None:
         _admit(turn, event)
     member = msgspec.structs.replace(turn.state.members[event.node], endpoint=event.endpoint, rack=event.rack)
     turn.set_members(member)
-    held, others = worlds.divided(turn.state, event.held)
+    held, others = holdings.divided(turn.state, event.held)
     turn.set(copies=turn.state.copies.updated({event.node: (*event.backups, *others)}))
     if member.slot is not None and turn.state.phase not in (Phase.FORMING, Phase.RUNNING):
         _note_held(turn, held, member.slot)
@@ -159,7 +159,7 @@ def _put_out(turn: Turn, member: Member) -> None:
 
 
 def _note_held(turn: Turn, held: tuple[Held, ...], slot: int) -> None:
-    ranks = ranks_of_slot(turn, slot)
+    ranks = turn.spec.ranks_of(slot)
     turn.set(held=turn.state.held.updated({item.rank: item for item in held if item.rank in ranks}))
 
 

@@ -90,8 +90,8 @@ def _place(turn: Turn) -> None:
         why = f"what generation {state.generation} resumes from must survive the next loss as well"
     else:
         why = f"every rank of generation {state.generation} is through; a lost machine must not cost its snapshots"
-    for action in place_actions(turn.state, why) if placement.backups != state.backups or not again else ():
-        turn.do(action)
+    if placement.backups != state.backups or not again:
+        turn.do(*place_actions(turn.state, why))
     unprotected = _weaker(placement, "group and rack" if racks.known(state) else "group")
     for what, reason in unprotected:
         if (what, reason) not in state.unprotected:  # once, and not with every restart

@@ -5,15 +5,22 @@ checkpoint in the persistent tier is for all ranks together, and is taken where 
 
 A snapshot counts only if it belongs to the history that the job is in: a later generation that went back before its
 step has made it void (`State.resumes`). What could not be restored once is struck, and never offered again.
+
+A node tells of each snapshot how many ranks there were. What was written by as many as there are now is a rank's own;
+the rest can be restored only together, all ranks of that generation, and is kept with the copies of whoever holds it.
 """
 
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from everstep.core.restore import worlds
+from everstep.core.state.frozenmap import FrozenMap
 from everstep.core.state.schema import Member, Role, State, Struck
 from everstep.model.facts import Checkpoint, Fetch, Held
+
+MOST_RANKS = 64
+"""Every node gets the snapshots of all ranks of a generation of another size. More is too much for one memory and one
+message, and the persistent tier is what the state is spread from."""
 
 
 class Restore(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +48,7 @@ def newest(state: State, *, only_trusted: bool = False, even_struck: bool = Fals
 
 def _shelves(state: State, *, even_struck: bool) -> Iterator["_Shelf"]:
     yield _Shelf(state, even_struck=even_struck)
-    for world_size in worlds.former(state):
+    for world_size in former_sizes(state):
         yield _Shelf(state, even_struck=even_struck, former_world=world_size)
 
 
@@ -75,10 +82,31 @@ def newest_by_rank(state: State) -> dict[int, tuple[int, str] | None]:
     return found
 
 
-def up_to(told: Iterable[Held], last: int | None) -> tuple[Held, ...]:
-    """What is left once the agents were told to go back to this step: they forget what is newer."""
-    kept = [_up_to(held, -1 if last is None else last) for held in told]
-    return tuple(held for held in kept if held.steps)
+def cut(state: State, last: int | None) -> tuple[FrozenMap[int, Held], FrozenMap[str, tuple[Held, ...]]]:
+    """What ranks and copies hold once the agents were told to go back to this step: they forget what is newer."""
+    newest = -1 if last is None else last
+    held = {rank: _up_to(each, newest) for rank, each in state.held.items()}
+    copies = {node: [_up_to(each, newest) for each in told] for node, told in state.copies.items()}
+    return (
+        FrozenMap({rank: each for rank, each in held.items() if each.steps}),
+        FrozenMap({node: tuple(each for each in told if each.steps) for node, told in copies.items()}),
+    )
+
+
+def divided(state: State, told: Iterable[Held]) -> tuple[tuple[Held, ...], tuple[Held, ...]]:
+    """Of generations of the present size, and of others."""
+    world = _world(state)
+    same: list[Held] = []
+    other: list[Held] = []
+    for held in told:
+        (same if held.world_size in (0, world) else other).append(held)
+    return tuple(same), tuple(other)
+
+
+def former_sizes(state: State) -> tuple[int, ...]:
+    """Other sizes of which a snapshot is in memory, the smallest first."""
+    found = {held.world_size for copies in state.copies.values() for held in copies}
+    return tuple(sorted(size for size in found if 0 < size <= MOST_RANKS and size != _world(state)))
 
 
 class _Shelf:
@@ -89,11 +117,10 @@ class _Shelf:
         self.former_world = former_world
         self._floors = floors(state)
         self._struck = () if even_struck else state.struck
-        self._size = state.spec.world_size if state.spec is not None else 0
+        self._size = _world(state)
         self._world = range(former_world or self._size)
-        self.node_of = {rank: node for node, rank in _placed(state)}
-        held = {} if former_world else state.held
-        self.own = {rank: set(self._valid(held[rank], node="")) for rank in self._world if rank in held}
+        own = state.held.items() if not former_world else ()
+        self.own = {rank: set(self._valid(held, node="")) for rank, held in own if rank in self._world}
         self.elsewhere: dict[int, dict[int, Member]] = {}  # rank -> step -> who holds a copy
         for member in state.members.values():
             if member.role is not Role.OUT and member.endpoint:
@@ -104,8 +131,10 @@ class _Shelf:
             yield rank, self.own.get(rank, set()) | self.elsewhere.get(rank, {}).keys()
 
     def holder(self, rank: int, step: int) -> str:
-        is_own = step in self.own.get(rank, ())
-        return self.node_of.get(rank, "") if is_own else self.elsewhere[rank][step].node
+        spec, is_own = self._state.spec, step in self.own.get(rank, ())
+        if not is_own or spec is None:
+            return self.elsewhere[rank][step].node
+        return self._state.slots[rank // spec.nproc_per_node] or ""
 
     def common_steps(self) -> set[int]:
         common: set[int] | None = None
@@ -154,14 +183,8 @@ def floors(state: State) -> list[tuple[int, int]]:
     return found
 
 
-def _placed(state: State) -> Iterator[tuple[str, int]]:
-    if state.spec is None:
-        return
-    for slot, node in enumerate(state.slots):
-        first = state.spec.first_rank(slot)
-        for rank in range(first, first + state.spec.nproc_per_node):
-            if node is not None:
-                yield node, rank
+def _world(state: State) -> int:
+    return 0 if state.spec is None else state.spec.world_size
 
 
 def _entries(held: Held) -> Iterator[tuple[int, int | None]]:

@@ -61,14 +61,14 @@ def start_clock(turn: Turn) -> None:
     turn.start_timer(Timer(NEXT_TIMER), after_s, "the next step is due in the persistent tier")
 
 
-def on_next_timer(turn: Turn) -> None:
+def on_next_timer(turn: Turn, _subject: str, _due_at: float) -> None:
     is_too_early = turn.state.phase is not Phase.RUNNING or not _begin_next(turn)
     every_s = turn.spec.checkpoint_every_s
     turn.set(persist_at=turn.at + (min(RETRY_S, every_s) if is_too_early else every_s))
     start_clock(turn)
 
 
-def on_limit_timer(turn: Turn) -> None:
+def on_limit_timer(turn: Turn, _subject: str, _due_at: float) -> None:
     if turn.state.persisting is not None:
         missing = tuple(turn.state.persisting.missing) or (turn.state.persisting.committer,)
         limit_s = turn.state.persisting.limit_s
@@ -279,8 +279,7 @@ def _begin(turn: Turn, step: int, limit_s: float, why: str, *, only_mark: bool =
             is_trusted=only_mark,
         )
     )
-    for action in pending_actions(turn.state, why):
-        turn.do(action)
+    turn.do(*pending_actions(turn.state, why))
     turn.start_timer(Timer(LIMIT_TIMER), limit_s + SLACK_S, f"step {step} has to be in the persistent tier by then")
 
 
@@ -300,8 +299,7 @@ def _ask_to_commit(turn: Turn, why: str) -> None:
     """It has a limit of its own, and a run that must end has one besides."""
     now, ending = turn.state.persisting, turn.state.ending
     assert now is not None, "only called while a step is on its way"
-    for action in pending_actions(turn.state, why):
-        turn.do(action)
+    turn.do(*pending_actions(turn.state, why))
     wait_s = COMMIT_LIMIT_S + SLACK_S
     if ending is not None and ending.save_by is not None:
         wait_s = min(wait_s, max(0.0, ending.save_by - turn.at))

@@ -7,7 +7,7 @@ up. Where nothing was ever kept, or no step by all ranks, the program begins as 
 import msgspec
 
 from everstep.analyzer.observations.words import ranks_text
-from everstep.core.restore import holdings, trust, worlds
+from everstep.core.restore import holdings, trust
 from everstep.core.restore.holdings import Restore
 from everstep.core.state.schema import State, Struck
 from everstep.core.state.turn import Turn
@@ -19,6 +19,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     restore: Restore | None = None
     why: str
     must_end: bool = False  # there were steps, and none of them can be restored
+    is_corrupted: bool  # the job goes back because of a corruption
     untrusted: str = ""  # a trusted step was wanted, and this is why it is not one
 
 
@@ -36,11 +37,12 @@ def choose(turn: Turn) -> Choice:
             cause = f"{cause}; {untrusted}: what is wrong may stay"
         cost = _cost(state, restore, is_corrupted and not untrusted)
         why = f"{cause}; {_from_where(restore, turn.spec.world_size)}{cost}"
-        return Choice(restore=restore, why=why, untrusted=untrusted)
+        return Choice(restore=restore, why=why, is_corrupted=is_corrupted, untrusted=untrusted)
     refused = holdings.newest(state, even_struck=True)
     if refused is not None:
-        return Choice(why=f"nothing is left to restore: {_struck_text(state)}", must_end=True)
-    return Choice(why=f"{cause}{_from_nothing(state)}", untrusted=untrusted)
+        why = f"nothing is left to restore: {_struck_text(state)}"
+        return Choice(why=why, must_end=True, is_corrupted=is_corrupted)
+    return Choice(why=f"{cause}{_from_nothing(state)}", is_corrupted=is_corrupted, untrusted=untrusted)
 
 
 def _cause(state: State) -> str:
@@ -119,8 +121,8 @@ def _place(struck: Struck) -> str:
 
 
 def _from_nothing(state: State) -> str:
-    if worlds.former(state):
-        sizes = " or ".join(str(size) for size in worlds.former(state))
+    if former := holdings.former_sizes(state):
+        sizes = " or ".join(map(str, former))
         return f"; no step of all {sizes} ranks is in memory, so nothing is restored"
     if any(held.steps for held in state.held.values()):
         return f"; no step is held by every rank, so nothing is restored ({_holdings(state)})"

@@ -36,8 +36,7 @@ def on_replicas_agreed(turn: Turn, event: ReplicasAgreed) -> None:
     if state.phase not in _COMPARING or not is_news or is_corrupted(state.incident):
         return
     turn.set(trusted_step=event.step)
-    for action in trust_actions(turn):
-        turn.do(action)
+    turn.do(*trust_actions(turn))
 
 
 def note_agreed(turn: Turn, event: AnomalyFound) -> None:

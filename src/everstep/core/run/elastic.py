@@ -8,15 +8,15 @@ another number of ranks: `holdings` offers it as that, and ranks spread it anew.
 
 import msgspec
 
-from everstep.core.run import boundary, grace
+from everstep.core.run import stopping
 from everstep.core.run.ending import give_up
-from everstep.core.run.forming import acquire, form_if_possible, ranks_of_slot
+from everstep.core.run.forming import acquire, form_if_possible
 from everstep.core.state.frozenmap import FrozenMap, Names
 from everstep.core.state.phases import Phase
 from everstep.core.state.schema import Member, Role, State
 from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
-from everstep.model.actions import Refused, Resized, StopWorkers
+from everstep.model.actions import Refused, Resized
 from everstep.model.events import SizeFixed
 from everstep.model.facts import Held
 from everstep.model.spec import Mode
@@ -26,9 +26,9 @@ LONGEST_GROW_S = 1800.0
 
 
 def look(turn: Turn) -> None:
-    """What follows for the size from the state as it is now. After every event, so it is cheap."""
+    """What follows for the size from the state as it is now. After every event of a job whose size may change."""
     state = turn.state
-    if state.spec is None or not state.spec.is_elastic or state.is_over:
+    if state.is_over:
         return
     _keep_timer(turn, TimerKind.SHRINK, _shrink_after_s(turn), "missing nodes are waited for no longer")
     is_short = state.phase is Phase.GATHERING and state.num_vacant > 0 and not can_shrink(state)
@@ -78,27 +78,15 @@ def on_grow_timer(turn: Turn, generation: str, _due_at: float) -> None:
     state, nodes = turn.state, turn.state.active_nodes
     num = len(_taken_in(state))
     turn.enter(Phase.STOPPING, waiting=Names(nodes), growing=num)
-    step, after_s = boundary.to_come(turn)
+    step, after_s = stopping.boundary(turn)
     when = "now" if step is None else f"after step {step}"
     why = f"{num} {'node waits' if num == 1 else 'nodes wait'}: all ranks end {when}, and go on with them"
-    stop = StopWorkers(
-        node="",
-        generation=state.generation,
-        grace_s=grace.of(state, turn.policy),
-        save_s=turn.policy.save_s,
-        after_step=step,
-        after_s=after_s,
-        why=why,
-    )
-    for node in nodes:
-        turn.do(msgspec.structs.replace(stop, node=node))
+    turn.do(*stopping.stops(turn, nodes, why, save_s=turn.policy.save_s, after_step=step, after_s=after_s))
 
 
 def before_gathering(turn: Turn) -> None:
     """The workers of a generation have ended: the one place where a size may change without a cost of its own."""
     state, spec = turn.state, turn.spec
-    if not spec.is_elastic:
-        return
     if state.fixed_slots and state.fixed_slots != spec.num_slots:
         _return_to(turn, state.fixed_slots)
         return
@@ -227,7 +215,7 @@ def _as_former(turn: Turn) -> FrozenMap[str, tuple[Held, ...]]:
         for node, copies in state.copies.items()
     }
     for slot, node in enumerate(state.slots):
-        for rank in ranks_of_slot(turn, slot) if node is not None else ():
+        for rank in turn.spec.ranks_of(slot) if node is not None else ():
             held = state.held.get(rank)
             if node is not None and held is not None:
                 found.setdefault(node, []).append(msgspec.structs.replace(held, world_size=world))

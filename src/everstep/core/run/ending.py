@@ -4,14 +4,14 @@ last step goes there first."""
 import msgspec
 
 from everstep.core.restore import persistence
-from everstep.core.run import boundary, standstill
+from everstep.core.run import standstill, stopping
 from everstep.core.state.frozenmap import Names
 from everstep.core.state.phases import ALIVE, Phase
 from everstep.core.state.schema import Ending
 from everstep.core.state.turn import Turn
 from everstep.errors import EXIT_GAVE_UP, EXIT_NOT_ALLOWED_TO_ACT
-from everstep.model.actions import Finish, IncidentClosed, StopWorkers
-from everstep.model.events import CheckpointCommitted, SnapshotPersisted, StopRequested
+from everstep.model.actions import Finish, IncidentClosed
+from everstep.model.events import StopRequested
 
 
 def on_stop_requested(turn: Turn, event: StopRequested) -> None:
@@ -28,24 +28,14 @@ def stop_with(turn: Turn, ending: Ending) -> None:
         return
     if turn.state.phase is Phase.STOPPING:
         turn.set(ending=_hurried(turn.state.ending, ending))
-        boundary.no_longer(turn, ending.why)
+        stopping.hurry(turn, ending.why)
         return
     nodes = turn.state.active_nodes
     if turn.state.phase not in ALIVE or not nodes:
         finish(turn, ending)
         return
     turn.enter(Phase.STOPPING, waiting=Names(nodes), ending=ending)
-    for node in nodes:
-        turn.do(
-            StopWorkers(
-                node=node,
-                generation=turn.state.generation,
-                grace_s=turn.policy.shutdown_s,
-                signal=ending.signal,
-                save_s=turn.policy.save_s,
-                why=ending.why,
-            )
-        )
+    turn.do(*stopping.stops(turn, nodes, ending.why, save_s=turn.policy.save_s, signal=ending.signal))
 
 
 def _end_sooner(turn: Turn, ending: Ending) -> None:
@@ -92,26 +82,6 @@ def finish_unallowed(turn: Turn, why: str) -> None:
 def finish(turn: Turn, ending: Ending) -> None:
     if not persistence.save_first(turn, ending):
         _finish_now(turn, ending)
-
-
-def on_snapshot_persisted(turn: Turn, event: SnapshotPersisted) -> None:
-    persistence.on_snapshot_persisted(turn, event)
-    finish_if_saved(turn)
-
-
-def on_checkpoint_committed(turn: Turn, event: CheckpointCommitted) -> None:
-    persistence.on_checkpoint_committed(turn, event)
-    finish_if_saved(turn)
-
-
-def on_persist_next_timer(turn: Turn, _subject: str, _due_at: float) -> None:
-    persistence.on_next_timer(turn)
-    finish_if_saved(turn)
-
-
-def on_persist_limit_timer(turn: Turn, _subject: str, _due_at: float) -> None:
-    persistence.on_limit_timer(turn)
-    finish_if_saved(turn)
 
 
 def finish_if_saved(turn: Turn) -> bool:

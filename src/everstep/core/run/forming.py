@@ -10,7 +10,7 @@ from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Formation, State
 from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
-from everstep.core.state.worker import Worker
+from everstep.core.state.workers import Worker
 from everstep.model.actions import NOT_TRUSTED, AcquireNode, IncidentClosed, OpenStore, Refused, StartWorkers
 from everstep.model.events import CheckpointsFound, RunReopened, RunStarted, StoreOpened
 from everstep.model.facts import Fetch
@@ -137,7 +137,7 @@ def form_if_possible(turn: Turn) -> None:
         ending.give_up(turn, choice.why)
         return
     _settle_history(turn, choice)
-    version = updates.merge(turn)
+    version = updates.merge(turn) if len(turn.state.candidates) > 1 else None  # nobody has changed the program
     state = turn.state
     host, port = state.stores[coming]
     restore = choice.restore
@@ -157,14 +157,13 @@ def form_if_possible(turn: Turn) -> None:
         Worker(rank=rank, node=node)
         for slot, node in enumerate(state.slots)
         if node is not None
-        for rank in ranks_of_slot(turn, slot)
+        for rank in turn.spec.ranks_of(slot)
     )
     if state.incident is not None:
         turn.set_incident(restarted=True)
-    for start in start_actions(turn):
-        turn.do(start)
-    for trusted in trust.trust_actions(turn):
-        turn.do(trusted)
+    turn.do(*start_actions(turn))
+    if turn.state.trusted_step is not None:
+        turn.do(*trust.trust_actions(turn))
     if turn.spec.launch is not Launch.COMMAND:
         limit_s = start_limit_s(turn.state, turn.policy)
         turn.start_timer(Timer.of_generation(TimerKind.START, coming), limit_s, "every rank must have started by then")
@@ -176,7 +175,7 @@ def start_actions(turn: Turn) -> list[StartWorkers]:
     assert state.formation is not None
     fetches: dict[int, list[Fetch]] = {}
     former = state.formation.former_world
-    watched = neighbours.of_all(state, turn.policy)
+    watched = neighbours.of_all(state, turn.policy) if spec.on_hosts else {}
     for fetch in () if former else state.formation.fetch:
         fetches.setdefault(fetch.rank // spec.nproc_per_node, []).append(fetch)
     return [
@@ -184,7 +183,7 @@ def start_actions(turn: Turn) -> list[StartWorkers]:
             node=node,
             generation=state.generation,
             slot=slot,
-            first_rank=spec.first_rank(slot),
+            first_rank=spec.ranks_of(slot).start,
             num_ranks=spec.nproc_per_node,
             world_size=spec.world_size,
             num_slots=spec.num_slots,
@@ -209,16 +208,11 @@ def start_limit_s(state: State, policy: Policy) -> float:
     return policy.start_timeout_s + (policy.fetch_timeout_s if fetches else 0.0)
 
 
-def ranks_of_slot(turn: Turn, slot: int) -> range:
-    first = turn.spec.first_rank(slot)
-    return range(first, first + turn.spec.nproc_per_node)
-
-
 def _settle_history(turn: Turn, choice: restoring.Choice) -> None:
     """What the coming generation makes void: memory of later steps, and trust in them."""
     state = turn.state
     step = choice.restore.step if choice.restore is not None else None
-    if trust.is_corrupted(state.incident):
+    if choice.is_corrupted:
         if choice.untrusted:
             turn.do(Refused(what=NOT_TRUSTED, why=choice.untrusted, incident=turn.incident.id))
         else:
@@ -226,9 +220,6 @@ def _settle_history(turn: Turn, choice: restoring.Choice) -> None:
         trust.note_corruption(turn, turn.incident.verdict)
     trusted = state.trusted_step
     trusted = None if step is None or trusted is None or choice.untrusted else min(trusted, step)
-    turn.set(
-        trusted_step=trusted,
-        resumes={**state.resumes, state.generation + 1: step},
-        held=FrozenMap((held.rank, held) for held in holdings.up_to(state.held.values(), step)),
-        copies=FrozenMap((node, holdings.up_to(copies, step)) for node, copies in state.copies.items()),
-    )
+    held, copies = holdings.cut(state, step)
+    resumes = {**state.resumes, state.generation + 1: step}
+    turn.set(trusted_step=trusted, resumes=resumes, held=held, copies=copies)

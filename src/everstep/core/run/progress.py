@@ -3,7 +3,6 @@
 import msgspec
 
 from everstep.analyzer.observations.words import ranks_text, verb
-from everstep.analyzer.standing import Left
 from everstep.core.restore import backups, persistence
 from everstep.core.state.phases import Phase
 from everstep.core.state.timers import Timer, TimerKind
@@ -16,17 +15,13 @@ LEAST_PROOF_S = 2.0
 LONGEST_PROOF_S = 60.0
 """How long a generation without known steps has to live before it counts as recovered."""
 
-OUTLIVED_S = 30.0
-"""Steps so long after a line of the kernel's speak against it: a device is a few steps behind its host at most."""
-
 LATE_S = 30.0
 """After the first rank called init_process_group: imports and downloads of the others differ by seconds."""
 
 
 def on_workers_started(turn: Turn, event: WorkersStarted) -> None:
-    workers = turn.state.workers
-    ranks = dict.fromkeys(started.rank for started in event.started if turn.runs(event.node, started.rank))
-    turn.set_workers(*(msgspec.structs.replace(workers[rank], started=True) for rank in ranks))
+    own = turn.own_workers(event.node, dict.fromkeys(started.rank for started in event.started))
+    turn.set_workers(*(msgspec.structs.replace(worker, started=True) for worker in own))
     is_restored = turn.state.formation is not None and turn.state.formation.resume_step is not None
     if is_restored and turn.state.phase is Phase.FORMING and not turn.state.tally.unstarted:
         backups.place_once(turn)  # what was to be fetched is there; until ranks step, a second loss must not cost more
@@ -126,38 +121,10 @@ def _resumed_step(turn: Turn) -> int | None:
     return min(firsts, default=None)
 
 
-def left_ranks(turn: Turn) -> tuple[Left, ...]:
-    """Ranks that ended with exit code 0, of a generation that others are still in."""
-    found = []
-    for worker in turn.state.workers.values():
-        if worker.exit is not None and worker.exit.succeeded:
-            step = worker.account.last_step if worker.account is not None else None
-            found.append(Left(rank=worker.rank, at=worker.exit.at, step=step))
-    return tuple(found)
-
-
-def outlived_at(turn: Turn) -> float | None:
-    """What nodes noticed before this time did not stop the job: a whole generation began to step after it, or made
-    steps for long after it."""
-    known = turn.state.outlived_at
-    accounts = [worker.account for worker in turn.state.workers.values()]
-    firsts = [each.first_step_at for each in accounts if each is not None and each.first_step_at is not None]
-    lasts = [each.last_step_at for each in accounts if each is not None and each.last_step_at is not None]
-    if not accounts or len(firsts) < len(accounts) or len(lasts) < len(accounts):
-        return known
-    newest = max(max(firsts), min(lasts) - OUTLIVED_S)
-    return newest if known is None else max(known, newest)
-
-
-def completed_step(turn: Turn) -> int | None:
-    """Newest step that every rank of this generation has completed; None while some rank has completed none."""
-    return turn.state.tally.completed_step
-
-
 def note_best_step(turn: Turn) -> None:
     if not turn.state.has_stepped and turn.state.tally.stepped:
         turn.set(has_stepped=True)
-    completed = completed_step(turn)
+    completed = turn.state.tally.completed_step
     if completed is not None and (turn.state.best_step is None or completed > turn.state.best_step):
         turn.set(best_step=completed)
 

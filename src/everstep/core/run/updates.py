@@ -7,13 +7,13 @@ so it does not matter what else happened meanwhile. An update is no fault: it op
 
 import msgspec
 
-from everstep.core.run.progress import completed_step
+from everstep.core.run import stopping
 from everstep.core.state.frozenmap import Names
 from everstep.core.state.phases import Phase
 from everstep.core.state.schema import Candidate, Role, State
 from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
-from everstep.model.actions import Refused, StopWorkers, UpdateConcluded, ValidateUpdate
+from everstep.model.actions import Refused, UpdateConcluded, ValidateUpdate
 from everstep.model.events import UpdateRequested, UpdateValidated
 from everstep.model.spec import Launch
 from everstep.model.verdict import Blame, Verdict
@@ -22,7 +22,7 @@ from everstep.model.versions import FIRST, Stage, Version
 CHECK_LIMIT_S = 120.0
 """From ValidateUpdate to its answer. A first import of torch on a cold disk is within it."""
 
-_OPEN = (Stage.CHECKING, Stage.WAITING)
+_ASKED_FOR = (Stage.CHECKING, Stage.WAITING)
 _INNOCENT = (Blame.MACHINE, Blame.NETWORK, Blame.STORAGE, Blame.SCHEDULER)
 SAME_PLACE = 2
 """Failures at one place without a new step in between after which a version that has not trained is gone back from."""
@@ -68,7 +68,7 @@ def on_check_timer(turn: Turn, version: str, _due_at: float) -> None:
 
 
 def look(turn: Turn) -> None:
-    """What follows for updates from the state as it is now. After every event, so it is cheap when nothing is open."""
+    """What follows for updates from the state as it is now. After every event, where a version is open."""
     state = turn.state
     if state.is_over:
         return
@@ -169,8 +169,8 @@ def roll_back(turn: Turn, version: str, why: str) -> None:
 
 def _made_of(turn: Turn, event: UpdateRequested) -> Version:
     """The version that this change makes of the newest one before it."""
-    opened = [c.version for c in turn.state.candidates if c.stage in _OPEN]
-    base = opened[-1] if opened else running(turn.state) or FIRST
+    asked_for = [c.version for c in turn.state.candidates if c.stage in _ASKED_FOR]
+    base = asked_for[-1] if asked_for else running(turn.state) or FIRST
     return Version(
         id=event.version,
         source=event.source,
@@ -234,16 +234,7 @@ def _interrupt(turn: Turn, version: Version) -> None:
         return
     turn.enter(Phase.STOPPING, waiting=Names(nodes), updating=version.id)
     why = f"{version.id} is {'urgent' if version.is_urgent else 'due'}: all ranks end, and start again with it"
-    for node in nodes:
-        turn.do(
-            StopWorkers(
-                node=node,
-                generation=state.generation,
-                grace_s=turn.policy.stop_grace_s,
-                save_s=turn.policy.save_s,
-                why=why,
-            )
-        )
+    turn.do(*stopping.stops(turn, nodes, why, grace_s=turn.policy.stop_grace_s, save_s=turn.policy.save_s))
 
 
 def _is_due(turn: Turn, version: Version) -> bool:
@@ -274,7 +265,7 @@ def _has_new_step(turn: Turn) -> bool:
     """Of every rank, since the version was started. A program that does not count its steps begins at 0 each time."""
     state = turn.state
     if not _counts_own_steps(state):
-        return completed_step(turn) is not None
+        return state.tally.completed_step is not None
     return state.best_step is not None and (state.version_since is None or state.best_step > state.version_since)
 
 
@@ -287,7 +278,7 @@ def _has_trained(turn: Turn) -> bool:
     if _counts_own_steps(state):
         since = -1 if state.version_since is None else state.version_since
         return state.best_step is not None and state.best_step >= since + needed
-    done = completed_step(turn)
+    done = state.tally.completed_step
     return done is not None and done + 1 >= needed
 
 

@@ -9,9 +9,7 @@ from everstep.analyzer.numbers.alerts import SeenAlert
 from everstep.core.state.course import Course, Examination, FruitlessRestarts
 from everstep.core.state.frozenmap import FrozenMap, Names
 from everstep.core.state.phases import Phase
-from everstep.core.state.place import Place
-from everstep.core.state.tally import Tally
-from everstep.core.state.worker import Worker
+from everstep.core.state.workers import Tally, Worker
 from everstep.model.facts import Checkpoint, Exit, Fetch, Held, RankGroup
 from everstep.model.spec import RunSpec
 from everstep.model.verdict import Decision, Verdict
@@ -122,6 +120,14 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     def known(self) -> FaultFacts:
         """All of the facts, to be judged."""
         return msgspec.structs.replace(self.facts, exits=tuple(self.exits.values()))
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run has learnt of one place at which the job stood still (`run.standstill`)."""
+
+    times: int = 0  # that a restart was made because of it; a certain one counts only without progress in between
+    step: int | None = None  # at which it stood the last time
+    longest_s: float = 0.0  # that it took and ended by itself
 
 
 class Standstill(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,15 +12,11 @@ import msgspec
 
 from everstep.core.state.phases import Phase
 from everstep.core.state.schema import State
-from everstep.core.state.tally import completed_of
 from everstep.core.state.timers import Timer, TimerKind
-from everstep.core.state.worker import Worker
+from everstep.core.state.workers import Worker, completed_of
 from everstep.model.events import ProgressReported
 from everstep.model.facts import RankAccount
-from everstep.model.versions import Stage
-
-_OPEN = (Stage.CHECKING, Stage.WAITING, Stage.RUNNING)
-"""Stages of a version in which time or a step can decide something."""
+from everstep.model.versions import OPEN
 
 
 def stride(state: State, reports: Sequence[ProgressReported]) -> tuple[State, int]:
@@ -43,7 +39,7 @@ def _is_calm(state: State) -> bool:
         not state.tally.in_rendezvous or Timer.of_generation(TimerKind.RENDEZVOUS, state.generation).key in state.timers
     )
     is_quiet = not state.unjudged and not state.deferred
-    return is_watched and is_quiet and all(candidate.stage not in _OPEN for candidate in state.candidates)
+    return is_watched and is_quiet and all(candidate.stage not in OPEN for candidate in state.candidates)
 
 
 class _Draft:
@@ -114,7 +110,7 @@ class _Draft:
 
 
 def _is_only_further(before: RankAccount | None, after: RankAccount) -> bool:
-    """Nothing that the tally counts has changed but the steps: see `tally`."""
+    """Nothing that the tally counts has changed but the steps: see `workers`."""
     return (
         before is not None
         and before.last_step is not None

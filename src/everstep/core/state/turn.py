@@ -4,7 +4,7 @@ What is derived from something else in the state (the tally of workers, the vaca
 """
 
 from collections.abc import Container, Iterable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -12,33 +12,30 @@ from everstep.core.state.frozenmap import FrozenMap
 from everstep.core.state.phases import Phase, is_legal
 from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Incident, Member, State
-from everstep.core.state.tally import Tally
 from everstep.core.state.timers import Timer, TimerKind, timer_of
-from everstep.core.state.worker import Worker
+from everstep.core.state.workers import Tally, Worker
 from everstep.model.actions import Action, SetTimer
 from everstep.model.facts import RankAccount
 from everstep.model.spec import RunSpec
 
 
 class Turn:
+    """`spec` and `incident` are the state's, for what is only called once there are any: else they are None all the
+    same, and whoever reads them fails."""
+
     def __init__(self, state: State, policy: Policy, at: float) -> None:
-        self.state = state
         self.policy = policy
         self.at = at
         self.actions: list[Action] = []
-
-    @property
-    def spec(self) -> RunSpec:
-        assert self.state.spec is not None, "no event is handled before RunStarted"
-        return self.state.spec
-
-    @property
-    def incident(self) -> Incident:
-        assert self.state.incident is not None, "only called while an incident is open"
-        return self.state.incident
+        self._take(state)
 
     def set(self, **changes: Any) -> None:  # noqa: ANN401  (fields of State; msgspec checks the names)
-        self.state = msgspec.structs.replace(self.state, **changes)
+        self._take(msgspec.structs.replace(self.state, **changes))
+
+    def _take(self, state: State) -> None:
+        self.state = state
+        self.spec = cast("RunSpec", state.spec)
+        self.incident = cast("Incident", state.incident)
 
     def enter(self, phase: Phase, *, is_reopened: bool = False, **changes: Any) -> None:  # noqa: ANN401
         """Go to this phase, with what else changes at that moment. The only way to change the phase.
@@ -57,24 +54,20 @@ class Turn:
     def set_members(self, *members: Member) -> None:
         self.set(members=self.state.members.updated({member.node: member for member in members}))
 
-    def set_worker(self, rank: int, **changes: Any) -> None:  # noqa: ANN401
-        self.set_workers(msgspec.structs.replace(self.state.workers[rank], **changes))
-
     def set_workers(self, *workers: Worker) -> None:
         """Instead of those with the same ranks."""
-        before = self.state.workers
-        self.set(
-            workers=before.updated({worker.rank: worker for worker in workers}),
-            tally=self.state.tally.changed((before[worker.rank], worker) for worker in workers),
-        )
+        if not workers:
+            return
+        known = self.state.workers
+        pairs = [(known[worker.rank], worker) for worker in workers]
+        after = known.updated({worker.rank: worker for worker in workers})
+        self.set(workers=after, tally=self.state.tally.changed(pairs))
 
     def set_accounts(self, node: str, accounts: Iterable[RankAccount]) -> None:
         """Of this node's ranks, which is who told; others are left out."""
-        known = self.state.workers
-        newest = {account.rank: account for account in accounts if self.runs(node, account.rank)}
-        self.set_workers(
-            *(msgspec.structs.replace(known[rank], account=account) for rank, account in newest.items()),
-        )
+        newest = {account.rank: account for account in accounts}
+        own = self.own_workers(node, newest)
+        self.set_workers(*(msgspec.structs.replace(worker, account=newest[worker.rank]) for worker in own))
 
     def empty_slots(self) -> None:
         """All of them."""
@@ -86,10 +79,10 @@ class Turn:
         made = FrozenMap({worker.rank: worker for worker in workers})
         self.set(workers=made, tally=Tally.of(made.values()))
 
-    def runs(self, node: str, rank: int) -> bool:
-        """Whether this rank of this generation is the node's: of others it can say nothing."""
-        worker = self.state.workers.get(rank)
-        return worker is not None and worker.node == node
+    def own_workers(self, node: str, ranks: Iterable[int]) -> list[Worker]:
+        """Those of these ranks that are this node's in this generation: of others it can say nothing."""
+        found = [self.state.workers.get(rank) for rank in ranks]
+        return [worker for worker in found if worker is not None and worker.node == node]
 
     def give_slot(self, slot: int, node: str | None) -> None:
         slots, num_vacant, first = list(self.state.slots), self.state.num_vacant, self.state.first_vacant
@@ -101,8 +94,8 @@ class Turn:
             first = slots.index(None, slot) if num_vacant else None
         self.set(slots=tuple(slots), num_vacant=num_vacant, first_vacant=first)
 
-    def do(self, action: Action) -> None:
-        self.actions.append(action)
+    def do(self, *actions: Action) -> None:
+        self.actions += actions
 
     def start_timer(self, timer: Timer, after_s: float, why: str) -> None:
         due_at = self.at + after_s
@@ -134,7 +127,4 @@ class Turn:
         member = self.state.members.get(node)
         if member is None or member.slot is None:
             return []
-        first = self.spec.first_rank(member.slot)
-        ranks = range(first, first + self.spec.nproc_per_node)
-        found = [self.state.workers.get(rank) for rank in ranks]
-        return [worker for worker in found if worker is not None and worker.node == node]
+        return self.own_workers(node, self.spec.ranks_of(member.slot))

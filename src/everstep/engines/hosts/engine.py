@@ -178,14 +178,14 @@ class HostsEngine:
     def announce(self, over: Over) -> None:
         """The run is over: hosts end with this, and nobody joins any more."""
         self._over = over
-        for host in self._roster.hosts.values():
+        for host in self._roster:
             if host.line is not None:
                 host.line.send(over)
 
     def forsake(self, over: Over) -> None:
         """The other hosts may have another first host by now: nothing more is said to them."""
         self._over = over
-        for host in self._roster.hosts.values():
+        for host in self._roster:
             if host.line is not None:
                 host.line.abort()
             host.is_done = True
@@ -206,7 +206,7 @@ class HostsEngine:
     @property
     def hosts(self) -> tuple[Host, ...]:
         """The other ones, in order of arrival."""
-        return tuple(self._roster.hosts.values())
+        return tuple(self._roster)
 
     async def end(self, grace_s: float, *, spares: bool = False) -> None:
         if self._retry is not None:
@@ -215,7 +215,7 @@ class HostsEngine:
             self.announce(Over(exit_code=1, outcome="failed", why="the first host has ended"))
         await self._local.end(grace_s, spares=spares)
         ends_at = time.monotonic() + _END_GRACE_S
-        while time.monotonic() < ends_at and any(each.is_ending for each in self._roster.hosts.values()):
+        while time.monotonic() < ends_at and any(each.is_ending for each in self._roster):
             await asyncio.sleep(0.02)
 
     async def welcome(self, join: Join, line: Line) -> None:
@@ -237,7 +237,7 @@ class HostsEngine:
             pinging.cancel()
             if host.line is line:
                 host.line = None
-                if host.node in self._roster.fenced:
+                if self._roster.is_fenced(host.node):
                     host.node = ""
                 self._note_away(host)
 
@@ -247,7 +247,7 @@ class HostsEngine:
         return self._roster.objection(join)
 
     def _take_in(self, join: Join, line: Line) -> Host:
-        host = self._roster.hosts.get(join.session)
+        host = self._roster.find(join)
         if host is None:
             host = self._roster.add(join)
             self._first.say(f"host {host.number}: {host.name} joined")
@@ -269,7 +269,7 @@ class HostsEngine:
         if self._heirs is not None:
             self._heirs.joined(host)
         for node in join.nodes:
-            if node in self._roster.fenced:
+            if self._roster.is_fenced(node):
                 line.send(EndNode(node=node, how="fence"))
         if host.node and host.node not in join.nodes:
             self._forget_node(host, host.node, "its agent ended while its host was cut off")
@@ -342,8 +342,7 @@ class HostsEngine:
         """`stays`: it may still run there, so its host is not free."""
         if host.node == node and not stays:
             host.node = ""
-        if node not in self._roster.fenced and self._over is None:
-            self._roster.fenced.add(node)
+        if self._over is None and self._roster.fence(node):
             self._lose(Loss(node=node, at=time.time(), reason=reason, exit_code=exit_code, signal=signal))
         self._serve()
 
@@ -369,8 +368,7 @@ class HostsEngine:
 
     def _end_unknown(self, node: str, how: str) -> None:
         """Its host has not come to this one, which has the controller now: it hears of it when it does."""
-        is_new = node not in self._roster.fenced
-        self._roster.fenced.add(node)
+        is_new = self._roster.fence(node)
         if how == "evict" and is_new and self._over is None:
             self._lose(Loss(node=node, at=time.time(), reason="its host has not come back since the controller moved"))
 
@@ -382,12 +380,12 @@ class HostsEngine:
         if how == "evict":
             self._lose_if_silent(host, node, MAX_ASKED)
         else:
-            self._roster.fenced.add(node)
+            self._roster.fence(node)
             if host.line is None and host.node == node:
                 host.node = ""
 
     def _lose_if_silent(self, host: Host, node: str, left: int) -> None:
-        if host.node != node or node in self._roster.fenced or self._over is not None:
+        if host.node != node or self._roster.is_fenced(node) or self._over is not None:
             return
         if host.line is None or time.monotonic() - host.heard_at > self._lease_s:
             reason = f"its host {host.join.host} cannot be reached, and its lease is over"

@@ -1,7 +1,7 @@
 """The other hosts of a run: which there are, what number each has, and which nodes run on which."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from everstep.engines.hosts.admission import Known, Shape, objection
 from everstep.engines.hosts.host import Host
@@ -16,9 +16,26 @@ class Roster:
     def __init__(self, shape: Shape, head: Known, local: LocalEngine, earlier: Mapping[str, int] | None) -> None:
         self.shape = shape
         self._head, self._local, self._earlier = head, local, earlier
-        self.hosts: dict[str, Host] = {}  # by session, in order of arrival
-        self.fenced: set[str] = set()  # nodes that no longer count, wherever they may still run
+        self._hosts: dict[str, Host] = {}  # by session, in order of arrival
+        self._fenced: set[str] = set()  # nodes that no longer count, wherever they may still run
         self._num_hosts = 1 + max(earlier.values(), default=0) if earlier is not None else 1
+
+    def __iter__(self) -> Iterator[Host]:
+        """In the order in which they came."""
+        return iter(tuple(self._hosts.values()))
+
+    def find(self, join: Join) -> Host | None:
+        """The one that comes back with this."""
+        return self._hosts.get(join.session)
+
+    def fence(self, node: str) -> bool:
+        """From now on this node does not count. Whether it did until now."""
+        is_new = node not in self._fenced
+        self._fenced.add(node)
+        return is_new
+
+    def is_fenced(self, node: str) -> bool:
+        return node in self._fenced
 
     @property
     def was_complete(self) -> bool:
@@ -26,26 +43,26 @@ class Roster:
 
     def objection(self, join: Join) -> str:
         """Why this host cannot join; empty: it can. Hosts that are gone leave their places to others."""
-        for session, host in list(self.hosts.items()):
+        for session, host in list(self._hosts.items()):
             if host.line is None and not self._holds(host):
-                del self.hosts[session]
+                del self._hosts[session]
         known = [
             Known(session=session, host=host.join.host, node_rank=host.join.node_rank)
-            for session, host in self.hosts.items()
+            for session, host in self._hosts.items()
             if host.is_heard or (self._holds(host) and not host.is_same_machine(join))
         ]
         return objection(self.shape, [self._head, *known], join)
 
     def add(self, join: Join) -> Host:
         """One that was not there before, with the nodes that were started there when another host was the first one."""
-        host = self.hosts[join.session] = Host(join, self._number_of(join))
+        host = self._hosts[join.session] = Host(join, self._number_of(join))
         nodes = [node for node in join.nodes if self.may_have_run(node)]
         host.nodes.update(nodes)
-        host.node = next((node for node in nodes if node not in self.fenced), "")
+        host.node = next((node for node in nodes if node not in self._fenced), "")
         return host
 
     def host_of(self, node: str) -> Host | None:
-        return next((host for host in self.hosts.values() if node in host.nodes), None)
+        return next((host for host in self if node in host.nodes), None)
 
     def may_have_run(self, node: str) -> bool:
         """On a host that says so: begun before this one had the controller, and nobody else's."""
@@ -53,11 +70,11 @@ class Roster:
 
     def idle(self) -> Host | None:
         """The first one that could have a node now."""
-        return next((each for each in self.hosts.values() if _is_idle(each)), None)
+        return next((each for each in self if _is_idle(each)), None)
 
     def _holds(self, host: Host) -> bool:
         """A node that counts runs there, as far as is known."""
-        return bool(host.node) and host.node not in self.fenced
+        return bool(host.node) and host.node not in self._fenced
 
     def _number_of(self, join: Join) -> int:
         if self._earlier is not None and public(join.session) in self._earlier:

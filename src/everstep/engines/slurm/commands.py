@@ -12,10 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.engines.children import Child, Children, Ended, wait_ended
+from everstep.engines.children import Child, Children, wait_ended
 from everstep.errors import EverstepError
 from everstep.fabric.readers.hostlist import expand
 from everstep.fabric.topology.values import FabricError
+from everstep.linux.children import Ended
 
 LIMIT_S = 10.0
 """A slurmctld that does not answer lets its commands wait for minutes."""

@@ -24,6 +24,7 @@ class Paces(msgspec.Struct, frozen=True, kw_only=True):
 
     generation: int
     num_ranks: int  # of the job; `ranks` are the slowest of a large one
+    num_measured: int  # in the newest round
     order: str  # what `ranks` are ordered by
     ranks: tuple[int, ...]
     nodes: tuple[str, ...]  # of `ranks`

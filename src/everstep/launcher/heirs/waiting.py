@@ -7,10 +7,11 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from everstep.engines.children import Child, Children, Ended
+from everstep.engines.children import Child, Children
 from everstep.engines.network import Address
 from everstep.launcher.arguments import checks
 from everstep.launcher.controller_keeper import arguments
+from everstep.linux.children import Ended
 
 AFTER_S = 10.0
 """Not while ranks start, which need the processors."""

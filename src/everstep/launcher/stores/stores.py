@@ -14,12 +14,13 @@ import socket
 import sys
 from collections.abc import Callable
 
-from everstep.engines.children import Child, Children, Ended, wait_ended
+from everstep.engines.children import Child, Children, wait_ended
 from everstep.engines.network import Network, is_of_its_own
 from everstep.errors import ConfigError, EverstepError
 from everstep.launcher.arguments import checks
 from everstep.launcher.arguments.settings import Settings
 from everstep.launcher.stores.store_process import WHOLE
+from everstep.linux.children import Ended
 
 _LOOPBACK = ("localhost", "127.0.0.1")
 _MAX_MESSAGE = 4096

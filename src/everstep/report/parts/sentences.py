@@ -151,7 +151,7 @@ _EVENTS: dict[type, Callable[[Any], str]] = {
     events.SnapshotPersisted: _persisted,
     events.CheckpointCommitted: _committed,
     events.CheckpointsFound: _found,
-    events.TimerFired: lambda e: f"timer {e.key} fired",
+    events.TimerFired: lambda _: "",  # what it led to is said
     events.StopRequested: lambda e: f"asked to stop: {e.why}",
     events.DrillRequested: _drill,
     events.DrillFailed: lambda e: f"drill {e.drill} could not be done: {e.why}",

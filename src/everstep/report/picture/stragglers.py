@@ -9,7 +9,7 @@ import msgspec
 
 from everstep.analyzer.observations.words import ranks_text
 from everstep.journal.beside.paces import Paces
-from everstep.report.parts.units import duration, percent
+from everstep.report.parts.units import count, duration, percent, plural
 
 RECENT = 5
 """Rounds that say how it is now: as many as vote."""
@@ -35,6 +35,7 @@ class StragglersPage(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     order: str
     num_ranks: int
+    num_measured: int
     begin: float | None
     end: float | None
     usual_s: float | None
@@ -45,10 +46,11 @@ def stragglers_page(paces: Paces) -> StragglersPage:
     lines = tuple(_line(paces, place) for place in range(len(paces.ranks)))
     last = paces.rounds[-1] if paces.rounds else None
     return StragglersPage(
-        sentence=_sentence(lines, last.usual_s if last is not None else None),
+        sentence=_sentence(lines, last.usual_s if last is not None else None) + _unmeasured(paces),
         generation=paces.generation,
         order=paces.order,
         num_ranks=paces.num_ranks,
+        num_measured=paces.num_measured,
         begin=paces.rounds[0].at if paces.rounds else None,
         end=None if last is None else last.at,
         usual_s=None if last is None else last.usual_s,
@@ -72,6 +74,12 @@ def _line(paces: Paces, place: int) -> PaceLine:
 
 def _ratio(seconds: float | None, usual_s: float) -> float | None:
     return None if seconds is None or usual_s <= 0.0 else round(seconds / usual_s, 3)
+
+
+def _unmeasured(paces: Paces) -> str:
+    """Unknown is not healthy."""
+    unknown = paces.num_ranks - paces.num_measured
+    return f"; {plural(unknown, 'rank')} of {count(paces.num_ranks)} not measured" if unknown > 0 else ""
 
 
 def _sentence(lines: Sequence[PaceLine], usual_s: float | None) -> str:

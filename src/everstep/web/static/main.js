@@ -149,7 +149,7 @@ function fleetPage(main) {
   const worst = all.flatMap((rack) => Object.entries(rack.incidents).map(([name, number]) => ({ name, number, rack: rack.rack }))).sort((a, b) => b.number - a.number).slice(0, 12);
   const away = all.flatMap((rack) => rack.nodes.map((name, k) => ({ name, state: rack.health[k], rack: rack.rack }))).filter((each) => each.state === "x" || each.state === "w" || each.state === "s").sort((a, b) => "wxs".indexOf(a.state) - "wxs".indexOf(b.state));
   const line = (each, more) => h("tr", null, h("td", null, h("a", { href: `${base}/nodes/${encodeURIComponent(each.name)}` }, each.name)), h("td", null, each.rack || NONE), h("td", { class: "n" }, more));
-  show(byId("worst"), worst, () => [h("h2", null, "Named most often in incidents of this run"), worst.length ? h("table", null, h("tbody", null, worst.map((each) => line(each, plural(each.number, "incident"))))) : h("p", { class: "dim" }, "no machine was named")]);
+  show(byId("worst"), worst, () => [h("h2", null, "Named most often in incidents of this run"), worst.length ? h("table", null, h("tbody", null, worst.map((each) => line(each, plural(each.number, "incident"))))) : h("p", { class: "dim" }, "No machine was named. Drills do not count.")]);
   show(byId("trouble"), away, () => [h("h2", null, "Out, suspect and standby"), away.length ? [h("table", null, h("tbody", null, away.slice(0, 24).map((each) => line(each, fleet.STATES[each.state][0])))), away.length > 24 ? h("p", { class: "dim" }, `and ${count(away.length - 24)} more: point at them on the map`) : null] : h("p", { class: "dim" }, "none")]);
 }
 

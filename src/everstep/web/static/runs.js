@@ -56,7 +56,7 @@ async function ask() {
     trouble = `everstep ui does not answer (${error.message}); start it again`;
   }
   draw();
-  setTimeout(ask, told?.some((run) => run.status === "unread" && run.now.startsWith("not read yet")) ? 300 : 3000);
+  setTimeout(ask, told?.some((run) => run.status === "unread" && run.now.startsWith("not read yet")) ? 50 : 3000);
 }
 
 addEventListener("keydown", (event) => {

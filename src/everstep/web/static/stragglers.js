@@ -25,7 +25,7 @@ function cells(ratios, width) {
 export function stragglers(page) {
   const width = Math.max(0, ...page.lines.map((line) => line.ratios.length));
   const times = page.begin === null ? "" : `${clock(page.begin).slice(0, 8)} to ${clock(page.end).slice(0, 8)} UTC, the newest round on the right`;
-  const shown = page.lines.length < page.num_ranks ? `the slowest ${count(page.lines.length)} of ${count(page.num_ranks)} ranks` : `${count(page.num_ranks)} ranks`;
+  const shown = page.lines.length < page.num_measured ? `the slowest ${count(page.lines.length)} of ${count(page.num_ranks)} ranks` : `${count(page.num_ranks)} ranks`;
   return [
     h("div", { class: "answer" }, h("div", { class: "status" }, h("b", null, "step time by rank"), h("span", null, `generation ${page.generation}`), h("span", null, shown)),
       h("h1", null, page.sentence.charAt(0).toUpperCase() + page.sentence.slice(1)),

@@ -81,6 +81,8 @@ class Process:
         self.finder.wait_for("torch", self._on_torch)
         if self.is_over:
             return
+        if self.is_spare:
+            self.finder.wait_for("torch.distributed.distributed_c10d", self._on_rendezvous)
         for name in ("stat", "lstat"):
             self._had[name] = getattr(os, name)
             setattr(os, name, _noting(self, self._had[name]))
@@ -226,6 +228,21 @@ class Process:
             self._install()
         if not self.parks_once:
             self.park(AFTER_IMPORT, is_last=False)
+
+    def _on_rendezvous(self, module: Any) -> None:  # noqa: ANN401
+        """A spare that first asks in its rendezvous who it is waits before that call: the rank's hooks then see it."""
+        from functools import wraps
+
+        original = module.init_process_group
+
+        @wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever torch's takes
+            is_inner = self.is_over
+            self.park("rendezvous")
+            now = module.init_process_group  # with hooks, in the process that went on
+            return (original if is_inner or now is init_process_group else now)(*args, **kwargs)
+
+        module.init_process_group = init_process_group
 
     def install_early(self) -> None:
         """The program asks for everstep itself before, or without, torch."""

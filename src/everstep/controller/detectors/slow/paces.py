@@ -52,6 +52,7 @@ class PaceHistory:
         return Paces(
             generation=self._generation,
             num_ranks=len(self._node_of),
+            num_measured=len(last),
             order=order,
             ranks=tuple(ranks),
             nodes=tuple(self._node_of.get(rank, "") for rank in ranks),
@@ -61,9 +62,9 @@ class PaceHistory:
         )
 
     def _slowest(self) -> list[int]:
+        if len(self._node_of) <= MAX_RANKS:
+            return sorted(self._node_of)  # also those of which nothing is known
         ranks = sorted({rank for _, found in self._rounds for rank in found})
-        if len(ranks) <= MAX_RANKS:
-            return ranks
         recent = [found for _, found in list(self._rounds)[-RECENT:]]
 
         def mean_s(rank: int) -> float:

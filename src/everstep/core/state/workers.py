@@ -1,14 +1,24 @@
-"""How many ranks of the generation are how far. Kept beside `State.workers`, so that no rule asks all of them about it.
+"""The ranks of the current generation, each by itself, and how many of them are how far.
 
-Changed in one place, `Turn.set_workers`; `check` compares it with the workers themselves.
+The tally is kept beside `State.workers`, so that no rule asks all of them about it. Changed in one place,
+`Turn.set_workers`; `check` compares it with the workers themselves.
 """
 
 from collections.abc import Iterable
 
 import msgspec
 
-from everstep.core.state.worker import Worker
-from everstep.model.facts import RankAccount
+from everstep.model.facts import Exit, RankAccount
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One rank, as far as it is known."""
+
+    rank: int
+    node: str
+    started: bool = False  # the agent confirmed the process
+    account: RankAccount | None = None
+    exit: Exit | None = None
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):

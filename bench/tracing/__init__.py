@@ -1,0 +1,1 @@
+"""What follows a controller of a real run from the inside."""

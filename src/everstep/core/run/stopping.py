@@ -1,0 +1,92 @@
+"""How the workers of a generation are stopped: with how much time, and after which step where nobody has to hurry."""
+
+import signal as signals
+from collections.abc import Iterable, Sequence
+
+from everstep.core.restore.persistence import step_to_come
+from everstep.core.restore.trust import is_corrupted
+from everstep.core.state.phases import Phase
+from everstep.core.state.turn import Turn
+from everstep.model.actions import StopWorkers
+from everstep.model.facts import RankAccount
+
+LONGEST_S = 60.0
+"""A stop that takes longer is a stop in which nobody looks after the ranks; one step is then done twice."""
+
+_TIMES, _MORE_S = 3.0, 5.0
+"""What the step to come may take longer than it should."""
+
+Accounts = Sequence[RankAccount | None]
+
+
+def stops(
+    turn: Turn,
+    nodes: Iterable[str],
+    why: str,
+    *,
+    grace_s: float | None = None,
+    save_s: float | None = None,
+    signal: int = signals.SIGTERM,
+    after_step: int | None = None,
+    after_s: float = 0.0,
+) -> list[StopWorkers]:
+    """For each of these nodes. `grace_s`, `save_s`: None: what fits the fault, or the end of the run."""
+    accounts = [worker.account for worker in turn.state.workers.values()]
+    grace_s = _grace_s(turn, accounts) if grace_s is None else grace_s
+    save_s = _save_s(turn, accounts) if save_s is None else save_s
+    return [
+        StopWorkers(
+            node=node,
+            generation=turn.state.generation,
+            grace_s=grace_s,
+            signal=int(signal),
+            save_s=save_s,
+            after_step=after_step,
+            after_s=after_s,
+            why=why,
+        )
+        for node in nodes
+    ]
+
+
+def boundary(turn: Turn) -> tuple[int | None, float]:
+    """The step, still to come for all ranks, that they end after, and how long they may take to it; None: they do not
+    count steps, or keep no snapshots."""
+    workers = turn.state.workers.values()
+    accounts = [worker.account for worker in workers if worker.exit is None and worker.account is not None]
+    are_known = all(account.counts_own_steps and account.published_step is not None for account in accounts)
+    if not accounts or len(accounts) < len(workers) or not are_known:
+        return None, 0.0
+    step, wait_s = step_to_come(accounts, turn.at)
+    limit_s = _TIMES * wait_s + _MORE_S
+    return (step, limit_s) if limit_s <= LONGEST_S else (None, 0.0)
+
+
+def hurry(turn: Turn, why: str) -> None:
+    """Ranks that go on to a step to come end now: something else has happened, and a rank that is gone lets the others
+    never get there."""
+    state = turn.state
+    if state.phase is Phase.STOPPING and state.growing:
+        turn.do(*stops(turn, state.waiting, why, save_s=turn.policy.save_s))
+
+
+def _grace_s(turn: Turn, accounts: Accounts) -> float:
+    """Between SIGTERM and SIGKILL: torchrun's time where the run ends, or where a rank may save itself; less where a
+    snapshot holds what every rank has, and least for those that hang."""
+    state, policy = turn.state, turn.policy
+    if state.ending is not None:
+        return policy.shutdown_s
+    if state.incident is not None and state.incident.facts.hang is not None:
+        return min(policy.hang_grace_s, policy.stop_grace_s)
+    is_saved = all(account is not None and account.published_step is not None for account in accounts)
+    return policy.stop_grace_s if is_saved else max(policy.shutdown_s, policy.stop_grace_s)
+
+
+def _save_s(turn: Turn, accounts: Accounts) -> float:
+    """What ranks that live get to complete the snapshot of their last step. Nobody waits for what is complete."""
+    incident = turn.state.incident
+    if is_corrupted(incident):
+        return 0.0  # what they hold now is what must not be restored
+    has_all = all(account is not None and account.published_step == account.last_step for account in accounts)
+    is_hang = incident is not None and incident.facts.hang is not None
+    return 0.0 if is_hang and has_all else turn.policy.save_s
