@@ -11,6 +11,7 @@ generation, detection included. `lost`: steps that every rank had completed befo
 import argparse
 import json
 import os
+import random
 import re
 import signal
 import statistics
@@ -42,8 +43,9 @@ for step in state.steps(1_000_000):
 """
 DISK_MIB = 64
 FAULTS = ("rank", "agent", "power-off", "freeze", "cut", "deaf", "mute")
-CONTROLLER = ("controller-host", "controller-frozen")
-"""The first host's end, where two others keep the journal: powered off, or frozen and woken after `AWAY_S`."""
+CONTROLLER = ("controller-host", "controller-frozen", "controller-recovering")
+"""The first host's end, where two others keep the journal: powered off, frozen and woken after `AWAY_S`, or powered off
+within half a second after a rank of another host was killed."""
 
 AWAY_S = 30.0
 WAITING_S = 12.0
@@ -108,6 +110,18 @@ class Job(Watched):
                     if event.get("took_over") and (path.parent / "controller.log").exists():
                         return path.parent, event["at"]
         return None
+
+    def started_after(self, at: float) -> bool:
+        """The newest generation was decided on after that; none was started twice."""
+        started: dict[tuple[int, int], float] = {}
+        for line in (self.run_dir / "journal.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            for action in record.get("actions", ()):
+                if "resume_step" in action and "first_rank" in action:
+                    key = action["generation"], action["first_rank"]
+                    assert key not in started, f"started twice: {key}"
+                    started[key] = record["at"]
+        return started[max(started)] > at
 
     def node_of(self, rank: int) -> str:
         found = ""
@@ -176,13 +190,20 @@ def succeed(job: Job, fault: str) -> tuple[float, float, int]:
     job.until("steps", lambda: job.all_stepped(before, 20))
     time.sleep(WAITING_S)
     last = min(job.steps(before, each)[-1][0] for each in range(job.num_ranks))
+    if fault == "controller-recovering":
+        cause("rank", job.host_of(job.num_ranks - 1), job.pid_of(job.num_ranks - 1))
+        time.sleep(random.uniform(0.0, 0.5))
     at = time.time()
-    first.power_off() if fault == "controller-host" else first.freeze()
+    first.freeze() if fault == "controller-frozen" else first.power_off()
     job.until("a successor", lambda: job.successor() is not None)
     found = job.successor()
     assert found is not None
     job.run_dir, acted_at = found
     job.until("a generation", lambda: job.generation() > before and job.all_stepped(job.generation()))
+    if fault == "controller-recovering":  # the generation that was being formed may have stepped without its first rank
+        job.until(
+            "a generation of the successor", lambda: job.started_after(acted_at) and job.all_stepped(job.generation())
+        )
     after = job.generation()
     steps = [job.steps(after, each)[0] for each in range(job.num_ranks)]
     if fault == "controller-frozen":

@@ -17,6 +17,7 @@ from everstep.worker.hooks import collective_calls, phase_hooks
 from everstep.worker.link.runtime import Runtime
 from everstep.worker.parking import begin
 from everstep.worker.parking.finder import OnImport
+from everstep.worker.process import communication
 from everstep.worker.process.board import Activity
 from everstep.worker.process.capturing import is_capturing
 from everstep.worker.process.signals import came_from_signal
@@ -125,11 +126,15 @@ def _hook_optimizer(begins: StepBegins, counter: StepCounter, module: ModuleType
 def _wrap_rendezvous(runtime: Runtime, module: ModuleType) -> None:
     """Put a wrapper where the function is known: its own module, and those that took its name over. The same moment is
     the one at which calls of collectives can be timed."""
-    original = module.init_process_group
-    wrapper = _marking(runtime, original)
-    for name, other in list(sys.modules.items()):
-        if name.startswith("torch.distributed") and vars(other).get("init_process_group") is original:
-            other.init_process_group = wrapper  # type: ignore[attr-defined]
+    for name, wrap in (
+        ("init_process_group", functools.partial(_marking, runtime)),
+        ("destroy_process_group", functools.partial(_letting_go, runtime)),
+    ):
+        original = getattr(module, name)
+        wrapper = wrap(original)
+        for place, other in list(sys.modules.items()):
+            if place.startswith("torch.distributed") and vars(other).get(name) is original:
+                setattr(other, name, wrapper)
     collective_calls.hook(module)
 
 
@@ -145,6 +150,20 @@ def _marking(runtime: Runtime, original: Callable[..., Any]) -> Callable[..., An
         return result
 
     return init_process_group
+
+
+def _letting_go(runtime: Runtime, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever torch's takes
+        try:
+            communication.let_go()
+        except Exception as error:
+            if came_from_signal(error):
+                raise
+            runtime.report_fault("waiting for torch's threads", f"{type(error).__name__}: {error}")
+        return original(*args, **kwargs)
+
+    return destroy_process_group
 
 
 def _read_ahead(runtime: Runtime) -> None:
