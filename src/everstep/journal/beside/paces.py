@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 
 from everstep.errors import JournalError
+from everstep.journal.beside.tables import read_table
 from everstep.linux.files import write_whole
-from everstep.linux.regular import read_regular
 
 NAME = "paces.json"
 MAX_BYTES = 8 << 20
@@ -41,16 +41,9 @@ def save(run_dir: Path, paces: Paces) -> None:
 def load(run_dir: Path) -> Paces | None:
     """None: nobody has written one. Raises JournalError."""
     path = run_dir / NAME
-    try:
-        paces = msgspec.json.decode(read_regular(path, MAX_BYTES), type=Paces)
-    except FileNotFoundError:
+    paces = read_table(path, Paces, MAX_BYTES)
+    if paces is None:
         return None
-    except OSError as error:
-        raise JournalError(f"cannot read {path}: {error.strerror}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise JournalError(
-            f"{path} is damaged: {str(error)[:200]}. The next round of the run writes it again."
-        ) from error
     columns = (paces.nodes, paces.wait_s, paces.data_s, *(each.compute_s for each in paces.rounds))
     if any(len(column) != len(paces.ranks) for column in columns):
         raise JournalError(f"{path} is damaged: not a value for each rank. The next round of the run writes it again.")
