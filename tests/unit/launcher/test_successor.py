@@ -386,6 +386,27 @@ def test_what_a_full_disk_does_not_take_is_written_when_it_does(tmp_path, monkey
     assert heir.replica.path.read_bytes() == b"abcde"
 
 
+def test_what_waited_for_a_disk_is_not_confirmed_to_a_host_that_this_one_has_left(tmp_path, monkeypatch):
+    """Else it would count there, and the successor that got this vote would lack it."""
+    heir = Heir(tmp_path, session="s1", address="127.0.0.1", token=None, silent_s=1.0, on_led=None)
+    heir.begin(1)
+    heir.voting.roster = roster(3)
+    said, take, is_full = [], heir.replica.take, True
+
+    def full(message):
+        if is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return take(message)
+
+    monkeypatch.setattr(heir.replica, "take", full)
+    asyncio.run(heir.take(part(0, b"abc"), said.append))
+    heir.voting.promise(ask(2))
+    is_full = False
+    asyncio.run(heir.take(Pulse(number=1, session="s0", nodes=()), said.append))
+    assert said == []
+    assert heir.replica.age == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("wish", "is_remote", "takes_part"),
     [("", False, True), ("", True, False), ("on", True, True), ("off", False, False), ("off", True, False)],

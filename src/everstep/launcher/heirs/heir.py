@@ -140,12 +140,12 @@ class Heir:
                 send(HasRoster(epoch=message.epoch, number=message.number))
             case Pulse(number=number, nodes=nodes):
                 self._heard_at, self.nodes = time.monotonic(), nodes
-                self._keep(send)
                 self.voting.leader = self.voting.leader or message.session
                 if self.voting.roster is not None and self._heard_at - self._noted_at >= WRITE_S:
                     self._noted_at = self._heard_at
                     note_succession(self.folder, self.voting.roster, message.session)
-                if self.voting.counts:
+                if self.voting.counts:  # else nothing is confirmed, also nothing that waited for the disk
+                    self._keep(send)
                     send(PulseHeard(number=number))
 
     def _keep(self, send: Callable[[FromHeir], None]) -> None:

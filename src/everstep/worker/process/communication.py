@@ -2,7 +2,7 @@
 
 DDP's last collective may be done before the thread that did it has let go of it, and letting go takes the interpreter
 lock. Who frees a process group holds that lock and waits for the thread: with torch 2.13 neither ever continues, seen
-in one of four short runs of two ranks on a busy machine. And a thread that asks for the lock once the interpreter is
+in four of 18 short runs of two ranks on a busy machine. And a thread that asks for the lock once the interpreter is
 being taken down is ended by it, in the middle of a destructor, and the process aborts ("terminate called without an
 active exception"): one short run in ten, under torchrun as well.
 """
