@@ -1,7 +1,7 @@
 """Speed of the link between host and device, by the kind of host memory: what all else is measured against.
 
-Kinds: memory as it comes, memory that torch page-locked, and an arena's memory that the product page-locked, in one and
-in several pieces at a time.
+Kinds: memory as it comes, memory that torch page-locked, and an arena's memory that the product page-locked. Also how
+fast one thread and several lock it in pieces, and whether a copy may cross from one locked piece into another.
 """
 
 import concurrent.futures
@@ -15,6 +15,7 @@ from everstep.worker.snapshots import pinning
 from gpu_running.part import Report, Request, run
 
 _BYTES = 1 << 30
+_PIECE_BYTES = 64 << 20
 _REPEATS = 6
 
 
@@ -29,7 +30,7 @@ def main(request: Request, report: Report) -> None:
         report.figure(f"from {name}", _rate(lambda here=here: there.copy_(here, non_blocking=True)), "GB/s")  # type: ignore[misc]
     del plain, locked
     report.attempt("an arena", lambda: _arena(request, report, there))
-    report.attempt("page-locking by threads", lambda: _threads(report))
+    report.attempt("page-locking by threads", lambda: _threads(report, there))
     report.attempt("many tensors", lambda: _calls(request, report))
 
 
@@ -73,22 +74,37 @@ def _new_arena() -> arenas.Arena:
     return arena
 
 
-def _threads(report: Report) -> None:
-    """Whether more threads lock faster."""
+def _threads(report: Report, there: torch.Tensor) -> None:
+    """Whether more threads lock faster, and what the pieces are good for."""
     cudart = torch.cuda.cudart()
     for number in (1, 2, 4):
         arena = _new_arena()
         start = pinning.address_of(arena.buffer(0))
-        pieces = range(start, start + _BYTES, pinning.PIECE_BYTES)
+        pieces = range(start, start + _BYTES, _PIECE_BYTES)
         began = time.perf_counter()
         with concurrent.futures.ThreadPoolExecutor(number) as pool:
-            codes = list(pool.map(lambda at: int(cudart.cudaHostRegister(at, pinning.PIECE_BYTES, 1)), pieces))
+            codes = list(pool.map(lambda at: int(cudart.cudaHostRegister(at, _PIECE_BYTES, 1)), pieces))
         rate = _BYTES / (time.perf_counter() - began) / 1e9
-        report.figure(f"page-locking with {number} threads", rate if not any(codes) else None, "GB/s")
+        report.figure(f"page-locking in pieces with {number} threads", rate if not any(codes) else None, "GB/s")
+        if number == 1:
+            report.figure(
+                "a copy from one locked piece into the next", _crossing(arena, there), note="why buffers are whole"
+            )
         began = time.perf_counter()
         for at in pieces:
             cudart.cudaHostUnregister(at)
         report.figure(f"unlocking after {number}", _BYTES / (time.perf_counter() - began) / 1e9, "GB/s")
+
+
+def _crossing(arena: arenas.Arena, there: torch.Tensor) -> str:
+    """What CUDA says of it."""
+    here = torch.frombuffer(arena.buffer(0), dtype=torch.uint8)[: 2 * _PIECE_BYTES]
+    try:
+        here.copy_(there[: here.numel()], non_blocking=True)
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return str(error).partition("\n")[0]
+    return "is done"
 
 
 def _calls(request: Request, report: Report) -> None:

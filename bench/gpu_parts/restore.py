@@ -50,6 +50,8 @@ def _report(report: Report, name: str, lives: list[dict[str, Any]], killed_at: f
     for stage, title in zip(stages, titles, strict=True):
         report.figure(f"{name}: of it, {title}", life[stage] - at, "s")
         at = life[stage]
+    if "locked_bytes" in life:
+        report.figure(f"{name}: page-locked by the end of the restore", life["locked_bytes"] / 1e9, "GB")
     rate = life["size"] / (life["restored"] - life["built"])
     share = rate / life["locked_rate"]
     note = (

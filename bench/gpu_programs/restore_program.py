@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 import everstep
+from everstep.worker.snapshots import pinning
 from gpu_programs.gpu_model import Work, bytes_of, model_of, optimizer_of, synchronize, tensors_of
 
 _STEPS_PER_LIFE = 8
@@ -36,6 +37,8 @@ def main() -> None:
     state = everstep.State(model=model, optimizer=optimizer)
     synchronize(device)
     life |= {"restored": time.monotonic(), "resumed": state.resumed, "from_step": state.step}
+    for pinned in pinning._of.values():
+        life["locked_bytes"] = pinned.num_bytes
     work = Work(device, 0.02 if device == "cpu" else 0.1)
     life["ready"] = time.monotonic()
     for num_done, step in enumerate(state.steps(1000), 1):

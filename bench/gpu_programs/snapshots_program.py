@@ -171,7 +171,7 @@ class Trial:
         stager = make()
 
         def save() -> None:
-            state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+            state = {"model": dict(self.model.state_dict()), "optimizer": self.optimizer.state_dict()}
             staged.append(stager.stage(state))
 
         def wait() -> None:

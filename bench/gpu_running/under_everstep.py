@@ -76,7 +76,7 @@ def run(
     config = folder / "everstep.toml"
     config.write_text(f"[policy]\n{policy}\n")
     line = [sys.executable, "-m", "everstep", "run", "--config", str(config), "--run-dir", str(folder / "run")]
-    line += ["--nproc-per-node", str(ranks), "--max-restarts", "20", str(request.programs / program)]
+    line += ["--standalone", "--nproc-per-node", str(ranks), "--max-restarts", "20", str(request.programs / program)]
     adopt_orphans()
     with launched(
         [*line, *map(str, arguments)], env={**os.environ, **(env or {})}, output=folder / "output.log"

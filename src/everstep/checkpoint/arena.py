@@ -26,7 +26,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from everstep.checkpoint import page, seal
+from everstep.checkpoint import large_pages, page, seal
 from everstep.checkpoint.page import (
     COMPLETE,
     EMPTY,
@@ -109,7 +109,7 @@ def create(
     try:
         os.ftruncate(fd, num_bytes)
         # Allocated now: memory that is only promised would kill the rank with SIGBUS in the middle of a step.
-        os.posix_fallocate(fd, 0, min(num_bytes, PAGE_BYTES + num_present * (num_bytes // num_buffers)))
+        large_pages.allocate(fd, min(num_bytes, PAGE_BYTES + num_present * (num_bytes // num_buffers)))
         # Nobody may cut it under a process that has it mapped: that is SIGBUS as well.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         format_arena(fd, rank=rank, world_size=world_size, num_buffers=num_buffers)
@@ -121,7 +121,7 @@ def create(
 
 def allocate(fd: int) -> None:
     """All of its memory. Takes a while, and does no harm to who reads or writes it. Raises OSError."""
-    os.posix_fallocate(fd, 0, os.fstat(fd).st_size)
+    large_pages.allocate(fd, os.fstat(fd).st_size)
 
 
 def format_arena(fd: int, *, rank: int, world_size: int, num_buffers: int = NUM_BUFFERS) -> None:
@@ -232,8 +232,8 @@ class Arena:
         self.capacity_bytes = contents.capacity_bytes
         self.num_buffers = contents.num_buffers
         size_bytes = PAGE_BYTES + self.num_buffers * self.capacity_bytes
-        self._memory = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._bytes = memoryview(self._memory)
+        self._memory, begin = large_pages.map_whole(fd, size_bytes)
+        self._bytes = memoryview(self._memory)[begin : begin + size_bytes]
         self._words = self._bytes[:PAGE_BYTES].cast("Q")
         self._signed = self._bytes[:PAGE_BYTES].cast("q")
         self._writing: int | None = None
@@ -338,10 +338,10 @@ class Arena:
     def populate(self) -> None:
         """Map all pages now. Otherwise the first copy into each buffer does, and takes some times as long. Holds no
         interpreter lock; to be called on a thread. Kernels before 5.14 do not do it."""
-        base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self._bytes))
         madvise = ctypes.CDLL(None).madvise
-        for start in range(0, len(self._memory), _POPULATED_BYTES):
-            num_bytes = min(_POPULATED_BYTES, len(self._memory) - start)
+        for start in range(0, len(self._bytes), _POPULATED_BYTES):
+            num_bytes = min(_POPULATED_BYTES, len(self._bytes) - start)
             if madvise(ctypes.c_void_p(base + start), ctypes.c_size_t(num_bytes), _MADV_POPULATE_WRITE):
                 return
 

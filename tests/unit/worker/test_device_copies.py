@@ -134,8 +134,8 @@ def arena():
     return arenas.Arena(fd)
 
 
-def test_memory_is_locked_piece_by_piece_beginning_with_the_buffer_that_is_read(fake, arena, monkeypatch):
-    monkeypatch.setattr(pinning, "PIECE_BYTES", 1 << 20)
+def test_each_buffer_is_locked_in_one_call_beginning_with_the_one_that_is_read(fake, arena):
+    """A device refuses a copy that begins in one locked range and ends in another."""
     pinned = pinning.begin(arena, DEVICE, first=1)
     assert pinned is not None
     assert pinned is pinning.begin(arena, DEVICE)
@@ -143,8 +143,9 @@ def test_memory_is_locked_piece_by_piece_beginning_with_the_buffer_that_is_read(
     assert pinned.wait(last)
     assert pinned.wait()
     locks = [call for call in fake.calls if call[0] == "lock"]
-    assert locks[0][1] == pinning.address_of(arena.buffer(1))
-    assert pinned.num_bytes == sum(size for _, _, size in locks) == 2 * arena.capacity_bytes
+    whole = [("lock", pinning.address_of(arena.buffer(buffer)), arena.capacity_bytes) for buffer in (1, 0)]
+    assert locks == whole
+    assert pinned.num_bytes == 2 * arena.capacity_bytes
     assert not pinned.wait(id(arena)), "another one's memory is not waited for"
     pinning.keep_only(object())
     until = time.monotonic() + 60
@@ -153,14 +154,13 @@ def test_memory_is_locked_piece_by_piece_beginning_with_the_buffer_that_is_read(
         time.sleep(0.01)
 
 
-def test_where_memory_cannot_be_locked_the_reason_is_kept_and_nobody_waits_for_the_rest(fake, arena, monkeypatch):
-    monkeypatch.setattr(pinning, "PIECE_BYTES", 1 << 20)
+def test_where_memory_cannot_be_locked_the_reason_is_kept_and_nobody_waits_for_the_rest(fake, arena):
     fake.failing_from = 1
     pinned = pinning.begin(arena, DEVICE)
     assert not pinned.wait()
     assert not pinned.is_under_way
     assert pinned.why == "cudaHostRegister: out of memory"
-    assert pinned.num_bytes == 1 << 20
+    assert pinned.num_bytes == arena.capacity_bytes
     assert pinned.wait(pinning.address_of(arena.buffer(0)))
     assert not pinned.wait(pinning.address_of(arena.buffer(1)))
     pinning.keep_only(object())

@@ -11,6 +11,19 @@ from typing import Any
 from everstep.errors import ConfigError
 from everstep.launcher.arguments.torch_parts import part
 
+_SINCE: dict[str, Any] = {
+    "duplicate_stderr_filters": [],
+    "duplicate_stdout_filters": [],
+    "event_log_handler": "null",
+    "local_ranks_filter": "",
+    "logs_specs": None,
+    "numa_binding": None,
+    "shutdown_timeout": None,
+    "signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+    "virtual_local_rank": False,
+}
+"""Flags that torchrun did not always have, as if they were not given: an earlier torch is asked for nothing else."""
+
 _LOCAL_NODES = "nodes of the job on this machine, each with --nproc-per-node ranks (default 1)"
 
 
@@ -27,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
         made: argparse.ArgumentParser = get_args_parser()
     except ValueError as error:  # PET_STANDALONE=yes
         raise ConfigError(f"a PET_* variable is not what its flag takes: {error}") from error
+    made.set_defaults(**{name: value for name, value in _SINCE.items() if not _has(made, name)})
     made.prog = "everstep run"
     made.description = "Launch a PyTorch training job as torchrun does, and keep it stepping."
     for action in made._actions:
@@ -63,6 +77,10 @@ def parser() -> argparse.ArgumentParser:
     ours.add_argument("--init-from", "--init_from", help="checkpoint that a first start takes its state from")
     _abbreviate_only(made, except_for=ours)
     return made
+
+
+def _has(made: argparse.ArgumentParser, name: str) -> bool:
+    return any(action.dest == name for action in made._actions)
 
 
 def _abbreviate_only(made: argparse.ArgumentParser, except_for: argparse._ArgumentGroup) -> None:

@@ -1,9 +1,14 @@
 """Page-locks the memory of snapshots, so that a device reads and writes it by itself, at the speed of the link.
 
 CUDA copies other memory in pieces through a buffer of its own, and keeps the calling thread until all is done. To lock
-a gigabyte takes a tenth of a second or more, so a thread of ours does it, piece by piece; what is copied meanwhile is
-copied as ever. Where it cannot be done, all of it is. Only memory of a process that uses CUDA already is locked: this
-never begins to use a device. Called by `worker.snapshots.snapshots` and `worker.snapshots.restoring`.
+a gigabyte takes a twentieth of a second or more, so a thread of ours does it; what is copied meanwhile is copied as
+ever. Where it cannot be done, all of it is. Only memory of a process that uses CUDA already is locked: this never
+begins to use a device. Called by `worker.snapshots.snapshots` and `worker.snapshots.restoring`.
+
+Each buffer is locked in one call. CUDA refuses a copy that begins in one locked range and ends in another ("invalid
+argument", seen on an H200), and nobody can say where the tensors of a program will begin and end; a program's own
+`load_state_dict` copies them as well. Whoever asks the driver for memory meanwhile waits for that call, once in the
+life of a process: some 50 ms for each gigabyte.
 """
 
 import atexit
@@ -19,9 +24,6 @@ from everstep.checkpoint.arena import Arena
 from everstep.worker.process.capturing import relax
 from everstep.worker.process.naming import name_thread
 
-PIECE_BYTES = 64 << 20
-"""Locked in one call. Whoever asks the driver for memory meanwhile waits for it: some ten milliseconds at most."""
-
 END_LIMIT_S = 5.0
 
 _PORTABLE = 1  # cudaHostRegisterPortable: for all devices of this process
@@ -36,8 +38,8 @@ class Pinned:
         """Why not all of it is locked; empty while it may still be."""
         self.took_s = 0.0
         self._device = device
-        self._pieces = _pieces(arena, first)
-        self._locked: list[int] = []  # addresses of pieces
+        self._buffers = _buffers(arena, first)
+        self._locked: list[int] = []  # addresses of buffers
         self._changed = threading.Condition()
         self._is_over = False
         self._pid = os.getpid()
@@ -48,7 +50,7 @@ class Pinned:
     @property
     def num_bytes(self) -> int:
         """Locked so far."""
-        sizes = dict(self._pieces)
+        sizes = dict(self._buffers)
         return sum(sizes[address] for address in self._locked)
 
     @property
@@ -57,8 +59,8 @@ class Pinned:
         return not self._is_over
 
     def wait(self, until: int | None = None) -> bool:
-        """Until the piece that this address is in is locked, or all of it; False: it will not be."""
-        if until is not None and not any(begin <= until < begin + size for begin, size in self._pieces):
+        """Until the buffer that this address is in is locked, or all of it; False: it will not be."""
+        if until is not None and not any(begin <= until < begin + size for begin, size in self._buffers):
             return False
         with self._changed:
             while not (self._is_over or (until is not None and self._has(until))):
@@ -72,7 +74,7 @@ class Pinned:
         threading.Thread(target=self._release, name="everstep-unpin", daemon=True).start()
 
     def _has(self, address: int) -> bool:
-        return any(begin <= address < begin + size for begin, size in self._pieces[: len(self._locked)])
+        return any(begin <= address < begin + size for begin, size in self._buffers[: len(self._locked)])
 
     def _run(self) -> None:
         name_thread("everstep-pin")
@@ -81,7 +83,7 @@ class Pinned:
         try:
             relax()
             torch.cuda.set_device(self._device)
-            for address, size in self._pieces:
+            for address, size in self._buffers:
                 if self._is_over:
                     return
                 if why := _failure(_cudart().cudaHostRegister(address, size, _PORTABLE)):
@@ -135,15 +137,10 @@ def address_of(memory: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
-def _pieces(arena: Arena, first: int) -> list[tuple[int, int]]:
-    """Address and size, of all buffers, beginning with the one that is needed first."""
-    found = []
-    for index in range(arena.num_buffers):
-        buffer = (first + index) % arena.num_buffers
-        begin = address_of(arena.buffer(buffer))
-        end = begin + arena.capacity_bytes
-        found += [(at, min(PIECE_BYTES, end - at)) for at in range(begin, end, PIECE_BYTES)]
-    return found
+def _buffers(arena: Arena, first: int) -> list[tuple[int, int]]:
+    """Address and size, beginning with the one that is needed first."""
+    turns = [(first + index) % arena.num_buffers for index in range(arena.num_buffers)]
+    return [(address_of(arena.buffer(buffer)), arena.capacity_bytes) for buffer in turns]
 
 
 def _cudart() -> Any:  # noqa: ANN401 - a module that builds without CUDA do not have

@@ -1,0 +1,52 @@
+"""A program as people write it (no State), killed once: from the kill to its next step, beside torchrun."""
+
+import itertools
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from gpu_running.part import Report, Request, run
+from measuring.launched import adopt_orphans, launched
+
+_STEPS, _KILL_AT = 60, 30
+_PROGRAM = "plain_program.py"
+
+
+def main(request: Request, report: Report) -> None:
+    adopt_orphans()
+    everstep = [sys.executable, "-m", "everstep", "run", "--run-dir", str(request.path / "run")]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--max-restarts", "3"]
+    for name, line in (("everstep", everstep), ("torchrun", torchrun)):
+        report.attempt(name, lambda name=name, line=line: _one(request, report, name, line))  # type: ignore[misc]
+
+
+def _one(request: Request, report: Report, name: str, line: list[str]) -> None:
+    folder = request.path / name
+    folder.mkdir(parents=True, exist_ok=True)
+    program = [str(request.programs / _PROGRAM), str(folder), str(_STEPS), str(_KILL_AT)]
+    command = [*line, "--nproc-per-node", "1", *program]
+    with launched(command, env=os.environ, output=folder / "output.log") as running:
+        code = running.wait(request.limit_s / 2)
+        said = running.last_output(300)
+    report.figure(f"{name}: ends with", code, goal="<= 0" if name == "everstep" else "", note="" if code == 0 else said)
+    steps = _steps(folder / "steps.jsonl")
+    before, after = next(
+        (pair for pair in itertools.pairwise(steps) if pair[0]["life"] != pair[1]["life"]), (None, None)
+    )
+    if before is None or after is None:
+        report.figure(f"{name}: kill to next step", None, "s", "<= 4.0")
+        return
+    goal = "<= 4.0" if name == "everstep" else ""
+    report.figure(f"{name}: kill to next step", after["at"] - before["at"], "s", goal)
+    report.figure(f"{name}: of it, in the program again", after["entered"] - before["at"], "s")
+    report.figure(f"{name}: steps after it", sum(each["life"] > 0 for each in steps), note=f"of {_STEPS}")
+
+
+def _steps(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+if __name__ == "__main__":
+    run(main)
