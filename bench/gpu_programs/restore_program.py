@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 import everstep
 from everstep.worker.snapshots import pinning
@@ -28,6 +29,7 @@ def main() -> None:
     life: dict[str, Any] = {"generation": int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), "pid": os.getpid()}
     life |= {"entered": time.monotonic(), "was_initialized": torch.cuda.is_initialized()}
     torch.manual_seed(0)
+    dist.init_process_group("gloo")
     torch.ones(8, device=device).sum().item()
     life["context"] = time.monotonic()
     model = model_of(state_gb, device)

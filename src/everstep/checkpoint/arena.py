@@ -172,7 +172,7 @@ def publish_received(fd: int, buffer: int, like: Snapshot) -> None:
         page.write_field(fd, buffer, field, value)
 
 
-def verify(fd: int, snapshot: Snapshot, mapped: memoryview | None = None) -> str:
+def verify(fd: int, snapshot: Snapshot, mapped: memoryview | None = None, num_threads: int = 1) -> str:
     """Empty if the snapshot's bytes are those that were written, or if nobody had sealed it; otherwise what is wrong.
     Reads all of it: where it is mapped already, or in a mapping of its own."""
     contents = inspect(fd)
@@ -181,17 +181,17 @@ def verify(fd: int, snapshot: Snapshot, mapped: memoryview | None = None) -> str
     if not snapshot.sealed:
         return ""
     if mapped is not None:
-        return _check(mapped, snapshot)
+        return _check(mapped, snapshot, num_threads)
     start = offset_of(contents, snapshot.buffer)
     with mmap.mmap(fd, start + contents.capacity_bytes, mmap.MAP_SHARED, mmap.PROT_READ) as memory:
         with memoryview(memory) as view, view[start:] as buffer:
             return _check(buffer, snapshot)
 
 
-def _check(buffer: memoryview, snapshot: Snapshot) -> str:
+def _check(buffer: memoryview, snapshot: Snapshot, num_threads: int = 1) -> str:
     at = page.seal_at(snapshot.length)
     with buffer[: snapshot.length] as data:
-        return seal.check(data, bytes(buffer[at : at + snapshot.seal_bytes]), snapshot.seal_crc)
+        return seal.check(data, bytes(buffer[at : at + snapshot.seal_bytes]), snapshot.seal_crc, num_threads)
 
 
 def _choose(

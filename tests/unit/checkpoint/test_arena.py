@@ -334,3 +334,14 @@ def test_a_closed_descriptor_and_a_pipe_hold_nothing() -> None:
 def test_too_small_for_an_arena() -> None:
     with pytest.raises(ArenaError, match="too few"):
         arena.create(2 * PAGE, rank=0, world_size=1)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("damaged", [(), (0,), (2,), (1, 4)])
+def test_several_threads_find_the_damage_that_one_finds(num_threads, damaged):
+    data = bytearray(os.urandom(1 << 20) * 18)  # four pieces and a half
+    table = b"".join(seal.sums(memoryview(data)))
+    for piece in damaged:
+        data[piece * seal.PIECE_BYTES + 7] ^= 1
+    found = seal.check(memoryview(data), table, seal.table_sum(table), num_threads)
+    assert (f"bytes {damaged[0] * seal.PIECE_BYTES} to " in found) if damaged else not found

@@ -136,11 +136,14 @@ def arena():
 
 def test_each_buffer_is_locked_in_one_call_beginning_with_the_one_that_is_read(fake, arena):
     """A device refuses a copy that begins in one locked range and ends in another."""
-    pinned = pinning.begin(arena, DEVICE, first=1)
+    pinned = pinning.begin_with(arena, DEVICE, 1)
     assert pinned is not None
-    assert pinned is pinning.begin(arena, DEVICE)
     last = pinning.address_of(arena.buffer(1)) + arena.capacity_bytes - 1
     assert pinned.wait(last)
+    time.sleep(0.05)
+    assert pinned.num_bytes == arena.capacity_bytes, "the other one would hold up who reads this one"
+    assert pinned.is_under_way
+    assert pinned is pinning.begin(arena, DEVICE)
     assert pinned.wait()
     locks = [call for call in fake.calls if call[0] == "lock"]
     whole = [("lock", pinning.address_of(arena.buffer(buffer)), arena.capacity_bytes) for buffer in (1, 0)]

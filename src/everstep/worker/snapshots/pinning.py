@@ -30,9 +30,9 @@ _PORTABLE = 1  # cudaHostRegisterPortable: for all devices of this process
 
 
 class Pinned:
-    """One arena's memory, being locked by a thread from the buffer `first` on."""
+    """One arena's memory, being locked by a thread: first the buffer `first`, then, once all is wanted, the rest."""
 
-    def __init__(self, arena: Arena, device: torch.device, first: int = 0) -> None:
+    def __init__(self, arena: Arena, device: torch.device, first: int) -> None:
         self.arena = arena
         self.why = ""
         """Why not all of it is locked; empty while it may still be."""
@@ -41,6 +41,7 @@ class Pinned:
         self._buffers = _buffers(arena, first)
         self._locked: list[int] = []  # addresses of buffers
         self._changed = threading.Condition()
+        self._is_all_wanted = False
         self._is_over = False
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="everstep-pin", daemon=True)
@@ -57,6 +58,12 @@ class Pinned:
     def is_under_way(self) -> bool:
         """More of it will be locked soon: what copies take now says nothing about later ones."""
         return not self._is_over
+
+    def want_all(self) -> None:
+        """Lock the other buffers as well: whoever reads from the first one has it, and is no longer held up by that."""
+        with self._changed:
+            self._is_all_wanted = True
+            self._changed.notify_all()
 
     def wait(self, until: int | None = None) -> bool:
         """Until the buffer that this address is in is locked, or all of it; False: it will not be."""
@@ -84,6 +91,9 @@ class Pinned:
             relax()
             torch.cuda.set_device(self._device)
             for address, size in self._buffers:
+                with self._changed:
+                    while self._locked and not (self._is_all_wanted or self._is_over):
+                        self._changed.wait()
                 if self._is_over:
                     return
                 if why := _failure(_cudart().cudaHostRegister(address, size, _PORTABLE)):
@@ -112,15 +122,25 @@ class Pinned:
     def _end(self) -> None:
         """In torch while the interpreter is taken down, the thread would abort the process: it ends before."""
         if os.getpid() == self._pid:
-            self._is_over = True
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()
             self._thread.join(END_LIMIT_S)
 
 
-def begin(arena: Arena, device: torch.device, first: int = 0) -> Pinned | None:
-    """Of an arena that is being locked already the same `Pinned`; None where there is nothing to lock for."""
+def begin(arena: Arena, device: torch.device) -> Pinned | None:
+    """All of it. The same `Pinned` for an arena that is being locked already; None where there is nothing to lock for."""
+    pinned = begin_with(arena, device, 0)
+    if pinned is not None:
+        pinned.want_all()
+    return pinned
+
+
+def begin_with(arena: Arena, device: torch.device, buffer: int) -> Pinned | None:
+    """This buffer, and no other one until `begin`: what asks the driver for memory waits for each."""
     known = _of.get(arena)
     if known is None and device.type == "cuda" and torch.cuda.is_initialized():
-        known = _of[arena] = Pinned(arena, device, first)
+        known = _of[arena] = Pinned(arena, device, buffer)
     return known
 
 
