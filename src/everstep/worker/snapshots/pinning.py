@@ -129,7 +129,7 @@ class Pinned:
 
 
 def begin(arena: Arena, device: torch.device) -> Pinned | None:
-    """All of it. The same `Pinned` for an arena that is being locked already; None where there is nothing to lock for."""
+    """All of it. The same `Pinned` for an arena that is being locked; None where there is nothing to lock for."""
     pinned = begin_with(arena, device, 0)
     if pinned is not None:
         pinned.want_all()
