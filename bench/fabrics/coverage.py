@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from everstep.fabric.locate.observations import Link, Seen
+from everstep.fabric.locate.observations import Link
 
 Flow = tuple[str, str, int]  # from, to, source port
 
@@ -53,10 +53,3 @@ def is_covered(link: Link, flows: Sequence[Flow], links: Mapping[Flow, Sequence[
     crossing = [flow for flow in flows if link in links[flow]]
     possible = {flow[0] for flow, its in links.items() if link in its}
     return len(crossing) >= least and (len({flow[0] for flow in crossing}) >= 2 or len(possible) < 2)
-
-
-def background(seen: Sequence[Seen]) -> float:
-    """The median share of bad packets of a path: what is everywhere is no fault of a link. Hosts that are busy make
-    some packets late."""
-    shares = sorted(each.bad / each.sent for each in seen if each.sent > 0)
-    return shares[len(shares) // 2] if shares else 0.0

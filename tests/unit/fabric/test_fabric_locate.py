@@ -10,10 +10,10 @@ import pytest
 
 from everstep.cli.main import main
 from everstep.fabric.locate.blame import Suspect, blame
-from everstep.fabric.locate.observations import Link, Seen, merged
+from everstep.fabric.locate.observations import Link, Seen, background, merged
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-from fabrics.coverage import Flow, background, plan_probes
+from fabrics.coverage import Flow, plan_probes
 
 HOSTS, LEAVES, SPINES = 16, 4, 2
 NAMES = frozenset(f"n{host}" for host in range(HOSTS))
@@ -150,15 +150,28 @@ def test_links_that_no_flow_reaches_often_are_named() -> None:
 
 def test_what_is_everywhere_is_no_fault_of_a_link() -> None:
     """Busy hosts answer two of a hundred late; one link on top of that is slow."""
-    seen = losses({("leaf1", "spine0"): 0.6}, 1, noise=0.02)
-    (fault,) = blame(seen, NAMES, noise=3 * background(seen)).faults
-    assert {suspect.name for suspect in fault.suspects} == {"leaf1 > spine0"}
+    seen = late({("leaf1", "spine0"): 0.6}, 1, noise=0.02)
+    verdict = blame(seen, NAMES)
+    assert names(verdict.slow) == [{"leaf1 > spine0"}]
+    assert verdict.faults == ()
+    assert blame(late({}, 2, noise=0.02), NAMES).slow == ()
+    assert blame(late({}, 2, noise=0.6), NAMES).slow == (), "a host that got no processor"
+    assert blame(late({}, 2, noise=1.0), NAMES).slow == ()
     assert background([]) == 0.0
 
 
+def late(rates: dict[Link, float], seed: int, noise: float) -> list[Seen]:
+    return [Seen(nodes=s.nodes, sent=s.sent, bad=0, late=s.bad) for s in losses(rates, seed, noise=noise)]
+
+
+def test_more_late_packets_than_came_cannot_be() -> None:
+    verdict = blame([Seen(nodes=("n0", "leaf0", "n1"), sent=10, bad=8, late=3)], NAMES)
+    assert verdict.impossible == {"n1": 1}
+
+
 def test_windows_are_added_up() -> None:
-    one = [Seen(nodes=("a", "b"), sent=10, bad=1)]
-    assert merged([one, one, []]) == [Seen(nodes=("a", "b"), sent=20, bad=2)]
+    one = [Seen(nodes=("a", "b"), sent=10, bad=1, late=3)]
+    assert merged([one, one, []]) == [Seen(nodes=("a", "b"), sent=20, bad=2, late=6)]
 
 
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,6 +184,10 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert main(["fabric", "blame", str(probes), "--topology", str(lab)]) == 1
     assert "link leaf1 > spine0: loses" in capsys.readouterr().out
+    slow = late({("leaf1", "spine0"): 0.6}, 1, noise=0.01)
+    probes.write_bytes(b"\n".join(msgspec.json.encode(each) for each in slow))
+    assert main(["fabric", "blame", str(probes)]) == 1
+    assert "of the packets that came were over 10 ms late" in capsys.readouterr().out
     probes.write_bytes(b"\n".join(msgspec.json.encode(each) for each in losses({}, 1)))
     assert main(["fabric", "blame", str(probes)]) == 0
     for text, expected in {

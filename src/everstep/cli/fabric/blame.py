@@ -1,9 +1,10 @@
-"""Find the link, cable, switch or host that loses packets, from probes on known paths. The exit code is 1 if any does.
+"""Find the link, cable, switch or host that loses packets or makes them late, from probes on known paths. The exit code
+is 1 if any does.
 
 everstep fabric blame probes.jsonl --topology lab.toml
 
-One JSON object a line and path: {"nodes": ["n0", "leaf0", "spine1", "leaf2", "n9"], "sent": 600, "bad": 7}. Each line
-is one way; a round trip of which the lost way is not known goes there and back.
+One JSON object a line and path: {"nodes": ["n0", "leaf0", "spine1", "leaf2", "n9"], "sent": 600, "bad": 7,
+"late": 0}. Each line is one way; a round trip of which the lost way is not known goes there and back.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def run(given: argparse.Namespace) -> int:
         show_json(verdict)
     else:
         show(blame_page(given.probes, verdict, sum(each.sent for each in seen)))
-    return 1 if verdict.faults else 0
+    return 1 if verdict.faults or verdict.slow else 0
 
 
 def _read(data: bytes, source: str) -> list[Seen]:

@@ -11,10 +11,15 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from everstep.fabric.locate.observations import Link, Seen, usable
+from everstep.fabric.locate.observations import Link, Seen, background, lateness, usable
 
 NOISE = 1e-4
 """Share of packets that a healthy network loses. Losses that this explains are none."""
+LATE_NOISE = 2e-3
+"""Share of packets that come late in a healthy network: processes wait for a processor. Or three times what the median
+path shows, if that is more."""
+MOST_LATE = 0.25
+"""Where half of the paths have more late packets, which link is slow is not known."""
 MIN_BAD = 3
 _MIN_GAIN = 12.0
 """Of log likelihood: a chance of about one in 100,000 for one of a few hundred hypotheses."""
@@ -32,13 +37,15 @@ class Suspect(msgspec.Struct, frozen=True, kw_only=True):
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     suspects: tuple[Suspect, ...]  # more than one: they cannot be told apart
-    rate: float  # of packets that it loses
+    rate: float  # of packets that it loses, or delays
     confidence: float  # that it is one of these, among all hypotheses
-    bad: int  # packets on its paths that were lost
+    bad: int  # packets on its paths that were lost, or late
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    faults: tuple[Fault, ...]
+    faults: tuple[Fault, ...]  # what loses packets
+    slow: tuple[Fault, ...]  # what makes packets late
+    is_all_late: bool  # too many paths have late packets to say what makes them late
     unexplained: int  # lost packets beside these faults and noise
     impossible: dict[str, int]  # host -> reports of it that cannot be
     smallest_rate: float  # what the worst covered link would show with these many packets
@@ -48,10 +55,13 @@ def blame(seen: Iterable[Seen], hosts: frozenset[str], *, noise: float = NOISE) 
     paths, impossible = usable(seen)
     model = _Model(paths, hosts, noise)
     chosen = model.explain()
+    late = lateness(paths)
+    usual = background(late)
+    slow = _Model(late if usual <= MOST_LATE else (), hosts, max(LATE_NOISE, 3 * usual))
     return Verdict(
-        faults=tuple(
-            fault for fault in (model.fault(place, chosen) for place in range(len(chosen))) if fault is not None
-        ),
+        faults=model.faults(chosen),
+        slow=slow.faults(slow.explain()),
+        is_all_late=usual > MOST_LATE,
         unexplained=model.unexplained(chosen),
         impossible=impossible,
         smallest_rate=model.smallest_rate(),
@@ -127,7 +137,11 @@ class _Model:
                 passing[path] *= 1.0 - each.rate
         return passing
 
-    def fault(self, place: int, chosen: Sequence[_Chosen]) -> Fault | None:
+    def faults(self, chosen: Sequence[_Chosen]) -> tuple[Fault, ...]:
+        found = (self._fault(place, chosen) for place in range(len(chosen)))
+        return tuple(fault for fault in found if fault is not None)
+
+    def _fault(self, place: int, chosen: Sequence[_Chosen]) -> Fault | None:
         own = chosen[place]
         scored = self._scored([*chosen[:place], *chosen[place + 1 :]])
         best_gain = next((gain for gain, number, _ in scored if number == own.number), 0.0)

@@ -11,7 +11,8 @@ Link = tuple[str, str]  # one direction: from, to
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]  # from the sending host to the receiving one
     sent: int
-    bad: int  # lost, or late: what is looked for
+    bad: int  # lost
+    late: int = 0  # came, but over 10 ms later than the fastest of this way
 
     @property
     def links(self) -> list[Link]:
@@ -23,7 +24,8 @@ def usable(seen: Iterable[Seen]) -> tuple[list[Seen], dict[str, int]]:
     counters went back."""
     good, impossible = [], dict[str, int]()
     for each in seen:
-        if each.sent < 0 or not 0 <= each.bad <= each.sent or len(each.nodes) < 2:
+        is_possible = 0 <= each.bad <= each.sent and 0 <= each.late <= each.sent - each.bad
+        if not is_possible or len(each.nodes) < 2:
             teller = each.nodes[-1] if each.nodes else ""
             impossible[teller] = impossible.get(teller, 0) + 1
         elif each.sent:
@@ -35,7 +37,20 @@ def merged(windows: Sequence[Sequence[Seen]]) -> list[Seen]:
     """Sums over windows, path by path."""
     sums: dict[tuple[str, ...], list[int]] = {}
     for each in (each for window in windows for each in window):
-        sent_bad = sums.setdefault(each.nodes, [0, 0])
-        sent_bad[0] += each.sent
-        sent_bad[1] += each.bad
-    return [Seen(nodes=nodes, sent=sent, bad=bad) for nodes, (sent, bad) in sums.items()]
+        counts = sums.setdefault(each.nodes, [0, 0, 0])
+        counts[0] += each.sent
+        counts[1] += each.bad
+        counts[2] += each.late
+    return [Seen(nodes=nodes, sent=sent, bad=bad, late=late) for nodes, (sent, bad, late) in sums.items()]
+
+
+def lateness(paths: Iterable[Seen]) -> list[Seen]:
+    """The same paths, of the packets that came: `bad` are the late ones."""
+    return [Seen(nodes=p.nodes, sent=p.sent - p.bad, bad=p.late) for p in paths if p.sent > p.bad]
+
+
+def background(paths: Iterable[Seen]) -> float:
+    """The median share of bad packets of a path: what is everywhere is no fault of a link. Hosts that are busy make
+    some packets late."""
+    shares = sorted(path.bad / path.sent for path in paths if path.sent > 0)
+    return shares[len(shares) // 2] if shares else 0.0

@@ -29,9 +29,22 @@ class Costs:
         self.num_levels = len(graph.levels[0]) if graph.levels else 0
         self._capacity = [_capacities(graph, level) for level in range(self.num_levels)]
         self.is_assumed = any(cable.bps is None for cable in graph.cables)
+        self._speeds = [_speed_of(graph, host) for host in range(graph.num_hosts)]
 
     def capacity(self, level: int, group: int) -> float:
         return self._capacity[level][group]
+
+    def busy(self, traffic: Traffic, hosts: Sequence[int]) -> float | None:
+        """Traffic over capacity of the fullest link, NICs of hosts included: what the network needs for it, where
+        nothing else binds. None: not all speeds are known."""
+        if self.is_assumed:
+            return None
+        out, into = [0.0] * traffic.num, [0.0] * traffic.num
+        for edge in traffic.edges:
+            out[edge.source] += edge.amount
+            into[edge.target] += edge.amount
+        nics = (max(out[place], into[place]) / self._speeds[host] for place, host in enumerate(hosts))
+        return max([self.of(traffic, hosts).bottleneck, *nics])
 
     def of(self, traffic: Traffic, hosts: Sequence[int]) -> Cost:
         """`hosts[place]` is the host of each place."""
@@ -71,5 +84,8 @@ def _capacities(graph: Graph, level: int) -> dict[int, float]:
 
 def _host_speed(graph: Graph) -> float:
     """Gbit/s of one host, where all are known; else 1."""
-    speeds = [cable.bps for host in range(min(graph.num_hosts, 1)) for _, cable in graph.leaves_of(host)]
-    return sum(bps / 1e9 for bps in speeds if bps) or 1.0
+    return _speed_of(graph, 0) if graph.num_hosts else 1.0
+
+
+def _speed_of(graph: Graph, host: int) -> float:
+    return sum((cable.bps or 0.0) / 1e9 for _, cable in graph.leaves_of(host)) or 1.0

@@ -25,6 +25,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...]  # one per place, in order
     cost: Cost
     slurm: Cost  # of what Slurm's tree picks, in its order
+    speed_up: float | None  # of the network, against Slurm's; None: not all speeds are known
     bound: float  # no placement on the free hosts has a smaller bottleneck
     is_optimal: bool  # known to be, by search or by the bound
     is_assumed: bool  # speeds are not known: as if nothing were oversubscribed
@@ -55,10 +56,16 @@ def place(graph: Graph, traffic: Traffic, free: Sequence[int]) -> Placement:
         hosts=tuple(graph.names[host] for host in found),
         cost=cost,
         slurm=slurm,
+        speed_up=_speed_up(costs, traffic, usual, found),
         bound=bound,
         is_optimal=is_optimal or cost.bottleneck <= bound * (1 + 1e-9),
         is_assumed=costs.is_assumed,
     )
+
+
+def _speed_up(costs: Costs, traffic: Traffic, usual: Sequence[int], found: Sequence[int]) -> float | None:
+    before, now = costs.busy(traffic, usual), costs.busy(traffic, found)
+    return before / now if before is not None and now else None
 
 
 def _assignments(graph: Graph, traffic: Traffic, free: Sequence[int], usual: list[int]) -> Iterator[list[int]]:

@@ -46,7 +46,7 @@ def watch(
             if now >= close_at:
                 close_at = now + every_s
                 windows = zip(flows, prober.close_window(), strict=True)
-                yield [seen for flow, window in windows for seen in _seen(flow, window)], late_s
+                yield [seen for flow, window in windows for seen in seen_of(flow.there, flow.back, window)], late_s
                 late_s, looked = 0.0, time.monotonic()  # printing may be slow
             if now - due > every_s:  # this process was stopped: what was not sent is not sent now
                 due = now
@@ -65,8 +65,14 @@ def watch(
             prober.close()
 
 
-def _seen(flow: Planned, window: Window) -> Iterator[Seen]:
-    rows = ((flow.there, window.there), (flow.back, window.back), ((*flow.there, *flow.back[1:]), window.unknown))
-    for nodes, (sent, bad) in rows:
+def seen_of(there: tuple[str, ...], back: tuple[str, ...], window: Window) -> Iterator[Seen]:
+    """What a window of one flow says of its two ways, and of both together."""
+    around = (*there, *back[1:])
+    rows = (
+        (there, window.there, window.late_there[1]),
+        (back, window.back, window.late_back[1]),
+        (around, window.unknown, 0),
+    )
+    for nodes, (sent, bad), late in rows:
         if sent:
-            yield Seen(nodes=nodes, sent=sent, bad=bad)
+            yield Seen(nodes=nodes, sent=sent, bad=bad, late=late)

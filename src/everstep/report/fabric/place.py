@@ -17,6 +17,10 @@ def placement_page(source: str, placement: Placement) -> str:
     lines += _row("order", order)
     lines += _row("fullest link", f"{placement.cost.bottleneck:.4g}: {_quality(placement)}")
     lines += _row("Slurm's tree", _beside(placement.cost, placement.slurm))
+    if placement.speed_up is not None:
+        lines += _row(
+            "speed-up", f"{placement.speed_up:.2f} against Slurm's tree, NICs included, if only the network counts"
+        )
     if placement.is_assumed:
         lines += _row("assumed", "no oversubscription: the file does not say how fast the cables are")
     return text_of(lines)
