@@ -4,6 +4,7 @@
     python bench/fabric.py quiet [--seconds 60]         false alarms and cost, with TCP at full load
     python bench/fabric.py cycles                        10,000 random graphs
     python bench/fabric.py placement [--jobs 300]        job sizes of FILE, on topologies of DIR
+    python bench/fabric.py published                     the flow model beside published tables
 
 `probes` and `quiet` need root. All agents run in this process, with sockets of every host.
 """
@@ -32,6 +33,7 @@ from everstep.fabric.readers.find import read_topology
 from everstep.fabric.topology.graph import Graph
 from fabrics.bed import PORT, Clos
 from fabrics.coverage import Flow, plan_probes
+from fabrics.published import published
 
 SOURCES = range(40_000, 40_004)
 RATE = 15.0  # probes of each flow in a second
@@ -324,7 +326,7 @@ def placement(given: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("probes", "quiet", "cycles", "placement"))
+    parser.add_argument("what", choices=("probes", "quiet", "cycles", "placement", "published"))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--kinds", default=",".join(KINDS))
@@ -332,7 +334,14 @@ def main() -> None:
     parser.add_argument("--mix", help="philly_jobs.csv.xz")
     parser.add_argument("--topologies", help="a directory of topograph's models")
     given = parser.parse_args()
-    {"probes": probes, "quiet": quiet, "cycles": cycles, "placement": placement}[given.what](given)
+    whats: dict[str, Callable[[argparse.Namespace], None]] = {
+        "probes": probes,
+        "quiet": quiet,
+        "cycles": cycles,
+        "placement": placement,
+        "published": lambda _: published(),
+    }
+    whats[given.what](given)
 
 
 if __name__ == "__main__":

@@ -155,6 +155,7 @@ def test_what_is_everywhere_is_no_fault_of_a_link() -> None:
     assert names(verdict.slow) == [{"leaf1 > spine0"}]
     assert verdict.faults == ()
     assert blame(late({}, 2, noise=0.02), NAMES).slow == ()
+    assert blame(late(both_ways("n3", "leaf0", 0.02), 3, noise=0.0), NAMES).slow == (), "one host was late for a moment"
     assert blame(late({}, 2, noise=0.6), NAMES).slow == (), "a host that got no processor"
     assert blame(late({}, 2, noise=1.0), NAMES).slow == ()
     assert background([]) == 0.0

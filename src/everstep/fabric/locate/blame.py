@@ -18,6 +18,9 @@ NOISE = 1e-4
 LATE_NOISE = 2e-3
 """Share of packets that come late in a healthy network: processes wait for a processor. Or three times what the median
 path shows, if that is more."""
+LEAST_LATE = 0.05
+"""A link that makes fewer packets late is not slow: a process that waits 0.25 s for a processor in a window of ten
+seconds makes 2.5 % of its packets late."""
 MOST_LATE = 0.25
 """Where half of the paths have more late packets, which link is slow is not known."""
 MIN_BAD = 3
@@ -60,7 +63,7 @@ def blame(seen: Iterable[Seen], hosts: frozenset[str], *, noise: float = NOISE) 
     slow = _Model(late if usual <= MOST_LATE else (), hosts, max(LATE_NOISE, 3 * usual))
     return Verdict(
         faults=model.faults(chosen),
-        slow=slow.faults(slow.explain()),
+        slow=tuple(fault for fault in slow.faults(slow.explain()) if fault.rate >= LEAST_LATE),
         is_all_late=usual > MOST_LATE,
         unexplained=model.unexplained(chosen),
         impossible=impossible,
