@@ -1,22 +1,18 @@
 """The fabric, measured: probes on a real network of namespaces with faults, cycles by brute force, placement of jobs.
 
     python bench/fabric.py probes [--seeds 5] [--kinds loss-1,loss-5,dead,...] [--seconds 10]
-    python bench/fabric.py quiet [--seconds 60]         false alarms and cost, with TCP at full load
+    python bench/fabric.py quiet [--seconds 60]         `everstep fabric watch` beside TCP: false alarms, cost
     python bench/fabric.py cycles                        10,000 random graphs
     python bench/fabric.py placement [--jobs 300]        job sizes of FILE, on topologies of DIR
     python bench/fabric.py published                     the flow model beside published tables
 
-`probes` and `quiet` need root. All agents run in this process, with sockets of every host.
+`probes` and `quiet` need root. The probers of `probes` run in this process, with sockets of every host.
 """
 
 import argparse
 import itertools
 import random
-import resource
-import select
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,12 +24,13 @@ from everstep.fabric.pfc.deadlock import cycles_of
 from everstep.fabric.placement.place import place
 from everstep.fabric.placement.traffic import ring
 from everstep.fabric.probing.udp import Prober, Responder
-from everstep.fabric.probing.watch import MOST_LATE_S, seen_of
+from everstep.fabric.probing.watch import TICK_S, seen_of
 from everstep.fabric.readers.find import read_topology
 from everstep.fabric.topology.graph import Graph
 from fabrics.bed import PORT, Clos
 from fabrics.coverage import Flow, plan_probes
 from fabrics.published import published
+from fabrics.quiet import quiet
 
 SOURCES = range(40_000, 40_004)
 RATE = 15.0  # probes of each flow in a second
@@ -57,21 +54,10 @@ class Fleet:
             ends = self._ports(bed, flows)
             prober = bed.inside(host, lambda host=host, ends=ends: Prober(bed.address[host], ends, PORT))
             self.probers.append((prober, flows))
-        self._poll = select.epoll()
-        self._ready: dict[int, Callable[[], None]] = {}
-        for responder in self.responders:
-            self._watch(responder.socket.fileno(), responder.answer)
-        for prober, _ in self.probers:
-            for number, each in enumerate(prober.sockets):
-                self._watch(each.fileno(), lambda prober=prober, number=number: prober.receive(number))
 
     @staticmethod
     def _ports(bed: Clos, flows: Sequence[Flow]) -> list[tuple[str, int]]:
         return [(bed.address[other], port) for _, other, port in flows]
-
-    def _watch(self, fd: int, act: Callable[[], None]) -> None:
-        self._poll.register(fd, select.EPOLLIN)
-        self._ready[fd] = act
 
     def run(self, seconds: float) -> list[Seen]:
         """Probes for that long; what was seen in the window."""
@@ -81,17 +67,23 @@ class Fleet:
         turn = 0
         self.late_s, looked = 0.0, began
         while (now := time.monotonic()) < began + seconds:
-            self.late_s, looked = max(self.late_s, now - looked), now
+            self.late_s, looked = max(self.late_s, now - looked - TICK_S), now
             while due <= now:
                 prober, number = turns[turn % len(turns)]
                 prober.send(number)
                 turn += 1
                 due += gap
-            for fd, _ in self._poll.poll(max(0.0, min(due - time.monotonic(), 0.01))):
-                self._ready[fd]()
+            self._read()
+            time.sleep(max(0.0, min(TICK_S, began + seconds - time.monotonic())))
+        self._read()
+        return self._close_window()
+
+    def _read(self) -> None:
         for responder in self.responders:
             responder.answer()
-        return self._close_window()
+        for prober, _ in self.probers:
+            for number in range(len(prober.sockets)):
+                prober.receive(number)
 
     def _close_window(self) -> list[Seen]:
         return [
@@ -219,57 +211,6 @@ def probes(given: argparse.Namespace) -> None:
             print(line, *wrong, sep="\n   ", flush=True)
         fleet.close()
     finally:
-        bed.close()
-
-
-SINK = (
-    "import socket,sys,threading\n"
-    "s=socket.create_server((sys.argv[1],5001))\n"
-    "def f(c):\n  while c.recv(1<<20): pass\n"
-    "while True: threading.Thread(target=f,args=(s.accept()[0],),daemon=True).start()\n"
-)
-SOURCE = "import socket,sys\nc=socket.create_connection((sys.argv[1],5001))\nwhile True: c.sendall(bytes(1<<18))\n"
-
-
-def quiet(given: argparse.Namespace) -> None:
-    bed = Clos()
-    load: list[subprocess.Popen[bytes]] = []
-    try:
-        fleet = Fleet(bed)
-        inside = ["ip", "netns", "exec"]
-        for one, other in (("n0", "n5"), ("n9", "n2"), ("n12", "n7")):
-            load.append(subprocess.Popen([*inside, bed.ns(other), sys.executable, "-c", SINK, bed.address[other]]))
-            time.sleep(0.5)
-            load.append(
-                subprocess.Popen(
-                    [*inside, bed.ns(one), sys.executable, "-c", SOURCE, bed.address[other]], stderr=subprocess.DEVNULL
-                )
-            )
-        fleet.run(2.0)
-        alarms, windows, left_out = 0, 0, 0
-        used, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
-        while time.monotonic() < began + given.seconds:
-            seen = fleet.run(10.0)
-            if fleet.late_s > MOST_LATE_S:
-                left_out += 1
-                continue
-            windows += 1
-            verdict = blame(seen, frozenset(bed.hosts))
-            faults = (*verdict.faults, *verdict.slow)
-            alarms += bool(faults)
-            if faults:
-                print("false alarm", faults, flush=True)
-        now, wall = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - began
-        cpu = (now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime) / wall / len(bed.hosts)
-        flows = len(fleet.plan.flows) / len(bed.hosts)
-        rate = flows * RATE * 2 * (32 + 42) * 8 / 1e6
-        said = f"{alarms} false alarms in {windows} windows at full load, {left_out} left out (late)"
-        print(f"{said}; {cpu:.2%} of a core and {rate:.2f} Mbit/s per host")
-        fleet.close()
-    finally:
-        for each in load:
-            each.kill()
-            each.wait()
         bed.close()
 
 

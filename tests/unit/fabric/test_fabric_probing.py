@@ -1,5 +1,6 @@
 """Probes: losses there and back told apart by counters alone, over real sockets and with packets that lie."""
 
+import itertools
 import json
 import random
 import socket
@@ -153,6 +154,29 @@ def test_probes_over_real_sockets() -> None:
     finally:
         prober.close()
         responder.close()
+
+
+def test_a_process_that_reads_late_makes_no_packet_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel has dated them. And losing the processor between two clocks dates none too early."""
+    port, source = _free_port(), _free_port()
+    responder, prober = Responder("127.0.0.1", port), Prober("127.0.0.1", [("127.0.0.1", source)], port)
+    real, looks = time.time_ns, itertools.count()
+    monkeypatch.setattr(
+        "everstep.fabric.probing.udp.time.time_ns", lambda: time.sleep(0.03 * (next(looks) % 5 == 2)) or real()
+    )
+    try:
+        for turn in range(12):
+            prober.send(0)
+            time.sleep(0.03 * (turn % 3))
+            responder.answer()
+            time.sleep(0.03 * (turn % 2))
+            prober.receive(0)
+        (window,) = prober.close_window()
+    finally:
+        prober.close()
+        responder.close()
+    assert window.there == (12, 0)
+    assert (window.late_there[1], window.late_back[1]) == (0, 0)
 
 
 FLOW = {"to": "127.0.0.1", "port": 1, "there": ["n0", "leaf0", "n1"], "back": ["n1", "leaf0", "n0"]}

@@ -1,10 +1,16 @@
-"""Probes over UDP: a socket for each source port, because that decides the path, and one socket that answers."""
+"""Probes over UDP: a socket for each source port, because that decides the path, and one socket that answers.
+
+When a packet came is the kernel's time stamp, so a host whose process reads late does not make the network look slow.
+"""
 
 import secrets
 import socket
+import struct
+import sys
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from everstep.fabric.probing.flow import Delays, Flow, Window
 from everstep.fabric.probing.packets import Echo, Probe, pack_echo, pack_probe, read_echo, read_probe
@@ -12,6 +18,10 @@ from everstep.fabric.probing.packets import Echo, Probe, pack_echo, pack_probe, 
 MOST_FLOWS = 20_000
 """That a responder remembers: the one that was silent longest goes first."""
 _BATCH = 256
+_TIMESTAMPNS = 35  # SO_TIMESTAMPNS of most Linux architectures; Python has no name for it
+_TIMESPEC = struct.Struct("@qq")
+_LOOKS = 5
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 
 
 class Responder:
@@ -24,23 +34,18 @@ class Responder:
 
     def answer(self) -> None:
         """Everything that has come."""
-        for _ in range(_BATCH):
-            try:
-                data, peer = self.socket.recvfrom(2048)
-            except OSError:  # nothing more, or an ICMP error of an earlier answer
-                return
+        for data, peer, came_us in _packets(self.socket):
             probe = read_probe(data)
             if probe is None:
                 continue
-            now = _now_us()
-            count, delays = self._counted(peer[0], peer[1], probe, now)
-            echo = Echo(probe.flow, probe.number, now, count, delays.late)
+            count, delays = self._counted(peer[0], peer[1], probe, came_us)
+            echo = Echo(probe.flow, probe.number, _now_us(), count, delays.late)
             try:
                 self.socket.sendto(pack_echo(echo), peer)
             except OSError:
                 continue
 
-    def _counted(self, host: str, port: int, probe: Probe, now: int) -> tuple[int, Delays]:
+    def _counted(self, host: str, port: int, probe: Probe, came_us: int) -> tuple[int, Delays]:
         key = (host, port, probe.flow)
         held = self._held.get(key)
         if held is None:
@@ -48,7 +53,7 @@ class Responder:
             if len(self._held) >= MOST_FLOWS:
                 self._held.popitem(last=False)
         count, delays = held[0] + 1, held[1]
-        delays.add(probe.sent_us, now)
+        delays.add(probe.sent_us, came_us)
         self._held[key] = (count, delays)
         self._held.move_to_end(key)
         return count, delays
@@ -90,15 +95,11 @@ class Prober:
 
     def receive(self, place: int) -> None:
         """Everything that has come to the socket of that place."""
-        for _ in range(_BATCH):
-            try:
-                data, peer = self.sockets[place].recvfrom(2048)
-            except OSError:  # nothing more, or an ICMP error of an earlier probe
-                return
+        for data, peer, came_us in _packets(self.sockets[place]):
             echo = read_echo(data)
             flow = None if echo is None else self._by_key.get((peer[0], echo.flow))
             if echo is not None and flow is not None:
-                flow.add_echo(echo.number, echo.received, echo.late, echo.answered_us, _now_us())
+                flow.add_echo(echo.number, echo.received, echo.late, echo.answered_us, came_us)
 
     def close_window(self) -> list[Window]:
         """What waits in the sockets is read first: this process may have been late."""
@@ -111,10 +112,38 @@ class Prober:
             each.close()
 
 
+def _packets(each: socket.socket) -> Iterator[tuple[bytes, Any, int]]:
+    """What has come: data, sender, and when."""
+    offset = _offset_ns()
+    for _ in range(_BATCH):
+        try:
+            data, ancillary, _flags, peer = each.recvmsg(2048, _ANCILLARY_BYTES)
+        except OSError:  # nothing more, or an ICMP error of an earlier packet
+            return
+        stamps = [part for level, kind, part in ancillary if (level, kind) == (socket.SOL_SOCKET, _TIMESTAMPNS)]
+        if stamps:
+            seconds, nanoseconds = _TIMESPEC.unpack(stamps[0])
+            yield data, peer, (seconds * 1_000_000_000 + nanoseconds + offset) // 1000
+        else:
+            yield data, peer, _now_us()
+
+
+def _offset_ns() -> int:
+    """From the wall clock to the monotonic one. Of several looks the quickest: a process that loses the processor
+    between two clocks would date a packet too early, and every later packet would seem late for minutes."""
+    looks = []
+    for _ in range(_LOOKS):
+        before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        looks.append((after - before, before - wall))
+    return min(looks)[1]
+
+
 def _socket(address: str, port: int) -> socket.socket:
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         made.setblocking(False)
+        if sys.platform == "linux":
+            made.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
         made.bind((address, port))
     except OSError:
         made.close()

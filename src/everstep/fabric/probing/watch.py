@@ -1,6 +1,9 @@
-"""One host's part: answers probes of others, sends its own at an even rate, and closes a window every so often."""
+"""One host's part: answers probes of others, sends its own, and closes a window every so often.
 
-import select
+It wakes up `TICK_S` apart and does then all there is to do: a process that woke for each packet would cost the host
+several times as much. Times of packets are the kernel's, so nothing comes late by it.
+"""
+
 import time
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +13,7 @@ from everstep.fabric.locate.observations import Seen
 from everstep.fabric.probing.flow import Window
 from everstep.fabric.probing.udp import Prober, Responder
 
-_LONGEST_WAIT_S = 0.05
+TICK_S = 0.1
 MOST_LATE_S = 0.25
 """A process that did not run for longer may have lost packets in its own sockets: such a window is no evidence."""
 
@@ -33,16 +36,13 @@ def watch(
     prober = None
     try:
         prober = Prober(address, [(flow.to, flow.port) for flow in flows], port)
-        poll = select.poll()
-        places = {each.fileno(): place for place, each in enumerate(prober.sockets)}
-        for fd in (responder.socket.fileno(), *places):
-            poll.register(fd, select.POLLIN)
         gap = 1 / (rate * len(flows)) if flows else every_s
         due, close_at, turn, late_s = time.monotonic(), time.monotonic() + every_s, 0, 0.0
         looked = due
         while True:
             now = time.monotonic()
-            late_s, looked = max(late_s, now - looked - _LONGEST_WAIT_S), now
+            late_s, looked = max(late_s, now - looked - TICK_S), now
+            responder.answer()
             if now >= close_at:
                 close_at = now + every_s
                 windows = zip(flows, prober.close_window(), strict=True)
@@ -53,12 +53,9 @@ def watch(
             while flows and due <= now:
                 prober.send(turn % len(flows))
                 turn, due = turn + 1, due + gap
-            wait_s = max(0.0, min(due - now, close_at - now, _LONGEST_WAIT_S))
-            for fd, _ in poll.poll(1000 * wait_s):
-                if fd in places:
-                    prober.receive(places[fd])
-                else:
-                    responder.answer()
+            for place in range(len(prober.sockets)):
+                prober.receive(place)
+            time.sleep(max(0.0, min(close_at - now, TICK_S)))
     finally:
         responder.close()
         if prober is not None:

@@ -1,0 +1,163 @@
+"""False alarms and cost of `everstep fabric watch` as it is run: a process on each of 16 hosts, beside TCP.
+
+The cables have no limit: where TCP fills one, probes are late and lost in its queue, and that is no false alarm.
+"""
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from everstep.fabric.locate.blame import blame
+from everstep.fabric.locate.observations import Seen
+from fabrics.bed import PORT, Clos
+from fabrics.coverage import plan_probes
+
+RATE = 15.0
+WINDOW_S = 10.0
+MBIT = 20  # of TCP, out of each host
+SOURCES = range(40_000, 40_004)
+SINK = """
+import socket, sys, threading
+server = socket.create_server((sys.argv[1], 5001))
+def drain(end):
+    while end.recv(1 << 16): pass
+while True: threading.Thread(target=drain, args=(server.accept()[0],), daemon=True).start()
+"""
+SOURCE = """
+import socket, sys
+end = socket.socket()
+end.setsockopt(socket.SOL_SOCKET, 47, int(float(sys.argv[2]) * 1e6 / 8))  # SO_MAX_PACING_RATE
+end.connect((sys.argv[1], 5001))
+while True: end.sendall(bytes(1 << 15))
+"""
+
+
+class Watchers:
+    """`everstep fabric watch` on every host."""
+
+    def __init__(self, bed: Clos, folder: Path) -> None:
+        paths = {
+            (one, other, port): bed.path(one, other, port, PORT)
+            for one, other in itertools.permutations(bed.hosts, 2)
+            for port in SOURCES
+        }
+        plan = plan_probes(paths, least=6, most_per_host=12)
+        self.num_flows = len(plan.flows)
+        self._folder, self._read = folder, dict.fromkeys(bed.hosts, 0)
+        self._processes = {}
+        for host in bed.hosts:
+            lines = [
+                {"to": bed.address[flow[1]], "port": flow[2], "there": paths[flow],
+                 "back": bed.path(flow[1], flow[0], PORT, flow[2])}
+                for flow in plan.flows if flow[0] == host
+            ]  # fmt: skip
+            (folder / f"{host}.flows").write_text("".join(json.dumps(line) + "\n" for line in lines))
+            command = [sys.executable, "-m", "everstep", "fabric", "watch", str(folder / f"{host}.flows")]
+            flags = ["--address", bed.address[host], "--rate", str(RATE), "--every", str(WINDOW_S)]
+            with (folder / f"{host}.out").open("wb") as out, (folder / f"{host}.err").open("wb") as err:
+                self._processes[host] = inside(bed, host, [*command, *flags], stdout=out, stderr=err)
+
+    def new(self) -> list[Seen]:
+        """What has been printed since the last time, whole lines."""
+        found = []
+        for host, at in self._read.items():
+            data = (self._folder / f"{host}.out").read_bytes()[at:]
+            whole = data[: data.rfind(b"\n") + 1]
+            self._read[host] = at + len(whole)
+            found += [msgspec.json.decode(line, type=Seen) for line in whole.splitlines()]
+        return found
+
+    def left_out(self) -> int:
+        return sum((self._folder / f"{host}.err").read_text().count("is left out") for host in self._read)
+
+    def cpu_s(self) -> float:
+        pids = [process.pid for process in self._processes.values()]
+        return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids) / 1e9
+
+    def close(self) -> None:
+        end([*self._processes.values()])
+
+
+def inside(bed: Clos, host: str, command: list[str], **options: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["ip", "netns", "exec", bed.ns(host), *command], **options)  # type: ignore[call-overload]
+
+
+def end(processes: list[subprocess.Popen[bytes]]) -> None:
+    for each in processes:
+        each.kill()
+        each.wait()
+
+
+def fill(bed: Clos) -> list[subprocess.Popen[bytes]]:
+    """TCP from each host to the one five further."""
+    sinks = [inside(bed, host, [sys.executable, "-c", SINK, bed.address[host]]) for host in bed.hosts]
+    time.sleep(3)
+    sources = []
+    for number, host in enumerate(bed.hosts):
+        to = bed.address[bed.hosts[(number + 5) % len(bed.hosts)]]
+        sources.append(inside(bed, host, [sys.executable, "-c", SOURCE, to, str(MBIT)], stderr=subprocess.DEVNULL))
+    return [*sinks, *sources]
+
+
+def sent(bed: Clos) -> int:
+    """Bytes that all hosts have sent."""
+    return sum(bed.inside(host, lambda device=f"to-{bed.leaf_of[host]}:": tx_bytes(device)) for host in bed.hosts)
+
+
+def tx_bytes(device: str) -> int:
+    """Of this thread's namespace."""
+    lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+    return next(int(line.split()[9]) for line in lines if line.split()[:1] == [device])
+
+
+def quiet(given: argparse.Namespace) -> None:
+    bed, load = Clos(), list[subprocess.Popen[bytes]]()
+    try:
+        with tempfile.TemporaryDirectory(prefix="everstep-bench-") as name:
+            load = fill(bed)
+            watchers = Watchers(bed, Path(name))
+            try:
+                judge(bed, watchers, given.seconds)
+            finally:
+                watchers.close()
+    finally:
+        end(load)
+        bed.close()
+
+
+def judge(bed: Clos, watchers: Watchers, seconds: float) -> None:
+    hosts = frozenset(bed.hosts)
+    time.sleep(2 * WINDOW_S)
+    watchers.new()
+    began, used, moved = time.monotonic(), watchers.cpu_s(), sent(bed)
+    left_out, alarms, windows, packets = watchers.left_out(), 0, 0, 0
+    while time.monotonic() < began + seconds:
+        time.sleep(WINDOW_S)
+        seen = watchers.new()
+        verdict = blame(seen, hosts)
+        windows += 1
+        packets += sum(each.sent for each in seen)
+        named = [
+            f"{[suspect.name for suspect in fault.suspects]} {what} {fault.rate:.2%}, {fault.bad} packets"
+            for what, faults in (("loses", verdict.faults), ("late", verdict.slow))
+            for fault in faults
+        ]
+        alarms += bool(named)
+        if named:
+            print(f"false alarm after {time.monotonic() - began:.0f} s:", *named, flush=True)
+    wall = time.monotonic() - began
+    own, num = watchers.num_flows / len(hosts), len(hosts)
+    cpu = (watchers.cpu_s() - used) / wall / num
+    filled = (sent(bed) - moved) * 8 / wall / num / 1e6
+    out = watchers.left_out() - left_out
+    rate = own * RATE * 2 * (32 + 42) * 8 / 1e6
+    print(f"{alarms} false alarms in {windows} windows of {WINDOW_S:g} s, {packets:,} packets judged; {out} of "
+          f"{windows * num} windows of hosts left out (late); {filled:.1f} Mbit/s out of each host; "
+          f"probing: {cpu:.2%} of a core and {rate:.2f} Mbit/s for each host")  # fmt: skip
