@@ -131,8 +131,8 @@ def _flapping(bed: Clos, ways: list[tuple[str, str]]) -> Callable[[], None]:
     return end
 
 
-def _slow(bed: Clos, way: tuple[str, str]) -> Callable[[], None]:
-    bed.slow(*way, "60kbit")
+def _slow(bed: Clos, way: tuple[str, str], rate: str) -> Callable[[], None]:
+    bed.slow(*way, rate)
     return lambda: bed.unslow(*way)
 
 
@@ -151,8 +151,9 @@ def inject(kind: str, bed: Clos, draw: random.Random) -> tuple[list[set[str]], C
         return [{f"{way[0]} > {way[1]}"}], _lossy(bed, [way], 5)
     if kind == "blackhole":
         return [{f"{way[0]} > {way[1]}"}], _lossy(bed, [way], 100)
-    if kind == "slow":
-        return [{f"{way[0]} > {way[1]}"}], _slow(bed, way)
+    if kind in ("slow", "choked"):
+        rate = {"slow": "200kbit", "choked": "60kbit"}[kind]
+        return [{f"{way[0]} > {way[1]}"}], _slow(bed, way, rate)
     near = _draw_cable(bed, draw, of_host=True)
     host = near[0] if near[0] in bed.leaf_of else near[1]
     if kind == "nic":
@@ -163,12 +164,16 @@ def inject(kind: str, bed: Clos, draw: random.Random) -> tuple[list[set[str]], C
     return [{f"{a} > {b}"} for a, b in (way, other)], _lossy(bed, [way, other], 5)
 
 
-KINDS = ("loss-1", "loss-5", "dead", "slow", "nic", "one-way", "flapping", "blackhole", "two")
+KINDS = ("loss-1", "loss-5", "dead", "slow", "choked", "nic", "one-way", "flapping", "blackhole", "two")
 
 
 def _is_right(kind: str, verdict: Verdict, wanted: list[set[str]]) -> bool:
-    """A slow link may also lose packets; nothing else may be named beside."""
-    asked, beside = (verdict.slow, verdict.faults) if kind == "slow" else (verdict.faults, verdict.slow)
+    """Nothing else may be named beside, as lossy or as slow. Of a choked link either is right: its queue is so long
+    that most probes have timed out before they come."""
+    lossy, slow = verdict.faults, verdict.slow
+    if kind == "choked":
+        lossy, slow = (lossy, slow) if lossy else (slow, lossy)
+    asked, beside = (slow, lossy) if kind == "slow" else (lossy, slow)
     named = [{suspect.name for suspect in fault.suspects} for fault in beside]
     return _are(asked, wanted) and all(any(names & each for each in wanted) for names in named)
 
