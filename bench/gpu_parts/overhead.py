@@ -5,6 +5,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from gpu_running.part import Report, Request, run
@@ -19,7 +20,9 @@ def main(request: Request, report: Report) -> None:
     out = request.path / "launches.jsonl"
     order = _ORDER[:2] if request.is_rehearsal else _ORDER
     for number, mode in enumerate(order):
+        began = time.monotonic()
         _launch(request, number, mode, seconds, out)
+        report.figure(f"launch {number}, {mode}, took", time.monotonic() - began, "s")
     launches = [json.loads(line) for line in out.read_text().splitlines()]
     steps = {mode: [statistics.median(one["took_s"]) for one in launches if one["mode"] == mode] for mode in set(order)}
     bare, attached = statistics.median(steps["bare"]), statistics.median(steps["attached"])

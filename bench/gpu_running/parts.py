@@ -41,7 +41,7 @@ PARTS = (
     Part("two_ranks", "Two gloo ranks on one device", 50),
     Part("flight", "NCCL with one rank, its flight record", 40, "NCCL needs a device"),
     Part("plain", "A program without State, killed, beside torchrun", 50, "NCCL needs a device"),
-    Part("overhead", "A small transformer with everything attached", 80),
+    Part("overhead", "A small transformer with everything attached", 110),
     Part("xid", "A fault that the driver reports", 40, "there is no driver"),
     Part("hangs", "Ranks that stand still", 110),
     Part("large", "Snapshots of a large state", 110, of="snapshots", least_gb=_LARGE_GB),

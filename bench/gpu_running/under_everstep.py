@@ -78,7 +78,7 @@ def run(
     line = [sys.executable, "-m", "everstep", "run", "--config", str(config), "--run-dir", str(folder / "run")]
     line += ["--standalone", "--nproc-per-node", str(ranks), "--max-restarts", "20", str(request.programs / program)]
     adopt_orphans()
-    with launched(
-        [*line, *map(str, arguments)], env={**os.environ, **(env or {})}, output=folder / "output.log"
-    ) as one:
+    # A machine without a network has no name server either: gloo would wait three seconds for one.
+    whole = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **(env or {})}
+    with launched([*line, *map(str, arguments)], env=whole, output=folder / "output.log") as one:
         yield Run(one, folder)
