@@ -3,6 +3,9 @@
 Half of the jobs have one broken rank, half are healthy with full queues; each guilty one is judged with all files,
 with one innocent rank's file left out, and with its own left out. With `--dir FOLDER --guilty 9,14` a folder of real
 dumps is judged the same way. `--seed` makes other jobs.
+
+`--many 1000` times `everstep analyze` on the records of so many ranks, 2,000 operations each, and torch's own analyzer
+on the same folder (`--folder` keeps it for the next time).
 """
 
 import argparse
@@ -17,8 +20,10 @@ import msgspec
 from everstep.analyzer.hangs.combine import diagnose
 from everstep.analyzer.observations.records import Case, RankEvidence
 from everstep.analyzer.reading.flight import normalise
-from everstep.analyzer.reading.pickled import loads
+from everstep.evidence.decode import decode
+from everstep.evidence.sniff import Kind
 from everstep.model.verdict import Verdict
+from matrix import large_folder as large
 from matrix.flights import FAULTS, Made, make_guilty, make_healthy
 
 HEADER = f"{'case':<22}{'jobs':>6}{'named':>7}{'wrong':>7}"
@@ -68,7 +73,7 @@ def measure(num: int, seed: int = 0) -> tuple[Counter[str], Counter[str], Counte
 def real(folder: Path, guilty: set[int]) -> None:
     """A folder of dumps `..._N`, whole and with each file left out in turn."""
     files = {int(path.name.rpartition("_")[2]): path for path in folder.glob("*_*") if path.suffix == ""}
-    records = {rank: loads(path.read_bytes()) for rank, path in files.items()}
+    records = {rank: decode(path.read_bytes(), Kind.PICKLE)[0].raw_record for rank, path in files.items()}
     made = Made(records, frozenset(guilty), "real", time.time(), tuple(sorted(records)))  # type: ignore[arg-type]
     for without in (None, *made.world):
         verdict = judge(made, without)
@@ -82,9 +87,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dir", type=Path)
     parser.add_argument("--guilty", default="")
+    parser.add_argument("--many", type=int)
+    parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
     if given.dir is not None:
         real(given.dir, {int(rank) for rank in given.guilty.split(",") if rank})
+        return 0
+    if given.many is not None:
+        large.measure(given.many, given.seed, given.folder)
         return 0
     begun = time.monotonic()
     jobs, right, wrong = measure(given.num, given.seed)

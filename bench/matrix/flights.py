@@ -129,9 +129,10 @@ class Job:
         listed = self.ops[rank]
         listed.append(Operation(group, op, counter[key], len(listed), peer, size, at))
 
-    def run(self, until: float) -> None:
-        """Devices take operations in order, as long as their members' devices come to the same one."""
-        at = dict.fromkeys(self.ops, 0)
+    def run(self, until: float, after: dict[int, int] | None = None) -> None:
+        """Devices take operations in order, as long as their members' devices come to the same one. `after`: how many
+        of each rank's operations are over already."""
+        at = dict(after) if after is not None else dict.fromkeys(self.ops, 0)
         free = dict.fromkeys(self.ops, BEGAN_S)
         moved = True
         while moved:

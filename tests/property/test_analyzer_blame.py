@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from everstep.analyzer.flights.localise import localise
 from everstep.analyzer.observations.positions import Positions
-from everstep.analyzer.observations.records import Collective, FlightRecord, ParallelGroup
+from everstep.analyzer.observations.records import Collective, Entries, FlightRecord, ParallelGroup
 
 NUM_RANKS = 6
 
@@ -58,7 +58,7 @@ def records(groups, queue, at, declared):
                 )
             )
         used = tuple(g for n, g in enumerate(named) if rank in groups[n] and (declared or counts[n]))
-        made.append(FlightRecord(rank=rank, entries=tuple(entries), groups=used, world=tuple(range(NUM_RANKS))))
+        made.append(FlightRecord(rank=rank, entries=Entries.of(entries), groups=used, world=tuple(range(NUM_RANKS))))
     return made
 
 
@@ -96,7 +96,9 @@ def test_a_ring_buffer_that_dropped_the_past_blames_no_waiting_rank(job, short, 
     queue, at = run(groups, program, culprit, stops_at)
     waiting = {rank for rank, operations in queue.items() if at[rank] < len(operations)}
     cut = [
-        msgspec.structs.replace(record, entries=record.entries[-keep:]) if record.rank == short else record
+        msgspec.structs.replace(record, entries=Entries.of(list(record.entries)[-keep:]))
+        if record.rank == short
+        else record
         for record in records(groups, queue, at, declared)
     ]
     found = localise(Positions(cut), 0.0)

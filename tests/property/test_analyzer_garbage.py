@@ -58,8 +58,8 @@ def read(data: bytes, path: str = "x") -> None:
     if kind in (Kind.EMPTY, Kind.LOG, Kind.BINARY, Kind.COMPRESSED):
         return
     for part in refused_or(lambda: decode(data, kind)) or ():
-        if part.record is not None:
-            refused_or(lambda part=part: normalise(part.record, 0))
+        if part.raw_record is not None:
+            refused_or(lambda part=part: normalise(part.raw_record, 0))
 
 
 @given(st.sampled_from(FILES), st.data())

@@ -8,7 +8,7 @@ import pytest
 from examples import examples
 
 from everstep.analyzer.hangs.combine import diagnose
-from everstep.evidence.assemble import RankFiles, assemble
+from everstep.evidence.assemble import RankFiles, assemble, with_record
 from everstep.evidence.decode import decode
 from everstep.evidence.sniff import Kind
 from everstep.model.verdict import Blame, Confidence
@@ -84,7 +84,7 @@ def verdict(lies):
         files[rank] = RankFiles()
         try:
             for part in decode(json.dumps(said).encode(), Kind.JSON):
-                files[rank].add(f"rank-{rank}.json", part)
+                files[rank].add(f"rank-{rank}.json", with_record(part, rank))
         except Exception as error:  # as the reader of folders does
             files[rank].unavailable.append(str(error))
     case, _ = assemble(files, AT)

@@ -5,6 +5,7 @@ reads now, and at the end what it found.
 """
 
 import argparse
+import gc
 import os
 import resource
 import sys
@@ -37,6 +38,7 @@ def main() -> int:
     parser.parse_args()
     asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=Asked)
     _limit_memory(asked.memory_bytes or LEAST_MEMORY)
+    gc.disable()  # what is read has no circles, and millions of values would be looked through for them
     answers = os.dup(1)
     os.dup2(2, 1)  # what anything else prints is no answer
 

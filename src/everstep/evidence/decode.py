@@ -9,11 +9,19 @@ and not guessed: {"everstep_evidence": 1, "rank": 2, "generation": 0, "at": 1795
 import json
 import math
 import re
+from typing import TypeGuard
 
 import msgspec
 
-from everstep.analyzer.observations.records import GpuLoad, KernelThread, ProcessStack, RankLoad, ThreadWait
-from everstep.analyzer.reading import bounds, flight, pickled, stacks
+from everstep.analyzer.observations.records import (
+    FlightRecord,
+    GpuLoad,
+    KernelThread,
+    ProcessStack,
+    RankLoad,
+    ThreadWait,
+)
+from everstep.analyzer.reading import bounds, flight, pickled, stacks, torch_pickle
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.evidence.sniff import Kind
 
@@ -40,9 +48,10 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What one file, or one value of a file, gave. `record` stays raw until its rank is known."""
+    """What one file, or one value of a file, gave. A record stays raw until its rank is known."""
 
-    record: object = None
+    raw_record: object = None
+    record: FlightRecord | None = None
     processes: tuple[ProcessStack, ...] = ()
     states: tuple[tuple[int, str], ...] = ()
     native: tuple[KernelThread, ...] = ()
@@ -57,10 +66,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 def decode(data: bytes, kind: Kind) -> list[Part]:
     """Raises UnreadableError."""
     if kind is Kind.PICKLE:
-        value = pickled.loads(data)
-        if why := bounds.objection(value):
-            raise UnreadableError(why)
-        return [_part(value)]
+        return [_part(_pickled(data))]
     if kind is Kind.JSON:
         return [_part(value) for value in _json_values(data)]
     text = data.decode("utf-8", "replace")
@@ -71,6 +77,16 @@ def decode(data: bytes, kind: Kind) -> list[Part]:
     if kind is Kind.STACK_ERROR:
         return [Part(unavailable=(f"py-spy: {_reason(text)}",))]
     raise UnreadableError(f"{kind}: not a format of evidence")
+
+
+def _pickled(data: bytes) -> object:
+    value = torch_pickle.loads(data)
+    if flight.is_flight_record(value) and not _is_envelope(value):
+        return value  # as large as its file, and walked no deeper than it is understood
+    value = pickled.loads(data) if value is None else value
+    if why := bounds.objection(value):
+        raise UnreadableError(why)
+    return value
 
 
 def _json_values(data: bytes) -> list[object]:
@@ -97,15 +113,19 @@ def _json_values(data: bytes) -> list[object]:
 
 
 def _part(value: object) -> Part:
-    if isinstance(value, dict) and "everstep_evidence" in value:
+    if _is_envelope(value):
         return _envelope(value)
     if flight.is_flight_record(value):
-        return Part(record=value)
+        return Part(raw_record=value)
     if stacks.is_stack_json(value):
         return Part(processes=tuple(stacks.from_json(value)))
     if isinstance(value, list) and not value:
         return Part(unavailable=("the stack dump lists no thread",))
     raise UnreadableError(f"readable, but neither a flight record nor a stack dump ({_shape(value)})")
+
+
+def _is_envelope(value: object) -> TypeGuard[dict[str, object]]:
+    return isinstance(value, dict) and "everstep_evidence" in value
 
 
 def _shape(value: object) -> str:
@@ -123,7 +143,7 @@ def _envelope(value: dict[str, object]) -> Part:
     unavailable = value.get("unavailable")
     at = value.get("at")
     return Part(
-        record=value.get("flight_record"),
+        raw_record=value.get("flight_record"),
         processes=tuple(stacks.from_json(raw_stacks)) if raw_stacks is not None else (),
         states=tuple(
             (pid, letter[:1])

@@ -20,7 +20,7 @@ from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.analyzer.reading.tool_text import ToolText
 from everstep.errors import ConfigError
 from everstep.evidence import inventory
-from everstep.evidence.assemble import RankFiles, assemble
+from everstep.evidence.assemble import RankFiles, assemble, with_record
 from everstep.evidence.contents import Folder, Unreadable
 from everstep.evidence.decode import MAX_DUMP_BYTES, Part, decode
 from everstep.evidence.known import KnownLines
@@ -48,6 +48,7 @@ class _Reading:
         self.claims: defaultdict[int | None, list[Claims]] = defaultdict(list)
         self.known: defaultdict[int | None, KnownLines] = defaultdict(lambda: KnownLines(now))
         self.num_logs = 0
+        self.notes: list[str] = []
         self.unreadable: list[Unreadable] = []
         self.newest = 0.0
         self.numbered: dict[str, int] = {}
@@ -139,7 +140,10 @@ class _Reading:
             raise UnreadableError("nothing says which rank it is of; name it ...rank-N...")
         part = part if part.at is not None else msgspec.structs.replace(part, at=written_at)
         self.newest = max(self.newest, part.at or 0.0)
-        self.ranks[generation][said].add(path, part)
+        made = with_record(part, said)
+        if part.raw_record is not None and made.record is None:
+            self.notes.append(f"{path}: {made.unavailable[-1]}")
+        self.ranks[generation][said].add(path, made)
 
 
 def read_folder(
@@ -158,6 +162,7 @@ def read_folder(
     reading.read_all(paths[:MAX_FILES], time.monotonic() + MAX_READ_S)
     generation, by_rank, notes = _choose_generation(reading.ranks)
     case, more = assemble(by_rank, reading.newest or now, watch)
+    notes += reading.notes
     unlabelled = reading.claims[None] if generation is not None else []
     case = msgspec.structs.replace(case, claims=merge([*reading.claims[generation], *unlabelled]))
     known = reading.known[generation].found()

@@ -10,6 +10,7 @@ from everstep.analyzer.observations.clusters import Activity, activity_of, clust
 from everstep.analyzer.observations.records import (
     Case,
     Collective,
+    Entries,
     FlightRecord,
     Frame,
     ParallelGroup,
@@ -163,7 +164,7 @@ def test_a_young_wait_is_a_running_job():
         entry = Collective(group="0", seq=1, op="all_reduce", record_id=0, completed=False, created_at=1000.0 - age)
         group = ParallelGroup(name="0", kind="world", ranks=(0, 1), complete=True)
         return RankEvidence(
-            rank=rank, flight=FlightRecord(rank=rank, entries=(entry,) if rank == 0 else (), groups=(group,))
+            rank=rank, flight=FlightRecord(rank=rank, entries=Entries.of([entry] if rank == 0 else []), groups=(group,))
         )
 
     assert diagnose(case(waiting(0.3, 0), waiting(0.3, 1))).verdict.code == "ES-H00"

@@ -7,7 +7,7 @@ import pytest
 
 from everstep.analyzer.flights.localise import localise
 from everstep.analyzer.observations.positions import Positions
-from everstep.analyzer.observations.records import Collective, FlightRecord, ParallelGroup
+from everstep.analyzer.observations.records import Collective, Entries, FlightRecord, ParallelGroup
 from everstep.analyzer.reading.flight import normalise
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
@@ -91,7 +91,7 @@ def test_a_large_job_is_judged_without_comparing_everybody_with_everybody(missin
             groups=(world,),
             world=world.ranks,
             is_queued=True,
-            entries=tuple(
+            entries=Entries.of(
                 Collective(group="0", seq=seq, op="all_reduce", record_id=seq, completed=seq < 3)
                 for seq in range(1, 3 if rank == missing else 5)
             ),

@@ -39,9 +39,9 @@ def find_mismatch(positions: Positions, waits: dict[int, list[Collective]], at: 
     for seq, group in places:
         entries = {}
         for rank in group.ranks:
-            position = positions.at(group.name, rank)
-            if position is not None and seq in position.by_seq:
-                entries[rank] = position.by_seq[seq]
+            called = positions.called(group.name, rank, seq)
+            if called is not None:
+                entries[rank] = called
         if len(entries) > 1:
             finding = _compare(positions, group, entries, at)
             if finding:
@@ -112,9 +112,8 @@ def _called_by_siblings(positions: Positions, group: ParallelGroup, seq: int) ->
         if other.desc != group.desc or len(other.ranks) != len(group.ranks) or set(other.ranks) & set(group.ranks):
             continue
         for rank in other.ranks:
-            position = positions.at(other.name, rank)
-            if position is not None and seq in position.by_seq:
-                entry = position.by_seq[seq]
+            entry = positions.called(other.name, rank, seq)
+            if entry is not None:
                 called.setdefault(other.name, set()).add(_ALIASES.get(entry.op, entry.op))
     every = set().union(*called.values()) if called else set()
     return every.pop() if len(called) > 1 and len(every) == 1 and group.desc else None
@@ -135,16 +134,17 @@ def _usual(
 
 def breaks_habit(record: FlightRecord, entry: Collective) -> bool | None:
     """Whether the rank did something else here than after the same operations earlier. None: nothing to compare."""
-    at = next((i for i, e in enumerate(record.entries) if e.record_id == entry.record_id), None)
-    return None if at is None else _breaks_at([_token(e) for e in record.entries], at)
+    ids = record.entries.record_ids
+    at = next((i for i, record_id in enumerate(ids) if record_id == entry.record_id), None)
+    return None if at is None else _breaks_at(_tokens(record), at)
 
 
 def left_habit(record: FlightRecord, group: str) -> bool:
     """Whether the rank did something else than usual since it was last in `group`, where others wait for it now. What
     was left out or put off shows where it should have been, not only at the end."""
-    last = next((i for i in range(len(record.entries) - 1, -1, -1) if record.entries[i].group == group), -1)
-    first = max(last + 1, len(record.entries) - MAX_LOOKED_BACK)
-    tokens = [_token(e) for e in record.entries]
+    tokens = _tokens(record)
+    last = next((i for i in range(len(tokens) - 1, -1, -1) if tokens[i][0] == group), -1)
+    first = max(last + 1, len(tokens) - MAX_LOOKED_BACK)
     return any(_breaks_at(tokens, at) for at in range(first, len(tokens)))
 
 
@@ -164,8 +164,8 @@ def _after(history: Sequence[Token], context: Sequence[Token]) -> Token | None:
     return None
 
 
-def _token(entry: Collective) -> Token:
-    return entry.group, entry.op, entry.input_sizes
+def _tokens(record: FlightRecord) -> list[Token]:
+    return [(kind.group, kind.op, kind.input_sizes) for kind in record.entries.ordered()]
 
 
 def _plain(value: Hashable) -> str:

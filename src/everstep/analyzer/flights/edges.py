@@ -7,7 +7,7 @@ has finished waits for nobody: all were there, and what keeps this rank is its o
 import functools
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from everstep.analyzer.observations.positions import STRICT, Positions
 from everstep.analyzer.observations.records import Collective, ParallelGroup
@@ -127,14 +127,21 @@ class Edges:
 
     def went_past(self, rank: int) -> bool:
         """Whether it left out what others wait for: it entered something that came after it on those others."""
-        mine = {(e.group, e.seq) for e in self.positions.records[rank].entries if not e.is_p2p}
+        mine = {(group, seq) for _, group, seq in self._collectives(rank)}
         for waiting, (missed, _) in self.missed.get(rank, {}).items():
             if missed.is_p2p:
                 continue
-            later = (e for e in self.positions.records[waiting].entries if e.record_id > missed.record_id)
-            if any((e.group, e.seq) in mine for e in later if not e.is_p2p and e.group != missed.group):
-                return True
+            for record_id, group, seq in self._collectives(waiting):
+                if record_id > missed.record_id and group != missed.group and (group, seq) in mine:
+                    return True
         return False
+
+    def _collectives(self, rank: int) -> Iterator[tuple[int, str, int]]:
+        """`record_id`, group and number of each that the rank's record has."""
+        entries = self.positions.records[rank].entries
+        for record_id, (kind, seq, _) in zip(entries.record_ids, entries.rows(), strict=True):
+            if not entries.kinds[kind].is_p2p:
+                yield record_id, entries.kinds[kind].group, seq
 
     def waiting_in(self, entry: Collective, group: ParallelGroup) -> tuple[int, ...]:
         """Ranks that wait in this very operation."""

@@ -69,7 +69,7 @@ def partners(edges: Edges, rank: int, entry: Collective) -> dict[int, Collective
         if entry.is_p2p:
             theirs = next((e for e in position.pending_p2p if e.peer == entry.peer and e.op != entry.op), None)
         else:
-            theirs = position.by_seq.get(entry.seq)
+            theirs = edges.positions.called(group.name, other, entry.seq)
         if theirs is not None and not theirs.completed:
             found[other] = theirs
     return found

@@ -86,7 +86,7 @@ def _roots(edges: Edges, device: tuple[int, ...] = ()) -> list[int]:
 
 
 def _is_declared(edges: Edges, rank: int) -> bool:
-    groups = {entry.group for entry in edges.positions.records[rank].entries}
+    groups = {kind.group for kind in edges.positions.records[rank].entries.kinds}
     return all(edges.positions.group(name, rank).complete for name in groups)
 
 

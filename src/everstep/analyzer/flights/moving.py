@@ -20,8 +20,8 @@ def is_alive(positions: Positions, rank: int) -> bool:
     record = positions.records.get(rank)
     if record is None or record.taken_at is None:
         return False
-    seen = [entry.seen_at for entry in record.entries if entry.seen_at is not None]
-    return bool(seen) and -SPREAD_S <= record.taken_at - max(seen) < LATELY_S
+    seen_at = record.entries.seen_at
+    return seen_at is not None and -SPREAD_S <= record.taken_at - seen_at < LATELY_S
 
 
 def is_moving(positions: Positions) -> bool:

@@ -81,11 +81,7 @@ def _is_sister(one: ParallelGroup, group: ParallelGroup) -> bool:
 
 def _called(positions: Positions, group: ParallelGroup, seq: int) -> Collective | None:
     """What this group did at that place; None where its ranks differ or nothing is known."""
-    entries = []
-    for rank in group.ranks:
-        position = positions.at(group.name, rank)
-        entries.append(position.by_seq.get(seq) if position is not None else None)
-    known = [entry for entry in entries if entry is not None]
+    known = [entry for rank in group.ranks if (entry := positions.called(group.name, rank, seq)) is not None]
     return known[0] if known and len({(entry.op, entry.input_sizes) for entry in known}) == 1 else None
 
 

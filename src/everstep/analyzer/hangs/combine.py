@@ -194,10 +194,9 @@ def _is_moving(bench: Bench) -> bool:
     """All records are there, nobody waits, and an operation is fresh: then stacks differ as they always do."""
     taken_at = _taken_at(bench)
     ages = [
-        taken_at - entry.created_at
+        taken_at - created_at
         for record in bench.positions.records.values()
-        for entry in record.entries[-1:]
-        if entry.created_at is not None
+        if len(record.entries) and (created_at := record.entries[-1].created_at) is not None
     ]
     return not bench.positions.missing() and bool(ages) and -SPREAD_S <= min(ages) < SETTLED_S
 

@@ -1,5 +1,6 @@
 """Which frames of a stack are the user's, and how files are named short. Pure."""
 
+import functools
 import re
 import sys
 
@@ -10,6 +11,7 @@ _SHORT = frozenset(sys.stdlib_module_names) | {
 }  # fmt: skip
 
 
+@functools.lru_cache(maxsize=4096)
 def is_user_file(file: str) -> bool:
     """A file of the user's own. Short names ("torch/nn/modules/module.py", "threading.py") count as installed."""
     if _INSTALLED.search(file):

@@ -4,12 +4,12 @@ A rank's ring buffer may have dropped what is old: a group of which it shows not
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from everstep.analyzer.observations import groups as process_groups
-from everstep.analyzer.observations.records import Collective, FlightRecord, GroupStatus, ParallelGroup
+from everstep.analyzer.observations.records import Collective, Entries, FlightRecord, GroupStatus, ParallelGroup
 
 STRICT = frozenset({
     "all_reduce", "allreduce", "all_gather", "_all_gather_base", "all_gather_single", "reduce_scatter",
@@ -25,9 +25,19 @@ class Position(msgspec.Struct, kw_only=True):
     finished: int = 0  # newest one that the rank is known to have finished, by entry or by status
     is_stated: bool = False  # `pg_status` says where it stands, whatever the buffer has dropped
     completed_strict: int = 0  # newest one that proves that all the others had entered it
-    by_seq: dict[int, Collective] = msgspec.field(default_factory=dict)
+    entered_strict: int = 0  # newest one of that kind
+    has_entries: bool = False  # of collectives
     pending: list[Collective] = msgspec.field(default_factory=list)
     pending_p2p: list[Collective] = msgspec.field(default_factory=list)
+
+    def enter(self, op: str, seq: int, *, is_finished: bool) -> None:
+        """Takes account of a collective, and of the older ones of that kind."""
+        self.has_entries = True
+        self.entered = max(self.entered, seq)
+        self.finished = max(self.finished, seq) if is_finished else self.finished
+        if op in STRICT:
+            self.entered_strict = max(self.entered_strict, seq)
+            self.completed_strict = max(self.completed_strict, seq) if is_finished else self.completed_strict
 
 
 class Positions:
@@ -42,27 +52,49 @@ class Positions:
         self.groups = {(group.name, group.ranks): group for group in distinct.values()}
         self._at: dict[tuple[str, int], Position] = defaultdict(Position)
         self._mixed = {name for record in self.records.values() for name in record.p2p_groups}
+        self._made: dict[tuple[int, int], Collective] = {}
+        self._waits: dict[int, list[Collective]] = {}
         for record in self.records.values():
-            for entry in record.entries:
-                self._add(record.rank, entry)
+            self._waits[record.rank] = self._add(record.rank, record.entries)
             for status in record.status:
                 self._state(record.rank, status)
         self.stale = self._find_stale()
 
-    def _add(self, rank: int, entry: Collective) -> None:
-        position = self._at[entry.group, rank]
-        if entry.is_p2p:
-            if not entry.completed:
+    def _add(self, rank: int, entries: Entries) -> list[Collective]:
+        """Only what the rank waits in becomes an entry of its own; returned in the order in which it entered it."""
+        completed = [0] * len(entries.kinds)
+        waiting: list[int] = []
+        for number, (place, seq, state) in enumerate(entries.rows()):
+            if not state & Entries.COMPLETED:
+                waiting.append(number)
+            elif seq > completed[place]:
+                completed[place] = seq
+        for kind, seq in zip(entries.kinds, completed, strict=True):
+            if not kind.is_p2p:
+                self._at[kind.group, rank].enter(kind.op, seq, is_finished=True)
+        found = [self._entry(rank, number) for number in waiting]
+        for entry in found:
+            position = self._at[entry.group, rank]
+            if entry.is_p2p:
                 position.pending_p2p.append(entry)
-            return
-        position.by_seq[entry.seq] = entry
-        position.entered = max(position.entered, entry.seq)
-        if not entry.completed:
-            position.pending.append(entry)
-            return
-        position.finished = max(position.finished, entry.seq)
-        if entry.op in STRICT:
-            position.completed_strict = max(position.completed_strict, entry.seq)
+            else:
+                position.enter(entry.op, entry.seq, is_finished=False)
+                position.pending.append(entry)
+        return found
+
+    def _entry(self, rank: int, number: int) -> Collective:
+        """One and the same each time: rules compare who waits by identity."""
+        key = rank, number
+        if key not in self._made:
+            self._made[key] = self.records[rank].entries[number]
+        return self._made[key]
+
+    def called(self, name: str, rank: int, seq: int) -> Collective | None:
+        """What a rank called as number `seq` of a group; None: not known, or nothing."""
+        if self.at(name, rank) is None:
+            return None
+        number = self.records[rank].entries.find(name, seq)
+        return None if number is None else self._entry(rank, number)
 
     def _state(self, rank: int, status: GroupStatus) -> None:
         """What `pg_status` says. In a group with sends and receives its numbers may be of those: then it says only that
@@ -81,20 +113,16 @@ class Positions:
         if record is None or rank in self.stale:
             return None
         position = self._at.get((name, rank))
-        if position is not None and (position.by_seq or position.pending_p2p or position.is_stated):
+        if position is not None and (position.has_entries or position.pending_p2p or position.is_stated):
             return position
-        dropped = bool(record.entries) and record.entries[0].record_id > 0
+        dropped = len(record.entries) > 0 and record.entries.record_ids[0] > 0
         return None if dropped else Position()
 
     def pending(self, rank: int) -> list[Collective]:
         """The first incomplete operation of each group that the rank uses, in the order in which it entered them."""
-        record = self.records.get(rank)
-        if record is None or rank in self.stale:
-            return []
         first: dict[tuple[str, bool], Collective] = {}
-        for entry in record.entries:
-            if not entry.completed:
-                first.setdefault((entry.group, entry.is_p2p), entry)
+        for entry in self._waits.get(rank, ()) if rank not in self.stale else ():
+            first.setdefault((entry.group, entry.is_p2p), entry)
         return list(first.values())
 
     def group(self, name: str, rank: int) -> ParallelGroup:
@@ -108,18 +136,26 @@ class Positions:
         stale: dict[int, str] = {}
         for group in self.groups.values():
             known = {rank: self._at[group.name, rank] for rank in group.ranks if rank in self.records}
-            proven = self._proven(known.values())
+            proven = self._proven(group.name, known)
             for rank, position in known.items():
-                if (position.by_seq or position.is_stated) and position.entered < proven:
+                if (position.has_entries or position.is_stated) and position.entered < proven:
                     stale[rank] = (
                         f"the record of rank {rank} ends at #{position.entered} in {group.title}, but others completed "
                         f"#{proven} there: it was taken earlier, or in another generation"
                     )
         return stale
 
-    @staticmethod
-    def _proven(known: Collection[Position]) -> int:
+    def _proven(self, name: str, known: Mapping[int, Position]) -> int:
         """The newest operation of which somebody's end proves that all had entered it."""
-        finished = max((position.finished for position in known), default=0)
-        strict = (seq for each in known for seq, entry in each.by_seq.items() if seq <= finished and entry.op in STRICT)
-        return max((*(each.completed_strict for each in known), *strict), default=0)
+        finished = max((position.finished for position in known.values()), default=0)
+        proven = max((position.completed_strict for position in known.values()), default=0)
+        for rank, position in known.items():
+            if position.entered_strict > proven:
+                proven = max(proven, self._newest_strict(name, rank, finished))
+        return proven
+
+    def _newest_strict(self, name: str, rank: int, up_to: int) -> int:
+        entries = self.records[rank].entries
+        wanted = {n for n, kind in enumerate(entries.kinds) if kind.group == name and kind.op in STRICT}
+        wanted = {n for n in wanted if not entries.kinds[n].is_p2p}
+        return max((seq for kind, seq, _ in entries.rows() if kind in wanted and seq <= up_to), default=0)

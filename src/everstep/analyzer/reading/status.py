@@ -5,7 +5,7 @@ entry shows both for its group. For groups without an entry the order decides, w
 the order of creation. Otherwise the status of a group stays unknown.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from everstep.analyzer.observations.records import GroupStatus
 from everstep.analyzer.reading.fields import integer
@@ -13,11 +13,11 @@ from everstep.analyzer.reading.fields import integer
 MAX_GROUPS = 20_000
 
 
-def read_status(status: object, config: object, entries: Sequence[object]) -> tuple[GroupStatus, ...]:
-    """One status per group whose name is known."""
+def read_status(status: object, config: object, shown: Mapping[str, str]) -> tuple[GroupStatus, ...]:
+    """One status per group whose name is known. `shown`: names by number, as entries show them."""
     if not isinstance(status, dict) or len(status) > MAX_GROUPS:
         return ()
-    names = _names(status, config, entries)
+    names = _names(status, config, shown)
     found = []
     for key, value in status.items():
         name = names.get(str(key))
@@ -39,13 +39,7 @@ def _number(value: object) -> int | None:
     return None if number is None or number < -1 else max(0, number)
 
 
-def _names(status: dict[object, object], config: object, entries: Sequence[object]) -> dict[str, str]:
-    shown: dict[str, str] = {}
-    for entry in entries:
-        number = integer(entry.get("pg_id")) if isinstance(entry, dict) else None
-        group = entry.get("process_group") if isinstance(entry, dict) else None
-        if number is not None and isinstance(group, list | tuple) and group and isinstance(group[0], str | int):
-            shown.setdefault(str(number), str(group[0])[:200])
+def _names(status: dict[object, object], config: object, shown: Mapping[str, str]) -> Mapping[str, str]:
     ordered = _by_order(status, config)
     agrees = all(shown.get(number, name) == name for number, name in ordered.items())
     return {**ordered, **shown} if agrees else shown
