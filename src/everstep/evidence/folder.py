@@ -49,6 +49,7 @@ class _Reading:
         self.known: defaultdict[int | None, KnownLines] = defaultdict(lambda: KnownLines(now))
         self.num_logs = 0
         self.notes: list[str] = []
+        self.unread: set[int] = set()
         self.unreadable: list[Unreadable] = []
         self.newest = 0.0
         self.numbered: dict[str, int] = {}
@@ -57,7 +58,7 @@ class _Reading:
         self.numbered = numbered(paths)
         for path in paths:
             if time.monotonic() > deadline:
-                self.refuse(path, f"not read: the files before it took {MAX_READ_S:.0f} s", None)
+                self.leave(path)
                 continue
             rank = rank_in(path)
             try:
@@ -68,6 +69,12 @@ class _Reading:
             except (Exception, TooLongError) as error:
                 is_content = isinstance(error, UnreadableError)
                 self.refuse(path, say(error), self.numbered.get(path) if rank is None and is_content else rank)
+
+    def leave(self, path: str) -> None:
+        """There is no time left for it: nothing is known of its rank, and that is nobody's doing but ours."""
+        self.refuse(path, f"not read: the files before it took {MAX_READ_S:.0f} s", None)
+        rank = rank_in(path)
+        self.unread.update(() if rank is None else (rank,))
 
     def refuse(self, path: str, why: str, rank: int | None) -> None:
         self.unreadable.append(Unreadable(file=path, why=why, rank=rank))
@@ -164,7 +171,8 @@ def read_folder(
     case, more = assemble(by_rank, reading.newest or now, watch)
     notes += reading.notes
     unlabelled = reading.claims[None] if generation is not None else []
-    case = msgspec.structs.replace(case, claims=merge([*reading.claims[generation], *unlabelled]))
+    unread = tuple(sorted(reading.unread - by_rank.keys()))
+    case = msgspec.structs.replace(case, claims=merge([*reading.claims[generation], *unlabelled]), unread=unread)
     known = reading.known[generation].found()
     return Folder(
         case=case,

@@ -1,16 +1,19 @@
 """A folder with one bad file gives what the others say, and the bad file is named with what was wrong."""
 
 import json
+import math
 import os
 import pickle
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from everstep.analyzer.hangs.combine import diagnose
 from everstep.analyzer.reading import bounds
 from everstep.analyzer.reading.log_lines import read_point
 from everstep.analyzer.reading.stacks import from_text
@@ -186,6 +189,18 @@ def test_a_fault_of_ours_at_one_file_or_rank_costs_that_one(tmp_path, monkeypatc
     else:
         assert refused == ["odd-rank-3.json"]
         assert any("fr-rank-9.json" in note for note in folder.notes)
+
+
+def test_ranks_that_there_was_no_time_to_read_are_not_blamed_for_having_left_nothing(tmp_path, monkeypatch):
+    good_files(tmp_path)
+    whole = read_folder(tmp_path, NOW)
+    deadlines = iter([time.monotonic() + 60.0] * 2)
+    monkeypatch.setattr(folders, "time", types.SimpleNamespace(monotonic=lambda: next(deadlines, math.inf)))
+    folder = read_folder(tmp_path, NOW)
+    assert folder.case.unread == (1, 2, 3)
+    assert diagnose(folder.case).verdict.ranks == ()
+    blamed = diagnose(msgspec.structs.replace(folder.case, world=whole.case.world, unread=())).verdict
+    assert blamed.ranks == folder.case.unread, "without that knowledge they are blamed"
 
 
 def listen(program: str, cpu_s: float) -> object:

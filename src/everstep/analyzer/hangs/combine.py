@@ -125,7 +125,8 @@ def _trains_in_a_thread(evidence: RankEvidence, doing: dict[int, Activity]) -> b
 
 
 def _findings(bench: Bench) -> list[Finding]:
-    found = [_narrowed(finding, bench) for finding in localise(bench.positions, bench.case.at)]
+    located = (_narrowed(finding, bench) for finding in localise(bench.positions, bench.case.at))
+    found = [finding for finding in located if finding is not None]
     if found and _is_young(found[0], bench):
         return [_young(bench)]
     if not found and is_moving(bench.positions):
@@ -164,12 +165,16 @@ def _still(bench: Bench, found: list[Finding]) -> list[Finding]:
     return fallbacks.everybody_waits(bench.case.at, bench.by_rank, bench.positions)
 
 
-def _narrowed(finding: Finding, bench: Bench) -> Finding:
-    """Of several suspects without a record, those whose stack shows that they wait themselves are innocent."""
-    if finding.code != "ES-H10" or len(finding.ranks) < 2:
+def _narrowed(finding: Finding, bench: Bench) -> Finding | None:
+    """Of suspects without a record, those whose files there was no time for may have one; of several, those whose stack
+    shows that they wait themselves are innocent."""
+    if finding.code != "ES-H10":
         return finding
-    left = tuple(rank for rank in finding.ranks if bench.doing.get(rank) is not Activity.COLLECTIVE)
-    if not left or left == finding.ranks:
+    seen = tuple(rank for rank in finding.ranks if rank not in bench.case.unread)
+    left = tuple(rank for rank in seen if len(seen) < 2 or bench.doing.get(rank) is not Activity.COLLECTIVE) or seen
+    if not left:
+        return None
+    if left == finding.ranks:
         return finding
     sentence = describe.absent_sentence(left, finding)
     confidence = Confidence.MEDIUM if len(left) == 1 else finding.confidence

@@ -360,3 +360,4 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     ranks: tuple[RankEvidence, ...]
     world: tuple[int, ...] = ()
+    unread: tuple[int, ...] = ()  # ranks whose files are there, and there was no time to read them
