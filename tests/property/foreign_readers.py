@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from foreign_files import FILES
 
-from everstep.agent.processes.error_reports import last_output, read_error
+from everstep.agent.processes.error_reports import last_output, last_words, read_error
 from everstep.analyzer.overall import overall
 from everstep.checkpoint.backups import Backups
 from everstep.checkpoint.persist.form import form
@@ -171,7 +171,7 @@ def logs(data: bytes) -> None:
     lines.finish()
     path = place() / "stdout.log"
     path.write_bytes(data)
-    end_of_rank(last_output(path), None, rank=1, at=1.8e9)
+    end_of_rank(last_output(last_words(path)), None, rank=1, at=1.8e9)
 
 
 def errors(data: bytes) -> None:

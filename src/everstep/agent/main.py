@@ -39,6 +39,7 @@ from everstep.agent.ranks.warden import Warden
 from everstep.agent.senses.aside import aside
 from everstep.agent.senses.links import Links
 from everstep.agent.senses.starting import sense
+from everstep.agent.streams.spool import Spool
 from everstep.agent.streams.streams import Origin
 from everstep.agent.watching import observing
 from everstep.agent.watching.monitor import LOOK_S
@@ -141,6 +142,7 @@ class _Agent:
             origin=Origin.inherited(options.streams) if options.streams else Origin(),
             rack=_rack_of(options.rack or os.environ.get("EVERSTEP_RACK", "")),
             slot=options.slot,
+            spool=Spool(warden),
             base_env=base_environment(
                 os.environ,
                 options.nproc,
@@ -192,7 +194,7 @@ class _Agent:
                 gate.end_ranks()
             await node.close(0.0 if is_over else _ORPHAN_GRACE_S if await _is_gone(launcher) else END_GRACE_S)
             await link.drain(0.0 if is_over else _FLUSH_S)
-            self._home.pump.close()
+            self._home.spool.close()
         finally:
             kept.close()
             failures = await _cancel(*tasks)

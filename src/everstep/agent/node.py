@@ -178,7 +178,6 @@ class Node:
                 worker.oom.refresh()
             if worker.is_native and not worker.has_begun and entering.has_surely_begun(worker):
                 group.begin(worker)
-                worker.limit_logs()
         accounts = tuple(self.account(worker) for worker in group.workers.values())
         event = events.ProgressReported(at=time.time(), node=self.node, generation=group.generation, accounts=accounts)
         self._report(event)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from everstep.linux import proc
 from everstep.linux.children import Ended, take_ended
-from everstep.linux.parent import adopt_orphans
+from everstep.linux.parent import WARDEN, adopt_orphans
 from everstep.probes.process import descendants
 from everstep.probes.tracker import LIMIT_S, is_tracker
 from everstep.probes.unkillable import Stillness, describe
@@ -114,10 +114,10 @@ class Children:
                 child.note_end(ended)
 
     def orphans(self) -> list[int]:
-        """Processes that a dead agent left. As process 1 of a container this one is also given what others leave there
-        (`docker exec`), so only those with an agent's mark are ours."""
+        """Processes that a dead agent left, but for its warden. As process 1 of a container this one is also given what
+        others leave there (`docker exec`), so only those with an agent's mark are ours."""
         known = self._own.keys() | self._foreign | self.left_behind.keys()
-        found = [pid for pid in _children_of_this() if pid not in known]
+        found = [pid for pid in _children_of_this() if pid not in known and not _is_warden(pid)]
         return found if self._pid != 1 else [pid for pid in found if _is_marked(pid)]
 
     async def end_orphans(self, limit_s: float = 5.0) -> bool:
@@ -185,6 +185,11 @@ def _is_marked(pid: int) -> bool:
         return b"\0" + MARK in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
+
+
+def _is_warden(pid: int) -> bool:
+    found = proc.stat(pid)
+    return found is not None and found.name == WARDEN
 
 
 def _children_of_this() -> list[int]:

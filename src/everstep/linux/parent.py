@@ -6,8 +6,12 @@ import signal
 from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PTRACER = 0x59616D61
+WARDEN = "everstep-warden"
+"""Name of the process that outlives an agent (agent/ranks/warden.py). It ends by itself."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -24,6 +28,11 @@ def live_with_named(argv: Sequence[str]) -> bool:
     words = [word for argument in argv for word in argument.split("=", 1)]
     after = words[words.index("--parent") + 1 :] if "--parent" in words else []
     return not after or not after[0].isdigit() or die_with_parent(int(after[0]), signal.SIGTERM)
+
+
+def call_this(name: str) -> None:
+    """What /proc/PID/comm says of this thread; at most 15 characters."""
+    _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def adopt_orphans() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstep.agent.processes.error_reports import last_output
+from everstep.agent.processes.error_reports import last_words
 from everstep.agent.ranks.last_words import LastWords
 from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
 from everstep.knowledge.ending import end_of_rank
@@ -152,8 +152,8 @@ def test_what_was_written_before_the_last_step_does_not_belong_to_the_end(tmp_pa
         words.look(float(now), float(now))
     log.write_text("old\nlast\n")
     words.look(400.0, 399.0)
-    assert last_output(log, words.begin(400.2)) == "last"
-    assert last_output(log) == "old\nlast"
+    assert last_words(log, words.begin(400.2)).rstrip() == "last"
+    assert last_words(log).rstrip() == "old\nlast"
 
 
 def test_what_was_written_since_the_last_step_belongs_to_it_however_long_ago(tmp_path):
@@ -164,13 +164,13 @@ def test_what_was_written_since_the_last_step_belongs_to_it_however_long_ago(tmp
     log.write_text("link down\n")
     for now in range(10, 900):
         words.look(float(now), 9.0)
-    assert last_output(log, words.begin(900.0)) == "link down"
+    assert last_words(log, words.begin(900.0)).rstrip() == "link down"
 
 
 def test_a_log_at_which_nobody_looked_belongs_to_the_end_as_a_whole(tmp_path):
     log = tmp_path / "stderr.log"
     log.write_text("all\n")
-    assert last_output(log, LastWords(log).begin(5.0)) == "all"
+    assert last_words(log, LastWords(log).begin(5.0)).rstrip() == "all"
 
 
 LINKED = [

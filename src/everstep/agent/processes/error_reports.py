@@ -8,6 +8,7 @@ of signatures, a quarter of a second: `warm_up` does that in a thread beside the
 for it. A fault of ours in there costs the explanation, nothing else.
 """
 
+import contextlib
 import json
 import logging
 import math
@@ -38,7 +39,7 @@ _CRASHED = re.compile(
 """What faulthandler writes when native code crashes: the innermost frame of the thread that did comes first."""
 _EXTENSIONS = re.compile(r"^Extension modules: .*\n?", re.MULTILINE)
 """Its last line: every extension that is loaded, some KiB of names after the stacks that matter."""
-_MAX_CRASH_BYTES = 64 << 10
+MAX_WORDS_BYTES = 64 << 10
 _KIND = re.compile(r"^[A-Za-z_][\w.]*$")
 
 _log = logging.getLogger(__name__)
@@ -105,12 +106,11 @@ def place_of(traceback: str) -> str:
     return ""
 
 
-def crash_place(path: Path, begin: int = 0) -> str:
+def crash_place(text: str) -> str:
     """The line of the thread whose native code crashed, "train.py:212": the user's own frame if there is one.
 
-    Empty where faulthandler left no stack in the log from `begin` on.
+    Empty where faulthandler left no stack in these last words.
     """
-    text = _end_of(path, begin, _MAX_CRASH_BYTES)
     crashed_at = text.rfind(_CRASH)
     found = _CRASHED.search(text, crashed_at) if crashed_at >= 0 else None
     if found is None:
@@ -122,9 +122,9 @@ def crash_place(path: Path, begin: int = 0) -> str:
     return f"{Path(file).name}:{line}"
 
 
-def last_output(path: Path, begin: int = 0) -> str:
-    """The last lines of a log from `begin` on, at most 2 KiB, whole lines if there are any."""
-    text = _EXTENSIONS.sub("", _end_of(path, begin, _MAX_CRASH_BYTES)).rstrip("\n")
+def last_output(text: str) -> str:
+    """The last lines of these last words, at most 2 KiB, whole lines if there are any."""
+    text = _EXTENSIONS.sub("", text).rstrip("\n")
     data = text.encode("utf-8", "replace")
     if len(data) <= MAX_OUTPUT_BYTES:
         return text
@@ -132,16 +132,14 @@ def last_output(path: Path, begin: int = 0) -> str:
     return text.split("\n", 1)[1] if "\n" in text else text
 
 
-def _end_of(path: Path, begin: int, limit: int) -> str:
-    """At most so many bytes, whole lines if there are any."""
-    try:
-        with regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            start = max(begin if begin <= size else 0, size - limit)
-            data = os.pread(file.fileno(), limit, start)
-    except OSError:
-        return ""
-    text = data.decode("utf-8", "replace")
+def last_words(path: Path, begin: int = 0, rest: bytes = b"") -> str:
+    """The end of a log from `begin` on, and of what found no room there; whole lines if there are any."""
+    start, data = 0, b""
+    with contextlib.suppress(OSError), regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        start = max(begin if begin <= size else 0, size - MAX_WORDS_BYTES)
+        data = os.pread(file.fileno(), MAX_WORDS_BYTES, start)
+    text = (data + rest).decode("utf-8", "replace")
     return text.split("\n", 1)[1] if start > begin and "\n" in text else text
 
 

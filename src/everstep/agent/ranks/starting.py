@@ -28,7 +28,7 @@ from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.streams import streams
 from everstep.agent.streams.paths import Paths
-from everstep.agent.streams.pump import Pump
+from everstep.agent.streams.spool import Spool
 from everstep.agent.versions import placing
 from everstep.core.state.policy import Policy
 from everstep.errors import EverstepError
@@ -43,7 +43,6 @@ from everstep.wire import local
 from everstep.wire.frames import Assign
 
 _MAX_WHY_CHARS = 2000
-_SPARE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     slot: int | None = None  # that this node is meant for; None: any
     home: Path = Path()  # what everstep keeps on this machine beyond the run
     origin: streams.Origin = streams.Origin()
-    pump: Pump = msgspec.field(default_factory=Pump)
+    spool: Spool = msgspec.field(default_factory=Spool)
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,16 +152,17 @@ class Starter:
         spawned_at = time.time()
         self._board.reset(local_rank, rank=rank, generation=action.generation, spawned_at=spawned_at)
         with streams.open_streams(
-            self._home.origin, self._spec, paths, local_rank=local_rank, pump=self._home.pump
+            self._home.origin, self._spec, paths, local_rank=local_rank, spool=self._home.spool
         ) as standard:
             if isinstance(awake, Awake):
                 pid, link, how, why = awake.pid, awake.link, "twin", awake.stage
-                awake.prefix.copy_to(paths.stdout, paths.stderr)
+                for fd, data in zip(standard[1:], awake.prefix.read(), strict=True):
+                    os.write(fd, data)
             else:
                 pid, link, how = self._start_cold(recipe, local_rank, env, standard)
                 why = awake
             worker = Worker(
-                rank=rank, local_rank=local_rank, pid=pid, paths=paths, log=self._log, drain=self._home.pump.drain
+                rank=rank, local_rank=local_rank, pid=pid, paths=paths, log=self._log, spool=self._home.spool
             )
             worker.placed, worker.is_native = recipe.placed, recipe.is_native
             worker.on_begin = functools.partial(self._board.set_entered, local_rank)
@@ -191,7 +191,7 @@ class Starter:
             return
         folder.mkdir(parents=True, exist_ok=True)
         stdout, stderr = folder / f"spare-{local_rank}.stdout.log", folder / f"spare-{local_rank}.stderr.log"
-        out, err = (os.open(path, _SPARE_FLAGS, 0o600) for path in (stdout, stderr))
+        out, err = map(self._home.spool.open, (stdout, stderr))
         fds = (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), out, err)
         try:
             command = self._command(placed, local_rank)

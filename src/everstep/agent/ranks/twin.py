@@ -30,18 +30,23 @@ class Awake(msgspec.Struct, frozen=True, kw_only=True):
 class Prefix(msgspec.Struct, frozen=True, kw_only=True):
     """What the program had written when the twin was left: a new start would write it again."""
 
-    stdout: Path | None = None
-    stderr: Path | None = None
-    out_bytes: int = 0
-    err_bytes: int = 0
+    stdout: Path
+    stderr: Path
+    out_bytes: int | None = None  # None: all
+    err_bytes: int | None = None
 
-    def copy_to(self, stdout: Path, stderr: Path) -> None:
-        """Raises OSError."""
-        both = ((self.stdout, self.out_bytes, stdout), (self.stderr, self.err_bytes, stderr))
-        for source, size, target in both[:1] if stdout == stderr else both:
-            if source is not None and size > 0 and source != target:
-                with regular(source) as file, target.open("ab") as copy:
-                    copy.write(file.read(size))
+    def read(self) -> tuple[bytes, bytes]:
+        """Of stdout, and of stderr if that is another file. What cannot be read is not shown again."""
+        is_one = self.stdout == self.stderr
+        return _read(self.stdout, self.out_bytes), b"" if is_one else _read(self.stderr, self.err_bytes)
+
+
+def _read(path: Path, size: int | None) -> bytes:
+    try:
+        with regular(path) as file:
+            return file.read() if size is None else file.read(max(size, 0))
+    except OSError:
+        return b""
 
 
 class Twin:

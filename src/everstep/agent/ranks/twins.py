@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
-
 from everstep.agent.processes import reaping
 from everstep.agent.processes.ahead import Ahead
 from everstep.agent.processes.reaping import Reaper
@@ -320,11 +318,6 @@ class Twins:
         self._owner.note_news()
 
     def _on_spare(self, local_rank: int, twin: Twin) -> None:
-        out, err = twin.prefix.stdout, twin.prefix.stderr
-        sizes = {
-            name: path.stat().st_size for name, path in (("out_bytes", out), ("err_bytes", err)) if path is not None
-        }
-        twin.prefix = msgspec.structs.replace(twin.prefix, **sizes)
         self._twins.setdefault(local_rank, []).append(twin)
         self._why_not.pop(local_rank, None)
         self._owner.note_news()

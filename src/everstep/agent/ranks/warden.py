@@ -1,85 +1,135 @@
 """A process that outlives the agent by one moment: when the agent is gone, it ends whatever the agent had under it.
 
 Workers are tied to the agent by the kernel, but what they forked themselves (data loaders) is not, and tying it would
-break programs that fork in threads. The warden is a fork of the agent that waits on a pipe; when the pipe closes it
-kills every process that carries the agent's mark in its environment or lives in one of its workers' sessions.
+break programs that fork in threads. The warden is a fork of the agent that waits at a socket; when that closes it
+kills every process that carries the agent's mark in its environment or lives in one of its workers' sessions. It has
+what ranks write, too: then it takes the last of it to the log files, and stays while something that ranks were to leave
+running writes there.
 """
 
 import contextlib
+import logging
 import os
+import select
 import signal
+import socket
 import time
 from pathlib import Path
 
 from everstep.agent.processes.environment import WARD_VARIABLE
+from everstep.agent.streams.spooled import LOOK_S, Spooled, reopened
+from everstep.linux.parent import WARDEN, call_this
 from everstep.probes.tracker import LIMIT_S, is_tracker
 
 _TRACKER_POLL_S = 0.01
 _PASSES = 20
 """Killing and looking again until nothing is found: a process may fork while we look."""
 
+_MESSAGE_BYTES = 8192
+
 
 class Warden:
     """Made before the event loop exists, because it forks."""
 
     def __init__(self, ward: str) -> None:
-        read_end, self._write_end = os.pipe2(os.O_CLOEXEC)
+        theirs, self._ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pid = os.fork()
         if self.pid == 0:
             with contextlib.suppress(BaseException):
-                _keep_watch(read_end, ward)
+                _keep_watch(theirs, ward)
             os._exit(0)
-        os.close(read_end)
+        theirs.close()
 
     def tell_session(self, sid: int) -> None:
         """A worker with a session of its own exists. Workers that ended stay on the list until their number is told
         to be free: their children may live on."""
-        self._say(f"+{sid}\n")
+        self._say(f"+{sid}")
 
     def forget_session(self, sid: int) -> None:
         """Nothing of that session is left; its number may now belong to somebody else."""
-        self._say(f"-{sid}\n")
+        self._say(f"-{sid}")
+
+    def keep_stream(self, fd: int, path: Path) -> None:
+        """Memory that ranks write to, and the file that it is for."""
+        self._say(f">{path}", fd)
 
     def spare(self) -> None:
         """The ranks ended well: what they left running goes on when the agent ends."""
-        self._say("=0\n")
+        self._say("=")
 
     def dismiss(self) -> None:
         """An orderly end: it looks once more, and ends."""
-        os.close(self._write_end)
+        self._ours.close()
 
-    def _say(self, line: str) -> None:
+    def _say(self, text: str, *fds: int) -> None:
         with contextlib.suppress(OSError):  # the warden is gone: the agent's own clean-up has to do
-            os.write(self._write_end, line.encode())
+            socket.send_fds(self._ours, [os.fsencode(text)], fds)
 
 
-def _keep_watch(read_end: int, ward: str) -> None:
+def _keep_watch(link: socket.socket, ward: str) -> None:
     os.setsid()
+    call_this(WARDEN)
+    logging.disable()  # the agent's log is the agent's
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
-    keep = {0, 1, 2, read_end}
+    keep = {0, 1, 2, link.fileno()}
     for fd in [int(name) for name in os.listdir("/proc/self/fd")]:  # noqa: PTH208
         if fd not in keep:
             with contextlib.suppress(OSError):
-                os.close(fd)  # above all the writing end: the pipe must close with the agent
-    sessions = _listen(read_end)
-    if sessions is not None:
-        end_all(ward, sessions)
+                os.close(fd)  # above all the agent's end: the socket must close with the agent
+    told = _Told()
+    while told.listen(link):
+        pass
+    if not told.is_spared:
+        end_all(ward, told.sessions)
+    told.finish()
 
 
-def _listen(read_end: int) -> set[int] | None:
-    """Sessions that are alive when the pipe closes; None: nothing is to be ended."""
-    sessions: set[int] = set()
-    is_spared = False
-    rest = b""
-    while True:
-        data = os.read(read_end, 4096)
-        if not data:
-            return None if is_spared else sessions
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            is_spared |= line[:1] == b"="
-            (sessions.add if line[:1] == b"+" else sessions.discard)(int(line[1:]))
+class _Told:
+    """What the agent has said so far."""
+
+    def __init__(self) -> None:
+        self.sessions: set[int] = set()  # of workers
+        self.is_spared = False
+        self._streams: list[Spooled] = []
+
+    def listen(self, link: socket.socket) -> bool:
+        """To one message at most. False when the agent is gone."""
+        if not select.select([link], [], [], LOOK_S if self._streams else None)[0]:
+            self._look()
+            return True
+        data, fds, _, _ = socket.recv_fds(link, _MESSAGE_BYTES, 1)
+        word, rest = data[:1], data[1:]
+        if word == b">":
+            self._streams.append(Spooled(reopened(fds[0], os.O_RDONLY), Path(os.fsdecode(rest))))
+            os.close(fds[0])
+        elif word == b"=":
+            self.is_spared = True
+        elif word == b"+":
+            self.sessions.add(int(rest))
+        elif word == b"-":
+            self.sessions.discard(int(rest))
+        return bool(data)
+
+    def _look(self) -> None:
+        for stream in list(self._streams):
+            stream.bound()
+            if not stream.has_writers():
+                self._streams.remove(stream)
+                stream.close()
+
+    def finish(self) -> None:
+        """Until nobody writes any more, and what was written is in the files, if they take it."""
+        for stream in self._streams:
+            stream.resume()
+        while self._streams:
+            written = [stream for stream in self._streams if stream.has_writers()]
+            for stream in self._streams:
+                stream.copy()
+                stream.bound()
+            self._streams = written
+            if written:
+                time.sleep(LOOK_S)
 
 
 def end_all(ward: str, sessions: set[int]) -> int:

@@ -20,8 +20,8 @@ from everstep.agent.processes.channel import Channel
 from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.last_words import LastWords
 from everstep.agent.ranks.watch_link import WatchLink
-from everstep.agent.streams import log_limit
 from everstep.agent.streams.paths import Paths
+from everstep.agent.streams.spool import Spool
 from everstep.agent.versions.placing import Placed
 from everstep.linux.children import Ended
 from everstep.model.facts import Exit, RankAccount
@@ -59,7 +59,7 @@ class Worker:
         pid: int,
         paths: Paths,
         log: KernelLog,
-        drain: Callable[[], None] = lambda: None,
+        spool: Spool | None = None,
     ) -> None:
         self.rank = rank
         self.local_rank = local_rank
@@ -67,7 +67,7 @@ class Worker:
         self.began_at = time.time()
         self.paths = paths
         self.last_words = LastWords(paths.stderr)
-        self._drain = drain  # after it, what the rank wrote is in its files
+        self._spool = spool or Spool()
         self.channel: Channel | None = None
         self.watch: WatchLink | None = None
         self.drills: dict[str, Answers] = {}  # asked for and not done, by id
@@ -89,11 +89,6 @@ class Worker:
     @property
     def is_alive(self) -> bool:
         return self.ended is None
-
-    def limit_logs(self) -> None:
-        """Of what it has written, the beginning and the end stay."""
-        for path in {self.paths.stdout, self.paths.stderr}:
-            log_limit.limit(path)
 
     def send_signal(self, signum: int) -> None:
         """Only while it is alive: afterwards its number may belong to somebody else."""
@@ -143,14 +138,16 @@ class Worker:
             error = msgspec.structs.replace(error, at=None if self.stopped_at is None else ended.at)
         had_failed = error is not None and (error.at is None or self.stopped_at is None or error.at < self.stopped_at)
         oom = self.oom.evidence() if ended.signal == signal.SIGKILL and not self.was_killed else None
-        self._drain()
-        last_output = exits.last_output(self.paths.stderr, self.last_words.begin(ended.at))
+        self._spool.drain()
+        rest = self._spool.rest(self.paths.stderr, exits.MAX_WORDS_BYTES)
+        words = exits.last_words(self.paths.stderr, self.last_words.begin(ended.at), rest)
+        last_output = exits.last_output(words)
         by_itself = self.stopped_at is None or had_failed
         failed = by_itself and ended.code != 0
         is_exit = error is not None and error.kind == exits.SYSTEM_EXIT  # says where; it is no exception of its own
         place = error.place if error is not None and is_exit and ended.code else ""
         if ended.signal is not None and not is_exit:
-            place = exits.crash_place(self.paths.stderr, self.last_words.begin(ended.at))
+            place = exits.crash_place(words)
         error = None if is_exit else error
         return Exit(
             rank=self.rank,

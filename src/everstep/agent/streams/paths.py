@@ -26,6 +26,10 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     stderr: Path
     error_file: Path
 
+    @property
+    def is_one(self) -> bool:
+        return self.stdout == self.stderr
+
     @classmethod
     def prepare(
         cls,

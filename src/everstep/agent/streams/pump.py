@@ -1,8 +1,8 @@
-"""Drains the ranks' pseudo-terminals into their log files: a thread of the agent, apart from its event loop.
+"""Drains the ranks' pseudo-terminals into their memory (`spool`): a thread of the agent, apart from its event loop.
 
 A pseudo-terminal holds some KiB, and who writes to a full one waits. So nothing that the agent does may come in
-between: the thread reads, appends, and does nothing else. A file that takes nothing (a full disk) loses output, never
-holds up a rank. If the whole agent stands still, its node is silent, and is replaced.
+between: the thread reads, appends, and does nothing else; no disk is part of that. If the whole agent stands still, its
+node is silent, and is replaced.
 
 The size of the real terminal is looked at twice a second: no signal of it reaches an agent.
 """
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Line(msgspec.Struct):
-    """One pseudo-terminal: our end of it, the file, and the terminal whose size it has."""
+    """One pseudo-terminal: our end of it, where it goes, and the terminal whose size it has."""
 
     ours: int
     target: int
@@ -61,7 +61,7 @@ class Pump:
                 self._thread.start()
 
     def drain(self) -> None:
-        """What ranks wrote until now is in their files; for who reads the last words of a dead one."""
+        """What ranks wrote until now is in memory."""
         deadline = time.monotonic() + _DRAIN_LIMIT_S
         with self._lock:
             for fd in list(self._lines):

@@ -1,12 +1,13 @@
 """Where a rank's three streams go: descriptors 0, 1 and 2 of its process, opened by the agent.
 
 stdin is the launcher's own, shared by all ranks as under torchrun: who reads first gets it. stdout and stderr are
-files, so that nobody who is slow, paused or dead holds up training. Where the launcher's stream is a terminal, the
-rank's is a pseudo-terminal, which the agent's pump drains into the same file (docs/adr/0017-streams.md).
+files in memory, so that nobody who is slow, paused or dead holds up training, and no full disk; the spool copies them
+to the log files. Where the launcher's stream is a terminal, the rank's is a pseudo-terminal, which the agent's pump
+drains into the same memory (docs/adr/0017-streams.md, 0028-spool.md).
 
 For whoever starts a rank:
 
-    with streams.open_streams(origin, spec, paths, local_rank=0, pump=pump) as fds:
+    with streams.open_streams(origin, spec, paths, local_rank=0, spool=spool) as fds:
         spawn.spawn_worker(env, python, fds)            # a fresh process: dup2 to 0, 1 and 2 before it begins, or
         channel.send({..., "streams": True}, (*fds, ...))   # a process that is there: dup2 when its assignment comes
 
@@ -19,14 +20,14 @@ import os
 import stat
 import termios
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
 from everstep.agent.streams.paths import Paths
 from everstep.agent.streams.pump import Pump
+from everstep.agent.streams.spool import Spool
 from everstep.model.spec import STDERR, STDOUT, RunSpec, standard_streams
-
-_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 Fds = tuple[int, int, int]
 
@@ -71,7 +72,7 @@ def _copy(fd: int) -> int:
 
 
 @contextlib.contextmanager
-def open_streams(origin: Origin, spec: RunSpec, paths: Paths, *, local_rank: int, pump: Pump) -> Iterator[Fds]:
+def open_streams(origin: Origin, spec: RunSpec, paths: Paths, *, local_rank: int, spool: Spool) -> Iterator[Fds]:
     """Descriptors for 0, 1 and 2 of this rank. Raises OSError."""
     with contextlib.ExitStack() as stack:
 
@@ -83,12 +84,12 @@ def open_streams(origin: Origin, spec: RunSpec, paths: Paths, *, local_rank: int
         keep(stdin)
         kept = kept_streams(spec, local_rank)
         is_shown = spec.shown_local_ranks is None or local_rank in spec.shown_local_ranks
-        stdout = _open_one(origin.stdout, paths.stdout, pump, is_live=is_shown and not kept & STDOUT)
+        stdout = _open_one(origin.stdout, paths.stdout, spool, is_live=is_shown and not kept & STDOUT)
         keep(stdout)
-        if paths.stderr == paths.stdout:
+        if paths.is_one:
             stderr = os.dup(stdout)
         else:
-            stderr = _open_one(origin.stderr, paths.stderr, pump, is_live=is_shown and not kept & STDERR)
+            stderr = _open_one(origin.stderr, paths.stderr, spool, is_live=is_shown and not kept & STDERR)
         keep(stderr)
         yield stdin, stdout, stderr
 
@@ -104,12 +105,12 @@ def kept_streams(spec: RunSpec, local_rank: int) -> int:
     return standard_streams(spec.redirects, local_rank) | standard_streams(spec.tee, local_rank)
 
 
-def _open_one(terminal: int, path: os.PathLike[str], pump: Pump, *, is_live: bool) -> int:
-    target = os.open(path, _FILE_FLAGS, 0o600)
+def _open_one(terminal: int, path: Path, spool: Spool, *, is_live: bool) -> int:
+    target = spool.open(path)
     if terminal < 0 or not is_live:
         return target
     try:
-        return _open_terminal(terminal, target, pump)
+        return _open_terminal(terminal, target, spool.terminals)
     except (OSError, termios.error):
         return target  # no pseudo-terminal is left: a file costs colours, not the rank
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from everstep.agent.streams.paths import STDERR_NAME, STDOUT_NAME, is_other_name
-from everstep.launcher.output.changes import Changes
 from everstep.launcher.output.one_screen import OneScreen
 from everstep.launcher.output.shown import Shown
 from everstep.launcher.output.teed import PATIENCE_S, TeedLines
+from everstep.linux.changes import Changes
 from everstep.linux.regular import open_regular
 from everstep.model.spec import STDERR, STDOUT
 

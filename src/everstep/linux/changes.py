@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 _MODIFIED, _ENTRY_CAME = 0x2, 0x100 | 0x80  # IN_MODIFY, IN_CREATE | IN_MOVED_TO
+_GONE = 0x8000  # IN_IGNORED: the file is no more
 _EVENT = struct.Struct("iIII")
 _BUSY_CHANGES, _BUSY_S = 200, 0.02
 """More changes than these in a second are taken together: looking costs the ranks' processors."""
@@ -72,9 +73,9 @@ class Changes:
             return []
         found: list[object] = []
         while len(data) >= _EVENT.size:
-            number, _, _, length = _EVENT.unpack_from(data)
+            number, mask, _, length = _EVENT.unpack_from(data)
             data = data[_EVENT.size + length :]
-            key = self._keys.get(number)
+            key = self._keys.pop(number, None) if mask & _GONE else self._keys.get(number)
             if key is not None and (not found or found[-1] != key):
                 found.append(key)
         return found
