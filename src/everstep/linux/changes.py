@@ -55,6 +55,8 @@ class Changes:
         is over."""
         self._rest_if_busy()
         ready, _, _ = select.select([self._wake, *([self._fd] if self._fd >= 0 else [])], [], [], timeout_s)
+        if self._wake in ready:
+            os.eventfd_read(self._wake)
         return self.take() if self._fd in ready else []
 
     def _rest_if_busy(self) -> None:
