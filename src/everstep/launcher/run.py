@@ -68,7 +68,9 @@ def launch(given: argparse.Namespace) -> int:
 
 
 def _launch_on_hosts(settings: Settings, hosts: Hosts, signals: tuple[int, ...]) -> int:
-    """The first host's part where this host owns the endpoint, else the part of one that joins it."""
+    """The first host's part where this host owns the endpoint and its run does not go on elsewhere, else the part of
+    one that joins."""
+    from everstep.launcher.heirs.returning import find_led
     from everstep.launcher.hosts.first import First  # most runs have one host, and load none of this
     from everstep.launcher.hosts.joining import join
 
@@ -77,7 +79,10 @@ def _launch_on_hosts(settings: Settings, hosts: Hosts, signals: tuple[int, ...])
     if meeting is None:
         return join(settings, hosts, token, torch_version(), _cwd(), signals)
     with meeting:
-        return _launch(settings, signals, First(hosts, meeting, token))
+        led = find_led(hosts, meeting.getsockname()[:2], settings.run_dir, token)
+        if led is None:
+            return _launch(settings, signals, First(hosts, meeting, token))
+    return join(settings, led.hosts, led.token, torch_version(), _cwd(), signals)
 
 
 def _launch(settings: Settings, signals: tuple[int, ...], first: "First | None") -> int:

@@ -115,6 +115,10 @@ class Lead(HeirMessage, frozen=True, kw_only=True):
     epoch: int
 
 
+HAS_CONTROLLER = "this host has the controller"
+"""What `Vote.why` says to `AskWho` where that is so."""
+
+
 class Vote(HeirMessage, frozen=True, kw_only=True):
     is_granted: bool
     epoch: int  # that this voter has promised, whatever it answers

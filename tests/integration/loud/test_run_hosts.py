@@ -1,6 +1,9 @@
 """A run over several hosts: the same command on each, joined over the network, whatever happens to one of them."""
 
+import contextlib
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +13,7 @@ import pytest
 from real_run import COMMAND, Launcher
 
 from everstep.engines.network import NetworkError
+from everstep.journal.beside.succession import known
 from everstep.journal.reader import read_journal
 from everstep.model.actions import StartWorkers
 from everstep.model.events import ControllerStarted, NodeLost
@@ -129,6 +133,52 @@ def test_when_the_first_host_is_switched_off_another_one_leads_the_run_to_its_en
         until(lambda: all(run.poll() is not None for run in runs[1:]), tmp_path)
         assert [run.returncode for run in runs[1:]] == [0, 0]
         assert [host.pids() for host in hosts[1:]] == [[], []]
+
+
+@pytest.mark.parametrize("how", ["powered off and on", "its launcher killed"])
+def test_a_first_host_that_is_started_again_joins_the_run_that_goes_on_elsewhere(
+    tmp_path: Path, only_namespaces: None, how: str
+):
+    try:
+        bed = Bed()
+    except NetworkError as error:
+        pytest.skip(str(error))
+    program, policy, done = tmp_path / "slots.sh", tmp_path / "everstep.toml", tmp_path / "done"
+    program.write_text(SLOTS)
+    policy.write_text("[policy]\nnode_silent_s = 2.0\nexamine = false\n")
+    with bed:
+        hosts = [bed.add(f"h{number}") for number in range(3)]
+        command = [*COMMAND, "--nnodes", "2", "--standby", "1", "--config", str(policy), "--node-rank", "0"]
+        command += ["--rdzv-endpoint", f"{hosts[0].address}:29400", "--rdzv-id", "job"]
+        command += ["--no-python", "sh", str(program), str(done)]
+
+        def start(host: Host, name: str) -> "subprocess.Popen[bytes]":
+            own = command if host is hosts[0] else [each for each in command if each not in ("--node-rank", "0")]
+            with (tmp_path / f"err-{name}").open("wb") as err:
+                return host.start(own, env={"EVERSTEP_JOIN_TOKEN": TOKEN}, err=err)
+
+        runs = [start(host, host.name) for host in hosts]
+        run_dir = hosts[0].folder / "home" / "runs" / "job"
+        until(lambda: "step 1 of" in output(run_dir, 0, 1), tmp_path)
+        until(lambda: num_voters(run_dir) == 3 and len(known(run_dir).doors) == 3, tmp_path)
+        if how == "powered off and on":
+            hosts[0].power_off()
+            until(lambda: leaders(hosts[1:]), tmp_path)
+            hosts[0].heal()
+        else:
+            for pid in hosts[0].pids():
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+        again = start(hosts[0], "again")
+        until(lambda: "joined run job" in (tmp_path / "err-again").read_text(), tmp_path)
+        until(lambda: leaders(hosts[1:]), tmp_path)
+        (led,) = leaders(hosts[1:])
+        until(lambda: any("step 1 of slot" in output(led, g, r) for g in (1, 2) for r in (0, 1)), tmp_path)
+        assert len(list((hosts[0].folder / "home" / "runs").glob("job*"))) == 1, "a second run"
+        assert len([each for each in records(run_dir) if isinstance(each.event, ControllerStarted)]) == 1
+        done.touch()
+        until(lambda: all(run.poll() is not None for run in (*runs[1:], again)), tmp_path)
+        assert [run.returncode for run in (*runs[1:], again)] == [0, 0, 0]
 
 
 def num_voters(run_dir: Path) -> int:

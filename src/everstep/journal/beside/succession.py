@@ -25,6 +25,7 @@ class Succession(msgspec.Struct, frozen=True, kw_only=True):
     here: str  # who wrote this
     heirs: tuple[str, ...]  # in the order in which they ask for votes
     needed: int  # votes, of these and of the controller's host together
+    doors: tuple[tuple[str, int], ...] = ()  # address and port of all of them
 
     @property
     def may_be_succeeded(self) -> bool:
@@ -45,10 +46,18 @@ class Succession(msgspec.Struct, frozen=True, kw_only=True):
         return f"{where}; {first} would take over{then} ({self.needed} of {len(self.heirs) + 1} must agree)"
 
 
-def note(run_dir: Path, *, epoch: int, host: str, heirs: tuple[str, ...], needed: int) -> None:
+def note(
+    run_dir: Path,
+    *,
+    epoch: int,
+    host: str,
+    heirs: tuple[str, ...],
+    needed: int,
+    doors: tuple[tuple[str, int], ...],
+) -> None:
     """Raises OSError."""
     here = socket.gethostname()
-    value = Succession(at=time.time(), epoch=epoch, host=host, here=here, heirs=heirs, needed=needed)
+    value = Succession(at=time.time(), epoch=epoch, host=host, here=here, heirs=heirs, needed=needed, doors=doors)
     write_whole(run_dir / NAME, msgspec.json.encode(value), mode=0o600)
 
 

@@ -26,6 +26,7 @@ from everstep.launcher.heirs.voting import AGREED_AFTER, STEP_AFTER, Voting
 from everstep.linux.files import write_whole
 from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
 from everstep.wire.heirs import (
+    HAS_CONTROLLER,
     AskVote,
     AskWho,
     FromHeir,
@@ -194,7 +195,7 @@ class Heir:
                 case AskVote():
                     line.send(self._vote(question, line.voter))
                 case AskWho():
-                    line.send(Vote(is_granted=False, epoch=self.voting.promised, why="asked who"))
+                    line.send(Vote(is_granted=False, epoch=self.voting.promised, why=self._where()))
                 case Lead(session=session, epoch=epoch):
                     self._led(session, epoch, line.voter)
                     return
@@ -202,8 +203,13 @@ class Heir:
                     raise WireError("not a question of an heir")
             question = await line.receive()
 
+    def _where(self) -> str:
+        """Elected, and hosts can join here by now."""
+        is_open = self.door is not None and self.door.welcome != self._turn_away
+        return HAS_CONTROLLER if is_open else "the controller is not here"
+
     def _vote(self, ask: AskVote, asker: str) -> Vote:
-        why = "this host has the controller" if self._is_elected else ""
+        why = HAS_CONTROLLER if self._is_elected else ""
         why = why or self._objection(ask, asker)
         if not why and not ask.is_probe:
             self.voting.promise(ask)

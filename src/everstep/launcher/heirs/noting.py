@@ -14,7 +14,9 @@ def note_succession(run_dir: Path, roster: Roster, session: str) -> None:
     """`session`: of the controller's host."""
     host = next((each.host for each in roster.voters if each.session == session), "?")
     heirs = tuple(each.host for each in roster.voters if each.session != session)
+    doors = tuple((each.address, each.port) for each in roster.voters)
+    needed = to_elect(len(roster.voters))
     try:
-        succession.note(run_dir, epoch=roster.epoch, host=host, heirs=heirs, needed=to_elect(len(roster.voters)))
+        succession.note(run_dir, epoch=roster.epoch, host=host, heirs=heirs, needed=needed, doors=doors)
     except OSError as error:
         log.warning("who would take over is not noted: %s", error)

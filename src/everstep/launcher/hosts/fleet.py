@@ -37,7 +37,7 @@ from everstep.launcher.hosts.place import interface_of
 from everstep.launcher.rundir.rundir import Prepared
 from everstep.version import __version__
 from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
-from everstep.wire.heirs import FromHeir, Roster, Vote, Voter, public
+from everstep.wire.heirs import HAS_CONTROLLER, FromHeir, Roster, Vote, Voter, public
 from everstep.wire.joining import JoinToken, Over, Proofs
 
 CONFIRMED_WITHIN = 0.6
@@ -214,7 +214,7 @@ class Fleet:
 
     async def _answer(self, question: FromHeir, line: Line) -> None:
         epoch = self.copying.epoch if self.copying is not None else 1
-        line.send(Vote(is_granted=False, epoch=epoch, why="this host has the controller"))
+        line.send(Vote(is_granted=False, epoch=epoch, why=HAS_CONTROLLER))
 
     def announce(self, exit_code: int, outcome: str, why: str) -> None:
         if self._engine is not None:
