@@ -93,7 +93,7 @@ def test_it_joins_who_has_the_controller_in_any_place_that_is_free(note, others,
     led = find_led(HOSTS, ENDPOINT, "", TOKEN)
     assert (led.hosts.host, led.hosts.port, led.hosts.node_rank) == (*others[1].door, None)
     assert led.token is TOKEN
-    assert "run job, which this host began, goes on with another one: joining it at" in capsys.readouterr().err
+    assert "run job, which this host began, continues on another one: joining it at" in capsys.readouterr().err
 
 
 def test_it_waits_for_the_election(note, others, monkeypatch):

@@ -73,7 +73,7 @@ async def _find(hosts: Hosts, run: str, doors: list[tuple[str, int]], token: Joi
         answers = await asyncio.gather(*(_ask(place, token) for place in places))
         for place, answer in zip(places, answers, strict=True):
             if answer is not None and answer.why == HAS_CONTROLLER:
-                _say(f"run {run}, which this host began, goes on with another one: joining it at {place.endpoint}")
+                _say(f"run {run}, which this host began, continues on another one: joining it at {place.endpoint}")
                 return place
         there = [place.endpoint for place, answer in zip(places, answers, strict=True) if answer is not None]
         if not there:
