@@ -82,8 +82,7 @@ class Fleet:
         for responder in self.responders:
             responder.answer()
         for prober, _ in self.probers:
-            for number in range(len(prober.sockets)):
-                prober.receive(number)
+            prober.receive()
 
     def _close_window(self) -> list[Seen]:
         return [

@@ -37,7 +37,10 @@ class Delays:
         self._came_us = 0
         self.late = 0
 
-    def add(self, sent_us: int, came_us: int) -> None:
+    def add(self, sent_us: int, came_us: int | None) -> None:
+        """`came_us`: None where it is not known: then nothing is concluded."""
+        if came_us is None:
+            return
         took = came_us - sent_us
         if self._shortest is None or took < self._shortest - _JUMP_US or took > self._shortest + 60 * _JUMP_US:
             self._shortest = took  # the first, or a clock that jumped
@@ -66,12 +69,12 @@ class Flow:
         self._recent.append(now_us)
         return self.sent
 
-    def add_echo(self, number: int, received: int, late: int, answered_us: int, now_us: int) -> None:
+    def add_echo(self, number: int, received: int, late: int, answered_us: int, came_us: int | None) -> None:
         """Echoes that cannot be are ignored: of a probe that was not sent, or of more probes than were."""
         if not 0 < number <= self.sent or received > self.sent or late > received:
             return
         self._echoes += 1
-        self._delays.add(answered_us, now_us)
+        self._delays.add(answered_us, came_us)
         if number > self._last:
             self._last, self._received, self._late_there = number, received, late
 

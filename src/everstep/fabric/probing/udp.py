@@ -3,25 +3,22 @@
 When a packet came is the kernel's time stamp, so a host whose process reads late does not make the network look slow.
 """
 
+import itertools
 import secrets
 import socket
-import struct
 import sys
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from everstep.fabric.probing.dating import ANCILLARY_BYTES, TIMESTAMPNS, Dating
 from everstep.fabric.probing.flow import Delays, Flow, Window
 from everstep.fabric.probing.packets import Echo, Probe, pack_echo, pack_probe, read_echo, read_probe
 
 MOST_FLOWS = 20_000
 """That a responder remembers: the one that was silent longest goes first."""
 _BATCH = 256
-_TIMESTAMPNS = 35  # SO_TIMESTAMPNS of most Linux architectures; Python has no name for it
-_TIMESPEC = struct.Struct("@qq")
-_LOOKS = 5
-_ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 
 
 class Responder:
@@ -29,23 +26,23 @@ class Responder:
 
     def __init__(self, address: str, port: int) -> None:
         """Raises OSError."""
-        self.socket = _socket(address, port)
+        self._inbox = _Inbox(address, port)
         self._held: OrderedDict[tuple[str, int, int], tuple[int, Delays]] = OrderedDict()
 
     def answer(self) -> None:
         """Everything that has come."""
-        for data, peer, came_us in _packets(self.socket):
+        for data, peer, came_us in self._inbox.packets():
             probe = read_probe(data)
             if probe is None:
                 continue
             count, delays = self._counted(peer[0], peer[1], probe, came_us)
             echo = Echo(probe.flow, probe.number, _now_us(), count, delays.late)
             try:
-                self.socket.sendto(pack_echo(echo), peer)
+                self._inbox.socket.sendto(pack_echo(echo), peer)
             except OSError:
                 continue
 
-    def _counted(self, host: str, port: int, probe: Probe, came_us: int) -> tuple[int, Delays]:
+    def _counted(self, host: str, port: int, probe: Probe, came_us: int | None) -> tuple[int, Delays]:
         key = (host, port, probe.flow)
         held = self._held.get(key)
         if held is None:
@@ -59,7 +56,7 @@ class Responder:
         return count, delays
 
     def close(self) -> None:
-        self.socket.close()
+        self._inbox.socket.close()
 
 
 class Prober:
@@ -71,16 +68,14 @@ class Prober:
 
     def __init__(self, address: str, flows: Sequence[tuple[str, int]], port: int) -> None:
         """Raises OSError."""
-        self.sockets: list[socket.socket] = []
         self._flows = [Flow(secrets.randbits(32)) for _ in flows]
         self._by_key = {(peer, flow.key): flow for (peer, _), flow in zip(flows, self._flows, strict=True)}
+        self._inboxes: dict[int, _Inbox] = {}
         self._ways: list[tuple[socket.socket, tuple[str, int]]] = []
-        made: dict[int, socket.socket] = {}
         for peer, source in flows:
-            if source not in made:
-                made[source] = _socket(address, source)
-                self.sockets.append(made[source])
-            self._ways.append((made[source], (peer, port)))
+            if source not in self._inboxes:
+                self._inboxes[source] = _Inbox(address, source)
+            self._ways.append((self._inboxes[source].socket, (peer, port)))
 
     def send(self, place: int) -> None:
         """One probe of this flow. One that cannot be sent counts: the path is broken at its beginning."""
@@ -93,9 +88,9 @@ class Prober:
         except OSError:
             return
 
-    def receive(self, place: int) -> None:
-        """Everything that has come to the socket of that place."""
-        for data, peer, came_us in _packets(self.sockets[place]):
+    def receive(self) -> None:
+        """Everything that has come."""
+        for data, peer, came_us in itertools.chain.from_iterable(each.packets() for each in self._inboxes.values()):
             echo = read_echo(data)
             flow = None if echo is None else self._by_key.get((peer[0], echo.flow))
             if echo is not None and flow is not None:
@@ -103,39 +98,31 @@ class Prober:
 
     def close_window(self) -> list[Window]:
         """What waits in the sockets is read first: this process may have been late."""
-        for place in range(len(self.sockets)):
-            self.receive(place)
+        self.receive()
         return [flow.close(_now_us()) for flow in self._flows]
 
     def close(self) -> None:
-        for each in self.sockets:
-            each.close()
+        for each in self._inboxes.values():
+            each.socket.close()
 
 
-def _packets(each: socket.socket) -> Iterator[tuple[bytes, Any, int]]:
-    """What has come: data, sender, and when."""
-    offset = _offset_ns()
-    for _ in range(_BATCH):
-        try:
-            data, ancillary, _flags, peer = each.recvmsg(2048, _ANCILLARY_BYTES)
-        except OSError:  # nothing more, or an ICMP error of an earlier packet
-            return
-        stamps = [part for level, kind, part in ancillary if (level, kind) == (socket.SOL_SOCKET, _TIMESTAMPNS)]
-        if stamps:
-            seconds, nanoseconds = _TIMESPEC.unpack(stamps[0])
-            yield data, peer, (seconds * 1_000_000_000 + nanoseconds + offset) // 1000
-        else:
-            yield data, peer, _now_us()
+class _Inbox:
+    """A socket, and when what it receives has come."""
 
+    def __init__(self, address: str, port: int) -> None:
+        """Raises OSError."""
+        self.socket = _socket(address, port)
+        self._dating = Dating()
 
-def _offset_ns() -> int:
-    """From the wall clock to the monotonic one. Of several looks the quickest: a process that loses the processor
-    between two clocks would date a packet too early, and every later packet would seem late for minutes."""
-    looks = []
-    for _ in range(_LOOKS):
-        before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
-        looks.append((after - before, before - wall))
-    return min(looks)[1]
+    def packets(self) -> Iterator[tuple[bytes, Any, int | None]]:
+        """What has come: data, sender, and when, if that is known."""
+        self._dating.look()
+        for _ in range(_BATCH):
+            try:
+                data, ancillary, _flags, peer = self.socket.recvmsg(2048, ANCILLARY_BYTES)
+            except OSError:  # nothing more, or an ICMP error of an earlier packet
+                return
+            yield data, peer, self._dating.date_us(ancillary)
 
 
 def _socket(address: str, port: int) -> socket.socket:
@@ -143,7 +130,7 @@ def _socket(address: str, port: int) -> socket.socket:
     try:
         made.setblocking(False)
         if sys.platform == "linux":
-            made.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
+            made.setsockopt(socket.SOL_SOCKET, TIMESTAMPNS, 1)
         made.bind((address, port))
     except OSError:
         made.close()

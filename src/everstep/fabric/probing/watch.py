@@ -53,8 +53,7 @@ def watch(
             while flows and due <= now:
                 prober.send(turn % len(flows))
                 turn, due = turn + 1, due + gap
-            for place in range(len(prober.sockets)):
-                prober.receive(place)
+            prober.receive()
             time.sleep(max(0.0, min(close_at - now, TICK_S)))
     finally:
         responder.close()
