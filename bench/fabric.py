@@ -30,7 +30,7 @@ from everstep.fabric.topology.graph import Graph
 from fabrics.bed import PORT, Clos
 from fabrics.coverage import Flow, plan_probes
 from fabrics.published import published
-from fabrics.quiet import quiet
+from fabrics.quiet import across, end, quiet
 
 SOURCES = range(40_000, 40_004)
 RATE = 15.0  # probes of each flow in a second
@@ -130,9 +130,15 @@ def _flapping(bed: Clos, ways: list[tuple[str, str]]) -> Callable[[], None]:
     return end
 
 
-def _slow(bed: Clos, way: tuple[str, str], rate: str) -> Callable[[], None]:
+def _slow(bed: Clos, way: tuple[str, str], rate: str, *, is_busy: bool) -> Callable[[], None]:
     bed.slow(*way, rate)
-    return lambda: bed.unslow(*way)
+    load = across(bed, way, mbit=1.0) if is_busy else []
+
+    def undo() -> None:
+        end(load)
+        bed.unslow(*way)
+
+    return undo
 
 
 def inject(kind: str, bed: Clos, draw: random.Random) -> tuple[list[set[str]], Callable[[], None]]:
@@ -151,8 +157,8 @@ def inject(kind: str, bed: Clos, draw: random.Random) -> tuple[list[set[str]], C
     if kind == "blackhole":
         return [{f"{way[0]} > {way[1]}"}], _lossy(bed, [way], 100)
     if kind in ("slow", "choked"):
-        rate = {"slow": "200kbit", "choked": "60kbit"}[kind]
-        return [{f"{way[0]} > {way[1]}"}], _slow(bed, way, rate)
+        rate = {"slow": "1mbit", "choked": "60kbit"}[kind]  # the probes alone fill a choked one
+        return [{f"{way[0]} > {way[1]}"}], _slow(bed, way, rate, is_busy=kind == "slow")
     near = _draw_cable(bed, draw, of_host=True)
     host = near[0] if near[0] in bed.leaf_of else near[1]
     if kind == "nic":
@@ -167,12 +173,11 @@ KINDS = ("loss-1", "loss-5", "dead", "slow", "choked", "nic", "one-way", "flappi
 
 
 def _is_right(kind: str, verdict: Verdict, wanted: list[set[str]]) -> bool:
-    """Nothing else may be named beside, as lossy or as slow. Of a choked link either is right: its queue is so long
-    that most probes have timed out before they come."""
+    """Nothing else may be named beside, as lossy or as slow. A slow link may be called either: its full queue loses
+    packets, and where the queue is long, probes have timed out before they come."""
     lossy, slow = verdict.faults, verdict.slow
-    if kind == "choked":
-        lossy, slow = (lossy, slow) if lossy else (slow, lossy)
-    asked, beside = (slow, lossy) if kind == "slow" else (lossy, slow)
+    is_either = kind in ("slow", "choked") and not _are(lossy, wanted)
+    asked, beside = (slow, lossy) if is_either else (lossy, slow)
     named = [{suspect.name for suspect in fault.suspects} for fault in beside]
     return _are(asked, wanted) and all(any(names & each for each in wanted) for names in named)
 

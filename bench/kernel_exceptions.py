@@ -16,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
+
+from measuring.observed import attached, pid_of
 
 EVERSTEP = [sys.executable, "-m", "everstep"]
 PROGRAM = """
@@ -83,14 +84,11 @@ class Job:
             [*EVERSTEP, *argv], env=self.environ, stdout=self.out.open("wb"), stderr=(folder / "err").open("wb")
         )
 
-    def pid_of(self, what: str) -> int | None:
-        return next((pid for pid in descendants(self.process.pid) if what in command_of(pid)), None)
-
     def until_observed(self) -> int:
         """The process that holds the programs."""
         end = time.monotonic() + 120
         while time.monotonic() < end and self.process.poll() is None:
-            pid = self.pid_of(OBSERVER)
+            pid = pid_of(OBSERVER, self.process.pid)
             if pid is not None and attached(pid)[1]:
                 return pid
             time.sleep(0.2)
@@ -127,7 +125,7 @@ def killed(given: argparse.Namespace) -> bool:
         job = Job(argparse.Namespace(ranks=given.ranks, steps=10_000_000), Path(name), is_watched=True)
         try:
             programs, links = attached(job.until_observed())
-            agent = job.pid_of(AGENT)
+            agent = pid_of(AGENT, job.process.pid)
             assert agent is not None
             os.kill(agent, 9)
             began = time.monotonic()
@@ -142,31 +140,6 @@ def killed(given: argparse.Namespace) -> bool:
         finally:
             job.process.terminate()
             job.process.wait()
-
-
-def descendants(pid: int) -> Iterator[int]:
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in children.read_text().split():
-            yield int(child)
-            yield from descendants(int(child))
-
-
-def command_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
-
-
-def attached(pid: int) -> tuple[set[int], set[int]]:
-    """Ids of the kernel's programs and links that a process holds."""
-    try:
-        texts = [each.read_text() for each in Path(f"/proc/{pid}/fdinfo").iterdir()]
-    except OSError:
-        return set(), set()
-    ids = {kind: {int(found[1]) for text in texts if (found := re.search(rf"{kind}_id:\s+(\d+)", text))}
-           for kind in ("prog", "link")}  # fmt: skip
-    return ids["prog"], ids["link"]
 
 
 def there(kind: str, ids: set[int]) -> set[int]:

@@ -106,6 +106,20 @@ def fill(bed: Clos) -> list[subprocess.Popen[bytes]]:
     return [*sinks, *sources]
 
 
+def across(bed: Clos, way: tuple[str, str], mbit: float) -> list[subprocess.Popen[bytes]]:
+    """TCP that crosses a leaf's cable: six connections, as which spine each takes is not known."""
+    leaf = way[0] if way[0] in bed.leaves else way[1]
+    near = [host for host in bed.hosts if bed.leaf_of[host] == leaf]
+    far = [host for host in bed.hosts if bed.leaf_of[host] != leaf]
+    pairs = [(near[n % len(near)], far[n]) if way[0] == leaf else (far[n], near[n % len(near)]) for n in range(6)]
+    load = [inside(bed, to, [sys.executable, "-c", SINK, bed.address[to]]) for to in dict.fromkeys(p[1] for p in pairs)]
+    time.sleep(0.7)
+    for one, to in pairs:
+        command = [sys.executable, "-c", SOURCE, bed.address[to], str(mbit)]
+        load.append(inside(bed, one, command, stderr=subprocess.DEVNULL))
+    return load
+
+
 def sent(bed: Clos) -> int:
     """Bytes that all hosts have sent."""
     return sum(bed.inside(host, lambda device=f"to-{bed.leaf_of[host]}:": tx_bytes(device)) for host in bed.hosts)

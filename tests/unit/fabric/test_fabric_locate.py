@@ -85,6 +85,14 @@ def test_a_cable_a_switch_and_a_host() -> None:
     assert host.faults[0].confidence > 0.95
 
 
+@pytest.mark.parametrize("rates", [(0.45, 0.7), (0.3, 0.8), (0.9, 0.5)])
+def test_a_cable_that_loses_more_one_way_is_one_fault(rates: tuple[float, float]) -> None:
+    for seed in range(4):
+        seen = losses({("leaf1", "spine1"): rates[0], ("spine1", "leaf1"): rates[1]}, seed)
+        (found,) = names(blame(seen, NAMES).faults)
+        assert found == {"leaf1 - spine1"}
+
+
 def test_two_faults_at_once() -> None:
     right = 0
     draw = random.Random(5)

@@ -141,8 +141,14 @@ class _Model:
         return passing
 
     def faults(self, chosen: Sequence[_Chosen]) -> tuple[Fault, ...]:
-        found = (self._fault(place, chosen) for place in range(len(chosen)))
-        return tuple(fault for fault in found if fault is not None)
+        found = [fault for place in range(len(chosen)) if (fault := self._fault(place, chosen)) is not None]
+        named = {suspect.name for fault in found for suspect in fault.suspects}
+        return tuple(fault for fault in found if not self._is_part(fault, named))
+
+    def _is_part(self, fault: Fault, named: set[str]) -> bool:
+        """One way of a cable that is named itself: a cable that loses more one way than the other is one fault."""
+        links = {f"{one} > {other}": cable_of((one, other)) for one, other in self._on}
+        return all(links.get(suspect.name) in named for suspect in fault.suspects)
 
     def _fault(self, place: int, chosen: Sequence[_Chosen]) -> Fault | None:
         own = chosen[place]
@@ -210,6 +216,10 @@ def _slope(rows: Sequence[tuple[int, int, float]], rate: float) -> float:
     return total
 
 
+def cable_of(link: Link) -> str:
+    return f"{min(link)} - {max(link)}"
+
+
 def _hypotheses(on: dict[Link, set[int]], hosts: frozenset[str]) -> list[tuple[tuple[Suspect, ...], frozenset[int]]]:
     """Each set of paths once, with every hypothesis that covers exactly these."""
     found: dict[frozenset[int], list[Suspect]] = {}
@@ -222,7 +232,7 @@ def _hypotheses(on: dict[Link, set[int]], hosts: frozenset[str]) -> list[tuple[t
     for one, other in on:
         add("link", f"{one} > {other}", [(one, other)])
         if one < other or (other, one) not in on:
-            add("cable", f"{min(one, other)} - {max(one, other)}", [(one, other), (other, one)])
+            add("cable", cable_of((one, other)), [(one, other), (other, one)])
     for node in dict.fromkeys(node for link in on for node in link):
         kind = "host" if node in hosts else "switch"
         add(kind, node, [link for link in on if node in link])
