@@ -61,8 +61,8 @@ class Clos:
                  "peer", "name", f"to-{below}", "netns", self.ns(above))  # fmt: skip
             base = f"10.21.{number // 64}."
             first = number % 64 * 4
-            self._ip(below, f"addr add {base}{first + 1}/30 dev to-{above}\nlink set to-{above} up\nlink set lo up")
-            self._ip(above, f"addr add {base}{first + 2}/30 dev to-{below}\nlink set to-{below} up\nlink set lo up")
+            self._end(below, above, f"{base}{first + 1}", f"{base}{first + 2}", number, 1)
+            self._end(above, below, f"{base}{first + 2}", f"{base}{first + 1}", number, 2)
             if below in self.leaf_of:
                 self._ip(below, f"addr add {self.address[below]}/32 dev lo\n"
                                 f"route add default via {base}{first + 2} src {self.address[below]}")  # fmt: skip
@@ -75,6 +75,13 @@ class Clos:
         for spine in self.spines:
             for number, leaf in enumerate(self.leaves):
                 self._ip(spine, f"route add 10.20.{number}.0/24 via {self._far(spine, leaf)}")
+
+    def _end(self, node: str, other: str, own: str, far: str, number: int, end: int) -> None:
+        """Neighbours are entered by hand: ARP over a cable that loses one way would break the other way, too."""
+        mac = f"02:00:00:00:{number:02x}:0"
+        self._ip(node, f"link set to-{other} address {mac}{end}\naddr add {own}/30 dev to-{other}\n"
+                       f"link set to-{other} up\nlink set lo up\n"
+                       f"neigh replace {far} lladdr {mac}{3 - end} dev to-{other} nud permanent")  # fmt: skip
 
     @staticmethod
     def _set_up_switch(seed: int) -> None:
