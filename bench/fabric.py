@@ -23,12 +23,12 @@ from everstep.fabric.locate.observations import Seen, merged
 from everstep.fabric.pfc.deadlock import cycles_of
 from everstep.fabric.placement.place import place
 from everstep.fabric.placement.traffic import ring
+from everstep.fabric.probing.coverage import Flow, plan_probes
 from everstep.fabric.probing.udp import Prober, Responder
 from everstep.fabric.probing.watch import TICK_S, seen_of
 from everstep.fabric.readers.find import read_topology
 from everstep.fabric.topology.graph import Graph
 from fabrics.bed import PORT, Clos
-from fabrics.coverage import Flow, plan_probes
 from fabrics.published import published
 from fabrics.quiet import across, end, quiet
 

@@ -16,8 +16,8 @@ import msgspec
 
 from everstep.fabric.locate.blame import blame
 from everstep.fabric.locate.observations import Seen
+from everstep.fabric.probing.coverage import plan_probes
 from fabrics.bed import PORT, Clos
-from fabrics.coverage import plan_probes
 
 RATE = 15.0
 WINDOW_S = 10.0

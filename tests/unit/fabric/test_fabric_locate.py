@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import sys
 from pathlib import Path
 
 import msgspec
@@ -11,9 +10,7 @@ import pytest
 from everstep.cli.main import main
 from everstep.fabric.locate.blame import Suspect, blame
 from everstep.fabric.locate.observations import Link, Seen, background, merged
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-from fabrics.coverage import Flow, plan_probes
+from everstep.fabric.probing.coverage import Flow, plan_probes
 
 HOSTS, LEAVES, SPINES = 16, 4, 2
 NAMES = frozenset(f"n{host}" for host in range(HOSTS))

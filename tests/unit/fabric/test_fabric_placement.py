@@ -76,6 +76,39 @@ def test_never_worse_than_slurm_and_never_below_the_bound(seed: int) -> None:
     assert found.cost == Costs(graph).of(traffic, [graph.host(name) for name in found.hosts])
 
 
+def test_narrow_leaves_are_left_out_where_wide_ones_suffice() -> None:
+    """Found beside a real Slurm, which happened to do so."""
+    graph = tree([[3, 7, 7, 3], [8, 3, 8], [2, 7, 5, 6]])
+    free = [
+        1,
+        2,
+        3,
+        7,
+        8,
+        9,
+        10,
+        13,
+        14,
+        17,
+        18,
+        *range(21, 27),
+        29,
+        *range(33, 39),
+        40,
+        42,
+        43,
+        46,
+        48,
+        49,
+        *range(53, 57),
+    ]
+    slurms = [10, 13, 14, *range(21, 27), *range(33, 39), 42, 43, 46, *range(53, 57)]
+    traffic = ring(22)
+    found = place(graph, traffic, free)
+    assert not Costs(graph).of(traffic, slurms).is_better_than(found.cost)
+    assert found.is_optimal
+
+
 def test_rings_are_kept_inside_groups_where_slurm_cuts_them() -> None:
     """Leaves of nine, rings of eight: the ninth host of a leaf would tear a ring apart."""
     graph = tree([[9, 9, 9, 9]])

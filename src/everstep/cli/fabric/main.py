@@ -8,6 +8,7 @@ everstep fabric simulate --chips 16384 --rails 8 --connections 4 --fail spine0-0
 everstep fabric place topology.conf --nodes 12 --output slurm
 everstep fabric deadlock routes.txt
 everstep fabric storms counters.jsonl
+everstep fabric cover candidates.jsonl --out flows
 everstep fabric watch flows.jsonl --address 10.20.0.1
 everstep fabric blame probes.jsonl --topology lab.toml
 
@@ -26,6 +27,7 @@ WHAT: dict[str, tuple[str, str]] = {
     "deadlock": ("everstep.cli.fabric.deadlock", "cycles of PFC buffers that routes make; exit code 1 if any"),
     "storms": ("everstep.cli.fabric.storms", "pause storms in recorded counters; exit code 1 if any"),
     "blame": ("everstep.cli.fabric.blame", "which link or host loses the packets of probes; exit code 1 if any"),
+    "cover": ("everstep.cli.fabric.cover", "which probes cross every link; exit code 1 if a link has too few"),
     "watch": ("everstep.cli.fabric.watch", "send probes of this host, answer those of others"),
     "check": ("everstep.cli.fabric.check", "what is wrong with a topology; exit code 1 if anything"),
 }

@@ -8,14 +8,14 @@ flows.jsonl has one flow a line: {"to": "10.20.1.5", "port": 40000, "there": ["n
 """
 
 import argparse
-import ipaddress
 import itertools
 import sys
 from pathlib import Path
 
 import msgspec
 
-from everstep.fabric.probing.watch import MOST_LATE_S, Planned, watch
+from everstep.cli.fabric.flows import check_address, read_flows
+from everstep.fabric.probing.watch import MOST_LATE_S, watch
 from everstep.fabric.readers.text import read_bytes
 from everstep.fabric.topology.values import FabricError
 from everstep.report.parts.ansi import safe_json
@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     if not 1 <= given.port <= 65535 or not 0.01 <= given.rate <= 1000 or not 0.1 <= given.every <= 3600:
         raise FabricError("--port must be 1 to 65535, --rate 0.01 to 1000, --every 0.1 to 3600")
-    flows = [] if given.flows is None else _read(read_bytes(Path(given.flows)), given.flows)
-    _check_address(given.address, "--address")
+    flows = [] if given.flows is None else read_flows(read_bytes(Path(given.flows)), given.flows, MOST_FLOWS)
+    check_address(given.address, "--address")
     try:
         windows = watch(given.address, given.port, flows, rate=given.rate, every_s=given.every)
         for seen, late_s in itertools.islice(windows, given.windows):
@@ -53,30 +53,3 @@ def run(given: argparse.Namespace) -> int:
     except OSError as error:
         raise FabricError(f"watch: {given.address}: {error.strerror}") from error
     return 0
-
-
-def _read(data: bytes, source: str) -> list[Planned]:
-    flows = []
-    for number, line in enumerate(data.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            flow = msgspec.json.decode(line, type=Planned)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise FabricError(f"{source}:{number}: not a flow with to, port, there and back: {error}") from None
-        _check_address(flow.to, f"{source}:{number}")
-        if not 1 <= flow.port <= 65535 or min(len(flow.there), len(flow.back)) < 2:
-            raise FabricError(f"{source}:{number}: needs a port from 1 to 65535, and two nodes each way at least")
-        if (flow.there[0], flow.there[-1]) != (flow.back[-1], flow.back[0]):
-            raise FabricError(f"{source}:{number}: the way back does not end where the way there begins")
-        flows.append(flow)
-    if len(flows) > MOST_FLOWS:
-        raise FabricError(f"{source}: more than {MOST_FLOWS} flows")
-    return flows
-
-
-def _check_address(text: str, where: str) -> None:
-    try:
-        ipaddress.IPv4Address(text)
-    except ValueError:
-        raise FabricError(f"{where}: {text[:60]!r} is not an IPv4 address") from None

@@ -3,7 +3,7 @@ is one of them, so the result is never worse than that."""
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -17,6 +17,8 @@ from everstep.fabric.topology.values import FabricError
 MAX_EXACT = 12
 _EXCHANGES = 5_000_000
 """Edges looked at while exchanging hosts: two or three seconds."""
+_WIDTHS = 3
+"""So many pools of wide groups are tried for each level."""
 _EXCHANGED = 64
 """Of larger jobs a placement that is at the bound is left as it is."""
 
@@ -40,7 +42,8 @@ def place(graph: Graph, traffic: Traffic, free: Sequence[int]) -> Placement:
     usual = slurm_tree.pick(graph, free, traffic.num)
     slurm = costs.of(traffic, usual)
     found, cost = usual, slurm
-    for hosts in _assignments(graph, traffic, free, usual):
+    sets = itertools.chain([usual], *(_sets(graph, traffic, pool) for pool in _pools(costs, traffic.num, free)))
+    for hosts in _assignments(graph, traffic, sets):
         its = costs.of(traffic, hosts)
         if its.is_better_than(cost):
             found, cost = hosts, its
@@ -68,12 +71,25 @@ def _speed_up(costs: Costs, traffic: Traffic, usual: Sequence[int], found: Seque
     return before / now if before is not None and now else None
 
 
-def _assignments(graph: Graph, traffic: Traffic, free: Sequence[int], usual: list[int]) -> Iterator[list[int]]:
+def _pools(costs: Costs, num: int, free: Sequence[int]) -> Iterator[Sequence[int]]:
+    """All free hosts, and, of each level, those in groups with wide ways out: a narrow one fills first."""
+    yield free
+    for level in range(costs.num_levels):
+        width = {host: costs.capacity(level, costs.levels[host][level]) for host in free}
+        widths = sorted(set(width.values()), reverse=True)
+        pools = ([host for host in free if width[host] >= least] for least in widths[:-1])
+        yield from itertools.islice((pool for pool in pools if len(pool) >= num), _WIDTHS)
+
+
+def _sets(graph: Graph, traffic: Traffic, free: Sequence[int]) -> Iterator[list[int]]:
     units = [math.prod(traffic.shape[:depth]) for depth in range(1, len(traffic.shape) + 1)]
-    units += list(traffic.shape)
+    return candidates(graph, free, traffic.num, [*units, *traffic.shape])
+
+
+def _assignments(graph: Graph, traffic: Traffic, sets: Iterable[list[int]]) -> Iterator[list[int]]:
     orders = list(_orders(traffic))
     seen: set[tuple[int, ...]] = set()
-    for chosen in itertools.chain([usual], candidates(graph, free, traffic.num, units)):
+    for chosen in sets:
         for ordered in _sorted(graph, chosen):
             if tuple(ordered) in seen:
                 continue
