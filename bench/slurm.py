@@ -24,6 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hosts import TRAIN
 from measuring.watched import Watched
 
+AWAY_S = 60.0
+"""Of slurmctld."""
+
 FAULTS = ("rank", "agent", "power-off", "freeze", "cut", "drain", "preempt", "two", "ctld")
 
 
@@ -120,7 +123,7 @@ def measure(job: Job, fault: str) -> str:
     printed = min(job.steps(before, each)[-1][0] for each in range(job.num_ranks))
     lost = max(0, printed - first)  # the last one is kept only after it is printed
     if fault == "ctld":
-        time.sleep(20)
+        time.sleep(max(0.0, at + AWAY_S - time.time()))
         job.bed.start_controller()
     return f"{took:6.2f} s  lost {lost}  {_slurm_says(job, fault, host)}"
 
@@ -131,11 +134,12 @@ def _slurm_says(job: Job, fault: str, host: Host) -> str:
 
     def is_told() -> bool:
         try:
-            return "everstep" in job.bed.reason_of(host.name) or fault == "drain"
+            is_out = job.bed.state_of(host.name).startswith(("down", "drain"))
+            return is_out and ("everstep" in job.bed.reason_of(host.name) or fault == "drain")
         except subprocess.CalledProcessError:
             return False
 
-    job.until("our reason in sinfo", is_told, 40)
+    job.until("our reason in sinfo", is_told, 60)
     return f"{host.name} {job.bed.state_of(host.name)}: {job.bed.reason_of(host.name)}"
 
 

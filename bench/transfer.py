@@ -3,13 +3,14 @@
     python bench/transfer.py [--megabytes 64 512] [--rounds 7] [--veth] [--json]
 
 The other side is a process of its own: over loopback, or with --veth (needs root) in a network namespace behind a
-pair of virtual interfaces. Each round does all four, in changing order:
+pair of virtual interfaces. Each round does all of these, in changing order:
 
     plain    os.sendfile from shared memory; received into a small buffer and written to shared memory. No checksum, no
              protocol: the fastest plain copy that was found
     mapped   the same, received into mapped shared memory
     push     everstep.checkpoint.transport.push: a new snapshot of which the other side has no piece
     fetch    everstep.checkpoint.transport.fetch of one that the other side holds
+    push tls, fetch tls    the same encrypted, as between hosts
 
 Memory is made before the clock starts on all sides; what it takes is a column of its own, as a node that takes over a
 slot pays for it too. The ratio is of medians; 70 % is asked for.
@@ -27,20 +28,24 @@ import statistics
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 from everstep.checkpoint import arena
 from everstep.checkpoint.backups import Backups
-from everstep.checkpoint.transport import Limiter, Server, fetch, push
+from everstep.checkpoint.transport import Limiter, Server, Tls, fetch, push
+from everstep.launcher.rundir.keys import Keys
+from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
 from measuring.figures import quantile, table
 
 TOKEN, RUN = "only for this benchmark", "bench"
 PIECE_BYTES = 1 << 20
 NUM_BUFFERS = 3
 FETCHED_STEP = 1_000_000  # not one that is pushed: of that the other side would say that it has a replica
-KINDS = ("plain", "mapped", "push", "fetch")
+KINDS = ("plain", "mapped", "push", "fetch", "push tls", "fetch tls")
 _HEAD = struct.Struct("<QQ")  # bytes, 1 if into mapped memory
 
 
@@ -75,23 +80,28 @@ def row(kind: str, size: dict[str, dict[str, list[float]]]) -> tuple[str, ...]:
 
 def measure(peer: subprocess.Popen[str], host: str, size: int, rounds: int) -> dict[str, object]:
     """GB/s of each kind, round by round."""
-    told = ask(peer, {"hold": size})
+    certificate, key = new_certificate()
+    tls = Tls(certificate, key)
+    told = ask(peer, {"hold": size, "certificate": certificate, "key": key})
     fd = new_arena(size)
     begun = time.perf_counter()
     os.close(new_arena(size))
     memory_s = time.perf_counter() - begun
-    endpoint = str(told["endpoint"])
-    acts: dict[str, Callable[[int], float]] = {
-        "plain": lambda _: plain(fd, (host, int(told["port"])), size, 0),
-        "mapped": lambda _: plain(fd, (host, int(told["port"])), size, 1),
-        "push": lambda turn: asyncio.run(pushed(fd, endpoint, size, turn)),
-        "fetch": lambda _: asyncio.run(fetched(endpoint, size)),
+    endpoint, encrypted = str(told["endpoint"]), str(told["encrypted"])
+    steps = count()
+    acts: dict[str, Callable[[], float]] = {
+        "plain": lambda: plain(fd, (host, int(told["port"])), size, 0),
+        "mapped": lambda: plain(fd, (host, int(told["port"])), size, 1),
+        "push": lambda: asyncio.run(pushed(fd, endpoint, size, next(steps))),
+        "fetch": lambda: asyncio.run(fetched(endpoint, size)),
+        "push tls": lambda: asyncio.run(pushed(fd, encrypted, size, next(steps), tls)),
+        "fetch tls": lambda: asyncio.run(fetched(encrypted, size, tls)),
     }
     rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
     draw = random.Random(size)
     for turn in range(rounds + 1):
         for kind in draw.sample(KINDS, len(KINDS)):
-            took_s = acts[kind](turn)
+            took_s = acts[kind]()
             if turn:  # the first one makes the other side's memory, and is not counted
                 rates[kind].append(size / took_s / 1e9)
     os.close(fd)
@@ -111,24 +121,43 @@ def plain(fd: int, address: tuple[str, int], size: int, is_mapped: int) -> float
         return time.perf_counter() - began
 
 
-async def pushed(fd: int, endpoint: str, size: int, turn: int) -> float:
-    snapshot = write(fd, size, step=turn)
+async def pushed(fd: int, endpoint: str, size: int, step: int, tls: Tls | None = None) -> float:
+    snapshot = write(fd, size, step=step)
     began = time.perf_counter()
     done = await push(
-        endpoint, TOKEN, run=RUN, rank=0, world_size=2, fd=fd, snapshot=snapshot, limiter=Limiter(), patience_s=60
+        endpoint,
+        TOKEN,
+        run=RUN,
+        rank=0,
+        world_size=2,
+        fd=fd,
+        snapshot=snapshot,
+        limiter=Limiter(),
+        patience_s=60,
+        tls=tls,
     )
     assert done.bytes_sent == size
     return time.perf_counter() - began
 
 
-async def fetched(endpoint: str, size: int) -> float:
+async def fetched(endpoint: str, size: int, tls: Tls | None = None) -> float:
     made = new_arena(size, rank=1)
     began = time.perf_counter()
-    fd = await fetch(endpoint, TOKEN, run=RUN, rank=1, step=FETCHED_STEP, make_arena=lambda _: made, patience_s=60)
+    fd = await fetch(
+        endpoint, TOKEN, run=RUN, rank=1, step=FETCHED_STEP, make_arena=lambda _: made, patience_s=60, tls=tls
+    )
     took_s = time.perf_counter() - began
     assert arena.held_steps(fd) == (FETCHED_STEP,)
     os.close(fd)
     return took_s
+
+
+def new_certificate() -> tuple[str, str]:
+    """Both PEM."""
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Keys(Path(folder), RUN)
+        keys.certify()
+        return (Path(folder) / CERTIFICATE_NAME).read_text(), (Path(folder) / KEY_NAME).read_text()
 
 
 def new_arena(size: int, rank: int = 0) -> int:
@@ -190,7 +219,7 @@ def ip(*args: str) -> None:
     subprocess.run(["ip", *args], check=True, timeout=20)
 
 
-def ask(peer: subprocess.Popen[str], what: dict[str, int]) -> dict[str, object]:
+def ask(peer: subprocess.Popen[str], what: dict[str, object]) -> dict[str, object]:
     assert peer.stdin is not None
     assert peer.stdout is not None
     peer.stdin.write(json.dumps(what) + "\n")
@@ -205,18 +234,25 @@ async def be_peer(host: str) -> None:
     listener = socket.create_server((host, 0))
     loop.run_in_executor(None, take_plain, listener)
     own: dict[int, int] = {}
-    server, shelf = None, None
+    servers: list[Server] = []
+    shelf = None
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        size = json.loads(line)["hold"]
-        if server is not None and shelf is not None:
-            await server.close()
+        told = json.loads(line)
+        size, tls = told["hold"], Tls(told["certificate"], told["key"])
+        if shelf is not None:
+            await asyncio.gather(*(server.close() for server in servers))
             shelf.close()
             os.close(own[1])
         own[1] = new_arena(size, rank=1)
         write(own[1], size, step=FETCHED_STEP)
         shelf = Backups(lambda: 8 << 30, num_buffers=NUM_BUFFERS)
-        server = Server(TOKEN, shelf, own.items, run=RUN, host=host, beyond_loopback=True, patience_s=60)
-        print(json.dumps({"endpoint": await server.start(), "port": listener.getsockname()[1]}), flush=True)
+        servers = [
+            Server(TOKEN, shelf, own.items, run=RUN, host=host, beyond_loopback=True, patience_s=60, tls=each)
+            for each in (None, tls)
+        ]
+        endpoint, encrypted = [await server.start() for server in servers]
+        port = listener.getsockname()[1]
+        print(json.dumps({"endpoint": endpoint, "encrypted": encrypted, "port": port}), flush=True)
     os._exit(0)  # the listener's thread waits for ever
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent.streams import log_limit, spooled
+from everstep.agent.streams.paths import Paths
 from everstep.agent.streams.spool import Spool
 from everstep.agent.streams.spooled import Spooled, reopened
 
@@ -163,4 +164,17 @@ def test_a_log_stays_below_its_limit(spool: Spool, tmp_path: Path, monkeypatch: 
         spool.drain()
     assert path.stat().st_size == 64 * MIB
     assert path.stat().st_blocks * 512 < 32 * MIB
+    os.close(fd)
+
+
+def test_where_no_directory_can_be_made_a_rank_writes_all_the_same(spool: Spool, tmp_path: Path):
+    logs = tmp_path / "logs"
+    logs.write_text("")
+    paths = Paths.prepare(logs=logs, errors=tmp_path / "errors", generation=1, rank=3)
+    fd = spool.open(paths.stdout)
+    os.write(fd, b"a line\n")
+    spool.drain()
+    logs.unlink()
+    until(paths.stdout.exists)
+    until(lambda: paths.stdout.read_bytes() == b"a line\n")
     os.close(fd)

@@ -1,6 +1,7 @@
 """Files of one rank in one generation: its log, which stays in the run directory, and its error report."""
 
 import contextlib
+import logging
 import os
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import msgspec
 from everstep.model.spec import STDERR, STDOUT
 
 STDOUT_NAME, STDERR_NAME = "stdout.log", "stderr.log"
+
+_log = logging.getLogger(__name__)
 
 
 def is_other_name(path: Path) -> bool:
@@ -43,21 +46,28 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
         streams: int = 0,
     ) -> "Paths":
         """Make the folders; an error report of an earlier life of this generation goes. `published`: torchrun's folder
-        of this rank in --log-dir; those of `streams` are files there, and links here. Raises OSError."""
+        of this rank in --log-dir; those of `streams` are files there, and links here. What there is no room for costs
+        the error report and the links, not the rank: the spool makes the logs' folder when it can."""
         folder = logs / f"gen-{generation}" / f"rank-{rank}"
-        folder.mkdir(parents=True, exist_ok=True)
-        error_file = errors / f"gen-{generation}" / f"rank-{rank}.json"
-        error_file.parent.mkdir(parents=True, exist_ok=True)
-        error_file.unlink(missing_ok=True)
-        stdout, stderr = folder / STDOUT_NAME, folder / STDERR_NAME
-        if is_one:
+        stdout, stderr = folder / STDOUT_NAME, folder / (STDOUT_NAME if is_one else STDERR_NAME)
+        made = cls(stdout=stdout, stderr=stderr, error_file=errors / f"gen-{generation}" / f"rank-{rank}.json")
+        try:
+            made._make(published, streams)
+        except OSError as error:
+            _log.warning("directories of rank %d in generation %d: %s", rank, generation, error)
+        return made
+
+    def _make(self, published: Path | None, streams: int) -> None:
+        """Raises OSError."""
+        self.stdout.parent.mkdir(parents=True, exist_ok=True)
+        self.error_file.parent.mkdir(parents=True, exist_ok=True)
+        self.error_file.unlink(missing_ok=True)
+        if self.is_one:
             with contextlib.suppress(FileExistsError):
-                stderr.symlink_to(stdout.name)  # for people, and for what reads either
-            stderr = stdout
+                self.stdout.with_name(STDERR_NAME).symlink_to(STDOUT_NAME)  # for people, and for what reads either
         if published is not None:
             published.mkdir(parents=True, exist_ok=True)
-            for bit, path in ((STDOUT, stdout), (STDERR, stderr)):
+            for bit, path in ((STDOUT, self.stdout), (STDERR, self.stderr)):
                 if streams & bit:
                     with contextlib.suppress(FileExistsError):
                         path.symlink_to(published / path.name)
-        return cls(stdout=stdout, stderr=stderr, error_file=error_file)
