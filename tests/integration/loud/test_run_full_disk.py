@@ -54,7 +54,7 @@ def done(folder: Path, generation: int = 0) -> list[int]:
 
 def printed(run: Run, rank: int, generation: int = 0) -> list[int]:
     text = (run.run_dir / f"logs/gen-{generation}/rank-{rank}/stdout.log").read_text()
-    return [int(line.split()[1]) for line in text.splitlines()]
+    return [int(line.split()[1]) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 @pytest.mark.root
