@@ -109,6 +109,29 @@ def test_narrow_leaves_are_left_out_where_wide_ones_suffice() -> None:
     assert found.is_optimal
 
 
+@pytest.mark.parametrize(
+    ("sizes", "free", "slurms"),
+    [
+        (
+            [[7, 5, 6, 9], [6, 3, 6, 5]],
+            [*range(5), 8, 9, 12, 16, 17, 18, 19, 21, 22, 25, 28, *range(30, 47)],
+            [*range(5), 18, 19, 21, 22, 25, *range(36, 42)],
+        ),
+        (
+            [[5, 5, 4, 2], [9, 5, 9], [4, 9]],
+            [*range(12), 13, *range(15, 23), *range(24, 35), 36, 37, 40, 41, *range(43, 49), 50, 51],
+            [*range(16, 23), 24, *range(43, 49), 50, 51],
+        ),
+    ],
+)
+def test_few_leaves_of_two_pods_are_better_than_many_of_one(
+    sizes: list[list[int]], free: list[int], slurms: list[int]
+) -> None:
+    graph = tree(sizes)
+    found = place(graph, ring(16), free)
+    assert not Costs(graph).of(ring(16), slurms).is_better_than(found.cost)
+
+
 def test_rings_are_kept_inside_groups_where_slurm_cuts_them() -> None:
     """Leaves of nine, rings of eight: the ninth host of a leaf would tear a ring apart."""
     graph = tree([[9, 9, 9, 9]])

@@ -6,14 +6,16 @@ from everstep.fabric.topology.graph import Graph
 
 
 def candidates(graph: Graph, free: Sequence[int], num: int, units: Sequence[int]) -> Iterator[list[int]]:
-    """`units`: sizes of parallel groups in hosts; a set for each takes multiples of it from every group."""
+    """`units`: sizes of parallel groups in hosts; a set for each takes multiples of it from every group. Few pods and
+    then few leaves, and few leaves of whatever pods."""
     depth = len(graph.level_names)
     for unit in dict.fromkeys([1, *units]):
         for level in range(depth + 1):
             groups = _groups(graph, free, level) if level < depth else [list(free)]
             enough = [hosts for hosts in groups if len(hosts) >= num]
             for hosts in sorted(enough, key=len)[:2]:
-                yield _fill(graph, hosts, num, level - 1, unit)
+                for below in range(level - 1, -1, -1) if level else [-1]:
+                    yield _fill(graph, hosts, num, below, unit)
             if enough:
                 break
 
