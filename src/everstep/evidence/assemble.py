@@ -45,6 +45,8 @@ class RankFiles(msgspec.Struct, kw_only=True):
 def with_record(part: Part, rank: int) -> Part:
     """Its record in columns instead of the raw one, which is thirty times as large. A record that cannot be read costs
     nothing that stands beside it in the file."""
+    if part.record is not None:  # read ahead, of a rank that was not known
+        return msgspec.structs.replace(part, record=msgspec.structs.replace(part.record, rank=rank, taken_at=part.at))
     if part.raw_record is None:
         return part
     try:

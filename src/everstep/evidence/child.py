@@ -59,7 +59,7 @@ def _answer(asked: Asked, tell: Callable[[str, float], None]) -> Line:
     if asked.stages is not None and (traces := _traces(root)):
         return _weighed(root, traces, asked.stages, skip, timed(TRACE_CPU_S, lambda path: tell(path, TRACE_CPU_S)))
     try:
-        folder = read_folder(root, asked.now, watch, skip)
+        folder = read_folder(root, asked.now, watch, skip, num_ahead=None)
     except ConfigError as error:
         return Refused(why=str(error))
     try:

@@ -9,7 +9,6 @@ and not guessed: {"everstep_evidence": 1, "rank": 2, "generation": 0, "at": 1795
 import json
 import math
 import re
-from typing import TypeGuard
 
 import msgspec
 
@@ -81,7 +80,7 @@ def decode(data: bytes, kind: Kind) -> list[Part]:
 
 def _pickled(data: bytes) -> object:
     value = torch_pickle.loads(data)
-    if flight.is_flight_record(value) and not _is_envelope(value):
+    if flight.is_flight_record(value) and not flight.is_envelope(value):
         return value  # as large as its file, and walked no deeper than it is understood
     value = pickled.loads(data) if value is None else value
     if why := bounds.objection(value):
@@ -113,7 +112,7 @@ def _json_values(data: bytes) -> list[object]:
 
 
 def _part(value: object) -> Part:
-    if _is_envelope(value):
+    if flight.is_envelope(value):
         return _envelope(value)
     if flight.is_flight_record(value):
         return Part(raw_record=value)
@@ -122,10 +121,6 @@ def _part(value: object) -> Part:
     if isinstance(value, list) and not value:
         return Part(unavailable=("the stack dump lists no thread",))
     raise UnreadableError(f"readable, but neither a flight record nor a stack dump ({_shape(value)})")
-
-
-def _is_envelope(value: object) -> TypeGuard[dict[str, object]]:
-    return isinstance(value, dict) and "everstep_evidence" in value
 
 
 def _shape(value: object) -> str:

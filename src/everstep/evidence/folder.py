@@ -20,6 +20,7 @@ from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.analyzer.reading.tool_text import ToolText
 from everstep.errors import ConfigError
 from everstep.evidence import inventory
+from everstep.evidence.ahead import Ahead
 from everstep.evidence.assemble import RankFiles, assemble, with_record
 from everstep.evidence.contents import Folder, Unreadable
 from everstep.evidence.decode import MAX_DUMP_BYTES, Part, decode
@@ -39,8 +40,9 @@ MAX_READ_S = 120.0
 class _Reading:
     """One pass over a folder."""
 
-    def __init__(self, root: Path, watch: Watch, skip: Mapping[str, str], now: float) -> None:
+    def __init__(self, root: Path, watch: Watch, skip: Mapping[str, str], now: float, ahead: Ahead) -> None:
         self.root = root
+        self.ahead = ahead
         self.watch = watch
         self.skip = skip
         self.ranks: defaultdict[int | None, defaultdict[int, RankFiles]] = defaultdict(lambda: defaultdict(RankFiles))
@@ -99,6 +101,8 @@ class _Reading:
                 raise UnreadableError(
                     f"{status.st_size >> 20} MiB; a dump of one rank has at most {MAX_DUMP_BYTES >> 20}"
                 )
+            elif kind is Kind.PICKLE and (record := self.ahead.take(path)) is not None:
+                self.add_part(path, rank, Part(record=record), status.st_mtime)
             else:
                 self.add_parts(path, rank, file.read(MAX_DUMP_BYTES), kind, status.st_mtime)
 
@@ -154,10 +158,15 @@ class _Reading:
 
 
 def read_folder(
-    root: Path, now: float, watch: Watch = unwatched, skip: Mapping[str, str] = MappingProxyType({})
+    root: Path,
+    now: float,
+    watch: Watch = unwatched,
+    skip: Mapping[str, str] = MappingProxyType({}),
+    num_ahead: int | None = 0,
 ) -> Folder:
     """Raises ConfigError when `root` is not a directory that can be read; never because of what is in it. `skip`: files
-    that are not to be read, and why. What is foreign is read by `apart`."""
+    that are not to be read, and why. What is foreign is read by `apart`. `num_ahead`: processes that read flight
+    records ahead, which a caller with threads cannot have; None: as many as pay."""
     try:
         if root.is_file():  # one pasted log
             root, paths = root.resolve().parent, [root.resolve().name]
@@ -165,8 +174,10 @@ def read_folder(
             paths = sorted(_walk(root))
     except OSError as error:
         raise ConfigError(f"{root}: cannot be read as a directory of evidence: {error.strerror or error}") from error
-    reading = _Reading(root, watch, skip, now)
-    reading.read_all(paths[:MAX_FILES], time.monotonic() + MAX_READ_S)
+    wanted = [path for path in paths[:MAX_FILES] if path not in skip]
+    with Ahead(root, wanted, num_ahead) as ahead:
+        reading = _Reading(root, watch, skip, now, ahead)
+        reading.read_all(paths[:MAX_FILES], time.monotonic() + MAX_READ_S)
     generation, by_rank, notes = _choose_generation(reading.ranks)
     case, more = assemble(by_rank, reading.newest or now, watch)
     notes += reading.notes

@@ -9,6 +9,7 @@ by `groups.learn` from the records of all ranks.
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeGuard
 
 from everstep.analyzer.observations.groups import kind_of
 from everstep.analyzer.observations.records import FlightRecord, GroupStatus, ParallelGroup
@@ -26,6 +27,11 @@ _WORLD_NAMES = ("default_pg",)
 def is_flight_record(raw: object) -> bool:
     """Whether decoded data looks like one, so that a folder can be sorted by content."""
     return isinstance(raw, dict) and "entries" in raw and ("pg_config" in raw or "pg_status" in raw)
+
+
+def is_envelope(raw: object) -> TypeGuard[dict[str, object]]:
+    """Whether everstep's own collectors wrote it around a record: `evidence.decode` knows what else is in it."""
+    return isinstance(raw, dict) and "everstep_evidence" in raw
 
 
 def normalise(raw: object, rank: int) -> FlightRecord:
