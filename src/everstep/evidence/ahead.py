@@ -5,6 +5,7 @@ or says nonsense, the file is read as if it had not been there, by the process t
 """
 
 import contextlib
+import fcntl
 import os
 import resource
 import select
@@ -95,6 +96,8 @@ class _Helper:
 
     def __init__(self, root: Path, paths: Sequence[str], first: int, num: int) -> None:
         self._fd, out = os.pipe()
+        with contextlib.suppress(OSError):  # a dozen records, so that one that is not scheduled holds up no other
+            fcntl.fcntl(out, fcntl.F_SETPIPE_SZ, _PIECE)
         parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:

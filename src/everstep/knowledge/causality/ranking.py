@@ -97,7 +97,7 @@ def _grade(finding: Finding) -> int:
 def _key(finding: Finding, first: float | None, skew_s: float) -> tuple[int, float, int, int]:
     grade = _grade(finding)
     if grade > _UNKNOWN_TRACEBACK:
-        return grade, -float(finding.specificity), finding.seq, 0
+        return grade, 1000.0 * bool(finding.explained_by) - finding.specificity, finding.seq, 0
     doubtful = EITHER_HANDICAP_S if finding.role is Role.EITHER else 2 * skew_s
     talk = grade == 2 and finding.component in _TALK
     handicap = (0.0, skew_s, 1.5 * doubtful if talk else doubtful, 2 * EITHER_HANDICAP_S, UNKNOWN_HANDICAP_S)[grade]
