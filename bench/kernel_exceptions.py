@@ -5,7 +5,7 @@ everything detached when the agent is killed?
 
 The same job runs twice: without any probe, and with EVERSTEP_EBPF=on and traces of rank 0 (py-spy, eBPF, collectives,
 steps). Right: same last lines (a digest of the parameters, the number of exceptions), code 0, no restart. Then it runs
-with the probes once more, its agent is killed, and the kernel is asked for the programs and links that it had (bpftool).
+with the probes once more, its agent is killed, and bpftool is asked for the programs and links that it had.
 """
 
 import argparse
