@@ -192,7 +192,9 @@ class _Agent:
             is_over = self._lease.is_over()
             if is_over:
                 gate.end_ranks()
-            await node.close(0.0 if is_over else _ORPHAN_GRACE_S if await _is_gone(launcher) else END_GRACE_S)
+            hurrying = asyncio.create_task(_end_orphans(launcher, gate))
+            await node.close(0.0 if is_over else END_GRACE_S)
+            hurrying.cancel()
             await link.drain(0.0 if is_over else _FLUSH_S)
             self._home.spool.close()
         finally:
@@ -255,14 +257,13 @@ class _Agent:
         return node, link, copies, gate
 
 
-async def _is_gone(launcher: int) -> bool:
-    """Whether it was killed. Its death is signalled when its first thread ends, and it is our parent until the last
-    one has, so look for a moment."""
-    for _ in range(10):
-        if os.getppid() != launcher:
-            return True
+async def _end_orphans(launcher: int, gate: LeaseGate) -> None:
+    """If it was killed, ranks get less time. Its death is signalled when its first thread ends, and it is our parent
+    until the last one has, which takes a starved machine a while."""
+    while os.getppid() == launcher:
         await asyncio.sleep(0.01)
-    return False
+    await asyncio.sleep(_ORPHAN_GRACE_S)
+    gate.end_ranks()
 
 
 async def _beat(node: Node, link: Link) -> None:

@@ -414,16 +414,34 @@ def test_commands_are_idempotent_and_fenced(tmp_path):
     asyncio.run(story())
 
 
-def test_a_folder_that_cannot_be_made_is_a_failed_start(tmp_path):
-    program = write(tmp_path, "pass")
+def test_a_rank_whose_folder_cannot_be_made_runs_and_its_output_is_there_when_it_can(tmp_path):
+    """As on a full disk: nothing of ours that cannot be written keeps a rank from its work."""
+    program = write(tmp_path, "print('written', flush=True); import time; time.sleep(600)")
 
     async def story() -> None:
         async with bench(tmp_path, program, nproc=1, env=FRESH) as made:
             (made.run_dir / "logs").write_text("in the way")
             await made.start_workers(0)
+            await made.controller.wait(events.WorkersStarted)
+            (made.run_dir / "logs").unlink()
+            log = made.run_dir / "logs" / "gen-0" / "rank-0" / "stdout.log"
+            async with asyncio.timeout(60):
+                while not log.exists() or log.read_text() != "written\n":
+                    await asyncio.sleep(0.02)
+
+    asyncio.run(story())
+
+
+def test_an_interpreter_that_is_not_there_is_a_failed_start(tmp_path):
+    program = write(tmp_path, "pass")
+
+    async def story() -> None:
+        env = {**FRESH, "PYTHON_EXEC": str(tmp_path / "no-python")}
+        async with bench(tmp_path, program, nproc=1, env=env) as made:
+            await made.start_workers(0)
             failed = await made.controller.wait(events.WorkersFailedToStart)
             assert failed.generation == 0
-            assert "logs" in failed.why
+            assert "no-python" in failed.why
 
     asyncio.run(story())
 
