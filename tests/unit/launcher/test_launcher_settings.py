@@ -9,6 +9,9 @@ from everstep.launcher.arguments.settings import resolve
 from everstep.launcher.run import signal_numbers
 from everstep.model.spec import Launch, Mode
 
+HAS_SHUTDOWN_TIMEOUT = "shutdown_timeout" in {action.dest for action in options.parser()._actions}
+with_its_flag = pytest.mark.skipif(not HAS_SHUTDOWN_TIMEOUT, reason="torchrun has --shutdown-timeout since torch 2.13")
+
 
 def settings(*argv, environ=None):
     return resolve(options.parse([*argv, "train.py", "--lr", "1"]), environ or {})
@@ -55,7 +58,7 @@ def test_nnodes_means_the_machines_that_are_there(nnodes):
         (["--ui-port", "70000"], "between 0 and 65535"),
         (["--max-restarts", "-1"], "max_restarts must be >= 0"),
         (["--local-nodes", "0"], "at least 1"),
-        (["--shutdown-timeout", "-1"], "must be non-negative"),
+        pytest.param(["--shutdown-timeout", "-1"], "must be non-negative", marks=with_its_flag),
         (["--local-ranks-filter", "0,x"], "0,1,2"),
         (["--no-python", "-m"], "exclude each other"),
         (["--config", "/nowhere.toml"], "cannot be read"),
@@ -77,10 +80,14 @@ def test_max_restarts_overrides_the_policy_only_when_given(monkeypatch):
     assert (given.max_restarts, given.exact_restarts) == (7, True)
 
 
+@with_its_flag
 def test_shutdown_timeout_is_the_grace_of_a_stop():
-    assert settings().policy.shutdown_s == 30.0
     made = settings("--shutdown-timeout", "9", environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "12"}).policy
     assert (made.shutdown_s, made.stop_grace_s) == (9.0, 9.0)
+
+
+def test_torchs_variable_says_how_long_a_rank_may_save():
+    assert settings().policy.shutdown_s == 30.0
     made = settings(environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "12"}).policy
     assert (made.shutdown_s, made.stop_grace_s) == (12.0, preset("default").stop_grace_s)
 

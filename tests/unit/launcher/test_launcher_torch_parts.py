@@ -14,7 +14,7 @@ from everstep.launcher.arguments.torch_parts import part
 def test_the_parser_is_torchruns():
     ours, torchs = part("torch.distributed.run", "get_args_parser")(), theirs.get_args_parser()
     assert ours.format_help() == torchs.format_help()
-    line = ["--nnodes", "1:3", "--tee", "3", "--numa-binding", "node", "train.py", "--lr", "1"]
+    line = ["--nnodes", "1:3", "--tee", "3", "--rdzv-id", "a b", "train.py", "--lr", "1"]
     assert vars(ours.parse_args(line)) == vars(torchs.parse_args(line))
 
 

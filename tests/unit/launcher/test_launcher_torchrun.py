@@ -13,6 +13,10 @@ from everstep.launcher.arguments import exit_codes, options, torchrun_table
 from everstep.launcher.arguments.settings import Settings, resolve
 
 ROOT = Path(__file__).parents[3]
+THEIR_FLAGS = {action.dest for action in theirs.get_args_parser()._actions} - {"help"}
+OLDEST = {"duplicate_stderr_filters", "duplicate_stdout_filters", "event_log_handler", "numa_binding"}
+OLDEST |= {"shutdown_timeout", "signals_to_handle", "virtual_local_rank"}
+"""What torch 2.4's torchrun has not."""
 
 
 def settings(*argv: str, environ: dict[str, str] | None = None) -> Settings:
@@ -21,17 +25,27 @@ def settings(*argv: str, environ: dict[str, str] | None = None) -> Settings:
 
 def test_every_flag_of_torchrun_is_in_the_table():
     """A new torch with a new flag fails here until somebody has decided what it means."""
-    flags = {action.dest for action in theirs.get_args_parser()._actions} - {"help"}
-    assert flags == set(torchrun_table.FLAGS)
+    assert set(torchrun_table.FLAGS) >= THEIR_FLAGS
+    assert set(torchrun_table.FLAGS) - THEIR_FLAGS <= set(options._SINCE)
     assert {meaning.kind for meaning in torchrun_table.FLAGS.values()} <= {"same", "in part", "refused"}
 
 
+def only_with(*dests: str):
+    return pytest.mark.skipif(not THEIR_FLAGS.issuperset(dests), reason=f"this torch's torchrun has no {dests}")
+
+
+def each(kind: str):
+    """Flags of which the table says values that are refused, or accepted."""
+    return [pytest.param(name, marks=only_with(name)) for name, m in torchrun_table.FLAGS.items() if getattr(m, kind)]
+
+
+@only_with(*torchrun_table.FLAGS)
 def test_the_table_is_the_one_in_the_docs():
     expected = "run `python -m everstep.launcher.arguments.torchrun_table > docs/torchrun.md`"
     assert (ROOT / "docs" / "torchrun.md").read_text() == torchrun_table.render(), expected
 
 
-@pytest.mark.parametrize("dest", [name for name, m in torchrun_table.FLAGS.items() if m.refused])
+@pytest.mark.parametrize("dest", each("refused"))
 def test_what_the_table_calls_refused_is(dest):
     for value in torchrun_table.FLAGS[dest].refused:
         flag = "--" + dest.replace("_", "-")
@@ -40,7 +54,7 @@ def test_what_the_table_calls_refused_is(dest):
         assert flag in str(caught.value) or "rendezvous" in str(caught.value)
 
 
-@pytest.mark.parametrize("dest", [name for name, m in torchrun_table.FLAGS.items() if m.accepted])
+@pytest.mark.parametrize("dest", each("accepted"))
 def test_what_the_table_calls_accepted_is(dest):
     for value in torchrun_table.FLAGS[dest].accepted:
         settings("--" + dest.replace("_", "-"), value)
@@ -91,7 +105,7 @@ def test_this_machine_is_not(flags):
         (["--nnodes", "1:2:3"], "is not in"),
         (["--rdzv-endpoint", "localhost:x"], "must be an integer"),
         (["--rdzv-endpoint", "localhost"], "port is missing in endpoint"),
-        (["--shutdown-timeout", "-3"], "must be non-negative, got -3"),
+        pytest.param(["--shutdown-timeout", "-3"], "must be non-negative, got -3", marks=only_with("shutdown_timeout")),
     ],
 )
 def test_nonsense_is_refused_with_torchruns_sentence(flags, sentence):
@@ -99,6 +113,7 @@ def test_nonsense_is_refused_with_torchruns_sentence(flags, sentence):
         settings(*flags)
 
 
+@only_with("virtual_local_rank")
 def test_virtual_local_rank_needs_a_device_for_every_rank():
     flags = ("--virtual-local-rank", "--nproc-per-node", "2")
     assert settings(*flags).virtual_local_rank
@@ -165,6 +180,59 @@ def test_an_id_that_nobody_gave_is_a_uuid(flags):
     made = settings(*flags)
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", made.rdzv_id)
     assert made.run_id == ""
+
+
+SLURM_STEP = {
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_NODEID": "0",
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NODELIST": "gpu[1-2]",
+}
+
+
+@pytest.fixture
+def earlier(monkeypatch):
+    """The torchrun of an earlier torch: it has fewer flags, and a default for the port."""
+
+    def parser():
+        made = theirs.get_args_parser()
+        for action in [action for action in made._actions if action.dest in OLDEST]:
+            made._remove_action(action)
+            for option in action.option_strings:
+                del made._option_string_actions[option]
+        port = next(action for action in made._actions if action.dest == "master_port")
+        port.default = 29500 if port.default is None else port.default  # PET_MASTER_PORT
+        return made
+
+    real = options.part
+    monkeypatch.setattr(options, "part", lambda *name: parser if name[1] == "get_args_parser" else real(*name))
+
+
+@pytest.mark.usefixtures("earlier")
+def test_an_earlier_torchrun_is_asked_for_what_it_has():
+    made = settings()
+    assert (made.store_host, made.store_port) == ("localhost", 0)
+    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", made.rdzv_id)
+    assert settings("--master-port", "29500").store_port == 29500
+    with pytest.raises(ConfigError, match="othing was started"):
+        settings("--nnodes", "2")
+    with pytest.raises(SystemExit):
+        settings("--shutdown-timeout", "9")
+
+
+@pytest.mark.usefixtures("earlier")
+def test_slurms_endpoint_counts_with_an_earlier_torchrun():
+    made = settings(environ=SLURM_STEP)
+    assert made.hosts is not None
+    assert made.hosts.host == "gpu1"
+
+
+@pytest.mark.usefixtures("earlier")
+def test_a_port_of_the_environment_is_one_that_was_given(monkeypatch):
+    monkeypatch.setenv("PET_MASTER_PORT", "29500")
+    assert settings().store_port == 29500
 
 
 def test_exit_codes_are_torchruns_unless_asked_for():

@@ -62,7 +62,8 @@ print(full[-1], gone())
 
 @pytest.mark.parametrize("asks", ["gc.collect()", "gc.collect(2)", "gc.disable(); gc.collect()"])
 def test_a_collection_that_the_program_asks_for_goes_through_everything(asks):
-    assert told(f"parked()\n{asks}\nprint(full, gone(), gc.get_freeze_count())") == "[0] None 0"
+    story = f"parked()\n{asks}\nprint(full, gone(), gc.get_freeze_count() < 1000)"
+    assert told(story) == "[0] None True", "Python 3.12 passes over some 375 of its own after any collection"
 
 
 def test_a_collection_of_what_is_young_changes_nothing():
@@ -93,6 +94,12 @@ print(full[-1], gone())
 @pytest.mark.parametrize("when", ["gc.freeze(); parked()", "parked(); gc.collect(); gc.freeze()"])
 def test_what_the_program_froze_itself_stays_frozen(when):
     assert told(f"{when}\nfrozen.release()\nprint(gc.get_freeze_count() > 1000)") == "True"
+
+
+def test_what_python_froze_itself_is_not_the_programs():
+    """Python 3.12 begins with some 375 objects that are passed over."""
+    story = "real, gc.get_freeze_count = gc.get_freeze_count, lambda: 375\nparked()\nprint(real() > 1000)"
+    assert told(story) == "True"
 
 
 def test_a_twin_that_waits_stays_as_it_is_and_who_goes_on_from_it_does_not():

@@ -24,6 +24,14 @@ _SINCE: dict[str, Any] = {
 }
 """Flags that torchrun did not always have, as if they were not given: an earlier torch is asked for nothing else."""
 
+_NOT_GIVEN: dict[str, int] = {
+    "max_restarts": 0,  # torchrun never restarts unless told to; here the policy decides
+    "node_rank": 0,  # slots are given in order of arrival
+    "master_port": 29500,  # of torch before 2.13: two jobs on a machine met there, and Slurm's endpoint was never used
+}
+"""Defaults of torchrun's that mean something else than the same number from the flag or its PET_* variable, which is a
+text until it is parsed."""
+
 _LOCAL_NODES = "nodes of the job on this machine, each with --nproc-per-node ranks (default 1)"
 
 
@@ -44,12 +52,8 @@ def parser() -> argparse.ArgumentParser:
     made.prog = "everstep run"
     made.description = "Launch a PyTorch training job as torchrun does, and keep it stepping."
     for action in made._actions:
-        # torchrun never restarts unless told to; here the policy decides unless the flag (or PET_MAX_RESTARTS)
-        # is given.
-        if action.dest == "max_restarts" and action.default == 0:
+        if action.dest in _NOT_GIVEN and action.default == _NOT_GIVEN[action.dest]:
             action.default = None
-        if action.dest == "node_rank" and action.default == 0:
-            action.default = None  # not given is not 0: slots are given in order of arrival then
     ours = made.add_argument_group("everstep")
     ours.add_argument("--local-nodes", "--local_nodes", type=int, help=_LOCAL_NODES)
     ours.add_argument(

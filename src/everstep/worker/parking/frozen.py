@@ -13,6 +13,9 @@ import time
 LONGEST_S = 60.0
 """A program whose steps are not seen is collected as a whole after this."""
 
+_OF_PYTHON = 1000
+"""Python 3.12 and later may freeze a few hundred objects of their own. Who calls `gc.freeze` freezes all, thousands."""
+
 QUESTIONS = frozenset({"gc.get_objects", "gc.get_referents", "gc.get_referrers"})
 """Audit events."""
 
@@ -26,7 +29,8 @@ class Frozen:
         """Just before a fork. Nothing where the program has frozen something itself."""
         import gc  # the program may find that it is loaded once it is parked, and not before
 
-        if self._is_ours or not gc.get_freeze_count():  # it counts them one by one: a tenth of a second where all are
+        # it counts them one by one: a tenth of a second where all are
+        if self._is_ours or gc.get_freeze_count() < _OF_PYTHON:
             self._is_ours = True
             gc.freeze()
 
