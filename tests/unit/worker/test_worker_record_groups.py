@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+import torch
 import torch.distributed as dist
 
 from everstep.analyzer.reading.flight import normalise
@@ -23,6 +25,10 @@ dist.barrier()
 """
 
 
+HAS_RECORD = hasattr(torch._C._distributed_c10d, "_dump_fr_trace_json")
+
+
+@pytest.mark.skipif(not HAS_RECORD, reason="this torch keeps no record of gloo")
 def test_the_record_of_a_rank_names_the_members_of_its_groups(tmp_path):
     ranks = [
         subprocess.Popen(
@@ -54,3 +60,13 @@ def test_a_process_without_groups_has_the_record_as_torch_makes_it():
     assert not dist.is_initialized()
     text = b'{"entries":[],' + record._NO_GROUPS + b"}"
     assert record.with_groups(text) == text
+
+
+def test_a_torch_that_keeps_no_record_of_gloo_is_named(monkeypatch):
+    from everstep.worker.link import record
+
+    monkeypatch.delattr(torch._C._distributed_c10d, "_dump_fr_trace_json", raising=False)
+    with pytest.raises(
+        RuntimeError, match=f"torch {torch.__version__.split('+')[0]}.* keeps no flight record without NCCL"
+    ):
+        record.flight_record()

@@ -17,7 +17,8 @@ _NO_GROUPS = b'"pg_config":{"":{"desc":"","name":"","ranks":"[]"}}'
 
 
 def flight_record() -> bytes:
-    """Without stacks (those would be symbolised). Raises whatever torch raises, and RuntimeError."""
+    """Without stacks (those would be symbolised). Raises whatever torch raises, and RuntimeError where this torch
+    keeps no record of such groups."""
     module: Any = sys.modules["torch._C._distributed_c10d"]
     of_nccl = getattr(module, "_dump_nccl_trace_json", None)
     if of_nccl is not None and _uses_nccl():
@@ -25,7 +26,11 @@ def flight_record() -> bytes:
             raise RuntimeError("NCCL's record cannot be read without harm to a graph that is being captured")
         data = of_nccl(True, False)
     else:
-        data = module._dump_fr_trace_json(True, False)
+        of_all = getattr(module, "_dump_fr_trace_json", None)
+        if of_all is None:
+            version = getattr(sys.modules["torch"], "__version__", "")
+            raise RuntimeError(f"torch {version} keeps no flight record without NCCL")
+        data = of_all(True, False)
     return with_groups(data if isinstance(data, bytes) else data.encode())
 
 
