@@ -17,7 +17,9 @@ def shown(settings: Settings | None, spec: RunSpec, run_dir: Path) -> Shown:
         nproc_per_node=spec.nproc_per_node,
         world_size=spec.world_size,
         role=spec.role,
-        template=os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or DEFAULT_TEMPLATE,
+        template=(settings.prefix if settings is not None else "")
+        or os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+        or DEFAULT_TEMPLATE,
         redirects=spec.redirects,
         tee=spec.tee,
         only=spec.shown_local_ranks,

@@ -1,5 +1,6 @@
 """The process in which ranks meet, hurt while it is needed, and before."""
 
+import datetime
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import pytest
 import torch.distributed
 from real_run import UNTIL_HIT, Run, launching, processes_of
 
+from everstep.launcher.stores import store_class
 from everstep.model.events import StoreOpened
 
 BROKEN = "raise OSError('libtorch_cpu.so: cannot open shared object file')"
@@ -146,22 +148,59 @@ store_process.main()
 """
 
 
+OF_TORCH_2_6 = """
+import sys, torch.distributed
+from everstep.launcher.stores import store_class
+from everstep.launcher.stores import store_process
+torch.__path__ = [sys.argv.pop()]
+class Earlier(torch.distributed.TCPStore):
+    def __init__(self, use_libuv=True, **given):
+        if use_libuv and given["master_listen_fd"] is not None:
+            raise RuntimeError("The libuv TCPStore backend does not support initialization with an listen fd.")
+        super().__init__(use_libuv=use_libuv, **given)
+store_class.loaded = lambda: Earlier
+store_process.main()
+"""
+
+
 def test_the_store_needs_nothing_else_of_torch():
     subprocess.run([sys.executable, "-P", "-c", ASKED_ALONE], check=True, timeout=60)
 
 
-def test_a_torch_that_is_made_otherwise_is_imported_whole():
+def assert_serves(program: str, *last: str) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs, socket.create_server(("127.0.0.1", 0)) as listening:
-        words = [str(os.getpid()), str(theirs.fileno())]
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", WITHOUT_THE_QUICK_WAY, *words], pass_fds=(theirs.fileno(),)
-        )
+        words = [str(os.getpid()), str(theirs.fileno()), *last]
+        process = subprocess.Popen([sys.executable, "-P", "-c", program, *words], pass_fds=(theirs.fileno(),))
         theirs.close()
         port = listening.getsockname()[1]
         socket.send_fds(ours, [f"open 0 127.0.0.1 {port}".encode()], [listening.fileno()])
         assert ours.recv(4096) == b"closed 0"
-        client = torch.distributed.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+        ours.setblocking(False)
+        client = torch.distributed.TCPStore(
+            "127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=datetime.timedelta(seconds=20)
+        )
         client.set("key", "value")
         assert client.get("key") == b"value"
+        with pytest.raises(BlockingIOError):
+            ours.recv(4096)
     assert process.wait(timeout=60) == 0
+
+
+def test_a_torch_that_is_made_otherwise_is_imported_whole():
+    assert_serves(WITHOUT_THE_QUICK_WAY)
+
+
+def test_a_torch_whose_libuv_takes_no_socket_gets_the_older_store(tmp_path):
+    (tmp_path / "version.py").write_text("from typing import Optional\n\n__version__ = '2.6.0+cu124'\n")
+    assert_serves(OF_TORCH_2_6, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("'2.6.0+cu124'", False), ("'2.8.0'", False), ("'2.11.0+cu130'", None), ('"2.13.0+cpu"', None), ("made()", None)],
+)
+def test_the_kind_of_store_follows_from_the_version(tmp_path, monkeypatch, text, kind):
+    (tmp_path / "version.py").write_text(f"__version__ = {text}\n")
+    monkeypatch.setattr(torch, "__path__", [str(tmp_path)])
+    assert store_class.kind() == ({} if kind is None else {"use_libuv": kind})

@@ -26,7 +26,7 @@ def settings(*argv: str, environ: dict[str, str] | None = None) -> Settings:
 def test_every_flag_of_torchrun_is_in_the_table():
     """A new torch with a new flag fails here until somebody has decided what it means."""
     assert set(torchrun_table.FLAGS) >= THEIR_FLAGS
-    assert set(torchrun_table.FLAGS) - THEIR_FLAGS <= set(options._SINCE)
+    assert set(torchrun_table.FLAGS) - THEIR_FLAGS <= set(options._SINCE) | torchrun_table.LATER
     assert {meaning.kind for meaning in torchrun_table.FLAGS.values()} <= {"same", "in part", "refused"}
 
 
@@ -39,7 +39,7 @@ def each(kind: str):
     return [pytest.param(name, marks=only_with(name)) for name, m in torchrun_table.FLAGS.items() if getattr(m, kind)]
 
 
-@only_with(*torchrun_table.FLAGS)
+@pytest.mark.skipif(set(torchrun_table.FLAGS) - THEIR_FLAGS != torchrun_table.LATER, reason="the page is of torch 2.13")
 def test_the_table_is_the_one_in_the_docs():
     expected = "run `python -m everstep.launcher.arguments.torchrun_table > docs/torchrun.md`"
     assert (ROOT / "docs" / "torchrun.md").read_text() == torchrun_table.render(), expected

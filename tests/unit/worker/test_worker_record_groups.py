@@ -58,8 +58,21 @@ def test_a_process_without_groups_has_the_record_as_torch_makes_it():
     from everstep.worker.link import record
 
     assert not dist.is_initialized()
-    text = b'{"entries":[],' + record._NO_GROUPS + b"}"
+    text = b'{"entries":[],' + GROUPLESS + b"}"
     assert record.with_groups(text) == text
+
+
+GROUPLESS = b'"pg_config":{"":{"desc":"","name":"","ranks":"[]"}}'
+
+
+@pytest.mark.parametrize("ranks", [b"[]", b"[0]", b"[0, 1]"])
+def test_a_record_without_the_names_of_groups_gets_them(monkeypatch, ranks):
+    """With torch 2.15 it has the ranks of the job, still without names."""
+    from everstep.worker.link import record
+
+    monkeypatch.setattr(record, "groups", lambda *, smaller_than_job: [("1", "mesh_tp", [0, 1])])
+    made = record.with_groups(b'{"entries":[],' + GROUPLESS.replace(b"[]", ranks) + b"}")
+    assert json.loads(made)["pg_config"] == {"1": {"desc": "mesh_tp", "name": "1", "ranks": "[0, 1]"}}
 
 
 def test_a_torch_that_keeps_no_record_of_gloo_is_named(monkeypatch):

@@ -16,6 +16,7 @@ _SINCE: dict[str, Any] = {
     "duplicate_stdout_filters": [],
     "event_log_handler": "null",
     "local_ranks_filter": "",
+    "log_line_prefix_template": "",
     "logs_specs": None,
     "numa_binding": None,
     "shutdown_timeout": None,

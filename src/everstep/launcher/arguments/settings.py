@@ -61,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     redirects: str = "0"
     tee: str = "0"
     shown_local_ranks: tuple[int, ...] | None = None  # None: all
+    prefix: str = ""  # of shown lines, torchrun's template; empty: its variable, or its default
     store_host: str = "localhost"  # MASTER_ADDR, as torchrun has it
     store_port: int = 0  # MASTER_PORT that was asked for; 0: any free one
     rdzv_id: str = ""  # TORCHELASTIC_RUN_ID
@@ -115,6 +116,7 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
         redirects=given.redirects,
         tee=given.tee,
         shown_local_ranks=_ranks(given.local_ranks_filter),
+        prefix=given.log_line_prefix_template,
         store_host="localhost" if hosts is not None else _store(given)[0],
         store_port=0 if hosts is not None else _store(given)[1],
         virtual_local_rank=given.virtual_local_rank,

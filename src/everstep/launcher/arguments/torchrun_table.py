@@ -18,6 +18,9 @@ def _same(text: str = "", *accepted: str) -> Meaning:
     return Meaning("same", text, accepted)
 
 
+LATER = frozenset({"log_line_prefix_template", "print_completion"})
+"""Not yet in the torch that the page is made with."""
+
 FLAGS: dict[str, Meaning] = {
     "nnodes": Meaning(
         "in part",
@@ -73,6 +76,8 @@ FLAGS: dict[str, Meaning] = {
     "local_ranks_filter": _same("", "0"),
     "duplicate_stdout_filters": _same("", "apple"),
     "duplicate_stderr_filters": _same("", "apple"),
+    "log_line_prefix_template": _same("", "${rank}: "),
+    "print_completion": _same(),
     "node_rank": _same("with several hosts; not given: slots in order of arrival", "0"),
     "master_addr": Meaning(
         "in part",
@@ -106,6 +111,12 @@ of torchrun's gets another meaning.
 """
 
 _TAIL = """
+torch 2.15 also has `--log-line-prefix-template` and `--print-completion`: the same. Flags that an earlier torch does
+not have are unknown with it. torch 2.11 has no `--shutdown-timeout`; 2.6 neither that nor `--event-log-handler`,
+`--duplicate-stdout-filters`, `--duplicate-stderr-filters`, `--numa-binding`, `--signals-to-handle` and
+`--virtual-local-rank`. Where no port is given, ranks meet at a free one with every torch; torchrun of an earlier torch
+(seen: 2.11) then takes 29500.
+
 ## What is different on purpose
 
 | | torchrun | everstep |

@@ -1,5 +1,6 @@
 """Which streams of which ranks are shown on the terminal, and how: torchrun's rule."""
 
+import socket
 import string
 from pathlib import Path
 
@@ -48,7 +49,8 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
     def prefix(self, rank: int) -> str:
         """torchrun's substitution, unknown variables left as they are."""
-        values = {"role_name": self.role, "rank": rank, "local_rank": rank % self.nproc_per_node}
+        values: dict[str, object] = {"role_name": self.role, "rank": rank, "local_rank": rank % self.nproc_per_node}
+        values["hostname"] = socket.gethostname()  # since torch 2.15
         return string.Template(self.template).safe_substitute(values)
 
 

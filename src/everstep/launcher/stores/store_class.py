@@ -8,10 +8,14 @@ again with `imported`.
 import ctypes
 import importlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+_LIBUV_TAKES_SOCKETS = (2, 11)
+"""Seen: 2.6 refuses a listening socket unless the store is of its older kind, which every torch so far has."""
 
 _DEPENDENCIES = "lib/libtorch_global_deps.so"
 
@@ -37,3 +41,17 @@ def loaded() -> Any:  # noqa: ANN401
 def imported() -> Any:  # noqa: ANN401
     """As a program imports it. Raises whatever a broken build raises."""
     return importlib.import_module("torch.distributed").TCPStore
+
+
+def kind() -> dict[str, bool]:
+    """Arguments of the store that make it take a socket of ours. torch is loaded or imported."""
+    return {} if _version(Path(sys.modules["torch"].__path__[0])) >= _LIBUV_TAKES_SOCKETS else {"use_libuv": False}
+
+
+def _version(folder: Path) -> tuple[int, int]:
+    """Of the torch in that folder; one that does not say so counts as new."""
+    try:
+        found = re.search(r"__version__ = ['\"](\d+)\.(\d+)", (folder / "version.py").read_text())
+    except OSError:
+        found = None
+    return (int(found[1]), int(found[2])) if found else _LIBUV_TAKES_SOCKETS

@@ -64,6 +64,7 @@ def _serve(store_class_of_torch: Any, host: str, port: int, listening: int) -> A
         timeout=_TIMEOUT,
         wait_for_workers=False,
         master_listen_fd=listening,  # the store closes it
+        **store_class.kind(),
     )
 
 

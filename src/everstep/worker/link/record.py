@@ -6,14 +6,15 @@ that cannot be done, there is no record, and it is said. Never run on a GPU so f
 """
 
 import json
+import re
 import sys
 from typing import Any
 
 from everstep.worker.link.groups import groups
 from everstep.worker.process.capturing import relax
 
-_NO_GROUPS = b'"pg_config":{"":{"desc":"","name":"","ranks":"[]"}}'
-"""What gloo's record says instead of who is in which group."""
+_NO_GROUPS = re.compile(rb'"pg_config":{"":{"desc":"","name":"","ranks":"\[[0-9, ]*\]"}}')
+"""What gloo's record says instead of who is in which group: an empty list, with torch 2.15 the ranks of the job."""
 
 
 def flight_record() -> bytes:
@@ -37,13 +38,14 @@ def flight_record() -> bytes:
 def with_groups(record: bytes) -> bytes:
     """The record, with the groups in the form of NCCL's where it names none: else nobody knows whom a collective waits
     for that others never entered."""
-    if _NO_GROUPS not in record:
+    if not _NO_GROUPS.search(record):
         return record
     config = {
         name: {"desc": title, "name": name, "ranks": str(ranks)}
         for name, title, ranks in groups(smaller_than_job=False)
     }
-    return record.replace(_NO_GROUPS, b'"pg_config":' + json.dumps(config).encode(), 1) if config else record
+    said = b'"pg_config":' + json.dumps(config).encode()
+    return _NO_GROUPS.sub(lambda _: said, record, count=1) if config else record
 
 
 def _uses_nccl() -> bool:

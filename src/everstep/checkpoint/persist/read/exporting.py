@@ -10,14 +10,13 @@ import math
 import os
 import re
 import shutil
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint import FileSystemWriter, load, save
+from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
@@ -25,6 +24,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 
 from everstep.checkpoint.persist.form import form
 from everstep.checkpoint.persist.form.paths import set_in, typed_path
+from everstep.checkpoint.persist.read.alone import load_alone, save_alone
 from everstep.checkpoint.persist.read.metadata import stored_bytes
 from everstep.checkpoint.persist.read.resharding import read_metadata
 from everstep.checkpoint.persist.store.checked import CheckedReader, cause_of
@@ -94,10 +94,8 @@ def _read(
             names = _weights_only(names, metadata)
         lengths = stored_bytes(metadata)
         flat = {name: _empty(metadata, name, lengths[name]) for name in names if name not in manifest.unequal}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that no process group is used is meant
-            planner = _Planner(sum(lengths[name] for name in flat), on_progress)
-            load(flat, storage_reader=CheckedReader(storage, metadata), planner=planner, no_dist=True)
+        planner = _Planner(sum(lengths[name] for name in flat), on_progress)
+        load_alone(flat, CheckedReader(storage, metadata), planner)
     except form.DamagedFileError as error:
         raise SnapshotError(f"checkpoint {storage.path(folder)} is damaged: {error}") from error
     except CheckpointException as error:
@@ -198,9 +196,7 @@ def _to_dcp(flat: Mapping[str, Any], paths: Mapping[str, tuple[form.PathItem, ..
     tree: dict[str, Any] = {}
     for name, value in flat.items():
         set_in(tree, paths[name], value)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        save(tree, storage_writer=FileSystemWriter(path), planner=DefaultSavePlanner(), no_dist=True)
+    save_alone(tree, FileSystemWriter(path), DefaultSavePlanner())
 
 
 _WRITERS = {"safetensors": _to_safetensors, "torch": _to_torch, "dcp": _to_dcp}

@@ -6,13 +6,12 @@ is built from the names. Called by `reading`. What cannot be spread over other r
 rank held differently and that is no shard of anything has no meaning for another number of ranks.
 """
 
-import warnings
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint import FileSystemReader, load
-from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
@@ -20,6 +19,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from everstep.checkpoint.packing import DamagedError
 from everstep.checkpoint.persist.form import form
 from everstep.checkpoint.persist.form.paths import set_in, typed_path
+from everstep.checkpoint.persist.read.alone import load_alone
 from everstep.checkpoint.persist.read.metadata import unpickle
 from everstep.checkpoint.persist.read.opening import leaves_of
 from everstep.checkpoint.persist.read.reading import OWN, Loaded, Stateful, give_one
@@ -92,7 +92,7 @@ def read_metadata(storage: Storage, folder: str, manifest: form.Manifest) -> Met
 def load_foreign(storage: Storage, folder: str, objects: Mapping[str, Stateful]) -> Loaded:
     """A checkpoint that torch.distributed.checkpoint wrote. Raises OSError, DamagedError, SnapshotError."""
     path = storage.path(folder)
-    reader = FsspecReader(path) if is_url(path) else FileSystemReader(path)
+    reader = _fsspec_reader()(path) if is_url(path) else FileSystemReader(path)
     try:
         metadata = reader.read_metadata()
         there = {str((typed_path(metadata, name) or (name,))[0]) for name in metadata.state_dict_metadata}
@@ -110,6 +110,16 @@ def load_foreign(storage: Storage, folder: str, objects: Mapping[str, Stateful])
     fresh = sorted(set(objects) - set(found))
     notes = (f"{', '.join(fresh)} begin anew: checkpoint {path} has nothing for them",) if fresh else ()
     return Loaded(step=None, resharded=True, notes=notes)
+
+
+def _fsspec_reader() -> type[FileSystemReader]:
+    """It has no underscore since torch 2.15, which warns of the older name."""
+    try:
+        module = importlib.import_module("torch.distributed.checkpoint.fsspec_filesystem")
+    except ImportError:
+        module = importlib.import_module("torch.distributed.checkpoint._fsspec_filesystem")
+    found: type[FileSystemReader] = module.FsspecReader
+    return found
 
 
 def _refuse_unequal(
@@ -158,14 +168,7 @@ def _load(
 def _read(reader: FileSystemReader, flat: dict[str, Any]) -> None:
     """Fill it. Raises OSError, DamagedFileError, DamagedError, SnapshotError."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that no process group is used is meant
-            load(
-                flat,
-                storage_reader=reader,
-                planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
-                no_dist=True,
-            )
+        load_alone(flat, reader, DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False))
     except CheckpointException as error:
         cause = cause_of(error)
         if isinstance(cause, form.DamagedFileError | OSError):
