@@ -18,6 +18,14 @@ from everstep.model.events import StoreOpened
 
 BROKEN = "raise OSError('libtorch_cpu.so: cannot open shared object file')"
 
+REFUSING = """
+import sys, types
+distributed = sys.modules["torch.distributed"] = types.ModuleType("torch.distributed")
+def refuse(**given):
+    raise TypeError("no listening socket, please")
+distributed.TCPStore = refuse
+"""
+
 
 @pytest.fixture
 def launcher(tmp_path):
@@ -126,6 +134,13 @@ def test_a_process_that_can_never_begin_ends_the_run_with_the_reason(launcher):
     assert "no store can be opened: the process with the stores has ended (exit code 7), 5 times" in run.err()
 
 
+def test_a_store_that_can_never_be_opened_ends_the_run_with_the_reason(launcher):
+    path = torch_that(launcher.folder, REFUSING, has_files=True)
+    run = launcher.start(*launcher.loop(), env={"PYTHONPATH": path})
+    assert run.wait() == 1
+    assert "no store can be opened: no listening socket, please, 5 times, and has never opened one" in run.err()
+
+
 ASKED_ALONE = """
 import datetime, sys
 from everstep.launcher.stores import store_class
@@ -176,6 +191,7 @@ def assert_serves(program: str, *last: str) -> None:
         port = listening.getsockname()[1]
         socket.send_fds(ours, [f"open 0 127.0.0.1 {port}".encode()], [listening.fileno()])
         assert ours.recv(4096) == b"closed 0"
+        assert ours.recv(4096) == b"opened 0"
         ours.setblocking(False)
         client = torch.distributed.TCPStore(
             "127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=datetime.timedelta(seconds=20)

@@ -26,6 +26,8 @@ _PASSES = 20
 """Killing and looking again until nothing is found: a process may fork while we look."""
 
 _MESSAGE_BYTES = 8192
+_SEARCH_EVERY = 20
+"""Looks, of which one is at all processes of the machine."""
 
 
 class Warden:
@@ -122,12 +124,17 @@ class _Told:
         """Until nobody writes any more, and what was written is in the files, if they take it."""
         for stream in self._streams:
             stream.resume()
+        num_looks = 0
         while self._streams:
             written = [stream for stream in self._streams if stream.has_writers()]
+            if written and not self.is_spared and num_looks % _SEARCH_EVERY == 0:
+                held = _held_by_the_living()
+                written = [stream for stream in written if stream.identity in held]
             for stream in self._streams:
                 stream.copy()
                 stream.bound()
             self._streams = written
+            num_looks += 1
             if written:
                 time.sleep(LOOK_S)
 
@@ -163,6 +170,27 @@ def _await_trackers(ward: str, sessions: set[int]) -> int:
 def _all_pids() -> list[int]:
     me = os.getpid()
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != me]  # noqa: PTH208
+
+
+def _held_by_the_living() -> set[tuple[int, int]]:
+    """Device and inode of what processes have open; but for those that SIGKILL has not ended yet: such a one never
+    writes again."""
+    found = set()
+    for pid in _all_pids():
+        with contextlib.suppress(OSError):
+            if not _is_killed(pid):
+                for entry in os.scandir(f"/proc/{pid}/fd"):
+                    with contextlib.suppress(OSError):
+                        known = entry.stat()
+                        found.add((known.st_dev, known.st_ino))
+    return found
+
+
+def _is_killed(pid: int) -> bool:
+    """Whether a SIGKILL waits for it. Raises OSError."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    waiting = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd:", "ShdPnd:"))]
+    return any(signals >> (signal.SIGKILL - 1) & 1 for signals in waiting)
 
 
 def _belongs(pid: int, ward: str, sessions: set[int]) -> bool:

@@ -68,6 +68,12 @@ class Spooled:
         self._at = begin + len(page) - len(page.lstrip(b"\0"))
 
     @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode of the memory."""
+        known = os.fstat(self.fd)
+        return known.st_dev, known.st_ino
+
+    @property
     def has_rest(self) -> bool:
         return os.fstat(self.fd).st_size != self._at
 

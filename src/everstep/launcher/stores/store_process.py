@@ -1,8 +1,8 @@
 """The process in which the stores live: it imports torch, so that the launcher need not, and the ranks need not wait.
 
 Asked by `Stores` over a socket of whole messages. `open 3 <host> <port>`, with the listening socket: the store of the
-generation before is closed, `closed 3` says so, and the new one begins. `failed <why>`: it could not. `no-torch
-<why>`: torch cannot be imported. It ends when the launcher's end of the socket is closed.
+generation before is closed, `closed 3` says so, and the new one begins, which `opened 3` says. `failed <why>`: it could
+not. `no-torch <why>`: torch cannot be imported. It ends when the launcher's end of the socket is closed.
 """
 
 import datetime
@@ -46,6 +46,7 @@ def main() -> None:
         store = None
         try:
             store = _serve(store_class_of_torch, host, int(port), fds[0])
+            asked.send(_text(f"opened {generation}"))
         except Exception as error:
             asked.send(_text(f"failed {error}"))
 

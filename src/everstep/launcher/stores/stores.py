@@ -27,8 +27,8 @@ _MAX_MESSAGE = 4096
 _END_S = 5.0
 CLOSE_LIMIT_S = 10.0
 """A process that has not closed its store by then stands still, and is replaced. It takes milliseconds."""
-MAX_ENDS = 5
-"""After so many processes of which none opened a store the run ends: another one would not either."""
+MAX_LOSSES = 5
+"""So many tries, in one process or several, without a store, and the run ends: the next one would not open one."""
 
 
 class StoresError(EverstepError):
@@ -72,7 +72,8 @@ class Stores:
         self._address: tuple[str, int] = listening.getsockname()[:2]
         self._told_host = told_host
         self._generation = -1
-        self._num_ends, self._has_served = 0, False
+        self._num_losses = self._num_ends = 0
+        self._has_served = False
         self._process: _StoreProcess | None = None
         self._turn = asyncio.Lock()
 
@@ -107,12 +108,13 @@ class Stores:
     def _lose(self, process: "_StoreProcess", error: Exception) -> None:
         if process is not self._process:
             return  # it was told to end
+        self._num_losses += 1
+        self._has_served |= process.has_served
         if process.has_ended:
             self._process = None
             self._num_ends += 1
-            self._has_served |= process.has_served
-            if self._num_ends >= MAX_ENDS and not self._has_served:
-                error = StoresError(f"{error}, {self._num_ends} times, and has never opened one")
+        if self._num_losses >= MAX_LOSSES and not self._has_served:
+            error = StoresError(f"{error}, {self._num_losses} times, and has never opened one")
         lost = max(self._generation, 0)
         self._generation = lost - 1
         self._on_loss(lost, error)
@@ -176,8 +178,9 @@ class _StoreProcess:
             return  # it has ended: `_on_end` says so
         said, _, rest = message.partition(" ")
         if said == "closed":
-            self.has_served = True
             self._closed.set()
+        elif said == "opened":
+            self.has_served = True
         elif said == "failed":
             self._on_loss(self, RuntimeError(rest))
         elif said == "no-torch":
