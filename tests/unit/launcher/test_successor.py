@@ -365,22 +365,28 @@ def test_voters_that_cannot_write_what_they_are_sent_vote_no_more_and_come_back(
     run(story, tmp_path)
 
 
+class FullDisk:
+    """Of one heir, until `is_full` says otherwise."""
+
+    def __init__(self, heir):
+        self.is_full, self._take = True, heir.replica.take
+
+    def take(self, message):
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._take(message)
+
+
 def test_what_a_full_disk_does_not_take_is_written_when_it_does(tmp_path, monkeypatch):
     heir = Heir(tmp_path, session="s1", address="127.0.0.1", token=None, silent_s=1.0, on_led=None)
     heir.begin(1)
-    said, take, is_full = [], heir.replica.take, True
-
-    def full(message):
-        if is_full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return take(message)
-
-    monkeypatch.setattr(heir.replica, "take", full)
+    said, disk = [], FullDisk(heir)
+    monkeypatch.setattr(heir.replica, "take", disk.take)
     asyncio.run(heir.take(part(0, b"abc"), said.append))
     asyncio.run(heir.take(part(3, b"de"), said.append))
     asyncio.run(heir.take(Pulse(number=1, session="s0", nodes=()), said.append))
     assert said == [PulseHeard(number=1)], "it is heard of"
-    is_full = False
+    disk.is_full = False
     asyncio.run(heir.take(Pulse(number=2, session="s0", nodes=()), said.append))
     assert said[1:] == [HasJournal(epoch=1, upto=3), HasJournal(epoch=1, upto=5), PulseHeard(number=2)]
     assert heir.replica.path.read_bytes() == b"abcde"
@@ -391,17 +397,11 @@ def test_what_waited_for_a_disk_is_not_confirmed_to_a_host_that_this_one_has_lef
     heir = Heir(tmp_path, session="s1", address="127.0.0.1", token=None, silent_s=1.0, on_led=None)
     heir.begin(1)
     heir.voting.roster = roster(3)
-    said, take, is_full = [], heir.replica.take, True
-
-    def full(message):
-        if is_full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return take(message)
-
-    monkeypatch.setattr(heir.replica, "take", full)
+    said, disk = [], FullDisk(heir)
+    monkeypatch.setattr(heir.replica, "take", disk.take)
     asyncio.run(heir.take(part(0, b"abc"), said.append))
     heir.voting.promise(ask(2))
-    is_full = False
+    disk.is_full = False
     asyncio.run(heir.take(Pulse(number=1, session="s0", nodes=()), said.append))
     assert said == []
     assert heir.replica.age == (0, 0)
