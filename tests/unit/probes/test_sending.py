@@ -6,7 +6,12 @@ import threading
 import time
 
 from everstep.probes.rank.sending import Sending
-from everstep.probes.rank.traffic import connections
+from everstep.probes.rank.traffic import Connection, connections
+
+
+def ANY(connection: Connection) -> bool:
+    """A connection within this machine too: there is no other one here."""
+    return True
 
 
 def _connected() -> tuple[socket.socket, socket.socket]:
@@ -28,7 +33,7 @@ def test_a_reader_that_reads_nothing_is_no_slow_link():
     """The data arrives; there is no room for it. That is the other rank's doing."""
     near, far = _connected()
     with near, far:
-        sending = Sending()
+        sending = Sending(counts=ANY)
         began = time.monotonic()
         assert sending.look([os.getpid()], began) == {}, "nothing is known of the first time"
         near.setblocking(False)
@@ -45,7 +50,7 @@ def test_a_reader_that_reads_nothing_is_no_slow_link():
 def test_bytes_and_peer_are_told_of_the_busiest():
     near, far = _connected()
     with near, far:
-        sending = Sending()
+        sending = Sending(counts=ANY)
         sending.look([os.getpid()], time.monotonic())
         reader = threading.Thread(target=lambda: all(iter(lambda: far.recv(1 << 16), b"")), daemon=True)
         reader.start()
@@ -57,3 +62,36 @@ def test_bytes_and_peer_are_told_of_the_busiest():
         reader.join(10.0)
         assert "to 127.0.0.1" in sent.says
         assert sending.look([1 << 22], time.monotonic()) == {}, "a process that is gone"
+
+
+def test_within_a_machine_there_is_no_link():
+    near, far = _connected()
+    with near, far:
+        sending = Sending()
+        sending.look([os.getpid()], time.monotonic())
+        near.sendall(b"x" * 1000)
+        assert connections()[os.fstat(near.fileno()).st_ino].is_local
+        assert sending.look([os.getpid()], time.monotonic()) == {}
+
+
+def test_what_the_receiver_keeps_back_is_not_the_links():
+    """Its kernel confirms a message 40 ms later when nothing answers it: a rank that is late, on any link."""
+    near, far = _connected()
+    with near, far:
+        for end in (near, far):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sending = Sending(counts=ANY)
+        for number in range(24):
+            if number == 12:  # at first it confirms everything at once
+                before = connections()[os.fstat(near.fileno()).st_ino]
+                sending.look([os.getpid()], time.monotonic())
+            near.sendall(b"x" * 256)
+            time.sleep(0.08)
+            far.sendall(far.recv(256))
+            near.recv(256)
+        sent = sending.look([os.getpid()], time.monotonic())[os.getpid()]
+        after = connections()[os.fstat(near.fileno()).st_ino]
+    assert before.busy_s is not None
+    assert after.busy_s is not None
+    assert after.busy_s - before.busy_s > 12 * 0.03, "the kernel's clock ran"
+    assert sent.busy_s < 12 * 0.005, sent

@@ -10,6 +10,7 @@ import ipaddress
 import os
 import socket
 import struct
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -32,11 +33,13 @@ _ERROR, _DONE = 2, 3
 _INET_DIAG_INFO = 2
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
-_INODE_AT, _PEER_AT = 68, 24  # in inet_diag_msg, which is 72 bytes long
+_INODE_AT, _OWN_AT, _PEER_AT = 68, 8, 24  # in inet_diag_msg, which is 72 bytes long
 _MESSAGE_BYTES = 72
 _RETRANSMITS_AT = 100  # in tcp_info: tcpi_total_retrans
 _BYTES_AT = 120  # tcpi_bytes_acked, tcpi_bytes_received (Linux 4.1)
+_SEGMENTS_AT = 156  # tcpi_data_segs_out (Linux 4.6)
 _BUSY_AT = 168  # tcpi_busy_time, tcpi_rwnd_limited, in microseconds (Linux 4.10)
+_DOUBLES_AT = 216  # tcpi_dsack_dups (Linux 4.19)
 
 
 class TrafficError(Exception):
@@ -50,8 +53,10 @@ class Connection(NamedTuple):
     acked: int  # bytes that the other side has confirmed
     received: int  # bytes
     peer: str  # address
-    retransmits: int  # segments
+    retransmits: int  # segments that had been lost: without those of which the other side says that it had them already
     busy_s: float | None  # data was on its way, and the other side had room for it; None: an old kernel
+    segments: int  # with data, sent; 0 from an old kernel
+    is_local: bool  # both ends are this machine's: there is no link
 
 
 def sockets_of(pids: Iterable[int]) -> dict[int, set[int]]:
@@ -181,20 +186,33 @@ def _counted(message: bytes) -> Connection | None:
 
 def _connection(message: bytes, info_at: int, info_bytes: int) -> Connection:
     acked, received = struct.unpack_from("=QQ", message, info_at + _BYTES_AT)
-    busy_s = None
+    busy_s, segments = None, 0
     if info_bytes >= _BUSY_AT + 16:
         busy_us, no_room_us = struct.unpack_from("=QQ", message, info_at + _BUSY_AT)
         busy_s = max(0, busy_us - no_room_us) / 1e6
-    family = message[0]
-    peer = message[_PEER_AT : _PEER_AT + (4 if family == socket.AF_INET else 16)]
+        segments = _number(message, info_at + _SEGMENTS_AT)
+    doubles = _number(message, info_at + _DOUBLES_AT) if info_bytes >= _DOUBLES_AT + 4 else 0
+    size = 4 if message[0] == socket.AF_INET else 16
+    own, peer = (_address(message[at : at + size]) for at in (_OWN_AT, _PEER_AT))
     return Connection(
-        inode=struct.unpack_from("=I", message, _INODE_AT)[0],
+        inode=_number(message, _INODE_AT),
         acked=acked,
         received=received,
-        peer=str(ipaddress.ip_address(peer)).removeprefix("::ffff:"),
-        retransmits=struct.unpack_from("=I", message, info_at + _RETRANSMITS_AT)[0],
+        peer=str(peer),
+        retransmits=max(0, _number(message, info_at + _RETRANSMITS_AT) - doubles),
         busy_s=busy_s,
+        segments=segments,
+        is_local=peer.is_loopback or own == peer,
     )
+
+
+def _address(packed: bytes) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    address = ipaddress.ip_address(packed)
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _number(message: bytes, at: int) -> int:
+    return int.from_bytes(message[at : at + 4], sys.byteorder)
 
 
 def _socket_inodes(pid: int) -> Iterator[int]:
