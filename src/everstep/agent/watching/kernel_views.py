@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
@@ -21,7 +22,11 @@ from everstep.probes.ebpf.support import SWITCH
 
 ON = ("on", "1", "yes")
 ANSWER_LIMIT_S = 3.0
-"""Its first answer needs a Python and the verifier: half a second, more on a machine with more to run than CPUs."""
+"""So long a round waits. A later answer counts in a later round: the first one needs a Python and the verifier, half a
+second, or half a minute on a machine with much more to run than CPUs, which is where its view is needed most."""
+
+SILENT_LIMIT_S = 120.0
+"""After so long without an answer it hangs, and is killed."""
 
 MAX_STARTS = 3
 _BOOT = "import sys; sys.path[:1] = []; from everstep.probes.ebpf.observer import main; main()"
@@ -40,22 +45,25 @@ class KernelViews:
         self._pid: int | None = None
         self._missing = ""  # as said last
         self._ask_fd = self._answer_fd = -1
+        self._asked_at: float | None = None  # by time.monotonic(); None: no question is open
+        self._answered = b""  # what has come of its answer
 
     async def look(self, pids: Collection[int]) -> KernelView | None:
-        """What these processes did since the look before. None: not known. Raises nothing but cancellation."""
+        """What these processes did since the look before, or what those of an earlier look did, if its answer came
+        late. None: not known. Raises nothing but cancellation."""
         try:
             if self._pid is None and not self._start():
                 return None
             async with asyncio.timeout(ANSWER_LIMIT_S):
                 answer = await self._exchange(Ask(pids=sorted(pids)))
         except Exception as error:  # whatever it is, no round may fail by it
-            why = "timed out" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+            is_late = isinstance(error, TimeoutError)
+            if is_late and self._asked_at is not None and time.monotonic() - self._asked_at < SILENT_LIMIT_S:
+                return None
+            why = f"none for {SILENT_LIMIT_S:g} s" if is_late else f"{type(error).__name__}: {error}"
             _log.warning("eBPF: no answer from the observer: %s. The run continues without it", why)
             self.close()
             return None
-        except asyncio.CancelledError:
-            self.close()  # an answer may be under way that would be taken for the next one
-            raise
         if answer.why_not:
             _log.warning("eBPF: %s. The run continues without it", answer.why_not)
             self._starts_left = 0
@@ -69,7 +77,7 @@ class KernelViews:
         """End the observer; what it attached ends with it."""
         if self._pid is None:
             return
-        pid, self._pid = self._pid, None
+        pid, self._pid, self._asked_at = self._pid, None, None
         for fd in (self._ask_fd, self._answer_fd):
             os.close(fd)
         kill(pid, 9)
@@ -97,13 +105,14 @@ class KernelViews:
         return True
 
     async def _exchange(self, ask: Ask) -> Answer:
-        """Raises OSError or TimeoutError where it has ended or hangs."""
-        line = msgspec.json.encode(ask) + b"\n"
-        if os.write(self._ask_fd, line) != len(line):
-            raise OSError("it takes no questions")
+        """The answer to this question, or to one that is still open. Raises OSError where it has ended."""
+        if self._asked_at is None:
+            self._asked_at, self._answered = time.monotonic(), b""
+            line = msgspec.json.encode(ask) + b"\n"
+            if os.write(self._ask_fd, line) != len(line):
+                raise OSError("it takes no questions")
         loop = asyncio.get_running_loop()
-        data = b""
-        while not data.endswith(b"\n"):
+        while not self._answered.endswith(b"\n"):
             readable: asyncio.Future[None] = loop.create_future()
             loop.add_reader(self._answer_fd, _set, readable)
             try:
@@ -113,8 +122,9 @@ class KernelViews:
             part = os.read(self._answer_fd, _PART)
             if not part:
                 raise OSError("it ended")
-            data += part
-        return msgspec.json.decode(data, type=Answer)
+            self._answered += part
+        self._asked_at = None
+        return msgspec.json.decode(self._answered, type=Answer)
 
 
 def _set(future: "asyncio.Future[None]") -> None:
