@@ -1,6 +1,6 @@
 """Does eBPF say anything of a healthy, irregular job, and does its memory stay? A real run, as long as asked.
 
-    sudo python bench/kernel_quiet.py [--minutes 30] [--ranks 2]
+    sudo python bench/kernel_quiet.py [--minutes 30] [--ranks 2] [--pause-ms 33]
 
 Steps of random length, evaluations, saves with fsync, collections of garbage: no rank is slow for long.
 Every verdict on slow ranks is printed; one whose evidence comes from the kernel names what took the CPU, which on a
@@ -10,26 +10,27 @@ machine that others use may be true.
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from measuring.observed import attached, pid_of, rss_kib
+from measuring.observed import attached, map_entries, map_kib, pid_of, rss_kib
 
 PROGRAM = """
 import gc, os, random, sys, time
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-rank, end, folder = dist.get_rank(), time.time() + float(sys.argv[1]), sys.argv[2]
+rank, end, folder, pause_s = dist.get_rank(), time.time() + float(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 draw, step = random.Random(rank), 0
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 while True:
     model(torch.ones(8, 64)).square().mean().backward()
-    time.sleep(min(0.3, draw.expovariate(30.0)))
+    time.sleep(min(10 * pause_s, draw.expovariate(1 / pause_s)))
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
     optimizer.step()
@@ -56,6 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--pause-ms", type=float, default=33.0, help="of each step, on average")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="everstep-bench-") as name:
         folder = Path(name)
@@ -63,25 +65,34 @@ def main() -> None:
         (folder / "everstep.toml").write_text("[policy]\nslow_round_s = 2\n")
         environ = {**os.environ, "EVERSTEP_HOME": str(folder / "home"), "EVERSTEP_EBPF": "on", "OMP_NUM_THREADS": "1"}
         argv = ["run", "--nproc-per-node", str(given.ranks), "--config", str(folder / "everstep.toml")]
-        argv += [str(folder / "program.py"), str(60 * given.minutes), str(folder)]
+        argv += [str(folder / "program.py"), str(60 * given.minutes), str(folder), str(given.pause_ms / 1e3)]
         with (folder / "out").open("wb") as out:
             process = subprocess.Popen([sys.executable, "-m", "everstep", *argv], env=environ, stdout=out, stderr=out)
-            sizes = watch(process)
-        told(folder, process.returncode, sizes)
+            samples = watch(process)
+        told(folder, process.returncode, samples)
 
 
-def watch(process: subprocess.Popen[bytes]) -> list[tuple[int, int]]:
-    """Memory of observer and agent, in KiB, each half minute, until the job ends."""
-    sizes = []
+Sample = dict[str, float]
+
+
+def watch(process: subprocess.Popen[bytes]) -> list[Sample]:
+    """Memory of observer and agent in MiB, that of the maps, and their entries, each minute, until the job ends."""
+    samples: list[Sample] = []
+    begun = time.monotonic()
     while process.poll() is None:
-        time.sleep(30)
+        time.sleep(60 if samples else 30)
         observer, agent = pid_of(OBSERVER, process.pid), pid_of(AGENT, process.pid)
-        if observer is not None and agent is not None and attached(observer)[1]:
-            sizes.append((rss_kib(observer), rss_kib(agent)))
-    return sizes
+        if observer is None or agent is None or not attached(observer)[1]:
+            continue
+        sample = {"minute": (time.monotonic() - begun) / 60, "maps": map_kib(observer) / 1024}
+        sample |= {"observer": rss_kib(observer) / 1024, "agent": rss_kib(agent) / 1024}
+        sample["entries"] = map_entries(observer)
+        samples.append(sample)
+        print("  ".join(f"{name} {value:.1f}" for name, value in sample.items()), flush=True)
+    return samples
 
 
-def told(folder: Path, code: int, sizes: list[tuple[int, int]]) -> None:
+def told(folder: Path, code: int, samples: list[Sample]) -> None:
     (journal,) = folder.glob("home/runs/r*/journal.jsonl")
     records = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
     verdicts = [
@@ -93,10 +104,19 @@ def told(folder: Path, code: int, sizes: list[tuple[int, int]]) -> None:
     for verdict in verdicts:
         print(f"  {verdict['code']} {verdict['sentence']}")
     starts = len(list(folder.glob("home/runs/r*/logs/gen-*")))
-    print(f"code {code}, {starts} generations, {len(verdicts)} verdicts; observed at {len(sizes)} looks")
-    for name, column in zip(("observer", "agent"), zip(*sizes, strict=True), strict=False):
-        mib = [size / 1024 for size in column if size]
-        print(f"  {name}: {mib[0]:.1f} MiB at first, {mib[-1]:.1f} at the end, {max(mib):.1f} at most")
+    print(f"code {code}, {starts} generations, {len(verdicts)} verdicts; observed at {len(samples)} looks")
+    for name in ("observer", "agent", "maps", "entries"):
+        values = [sample[name] for sample in samples]
+        if len(values) > 2:
+            hour = slope([sample["minute"] / 60 for sample in samples], values)
+            said = f"{values[0]:.1f} at first, {values[-1]:.1f} at the end, {max(values):.1f} at most"
+            print(f"  {name}: {said}, {hour:+.2f} an hour in the second half")
+
+
+def slope(at: list[float], values: list[float]) -> float:
+    """Per unit of `at`, by least squares, of the second half: the first one fills what is bounded."""
+    half = len(at) // 2
+    return statistics.linear_regression(at[half:], values[half:]).slope
 
 
 if __name__ == "__main__":
