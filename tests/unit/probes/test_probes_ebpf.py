@@ -82,10 +82,12 @@ class _Map:
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
-        self.put, self.remove = self.entries.__setitem__, self.entries.pop
+        self.put = self.entries.__setitem__
 
-    def items(self, most: int) -> list[tuple[bytes, bytes]]:
-        return list(self.entries.items())[:most]
+    def drain(self) -> list[tuple[bytes, bytes]]:
+        found = list(self.entries.items())
+        self.entries.clear()
+        return found
 
 
 class _Maps:
@@ -124,10 +126,8 @@ def test_a_look_gives_what_came_since_the_look_before(maps: _Maps) -> None:
     wait(maps, 99, 2_000_000_000, 10)
     assert seen.waits() == {(7, 7): (Taker(99, "burn", 2.0, 10),)}
     assert seen.waits() == {}
-    wait(maps, 99, 2_500_000_000, 12)
+    wait(maps, 99, 500_000_000, 2)
     assert seen.waits() == {(7, 7): (Taker(99, "burn", 0.5, 2),)}
-    wait(maps, 99, 300_000_000, 1)  # evicted from the bounded map, and begun anew
-    assert seen.waits() == {(7, 7): (Taker(99, "burn", 0.3, 1),)}
 
 
 def test_processes_that_are_not_watched_any_more_are_left_out(maps: _Maps) -> None:
@@ -135,7 +135,16 @@ def test_processes_that_are_not_watched_any_more_are_left_out(maps: _Maps) -> No
     seen.watch([8])
     wait(maps, 99, 10**9, 1)
     assert seen.waits() == {}
-    assert list(maps.maps["watched"].entries) == [struct.pack("=I", 8)]
+    (bits,) = maps.maps["watched"].entries.values()
+    assert [pid for pid in range(1 << 16) if bits[pid // 8] >> pid % 8 & 1] == [8]
+
+
+def test_processes_whose_pids_share_a_bit_are_told_apart(maps: _Maps) -> None:
+    seen = made_sched(7 + (1 << 16))
+    (bits,) = maps.maps["watched"].entries.values()
+    assert bits[0] == 1 << 7
+    wait(maps, 99, 10**9, 1)  # of process 7
+    assert seen.waits() == {}
 
 
 def test_many_takers_are_added_up_and_names_are_printable(maps: _Maps) -> None:
@@ -149,12 +158,21 @@ def test_many_takers_are_added_up_and_names_are_printable(maps: _Maps) -> None:
     assert all(taker.name.isprintable() for taker in takers)
 
 
+def test_short_waits_are_added_up_without_a_name(maps: _Maps) -> None:
+    seen = made_sched(7)
+    for number in range(5):
+        wait(maps, 100 + number, 900_000, 1)
+    assert seen.waits() == {(7, 7): (Taker(UNKNOWN, "", pytest.approx(0.0045), 5),)}
+    wait(maps, 100, 900_000, 1)
+    assert seen.waits() == {}
+
+
 def block(maps: _Maps, syscall: int, waker: int = 0, waker_syscall: int = -1, mode: int = stat.S_IFREG) -> None:
     path = b"a.pt".ljust(48, b"\0") + b"run".ljust(48, b"\0") + b"\0" * 96
     frames = [0] * 12
     value = struct.pack(
-        "=3Q12QQiIIiHHI16s192s",
-        *(3 * 10**9, 4, 2 * 10**9, *frames, 12, syscall, (8 << 20) | 1, waker, waker_syscall, 0, mode, 2, b"w", path),
+        "=3Q12QQiIIiII16s192s",
+        *(3 * 10**9, 4, 2 * 10**9, *frames, 12, syscall, (8 << 20) | 1, waker, waker_syscall, mode, 2, b"w", path),
     )
     maps.maps["blocks"].entries[struct.pack("=IIQ", 7, 7, syscall)] = value
 
@@ -178,6 +196,24 @@ def test_sleeps_are_told_by_their_system_call(maps: _Maps, given: dict[str, int]
     seen = made_sched(7)
     block(maps, **given)
     assert seen.sleeps() == ({} if expected is None else {(7, 7): [expected]})
+
+
+def test_the_program_notes_no_sleep_that_has_no_culprit(maps: _Maps) -> None:
+    made_sched(7)
+    (told,) = maps.maps["calls"].entries.values()
+    assert [told[number] for number in (0, 74, 72, 2, 202, 7, 23, 35, 45, 230, 232)] == [
+        2,
+        2,
+        2,
+        1,
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 def test_a_fault_is_told_by_the_stack(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LIBRARY = "libbpf.so.1"
+_BATCH = 256
+"""Entries that one call brings; no bucket of a map has as many."""
+
 _P, _I, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 _PRINT = ctypes.CFUNCTYPE(_I, _I, _P, _P)
 _FUNCTIONS = {
@@ -25,9 +28,7 @@ _FUNCTIONS = {
     "bpf_map__value_size": (ctypes.c_uint32, (_P,)),
     "bpf_map__fd": (_I, (_P,)),
     "bpf_map_update_elem": (_I, (_I, _P, _P, ctypes.c_uint64)),
-    "bpf_map_lookup_elem": (_I, (_I, _P, _P)),
-    "bpf_map_delete_elem": (_I, (_I, _P)),
-    "bpf_map_get_next_key": (_I, (_I, _P, _P)),
+    "bpf_map_lookup_and_delete_batch": (_I, (_I, _P, _P, _P, _P, _P, _P)),
 }
 
 
@@ -88,29 +89,30 @@ class Map:
         """Raises OSError: E2BIG where the map is full."""
         self._library.call("bpf_map_update_elem", self._fd, key, value, 0)
 
-    def remove(self, key: bytes) -> None:
-        """No error where it is not there."""
-        try:
-            self._library.call("bpf_map_delete_elem", self._fd, key)
-        except OSError as error:
-            if error.errno != errno.ENOENT:
-                raise
+    def drain(self) -> Iterator[tuple[bytes, bytes]]:
+        """Take all entries out: two system calls for hundreds, of a hash map. Raises OSError."""
+        keys = ctypes.create_string_buffer(_BATCH * self._key_bytes)
+        values = ctypes.create_string_buffer(_BATCH * self._value_bytes)
+        begin, end, count = None, ctypes.c_uint64(), ctypes.c_uint32()  # of the map: its place is a number
+        is_last = False
+        while not is_last:
+            count.value = _BATCH
+            arguments = begin, ctypes.byref(end), keys, values, ctypes.byref(count), None
+            try:
+                self._library.call("bpf_map_lookup_and_delete_batch", self._fd, *arguments)
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                is_last = True  # what is in the buffers counts
+            yield from zip(
+                _parts(keys, self._key_bytes, count.value), _parts(values, self._value_bytes, count.value), strict=True
+            )
+            begin = ctypes.byref(ctypes.c_uint64(end.value))
 
-    def items(self, most: int) -> Iterator[tuple[bytes, bytes]]:
-        """At most so many: a map that changes while it is read may begin anew."""
-        key, value = None, ctypes.create_string_buffer(self._value_bytes)
-        for _ in range(most):
-            following = ctypes.create_string_buffer(self._key_bytes)
-            try:
-                self._library.call("bpf_map_get_next_key", self._fd, key, following)
-            except OSError:
-                return
-            key = following
-            try:
-                self._library.call("bpf_map_lookup_elem", self._fd, key, value)
-            except OSError:
-                continue  # gone between the two calls
-            yield key.raw, value.raw
+
+def _parts(buffer: "ctypes.Array[ctypes.c_char]", size: int, count: int) -> Iterator[bytes]:
+    data = ctypes.string_at(buffer, count * size)
+    return (data[at : at + size] for at in range(0, count * size, size))
 
 
 class Loaded:

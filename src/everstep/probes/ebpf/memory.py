@@ -4,11 +4,10 @@ import struct
 from collections.abc import Collection
 
 from everstep.analyzer.slowness.off_cpu import GROUP_RECLAIM, RECLAIM, Sleep
-from everstep.probes.ebpf.growing import Growing, Watched
 from everstep.probes.ebpf.libbpf import Library, Loaded
+from everstep.probes.ebpf.noted import Noted, Watched
 from everstep.probes.ebpf.programs import path_of
 
-MAX_RECLAIMS = 4096
 MIN_S = 0.005
 _KEY, _VALUE = struct.Struct("=III"), struct.Struct("=QQQ")
 _OF_GROUP = 1
@@ -21,7 +20,7 @@ class Memory:
         """Raises BpfError."""
         self._loaded = Loaded(library, path_of("memory"))
         self._watched = Watched(self._loaded)
-        self._reclaims = Growing(self._loaded.map("reclaims", _KEY.size, _VALUE.size), _VALUE, MAX_RECLAIMS)
+        self._reclaims = Noted(self._loaded.map("reclaims", _KEY.size, _VALUE.size), _VALUE)
 
     def close(self) -> None:
         """Detach. Not to be used afterwards."""

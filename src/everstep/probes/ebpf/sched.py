@@ -5,13 +5,14 @@ from collections.abc import Collection
 from typing import Any
 
 from everstep.analyzer.slowness.off_cpu import UNKNOWN, Sleep, Taker
-from everstep.probes.ebpf.growing import Growing, Watched
 from everstep.probes.ebpf.libbpf import Library, Loaded
+from everstep.probes.ebpf.noted import Noted, Watched
 from everstep.probes.ebpf.places import Places, full_path
 from everstep.probes.ebpf.programs import path_of
 
-MAX_WAITS, MAX_BLOCKS = 8192, 2048
-MIN_WAIT_S = 1e-4
+MIN_WAIT_S = 1e-3
+"""Of a thread, by one taker: of less the taker is not named, and of a thread that waited less nothing is told."""
+
 MIN_SLEEP_S = 0.005
 """The program notes no shorter one."""
 
@@ -22,7 +23,8 @@ MAX_TAKERS = 12
 _WAIT_KEY, _WAIT = struct.Struct("=III"), struct.Struct("=QQ16s")
 _FRAMES, _PARTS, _PART = 12, 4, 48
 _BLOCK_KEY = struct.Struct("=IIQ")
-_BLOCK = struct.Struct(f"=3Q{_FRAMES}QQiIIiHHI16s{_PARTS * _PART}s")
+_BLOCK = struct.Struct(f"=3Q{_FRAMES}QQiIIiII16s{_PARTS * _PART}s")
+_ZERO, CALLS = b"\0" * 4, 1024
 
 
 class Sched:
@@ -32,9 +34,10 @@ class Sched:
         """Raises BpfError."""
         self._loaded = Loaded(library, path_of("sched"))
         self._watched = Watched(self._loaded)
-        self._waits = Growing(self._loaded.map("waits", _WAIT_KEY.size, _WAIT.size), _WAIT, MAX_WAITS)
-        self._blocks = Growing(self._loaded.map("blocks", _BLOCK_KEY.size, _BLOCK.size), _BLOCK, MAX_BLOCKS)
+        self._waits = Noted(self._loaded.map("waits", _WAIT_KEY.size, _WAIT.size), _WAIT)
+        self._blocks = Noted(self._loaded.map("blocks", _BLOCK_KEY.size, _BLOCK.size), _BLOCK)
         self._places = Places()
+        self._loaded.map("calls", len(_ZERO), CALLS).put(_ZERO, self._places.told(CALLS))
 
     def close(self) -> None:
         """Detach. Not to be used afterwards."""
@@ -49,9 +52,11 @@ class Sched:
         found: dict[tuple[int, int], list[Taker]] = {}
         for key, wait_s, count, (name,) in self._waits.look():
             tgid, tid, taker = _WAIT_KEY.unpack(key)
-            if wait_s >= MIN_WAIT_S and tgid in self._watched.pids:
+            if tgid in self._watched.pids:
                 found.setdefault((tgid, tid), []).append(Taker(taker, text_of(name), wait_s, count))
-        return {thread: _most(takers) for thread, takers in found.items()}
+        return {
+            thread: _most(takers) for thread, takers in found.items() if sum(t.wait_s for t in takers) >= MIN_WAIT_S
+        }
 
     def sleeps(self) -> dict[tuple[int, int], list[Sleep]]:
         """What threads slept long for, by process and thread, since the look before; longest first."""
@@ -70,7 +75,7 @@ class Sched:
 
     def _sleep(self, pid: int, total_s: float, count: int, rest: list[Any]) -> Sleep | None:
         most_ns, *frames = rest[: 1 + _FRAMES]
-        _, syscall, device, waker, waker_syscall, _, mode, num_parts, name, path = rest[1 + _FRAMES :]
+        _, syscall, device, waker, waker_syscall, mode, num_parts, name, path = rest[1 + _FRAMES :]
         kind = self._places.kind(frames, syscall, mode)
         if not kind:
             return None
@@ -83,7 +88,8 @@ class Sched:
 
 def _most(takers: list[Taker]) -> tuple[Taker, ...]:
     takers.sort(key=lambda taker: -taker.wait_s)
-    named, rest = takers[:MAX_TAKERS], takers[MAX_TAKERS:]
+    num_named = sum(taker.wait_s >= MIN_WAIT_S for taker in takers[:MAX_TAKERS])
+    named, rest = takers[:num_named], takers[num_named:]
     if rest:
         named.append(Taker(UNKNOWN, "", sum(t.wait_s for t in rest), sum(t.count for t in rest)))
     return tuple(named)

@@ -17,8 +17,8 @@ def path_of(name: str) -> Path:
 
 
 def record_of(name: str) -> str:
-    """A line of the record: digests of the source with the types that it includes, and of the object."""
-    source = (_HERE / f"{name}.bpf.c").read_bytes() + (_HERE / "kernel_types.h").read_bytes()
+    """A line of the record: digests of the source with what it includes, and of the object."""
+    source = b"".join((_HERE / part).read_bytes() for part in (f"{name}.bpf.c", "kernel_types.h", "watched.h"))
     digests = (hashlib.sha256(data).hexdigest() for data in (source, path_of(name).read_bytes()))
     return " ".join((name, *digests))
 

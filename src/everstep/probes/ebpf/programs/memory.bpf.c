@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /* How long threads of the run had to free memory themselves before they got some: because the machine has too little
  * (direct reclaim), or because their cgroup is at its limit. That is running, not sleeping, so sched.bpf.c cannot tell.
- * Bounded; sums only grow. */
+ * Bounded; a look empties it. */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
+#include "watched.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -18,12 +19,6 @@ struct reclaim {
 	u64 ns, count, most_ns;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__type(key, u32);
-	__type(value, u32);
-} watched SEC(".maps");
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -39,8 +34,8 @@ struct {
 
 static __always_inline int begin(void)
 {
-	u32 tgid = bpf_get_current_pid_tgid() >> 32;
-	if (!bpf_map_lookup_elem(&watched, &tgid))
+	struct pids *pids = watched_pids();
+	if (!pids || !is_in(pids, bpf_get_current_pid_tgid() >> 32))
 		return 0;
 	u64 *at = bpf_task_storage_get(&begun, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (at)
@@ -52,7 +47,8 @@ static __always_inline int end(u32 whose)
 {
 	u64 ids = bpf_get_current_pid_tgid();
 	u32 tgid = ids >> 32;
-	if (!bpf_map_lookup_elem(&watched, &tgid))
+	struct pids *pids = watched_pids();
+	if (!pids || !is_in(pids, tgid))
 		return 0;
 	u64 *at = bpf_task_storage_get(&begun, bpf_get_current_task_btf(), 0, 0);
 	if (!at || !*at)

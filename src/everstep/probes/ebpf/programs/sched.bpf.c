@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /* Why a thread of the run did not run: it was ready and another had the CPU (`waits`), or it slept for long (`blocks`,
- * with the place in the kernel, the file of its system call, and who woke it). Only threads of the processes in
- * `watched` are noted; of all others each switch costs two look-ups. All maps are bounded; sums only grow. */
+ * with the file of its system call or its place in the kernel, and who woke it). Only threads of the processes in
+ * `watched` are noted; of all others a switch costs two bits and a clock. All maps are bounded; a look empties them. */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
+#include "watched.h"
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 
@@ -13,7 +14,9 @@ char LICENSE[] SEC("license") = "GPL";
 #define FRAMES 12
 #define PARTS 4
 #define PART 48
-#define LONG_NS 5000000ULL /* a shorter sleep is not worth a record: a stack costs a microsecond */
+#define LONG_NS 5000000ULL /* a shorter sleep is not worth a record */
+#define SHORT_NS 200000ULL /* shorter waits are added up in the thread, and told with the one that fills this */
+#define CALLS 1024
 #define SLEEPS 3	   /* TASK_INTERRUPTIBLE | TASK_UNINTERRUPTIBLE */
 #define IDLE_TASK 0x402	   /* TASK_IDLE: a kernel thread that waits for work */
 #define UNKNOWN 0xffffffffU
@@ -39,28 +42,32 @@ struct block {
 	u32 device;
 	u32 waker_tgid;
 	s32 waker_syscall;
-	u16 uninterruptible;
-	u16 mode; /* of the file: its type */
+	u32 mode; /* of the file: its type */
 	u32 parts; /* of the path */
 	char waker[NAME];
 	char path[PARTS][PART]; /* the file's name first, then its folders */
 };
 struct since { /* of one thread */
 	u64 blocked_at, ready_at;
+	u64 short_ns; /* waits that are not told yet */
 	u32 taker;
-	u32 state;
 	u32 waker_tgid;
 	s32 waker_syscall;
 	char taker_name[NAME];
 	char waker[NAME];
 };
 
+enum { UNTOLD = 0, BY_NUMBER = 1, ON_A_FILE = 2 };
+struct calls { /* of each system call: what of a long sleep in it is told */
+	u8 told[CALLS];
+};
+
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, u32);
-} watched SEC(".maps");
+	__type(value, struct calls);
+} calls SEC(".maps");
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -92,11 +99,6 @@ struct {
 	__type(value, struct block);
 } scratch SEC(".maps");
 
-static __always_inline bool is_watched(u32 tgid)
-{
-	return bpf_map_lookup_elem(&watched, &tgid) != 0;
-}
-
 static __always_inline u32 state_of(struct task_struct *task)
 {
 	struct task_struct___before_5_14 *old = (void *)task;
@@ -110,7 +112,7 @@ static __always_inline bool is_throttled(struct task_struct *task)
 {
 	struct cfs_rq *queue = 0;
 	if (bpf_core_field_exists(task->throttled))
-		return BPF_CORE_READ(task, throttled);
+		return task->throttled;
 	if (!bpf_core_field_exists(queue->throttle_count))
 		return 0;
 	return BPF_CORE_READ(task, se.cfs_rq, throttle_count) > 0;
@@ -132,31 +134,33 @@ static __always_inline s32 syscall_of(struct task_struct *task, u64 *first)
 	return -1;
 }
 
+/* One thread is switched in on one CPU at a time: nobody else writes its entries. */
 static __always_inline void note_wait(struct task_struct *task, u32 taker, const char *name, u64 ns)
 {
 	struct wait_key key = {.tgid = task->tgid, .tid = task->pid, .taker = taker};
 	struct wait *wait = bpf_map_lookup_elem(&waits, &key);
-	if (!wait) {
-		struct wait first = {};
-		bpf_probe_read_kernel_str(first.taker, NAME, name);
-		bpf_map_update_elem(&waits, &key, &first, BPF_NOEXIST);
-		wait = bpf_map_lookup_elem(&waits, &key);
-		if (!wait)
-			return;
+	if (wait) {
+		wait->ns += ns;
+		wait->count += 1;
+		return;
 	}
-	__sync_fetch_and_add(&wait->ns, ns);
-	__sync_fetch_and_add(&wait->count, 1);
+	struct wait first = {.ns = ns, .count = 1};
+	bpf_probe_read_kernel(first.taker, NAME, name);
+	bpf_map_update_elem(&waits, &key, &first, BPF_NOEXIST);
 }
 
-static __always_inline void find_file(struct task_struct *task, u64 fd, struct block *block)
+static __always_inline struct dentry *file_of(struct task_struct *task, u64 fd)
 {
 	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
 	struct file *file = 0, **files = BPF_CORE_READ(table, fd);
 	if (!files || fd >= BPF_CORE_READ(table, max_fds))
-		return;
+		return 0;
 	bpf_probe_read_kernel(&file, sizeof(file), files + fd);
-	struct dentry *entry = BPF_CORE_READ(file, f_path.dentry);
-	block->inode = BPF_CORE_READ(entry, d_inode, i_ino);
+	return BPF_CORE_READ(file, f_path.dentry);
+}
+
+static __always_inline void find_path(struct dentry *entry, struct block *block)
+{
 	block->mode = BPF_CORE_READ(entry, d_inode, i_mode);
 	block->device = BPF_CORE_READ(entry, d_inode, i_sb, s_dev);
 #pragma unroll
@@ -170,41 +174,53 @@ static __always_inline void find_file(struct task_struct *task, u64 fd, struct b
 	}
 }
 
-static __always_inline void note_block(struct task_struct *task, struct since *since, u64 ns)
+static __always_inline u32 told_of(s32 syscall)
 {
 	u32 zero = 0;
-	struct block *new = bpf_map_lookup_elem(&scratch, &zero);
-	if (!new)
-		return;
-	__builtin_memset(new, 0, sizeof(*new));
+	struct calls *all = bpf_map_lookup_elem(&calls, &zero);
+	return all && (u32)syscall < CALLS ? all->told[(u32)syscall & (CALLS - 1)] : UNTOLD;
+}
+
+/* Most long sleeps are waits for a peer or a timer, and end at `told_of`. What is dear is done once for each place. */
+static __always_inline void note_block(struct task_struct *task, struct since *since, u64 ns)
+{
 	u64 first = ~0ULL;
-	/* The task has not run yet, so its stack still says where it slept. */
-	bpf_get_task_stack(task, new->stack, sizeof(new->stack), 0);
-	new->syscall = syscall_of(task, &first);
-	if (first < 1 << 20)
-		find_file(task, first, new);
+	s32 syscall = syscall_of(task, &first);
+	u32 told = syscall < 0 ? BY_NUMBER : told_of(syscall), zero = 0;
+	struct block *new = bpf_map_lookup_elem(&scratch, &zero);
+	if (!new || told == UNTOLD)
+		return;
+	struct dentry *file = told == ON_A_FILE && first < 1 << 20 ? file_of(task, first) : 0;
+	u64 inode = file ? BPF_CORE_READ(file, d_inode, i_ino) : 0;
+	u64 place = inode ^ ((u64)since->waker_tgid << 32) ^ (u32)syscall;
+	__builtin_memset(new->stack, 0, sizeof(new->stack));
+	if (syscall < 0) { /* a fault: the task has not run yet, so its stack still says where it slept */
+		bpf_get_task_stack(task, new->stack, sizeof(new->stack), 0);
+#pragma unroll
+		for (int i = 0; i < FRAMES; i++)
+			place = (place ^ new->stack[i]) * 0x100000001b3ULL;
+	}
+	struct block_key key = {.tgid = task->tgid, .tid = task->pid, .place = place};
+	struct block *known = bpf_map_lookup_elem(&blocks, &key);
+	if (known) {
+		known->ns += ns;
+		known->count += 1;
+		if (ns > known->most_ns)
+			known->most_ns = ns;
+		return;
+	}
+	new->ns = new->most_ns = ns;
+	new->count = 1;
+	new->inode = inode;
+	new->syscall = syscall;
 	new->waker_tgid = since->waker_tgid;
 	new->waker_syscall = since->waker_syscall;
 	__builtin_memcpy(new->waker, since->waker, NAME);
-	new->uninterruptible = (since->state & 2) != 0;
-
-	u64 place = new->inode ^ ((u64)new->waker_tgid << 32) ^ (u32)new->syscall;
-#pragma unroll
-	for (int i = 0; i < FRAMES; i++)
-		place = (place ^ new->stack[i]) * 0x100000001b3ULL;
-	struct block_key key = {.tgid = task->tgid, .tid = task->pid, .place = place};
-	struct block *known = bpf_map_lookup_elem(&blocks, &key);
-	if (!known) {
-		new->ns = new->most_ns = ns;
-		new->count = 1;
-		bpf_map_update_elem(&blocks, &key, new, BPF_NOEXIST);
-		return;
-	}
-	/* One thread is switched in on one CPU at a time: nobody else writes this entry. */
-	known->ns += ns;
-	known->count += 1;
-	if (ns > known->most_ns)
-		known->most_ns = ns;
+	new->mode = new->device = new->parts = 0;
+	__builtin_memset(new->path, 0, sizeof(new->path));
+	if (file)
+		find_path(file, new);
+	bpf_map_update_elem(&blocks, &key, new, BPF_NOEXIST);
 }
 
 static __always_inline void leaves(struct task_struct *task, struct task_struct *next, bool preempt, u64 now)
@@ -217,7 +233,6 @@ static __always_inline void leaves(struct task_struct *task, struct task_struct 
 	if (!preempt && (state & SLEEPS)) {
 		if ((state & IDLE_TASK) != IDLE_TASK)
 			since->blocked_at = now;
-		since->state = state;
 		since->waker_tgid = 0;
 		since->waker[0] = 0;
 		return;
@@ -228,7 +243,7 @@ static __always_inline void leaves(struct task_struct *task, struct task_struct 
 	if (is_throttled(task))
 		return;
 	since->taker = next->tgid;
-	bpf_probe_read_kernel_str(since->taker_name, NAME, next->comm);
+	bpf_probe_read_kernel(since->taker_name, NAME, next->comm);
 }
 
 static __always_inline void comes(struct task_struct *task, struct task_struct *prev, u64 switched_at, u64 now)
@@ -245,13 +260,17 @@ static __always_inline void comes(struct task_struct *task, struct task_struct *
 	}
 	if (!ready_at || now <= ready_at)
 		return;
+	u64 short_ns = since->short_ns, waited = now - ready_at;
+	since->short_ns = short_ns + waited < SHORT_NS ? short_ns + waited : 0;
+	if (since->short_ns)
+		return;
 	if (since->taker == QUOTA) {
-		note_wait(task, QUOTA, since->taker_name, now - ready_at);
+		note_wait(task, QUOTA, since->taker_name, waited + short_ns);
 		return;
 	}
 	/* Who leaves the CPU now had it since the last switch here; before that, who took it from this thread. */
 	u64 from = switched_at > ready_at ? switched_at : ready_at;
-	note_wait(task, prev->tgid, prev->comm, now - from);
+	note_wait(task, prev->tgid, prev->comm, now - from + short_ns);
 	if (from > ready_at)
 		note_wait(task, since->taker, since->taker_name, from - ready_at);
 }
@@ -266,9 +285,12 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		before = *switched_at;
 		*switched_at = now;
 	}
-	if (is_watched(prev->tgid))
+	struct pids *pids = watched_pids();
+	if (!pids)
+		return 0;
+	if (is_in(pids, prev->tgid))
 		leaves(prev, next, preempt, now);
-	if (is_watched(next->tgid))
+	if (is_in(pids, next->tgid))
 		comes(next, prev, before, now);
 	return 0;
 }
@@ -276,18 +298,21 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(on_wakeup, struct task_struct *task)
 {
-	if (!is_watched(task->tgid))
+	struct pids *pids = watched_pids();
+	if (!pids || !is_in(pids, task->tgid))
 		return 0;
 	struct since *since = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!since || !since->blocked_at || since->ready_at)
 		return 0;
-	u64 first;
-	struct task_struct *waker = bpf_get_current_task_btf();
-	since->ready_at = bpf_ktime_get_ns();
+	u64 now = bpf_ktime_get_ns(), first;
+	since->ready_at = now;
 	since->taker = is_throttled(task) ? QUOTA : UNKNOWN;
 	since->taker_name[0] = 0;
+	if (now - since->blocked_at < LONG_NS)
+		return 0;
+	struct task_struct *waker = bpf_get_current_task_btf();
 	since->waker_tgid = waker->tgid;
 	since->waker_syscall = waker->tgid ? syscall_of(waker, &first) : -1;
-	bpf_probe_read_kernel_str(since->waker, NAME, waker->comm);
+	bpf_probe_read_kernel(since->waker, NAME, waker->comm);
 	return 0;
 }
