@@ -94,6 +94,55 @@ def test_who_takes_a_cpu_is_named_and_nothing_stays_attached() -> None:
                 process.communicate()
 
 
+TICK = "import time\nwhile True: time.sleep(0.0005)"
+
+
+def test_who_had_a_cpu_for_long_is_named_not_who_took_it_first() -> None:
+    """Short ones interrupt the rank again and again, and the burner is what it then waits for."""
+    if why := missing():
+        pytest.skip(why)
+    core = sorted(os.sched_getaffinity(0))[-1]
+    pinned = f"import os; os.sched_setaffinity(0, {{{core}}})\n"
+    codes = [BURN, BURN, TICK, TICK, TICK]
+    started = [subprocess.Popen([sys.executable, "-c", pinned + code]) for code in codes]
+    rank, burner, *tickers = (process.pid for process in started)
+    observer = subprocess.Popen(
+        [sys.executable, "-m", "everstep.probes.ebpf.observer", str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    started.append(observer)
+
+    def takers() -> dict[int, float]:
+        observer.stdin.write(json.dumps({"pids": [rank]}).encode() + b"\n")
+        observer.stdin.flush()
+        view = msgspec.convert(json.loads(observer.stdout.readline())["view"], KernelView)
+        return {taker.pid: taker.wait_s for thread in view.threads for taker in thread.takers}
+
+    def used(pid: int) -> int:
+        return found[0] if (found := proc.sched_ns(pid)) else 0
+
+    try:
+        time.sleep(1.0)
+        takers()
+        begun, waited = {pid: used(pid) for pid in (burner, *tickers)}, dict.fromkeys((burner, *tickers), 0.0)
+
+        def is_enough() -> bool:
+            for pid, wait_s in takers().items():
+                waited[pid] = waited.get(pid, 0.0) + wait_s
+            return waited[burner] > 1.0
+
+        until("the rank waits for the burner", is_enough)
+        ran = {pid: used(pid) - ns for pid, ns in begun.items()}
+        others_ran = sum(ran[pid] for pid in tickers) / ran[burner]
+        others_blamed = sum(waited[pid] for pid in tickers) / waited[burner]
+        assert others_blamed < 3 * others_ran + 0.1
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
 def attached(pid: int) -> list[int]:
     """Ids of the kernel's links that a process holds."""
     texts = [each.read_text() for each in Path(f"/proc/{pid}/fdinfo").iterdir()]

@@ -17,14 +17,14 @@ char LICENSE[] SEC("license") = "GPL";
 #define LONG_NS 5000000ULL /* a shorter sleep is not worth a record */
 #define SHORT_NS 200000ULL /* shorter waits are added up in the thread, and told with the one that fills this */
 #define CALLS 1024
+#define TURNS 16 /* a power of two */
 #define SLEEPS 3	   /* TASK_INTERRUPTIBLE | TASK_UNINTERRUPTIBLE */
 #define IDLE_TASK 0x402	   /* TASK_IDLE: a kernel thread that waits for work */
-#define UNKNOWN 0xffffffffU
 #define QUOTA 0xfffffffeU
 
 struct wait_key {
 	u32 tgid, tid;
-	u32 taker; /* process that had the CPU meanwhile; 0: the CPU was idle; QUOTA, UNKNOWN */
+	u32 taker; /* process that had the CPU meanwhile; 0: the CPU was idle; QUOTA */
 };
 struct wait {
 	u64 ns, count;
@@ -50,11 +50,19 @@ struct block {
 struct since { /* of one thread */
 	u64 blocked_at, ready_at;
 	u64 short_ns; /* waits that are not told yet */
-	u32 taker;
+	u32 is_throttled;
 	u32 waker_tgid;
 	s32 waker_syscall;
-	char taker_name[NAME];
 	char waker[NAME];
+};
+struct turn {
+	u64 from;
+	u32 tgid;
+	char name[NAME];
+};
+struct turns { /* who had a CPU last */
+	u32 newest;
+	struct turn last[TURNS];
 };
 
 enum { UNTOLD = 0, BY_NUMBER = 1, ON_A_FILE = 2 };
@@ -90,8 +98,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, u64);
-} switched SEC(".maps"); /* when this CPU last changed its thread */
+	__type(value, struct turns);
+} turns SEC(".maps");
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -145,8 +153,37 @@ static __always_inline void note_wait(struct task_struct *task, u32 taker, const
 		return;
 	}
 	struct wait first = {.ns = ns, .count = 1};
-	bpf_probe_read_kernel(first.taker, NAME, name);
+	if (name)
+		bpf_probe_read_kernel(first.taker, NAME, name);
 	bpf_map_update_elem(&waits, &key, &first, BPF_NOEXIST);
+}
+
+/* Who had this CPU meanwhile. Each turn of an eighth of the wait or more is told as it was. The shorter ones, and what is
+ * older than the turns known, are told of one of them, drawn by its length: over many waits that is each one's share. */
+static __always_inline void tell_wait(struct task_struct *task, struct turns *all, u64 ready_at, u64 now, u64 rest)
+{
+	u64 end = now, large = (now - ready_at) >> 3, drawn_from = 0;
+	u32 newest = all->newest, pick = newest;
+	for (u32 i = 0; i < TURNS && end > ready_at; i++) {
+		struct turn *turn = &all->last[(newest - i) & (TURNS - 1)];
+		u64 from = turn->from > ready_at ? turn->from : ready_at;
+		if (from > end)
+			break;
+		u64 ns = end - from;
+		end = from;
+		if (ns >= large) {
+			note_wait(task, turn->tgid, turn->name, ns);
+			continue;
+		}
+		rest += ns;
+		drawn_from += ns;
+		if (bpf_get_prandom_u32() % ((drawn_from >> 10) + 1) <= ns >> 10)
+			pick = newest - i;
+	}
+	struct turn *turn = &all->last[pick & (TURNS - 1)];
+	rest += end - ready_at;
+	if (rest)
+		note_wait(task, turn->tgid, turn->name, rest);
 }
 
 static __always_inline struct dentry *file_of(struct task_struct *task, u64 fd)
@@ -223,7 +260,7 @@ static __always_inline void note_block(struct task_struct *task, struct since *s
 	bpf_map_update_elem(&blocks, &key, new, BPF_NOEXIST);
 }
 
-static __always_inline void leaves(struct task_struct *task, struct task_struct *next, bool preempt, u64 now)
+static __always_inline void leaves(struct task_struct *task, bool preempt, u64 now)
 {
 	struct since *since = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!since)
@@ -238,15 +275,10 @@ static __always_inline void leaves(struct task_struct *task, struct task_struct 
 		return;
 	}
 	since->ready_at = now;
-	since->taker_name[0] = 0;
-	since->taker = QUOTA;
-	if (is_throttled(task))
-		return;
-	since->taker = next->tgid;
-	bpf_probe_read_kernel(since->taker_name, NAME, next->comm);
+	since->is_throttled = is_throttled(task);
 }
 
-static __always_inline void comes(struct task_struct *task, struct task_struct *prev, u64 switched_at, u64 now)
+static __always_inline void comes(struct task_struct *task, struct turns *all, u64 now)
 {
 	struct since *since = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!since)
@@ -264,34 +296,30 @@ static __always_inline void comes(struct task_struct *task, struct task_struct *
 	since->short_ns = short_ns + waited < SHORT_NS ? short_ns + waited : 0;
 	if (since->short_ns)
 		return;
-	if (since->taker == QUOTA) {
-		note_wait(task, QUOTA, since->taker_name, waited + short_ns);
-		return;
-	}
-	/* Who leaves the CPU now had it since the last switch here; before that, who took it from this thread. */
-	u64 from = switched_at > ready_at ? switched_at : ready_at;
-	note_wait(task, prev->tgid, prev->comm, now - from + short_ns);
-	if (from > ready_at)
-		note_wait(task, since->taker, since->taker_name, from - ready_at);
+	if (since->is_throttled)
+		note_wait(task, QUOTA, 0, waited + short_ns);
+	else
+		tell_wait(task, all, ready_at, now, short_ns);
 }
 
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	u64 now = bpf_ktime_get_ns(), before = 0;
+	u64 now = bpf_ktime_get_ns();
 	u32 zero = 0;
-	u64 *switched_at = bpf_map_lookup_elem(&switched, &zero);
-	if (switched_at) {
-		before = *switched_at;
-		*switched_at = now;
-	}
 	struct pids *pids = watched_pids();
-	if (!pids)
+	struct turns *all = bpf_map_lookup_elem(&turns, &zero);
+	if (!pids || !all)
 		return 0;
 	if (is_in(pids, prev->tgid))
-		leaves(prev, next, preempt, now);
+		leaves(prev, preempt, now);
 	if (is_in(pids, next->tgid))
-		comes(next, prev, before, now);
+		comes(next, all, now);
+	all->newest += 1;
+	struct turn *turn = &all->last[all->newest & (TURNS - 1)];
+	turn->from = now;
+	turn->tgid = next->tgid;
+	bpf_probe_read_kernel(turn->name, NAME, next->comm);
 	return 0;
 }
 
@@ -306,8 +334,7 @@ int BPF_PROG(on_wakeup, struct task_struct *task)
 		return 0;
 	u64 now = bpf_ktime_get_ns(), first;
 	since->ready_at = now;
-	since->taker = is_throttled(task) ? QUOTA : UNKNOWN;
-	since->taker_name[0] = 0;
+	since->is_throttled = is_throttled(task);
 	if (now - since->blocked_at < LONG_NS)
 		return 0;
 	struct task_struct *waker = bpf_get_current_task_btf();
