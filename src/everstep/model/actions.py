@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from everstep.model.facts import Backup, ExamKind, Fetch, Neighbour
+from everstep.model.spec import Count
 from everstep.model.verdict import Decision, Verdict
 from everstep.model.versions import Stage, Version
 
@@ -58,15 +59,15 @@ class StartWorkers(_Action, frozen=True, kw_only=True):
     node: str
     generation: int
     slot: int
-    first_rank: int
-    num_ranks: int
-    world_size: int
-    num_slots: int
+    first_rank: Count
+    num_ranks: Count
+    world_size: Count
+    num_slots: Count
     store_host: str
     store_port: int
     resume_step: int | None  # newest step that every rank can have; None: nothing to restore
     fetch: tuple[Fetch, ...] = ()  # snapshots of this node's ranks that lie on other nodes: get them first
-    former_world: int = 0  # `fetch` is of all ranks of a generation of so many: the state is spread anew; 0: it is not
+    former_world: Count = 0  # `fetch` is of all ranks of a generation of so many, the state is spread anew; 0: not so
     restore_path: str = ""  # the step is restored from this checkpoint in the persistent tier
     version: Version | None = None  # what the ranks run; None: what the run was started with, where the user has it
     neighbours: tuple[Neighbour, ...] = ()  # on several hosts: nodes whose links to this one are watched
@@ -109,7 +110,7 @@ class PersistSnapshot(_Action, frozen=True, kw_only=True):
     generation: int
     step: int
     ranks: tuple[int, ...]
-    world_size: int
+    world_size: Count
     root: str
     limit_s: float
     is_last: bool = False  # the ranks have ended, and the run ends when it is there
@@ -121,7 +122,7 @@ class CommitCheckpoint(_Action, frozen=True, kw_only=True):
 
     node: str
     step: int
-    world_size: int
+    world_size: Count
     root: str
     keep: int  # newest steps that stay; the newest trusted one stays besides
     is_trusted: bool
@@ -153,7 +154,7 @@ class Diagnose(_Action, frozen=True, kw_only=True):
 
     generation: int
     incident: str
-    world_size: int
+    world_size: Count
 
 
 class ExamineNode(_Action, frozen=True, kw_only=True):
@@ -167,7 +168,7 @@ class ExamineNode(_Action, frozen=True, kw_only=True):
     kind: ExamKind
     group: tuple[str, ...]  # nodes that are examined together, in the order of their slots; this one is among them
     group_index: int
-    num_ranks: int  # per node
+    num_ranks: Count  # per node
     store_host: str
     store_port: int
     limit_s: float
@@ -196,9 +197,9 @@ class UpdateConcluded(_Action, frozen=True, kw_only=True):
 class Resized(_Action, frozen=True, kw_only=True):
     """On record: the coming generation has another number of nodes (`--nnodes MIN:MAX`). `why` says what for."""
 
-    num_before: int  # nodes
-    num_slots: int  # nodes, from the coming generation on
-    world_size: int
+    num_before: Count  # nodes
+    num_slots: Count  # nodes, from the coming generation on
+    world_size: Count
     nodes: tuple[str, ...]  # that hold the slots now, in their order
     waited_s: float = 0.0  # for the nodes that did not come, or for others to come as well
 

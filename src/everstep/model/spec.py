@@ -1,8 +1,16 @@
 """What the user asked for: the run's specification. Written once, in the first journal record."""
 
 import enum
+from typing import Annotated, TypeAlias
 
 import msgspec
+
+MAX_RANKS = 1 << 20
+"""Eight times the largest job that has been published. Whoever reads a journal makes a row for each rank: one that
+names more was not written by us, and would fill the memory of who looks at it."""
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_RANKS)]
+"""Of ranks, nodes or slots; checked where it is read."""
 
 
 class Mode(enum.StrEnum):
@@ -45,11 +53,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     program: str
     args: tuple[str, ...] = ()
     launch: Launch = Launch.SCRIPT
-    num_slots: int = 1
-    nproc_per_node: int = 1
-    min_slots: int = 0  # the fewest nodes that the job goes on with; 0: `num_slots`, always
-    max_slots: int = 0  # the most; 0: `num_slots`, always
-    num_standby: int = 0
+    num_slots: Count = 1
+    nproc_per_node: Count = 1
+    min_slots: Count = 0  # the fewest nodes that the job goes on with; 0: `num_slots`, always
+    max_slots: Count = 0  # the most; 0: `num_slots`, always
+    num_standby: Count = 0
     mode: Mode = Mode.ACT
     role: str = "default"  # torchrun's --role
     torch_version: str = ""
@@ -69,6 +77,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     virtual_local_rank: bool = False  # every rank is LOCAL_RANK 0 and sees one GPU
     on_hosts: bool = False  # nodes are on several hosts, which share no run directory
     init_from: str = ""  # a checkpoint, of torch.distributed.checkpoint or ours, that the first step starts from
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a job that is larger than any."""
+        if max(self.num_slots, self.max_slots) * self.nproc_per_node > MAX_RANKS:
+            raise ValueError(f"{self.num_slots} x {self.nproc_per_node} ranks are more than {MAX_RANKS}")
 
     @property
     def world_size(self) -> int:

@@ -23,7 +23,7 @@ from everstep.launcher.arguments import hosts as several
 from everstep.launcher.arguments import torchrun
 from everstep.launcher.arguments.checkpoints import Wanted, resolve_checkpoints, useless
 from everstep.launcher.arguments.torch_parts import part
-from everstep.model.spec import Launch, Mode
+from everstep.model.spec import MAX_RANKS, Launch, Mode
 from everstep.notices.settings import receivers_of
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
@@ -84,6 +84,8 @@ def resolve(given: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     hosts = several.of(given, environ, least, num_standby, most)
     num_slots = hosts.num if hosts is not None else _whole("local-nodes", chosen["local_nodes"], least=1)
     nproc = torchrun.ranks_per_node(given.nproc_per_node)
+    if max(num_slots, num_standby) * nproc > MAX_RANKS:
+        raise ConfigError(f"{num_slots} nodes of {nproc} ranks: a job has at most {MAX_RANKS} ranks")
     wanted = resolve_checkpoints(vars(given), environ, file.get("checkpoint", {}))
     if hosts is not None:
         _check_network(chosen["network"])
