@@ -77,6 +77,19 @@ def status(pid: int | str, tid: int | None = None) -> dict[str, str]:
     return {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
 
 
+def is_in_pid_namespace() -> bool:
+    """Whether the kernel, in its log, may call our processes by other numbers than we do."""
+    try:
+        inode = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - as above
+    except OSError:
+        return True
+    return len(status("self").get("NSpid", "").split()) > 1 or inode != _INITIAL_PID_NAMESPACE
+
+
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""Fixed in the kernel (PROC_PID_INIT_INO)."""
+
+
 def switches(pid: int, tid: int) -> tuple[str, ...]:
     """How often a thread has left a CPU, willingly and not; another value says that it was on one."""
     return tuple(value for name, value in status(pid, tid).items() if name.endswith("ctxt_switches"))

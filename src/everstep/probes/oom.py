@@ -162,7 +162,7 @@ class OomWatch:
             return OomEvidence(source="kernel log", line=line)
         if struck and self._cgroup is not None and not self._log.is_readable:
             return OomEvidence(source=f"{self._cgroup.counter_name} {before} -> {now}")
-        if struck and self._cgroup is not None and _in_pid_namespace():
+        if struck and self._cgroup is not None and proc.is_in_pid_namespace():
             return OomEvidence(source=f"{self._cgroup.counter_name} {before} -> {now}")
         return None
 
@@ -173,20 +173,6 @@ class OomWatch:
             if line or time.monotonic() > deadline:
                 return line
             time.sleep(0.002)
-
-
-def _in_pid_namespace() -> bool:
-    """Whether the kernel log may call our processes by other numbers than we do."""
-    try:
-        inode = Path("/proc/self/ns/pid").stat().st_ino
-    except OSError:
-        return True
-    nested = len(proc.status("self").get("NSpid", "").split()) > 1
-    return nested or inode != _INITIAL_PID_NAMESPACE
-
-
-_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""Fixed in the kernel (PROC_PID_INIT_INO)."""
 
 
 def _machine_kills() -> int | None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import re
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -16,6 +18,7 @@ from everstep.agent.senses.ears import Ears
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.review import ReviewQueue
+from everstep.linux import proc
 from everstep.model.facts import Alert
 from everstep.probes.node.kernel import kernel_log as kernel_log_module
 from everstep.probes.node.kernel.kernel_lines import MAX_BATCH_BYTES, KernelLines, path_for
@@ -54,6 +57,33 @@ def test_fallen_off_the_bus():
     assert (found.code, found.severity, found.blame, found.role) == ("ES-G79", "fault", "machine", "root")
     assert (found.device, found.source, found.at) == (BUS, "kernel log", 1e9)
     assert found.line == FALLEN
+
+
+def test_what_a_process_of_somebody_else_did_says_nothing_of_this_run():
+    """On a shared GPU any user's program may fault. The first process of the machine is no rank of ours."""
+    if proc.is_in_pid_namespace():
+        pytest.skip("the kernel calls processes by other numbers here")
+    log, ours = kernel_log(), CODE.format(BUS, os.getpid())
+    (found,) = take(log, CODE.format(BUS, 1))
+    assert found.severity == "warning"
+    assert re.search(r"it is of process 1 \(.+\), no rank of this run", found.sentence)
+    (later,) = take(log, ours, at=1e9 + 3600)
+    (alone,) = take(kernel_log(), ours, at=1e9 + 3600)
+    assert later == alone, "it is no second time on this device"
+
+
+def test_children_of_a_rank_and_what_cannot_be_told_are_not_strangers():
+    log = kernel_log(rank_of=lambda pid: 3 if pid == os.getpid() else None)
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        for pid in (child.pid, 4194303, "<unknown>"):
+            (found,) = take(log, CODE.format(BUS, pid))
+            assert "no rank of this run" not in found.sentence, pid
+    finally:
+        child.kill()
+        child.wait()
+    (found,) = take(log, FALLEN)
+    assert found.severity == "fault"
 
 
 def test_a_queue_that_hangs_is_waited_for_once(monkeypatch):

@@ -96,6 +96,7 @@ def _seen_before(chosen: SeenAlert, seen: Sequence[SeenAlert]) -> bool:
         return False
     return any(
         each.node == chosen.node
+        and is_cause(each.alert)  # not what somebody else's program did there
         and (each.alert.code, each.alert.device) == (alert.code, alert.device)
         and each.alert.at < alert.at - BEFORE_S / 4
         for each in seen

@@ -16,9 +16,11 @@ from everstep.knowledge.review import ReviewQueue
 from everstep.knowledge.signature import Action, Role, Severity
 from everstep.model.components import KERNEL
 from everstep.model.facts import Alert
+from everstep.model.verdict import Blame
 from everstep.probes.node.bounded import Bounded
 from everstep.probes.node.kernel.kernel_lines import SOURCE
 from everstep.probes.node.kernel.oom_lines import OUT_OF_MEMORY, oom_alert
+from everstep.probes.node.kernel.strangers import strangers_among
 
 REPEATS_S = 24 * 3600.0
 """How long Xid 13 and 31 are remembered: the same GPU again, and no other, points to the machine."""
@@ -56,8 +58,18 @@ class KernelLog:
         unknown = [finding for finding in found if finding.role is Role.UNKNOWN]
         self._review(unknown)
         new = [f for f in found if f.role is not Role.UNKNOWN and f.component in COMPONENTS]
-        settled = self._settle(new, now)
-        return [made for finding in settled if (made := self._alert(finding, now, source)) is not None]
+        strangers = {finding.seq: who for finding in new if (who := self._stranger(finding))}
+        foreign = [finding for finding in new if finding.seq in strangers]
+        settled = self._settle([finding for finding in new if finding.seq not in strangers], now)
+        made = [self._alert(each, now, source, strangers.get(each.seq, "")) for each in (*settled, *foreign)]
+        return [alert for alert in made if alert is not None]
+
+    def _stranger(self, finding: Finding) -> str:
+        """Whose line it is, where that is none of the run's processes and the program may be at fault: it says nothing
+        of our program, and does not count when the same device fails again."""
+        if finding.blame != Blame.USER:
+            return ""
+        return strangers_among({each.pid for each in finding.occurrences}, self._rank_of)
 
     def _match(self, lines: Sequence[bytes], now: float) -> list[Finding]:
         """A matcher of its own for each batch: it folds what repeats, and would fold for ever."""
@@ -78,19 +90,20 @@ class KernelLog:
         self._recent = [*kept, *new][-_MAX_RECENT:]
         return [finding for finding in rank_findings([*kept, *new]) if finding.seq in mine]
 
-    def _alert(self, finding: Finding, now: float, source: str) -> Alert | None:
+    def _alert(self, finding: Finding, now: float, source: str, stranger: str) -> Alert | None:
         if finding.code in OUT_OF_MEMORY:
             return oom_alert(finding, now, source, self._rank_of)
         severity = severity_of(finding)
         if not severity:
             return None
+        whose = f"; it is of {stranger}, no rank of this run" if stranger else ""
         return Alert(
             at=now,
             code=finding.code,
-            sentence=f"{finding.title}{f' on {finding.subject}' if finding.subject else ''}{_because(finding)}",
+            sentence=f"{finding.title}{f' on {finding.subject}' if finding.subject else ''}{_because(finding)}{whose}",
             component=finding.component,
             blame=finding.blame,
-            severity=severity,
+            severity="warning" if stranger else severity,
             action=finding.action,
             role=finding.role,
             source=source,
