@@ -3,8 +3,9 @@
     sudo python bench/kernel_cost.py [--ranks 2] [--pairs 10] [--seconds 10] [--step-ms 20]
 
 Ranks of a gloo job compute and reduce without a pause. Each pair is a window with the observer attached and one
-without, in changing order; what is compared is steps per second. Beside it what the kernel itself says of the programs
-(kernel.bpf_stats_enabled): runs and nanoseconds, which no noise of the machine hides, and the observer's CPU time.
+without, in changing order; what is compared is steps per second, and the CPU time that all ranks use per step, whose
+work is always the same. Beside it what the kernel itself says of the programs (kernel.bpf_stats_enabled): runs and
+nanoseconds, which no noise of the machine hides, and the observer's CPU time.
 """
 
 import argparse
@@ -25,9 +26,12 @@ rank, size, store, step_s = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], flo
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
 values, count = torch.ones(65536), 0
+begun = time.thread_time()
+for _ in range(1_000_000):
+    pass
+turns = int(1_000_000 * step_s / (time.thread_time() - begun))
 while True:
-    end = time.thread_time() + step_s
-    while time.thread_time() < end:
+    for _ in range(turns):
         pass
     dist.all_reduce(values)
     values.fill_(1.0)
@@ -108,20 +112,28 @@ def count(file: int) -> int:
     return int.from_bytes(os.pread(file, 8, 0), "little")
 
 
-def window(file: int, seconds: float) -> float:
-    """Steps a second."""
-    begun, at = count(file), time.monotonic()
+def cpu_s(pids: list[int]) -> float:
+    """Of all their threads."""
+    words = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(each[11]) + int(each[12]) for each in words) / os.sysconf("SC_CLK_TCK")
+
+
+def window(file: int, pids: list[int], seconds: float) -> tuple[float, float]:
+    """Steps a second, and CPU seconds for each."""
+    begun, used_s, at = count(file), cpu_s(pids), time.monotonic()
     time.sleep(seconds)
-    return (count(file) - begun) / (time.monotonic() - at)
+    steps = max(1, count(file) - begun)
+    return steps / (time.monotonic() - at), (cpu_s(pids) - used_s) / steps
 
 
 def measure(file: int, pids: list[int], pairs: int, seconds: float) -> None:
-    changes, cost_s, runs, program_s, rss = [], 0.0, 0, 0.0, 0
+    changes, more_cpu, cost_s, runs, program_s, rss = [], [], 0.0, 0, 0.0, 0
     for pair in range(pairs):
         rates: dict[bool, float] = {}
+        used_s: dict[bool, float] = {}
         for is_observed in (True, False) if pair % 2 else (False, True):
             observer = Observer(pids) if is_observed else None
-            rates[is_observed] = window(file, seconds)
+            rates[is_observed], used_s[is_observed] = window(file, pids, seconds)
             if observer is not None:
                 cost_s += observer.look()
                 more_runs, more_s = observer.programs()
@@ -129,11 +141,18 @@ def measure(file: int, pids: list[int], pairs: int, seconds: float) -> None:
                 observer.close()
                 time.sleep(0.5)
         changes.append(rates[True] / rates[False] - 1)
-        print(f"pair {pair}: {rates[False]:.2f} steps/s, observed {rates[True]:.2f}: {changes[-1]:+.2%}", flush=True)
+        more_cpu.append(used_s[True] / used_s[False] - 1)
+        print(
+            f"pair {pair}: {rates[False]:.2f} steps/s, observed {rates[True]:.2f}: {changes[-1]:+.2%}; "
+            f"{used_s[False] * 1e3:.1f} ms of CPU a step, observed {used_s[True] * 1e3:.1f}: {more_cpu[-1]:+.2%}",
+            flush=True,
+        )
     total_s = pairs * seconds
-    spread = statistics.stdev(changes) / len(changes) ** 0.5 if len(changes) > 1 else float("nan")
-    median = statistics.median(changes)
-    print(f"steps/s observed: mean {statistics.mean(changes):+.2%} ± {spread:.2%}, median {median:+.2%}")
+    for what, found in (("steps/s", changes), ("CPU per step", more_cpu)):
+        spread = statistics.stdev(found) / len(found) ** 0.5 if len(found) > 1 else float("nan")
+        middle = statistics.median(found)
+        print(f"{what} observed: mean {statistics.mean(found):+.2%} ± {spread:.2%}, median {middle:+.2%}")
+    print(f"load {os.getloadavg()[0]:.0f}")
     per_run = program_s / runs * 1e9 if runs else 0.0
     print(
         f"programs: {runs / total_s:.0f} runs/s, {per_run:.0f} ns each, {program_s / total_s:.3%} of a core; "
