@@ -1,9 +1,11 @@
 """Ports of InfiniBand, RoCE and EFA devices, as the kernel lists them below /sys. Reads only; nothing is sent."""
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 BASE = "/sys/class/infiniband"
+_RATE = re.compile(r"([\d.]+) Gb/sec")
 
 
 class Port(NamedTuple):
@@ -14,6 +16,15 @@ class Port(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.device}/{self.number}"
+
+    @property
+    def bps(self) -> float | None:
+        """What it can send, bit/s. None: not known."""
+        try:
+            found = _RATE.match((self.path / "rate").read_text())
+        except (OSError, UnicodeDecodeError):
+            return None
+        return float(found[1]) * 1e9 if found and float(found[1]) > 0 else None
 
     def counter(self, name: str) -> int | None:
         """Of the port, or of the driver where the port has none; None if it cannot be read."""

@@ -4,39 +4,53 @@ is 1 if any does.
 everstep fabric blame probes.jsonl --topology lab.toml
 
 One JSON object a line and path: {"nodes": ["n0", "leaf0", "spine1", "leaf2", "n9"], "sent": 600, "bad": 7,
-"late": 0}. Each line is one way; a round trip of which the lost way is not known goes there and back.
+"late": 0}. Each line is one way; a round trip of which the lost way is not known goes there and back. With the lines of
+`everstep fabric counters` of the same time, a link that its own traffic fills is told and not blamed.
 """
 
 import argparse
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from everstep.cli.reading import show, show_json
 from everstep.fabric.locate.blame import blame
-from everstep.fabric.locate.observations import Seen, merged
+from everstep.fabric.locate.loads import Load, loads_of
+from everstep.fabric.locate.observations import Counted, Link, Seen, merged
 from everstep.fabric.readers.find import read_topology
 from everstep.fabric.readers.text import read_bytes
 from everstep.fabric.topology.graph import Graph
 from everstep.fabric.topology.values import FabricError, Topology
 from everstep.report.fabric.blame import blame_page
 
+T = TypeVar("T")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("probes", metavar="PROBES", help="a file, one path a line")
     parser.add_argument("--topology", metavar="FILE", help="says which nodes are hosts; else the ends of paths are")
+    parser.add_argument("--counters", metavar="FILE", help="lines of `counters`; needs --topology with speeds")
     parser.add_argument("--json", action="store_true", help="for programs; keys in docs/fabric.md")
 
 
 def run(given: argparse.Namespace) -> int:
-    seen = _read(read_bytes(Path(given.probes)), given.probes)
+    seen = _read(given.probes, Seen, "a path with nodes, sent and bad")
+    for number, each in enumerate(seen, 1):
+        if len(each.nodes) < 2:
+            raise FabricError(f"{given.probes}: path {number}: a path needs two nodes at least")
+    if given.counters and not given.topology:
+        raise FabricError("--counters needs --topology: which cable a port has, and what it can carry")
+    loads: dict[Link, Load] = {}
     if given.topology:
         topology = read_topology(Path(given.topology))
         hosts = frozenset(topology.host_names())
         _check_paths(seen, topology, given.probes)
+        if given.counters:
+            loads = loads_of(_read(given.counters, Counted, "a line of `everstep fabric counters`"), topology)
     else:
         hosts = frozenset(node for each in seen for node in (each.nodes[0], each.nodes[-1]))
-    verdict = blame(merged([seen]), hosts)
+    verdict = blame(merged([seen]), hosts, loads)
     if given.json:
         show_json(verdict)
     else:
@@ -44,18 +58,15 @@ def run(given: argparse.Namespace) -> int:
     return 1 if verdict.faults or verdict.slow else 0
 
 
-def _read(data: bytes, source: str) -> list[Seen]:
+def _read(path: str, kind: type[T], what: str) -> list[T]:
     found = []
-    for number, line in enumerate(data.splitlines(), 1):
+    for number, line in enumerate(read_bytes(Path(path)).splitlines(), 1):
         if not line.strip():
             continue
         try:
-            seen = msgspec.json.decode(line, type=Seen)
+            found.append(msgspec.json.decode(line, type=kind))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise FabricError(f"{source}:{number}: not a path with nodes, sent and bad: {error}") from None
-        if len(seen.nodes) < 2:
-            raise FabricError(f"{source}:{number}: a path needs two nodes at least")
-        found.append(seen)
+            raise FabricError(f"{path}:{number}: not {what}: {error}") from None
     return found
 
 

@@ -10,7 +10,8 @@ everstep fabric deadlock routes.txt
 everstep fabric storms counters.jsonl
 everstep fabric cover candidates.jsonl --out flows
 everstep fabric watch flows.jsonl --address 10.20.0.1
-everstep fabric blame probes.jsonl --topology lab.toml
+everstep fabric counters
+everstep fabric blame probes.jsonl --topology lab.toml --counters counters.jsonl
 
 FILE is Slurm's topology.conf or topology.yaml, NCCL's XML, a model or graph of topograph, `kubectl get nodes -o json`,
 `lldpcli -f json0 show neighbors`, or a file of one's own (docs/fabric.md).
@@ -29,6 +30,7 @@ WHAT: dict[str, tuple[str, str]] = {
     "blame": ("everstep.cli.fabric.blame", "which link or host loses the packets of probes; exit code 1 if any"),
     "cover": ("everstep.cli.fabric.cover", "which probes cross every link; exit code 1 if a link has too few"),
     "watch": ("everstep.cli.fabric.watch", "send probes of this host, answer those of others"),
+    "counters": ("everstep.cli.fabric.counters", "what the ports of this machine count, for blame"),
     "check": ("everstep.cli.fabric.check", "what is wrong with a topology; exit code 1 if anything"),
 }
 

@@ -4,13 +4,17 @@ Each hypothesis is a set of links that lose packets at one rate: one direction o
 The one under which the losses are most likely is taken, then the next beside it, until no other explains much more.
 A clean path speaks against everything on it as loudly as it had packets, so nothing has to be exonerated by hand.
 Hypotheses under which the data are about as likely cannot be told apart: all of them are named.
+
+A link that its own traffic fills loses packets in its queue. It has a rate of loss of its own that is no fault, and what
+is lost there comes in bursts: paths over it count for as much less as they scatter more than independent losses would.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import msgspec
 
+from everstep.fabric.locate.loads import FullLink, Load, excusing
 from everstep.fabric.locate.observations import Link, Seen, background, lateness, usable
 
 NOISE = 1e-4
@@ -43,32 +47,51 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     rate: float  # of packets that it loses, or delays
     confidence: float  # that it is one of these, among all hypotheses
     bad: int  # packets on its paths that were lost, or late
+    may_be_full: bool = False  # its packets are late, and how full it is is not known: a full link looks the same
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[Fault, ...]  # what loses packets
     slow: tuple[Fault, ...]  # what makes packets late
+    full: tuple[FullLink, ...]  # what is lost there is no fault
     is_all_late: bool  # too many paths have late packets to say what makes them late
     unexplained: int  # lost packets beside these faults and noise
     impossible: dict[str, int]  # host -> reports of it that cannot be
     smallest_rate: float  # what the worst covered link would show with these many packets
 
 
-def blame(seen: Iterable[Seen], hosts: frozenset[str], *, noise: float = NOISE) -> Verdict:
+def blame(
+    seen: Iterable[Seen], hosts: frozenset[str], loads: Mapping[Link, Load] | None = None, *, noise: float = NOISE
+) -> Verdict:
+    """`loads`: how full each link was in the same time, where that is known."""
+    loads = loads or {}
     paths, impossible = usable(seen)
-    model = _Model(paths, hosts, noise)
+    model = _Model(paths, hosts, noise, excusing(loads))
     chosen = model.explain()
-    late = lateness(paths)
+    late = lateness(path for path in paths if model.full.isdisjoint(path.links))
     usual = background(late)
     slow = _Model(late if usual <= MOST_LATE else (), hosts, max(LATE_NOISE, 3 * usual))
+    delayed = [fault for fault in slow.faults(slow.explain()) if fault.rate >= LEAST_LATE]
     return Verdict(
-        faults=model.faults(chosen),
-        slow=tuple(fault for fault in slow.faults(slow.explain()) if fault.rate >= LEAST_LATE),
+        faults=tuple(_doubted(fault, paths, loads) for fault in model.faults(chosen)),
+        slow=tuple(_doubted(fault, paths, loads) for fault in delayed),
+        full=model.full_links(loads),
         is_all_late=usual > MOST_LATE,
         unexplained=model.unexplained(chosen),
         impossible=impossible,
         smallest_rate=model.smallest_rate(),
     )
+
+
+def _doubted(fault: Fault, paths: Sequence[Seen], loads: Mapping[Link, Load]) -> Fault:
+    """Whether a full link would look the same, as far as is known."""
+    names = {suspect.name for suspect in fault.suspects}
+    on = {link: {f"{link[0]} > {link[1]}", cable_of(link), *link} for path in paths for link in path.links}
+    links = {link for link, known_as in on.items() if known_as & names}
+    over = [path for path in paths if not links.isdisjoint(path.links)]
+    is_late = sum(path.late for path in over) >= LEAST_LATE * sum(path.sent - path.bad for path in over)
+    is_unknown = any(link not in loads or loads[link].is_full is None for link in links)
+    return msgspec.structs.replace(fault, may_be_full=is_late and is_unknown)
 
 
 class _Chosen(msgspec.Struct, frozen=True):
@@ -79,7 +102,9 @@ class _Chosen(msgspec.Struct, frozen=True):
 class _Model:
     """Paths, and hypotheses as sets of path numbers."""
 
-    def __init__(self, paths: Sequence[Seen], hosts: frozenset[str], noise: float) -> None:
+    def __init__(
+        self, paths: Sequence[Seen], hosts: frozenset[str], noise: float, full: frozenset[Link] = frozenset()
+    ) -> None:
         self._paths = paths
         self._noise = noise
         self._on: dict[Link, set[int]] = {}
@@ -87,6 +112,25 @@ class _Model:
             for link in path.links:
                 self._on.setdefault(link, set()).add(number)
         self._hypotheses = _hypotheses(self._on, hosts)
+        self.full = full & self._on.keys()
+        self._rates = dict.fromkeys(self.full, 0.0)
+        self._weights = [1.0] * len(paths)
+        self._bursty = set[int]().union(*(self._on[link] for link in self.full))
+
+    def _allow_for_full(self, chosen: Sequence[_Chosen]) -> None:
+        """Beside these faults: the likeliest rate of each full link, and what packets over full links count. Losses of a
+        queue come in bursts: by how much such paths scatter more than independent losses would (Pearson's statistic of
+        each), by so much less do they count."""
+        if not self._bursty:
+            return
+        for _ in range(_ROUNDS):
+            for link in self.full:
+                self._rates[link] = 0.0
+                self._rates[link], _gain = self._best_rate(self._on[link], self._passing(chosen))
+        passing = self._passing(chosen)
+        scatter = sum(_scatter(self._paths[path], passing[path]) for path in self._bursty) / len(self._bursty)
+        for path in self._bursty:
+            self._weights[path] = 1.0 / max(1.0, scatter)
 
     def explain(self) -> list[_Chosen]:
         """Adds the best one, then looks again at each of them beside the others: with two faults, the first choice may
@@ -94,6 +138,9 @@ class _Model:
         chosen: list[_Chosen] = []
         seen: set[frozenset[int]] = set()
         while len(chosen) < _MOST_FAULTS:
+            self._allow_for_full(chosen)
+            if self._bursty and (tried := self._best(chosen, least=0.0)) is not None:
+                self._allow_for_full([*chosen, tried])  # a fault scatters losses, too
             best = self._best(chosen)
             if best is None:
                 break
@@ -102,6 +149,7 @@ class _Model:
             if numbers in seen:
                 break
             seen.add(numbers)
+        self._allow_for_full(chosen)
         return chosen
 
     def _refined(self, chosen: list[_Chosen]) -> list[_Chosen]:
@@ -115,12 +163,12 @@ class _Model:
                 break
         return chosen
 
-    def _best(self, others: Sequence[_Chosen]) -> _Chosen | None:
+    def _best(self, others: Sequence[_Chosen], least: float = _MIN_GAIN) -> _Chosen | None:
         scored = self._scored(others)
         if not scored:
             return None
         gain, number, rate = max(scored, key=lambda each: (each[0], -_KINDS[self._suspects(each[1])[0].kind]))
-        return _Chosen(number, rate) if gain >= _MIN_GAIN else None
+        return _Chosen(number, rate) if gain >= least else None
 
     def _scored(self, others: Sequence[_Chosen]) -> list[tuple[float, int, float]]:
         """Gain, number and rate of each hypothesis beside the others."""
@@ -135,6 +183,9 @@ class _Model:
     def _passing(self, chosen: Sequence[_Chosen]) -> list[float]:
         """Probability that a packet of each path comes."""
         passing = [1.0 - self._noise] * len(self._paths)
+        for link, rate in self._rates.items():
+            for path in self._on[link]:
+                passing[path] *= 1.0 - rate
         for each in chosen:
             for path in self._hypotheses[each.number][1]:
                 passing[path] *= 1.0 - each.rate
@@ -178,9 +229,13 @@ class _Model:
     def _contains(self, larger: int, smaller: int) -> bool:
         return self._hypotheses[larger][1] > self._hypotheses[smaller][1]
 
-    def _best_rate(self, covered: frozenset[int], passing: Sequence[float]) -> tuple[float, float]:
+    def _best_rate(self, covered: Set[int], passing: Sequence[float]) -> tuple[float, float]:
         """Rate of loss that makes what was seen most likely, and by how much more likely than without the fault."""
-        rows = [(self._paths[path].sent, self._paths[path].bad, passing[path]) for path in covered]
+        rows = [
+            (self._paths[path].sent * weight, self._paths[path].bad * weight, passing[path])
+            for path in covered
+            for weight in (self._weights[path],)
+        ]
         low, high = 1e-6, 1.0 - 1e-6
         for _ in range(40):  # the derivative falls: find where it is 0
             middle = (low + high) / 2
@@ -191,6 +246,13 @@ class _Model:
         rate = (low + high) / 2
         return rate, sum(_log(row, rate) - _log(row, 0.0) for row in rows)
 
+    def full_links(self, loads: Mapping[Link, Load]) -> tuple[FullLink, ...]:
+        return tuple(
+            FullLink(link=f"{link[0]} > {link[1]}", bps=load.bps, capacity_bps=load.capacity_bps, rate=self._rates[link])
+            for link in sorted(self.full)
+            if (load := loads[link]).bps is not None and load.capacity_bps is not None
+        )
+
     def unexplained(self, chosen: Sequence[_Chosen]) -> int:
         passing = self._passing(chosen)
         expected = sum(path.sent * (1.0 - share) for path, share in zip(self._paths, passing, strict=True))
@@ -198,17 +260,24 @@ class _Model:
 
     def smallest_rate(self) -> float:
         """Below it the link with the fewest packets loses fewer than `MIN_BAD` of them in one of twenty windows."""
-        fewest = min((sum(self._paths[path].sent for path in on) for on in self._on.values()), default=0)
+        counted = [sum(self._paths[path].sent * self._weights[path] for path in on) for on in self._on.values()]
+        fewest = min(counted, default=0)
         return min(1.0, 6.3 / fewest) if fewest else 1.0  # Poisson: 6.3 expected, 95 % see three or more
 
 
-def _log(row: tuple[int, int, float], rate: float) -> float:
+def _scatter(path: Seen, passing: float) -> float:
+    """1 on average where each packet is lost by itself."""
+    expected = path.sent * (1.0 - passing)
+    return (path.bad - expected) ** 2 / max(1e-9, expected * passing)
+
+
+def _log(row: tuple[float, float, float], rate: float) -> float:
     sent, bad, passing = row
     comes = passing * (1.0 - rate)
     return bad * math.log(1.0 - comes) + (sent - bad) * math.log(comes)
 
 
-def _slope(rows: Sequence[tuple[int, int, float]], rate: float) -> float:
+def _slope(rows: Sequence[tuple[float, float, float]], rate: float) -> float:
     total = 0.0
     for sent, bad, passing in rows:
         comes = passing * (1.0 - rate)

@@ -1,4 +1,5 @@
-"""What probes saw: for each one-way path the packets that were sent and those that did not come, or came late."""
+"""What probes saw: for each one-way path the packets that were sent and those that did not come, or came late. And what
+ports counted meanwhile."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,20 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def links(self) -> list[Link]:
         return list(itertools.pairwise(self.nodes))
+
+
+class Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """One port in a window. None: not known."""
+
+    node: str
+    nic: str
+    seconds: float
+    gap_s: float  # the longest time between two readings
+    capacity_bps: float | None = None
+    tx_bps: float | None = None  # bit/s, the highest between two readings
+    rx_bps: float | None = None
+    grown: dict[str, int] = {}  # by how much each counter grew
+    unknown: tuple[str, ...] = ()  # counters of which that is not known
 
 
 def usable(seen: Iterable[Seen]) -> tuple[list[Seen], dict[str, int]]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 import shutil
 import socket
 import subprocess
@@ -15,7 +14,6 @@ from everstep.linux import infiniband
 
 _MBIT = 1e6
 _LLDP_S = 5.0
-_RATE = re.compile(r"([\d.]+) Gb/sec")
 
 
 def read_host(sys: Path = Path("/sys"), name: str | None = None) -> Topology:
@@ -52,14 +50,13 @@ def _interface(host: str, path: Path) -> Port:
 def _ports(host: str, base: Path) -> list[Port]:
     found = []
     for number, port in enumerate(infiniband.ports(base)):
-        rate = _RATE.match(_text(port.path / "rate") or "")
         state = _text(port.path / "state") or ""
         found.append(
             Port(
                 node=host,
                 name=port.name,
                 rail=number,
-                bps=float(rate[1]) * 1e9 if rate and float(rate[1]) > 0 else None,
+                bps=port.bps,
                 is_up=("ACTIVE" in state) if state else None,
             )
         )

@@ -1,6 +1,7 @@
 """The page of `everstep fabric blame`."""
 
-from everstep.fabric.locate.blame import MOST_LATE, Fault, Verdict
+from everstep.fabric.locate.blame import MOST_LATE, NOISE, Fault, Verdict
+from everstep.fabric.locate.loads import FullLink
 from everstep.report.parts.layout import field, text_of
 from everstep.report.parts.units import count, percent
 
@@ -13,6 +14,8 @@ def blame_page(source: str, verdict: Verdict, num_sent: int) -> str:
         lines += _fault(fault, f"loses {percent(fault.rate)}")
     for fault in verdict.slow:
         lines += _fault(fault, f"{percent(fault.rate)} of the packets that came were over 10 ms late")
+    for full in verdict.full:
+        lines += field("full", f"{full.link}: {_rates(full)}{_lost(full)}", width=14)
     if verdict.is_all_late:
         lines += field("not known", f"what is slow: half of the paths have over {percent(MOST_LATE)} late", width=14)
     if verdict.unexplained:
@@ -26,6 +29,20 @@ def blame_page(source: str, verdict: Verdict, num_sent: int) -> str:
 def _fault(fault: Fault, what: str) -> list[str]:
     first, *others = [f"{suspect.kind} {suspect.name}" for suspect in fault.suspects]
     lines = field("fault", f"{first}: {what}, confidence {percent(fault.confidence)}", width=14)
+    if fault.may_be_full:
+        lines += field("", "or full: its packets are late, and how full it is is not known", width=14)
     if others:
         lines += field("", f"not distinguishable from: {', '.join(others)}", width=14)
     return lines
+
+
+def _rates(full: FullLink) -> str:
+    share = percent(full.bps / full.capacity_bps)
+    return f"{share} of {full.capacity_bps / 1e9:.4g} Gbit/s in its fullest second"
+
+
+def _lost(full: FullLink) -> str:
+    """What it loses is its queue's, as far as can be told."""
+    if full.rate < NOISE:
+        return ""
+    return f"; loses {percent(full.rate)}, as full links do: its cable cannot be told apart"

@@ -1,0 +1,103 @@
+"""How full each link is: what the ports at its ends counted, beside what it can carry.
+
+A full link loses what does not fit into its queue, and that is no fault of its cable. Full is only what is known to be:
+a rate without a capacity excuses nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from everstep.fabric.locate.observations import Counted, Link
+from everstep.fabric.topology.values import Cable, Topology
+
+FULL = 0.9
+"""Of the capacity, over a second. Headers and gaps between packets are in no byte counter: TCP alone gives 95 %."""
+
+MOST_GAP_S = 2.5
+"""A port that was not read for longer may have been full meanwhile."""
+
+_DAMAGE = ("rx_crc_errors", "rx_frame_errors", "symbol_error", "port_rcv_errors")
+_DISCARDS = ("port_xmit_discards", "SAI_PORT_STAT_IF_OUT_DISCARDS")
+"""tx_dropped of Linux is not one of them: it leaves out what the queue drops."""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """One direction of a cable in a window. None: not known."""
+
+    bps: float | None = None  # bit/s, in its fullest second
+    capacity_bps: float | None = None
+    gap_s: float = 0.0  # the longest time in which nobody looked
+    discards: int | None = None  # packets that the sending port dropped, its whole queue included
+    errors: int | None = None  # packets that the receiving port counted as damaged
+
+    @property
+    def share(self) -> float | None:
+        """Of its capacity, in its fullest second."""
+        return None if self.bps is None or self.capacity_bps is None else self.bps / self.capacity_bps
+
+    @property
+    def is_full(self) -> bool | None:
+        if self.share is None:
+            return None
+        return True if self.share >= FULL else False if self.gap_s <= MOST_GAP_S else None
+
+    @property
+    def explains_losses(self) -> bool:
+        """Its queue may have lost them, and nothing says that its cable did."""
+        return self.is_full is True and not self.errors and self.discards != 0
+
+
+class FullLink(msgspec.Struct, frozen=True, kw_only=True):
+    link: str  # "leaf0 > spine1"
+    bps: float
+    capacity_bps: float
+    rate: float  # of packets, lost in its queue or by its cable: these cannot be told apart
+
+
+def excusing(loads: Mapping[Link, Load]) -> frozenset[Link]:
+    return frozenset(link for link, load in loads.items() if load.explains_losses)
+
+
+class _Ends(msgspec.Struct, frozen=True):
+    """The windows of both ends of a link."""
+
+    sender: list[Counted] = []
+    receiver: list[Counted] = []
+    capacities: list[float] = []
+
+
+def loads_of(counted: Iterable[Counted], topology: Topology) -> dict[Link, Load]:
+    """Of each direction of a cable of which an end counted. Windows are joined: the fullest one decides."""
+    cables = {(end.node, end.name): cable for cable in topology.cables for end in (cable.one, cable.other)}
+    found: dict[Link, _Ends] = {}
+    for each in counted:
+        cable = cables.get((each.node, each.nic))
+        if cable is None:
+            continue
+        far = cable.other if cable.one.node == each.node else cable.one
+        out, into = (found.setdefault(link, _Ends()) for link in ((each.node, far.node), (far.node, each.node)))
+        out.sender.append(each)
+        into.receiver.append(each)
+        known = [bps for bps in (each.capacity_bps, cable.one.bps, cable.other.bps) if bps is not None]
+        out.capacities.extend(known)
+        into.capacities.extend(known)
+    return {link: _load(ends) for link, ends in found.items()}
+
+
+def _load(ends: _Ends) -> Load:
+    rates = [*(each.tx_bps for each in ends.sender), *(each.rx_bps for each in ends.receiver)]
+    return Load(
+        bps=max((bps for bps in rates if bps is not None), default=None),
+        capacity_bps=min(ends.capacities, default=None),
+        gap_s=max((each.gap_s for each in (*ends.sender, *ends.receiver)), default=0.0),
+        discards=_sum(ends.sender, _DISCARDS),
+        errors=_sum(ends.receiver, _DAMAGE),
+    )
+
+
+def _sum(windows: Iterable[Counted], names: Iterable[str]) -> int | None:
+    """None where there is no such counter, or where it is not known in one of the windows."""
+    values = [each.grown.get(name) for each in windows for name in names if name in each.grown or name in each.unknown]
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None

@@ -1,0 +1,51 @@
+"""The counters of this host's network ports, as the kernel lists them below /sys. Reads only; nothing is sent."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from everstep.linux import infiniband
+
+_WORD_BYTES = 4  # port_xmit_data and port_rcv_data count in words of four bytes (IBTA)
+_MBIT = 1e6
+
+
+class Nic(NamedTuple):
+    bps: float | None  # what it can send, bit/s; None: not known, as of virtual ones
+    counters: dict[str, int]  # by the kernel's names, and of every kind of port tx_bytes and rx_bytes
+
+
+def read_nics(root: Path = Path("/")) -> dict[str, Nic]:
+    """By name ("eth0", "mlx5_0/1"), without the loopback. What cannot be read is left out."""
+    found = {}
+    for path in _listed(root / "sys/class/net"):
+        speed = _number(path / "speed")
+        counters = _all(path / "statistics")
+        if path.name != "lo" and counters:
+            found[path.name] = Nic(speed * _MBIT if speed is not None and speed > 0 else None, counters)
+    for port in infiniband.ports(root / infiniband.BASE.lstrip("/")):
+        counters = _all(port.path / "hw_counters") | _all(port.path / "counters")
+        for name, words in (("tx_bytes", "port_xmit_data"), ("rx_bytes", "port_rcv_data")):
+            if words in counters:
+                counters[name] = counters[words] * _WORD_BYTES
+        if counters:
+            found[port.name] = Nic(port.bps, counters)
+    return found
+
+
+def _all(folder: Path) -> dict[str, int]:
+    values = {path.name: _number(path) for path in _listed(folder)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None

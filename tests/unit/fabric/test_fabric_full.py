@@ -1,0 +1,206 @@
+"""Full links: what their queues lose is no fault of a cable; what a link loses that is not full still is."""
+
+import itertools
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+from test_fabric_locate import FLOWS, LINKS, NAMES, PATHS, names
+
+from everstep.cli.main import main
+from everstep.fabric.locate.blame import blame
+from everstep.fabric.locate.loads import Load, loads_of
+from everstep.fabric.locate.observations import Counted, Link, Seen
+from everstep.fabric.probing.counting import Counting
+from everstep.fabric.readers.find import read_topology
+from everstep.fabric.topology.values import Topology
+from everstep.linux.nics import Nic, read_nics
+
+UPLINKS = [link for link in LINKS if not set(link) & NAMES]
+SENT = 150  # 10 s at fifteen packets a second
+
+
+def load(bps: float, capacity_bps: float | None = 20e6, **more: int) -> Load:
+    return Load(bps=bps, capacity_bps=capacity_bps, **more)
+
+
+def loads(full: list[Link]) -> dict[Link, Load]:
+    return {link: load(19.6e6 if link in full else 9e6) for link in LINKS}
+
+
+def congested(full: list[Link], seed: int, loss: dict[Link, float] | None = None, mean: float = 0.02) -> list[Seen]:
+    """Queues lose in bursts: each path over a full link has luck of its own, and half of its packets are late."""
+    draw, found = random.Random(seed), []
+    for flow in FLOWS:
+        nodes = PATHS[flow]
+        crossed = [link for link in itertools.pairwise(nodes) if link in full]
+        comes = 1.0
+        for link in itertools.pairwise(nodes):
+            comes *= 1.0 - (loss or {}).get(link, 0.0)
+        for _ in crossed:
+            comes *= 1.0 - mean * draw.expovariate(1.0)
+        bad = sum(draw.random() >= comes for _ in range(SENT))
+        late = sum(draw.random() < 0.5 for _ in range(SENT - bad)) if crossed else 0
+        found.append(Seen(nodes=nodes, sent=SENT, bad=bad, late=late))
+    return found
+
+
+@pytest.mark.parametrize("full", [UPLINKS, UPLINKS[:3], LINKS], ids=["uplinks", "three", "all"])
+def test_full_links_are_told_and_no_cable_is_blamed(full: list[Link]) -> None:
+    for seed in range(6):
+        verdict = blame(congested(full, seed), NAMES, loads(full))
+        assert (verdict.faults, verdict.slow) == ((), ()), seed
+        assert {each.link for each in verdict.full} == {f"{one} > {other}" for one, other in full}
+        assert all((each.bps, each.capacity_bps) == (19.6e6, 20e6) for each in verdict.full)
+
+
+@pytest.mark.parametrize("lossy", [("n5", "leaf1"), ("leaf3", "n13"), ("leaf0", "spine0")])
+def test_a_link_that_loses_and_is_not_full_is_found_beside_full_ones(lossy: Link) -> None:
+    full = [link for link in UPLINKS if link != lossy]
+    for seed in range(4):
+        verdict = blame(congested(full, seed, {lossy: 0.2}), NAMES, loads(full))
+        assert f"{lossy[0]} > {lossy[1]}" in set().union(*names(verdict.faults)), seed
+        assert len(verdict.faults) == 1
+
+
+def test_a_full_link_that_also_loses_cannot_be_told_apart_unless_damage_is_counted() -> None:
+    lossy = ("leaf0", "spine0")
+    seen, known = congested(UPLINKS, 1, {lossy: 0.1}), loads(UPLINKS)
+    verdict = blame(seen, NAMES, known)
+    assert verdict.faults == ()
+    assert next(each.rate for each in verdict.full if each.link == "leaf0 > spine0") > 0.07
+    for more in ({"errors": 12}, {"discards": 0}):
+        verdict = blame(seen, NAMES, known | {lossy: load(19.6e6, **more)})
+        assert "leaf0 > spine0" in set().union(*names(verdict.faults)), more
+
+
+def test_damage_on_a_link_that_loses_nothing_is_no_fault_of_probes() -> None:
+    verdict = blame(congested([], 1), NAMES, {LINKS[0]: load(1e6, errors=5)})
+    assert verdict.faults == ()
+
+
+@pytest.mark.parametrize("capacity", [None, 10e9], ids=["capacity unknown", "far from full"])
+def test_a_load_that_is_not_known_excuses_nothing(capacity: float | None) -> None:
+    """A slow link is late and loses as a full one does: only its capacity tells them apart."""
+    slow = ("leaf2", "spine1")
+    known = loads([]) | {slow: load(1e6, capacity)}
+    verdict = blame(congested([slow], 3, mean=0.05), NAMES, known)
+    assert verdict.full == ()
+    (fault,) = verdict.faults
+    assert "leaf2 > spine1" in names([fault])[0]
+    assert fault.may_be_full == (capacity is None)
+    assert [each.may_be_full for each in verdict.slow] == [capacity is None]
+
+
+def test_a_loss_without_delay_is_no_full_link_even_where_loads_are_not_known() -> None:
+    seen = [each for each in congested([], 2, {("n5", "leaf1"): 0.05})]
+    (fault,) = blame(seen, NAMES).faults
+    assert not fault.may_be_full
+
+
+TOPOLOGY = """
+hosts = [{names = "n[0-1]", nics = 1}]
+switches = [{names = "leaf0"}]
+cables = [{from = "n[0-1]", nic = "nic0", to = "leaf0", port = "", speed = "20M"}]
+"""
+
+
+def window(node: str = "n0", **more: object) -> Counted:
+    return msgspec.convert({"node": node, "nic": "nic0", "seconds": 10.0, "gap_s": 1.0, **more}, Counted)
+
+
+def topology(tmp_path: Path, text: str = TOPOLOGY) -> Topology:
+    (tmp_path / "lab.toml").write_text(text)
+    return read_topology(tmp_path / "lab.toml")
+
+
+def test_ports_become_loads_of_both_directions(tmp_path: Path) -> None:
+    counted = [
+        window(tx_bps=19.5e6, rx_bps=1e6, grown={"rx_crc_errors": 2, "port_xmit_discards": 0}),
+        window(tx_bps=2e6, rx_bps=3e6, grown={"rx_crc_errors": 1}, unknown=("port_xmit_discards",)),
+        window("n7", tx_bps=1e6),
+    ]
+    found = loads_of(counted, topology(tmp_path))
+    assert found == {
+        ("n0", "leaf0"): Load(bps=19.5e6, capacity_bps=20e6, gap_s=1.0, discards=None),
+        ("leaf0", "n0"): Load(bps=3e6, capacity_bps=20e6, gap_s=1.0, errors=3),
+    }
+    assert [found[link].is_full for link in found] == [True, False]
+
+
+def test_what_is_not_known_is_neither_full_nor_free(tmp_path: Path) -> None:
+    no_speed = topology(tmp_path, TOPOLOGY.replace(', speed = "20M"', ""))
+    assert loads_of([window(tx_bps=19e6)], no_speed)["n0", "leaf0"].is_full is None
+    known = topology(tmp_path)
+    assert loads_of([window()], known)["n0", "leaf0"].is_full is None
+    assert loads_of([window(tx_bps=1e6, gap_s=6.0)], known)["n0", "leaf0"].is_full is None, "nobody looked for 6 s"
+    assert loads_of([window(tx_bps=19e6, gap_s=6.0)], known)["n0", "leaf0"].is_full is True
+
+
+def test_counters_that_go_back_or_vanish_or_come_are_unknown() -> None:
+    def nic(**counters: int) -> dict[str, Nic]:
+        return {"eth0": Nic(None, counters)}
+
+    counting = Counting("n0", 0.0, nic(tx_bytes=100, rx_bytes=1 << 32, rx_errors=5, old=1))
+    counting.add(1.0, nic(tx_bytes=350, rx_bytes=7, rx_errors=5, new=9))
+    counting.add(2.0, nic(tx_bytes=400, rx_bytes=9, rx_errors=8, new=9))
+    counting.add(2.0, nic(tx_bytes=1, rx_bytes=1, rx_errors=1, new=1))  # a clock that stands still: no reading
+    (first,) = counting.close()
+    assert (first.tx_bps, first.rx_bps, first.gap_s, first.capacity_bps) == (2000, None, 1.0, None)
+    assert first.grown == {"tx_bytes": 300, "rx_errors": 3}
+    assert first.unknown == ("new", "old", "rx_bytes")
+    counting.add(3.0, {})
+    (gone,) = counting.close()
+    assert gone.tx_bps is None and gone.grown == {} and "tx_bytes" in gone.unknown
+    assert counting.close() == [], "a port that is gone is not told for ever"
+
+
+def test_nics_are_read_as_the_kernel_lists_them(tmp_path: Path) -> None:
+    files = {
+        "class/net/eth0/speed": "10000\n",
+        "class/net/eth0/statistics/tx_bytes": "7\n",
+        "class/net/eth1/speed": "-1\n",
+        "class/net/eth1/statistics/tx_bytes": "8\n",
+        "class/net/eth1/statistics/rx_bytes": "garbage",
+        "class/net/lo/statistics/tx_bytes": "9\n",
+        "class/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)\n",
+        "class/infiniband/mlx5_0/ports/1/counters/port_xmit_data": "10\n",
+        "class/infiniband/mlx5_0/ports/1/hw_counters/np_cnp_sent": "3\n",
+    }
+    for name, text in files.items():
+        (tmp_path / "sys" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "sys" / name).write_text(text)
+    assert read_nics(tmp_path) == {
+        "eth0": Nic(10e9, {"tx_bytes": 7}),
+        "eth1": Nic(None, {"tx_bytes": 8}),
+        "mlx5_0/1": Nic(400e9, {"port_xmit_data": 10, "np_cnp_sent": 3, "tx_bytes": 40}),
+    }
+    assert read_nics(tmp_path / "none") == {}
+
+
+def test_a_full_link_is_printed_and_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    probes, counters, lab = (tmp_path / name for name in ("probes.jsonl", "counters.jsonl", "lab.toml"))
+    probes.write_text('{"nodes": ["n0", "leaf0", "n1"], "sent": 600, "bad": 20, "late": 300}\n'
+                      '{"nodes": ["n1", "leaf0", "n0"], "sent": 600, "bad": 0}\n')  # fmt: skip
+    lab.write_text(TOPOLOGY)
+    counters.write_text(msgspec.json.encode(window(tx_bps=19.6e6)).decode() + "\n")
+    assert main(["fabric", "blame", str(probes), "--topology", str(lab)]) == 1
+    assert "or full: its packets are late, and how full it is is not known" in capsys.readouterr().out
+    assert main(["fabric", "blame", str(probes), "--topology", str(lab), "--counters", str(counters)]) == 0
+    page = capsys.readouterr().out
+    assert "no fault found" in page
+    assert "n0 > leaf0: 98.0% of 0.02 Gbit/s in its fullest second; loses 3.3%, as full links do" in page
+    assert main(["fabric", "blame", str(probes), "--counters", str(counters)]) == 2
+    assert "--counters needs --topology" in capsys.readouterr().err
+    counters.write_text('{"node": 7}\n')
+    assert main(["fabric", "blame", str(probes), "--topology", str(lab), "--counters", str(counters)]) == 2
+
+
+def test_this_machine_s_ports_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fabric", "counters", "--node", "n0", "--every", "0.2", "--windows", "2"]) == 0
+    lines = [msgspec.json.decode(line, type=Counted) for line in capsys.readouterr().out.splitlines()]
+    assert {each.node for each in lines} <= {"n0"}
+    assert {each.nic for each in lines} == set(read_nics())
+    assert all(0.2 <= each.seconds < 60 for each in lines)
+    assert main(["fabric", "counters", "--every", "0"]) == 2
