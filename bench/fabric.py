@@ -2,6 +2,8 @@
 
     python bench/fabric.py probes [--seeds 5] [--kinds loss-1,loss-5,dead,...] [--seconds 10]
     python bench/fabric.py quiet [--seconds 60]         `everstep fabric watch` beside TCP: false alarms, cost
+        [--cable 20mbit]                                 each cable carries so much, and TCP fills those of the leaves
+    python bench/fabric.py full [--seeds 5]              a cable that loses 5 % or 1 % among cables that TCP fills
     python bench/fabric.py cycles                        10,000 random graphs
     python bench/fabric.py placement [--jobs 300]        job sizes of FILE, on topologies of DIR
     python bench/fabric.py published                     the flow model beside published tables
@@ -29,6 +31,7 @@ from everstep.fabric.probing.watch import TICK_S, seen_of
 from everstep.fabric.readers.find import read_topology
 from everstep.fabric.topology.graph import Graph
 from fabrics.bed import PORT, Clos
+from fabrics.full import full
 from fabrics.published import published
 from fabrics.quiet import across, end, quiet
 
@@ -276,17 +279,19 @@ def placement(given: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("probes", "quiet", "cycles", "placement", "published"))
+    parser.add_argument("what", choices=("probes", "quiet", "full", "cycles", "placement", "published"))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--jobs", type=int, default=300)
+    parser.add_argument("--cable", metavar="RATE", help="as tc writes it: 20mbit; default of `quiet`: no limit")
     parser.add_argument("--mix", help="philly_jobs.csv.xz")
     parser.add_argument("--topologies", help="a directory of topograph's models")
     given = parser.parse_args()
     whats: dict[str, Callable[[argparse.Namespace], None]] = {
         "probes": probes,
         "quiet": quiet,
+        "full": full,
         "cycles": cycles,
         "placement": placement,
         "published": lambda _: published(),

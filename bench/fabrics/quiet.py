@@ -1,24 +1,31 @@
 """False alarms and cost of `everstep fabric watch` as it is run: a process on each of 16 hosts, beside TCP.
 
-The cables have no limit: where TCP fills one, probes are late and lost in its queue, and that is no false alarm.
+Without `--cable` no cable has a limit. With it each carries so much, TCP fills those between leaves and spines, and
+`everstep fabric counters` runs on every switch.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from everstep.fabric.locate.blame import blame
-from everstep.fabric.locate.observations import Seen
+from everstep.fabric.locate.blame import Verdict, blame
+from everstep.fabric.locate.loads import Load, loads_of
+from everstep.fabric.locate.observations import Counted, Link, Seen
 from everstep.fabric.probing.coverage import plan_probes
+from everstep.fabric.topology.values import Cable, Port, Topology
 from fabrics.bed import PORT, Clos
 
+T = TypeVar("T")
 RATE = 15.0
 WINDOW_S = 10.0
 MBIT = 20  # of TCP, out of each host
@@ -65,14 +72,7 @@ class Watchers:
                 self._processes[host] = inside(bed, host, [*command, *flags], stdout=out, stderr=err)
 
     def new(self) -> list[Seen]:
-        """What has been printed since the last time, whole lines."""
-        found = []
-        for host, at in self._read.items():
-            data = (self._folder / f"{host}.out").read_bytes()[at:]
-            whole = data[: data.rfind(b"\n") + 1]
-            self._read[host] = at + len(whole)
-            found += [msgspec.json.decode(line, type=Seen) for line in whole.splitlines()]
-        return found
+        return _new_lines(self._folder, self._read, Seen)
 
     def left_out(self) -> int:
         return sum((self._folder / f"{host}.err").read_text().count("is left out") for host in self._read)
@@ -83,6 +83,48 @@ class Watchers:
 
     def close(self) -> None:
         end([*self._processes.values()])
+
+
+class Counters:
+    """`everstep fabric counters` on every switch: they see both ends' traffic of each cable."""
+
+    def __init__(self, bed: Clos, folder: Path, cable: str) -> None:
+        """`cable`: what each one carries, in words of tc. It is shaped so here."""
+        bps = float(cable.removesuffix("mbit")) * 1e6
+        for one, other in bed.cables:
+            bed.slow(one, other, cable)
+            bed.slow(other, one, cable)
+        ends = [[Port(node=a, name=f"to-{b}", bps=bps) for a, b in (way, way[::-1])] for way in bed.cables]
+        self._topology = Topology(source="bed", cables=tuple(Cable(one=one, other=other) for one, other in ends))
+        self._folder, self._read = folder, {f"{switch}.counted": 0 for switch in (*bed.leaves, *bed.spines)}
+        self._before: list[Counted] = []
+        self._processes = []
+        for name in self._read:
+            node = name.removesuffix(".counted")
+            command = [sys.executable, "-m", "everstep", "fabric", "counters", "--node", node, "--every", str(WINDOW_S)]
+            with (folder / f"{name}.out").open("wb") as out:
+                self._processes.append(inside(bed, node, command, stdout=out))
+
+    def loads(self) -> dict[Link, Load]:
+        """Of what was printed since the last time, and of the time before: windows of probes are printed later."""
+        new = _new_lines(self._folder, self._read, Counted)
+        found = loads_of([*self._before, *new], self._topology)
+        self._before = new
+        return found
+
+    def close(self) -> None:
+        end(self._processes)
+
+
+def _new_lines(folder: Path, read: dict[str, int], kind: type[T]) -> list[T]:
+    """What has been printed since the last time, whole lines."""
+    found = []
+    for name, at in read.items():
+        data = (folder / f"{name}.out").read_bytes()[at:]
+        whole = data[: data.rfind(b"\n") + 1]
+        read[name] = at + len(whole)
+        found += [msgspec.json.decode(line, type=kind) for line in whole.splitlines()]
+    return found
 
 
 def inside(bed: Clos, host: str, command: list[str], **options: object) -> subprocess.Popen[bytes]:
@@ -132,46 +174,60 @@ def tx_bytes(device: str) -> int:
 
 
 def quiet(given: argparse.Namespace) -> None:
-    bed, load = Clos(), list[subprocess.Popen[bytes]]()
-    try:
-        with tempfile.TemporaryDirectory(prefix="everstep-bench-") as name:
-            load = fill(bed)
-            watchers = Watchers(bed, Path(name))
-            try:
-                judge(bed, watchers, given.seconds)
-            finally:
-                watchers.close()
-    finally:
-        end(load)
-        bed.close()
+    with running(given.cable) as (bed, watchers, counters):
+        judge(bed, watchers, counters, given.seconds)
 
 
-def judge(bed: Clos, watchers: Watchers, seconds: float) -> None:
+@contextlib.contextmanager
+def running(cable: str | None) -> Iterator[tuple[Clos, Watchers, Counters | None]]:
+    """The bed under load, watched for two windows."""
+    with contextlib.ExitStack() as made, tempfile.TemporaryDirectory(prefix="everstep-bench-") as name:
+        bed = Clos()
+        made.callback(bed.close)
+        counters = Counters(bed, Path(name), cable) if cable else None
+        if counters is not None:
+            made.callback(counters.close)
+        load = fill(bed)
+        made.callback(end, load)
+        watchers = Watchers(bed, Path(name))
+        made.callback(watchers.close)
+        time.sleep(2 * WINDOW_S)
+        watchers.new()
+        yield bed, watchers, counters
+
+
+def judge(bed: Clos, watchers: Watchers, counters: Counters | None, seconds: float) -> None:
     hosts = frozenset(bed.hosts)
-    time.sleep(2 * WINDOW_S)
-    watchers.new()
     began, used, moved = time.monotonic(), watchers.cpu_s(), sent(bed)
-    left_out, alarms, windows, packets = watchers.left_out(), 0, 0, 0
+    left_out, alarms, unsure, windows, packets, full = watchers.left_out(), 0, 0, 0, 0, 0
     while time.monotonic() < began + seconds:
         time.sleep(WINDOW_S)
         seen = watchers.new()
-        verdict = blame(seen, hosts)
+        verdict = blame(seen, hosts, counters.loads() if counters else None)
         windows += 1
         packets += sum(each.sent for each in seen)
-        named = [
-            f"{[suspect.name for suspect in fault.suspects]} {what} {fault.rate:.2%}, {fault.bad} packets"
-            for what, faults in (("loses", verdict.faults), ("late", verdict.slow))
-            for fault in faults
-        ]
-        alarms += bool(named)
-        if named:
-            print(f"false alarm after {time.monotonic() - began:.0f} s:", *named, flush=True)
+        full += len(verdict.full)
+        faults = (*verdict.faults, *verdict.slow)
+        alarms += any(not fault.may_be_full for fault in faults)
+        unsure += any(fault.may_be_full for fault in faults)
+        if faults:
+            print(f"named after {time.monotonic() - began:.0f} s:", *told(verdict), flush=True)
     wall = time.monotonic() - began
     own, num = watchers.num_flows / len(hosts), len(hosts)
     cpu = (watchers.cpu_s() - used) / wall / num
     filled = (sent(bed) - moved) * 8 / wall / num / 1e6
     out = watchers.left_out() - left_out
     rate = own * RATE * 2 * (32 + 42) * 8 / 1e6
-    print(f"{alarms} false alarms in {windows} windows of {WINDOW_S:g} s, {packets:,} packets judged; {out} of "
+    print(f"{alarms} false alarms in {windows} windows of {WINDOW_S:g} s ({unsure} said that it may be a full link), "
+          f"{packets:,} packets judged, {full / max(1, windows):.1f} of {2 * len(bed.cables)} links full; {out} of "
           f"{windows * num} windows of hosts left out (late); {filled:.1f} Mbit/s out of each host; "
           f"probing: {cpu:.2%} of a core and {rate:.2f} Mbit/s for each host")  # fmt: skip
+
+
+def told(verdict: Verdict) -> list[str]:
+    return [
+        f"{[suspect.name for suspect in fault.suspects]} {what} {fault.rate:.2%}, {fault.bad} packets"
+        + (", or full" if fault.may_be_full else "")
+        for what, faults in (("loses", verdict.faults), ("late", verdict.slow))
+        for fault in faults
+    ]

@@ -93,8 +93,20 @@ def test_a_load_that_is_not_known_excuses_nothing(capacity: float | None) -> Non
     assert [each.may_be_full for each in verdict.slow] == [capacity is None]
 
 
+@pytest.mark.parametrize(("share", "is_fault"), [(0.5, False), (0.1, True)])
+def test_a_link_makes_no_more_packets_late_than_its_traffic_can(share: float, is_fault: bool) -> None:
+    """A queue is there only while the link sends."""
+    busy = ("leaf1", "n7")
+    seen = [
+        Seen(nodes=each.nodes, sent=SENT, bad=0, late=30 if busy in itertools.pairwise(each.nodes) else 0)
+        for each in congested([], 1)
+    ]
+    verdict = blame(seen, NAMES, loads([]) | {busy: load(share * 20e6)})
+    assert bool(verdict.slow) is is_fault
+
+
 def test_a_loss_without_delay_is_no_full_link_even_where_loads_are_not_known() -> None:
-    seen = [each for each in congested([], 2, {("n5", "leaf1"): 0.05})]
+    seen = congested([], 2, {("n5", "leaf1"): 0.05})
     (fault,) = blame(seen, NAMES).faults
     assert not fault.may_be_full
 
@@ -152,7 +164,8 @@ def test_counters_that_go_back_or_vanish_or_come_are_unknown() -> None:
     assert first.unknown == ("new", "old", "rx_bytes")
     counting.add(3.0, {})
     (gone,) = counting.close()
-    assert gone.tx_bps is None and gone.grown == {} and "tx_bytes" in gone.unknown
+    assert (gone.tx_bps, gone.grown) == (None, {})
+    assert "tx_bytes" in gone.unknown
     assert counting.close() == [], "a port that is gone is not told for ever"
 
 

@@ -1,4 +1,4 @@
-"""Print what the ports of this machine counted, as JSON lines for `blame`, until Ctrl-C. Sends nothing, needs no rights.
+"""Print what the ports of this machine counted, as JSON lines for `blame`, until Ctrl-C. Needs no rights.
 
 everstep fabric counters >> counters.jsonl                on each host, and on switches that run Linux
 everstep fabric blame probes.jsonl --counters counters.jsonl --topology lab.toml

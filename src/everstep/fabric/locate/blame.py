@@ -5,8 +5,8 @@ The one under which the losses are most likely is taken, then the next beside it
 A clean path speaks against everything on it as loudly as it had packets, so nothing has to be exonerated by hand.
 Hypotheses under which the data are about as likely cannot be told apart: all of them are named.
 
-A link that its own traffic fills loses packets in its queue. It has a rate of loss of its own that is no fault, and what
-is lost there comes in bursts: paths over it count for as much less as they scatter more than independent losses would.
+A link that its own traffic fills loses packets in its queue. It has a rate of loss of its own that is no fault, and its
+losses come in bursts: paths over it count for as much less as they scatter more than independent losses would.
 """
 
 import math
@@ -71,7 +71,11 @@ def blame(
     late = lateness(path for path in paths if model.full.isdisjoint(path.links))
     usual = background(late)
     slow = _Model(late if usual <= MOST_LATE else (), hosts, max(LATE_NOISE, 3 * usual))
-    delayed = [fault for fault in slow.faults(slow.explain()) if fault.rate >= LEAST_LATE]
+    delayed = [
+        fault
+        for fault in slow.faults(slow.explain())
+        if fault.rate >= LEAST_LATE and not _is_own_traffic(fault, paths, loads)
+    ]
     return Verdict(
         faults=tuple(_doubted(fault, paths, loads) for fault in model.faults(chosen)),
         slow=tuple(_doubted(fault, paths, loads) for fault in delayed),
@@ -83,11 +87,22 @@ def blame(
     )
 
 
-def _doubted(fault: Fault, paths: Sequence[Seen], loads: Mapping[Link, Load]) -> Fault:
-    """Whether a full link would look the same, as far as is known."""
+def _links_of(fault: Fault, paths: Sequence[Seen]) -> set[Link]:
     names = {suspect.name for suspect in fault.suspects}
     on = {link: {f"{link[0]} > {link[1]}", cable_of(link), *link} for path in paths for link in path.links}
-    links = {link for link, known_as in on.items() if known_as & names}
+    return {link for link, known_as in on.items() if known_as & names}
+
+
+def _is_own_traffic(slow: Fault, paths: Sequence[Seen], loads: Mapping[Link, Load]) -> bool:
+    """Whether traffic of one of these links can make so many packets late: there is a queue only while a link sends, so
+    a packet that comes at any time meets one with a chance of at most the link's load."""
+    shares = [loads[link].share for link in _links_of(slow, paths) if link in loads]
+    return any(share is not None and slow.rate <= share for share in shares)
+
+
+def _doubted(fault: Fault, paths: Sequence[Seen], loads: Mapping[Link, Load]) -> Fault:
+    """Whether a full link would look the same, as far as is known."""
+    links = _links_of(fault, paths)
     over = [path for path in paths if not links.isdisjoint(path.links)]
     is_late = sum(path.late for path in over) >= LEAST_LATE * sum(path.sent - path.bad for path in over)
     is_unknown = any(link not in loads or loads[link].is_full is None for link in links)
@@ -118,8 +133,8 @@ class _Model:
         self._bursty = set[int]().union(*(self._on[link] for link in self.full))
 
     def _allow_for_full(self, chosen: Sequence[_Chosen]) -> None:
-        """Beside these faults: the likeliest rate of each full link, and what packets over full links count. Losses of a
-        queue come in bursts: by how much such paths scatter more than independent losses would (Pearson's statistic of
+        """Beside these faults: the likeliest rate of each full link, and what packets over full links count. A queue
+        loses in bursts: by how much such paths scatter more than independent losses would (Pearson's statistic of
         each), by so much less do they count."""
         if not self._bursty:
             return
@@ -248,7 +263,7 @@ class _Model:
 
     def full_links(self, loads: Mapping[Link, Load]) -> tuple[FullLink, ...]:
         return tuple(
-            FullLink(link=f"{link[0]} > {link[1]}", bps=load.bps, capacity_bps=load.capacity_bps, rate=self._rates[link])
+            FullLink(link=" > ".join(link), bps=load.bps, capacity_bps=load.capacity_bps, rate=self._rates[link])
             for link in sorted(self.full)
             if (load := loads[link]).bps is not None and load.capacity_bps is not None
         )

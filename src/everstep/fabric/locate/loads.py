@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from everstep.fabric.locate.observations import Counted, Link
-from everstep.fabric.topology.values import Cable, Topology
+from everstep.fabric.topology.values import Topology
 
 FULL = 0.9
 """Of the capacity, over a second. Headers and gaps between packets are in no byte counter: TCP alone gives 95 %."""

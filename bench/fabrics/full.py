@@ -1,0 +1,58 @@
+"""A cable that loses packets, while TCP fills cables: it is named, or it is said that it is full and cannot be told."""
+
+import argparse
+import random
+import time
+from collections import Counter
+
+from everstep.fabric.locate.blame import Verdict, blame
+from everstep.fabric.locate.observations import Seen, merged
+from fabrics.bed import Clos
+from fabrics.quiet import WINDOW_S, Counters, Watchers, running, told
+
+CABLE = "20mbit"
+
+
+def full(given: argparse.Namespace) -> None:
+    with running(given.cable or CABLE) as (bed, watchers, counters):
+        assert counters is not None
+        for percent in (5, 1):
+            outcomes = Counter[str]()
+            for seed in range(given.seeds):
+                cable = random.Random(f"{percent}{seed}").choice(bed.cables)
+                for way in (cable, cable[::-1]):
+                    bed.lose(*way, percent)
+                verdict = _judged(bed, watchers, counters, given.seconds)
+                for way in (cable, cable[::-1]):
+                    bed.unlose(*way)
+                outcome = _outcome(verdict, cable)
+                outcomes[outcome] += 1
+                print(f"{percent} % on {cable}: {outcome};", *told(verdict), f"{len(verdict.full)} full", flush=True)
+            print(f"{percent} %: {dict(outcomes)}", flush=True)
+
+
+def _judged(bed: Clos, watchers: Watchers, counters: Counters, seconds: float) -> Verdict:
+    """Of windows that lie within the fault."""
+    time.sleep(2 * WINDOW_S)
+    watchers.new()
+    counters.loads()
+    seen, loads, until = list[list[Seen]](), {}, time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(WINDOW_S)
+        seen.append(watchers.new())
+        for link, load in counters.loads().items():
+            if link not in loads or (load.share or 0) > (loads[link].share or 0):
+                loads[link] = load
+    return blame(merged(seen), frozenset(bed.hosts), loads)
+
+
+def _outcome(verdict: Verdict, cable: tuple[str, str]) -> str:
+    ways = {f"{one} > {other}" for one, other in (cable, cable[::-1])}
+    wanted = ways | {f"{min(cable)} - {max(cable)}"}
+    named = [{suspect.name for suspect in fault.suspects} for fault in (*verdict.faults, *verdict.slow)]
+    if any(not names & wanted for names in named):
+        return "wrong: another is named"
+    if named:
+        return "named"
+    filled = ways & {each.link for each in verdict.full}
+    return f"said to be full, {len(filled)} of two ways" if filled else "not seen"
