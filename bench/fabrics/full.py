@@ -6,9 +6,8 @@ import time
 from collections import Counter
 
 from everstep.fabric.locate.blame import Verdict, blame
-from everstep.fabric.locate.observations import Seen, merged
 from fabrics.bed import Clos
-from fabrics.quiet import WINDOW_S, Counters, Watchers, running, told
+from fabrics.quiet import FINE_S, Counters, Watchers, running, told
 
 CABLE = "20mbit"
 
@@ -33,17 +32,12 @@ def full(given: argparse.Namespace) -> None:
 
 def _judged(bed: Clos, watchers: Watchers, counters: Counters, seconds: float) -> Verdict:
     """Of windows that lie within the fault."""
-    time.sleep(2 * WINDOW_S)
+    time.sleep(2 * FINE_S)
     watchers.new()
-    counters.loads()
-    seen, loads, until = list[list[Seen]](), {}, time.monotonic() + seconds
-    while time.monotonic() < until:
-        time.sleep(WINDOW_S)
-        seen.append(watchers.new())
-        for link, load in counters.loads().items():
-            if link not in loads or (load.share or 0) > (loads[link].share or 0):
-                loads[link] = load
-    return blame(merged(seen), frozenset(bed.hosts), loads)
+    time.sleep(seconds)
+    seen = watchers.new()
+    time.sleep(2 * FINE_S)
+    return blame(seen, frozenset(bed.hosts), counters.loads())
 
 
 def _outcome(verdict: Verdict, cable: tuple[str, str]) -> str:

@@ -28,6 +28,9 @@ from fabrics.bed import PORT, Clos
 T = TypeVar("T")
 RATE = 15.0
 WINDOW_S = 10.0
+FINE_S = 1.0
+"""Windows of watchers and counters where cables are full: what is lost while none is full is told apart."""
+OLDEST_S = 60.0
 MBIT = 20  # of TCP, out of each host
 SOURCES = range(40_000, 40_004)
 SINK = """
@@ -49,7 +52,7 @@ while True: end.sendall(bytes(1 << 15))
 class Watchers:
     """`everstep fabric watch` on every host."""
 
-    def __init__(self, bed: Clos, folder: Path) -> None:
+    def __init__(self, bed: Clos, folder: Path, every_s: float = WINDOW_S) -> None:
         paths = {
             (one, other, port): bed.path(one, other, port, PORT)
             for one, other in itertools.permutations(bed.hosts, 2)
@@ -67,7 +70,7 @@ class Watchers:
             ]  # fmt: skip
             (folder / f"{host}.flows").write_text("".join(json.dumps(line) + "\n" for line in lines))
             command = [sys.executable, "-m", "everstep", "fabric", "watch", str(folder / f"{host}.flows")]
-            flags = ["--address", bed.address[host], "--rate", str(RATE), "--every", str(WINDOW_S)]
+            flags = ["--address", bed.address[host], "--rate", str(RATE), "--every", str(every_s)]
             with (folder / f"{host}.out").open("wb") as out, (folder / f"{host}.err").open("wb") as err:
                 self._processes[host] = inside(bed, host, [*command, *flags], stdout=out, stderr=err)
 
@@ -97,20 +100,19 @@ class Counters:
         ends = [[Port(node=a, name=f"to-{b}", bps=bps) for a, b in (way, way[::-1])] for way in bed.cables]
         self._topology = Topology(source="bed", cables=tuple(Cable(one=one, other=other) for one, other in ends))
         self._folder, self._read = folder, {f"{switch}.counted": 0 for switch in (*bed.leaves, *bed.spines)}
-        self._before: list[Counted] = []
+        self._kept: list[Counted] = []
         self._processes = []
         for name in self._read:
             node = name.removesuffix(".counted")
-            command = [sys.executable, "-m", "everstep", "fabric", "counters", "--node", node, "--every", str(WINDOW_S)]
+            command = [sys.executable, "-m", "everstep", "fabric", "counters", "--node", node, "--every", str(FINE_S)]
             with (folder / f"{name}.out").open("wb") as out:
                 self._processes.append(inside(bed, node, command, stdout=out))
 
     def loads(self) -> dict[Link, Load]:
-        """Of what was printed since the last time, and of the time before: windows of probes are printed later."""
+        """Of the last minute."""
         new = _new_lines(self._folder, self._read, Counted)
-        found = loads_of([*self._before, *new], self._topology)
-        self._before = new
-        return found
+        self._kept = [each for each in self._kept if (each.at or 0) > time.time() - OLDEST_S] + new
+        return loads_of(self._kept, self._topology)
 
     def close(self) -> None:
         end(self._processes)
@@ -189,7 +191,7 @@ def running(cable: str | None) -> Iterator[tuple[Clos, Watchers, Counters | None
             made.callback(counters.close)
         load = fill(bed)
         made.callback(end, load)
-        watchers = Watchers(bed, Path(name))
+        watchers = Watchers(bed, Path(name), FINE_S if cable else WINDOW_S)
         made.callback(watchers.close)
         time.sleep(2 * WINDOW_S)
         watchers.new()
@@ -219,8 +221,8 @@ def judge(bed: Clos, watchers: Watchers, counters: Counters | None, seconds: flo
     out = watchers.left_out() - left_out
     rate = own * RATE * 2 * (32 + 42) * 8 / 1e6
     print(f"{alarms} false alarms in {windows} windows of {WINDOW_S:g} s ({unsure} said that it may be a full link), "
-          f"{packets:,} packets judged, {full / max(1, windows):.1f} of {2 * len(bed.cables)} links full; {out} of "
-          f"{windows * num} windows of hosts left out (late); {filled:.1f} Mbit/s out of each host; "
+          f"{packets:,} packets judged, {full / max(1, windows):.1f} of {2 * len(bed.cables)} links full; {out} "
+          f"windows of hosts left out (late); {filled:.1f} Mbit/s out of each host; "
           f"probing: {cpu:.2%} of a core and {rate:.2f} Mbit/s for each host")  # fmt: skip
 
 

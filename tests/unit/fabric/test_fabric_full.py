@@ -10,7 +10,7 @@ from test_fabric_locate import FLOWS, LINKS, NAMES, PATHS, names
 
 from everstep.cli.main import main
 from everstep.fabric.locate.blame import blame
-from everstep.fabric.locate.loads import Load, loads_of
+from everstep.fabric.locate.loads import Load, Rate, loads_of
 from everstep.fabric.locate.observations import Counted, Link, Seen
 from everstep.fabric.probing.counting import Counting
 from everstep.fabric.readers.find import read_topology
@@ -22,7 +22,7 @@ SENT = 150  # 10 s at fifteen packets a second
 
 
 def load(bps: float, capacity_bps: float | None = 20e6, **more: int) -> Load:
-    return Load(bps=bps, capacity_bps=capacity_bps, **more)
+    return Load(rates=(Rate(bps=bps),), capacity_bps=capacity_bps, **more)
 
 
 def loads(full: list[Link]) -> dict[Link, Load]:
@@ -75,6 +75,23 @@ def test_a_full_link_that_also_loses_cannot_be_told_apart_unless_damage_is_count
         assert "leaf0 > spine0" in set().union(*names(verdict.faults)), more
 
 
+def test_losses_while_a_link_is_not_full_are_its_own() -> None:
+    """Full every fourth second: a queue loses in those seconds only, a cable in all of them."""
+    lossy, windows = ("leaf0", "spine0"), range(0, 24, 2)
+    known = {link: load(9e6) for link in LINKS}
+    known |= {link: Load(rates=tuple(Rate(bps=19.8e6 if at % 8 == 0 else 1e6, at=at, seconds=1.0) for at in windows),
+                         capacity_bps=20e6) for link in UPLINKS}  # fmt: skip
+    for loss in ({}, {lossy: 0.05}):
+        seen = [
+            msgspec.structs.replace(each, at=float(at), seconds=1.0)
+            for at in windows
+            for each in congested(UPLINKS if at % 8 == 0 else [], at, loss)
+        ]
+        verdict = blame(seen, NAMES, known)
+        assert names(verdict.faults) == [{"leaf0 > spine0"} for _ in loss]
+        assert len(verdict.full) == len(UPLINKS)
+
+
 def test_damage_on_a_link_that_loses_nothing_is_no_fault_of_probes() -> None:
     verdict = blame(congested([], 1), NAMES, {LINKS[0]: load(1e6, errors=5)})
     assert verdict.faults == ()
@@ -122,6 +139,10 @@ def window(node: str = "n0", **more: object) -> Counted:
     return msgspec.convert({"node": node, "nic": "nic0", "seconds": 10.0, "gap_s": 1.0, **more}, Counted)
 
 
+def rates(*bps: float) -> tuple[Rate, ...]:
+    return tuple(Rate(bps=each, seconds=10.0) for each in bps)
+
+
 def topology(tmp_path: Path, text: str = TOPOLOGY) -> Topology:
     (tmp_path / "lab.toml").write_text(text)
     return read_topology(tmp_path / "lab.toml")
@@ -135,8 +156,8 @@ def test_ports_become_loads_of_both_directions(tmp_path: Path) -> None:
     ]
     found = loads_of(counted, topology(tmp_path))
     assert found == {
-        ("n0", "leaf0"): Load(bps=19.5e6, capacity_bps=20e6, gap_s=1.0, discards=None),
-        ("leaf0", "n0"): Load(bps=3e6, capacity_bps=20e6, gap_s=1.0, errors=3),
+        ("n0", "leaf0"): Load(rates=rates(19.5e6, 2e6), capacity_bps=20e6, gap_s=1.0, discards=None),
+        ("leaf0", "n0"): Load(rates=rates(1e6, 3e6), capacity_bps=20e6, gap_s=1.0, errors=3),
     }
     assert [found[link].is_full for link in found] == [True, False]
 
@@ -158,15 +179,16 @@ def test_counters_that_go_back_or_vanish_or_come_are_unknown() -> None:
     counting.add(1.0, nic(tx_bytes=350, rx_bytes=7, rx_errors=5, new=9))
     counting.add(2.0, nic(tx_bytes=400, rx_bytes=9, rx_errors=8, new=9))
     counting.add(2.0, nic(tx_bytes=1, rx_bytes=1, rx_errors=1, new=1))  # a clock that stands still: no reading
-    (first,) = counting.close()
+    (first,) = counting.close(7.0)
     assert (first.tx_bps, first.rx_bps, first.gap_s, first.capacity_bps) == (2000, None, 1.0, None)
+    assert (first.at, first.seconds) == (7.0, 2.0)
     assert first.grown == {"tx_bytes": 300, "rx_errors": 3}
     assert first.unknown == ("new", "old", "rx_bytes")
     counting.add(3.0, {})
-    (gone,) = counting.close()
+    (gone,) = counting.close(7.0)
     assert (gone.tx_bps, gone.grown) == (None, {})
     assert "tx_bytes" in gone.unknown
-    assert counting.close() == [], "a port that is gone is not told for ever"
+    assert counting.close(7.0) == [], "a port that is gone is not told for ever"
 
 
 def test_nics_are_read_as_the_kernel_lists_them(tmp_path: Path) -> None:

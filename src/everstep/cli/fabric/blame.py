@@ -17,7 +17,7 @@ import msgspec
 from everstep.cli.reading import show, show_json
 from everstep.fabric.locate.blame import blame
 from everstep.fabric.locate.loads import Load, loads_of
-from everstep.fabric.locate.observations import Counted, Link, Seen, merged
+from everstep.fabric.locate.observations import Counted, Link, Seen
 from everstep.fabric.readers.find import read_topology
 from everstep.fabric.readers.text import read_bytes
 from everstep.fabric.topology.graph import Graph
@@ -50,7 +50,7 @@ def run(given: argparse.Namespace) -> int:
             loads = loads_of(_read(given.counters, Counted, "a line of `everstep fabric counters`"), topology)
     else:
         hosts = frozenset(node for each in seen for node in (each.nodes[0], each.nodes[-1]))
-    verdict = blame(merged([seen]), hosts, loads)
+    verdict = blame(seen, hosts, loads)
     if given.json:
         show_json(verdict)
     else:

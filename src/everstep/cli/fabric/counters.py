@@ -47,5 +47,5 @@ def _windows(node: str, every_s: float) -> Iterator[list[Counted]]:
         now = time.monotonic()
         counting.add(now, read_nics())
         if now >= close_at:
-            yield counting.close()
-            close_at = max(close_at + every_s, time.monotonic())
+            yield counting.close(time.time())
+            close_at = now + every_s

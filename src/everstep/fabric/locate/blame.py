@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 import msgspec
 
-from everstep.fabric.locate.loads import FullLink, Load, excusing
-from everstep.fabric.locate.observations import Link, Seen, background, lateness, usable
+from everstep.fabric.locate.loads import FullLink, Load, full_on
+from everstep.fabric.locate.observations import Link, Seen, background, lateness, merged, usable
 
 NOISE = 1e-4
 """Share of packets that a healthy network loses. Losses that this explains are none."""
@@ -63,12 +63,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def blame(
     seen: Iterable[Seen], hosts: frozenset[str], loads: Mapping[Link, Load] | None = None, *, noise: float = NOISE
 ) -> Verdict:
-    """`loads`: how full each link was in the same time, where that is known."""
+    """`loads`: how full each link was, and when, where that is known."""
     loads = loads or {}
-    paths, impossible = usable(seen)
-    model = _Model(paths, hosts, noise, excusing(loads))
+    given, impossible = usable(seen)
+    rows = _rows(given, loads)
+    paths = [row for row, _ in rows]
+    model = _Model(paths, hosts, noise, [full for _, full in rows])
     chosen = model.explain()
-    late = lateness(path for path in paths if model.full.isdisjoint(path.links))
+    late = lateness(row for row, full in rows if not full)
     usual = background(late)
     slow = _Model(late if usual <= MOST_LATE else (), hosts, max(LATE_NOISE, 3 * usual))
     delayed = [
@@ -85,6 +87,15 @@ def blame(
         impossible=impossible,
         smallest_rate=model.smallest_rate(),
     )
+
+
+def _rows(seen: Sequence[Seen], loads: Mapping[Link, Load]) -> list[tuple[Seen, frozenset[Link]]]:
+    """Of each path its windows in which the same links were full, added up. What it lost while none was is evidence as
+    ever, also against a link that is full at other times."""
+    groups: dict[frozenset[Link], list[Seen]] = {}
+    for each in seen:
+        groups.setdefault(full_on(each, loads), []).append(each)
+    return [(row, full) for full, group in groups.items() for row in merged([group])]
 
 
 def _links_of(fault: Fault, paths: Sequence[Seen]) -> set[Link]:
@@ -118,8 +129,9 @@ class _Model:
     """Paths, and hypotheses as sets of path numbers."""
 
     def __init__(
-        self, paths: Sequence[Seen], hosts: frozenset[str], noise: float, full: frozenset[Link] = frozenset()
+        self, paths: Sequence[Seen], hosts: frozenset[str], noise: float, full: Sequence[frozenset[Link]] = ()
     ) -> None:
+        """`full`: of each path the links that were full meanwhile; empty: none was."""
         self._paths = paths
         self._noise = noise
         self._on: dict[Link, set[int]] = {}
@@ -127,10 +139,13 @@ class _Model:
             for link in path.links:
                 self._on.setdefault(link, set()).add(number)
         self._hypotheses = _hypotheses(self._on, hosts)
-        self.full = full & self._on.keys()
-        self._rates = dict.fromkeys(self.full, 0.0)
+        self._full: dict[Link, set[int]] = {}
+        for number, links in enumerate(full):
+            for link in links:
+                self._full.setdefault(link, set()).add(number)
+        self._rates = dict.fromkeys(self._full, 0.0)
         self._weights = [1.0] * len(paths)
-        self._bursty = set[int]().union(*(self._on[link] for link in self.full))
+        self._bursty = set[int]().union(*self._full.values())
 
     def _allow_for_full(self, chosen: Sequence[_Chosen]) -> None:
         """Beside these faults: the likeliest rate of each full link, and what packets over full links count. A queue
@@ -139,9 +154,9 @@ class _Model:
         if not self._bursty:
             return
         for _ in range(_ROUNDS):
-            for link in self.full:
+            for link, over in self._full.items():
                 self._rates[link] = 0.0
-                self._rates[link], _gain = self._best_rate(self._on[link], self._passing(chosen))
+                self._rates[link], _gain = self._best_rate(over, self._passing(chosen))
         passing = self._passing(chosen)
         scatter = sum(_scatter(self._paths[path], passing[path]) for path in self._bursty) / len(self._bursty)
         for path in self._bursty:
@@ -199,7 +214,7 @@ class _Model:
         """Probability that a packet of each path comes."""
         passing = [1.0 - self._noise] * len(self._paths)
         for link, rate in self._rates.items():
-            for path in self._on[link]:
+            for path in self._full[link]:
                 passing[path] *= 1.0 - rate
         for each in chosen:
             for path in self._hypotheses[each.number][1]:
@@ -264,7 +279,7 @@ class _Model:
     def full_links(self, loads: Mapping[Link, Load]) -> tuple[FullLink, ...]:
         return tuple(
             FullLink(link=" > ".join(link), bps=load.bps, capacity_bps=load.capacity_bps, rate=self._rates[link])
-            for link in sorted(self.full)
+            for link in sorted(self._full)
             if (load := loads[link]).bps is not None and load.capacity_bps is not None
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from everstep.fabric.locate.observations import Counted, Link
+from everstep.fabric.locate.observations import Counted, Link, Seen
 from everstep.fabric.topology.values import Topology
 
 FULL = 0.9
@@ -17,19 +17,34 @@ FULL = 0.9
 MOST_GAP_S = 2.5
 """A port that was not read for longer may have been full meanwhile."""
 
+SLACK_S = 1.0
+"""Clocks of hosts differ, and a probe may be on its way for so long."""
+
 _DAMAGE = ("rx_crc_errors", "rx_frame_errors", "symbol_error", "port_rcv_errors")
 _DISCARDS = ("port_xmit_discards", "SAI_PORT_STAT_IF_OUT_DISCARDS")
 """tx_dropped of Linux is not one of them: it leaves out what the queue drops."""
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """One direction of a cable in a window. None: not known."""
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one window of one of the two ports."""
 
-    bps: float | None = None  # bit/s, in its fullest second
+    bps: float  # bit/s, in the fullest second
+    at: float | None = None  # when it ended; None: at any time
+    seconds: float = 0.0
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """One direction of a cable. None: not known."""
+
+    rates: tuple[Rate, ...] = ()
     capacity_bps: float | None = None
     gap_s: float = 0.0  # the longest time in which nobody looked
     discards: int | None = None  # packets that the sending port dropped, its whole queue included
     errors: int | None = None  # packets that the receiving port counted as damaged
+
+    @property
+    def bps(self) -> float | None:
+        return max((rate.bps for rate in self.rates), default=None)
 
     @property
     def share(self) -> float | None:
@@ -38,14 +53,23 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_full(self) -> bool | None:
+        """In any of the windows."""
         if self.share is None:
             return None
         return True if self.share >= FULL else False if self.gap_s <= MOST_GAP_S else None
 
-    @property
-    def explains_losses(self) -> bool:
-        """Its queue may have lost them, and nothing says that its cable did."""
-        return self.is_full is True and not self.errors and self.discards != 0
+    def explains_losses(self, seen: Seen) -> bool:
+        """Its queue may have lost some of these packets, and nothing says that its cable did."""
+        if self.capacity_bps is None or self.errors or self.discards == 0:
+            return False
+        least = FULL * self.capacity_bps
+        return any(rate.bps >= least and _is_beside(rate, seen) for rate in self.rates)
+
+
+def _is_beside(rate: Rate, seen: Seen) -> bool:
+    if rate.at is None or seen.at is None:
+        return True
+    return rate.at - rate.seconds - SLACK_S < seen.at and seen.at - seen.seconds - SLACK_S < rate.at
 
 
 class FullLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,8 +79,9 @@ class FullLink(msgspec.Struct, frozen=True, kw_only=True):
     rate: float  # of packets, lost in its queue or by its cable: these cannot be told apart
 
 
-def excusing(loads: Mapping[Link, Load]) -> frozenset[Link]:
-    return frozenset(link for link, load in loads.items() if load.explains_losses)
+def full_on(seen: Seen, loads: Mapping[Link, Load]) -> frozenset[Link]:
+    """The links of this path that were full meanwhile."""
+    return frozenset(link for link in seen.links if link in loads and loads[link].explains_losses(seen))
 
 
 class _Ends(msgspec.Struct, frozen=True):
@@ -86,9 +111,11 @@ def loads_of(counted: Iterable[Counted], topology: Topology) -> dict[Link, Load]
 
 
 def _load(ends: _Ends) -> Load:
-    rates = [*(each.tx_bps for each in ends.sender), *(each.rx_bps for each in ends.receiver)]
+    sent = [(each, each.tx_bps) for each in ends.sender]
+    came = [(each, each.rx_bps) for each in ends.receiver]
+    rates = [Rate(bps=bps, at=each.at, seconds=each.seconds) for each, bps in (*sent, *came) if bps is not None]
     return Load(
-        bps=max((bps for bps in rates if bps is not None), default=None),
+        rates=tuple(rates),
         capacity_bps=min(ends.capacities, default=None),
         gap_s=max((each.gap_s for each in (*ends.sender, *ends.receiver)), default=0.0),
         discards=_sum(ends.sender, _DISCARDS),

@@ -14,6 +14,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     sent: int
     bad: int  # lost
     late: int = 0  # came, but over 10 ms later than the fastest of this way
+    at: float | None = None  # when its window ended, seconds since the epoch; None: not known
+    seconds: float = 0.0  # of the window
 
     @property
     def links(self) -> list[Link]:
@@ -27,6 +29,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     nic: str
     seconds: float
     gap_s: float  # the longest time between two readings
+    at: float | None = None  # when the window ended, seconds since the epoch; None: not known
     capacity_bps: float | None = None
     tx_bps: float | None = None  # bit/s, the highest between two readings
     rx_bps: float | None = None

@@ -27,9 +27,9 @@ class Counting:
             elif window is not None:
                 window.add(at, nic or Nic(None, {}))
 
-    def close(self) -> list[Counted]:
-        """Since the last time, for each port that is there."""
-        found = [window.close(self._node, name) for name, window in sorted(self._windows.items())]
+    def close(self, wall: float) -> list[Counted]:
+        """Since the last time, for each port that is there. `wall`: seconds since the epoch."""
+        found = [window.close(self._node, name, wall) for name, window in sorted(self._windows.items())]
         self._windows = {name: each.next() for name, each in self._windows.items() if each.is_there}
         return found
 
@@ -64,8 +64,9 @@ class _Window:
                 self._peaks[name] = max(self._peaks.get(name, 0.0), grown * 8 / took)
         self._at, self._nic, self._gap_s = at, nic, max(self._gap_s, took)
 
-    def close(self, node: str, name: str) -> Counted:
+    def close(self, node: str, name: str, wall: float) -> Counted:
         return Counted(
+            at=round(wall, 3),
             node=node,
             nic=name,
             seconds=round(self._at - self._began, 3),

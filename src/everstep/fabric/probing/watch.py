@@ -45,8 +45,9 @@ def watch(
             responder.answer()
             if now >= close_at:
                 close_at = now + every_s
-                windows = zip(flows, prober.close_window(), strict=True)
-                yield [seen for flow, window in windows for seen in seen_of(flow.there, flow.back, window)], late_s
+                windows, at = zip(flows, prober.close_window(), strict=True), round(time.time(), 3)
+                rows = [seen for flow, window in windows for seen in seen_of(flow.there, flow.back, window)]
+                yield [msgspec.structs.replace(seen, at=at, seconds=every_s) for seen in rows], late_s
                 late_s, looked = 0.0, time.monotonic()  # printing may be slow
             if now - due > every_s:  # this process was stopped: what was not sent is not sent now
                 due = now
