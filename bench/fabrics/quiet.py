@@ -202,10 +202,13 @@ def judge(bed: Clos, watchers: Watchers, counters: Counters | None, seconds: flo
     hosts = frozenset(bed.hosts)
     began, used, moved = time.monotonic(), watchers.cpu_s(), sent(bed)
     left_out, alarms, unsure, windows, packets, full = watchers.left_out(), 0, 0, 0, 0, 0
+    seen = list[Seen]()
     while time.monotonic() < began + seconds:
         time.sleep(WINDOW_S)
-        seen = watchers.new()
-        verdict = blame(seen, hosts, counters.loads() if counters else None)
+        before, seen = seen, watchers.new()
+        if counters and not before:
+            continue  # one step later than it was seen: counters may be printed later than probes
+        verdict = blame(before if counters else seen, hosts, counters.loads() if counters else None)
         windows += 1
         packets += sum(each.sent for each in seen)
         full += len(verdict.full)

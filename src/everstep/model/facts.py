@@ -293,6 +293,15 @@ class LinkSeen(msgspec.Struct, frozen=True, kw_only=True):
     dead_ports: int = 0
 
 
+class PortSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """What one network port of a node, or its TCP, counted lately that speaks of trouble. For evidence."""
+
+    nic: str  # "eth0", "mlx5_0/1", "tcp"
+    seconds: float
+    grown: dict[str, int] = {}  # counters that grew, and by how much
+    unknown: tuple[str, ...] = ()  # went back, wrapped or vanished meanwhile
+
+
 class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that work together in one parallel dimension, and may be evicted together."""
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 import msgspec
 
 from everstep.model.collective import RankOps
-from everstep.model.facts import LinkSeen, RankCounts, RankDigest, RankNumbers, RankRound, Signals
+from everstep.model.facts import LinkSeen, PortSeen, RankCounts, RankDigest, RankNumbers, RankRound, Signals
 
 
 class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
@@ -24,12 +24,13 @@ class SignalsReported(Happened, frozen=True, kw_only=True):
 
 
 class LinksReported(Happened, frozen=True, kw_only=True):
-    """What a node sees of its links to other nodes, all of them, when one of them has changed. For verdicts on hangs;
+    """What a node sees of all its links to other nodes, when one of them or a port has changed. For verdicts on hangs;
     never on record."""
 
     node: str
     generation: int
     links: tuple[LinkSeen, ...]
+    ports: tuple[PortSeen, ...] = ()  # of this node, of the last ten seconds
 
 
 class NumbersReported(Happened, frozen=True, kw_only=True):

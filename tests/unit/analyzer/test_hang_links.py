@@ -6,7 +6,7 @@ import pytest
 from everstep.analyzer.hangs.combine import Diagnosis
 from everstep.analyzer.hangs.links import Between, Sight, is_candidate, joined, pairs_of
 from everstep.analyzer.observations.clusters import Activity, Cluster, Clusters
-from everstep.model.facts import LinkSeen, LinkState
+from everstep.model.facts import LinkSeen, LinkState, PortSeen
 from everstep.model.verdict import Blame, Certainty, Confidence, Verdict
 
 NODES = ("n0", "n1", "n2")
@@ -53,6 +53,17 @@ def test_a_link_that_both_ends_call_dead_is_the_network():
     )
     assert (verdict.ranks, verdict.evidence[0].source) == ((), "link")
     assert verdict.evidence[0].says == "n1 and n2: every probe is lost, for 6.0 s"
+
+
+def test_what_ports_counted_is_evidence_for_a_link_that_is_cut_and_for_nothing_else():
+    ports = {"n1": ((PortSeen(nic="tcp", seconds=10.0, grown={"retransmits": 7}), 1.0),),
+             "n0": ((PortSeen(nic="eth0", seconds=10.0, grown={"rx_errors": 1}), 1.0),)}  # fmt: skip
+    seen = msgspec.structs.replace(sight(**cut("n1", "n2")), ports=ports)
+    verdict = joined(diagnosis(), seen)
+    told = [each.says for each in verdict.evidence if each.source == "port"]
+    assert told == ["n1 tcp: retransmits +7 in 10 s, 1.0 s ago"], "n0 is at no end of the link"
+    assert [each.source for each in verdict.evidence[:4]] == ["link", "link", "link", "port"]
+    assert joined(diagnosis(), msgspec.structs.replace(sight(), ports=ports)) == joined(diagnosis(), sight())
 
 
 def test_a_node_without_any_link_is_named_alone():

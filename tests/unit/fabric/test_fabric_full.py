@@ -92,6 +92,31 @@ def test_losses_while_a_link_is_not_full_are_its_own() -> None:
         assert len(verdict.full) == len(UPLINKS)
 
 
+def test_what_is_sent_to_a_host_that_does_not_run_is_no_evidence() -> None:
+    """Its prober loses packets in its own sockets, and answers nothing."""
+
+    def windows(at: float) -> list[Seen]:
+        return [Seen(nodes=nodes, sent=15, bad=9 * ("n5" in (nodes[0], nodes[-1])), at=at, seconds=1.0)
+                for nodes in map(PATHS.get, FLOWS) if nodes]  # fmt: skip
+
+    around = Seen(nodes=("n1", "leaf0", "n5", "leaf0", "n1"), sent=15, bad=15, at=40.0, seconds=1.0)
+    seen = [around, *(each for at in (40.0, 41.0, 42.0) for each in windows(at))]
+    assert "n5" in set().union(*names(blame(seen, NAMES).faults))
+    stall = Seen(nodes=("n5",), sent=0, bad=0, at=42.0, seconds=3.0)
+    assert blame([*seen, stall], NAMES).faults == ()
+    later = windows(50.0)
+    assert "n5" in set().union(*names(blame([*later, stall], NAMES).faults)), "it is evidence when the host runs"
+
+
+def test_a_load_that_is_not_known_at_that_time_is_not_known() -> None:
+    slow = ("leaf2", "spine1")
+    seen = [msgspec.structs.replace(each, at=100.0, seconds=10.0) for each in congested([slow], 3, mean=0.05)]
+    for rate in (Rate(bps=1e6, at=50.0, seconds=10.0), Rate(bps=1e6, at=100.0, seconds=10.0, gap_s=6.0)):
+        known = loads([]) | {slow: Load(rates=(rate,), capacity_bps=20e6)}
+        (fault,) = blame(seen, NAMES, known).faults
+        assert fault.may_be_full
+
+
 def test_damage_on_a_link_that_loses_nothing_is_no_fault_of_probes() -> None:
     verdict = blame(congested([], 1), NAMES, {LINKS[0]: load(1e6, errors=5)})
     assert verdict.faults == ()
@@ -140,7 +165,7 @@ def window(node: str = "n0", **more: object) -> Counted:
 
 
 def rates(*bps: float) -> tuple[Rate, ...]:
-    return tuple(Rate(bps=each, seconds=10.0) for each in bps)
+    return tuple(Rate(bps=each, gap_s=1.0, seconds=10.0) for each in bps)
 
 
 def topology(tmp_path: Path, text: str = TOPOLOGY) -> Topology:
@@ -156,8 +181,8 @@ def test_ports_become_loads_of_both_directions(tmp_path: Path) -> None:
     ]
     found = loads_of(counted, topology(tmp_path))
     assert found == {
-        ("n0", "leaf0"): Load(rates=rates(19.5e6, 2e6), capacity_bps=20e6, gap_s=1.0, discards=None),
-        ("leaf0", "n0"): Load(rates=rates(1e6, 3e6), capacity_bps=20e6, gap_s=1.0, errors=3),
+        ("n0", "leaf0"): Load(rates=rates(19.5e6, 2e6), capacity_bps=20e6, discards=None),
+        ("leaf0", "n0"): Load(rates=rates(1e6, 3e6), capacity_bps=20e6, errors=3),
     }
     assert [found[link].is_full for link in found] == [True, False]
 

@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from everstep.agent.senses.ports import ROUND_S, Ports
 from everstep.fabric.probing import sealed
 from everstep.fabric.probing.sealed import Heard, Packet
 from everstep.fabric.probing.standing import Standing
 from everstep.model.events import Event
-from everstep.model.facts import LinkSeen, LinkState, Neighbour
+from everstep.model.facts import LinkSeen, LinkState, Neighbour, PortSeen
 from everstep.model.observations import LinksReported
 
 PER_PEER_S = 0.3
@@ -66,28 +67,33 @@ class Links:
             self._rounds = None
 
     async def _watch(self, rounds: "_Round", generation: int) -> None:
-        told_at = float("-inf")
+        told_at = read_at = float("-inf")
+        counted, ports = Ports(), tuple[PortSeen, ...]()
         try:
             rounds.listen()
             while True:
                 await asyncio.sleep(PER_PEER_S)
                 rounds.turn()
-                if time.monotonic() - told_at >= REPORT_S and self._tell(rounds.look(), generation):
+                if time.monotonic() - read_at >= ROUND_S:
+                    read_at, ports = time.monotonic(), counted.look()
+                if time.monotonic() - told_at >= REPORT_S and self._tell(rounds.look(), ports, generation):
                     told_at = time.monotonic()
         except Exception:
             _log.exception("links to other hosts are not watched any more")
             self._report(LinksReported(at=time.time(), node=self._node, generation=generation, links=()))
             rounds.close()
 
-    def _tell(self, links: tuple[LinkSeen, ...], generation: int) -> bool:
+    def _tell(self, links: tuple[LinkSeen, ...], ports: tuple[PortSeen, ...], generation: int) -> bool:
         """Only what is news, and nothing while nothing is known."""
-        news = tuple(
-            (each.to, each.state, each.dead_ports, each.state is LinkState.DEAD and each.hears) for each in links
+        news = (
+            *((each.to, each.state, each.dead_ports, each.state is LinkState.DEAD and each.hears) for each in links),
+            *_sizes(ports),
         )
         if news == self._told or all(each.state is LinkState.UNKNOWN for each in links):
             return False
         self._told = news
-        self._report(LinksReported(at=time.time(), node=self._node, generation=generation, links=links))
+        report = LinksReported(at=time.time(), node=self._node, generation=generation, links=links, ports=ports)
+        self._report(report)
         return True
 
 
@@ -153,6 +159,11 @@ class _Round:
             if packet is not None and packet.to == self._name and packet.sender in self._links:
                 found.append((packet, source))
         return found
+
+
+def _sizes(ports: tuple[PortSeen, ...]) -> list[tuple[str, str, int]]:
+    """What grew, and how many digits that has: a counter that goes on growing is not news each second."""
+    return [(port.nic, name, value.bit_length()) for port in ports for name, value in sorted(port.grown.items())]
 
 
 def _parted(address: str) -> tuple[str, int]:

@@ -17,7 +17,7 @@ import msgspec
 from everstep.analyzer.hangs.diagnosis import Diagnosis
 from everstep.analyzer.observations.clusters import Activity
 from everstep.analyzer.observations.words import names_text, ranks_text, seconds, verb
-from everstep.model.facts import LinkSeen, LinkState
+from everstep.model.facts import LinkSeen, LinkState, PortSeen
 from everstep.model.verdict import Blame, Certainty, Confidence, Evidence, Verdict
 
 STALLED, CUT = "ES-H11", "ES-H19"
@@ -55,6 +55,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
 
     links: Mapping[str, tuple[tuple[LinkSeen, float], ...]]  # by node, each with how long ago that was said
     node_of: Mapping[int, str]  # by rank
+    ports: Mapping[str, tuple[tuple[PortSeen, float], ...]] = {}  # by node, in the same way
 
 
 def is_candidate(diagnosis: Diagnosis) -> bool:
@@ -79,7 +80,7 @@ def joined(diagnosis: Diagnosis, sight: Sight) -> Verdict:
     verdict = msgspec.structs.replace(verdict, evidence=evidence)
     broken = [pair for pair in known if pair.state in (Between.CUT, Between.ONE_WAY)]
     if broken and is_candidate(diagnosis):
-        return _of_network(verdict, broken, known, sight)
+        return _counted(_of_network(verdict, broken, known, sight), broken, sight)
     partial = next((pair for pair in known if pair.state is Between.PARTIAL), None)
     if all(pair.state is Between.GOOD for pair in known):
         more = _good(known, pairs)
@@ -186,6 +187,26 @@ def _of_network(verdict: Verdict, broken: list[Pair], known: list[Pair], sight: 
         because=f"{where} {does}: it may heal, and the connections go on then",
         computes=False,
     )
+
+
+def _counted(verdict: Verdict, broken: list[Pair], sight: Sight) -> Verdict:
+    """With what the ports of these nodes counted meanwhile: after the links, before the rest."""
+    nodes = sorted({node for pair in broken for node in (pair.one, pair.other)}, key=_in_order)
+    told = [
+        Evidence(at=verdict.at, source="port", says=f"{node} {_port(port)}, {seconds(_age(ago_s))} ago")
+        for node in nodes
+        for port, ago_s in sight.ports.get(node, ())[:_MOST_TOLD]
+        if port.grown
+    ]
+    first = sum(each.source == "link" for each in verdict.evidence)
+    evidence = (*verdict.evidence[:first], *told[:_MOST_TOLD], *verdict.evidence[first:])
+    return msgspec.structs.replace(verdict, evidence=evidence)
+
+
+def _port(port: PortSeen) -> str:
+    most = sorted(port.grown.items(), key=lambda item: (-item[1], item[0]))[:_MOST_TOLD]
+    grown = ", ".join(f"{name[:64]} +{value}" for name, value in most)
+    return f"{port.nic[:64]}: {grown} in {seconds(_age(port.seconds))}"
 
 
 def _does(broken: list[Pair]) -> str:

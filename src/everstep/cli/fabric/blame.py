@@ -5,7 +5,7 @@ everstep fabric blame probes.jsonl --topology lab.toml
 
 One JSON object a line and path: {"nodes": ["n0", "leaf0", "spine1", "leaf2", "n9"], "sent": 600, "bad": 7,
 "late": 0}. Each line is one way; a round trip of which the lost way is not known goes there and back. With the lines of
-`everstep fabric counters` of the same time, a link that its own traffic fills is told and not blamed.
+`everstep fabric counters` of the same time, a link that its own traffic fills is shown as full and not blamed.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     seen = _read(given.probes, Seen, "a path with nodes, sent and bad")
     for number, each in enumerate(seen, 1):
-        if len(each.nodes) < 2:
+        if not each.nodes or (len(each.nodes) < 2 and each.sent):
             raise FabricError(f"{given.probes}: path {number}: a path needs two nodes at least")
     if given.counters and not given.topology:
         raise FabricError("--counters needs --topology: which cable a port has, and what it can carry")

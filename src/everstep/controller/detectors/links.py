@@ -28,4 +28,7 @@ class LinkReports:
             for node, event in self._newest.items()
             if event.generation == state.generation and state.is_active(node)
         }
-        return Sight(links=links, node_of=node_of) if links else None
+        ports = {
+            node: tuple((port, now - self._newest[node].at) for port in self._newest[node].ports) for node in links
+        }
+        return Sight(links=links, node_of=node_of, ports=ports) if links else None

@@ -79,8 +79,8 @@ def blame(
         if fault.rate >= LEAST_LATE and not _is_own_traffic(fault, paths, loads)
     ]
     return Verdict(
-        faults=tuple(_doubted(fault, paths, loads) for fault in model.faults(chosen)),
-        slow=tuple(_doubted(fault, paths, loads) for fault in delayed),
+        faults=tuple(_doubted(fault, given, loads) for fault in model.faults(chosen)),
+        slow=tuple(_doubted(fault, given, loads) for fault in delayed),
         full=model.full_links(loads),
         is_all_late=usual > MOST_LATE,
         unexplained=model.unexplained(chosen),
@@ -116,7 +116,12 @@ def _doubted(fault: Fault, paths: Sequence[Seen], loads: Mapping[Link, Load]) ->
     links = _links_of(fault, paths)
     over = [path for path in paths if not links.isdisjoint(path.links)]
     is_late = sum(path.late for path in over) >= LEAST_LATE * sum(path.sent - path.bad for path in over)
-    is_unknown = any(link not in loads or loads[link].is_full is None for link in links)
+    is_unknown = any(
+        link not in loads or loads[link].is_full_beside(path) is None
+        for path in over
+        if path.bad or path.late
+        for link in links.intersection(path.links)
+    )
     return msgspec.structs.replace(fault, may_be_full=is_late and is_unknown)
 
 

@@ -4,11 +4,11 @@ A full link loses what does not fit into its queue, and that is no fault of its 
 a rate without a capacity excuses nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from everstep.fabric.locate.observations import Counted, Link, Seen
+from everstep.fabric.locate.observations import Counted, Link, Seen, are_beside
 from everstep.fabric.topology.values import Topology
 
 FULL = 0.9
@@ -16,9 +16,6 @@ FULL = 0.9
 
 MOST_GAP_S = 2.5
 """A port that was not read for longer may have been full meanwhile."""
-
-SLACK_S = 1.0
-"""Clocks of hosts differ, and a probe may be on its way for so long."""
 
 _DAMAGE = ("rx_crc_errors", "rx_frame_errors", "symbol_error", "port_rcv_errors")
 _DISCARDS = ("port_xmit_discards", "SAI_PORT_STAT_IF_OUT_DISCARDS")
@@ -29,6 +26,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     """Of one window of one of the two ports."""
 
     bps: float  # bit/s, in the fullest second
+    gap_s: float = 0.0  # the longest time in which nobody looked
     at: float | None = None  # when it ended; None: at any time
     seconds: float = 0.0
 
@@ -38,7 +36,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     rates: tuple[Rate, ...] = ()
     capacity_bps: float | None = None
-    gap_s: float = 0.0  # the longest time in which nobody looked
     discards: int | None = None  # packets that the sending port dropped, its whole queue included
     errors: int | None = None  # packets that the receiving port counted as damaged
 
@@ -54,22 +51,22 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_full(self) -> bool | None:
         """In any of the windows."""
-        if self.share is None:
+        return self._is_full(self.rates)
+
+    def is_full_beside(self, seen: Seen) -> bool | None:
+        """In the windows of that time."""
+        return self._is_full([rate for rate in self.rates if are_beside(seen, rate)])
+
+    def _is_full(self, rates: Sequence[Rate]) -> bool | None:
+        if self.capacity_bps is None or not rates:
             return None
-        return True if self.share >= FULL else False if self.gap_s <= MOST_GAP_S else None
+        if any(rate.bps >= FULL * self.capacity_bps for rate in rates):
+            return True
+        return None if any(rate.gap_s > MOST_GAP_S for rate in rates) else False
 
     def explains_losses(self, seen: Seen) -> bool:
         """Its queue may have lost some of these packets, and nothing says that its cable did."""
-        if self.capacity_bps is None or self.errors or self.discards == 0:
-            return False
-        least = FULL * self.capacity_bps
-        return any(rate.bps >= least and _is_beside(rate, seen) for rate in self.rates)
-
-
-def _is_beside(rate: Rate, seen: Seen) -> bool:
-    if rate.at is None or seen.at is None:
-        return True
-    return rate.at - rate.seconds - SLACK_S < seen.at and seen.at - seen.seconds - SLACK_S < rate.at
+        return self.is_full_beside(seen) is True and not self.errors and self.discards != 0
 
 
 class FullLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,11 +110,14 @@ def loads_of(counted: Iterable[Counted], topology: Topology) -> dict[Link, Load]
 def _load(ends: _Ends) -> Load:
     sent = [(each, each.tx_bps) for each in ends.sender]
     came = [(each, each.rx_bps) for each in ends.receiver]
-    rates = [Rate(bps=bps, at=each.at, seconds=each.seconds) for each, bps in (*sent, *came) if bps is not None]
+    rates = [
+        Rate(bps=bps, gap_s=each.gap_s, at=each.at, seconds=each.seconds)
+        for each, bps in (*sent, *came)
+        if bps is not None
+    ]
     return Load(
         rates=tuple(rates),
         capacity_bps=min(ends.capacities, default=None),
-        gap_s=max((each.gap_s for each in (*ends.sender, *ends.receiver)), default=0.0),
         discards=_sum(ends.sender, _DISCARDS),
         errors=_sum(ends.receiver, _DAMAGE),
     )

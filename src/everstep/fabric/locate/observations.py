@@ -2,20 +2,38 @@
 ports counted meanwhile."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
+
+SLACK_S = 1.0
+"""Clocks of hosts differ, and a probe may be on its way for so long."""
 
 Link = tuple[str, str]  # one direction: from, to
 
 
+class _Window(Protocol):
+    @property
+    def at(self) -> float | None: ...
+    @property
+    def seconds(self) -> float: ...
+
+
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a window. With one node and nothing sent: that host's prober did not run in it."""
+
     nodes: tuple[str, ...]  # from the sending host to the receiving one
     sent: int
     bad: int  # lost
     late: int = 0  # came, but over 10 ms later than the fastest of this way
     at: float | None = None  # when its window ended, seconds since the epoch; None: not known
     seconds: float = 0.0  # of the window
+
+    @property
+    def turn(self) -> str:
+        """Where a path that ends at its beginning comes back: what is not known one way goes there and back."""
+        return self.nodes[len(self.nodes) // 2] if self.nodes[0] == self.nodes[-1] else self.nodes[0]
 
     @property
     def links(self) -> list[Link]:
@@ -38,10 +56,16 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def usable(seen: Iterable[Seen]) -> tuple[list[Seen], dict[str, int]]:
-    """Without reports that cannot be, and how many of those came from each receiving host: a peer that lies, or whose
-    counters went back."""
+    """Without what hosts that did not run sent, received or say, and without reports that cannot be; how many of those
+    came from each receiving host: a peer that lies, or whose counters went back."""
     good, impossible = [], dict[str, int]()
-    for each in seen:
+    listed, stalls = list(seen), dict[str, list[Seen]]()
+    for each in listed:
+        if _is_stall(each):
+            stalls.setdefault(each.nodes[0], []).append(each)
+    for each in listed:
+        if _is_stall(each) or _is_hurt(each, stalls):
+            continue
         is_possible = 0 <= each.bad <= each.sent and 0 <= each.late <= each.sent - each.bad
         if not is_possible or len(each.nodes) < 2:
             teller = each.nodes[-1] if each.nodes else ""
@@ -49,6 +73,25 @@ def usable(seen: Iterable[Seen]) -> tuple[list[Seen], dict[str, int]]:
         elif each.sent:
             good.append(each)
     return good, impossible
+
+
+def _is_stall(seen: Seen) -> bool:
+    return len(seen.nodes) == 1 and not seen.sent
+
+
+def _is_hurt(seen: Seen, stalls: Mapping[str, Sequence[Seen]]) -> bool:
+    """A prober that did not run answered nothing, and lost packets in its own sockets: what others sent to it, or heard
+    of it, is no evidence either."""
+    ends = {seen.nodes[0], seen.nodes[-1], seen.turn} if seen.nodes else set[str]()
+    return any(are_beside(seen, stall) for end in ends for stall in stalls.get(end, ()))
+
+
+def are_beside(one: Seen, other: _Window) -> bool:
+    """Whether their windows touch, as far as clocks of two hosts can say. A window of which the time is not known may
+    be any."""
+    if one.at is None or other.at is None:
+        return True
+    return one.at - one.seconds - SLACK_S < other.at and other.at - other.seconds - SLACK_S < one.at
 
 
 def merged(windows: Sequence[Sequence[Seen]]) -> list[Seen]:

@@ -45,4 +45,4 @@ def _lost(full: FullLink) -> str:
     """What it loses is its queue's, as far as can be told."""
     if full.rate < NOISE:
         return ""
-    return f"; loses {percent(full.rate)}, as full links do: its cable cannot be told apart"
+    return f"; loses {percent(full.rate)}, as full links do: whether its cable does is not known"
