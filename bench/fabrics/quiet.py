@@ -1,7 +1,7 @@
 """False alarms and cost of `everstep fabric watch` as it is run: a process on each of 16 hosts, beside TCP.
 
 Without `--cable` no cable has a limit. With it each carries so much, TCP fills those between leaves and spines, and
-`everstep fabric counters` runs on every switch.
+`everstep fabric counters` runs on every node.
 """
 
 import argparse
@@ -89,7 +89,7 @@ class Watchers:
 
 
 class Counters:
-    """`everstep fabric counters` on every switch: they see both ends' traffic of each cable."""
+    """`everstep fabric counters` on every host and switch."""
 
     def __init__(self, bed: Clos, folder: Path, cable: str) -> None:
         """`cable`: what each one carries, in words of tc. It is shaped so here."""
@@ -99,7 +99,7 @@ class Counters:
             bed.slow(other, one, cable)
         ends = [[Port(node=a, name=f"to-{b}", bps=bps) for a, b in (way, way[::-1])] for way in bed.cables]
         self._topology = Topology(source="bed", cables=tuple(Cable(one=one, other=other) for one, other in ends))
-        self._folder, self._read = folder, {f"{switch}.counted": 0 for switch in (*bed.leaves, *bed.spines)}
+        self._folder, self._read = folder, {f"{switch}.counted": 0 for switch in (*bed.hosts, *bed.leaves, *bed.spines)}
         self._kept: list[Counted] = []
         self._processes = []
         for name in self._read:

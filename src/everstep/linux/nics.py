@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from everstep.linux import infiniband
+from everstep.linux.qdiscs import root_drops
 
 _WORD_BYTES = 4  # port_xmit_data and port_rcv_data count in words of four bytes (IBTA)
 _MBIT = 1e6
@@ -11,15 +12,17 @@ _MBIT = 1e6
 
 class Nic(NamedTuple):
     bps: float | None  # what it can send, bit/s; None: not known, as of virtual ones
-    counters: dict[str, int]  # by the kernel's names, and of every kind of port tx_bytes and rx_bytes
+    counters: dict[str, int]  # by the kernel's names; of each port tx_bytes, rx_bytes; qdisc_drops
 
 
 def read_nics(root: Path = Path("/")) -> dict[str, Nic]:
     """By name ("eth0", "mlx5_0/1"), without the loopback. What cannot be read is left out."""
-    found = {}
+    found, drops = {}, root_drops() if root == Path("/") else {}
     for path in _listed(root / "sys/class/net"):
         speed = _number(path / "speed")
         counters = _all(path / "statistics")
+        if path.name in drops:
+            counters["qdisc_drops"] = drops[path.name]
         if path.name != "lo" and counters:
             found[path.name] = Nic(speed * _MBIT if speed is not None and speed > 0 else None, counters)
     for port in infiniband.ports(root / infiniband.BASE.lstrip("/")):

@@ -1,7 +1,10 @@
 """Full links: what their queues lose is no fault of a cable; what a link loses that is not full still is."""
 
 import itertools
+import json
 import random
+import shutil
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -16,13 +19,14 @@ from everstep.fabric.probing.counting import Counting
 from everstep.fabric.readers.find import read_topology
 from everstep.fabric.topology.values import Topology
 from everstep.linux.nics import Nic, read_nics
+from everstep.linux.qdiscs import root_drops
 
 UPLINKS = [link for link in LINKS if not set(link) & NAMES]
 SENT = 150  # 10 s at fifteen packets a second
 
 
-def load(bps: float, capacity_bps: float | None = 20e6, **more: int) -> Load:
-    return Load(rates=(Rate(bps=bps),), capacity_bps=capacity_bps, **more)
+def load(bps: float, capacity_bps: float | None = 20e6, *, errors: int = 0, discards: int | None = None) -> Load:
+    return Load(rates=(Rate(bps=bps, discards=discards),), capacity_bps=capacity_bps, errors=errors)
 
 
 def loads(full: list[Link]) -> dict[Link, Load]:
@@ -117,6 +121,22 @@ def test_a_load_that_is_not_known_at_that_time_is_not_known() -> None:
         assert fault.may_be_full
 
 
+def test_a_queue_that_dropped_packets_explains_losses_of_a_link_that_is_not_full_for_a_second() -> None:
+    busy = ("n3", "leaf0")
+    seen = congested([busy], 4)
+    assert "n3 > leaf0" in set().union(*names(blame(seen, NAMES, loads([])).faults))
+    verdict = blame(seen, NAMES, loads([]) | {busy: load(9e6, discards=40)})
+    assert verdict.faults == ()
+    assert [each.link for each in verdict.full] == ["n3 > leaf0"]
+
+
+def test_no_drops_in_the_kernel_s_queue_prove_nothing_of_the_queues_below_it(tmp_path: Path) -> None:
+    zero, some = window(tx_bps=19e6, grown={"qdisc_drops": 0}), window(tx_bps=1e6, grown={"qdisc_drops": 4})
+    port = window(tx_bps=19e6, grown={"qdisc_drops": 0, "port_xmit_discards": 0})
+    found = [loads_of([each], topology(tmp_path))["n0", "leaf0"].rates[0].discards for each in (zero, some, port)]
+    assert found == [None, 4, 0]
+
+
 def test_damage_on_a_link_that_loses_nothing_is_no_fault_of_probes() -> None:
     verdict = blame(congested([], 1), NAMES, {LINKS[0]: load(1e6, errors=5)})
     assert verdict.faults == ()
@@ -181,7 +201,9 @@ def test_ports_become_loads_of_both_directions(tmp_path: Path) -> None:
     ]
     found = loads_of(counted, topology(tmp_path))
     assert found == {
-        ("n0", "leaf0"): Load(rates=rates(19.5e6, 2e6), capacity_bps=20e6, discards=None),
+        ("n0", "leaf0"): Load(
+            rates=(Rate(bps=19.5e6, gap_s=1.0, seconds=10.0, discards=0), *rates(2e6)), capacity_bps=20e6
+        ),
         ("leaf0", "n0"): Load(rates=rates(1e6, 3e6), capacity_bps=20e6, errors=3),
     }
     assert [found[link].is_full for link in found] == [True, False]
@@ -237,6 +259,15 @@ def test_nics_are_read_as_the_kernel_lists_them(tmp_path: Path) -> None:
         "mlx5_0/1": Nic(400e9, {"port_xmit_data": 10, "np_cnp_sent": 3, "tx_bytes": 40}),
     }
     assert read_nics(tmp_path / "none") == {}
+
+
+@pytest.mark.skipif(shutil.which("tc") is None, reason="tc is not installed")
+def test_drops_of_queues_are_read_from_the_kernel() -> None:
+    listed = subprocess.run(["tc", "-s", "-j", "qdisc", "show"], capture_output=True, text=True, check=True).stdout
+    wanted = {each["dev"]: each["drops"] for each in json.loads(listed) if each.get("root") and "drops" in each}
+    found = root_drops()
+    assert found.keys() == wanted.keys()
+    assert all(found[name] >= drops for name, drops in wanted.items())
 
 
 def test_a_full_link_is_printed_and_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,10 @@ NUM_ROUNDS = 5
 MOST_PORTS = 16
 TCP = "tcp"
 
-_TROUBLE = ("error", "discard", "retrans", "cnp", "pause", "timeout", "out_of_sequence", "slow_restart", "tx_dropped",
-            "link_downed", "link_error_recovery", "integrity", "overrun", "ecn_marked")  # fmt: skip
+_TROUBLE = (
+    *("error", "discard", "retrans", "cnp", "pause", "timeout", "out_of_sequence", "slow_restart", "tx_dropped"),
+    *("qdisc_drops", "link_downed", "link_error_recovery", "integrity", "overrun", "ecn_marked"),
+)
 """Parts of names. Received packets that Linux drops are mostly of protocols that nobody listens to."""
 
 

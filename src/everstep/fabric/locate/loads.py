@@ -19,7 +19,10 @@ MOST_GAP_S = 2.5
 
 _DAMAGE = ("rx_crc_errors", "rx_frame_errors", "symbol_error", "port_rcv_errors")
 _DISCARDS = ("port_xmit_discards", "SAI_PORT_STAT_IF_OUT_DISCARDS")
-"""tx_dropped of Linux is not one of them: it leaves out what the queue drops."""
+"""Of the whole port. tx_dropped of Linux is not one of them: it leaves out what the queue drops."""
+
+_QUEUE_DROPS = ("qdisc_drops",)
+"""Of the kernel's queue alone: none there may still be some in the NIC, or below a virtual machine."""
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +32,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     gap_s: float = 0.0  # the longest time in which nobody looked
     at: float | None = None  # when it ended; None: at any time
     seconds: float = 0.0
+    discards: int | None = None  # packets that the queue of the sending port dropped; of the other port: not known
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +40,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     rates: tuple[Rate, ...] = ()
     capacity_bps: float | None = None
-    discards: int | None = None  # packets that the sending port dropped, its whole queue included
     errors: int | None = None  # packets that the receiving port counted as damaged
 
     @property
@@ -65,8 +68,12 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         return None if any(rate.gap_s > MOST_GAP_S for rate in rates) else False
 
     def explains_losses(self, seen: Seen) -> bool:
-        """Its queue may have lost some of these packets, and nothing says that its cable did."""
-        return self.is_full_beside(seen) is True and not self.errors and self.discards != 0
+        """Its queue may have lost some of these packets, and nothing says that its cable did. A queue that is known to
+        have dropped some explains it also where the link was full for less than a second."""
+        dropped = [rate.discards for rate in self.rates if rate.discards is not None and are_beside(seen, rate)]
+        if self.errors or (dropped and not any(dropped)):
+            return False
+        return bool(dropped) or self.is_full_beside(seen) is True
 
 
 class FullLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,19 +115,22 @@ def loads_of(counted: Iterable[Counted], topology: Topology) -> dict[Link, Load]
 
 
 def _load(ends: _Ends) -> Load:
-    sent = [(each, each.tx_bps) for each in ends.sender]
-    came = [(each, each.rx_bps) for each in ends.receiver]
+    sent = [(each, each.tx_bps, _discards(each)) for each in ends.sender]
+    came = [(each, each.rx_bps, None) for each in ends.receiver]
     rates = [
-        Rate(bps=bps, gap_s=each.gap_s, at=each.at, seconds=each.seconds)
-        for each, bps in (*sent, *came)
+        Rate(bps=bps, gap_s=each.gap_s, at=each.at, seconds=each.seconds, discards=discards)
+        for each, bps, discards in (*sent, *came)
         if bps is not None
     ]
     return Load(
         rates=tuple(rates),
         capacity_bps=min(ends.capacities, default=None),
-        discards=_sum(ends.sender, _DISCARDS),
         errors=_sum(ends.receiver, _DAMAGE),
     )
+
+
+def _discards(sender: Counted) -> int | None:
+    return _sum([sender], _QUEUE_DROPS) or _sum([sender], _DISCARDS)
 
 
 def _sum(windows: Iterable[Counted], names: Iterable[str]) -> int | None:
