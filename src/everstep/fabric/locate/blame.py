@@ -115,7 +115,10 @@ def _doubted(fault: Fault, paths: Sequence[Seen], loads: Mapping[Link, Load]) ->
     """Whether a full link would look the same, as far as is known."""
     links = _links_of(fault, paths)
     over = [path for path in paths if not links.isdisjoint(path.links)]
-    is_late = sum(path.late for path in over) >= LEAST_LATE * sum(path.sent - path.bad for path in over)
+    late, lost = sum(path.late for path in over), sum(path.bad for path in over)
+    is_late = late > 0 and late >= min(
+        lost, LEAST_LATE * sum(path.sent for path in over)
+    )  # a queue is long before full
     is_unknown = any(
         link not in loads or loads[link].is_full_beside(path) is None
         for path in over

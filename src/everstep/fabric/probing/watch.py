@@ -48,7 +48,7 @@ def watch(
                 windows, at = zip(flows, prober.close_window(), strict=True), round(time.time(), 3)
                 rows = [seen for flow, window in windows for seen in seen_of(flow.there, flow.back, window)]
                 yield [msgspec.structs.replace(seen, at=at, seconds=every_s) for seen in rows], late_s
-                late_s, looked = 0.0, time.monotonic()  # printing may be slow
+                late_s = 0.0  # of the next window, with the time that printing takes
             if now - due > every_s:  # this process was stopped: what was not sent is not sent now
                 due = now
             while flows and due <= now:
