@@ -59,18 +59,27 @@ def test_full_links_are_told_and_no_cable_is_blamed(full: list[Link]) -> None:
         assert all((each.bps, each.capacity_bps) == (19.6e6, 20e6) for each in verdict.full)
 
 
-@pytest.mark.parametrize("lossy", [("n5", "leaf1"), ("leaf3", "n13"), ("leaf0", "spine0")])
-def test_a_link_that_loses_and_is_not_full_is_found_beside_full_ones(lossy: Link) -> None:
-    full = [link for link in UPLINKS if link != lossy]
+@pytest.mark.parametrize(
+    ("lossy", "rate", "num_full"),
+    [
+        (("n5", "leaf1"), 1.0, 16),
+        (("leaf3", "n13"), 1.0, 16),
+        (("leaf0", "spine0"), 1.0, 16),
+        (("n5", "leaf1"), 0.1, 4),
+    ],
+)
+def test_a_link_that_loses_and_is_not_full_is_found_beside_full_ones(lossy: Link, rate: float, num_full: int) -> None:
+    """All of it, where no path avoids a full link; a little, where some do."""
+    full = [link for link in UPLINKS if link != lossy][:num_full]
     for seed in range(4):
-        verdict = blame(congested(full, seed, {lossy: 0.2}), NAMES, loads(full))
+        verdict = blame(congested(full, seed, {lossy: rate}), NAMES, loads(full))
         assert f"{lossy[0]} > {lossy[1]}" in set().union(*names(verdict.faults)), seed
         assert len(verdict.faults) == 1
 
 
 def test_a_full_link_that_also_loses_cannot_be_told_apart_unless_damage_is_counted() -> None:
     lossy = ("leaf0", "spine0")
-    seen, known = congested(UPLINKS, 1, {lossy: 0.1}), loads(UPLINKS)
+    seen, known = congested([lossy], 1, {lossy: 0.1}), loads([lossy])
     verdict = blame(seen, NAMES, known)
     assert verdict.faults == ()
     assert next(each.rate for each in verdict.full if each.link == "leaf0 > spine0") > 0.07

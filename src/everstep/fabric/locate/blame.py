@@ -5,8 +5,8 @@ The one under which the losses are most likely is taken, then the next beside it
 A clean path speaks against everything on it as loudly as it had packets, so nothing has to be exonerated by hand.
 Hypotheses under which the data are about as likely cannot be told apart: all of them are named.
 
-A link that its own traffic fills loses packets in its queue. It has a rate of loss of its own that is no fault, and its
-losses come in bursts: paths over it count for as much less as they scatter more than independent losses would.
+A link that its own traffic fills loses packets in its queue, in bursts that hit some paths and not others. Of a path
+over it, while it is full, only what no queue does is evidence: it could have lost `QUEUE_LOSS` by itself.
 """
 
 import math
@@ -27,6 +27,8 @@ LEAST_LATE = 0.05
 seconds makes 2.5 % of its packets late."""
 MOST_LATE = 0.25
 """Where half of the paths have more late packets, which link is slow is not known."""
+QUEUE_LOSS = 0.25
+"""Share that a full queue may lose in some seconds: it was 15 % where TCP filled links, and 8 % over ten seconds."""
 MIN_BAD = 3
 _MIN_GAIN = 12.0
 """Of log likelihood: a chance of about one in 100,000 for one of a few hundred hypotheses."""
@@ -70,6 +72,8 @@ def blame(
     paths = [row for row, _ in rows]
     model = _Model(paths, hosts, noise, [full for _, full in rows])
     chosen = model.explain()
+    faults = tuple(_doubted(fault, given, loads) for fault in model.faults(chosen))
+    full = model.full_links(loads, chosen)
     late = lateness(row for row, full in rows if not full)
     usual = background(late)
     slow = _Model(late if usual <= MOST_LATE else (), hosts, max(LATE_NOISE, 3 * usual))
@@ -79,9 +83,9 @@ def blame(
         if fault.rate >= LEAST_LATE and not _is_own_traffic(fault, paths, loads)
     ]
     return Verdict(
-        faults=tuple(_doubted(fault, given, loads) for fault in model.faults(chosen)),
+        faults=faults,
         slow=tuple(_doubted(fault, given, loads) for fault in delayed),
-        full=model.full_links(loads),
+        full=full,
         is_all_late=usual > MOST_LATE,
         unexplained=model.unexplained(chosen),
         impossible=impossible,
@@ -151,24 +155,15 @@ class _Model:
         for number, links in enumerate(full):
             for link in links:
                 self._full.setdefault(link, set()).add(number)
-        self._rates = dict.fromkeys(self._full, 0.0)
-        self._weights = [1.0] * len(paths)
-        self._bursty = set[int]().union(*self._full.values())
+        self._rates = dict.fromkeys(self._full, QUEUE_LOSS)
 
-    def _allow_for_full(self, chosen: Sequence[_Chosen]) -> None:
-        """Beside these faults: the likeliest rate of each full link, and what packets over full links count. A queue
-        loses in bursts: by how much such paths scatter more than independent losses would (Pearson's statistic of
-        each), by so much less do they count."""
-        if not self._bursty:
-            return
-        for _ in range(_ROUNDS):
+    def _fit_lost(self, chosen: Sequence[_Chosen]) -> None:
+        """What full links lose, most likely, beside these faults."""
+        self._rates = dict.fromkeys(self._full, 0.0)
+        for _ in range(_ROUNDS if self._full else 0):
             for link, over in self._full.items():
                 self._rates[link] = 0.0
                 self._rates[link], _gain = self._best_rate(over, self._passing(chosen))
-        passing = self._passing(chosen)
-        scatter = sum(_scatter(self._paths[path], passing[path]) for path in self._bursty) / len(self._bursty)
-        for path in self._bursty:
-            self._weights[path] = 1.0 / max(1.0, scatter)
 
     def explain(self) -> list[_Chosen]:
         """Adds the best one, then looks again at each of them beside the others: with two faults, the first choice may
@@ -176,9 +171,6 @@ class _Model:
         chosen: list[_Chosen] = []
         seen: set[frozenset[int]] = set()
         while len(chosen) < _MOST_FAULTS:
-            self._allow_for_full(chosen)
-            if self._bursty and (tried := self._best(chosen, least=0.0)) is not None:
-                self._allow_for_full([*chosen, tried])  # a fault scatters losses, too
             best = self._best(chosen)
             if best is None:
                 break
@@ -187,7 +179,6 @@ class _Model:
             if numbers in seen:
                 break
             seen.add(numbers)
-        self._allow_for_full(chosen)
         return chosen
 
     def _refined(self, chosen: list[_Chosen]) -> list[_Chosen]:
@@ -201,12 +192,12 @@ class _Model:
                 break
         return chosen
 
-    def _best(self, others: Sequence[_Chosen], least: float = _MIN_GAIN) -> _Chosen | None:
+    def _best(self, others: Sequence[_Chosen]) -> _Chosen | None:
         scored = self._scored(others)
         if not scored:
             return None
         gain, number, rate = max(scored, key=lambda each: (each[0], -_KINDS[self._suspects(each[1])[0].kind]))
-        return _Chosen(number, rate) if gain >= least else None
+        return _Chosen(number, rate) if gain >= _MIN_GAIN else None
 
     def _scored(self, others: Sequence[_Chosen]) -> list[tuple[float, int, float]]:
         """Gain, number and rate of each hypothesis beside the others."""
@@ -269,11 +260,7 @@ class _Model:
 
     def _best_rate(self, covered: Set[int], passing: Sequence[float]) -> tuple[float, float]:
         """Rate of loss that makes what was seen most likely, and by how much more likely than without the fault."""
-        rows = [
-            (self._paths[path].sent * weight, self._paths[path].bad * weight, passing[path])
-            for path in covered
-            for weight in (self._weights[path],)
-        ]
+        rows = [(self._paths[path].sent, self._paths[path].bad, passing[path]) for path in covered]
         low, high = 1e-6, 1.0 - 1e-6
         for _ in range(40):  # the derivative falls: find where it is 0
             middle = (low + high) / 2
@@ -284,7 +271,8 @@ class _Model:
         rate = (low + high) / 2
         return rate, sum(_log(row, rate) - _log(row, 0.0) for row in rows)
 
-    def full_links(self, loads: Mapping[Link, Load]) -> tuple[FullLink, ...]:
+    def full_links(self, loads: Mapping[Link, Load], chosen: Sequence[_Chosen]) -> tuple[FullLink, ...]:
+        self._fit_lost(chosen)
         return tuple(
             FullLink(link=" > ".join(link), bps=load.bps, capacity_bps=load.capacity_bps, rate=self._rates[link])
             for link in sorted(self._full)
@@ -298,24 +286,18 @@ class _Model:
 
     def smallest_rate(self) -> float:
         """Below it the link with the fewest packets loses fewer than `MIN_BAD` of them in one of twenty windows."""
-        counted = [sum(self._paths[path].sent * self._weights[path] for path in on) for on in self._on.values()]
-        fewest = min(counted, default=0)
+        over_full = set[int]().union(*self._full.values())
+        fewest = min((sum(self._paths[path].sent for path in on - over_full) for on in self._on.values()), default=0)
         return min(1.0, 6.3 / fewest) if fewest else 1.0  # Poisson: 6.3 expected, 95 % see three or more
 
 
-def _scatter(path: Seen, passing: float) -> float:
-    """1 on average where each packet is lost by itself."""
-    expected = path.sent * (1.0 - passing)
-    return (path.bad - expected) ** 2 / max(1e-9, expected * passing)
-
-
-def _log(row: tuple[float, float, float], rate: float) -> float:
+def _log(row: tuple[int, int, float], rate: float) -> float:
     sent, bad, passing = row
     comes = passing * (1.0 - rate)
     return bad * math.log(1.0 - comes) + (sent - bad) * math.log(comes)
 
 
-def _slope(rows: Sequence[tuple[float, float, float]], rate: float) -> float:
+def _slope(rows: Sequence[tuple[int, int, float]], rate: float) -> float:
     total = 0.0
     for sent, bad, passing in rows:
         comes = passing * (1.0 - rate)
