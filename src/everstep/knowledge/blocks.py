@@ -13,13 +13,47 @@ MAX_BLOCK_LINES = 4000
 
 _FRAME = re.compile(rb'\s*File "([^"\n]{1,400})", line (\d{1,8}), in ')
 _NOT_THE_USERS = re.compile(rb"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<|importlib|/torch/|runpy\.py$")
-_CLIENT = re.compile(
-    rb"/(?:site|dist)-packages/(?:urllib3|requests|httpx|httpcore|h11|aiohttp|botocore|aiobotocore|websockets?|grpc"
-    rb"|paramiko|gcsfs|s3fs|huggingface_hub|redis|pymongo|psycopg2?|wandb)/"
-    rb"|/python3[\d.]*/(?:(?:urllib|http|xmlrpc)/\w+|socket|ssl|smtplib|ftplib|imaplib|poplib"
-    rb"|asyncio/(?:streams|selector_events|sslproto))\.py$"
+_PYTHON = rb"/python3[\d.]*/"
+_PACKAGES = rb"/(?:site|dist)-packages/"
+PLACES = tuple(
+    (name, re.compile(pattern))
+    for name, pattern in (
+        (
+            b"In a client of an object store: ",
+            _PACKAGES + rb"(?:botocore|aiobotocore|boto3|s3transfer|gcsfs|s3fs|adlfs|oss2|minio|s3torchconnector\w*|azure/storage"
+            rb"|google/(?:cloud/storage|resumable_media))/",
+        ),
+        (
+            b"In a network client: ",
+            _PACKAGES + rb"(?:urllib3|requests|httpx|httpcore|h11|aiohttp|websockets?|grpc|paramiko|huggingface_hub|redis|pymongo"
+            rb"|psycopg2?|wandb)/"
+            rb"|" + _PYTHON + rb"(?:(?:urllib|http|xmlrpc)/\w+|socket|ssl|smtplib|ftplib|imaplib"
+            rb"|poplib|asyncio/(?:streams|selector_events|sslproto))\.py$",
+        ),
+        (
+            b"In a compiler: ",
+            _PACKAGES + rb"(?:triton|torch/(?:_dynamo|_inductor|_functorch|fx|utils/cpp_extension)|deepspeed/ops/op_builder|numba"
+            rb"|jax/_src/interpreters)\b",
+        ),
+        (
+            b"In saving or loading a checkpoint: ",
+            rb"/torch/(?:serialization\.py|distributed/checkpoint/)|/safetensors/|/orbax/|/tensorstore/"
+            rb"|/megatron/core/dist_checkpointing/",
+        ),
+        (
+            b"In a reader of data files: ",
+            _PACKAGES + rb"(?:PIL|pyarrow|h5py|zarr|lmdb|webdataset|soundfile|librosa|torchaudio/io|torchaudio/_backend|torchvision/io"
+            rb"|decord|av|cv2|imageio|tifffile|nibabel|rasterio|numpy/lib|pandas/io|msgpack|tfrecord|streaming/base/format)\b"
+            rb"|" + _PYTHON + rb"(?:tarfile|zipfile|gzip|bz2|lzma|_compression|json/decoder|csv|pickle)\b",
+        ),
+        (
+            b"In joining the others: ",
+            rb"/torch/distributed/(?:rendezvous\.py|elastic/rendezvous/)",
+        ),
+        (b"In opening a device: ", rb"/torch/(?:cuda|xpu|mtia|mps)/__init__\.py$|/torch_npu/npu/__init__\.py$"),
+    )
 )
-"""Files of libraries that talk to a service on the network."""
+"""Files that say what was being done when an exception was raised in them, and how the reader puts that before it."""
 _FINALIZER = re.compile(rb'\s*File "[^"\n]{1,400}/multiprocessing/util\.py", line \d{1,8}, in _run_finalizers')
 """The outermost frame where Python prints what went wrong while it tidies up at its end, and continues."""
 _GROUP_BAR = re.compile(rb"^\s*(?:\|\s?|\+-\+-{4,}.*$|\+-{4,}.*$)")
@@ -85,7 +119,7 @@ class Traceback:
     ignored: bool  # "Exception ignored in": Python went on
     place: str = ""
     num_lines: int = 0
-    is_of_client: bool = False  # below the program's own frames, it was in a library that talks to a service
+    raised_in: bytes = b""  # below the program's own frames: what a known library was doing, as in `PLACES`
     link: bytes = b""  # the sentence that ties it to the traceback before it
     last_frame: _Frame = _Frame.UNREAD
     is_flat: bool = False  # its frames are not indented
@@ -122,10 +156,11 @@ class Traceback:
     def _note_frame(self, path: bytes, line: int) -> None:
         self.last_frame = _Frame.OF_LIBRARY
         self.is_of_spawn = path.endswith(b"/multiprocessing/spawn.py")
-        if _CLIENT.search(path):
-            self.is_of_client = True
+        place = next((name for name, files in PLACES if files.search(path)), b"")
+        if place:
+            self.raised_in = place
         elif not _NOT_THE_USERS.search(path):
-            self.is_of_client = False
+            self.raised_in = b""
             self.last_frame = _Frame.UNREAD
             self.place = f"{path.rsplit(b'/', 1)[-1].decode('utf-8', 'replace')}:{line}"
 

@@ -244,7 +244,17 @@ class Engine:
     def match(
         self, line: bytes, message: bytes, *, in_traceback: bool = False, from_kernel: bool = False
     ) -> Signature | None:
-        """The most specific signature of a line. `message` is the line without stamps and tags."""
+        """The most specific signature of a line. `message` is the line without stamps and tags. What the line supposes
+        about itself counts only if what it reports says nothing."""
+        reported = self._tone.reported(message)
+        if reported and len(reported) < len(message):
+            said = line[: len(line) - (len(message) - len(reported))] if line.endswith(message) else reported
+            found = self._match(said, reported, in_traceback=in_traceback, from_kernel=from_kernel)
+            if found is not None and not found.is_unknown:
+                return found
+        return self._match(line, message, in_traceback=in_traceback, from_kernel=from_kernel)
+
+    def _match(self, line: bytes, message: bytes, *, in_traceback: bool, from_kernel: bool) -> Signature | None:
         hits = {self._floating_owners[i] for i in self._floating.Match(line) or ()}
         hits.update(self._anchored_owners[i] for i in self._anchored.Match(message) or ())
         if not hits:

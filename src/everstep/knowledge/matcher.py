@@ -45,8 +45,6 @@ _AGENT = b"Root Cause (first observed failure)"
 _NEXT_LINE = b"\\n"
 """How the end of a line is written within a line."""
 _SXID = b"SXid"
-_IN_CLIENT = b"In a network client: "
-"""Before an exception that says nothing of a cause, and was raised below a library that talks to a service."""
 _IN_SPAWN = b"In a process that was being started: "
 """Before what a new process could not read because its parent was gone."""
 _THROWN = b"terminate called after throwing"
@@ -308,8 +306,8 @@ class Matcher:
             return
         signature = self._engine.match(name, name, in_traceback=True) or self._fallback
         is_open = signature is None or signature.role in (Role.UNKNOWN, Role.CASCADE)
-        if block.is_of_client and is_open and not is_of_program(name.decode("utf-8", "replace")):
-            signature = self._engine.match(name, _IN_CLIENT + name, in_traceback=True) or signature
+        if block.raised_in and is_open and not is_of_program(name.decode("utf-8", "replace")):
+            signature = self._engine.match(name, block.raised_in + name, in_traceback=True) or signature
         if block.is_of_spawn:
             signature = self._engine.match(_IN_SPAWN + name, _IN_SPAWN + name, in_traceback=True) or signature
         if signature is not None:

@@ -41,6 +41,14 @@ _COPED_WITH = (
     rb"|(?:is|are) not (?:needed|required)\b|will be (?:skipped|ignored)))"
 )
 _ATTEMPT = rb"(?i:\b(?:attempt|retry|try)\b ?#?:? ?\(?(\d{1,4}) ?(?:/|of|out of) ?(\d{1,4}))"
+_SUPPOSED = (
+    rb"(?i:[.;:(\]] {0,2}\(?(?:this|it|that|which)(?: (?:error|failure|message|warning|problem|issue))?"
+    rb" (?:can|may|might|could|usually|often|most likely|likely|typically|generally|indicates?|means?|happens?"
+    rb"|is (?:usually|often|likely|probably|most likely|typically|generally))\b"
+    rb"|\b(?:some |the |there are )*(?:potential|possible|common|likely|probable) (?:root )?(?:causes?|reasons?)\b"
+    rb"|\b(?:is|are|was|were|been)? ?(?:perhaps|probably|possibly|maybe|presumably)\b)"
+)
+"""Where a line goes on to what may be behind it: a list of suspicions, not a report."""
 _LIBRARY = rb"\bNCCL (?:WARN|ERROR)\b|\bRCCL\b|\bWARN: Function: "
 """NCCL and its plug-ins print their errors as WARN."""
 
@@ -57,10 +65,16 @@ class Tone:
         self._mild = re2.compile(rb"(?i:" + _MILD + rb")", options)
         self._attempt = re2.compile(_ATTEMPT, capturing)
         self._library = re2.compile(_LIBRARY, options)
+        self._supposed = re2.compile(_SUPPOSED, capturing)
 
     def is_source(self, message: bytes) -> bool:
         """Whether this is a line of a program's text. `message` begins with its first visible character."""
         return self._source.search(message) is not None
+
+    def reported(self, text: bytes) -> bytes:
+        """The line up to where it begins to suppose what may be behind it."""
+        found = self._supposed.search(text)
+        return text if found is None else text[: found.start()]
 
     def is_warning(self, head: bytes) -> bool:
         """Whether it was logged as a warning. `head`: the begin of the line, where its level stands."""
