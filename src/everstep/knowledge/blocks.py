@@ -20,30 +20,31 @@ PLACES = tuple(
     for name, pattern in (
         (
             b"In a client of an object store: ",
-            _PACKAGES + rb"(?:botocore|aiobotocore|boto3|s3transfer|gcsfs|s3fs|adlfs|oss2|minio|s3torchconnector\w*|azure/storage"
-            rb"|google/(?:cloud/storage|resumable_media))/",
+            _PACKAGES + rb"(?:botocore|aiobotocore|boto3|s3transfer|gcsfs|s3fs|adlfs|oss2|minio|s3torchconnector\w*"
+            rb"|azure/storage|google/(?:cloud/storage|resumable_media))/",
         ),
         (
             b"In a network client: ",
-            _PACKAGES + rb"(?:urllib3|requests|httpx|httpcore|h11|aiohttp|websockets?|grpc|paramiko|huggingface_hub|redis|pymongo"
-            rb"|psycopg2?|wandb)/"
+            _PACKAGES
+            + rb"(?:urllib3|requests|httpx|httpcore|h11|aiohttp|websockets?|grpc|paramiko|huggingface_hub|redis"
+            rb"|pymongo|psycopg2?|wandb)/"
             rb"|" + _PYTHON + rb"(?:(?:urllib|http|xmlrpc)/\w+|socket|ssl|smtplib|ftplib|imaplib"
             rb"|poplib|asyncio/(?:streams|selector_events|sslproto))\.py$",
         ),
         (
             b"In a compiler: ",
-            _PACKAGES + rb"(?:triton|torch/(?:_dynamo|_inductor|_functorch|fx|utils/cpp_extension)|deepspeed/ops/op_builder|numba"
-            rb"|jax/_src/interpreters)\b",
+            _PACKAGES
+            + rb"(?:triton|torch/(?:_dynamo|_inductor|_functorch|fx|utils/cpp_extension)|deepspeed/ops/op_builder"
+            rb"|numba|jax/_src/interpreters)\b",
         ),
         (
             b"In saving or loading a checkpoint: ",
-            rb"/torch/(?:serialization\.py|distributed/checkpoint/)|/safetensors/|/orbax/|/tensorstore/"
-            rb"|/megatron/core/dist_checkpointing/",
+            rb"/torch/(?:serialization\.py|distributed/checkpoint/)|/safetensors/|/orbax/|/tensorstore/|/dist_checkpointing/",
         ),
         (
             b"In a reader of data files: ",
-            _PACKAGES + rb"(?:PIL|pyarrow|h5py|zarr|lmdb|webdataset|soundfile|librosa|torchaudio/io|torchaudio/_backend|torchvision/io"
-            rb"|decord|av|cv2|imageio|tifffile|nibabel|rasterio|numpy/lib|pandas/io|msgpack|tfrecord|streaming/base/format)\b"
+            _PACKAGES + rb"(?:PIL|pyarrow|h5py|zarr|lmdb|webdataset|soundfile|librosa|torchaudio/(?:io|_backend)"
+            rb"|torchvision/io|decord|av|cv2|imageio|tifffile|nibabel|rasterio|numpy/lib|pandas/io|msgpack|tfrecord|streaming/base/format)\b"
             rb"|" + _PYTHON + rb"(?:tarfile|zipfile|gzip|bz2|lzma|_compression|json/decoder|csv|pickle)\b",
         ),
         (

@@ -14,11 +14,11 @@ from everstep.knowledge.signature import Severity
 TABLE = Path(__file__).parents[2] / "golden" / "knowledge" / "reports.tsv"
 BASE = load_base()
 ENGINE = Engine(BASE.signatures)
-HELD_FOUND = 16
+HELD_FOUND = 17
 """Of the 17 that were never read for a pattern. To be raised, never lowered."""
-KEPT_RIGHT, KEPT_RIGHT_2, KEPT_RIGHT_3, KEPT_RIGHT_4, KEPT_RIGHT_5 = 21, 7, 18, 44, 18
-KEPT_RIGHT_6, KEPT_RIGHT_7, KEPT_RIGHT_8 = 10, 7, 12
-"""The same for the 24, the 10, the 20, the 48, the 20, the 15, the 7 and the 16 of new kinds."""
+KEPT_RIGHT, KEPT_RIGHT_2, KEPT_RIGHT_3, KEPT_RIGHT_4, KEPT_RIGHT_5 = 22, 8, 19, 45, 20
+KEPT_RIGHT_6, KEPT_RIGHT_7, KEPT_RIGHT_8, KEPT_RIGHT_9, KEPT_RIGHT_10, KEPT_RIGHT_11 = 12, 7, 13, 39, 12, 8
+"""The same for the kept parts of later sets, in the table below."""
 
 
 def cases(part: str) -> list[tuple[str, ...]]:
@@ -53,11 +53,7 @@ def test_a_later_report_is_found_with_its_party(classes, parties, text):
 
 @pytest.mark.parametrize(
     ("classes", "parties", "text"),
-    [
-        case
-        for part in ("fresh", "fresh2", "fresh3", "fresh4", "fresh5", "fresh6", "fresh7", "fresh8")
-        for case in cases(part)
-    ],
+    [case for part in ("fresh", *(f"fresh{num}" for num in range(2, 12))) for case in cases(part)],
 )
 def test_a_report_of_a_new_kind_is_found_with_its_party_and_class(classes, parties, text):
     """All were measured before they were read for a pattern: docs/knowledge/accuracy.md has the figures."""
@@ -75,6 +71,9 @@ def test_a_report_of_a_new_kind_is_found_with_its_party_and_class(classes, parti
         ("kept6", 15, KEPT_RIGHT_6),
         ("kept7", 7, KEPT_RIGHT_7),
         ("kept8", 16, KEPT_RIGHT_8),
+        ("kept9", 46, KEPT_RIGHT_9),
+        ("kept10", 16, KEPT_RIGHT_10),
+        ("kept11", 11, KEPT_RIGHT_11),
     ],
 )
 def test_reports_of_new_kinds_that_nobody_has_read(part, num, right):
