@@ -43,7 +43,7 @@ _OWN_CODE = frozenset({signals.SIGSEGV, signals.SIGABRT, signals.SIGFPE, signals
 """Native code of the program brings these upon itself far more often than a broken machine does. SIGBUS may also be a
 full /dev/shm or a storage that is gone, SIGILL a processor that lacks an instruction."""
 
-_ENDS_ONLY = frozenset({"ES-TD14", "ES-TD16", "ES-PY20"})
+_ENDS_ONLY = frozenset({"ES-TD14", "ES-TD16", "ES-PY20", *(f"ES-ST{number}" for number in range(50, 56))})
 """Lines such as "Fatal Python error: Segmentation fault": they say how a process ended, and the signal says as much."""
 
 _SHELL_SIGNALS = 128
