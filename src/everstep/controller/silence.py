@@ -68,12 +68,12 @@ class Silence:
         self._heard: dict[str, tuple[float, float]] = {}  # node: when, in those, and how long it had waited by then
         self._blocked: dict[str, float] = {}  # node: for how long it could not speak, since it was heard
         self._stale: set[str] = set()  # heard since the last look
-        self._told: set[str] = set()  # silent ones that whoever gives nodes should have ended by now
+        self._told: dict[str, float] = {}  # silent ones that whoever gives nodes was told to end, and when
 
     def expect(self, node: str) -> None:
         """From now on it is missed."""
         self._heard[node] = self._now, self._starved.waited_s(node)
-        self._told.discard(node)
+        self._told.pop(node, None)
 
     def heard(self, node: str) -> None:
         """It said something, whatever it was. Who is not expected is not missed; whose end is decided is not spared."""
@@ -84,7 +84,7 @@ class Silence:
     def forget(self, node: str) -> None:
         self._heard.pop(node, None)
         self._blocked.pop(node, None)
-        self._told.discard(node)
+        self._told.pop(node, None)
 
     @property
     def silent_s(self) -> dict[str, float]:
@@ -106,9 +106,9 @@ class Silence:
         missing = [each for each in map(self._silent, self._heard) if each[1] > self._listener.silent_limit_s(each[0])]
         for node, silent_s in missing:
             if node not in self._told:
-                self._told.add(node)
+                self._told[node] = self._now
                 self._listener.on_silent(node, silent_s)
-            elif silent_s > self._listener.silent_limit_s(node) + FENCE_S:
+            elif self._now - self._told[node] > FENCE_S:  # since it was told, which may have been late
                 self.forget(node)
                 self._listener.on_lost(node, silent_s)
 

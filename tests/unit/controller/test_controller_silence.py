@@ -243,3 +243,16 @@ def test_another_thread_that_waits_for_a_processor_counts_too():
                 time.sleep(0.02)
         finally:
             agent.kill()
+
+
+def test_the_engine_gets_its_whole_time_from_when_it_is_told(watched):
+    """A loop that was late told it late; its time to end the node does not shrink by that."""
+    watched.listen(LIMIT_S - LOOK_S / 2, "n1")
+    watched.now += 10 * LOOK_S  # counts as two looks
+    watched.silence.heard("n1")
+    watched.silence.look()
+    assert watched.silent == ["n0"]
+    watched.listen(FENCE_S - LOOK_S, "n1")
+    assert watched.lost == []
+    watched.listen(2 * LOOK_S, "n1")
+    assert watched.lost == ["n0"]
