@@ -93,5 +93,5 @@ def test_what_the_receiver_keeps_back_is_not_the_links():
         after = connections()[os.fstat(near.fileno()).st_ino]
     assert before.busy_s is not None
     assert after.busy_s is not None
-    assert after.busy_s - before.busy_s > 12 * 0.03, "the kernel's clock ran"
+    assert after.busy_s - before.busy_s > 12 * 0.01, "the clock of the kernel ran"
     assert sent.busy_s < 12 * 0.005, sent

@@ -8,6 +8,7 @@ the plug-in itself had to leave out.
 import os
 import struct
 import time
+from collections.abc import Iterator
 
 import msgspec
 
@@ -108,15 +109,13 @@ def parse(before: bytes, after: bytes | None = None, offset_ns: int | None = Non
         raise RingError(f"it has version {version} and records of {size} bytes; this Everstep reads {VERSION}")
     offset = wall_ns - mono_ns if offset_ns is None else offset_ns
     room = min(capacity, (min(len(before), len(after)) - _HEADER_BYTES) // size)
+    numbers = range(max(0, recorded - capacity), recorded) if 0 < capacity <= MAX_BYTES // size else range(0)
     ops = []
-    num_torn = 0
-    for number in range(max(0, recorded - capacity), recorded) if 0 < capacity <= MAX_BYTES // size else ():
-        slot = number % capacity
-        op = _op(before, after, _HEADER_BYTES + slot * size, number, offset) if slot < room else None
-        if op is None:
-            num_torn += 1
-        else:
+    for number in _in_file(numbers, capacity, room):
+        op = _op(before, after, _HEADER_BYTES + number % capacity * size, number, offset)
+        if op is not None:
             ops.append(op)
+    num_torn = len(numbers) - len(ops)
     lost = {
         "torn": num_torn,
         "late": late,
@@ -126,6 +125,18 @@ def parse(before: bytes, after: bytes | None = None, offset_ns: int | None = Non
         "homeless": homeless,
     }
     return Ring(tuple(ops), recorded, {name: value for name, value in lost.items() if value})
+
+
+def _in_file(numbers: range, capacity: int, room: int) -> Iterator[int]:
+    """Those whose places are among the first `room`, in their order: a file may name more places than it has."""
+    at = numbers.start
+    while at < numbers.stop:
+        place = at % capacity
+        if place >= room:
+            at += capacity - place
+            continue
+        yield from range(at, min(at + room - place, numbers.stop))
+        at += room - place
 
 
 def _op(before: bytes, after: bytes, place: int, number: int, offset_ns: int) -> DeviceOp | None:
