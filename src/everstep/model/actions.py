@@ -67,7 +67,7 @@ class StartWorkers(_Action, frozen=True, kw_only=True):
     store_port: int
     resume_step: int | None  # newest step that every rank can have; None: nothing to restore
     fetch: tuple[Fetch, ...] = ()  # snapshots of this node's ranks that lie on other nodes: get them first
-    former_world: Count = 0  # `fetch` is of all ranks of a generation of so many, the state is spread anew; 0: not so
+    former_world: int = 0  # `fetch` is of all ranks of a generation of so many: the state is spread anew; 0: it is not
     restore_path: str = ""  # the step is restored from this checkpoint in the persistent tier
     version: Version | None = None  # what the ranks run; None: what the run was started with, where the user has it
     neighbours: tuple[Neighbour, ...] = ()  # on several hosts: nodes whose links to this one are watched
@@ -110,7 +110,7 @@ class PersistSnapshot(_Action, frozen=True, kw_only=True):
     generation: int
     step: int
     ranks: tuple[int, ...]
-    world_size: Count
+    world_size: int
     root: str
     limit_s: float
     is_last: bool = False  # the ranks have ended, and the run ends when it is there
@@ -122,7 +122,7 @@ class CommitCheckpoint(_Action, frozen=True, kw_only=True):
 
     node: str
     step: int
-    world_size: Count
+    world_size: int
     root: str
     keep: int  # newest steps that stay; the newest trusted one stays besides
     is_trusted: bool
@@ -154,7 +154,7 @@ class Diagnose(_Action, frozen=True, kw_only=True):
 
     generation: int
     incident: str
-    world_size: Count
+    world_size: int
 
 
 class ExamineNode(_Action, frozen=True, kw_only=True):

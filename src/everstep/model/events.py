@@ -25,7 +25,7 @@ from everstep.model.observations import (
     RoundReported,
     SignalsReported,
 )
-from everstep.model.spec import Count, RunSpec
+from everstep.model.spec import RunSpec
 from everstep.model.verdict import Refusal, Verdict
 
 
@@ -296,7 +296,7 @@ class SizeFixed(Happened, frozen=True, kw_only=True):
     node: str
     generation: int
     rank: int
-    world_size: Count  # ranks with which it can go on
+    world_size: int  # ranks with which it can go on
     why: str
 
 

@@ -8,8 +8,6 @@ import enum
 
 import msgspec
 
-from everstep.model.spec import Count
-
 
 class ExamKind(enum.StrEnum):
     """What nodes are asked to do when a fault has no culprit and the job stands still."""
@@ -243,7 +241,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rank: int
     steps: tuple[int, ...]
     generations: tuple[int, ...] = ()  # in the order of `steps`: which generation wrote each; empty: not told
-    world_size: Count = 0  # of the generations that wrote them; 0: as many ranks as there are now
+    world_size: int = 0  # of the generations that wrote them; 0: as many ranks as there are now
 
 
 class Fetch(msgspec.Struct, frozen=True, kw_only=True):
@@ -314,7 +312,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int
     path: str  # folder or URL of this step
-    world_size: Count
+    world_size: int
     at: float
     is_trusted: bool = False  # a corruption check that ran after it passed
     size_bytes: int | None = None
