@@ -28,6 +28,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from everstep.journal.reader import read_journal
+from everstep.model.events import WorkersStarted
+from everstep.model.record import Record
 from measuring.figures import table
 from measuring.launched import end_on_sigterm
 
@@ -133,18 +136,14 @@ class Run:
         return found
 
     def ranks(self) -> list[int]:
-        """By what only a rank has: its log for standard output. Of several such processes the first."""
-        found: dict[int, int] = {}
+        """Their process ids in the newest generation, as the journal has them."""
+        started: dict[int, int] = {}
         generation = self.generation()
-        for pid, _ in self.pids():
-            try:
-                out = Path(f"/proc/{pid}/fd/1").readlink()
-            except OSError:
-                continue
-            match = re.search(r"/logs/gen-(\d+)/rank-(\d+)/", str(out))
-            if match is not None and int(match[1]) == generation:
-                found.setdefault(int(match[2]), pid)
-        return [found[rank] for rank in sorted(found)]
+        for record in read_journal(self.run_dir / "journal.jsonl").entries:
+            event = record.event if isinstance(record, Record) else None
+            if isinstance(event, WorkersStarted) and event.generation == generation:
+                started |= {each.rank: each.pid for each in event.started}
+        return [started[rank] for rank in sorted(started)]
 
     def memory_mib(self) -> dict[str, float]:
         """Of everstep's own processes, by module: not the ranks, nor what is parked for them. What they hold
