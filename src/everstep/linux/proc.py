@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""The machine's own, as in /proc/PID/ns/pid: fixed in the kernel (PROC_PID_INIT_INO)."""
+
 _MOST_BYTES = 65536
 
 
@@ -80,14 +83,10 @@ def status(pid: int | str, tid: int | None = None) -> dict[str, str]:
 def is_in_pid_namespace() -> bool:
     """Whether the kernel, in its log, may call our processes by other numbers than we do."""
     try:
-        inode = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - as above
+        inode = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - no pathlib here
     except OSError:
         return True
-    return len(status("self").get("NSpid", "").split()) > 1 or inode != _INITIAL_PID_NAMESPACE
-
-
-_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""Fixed in the kernel (PROC_PID_INIT_INO)."""
+    return len(status("self").get("NSpid", "").split()) > 1 or inode != INITIAL_PID_NAMESPACE
 
 
 def switches(pid: int, tid: int) -> tuple[str, ...]:

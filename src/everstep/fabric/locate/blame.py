@@ -120,9 +120,8 @@ def _doubted(fault: Fault, paths: Sequence[Seen], loads: Mapping[Link, Load]) ->
     links = _links_of(fault, paths)
     over = [path for path in paths if not links.isdisjoint(path.links)]
     late, lost = sum(path.late for path in over), sum(path.bad for path in over)
-    is_late = late > 0 and late >= min(
-        lost, LEAST_LATE * sum(path.sent for path in over)
-    )  # a queue is long before full
+    least_late = LEAST_LATE * sum(path.sent for path in over)
+    is_late = late > 0 and late >= min(lost, least_late)  # a queue is long before it is full
     is_unknown = any(
         link not in loads or loads[link].is_full_beside(path) is None
         for path in over

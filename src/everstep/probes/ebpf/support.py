@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from everstep.linux import proc
+
 SWITCH = "EVERSTEP_EBPF"
 """On the agent's side: `on` observes. Everything else, and nothing: off (docs/adr/0026)."""
 
@@ -15,7 +17,7 @@ CLASSES = {"run_queue": "sched", "locks": "sched", "files": "sched", "memory": "
 """What is observed, and by which of the objects."""
 
 _CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
-_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+_INITIAL_PID_NAMESPACE = f"pid:[{proc.INITIAL_PID_NAMESPACE}]"
 _BTF = Path("sys/kernel/btf/vmlinux")
 
 
