@@ -297,6 +297,33 @@ def test_waiting_for_a_processor_is_measured():
     assert proc.sched_ns(2**22 + 1) is None
 
 
+def test_who_has_the_cpu_is_looked_for_by_a_thread_that_ends(recorder, monkeypatch):
+    """The loop's own threads would stay, and an agent that ends would wait for one that a process's files hold up."""
+    waited = iter(range(0, 1000, 5))
+    monkeypatch.setattr(slow_rounds.proc, "sched_ns", lambda pid: (0, next(waited) * 10**9))
+    by = []
+    monkeypatch.setattr(slow_rounds, "find_rivals", lambda *_: by.append(threading.get_native_id()) or "a miner")
+
+    async def work(rank: Rank) -> None:
+        for step in (10, 30, 50):
+            rank.line.step_done(step, BEGAN + step / 20)
+            recorder.entries = [entry(i) for i in range(step)]
+            found = await rank.only()
+        assert found.delay_s >= 5
+        assert found.rivals == "a miner"
+        for thread in by:
+            await gone(thread)
+
+    play(work)
+
+
+async def gone(thread: int) -> None:
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/self/task/{thread}").exists():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
 def test_a_rank_that_stands_still_is_not_asked(recorder):
     """Its answer would use the processor, and a job that hangs would look alive."""
 

@@ -223,7 +223,7 @@ class SlowRounds:
         if found.delay_s is None or found.delay_s < WAITS_SHARE * found.window_s:
             return ""
         try:
-            return (await asyncio.to_thread(find_rivals, worker.pid, self._own))[:MAX_RIVALS]
+            return (await aside(partial(find_rivals, worker.pid, self._own), "everstep-rivals"))[:MAX_RIVALS]
         except OSError:
             return ""
 
