@@ -2,13 +2,12 @@
 
 A link is asked for by `GET /link` and a knock (`wire/credentials.py`); without it there is no WebSocket, and it costs
 next to nothing. Everything else is handed to aiohttp as it came. What has not become either within seconds is closed.
-Where the port is encrypted, a connection has its place before its TLS handshake: half a handshake is a guest as any.
+Where the port is encrypted, a connection has waited before (`accepting`), and its door takes its place over.
 """
 
 import asyncio
 import json
 import socket
-import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -17,8 +16,7 @@ from everstep.controller.peers.gate import Gate
 from everstep.controller.peers.peers import Peers
 from everstep.errors import WireError
 from everstep.wire import websocket
-from everstep.wire.lean_tls import keep_tls_lean
-from everstep.wire.strangers.guests import Guests
+from everstep.wire.strangers.guests import Guest, Guests
 from everstep.wire.strangers.owner import Owners
 
 NO_KNOCK = (
@@ -26,9 +24,6 @@ NO_KNOCK = (
     "everstep on both sides"
 )
 MAX_REQUEST_BYTES = 8192
-TLS_HANDSHAKE_S = 10.0
-TLS_END_S = 2.0
-"""For the end of TLS, after which the socket is closed."""
 
 _LINK = b"GET /link"
 _END = b"\r\n\r\n"
@@ -36,8 +31,7 @@ _END = b"\r\n\r\n"
 
 class Doors:
     """Makes a door for each connection to one socket. `make_http()`: a protocol for whatever is no link; `guests`: who
-    has a place; `idle_s`: in which one must have asked for something whole, and again after each answer; `tls`: what
-    is said is encrypted."""
+    has a place; `idle_s`: in which one must have asked for something whole, and again after each answer."""
 
     def __init__(
         self,
@@ -47,16 +41,12 @@ class Doors:
         make_http: Callable[[], asyncio.Protocol],
         guests: Guests,
         idle_s: float,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.gate = gate
         self.peers = peers
         self.make_http = make_http
         self.guests = guests
         self.idle_s = idle_s
-        self.tls = tls
-        if tls is not None:
-            keep_tls_lean()
         self.owners = Owners()
         self._later: set[asyncio.Task[None]] = set()
 
@@ -65,64 +55,42 @@ class Doors:
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
+    def admit(self, guest: Guest, peer: object, here: object) -> bool:
+        """Whether it gets a place; if not, that is counted."""
+        if self.guests.admit(guest, self.owners.who(peer, here)):
+            return True
+        self.gate.rejections.note("crowd", "too many connections are open that belong to no peer")
+        return False
+
     def __call__(self) -> asyncio.Protocol:
         return Door(self)
 
 
 class Door(asyncio.Protocol):
-    """What is no link is passed on to aiohttp, and stays in view: it is counted, and its silence has a limit."""
+    """What is no link is passed on to aiohttp, and stays in view: it is counted, and its silence has a limit. `before`:
+    whose place it takes over."""
 
-    def __init__(self, doors: Doors) -> None:
+    def __init__(self, doors: Doors, before: Guest | None = None) -> None:
         self._doors = doors
+        self._before = before
         self._head = bytearray()
         self._http: asyncio.Protocol | None = None
-        self._is_open = True  # False: its TLS handshake is not over
         self._timer: asyncio.TimerHandle | None = None
         self.is_busy = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        if not self._doors.guests.admit(self, self._doors.owners.who(peer, here)):
-            self._doors.gate.rejections.note("crowd", "too many connections are open that belong to no peer")
-            transport.abort()
-            return
-        if self._doors.tls is None:
+        if self._has_place(transport):
             self._wait()
-            return
-        self._is_open = False
-        transport.pause_reading()
-        self._doors.later(self._encrypt(transport, self._doors.tls))
+        else:
+            transport.abort()
 
-    async def _encrypt(self, plain: asyncio.Transport, tls: ssl.SSLContext) -> None:
-        """What is said inside arrives perhaps before this goes on: it waits until then."""
-        if plain.is_closing():  # its place was another's before it began
-            return
-        try:
-            made: asyncio.Transport | None = await asyncio.get_running_loop().start_tls(
-                plain,
-                self,
-                tls,
-                server_side=True,
-                ssl_handshake_timeout=TLS_HANDSHAKE_S,
-                ssl_shutdown_timeout=TLS_END_S,
-            )
-        except OSError as error:  # nobody tells this protocol of a connection that ends before it is encrypted
-            kind = "garbage" if isinstance(error, ssl.SSLError) else "silence"
-            self._doors.gate.rejections.note(kind, f"no TLS handshake: {error}")
-            plain.abort()
-            self._leave()
-            error.__traceback__ = None  # else its frames, and the buffers in them, wait for the garbage collector
-            return
-        if made is None or plain.is_closing():
-            self._leave()
-            return
-        self._transport, self._is_open = made, True
-        self._wait()
-        told, self._head = bytes(self._head), bytearray()
-        if told:
-            self.data_received(told)
+    def _has_place(self, transport: asyncio.Transport) -> bool:
+        if self._before is not None:
+            before, self._before = self._before, None
+            return self._doors.guests.pass_on(before, self)
+        return self._doors.admit(self, transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._leave()
@@ -161,8 +129,6 @@ class Door(asyncio.Protocol):
             self._http.data_received(data)
             return
         self._head += data
-        if not self._is_open:
-            return
         head = self._head
         if not (_LINK.startswith(head) or (head.startswith(_LINK) and head[len(_LINK) : len(_LINK) + 1] in b" ?")):
             self._http = self._doors.make_http()

@@ -15,11 +15,13 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
+from everstep.controller.peers.accepting import Accepting
 from everstep.controller.peers.door import Doors
 from everstep.controller.peers.gate import Gate, is_loopback
 from everstep.controller.peers.peers import Peers
 from everstep.errors import ConfigError
 from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME, fingerprint_of
+from everstep.wire.lean_tls import keep_tls_lean
 from everstep.wire.strangers.guests import Guests
 from everstep.wire.strangers.rejections import Rejections
 
@@ -104,8 +106,8 @@ async def serve(
     for place in places:  # each with places of its own: who is at the one takes none of the other's
         guests = Guests(most // len(places), ours)
         tls = certificate.context() if place.is_encrypted and certificate is not None else None
-        doors = Doors(gate, peers, make_http=http, guests=guests, idle_s=IDLE_S, tls=tls)
-        await _Site(runner, place.sock, doors).start()
+        doors = Doors(gate, peers, make_http=http, guests=guests, idle_s=IDLE_S)
+        await _Site(runner, place.sock, doors, tls).start()
     return runner
 
 
@@ -130,11 +132,23 @@ class _Counting(logging.Handler):
 class _Site(web.SockSite):
     """aiohttp's, behind doors, which speak TLS where it is to be spoken."""
 
-    def __init__(self, runner: web.AppRunner, sock: socket.socket, doors: Doors) -> None:
+    def __init__(self, runner: web.AppRunner, sock: socket.socket, doors: Doors, tls: ssl.SSLContext | None) -> None:
         super().__init__(runner, sock, backlog=AT_ONCE)
         self._doors = doors
+        self._tls = tls
+        self._accepting: Accepting | None = None
 
     async def start(self) -> None:
         await web.BaseSite.start(self)
+        self._sock.listen(BACKLOG)
+        if self._tls is not None:
+            keep_tls_lean()
+            self._accepting = Accepting(self._doors, self._sock, self._tls, AT_ONCE)
+            return
         self._server = await asyncio.get_running_loop().create_server(self._doors, sock=self._sock, backlog=AT_ONCE)
         self._sock.listen(BACKLOG)
+
+    async def stop(self) -> None:
+        if self._accepting is not None:
+            self._accepting.close()
+        await super().stop()

@@ -55,6 +55,13 @@ class Guests:
         if guest in self._users:
             self._users[guest] = self._users.pop(guest)
 
+    def pass_on(self, guest: Guest, other: Guest) -> bool:
+        """Give this one's place to the other; False: it has none any more."""
+        if guest not in self._users:
+            return False
+        self._users[other] = self._users.pop(guest)
+        return True
+
     def leave(self, guest: Guest) -> None:
         if guest in self._users:
             kind = self._users.pop(guest)
