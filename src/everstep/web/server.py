@@ -23,10 +23,11 @@ from everstep.journal.pages import Pages as JournalPages
 from everstep.report.asjson import status_json
 from everstep.web import browsers
 from everstep.web.files import HEADERS, LOCKED, Files, packed
+from everstep.web.garbage import garbage_log
 from everstep.web.library import Library
 from everstep.web.pages import HANDLERS, PAGES, Pages
 from everstep.web.recorded import Recorded
-from everstep.web.visitors import IDLE_S, Visitors, silent_log
+from everstep.web.visitors import IDLE_S, Visitors
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -185,7 +186,7 @@ async def serve(folder: Path, sock: socket.socket, token: str, stop: asyncio.Eve
         handle_signals=False,
         shutdown_timeout=0.5,
         keepalive_timeout=IDLE_S,
-        logger=silent_log(),
+        logger=garbage_log("everstep.web", lambda _: None),
     )
     await runner.setup()
     ui.visitors.make_http = runner.server

@@ -6,7 +6,6 @@ that are none are not written to the terminal of whoever started it.
 
 import asyncio
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Iterator
 
@@ -111,10 +110,3 @@ class Visitor(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def silent_log() -> logging.Logger:
-    """For what aiohttp says of requests that are none: not of the tree, so nobody writes it."""
-    logger = logging.Logger("everstep.web", logging.CRITICAL + 1)
-    logger.addHandler(logging.NullHandler())
-    return logger

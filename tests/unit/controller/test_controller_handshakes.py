@@ -42,6 +42,9 @@ class _Owners:
     def who(self, peer, _here):
         return STRANGER if peer[0] == "127.0.0.2" else os.geteuid()
 
+    def close(self):
+        pass
+
 
 @pytest.fixture(autouse=True)
 def strangers(monkeypatch):

@@ -11,6 +11,7 @@ import socket
 import ssl
 
 from everstep.controller.peers.door import Door, Doors
+from everstep.wire.strangers.first_byte import has_said
 
 TLS_HANDSHAKE_S = 10.0
 """From the connection to the first byte, and again to the end of the handshake."""
@@ -119,7 +120,7 @@ class _Waiting:
         self.end()
 
     def _hear(self) -> None:
-        if not _has_said(self._sock):  # it only ends
+        if not has_said(self._sock):  # it only ends
             self._doors.guests.leave(self)
             self.end()
             return
@@ -150,12 +151,3 @@ class _Waiting:
         finally:
             self._all.discard(self)
             self._doors.guests.leave(self)  # where no door has taken its place over
-
-
-def _has_said(sock: socket.socket) -> bool:
-    try:
-        return bool(sock.recv(1, socket.MSG_PEEK))
-    except BlockingIOError:
-        return True  # woken for nothing: TLS waits for it
-    except OSError:
-        return False

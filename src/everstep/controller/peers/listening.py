@@ -4,12 +4,12 @@ Connections that have not become anything yet cannot pile up: each has seconds, 
 """
 
 import asyncio
-import logging
 import os
 import resource
 import socket
 import ssl
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,10 +20,10 @@ from everstep.controller.peers.door import Doors
 from everstep.controller.peers.gate import Gate, is_loopback
 from everstep.controller.peers.peers import Peers
 from everstep.errors import ConfigError
+from everstep.web.garbage import garbage_log
 from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME, fingerprint_of
 from everstep.wire.lean_tls import keep_tls_lean
 from everstep.wire.strangers.guests import Guests
-from everstep.wire.strangers.rejections import Rejections
 
 IDLE_S = 15.0
 """A connection that asks for nothing, or not to the end of its question, is closed."""
@@ -33,8 +33,6 @@ BACKLOG = 4096
 
 AT_ONCE = 32
 """Connections that are taken before the loop looks after others: some milliseconds."""
-
-_MAX_SAID = 200
 
 MAX_CONNECTIONS = 4096
 """Besides the peers'. Fewer where the process may not open so many files."""
@@ -96,7 +94,7 @@ async def serve(
         handle_signals=False,
         shutdown_timeout=0.5,
         keepalive_timeout=IDLE_S,
-        logger=_garbage_log(gate.rejections),
+        logger=garbage_log("everstep.controller.http", partial(gate.rejections.note, "garbage")),
     )
     await runner.setup()
     http = runner.server
@@ -109,24 +107,6 @@ async def serve(
         doors = Doors(gate, peers, make_http=http, guests=guests, idle_s=IDLE_S)
         await _Site(runner, place.sock, doors, tls).start()
     return runner
-
-
-def _garbage_log(rejections: Rejections) -> logging.Logger:
-    """aiohttp's own lines, with tracebacks that repeat what was sent, are counted and not written: a stranger could
-    fill the disk. It speaks of requests that are none; faults of ours are caught before (`api`)."""
-    logger = logging.Logger("everstep.controller.http", logging.WARNING)  # not of the tree: nothing inherits to it
-    logger.addHandler(_Counting(rejections))
-    return logger
-
-
-class _Counting(logging.Handler):
-    def __init__(self, rejections: Rejections) -> None:
-        super().__init__()
-        self._rejections = rejections
-
-    def emit(self, record: logging.LogRecord) -> None:
-        cause = record.exc_info[1] if record.exc_info else None
-        self._rejections.note("garbage", f"not an HTTP request: {cause or record.msg!s}"[:_MAX_SAID])
 
 
 class _Site(web.SockSite):
@@ -152,3 +132,4 @@ class _Site(web.SockSite):
         if self._accepting is not None:
             self._accepting.close()
         await super().stop()
+        self._doors.owners.close()

@@ -33,6 +33,7 @@ from everstep.wire.joining import (
     packed,
 )
 from everstep.wire.lean_tls import keep_tls_lean
+from everstep.wire.strangers.first_byte import hear
 from everstep.wire.strangers.guests import Guests
 from everstep.wire.strangers.owner import Owners
 from everstep.wire.strangers.rejections import Rejections
@@ -212,6 +213,7 @@ class Door:
         except (WireError, EOFError, OSError, TimeoutError) as error:
             kind = "silence" if isinstance(error, TimeoutError) else "garbage"
             self.rejections.note(kind, f"{stranger.where} at the endpoint: {str(error) or type(error).__name__}")
+            error.__traceback__ = None  # else its frames, and the buffers in them, wait for the garbage collector
             return None
 
     async def _live(self, join: Join, line: Line) -> None:
@@ -227,8 +229,9 @@ class Door:
         """None: it was refused. Raises WireError, EOFError, OSError, TimeoutError."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
-        stranger.is_transports = True
         async with asyncio.timeout(GREETING_S):
+            await hear(stranger.sock)
+            stranger.is_transports = True
             transport, protocol = await loop.connect_accepted_socket(
                 lambda: asyncio.StreamReaderProtocol(reader),
                 stranger.sock,

@@ -1,0 +1,29 @@
+"""What aiohttp says of requests that are none: counted or dropped, never written. A stranger could fill the disk, or
+write to the terminal of whoever started a page. Faults of ours are caught before, where requests are answered.
+"""
+
+import logging
+from collections.abc import Callable
+
+_MAX_SAID = 200
+
+
+def garbage_log(name: str, note: Callable[[str], None]) -> logging.Logger:
+    """For `web.AppRunner`. `note` hears of each, in few words."""
+    logger = logging.Logger(name, logging.DEBUG)  # not of the tree: nothing inherits to it, and nobody writes it
+    logger.addHandler(_Garbage(note))
+    return logger
+
+
+class _Garbage(logging.Handler):
+    def __init__(self, note: Callable[[str], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def emit(self, record: logging.LogRecord) -> None:
+        cause = record.exc_info[1] if record.exc_info else None
+        self._note(f"not an HTTP request: {cause or record.msg!s}"[:_MAX_SAID])
+        if cause is not None:
+            # Its frames have what was sent, and the error itself: they would wait for the garbage collector, up to
+            # 256 KiB for each. A thousand of them were 100 MiB.
+            cause.__traceback__ = None
