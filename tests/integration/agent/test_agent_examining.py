@@ -18,7 +18,10 @@ from everstep.model import events
 from everstep.model.actions import ExamineNode, Inject
 from everstep.model.facts import ExamKind
 
-LIMIT_S = 45.0
+LIMIT_S = 150.0
+"""Of an examination, which a machine with a load of 40 takes a minute for."""
+
+SOON_S = 22.5
 AGAIN_S = 15.0
 LAYOUT = (("pp", 2), ("dp", 8), ("tp", 2))
 STEPS = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
@@ -32,6 +35,9 @@ while True:
     optimizer.step()
     time.sleep(0.05)
 """
+
+
+pytestmark = pytest.mark.timeout(900)
 
 
 class Hall:
@@ -107,7 +113,7 @@ def _cwd(pid: int) -> str:
 
 
 def _await(look: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + LIMIT_S
     while not (found := look()):
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -245,7 +251,7 @@ def test_at_the_limit_it_is_unknown_and_nothing_runs_on(tmp_path):
             began = time.monotonic()
             (answer,) = await made.examine(ExamKind.ALIGNMENT, ("n0",), limit_s=0.5)
             assert (answer.passed, answer.why) == (None, "alignment: not done within 0.5 s")
-            assert time.monotonic() - began < LIMIT_S / 2
+            assert time.monotonic() - began < SOON_S
             exam = await made.ask(ExamKind.SELF, ("n9",), to=("n0",))
             assert "n0 is not in the group n9" in (await made.answer(exam, "n0")).why
             await made.ask(ExamKind.REPLAY, ("n0",), num_rounds=100_000)
