@@ -285,6 +285,7 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--cable", metavar="RATE", help="as tc writes it: 20mbit; default of `quiet`: no limit")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="`quiet`, `full`: keeps what was seen and counted")
     parser.add_argument("--mix", help="philly_jobs.csv.xz")
     parser.add_argument("--topologies", help="a directory of topograph's models")
     given = parser.parse_args()

@@ -13,7 +13,7 @@ CABLE = "20mbit"
 
 
 def full(given: argparse.Namespace) -> None:
-    with running(given.cable or CABLE) as (bed, watchers, counters):
+    with running(given.cable or CABLE, given.keep) as (bed, watchers, counters):
         assert counters is not None
         for percent in (5, 1):
             outcomes = Counter[str]()
@@ -24,7 +24,7 @@ def full(given: argparse.Namespace) -> None:
                 verdict = _judged(bed, watchers, counters, given.seconds)
                 for way in (cable, cable[::-1]):
                     bed.unlose(*way)
-                outcome = _outcome(verdict, cable)
+                outcome = _outcome(verdict, cable, percent)
                 outcomes[outcome] += 1
                 print(f"{percent} % on {cable}: {outcome};", *told(verdict), f"{len(verdict.full)} full", flush=True)
             print(f"{percent} %: {dict(outcomes)}", flush=True)
@@ -37,10 +37,11 @@ def _judged(bed: Clos, watchers: Watchers, counters: Counters, seconds: float) -
     time.sleep(seconds)
     seen = watchers.new()
     time.sleep(2 * FINE_S)
-    return blame(seen, frozenset(bed.hosts), counters.loads())
+    links = [way for cable in bed.cables for way in (cable, cable[::-1])]
+    return blame(seen, frozenset(bed.hosts), counters.loads(), links)
 
 
-def _outcome(verdict: Verdict, cable: tuple[str, str]) -> str:
+def _outcome(verdict: Verdict, cable: tuple[str, str], percent: float) -> str:
     ways = {f"{one} > {other}" for one, other in (cable, cable[::-1])}
     wanted = ways | {f"{min(cable)} - {max(cable)}"}
     named = [{suspect.name for suspect in fault.suspects} for fault in (*verdict.faults, *verdict.slow)]
@@ -48,5 +49,9 @@ def _outcome(verdict: Verdict, cable: tuple[str, str]) -> str:
         return "wrong: another is named"
     if named:
         return "named"
-    filled = ways & {each.link for each in verdict.full}
-    return f"said to be full, {len(filled)} of two ways" if filled else "not seen"
+    unjudged = [each for each in verdict.unjudged if each.link in ways]
+    if len(unjudged) == len(ways):
+        return "said not to be judged"
+    if verdict.smallest_rate > percent / 100:
+        return f"not named; it is said that less than {verdict.smallest_rate:.1%} may not be seen"
+    return f"NOT SEEN: {len(unjudged)} of two ways are said not to be judged"

@@ -22,7 +22,7 @@ from everstep.fabric.locate.blame import Verdict, blame
 from everstep.fabric.locate.loads import Load, loads_of
 from everstep.fabric.locate.observations import Counted, Link, Seen
 from everstep.fabric.probing.coverage import plan_probes
-from everstep.fabric.topology.values import Cable, Port, Topology
+from everstep.fabric.topology.values import Cable, Host, Port, Switch, Topology
 from fabrics.bed import PORT, Clos
 
 T = TypeVar("T")
@@ -31,6 +31,7 @@ WINDOW_S = 10.0
 FINE_S = 1.0
 """Windows of watchers and counters where cables are full: what is lost while none is full is told apart."""
 OLDEST_S = 60.0
+TOPOLOGY = "topology.json"
 MBIT = 20  # of TCP, out of each host
 SOURCES = range(40_000, 40_004)
 SINK = """
@@ -98,7 +99,10 @@ class Counters:
             bed.slow(one, other, cable)
             bed.slow(other, one, cable)
         ends = [[Port(node=a, name=f"to-{b}", bps=bps) for a, b in (way, way[::-1])] for way in bed.cables]
-        self._topology = Topology(source="bed", cables=tuple(Cable(one=one, other=other) for one, other in ends))
+        self._topology = Topology(source="bed", hosts=tuple(Host(name=name) for name in bed.hosts),
+                                  switches=tuple(Switch(name=name) for name in (*bed.leaves, *bed.spines)),
+                                  cables=tuple(Cable(one=one, other=other) for one, other in ends))  # fmt: skip
+        (folder / TOPOLOGY).write_bytes(msgspec.json.encode(self._topology))
         self._folder, self._read = folder, {f"{switch}.counted": 0 for switch in (*bed.hosts, *bed.leaves, *bed.spines)}
         self._kept: list[Counted] = []
         self._processes = []
@@ -176,14 +180,17 @@ def tx_bytes(device: str) -> int:
 
 
 def quiet(given: argparse.Namespace) -> None:
-    with running(given.cable) as (bed, watchers, counters):
+    with running(given.cable, given.keep) as (bed, watchers, counters):
         judge(bed, watchers, counters, given.seconds)
 
 
 @contextlib.contextmanager
-def running(cable: str | None) -> Iterator[tuple[Clos, Watchers, Counters | None]]:
-    """The bed under load, watched for two windows."""
-    with contextlib.ExitStack() as made, tempfile.TemporaryDirectory(prefix="everstep-bench-") as name:
+def running(cable: str | None, keep: Path | None = None) -> Iterator[tuple[Clos, Watchers, Counters | None]]:
+    """The bed under load, watched for two windows. `keep`: where all lines and the topology stay, for `everstep fabric
+    blame` and `again`."""
+    with contextlib.ExitStack() as made:
+        name = keep or made.enter_context(tempfile.TemporaryDirectory(prefix="everstep-bench-"))
+        Path(name).mkdir(parents=True, exist_ok=True)
         bed = Clos()
         made.callback(bed.close)
         counters = Counters(bed, Path(name), cable) if cable else None
@@ -198,35 +205,57 @@ def running(cable: str | None) -> Iterator[tuple[Clos, Watchers, Counters | None
         yield bed, watchers, counters
 
 
+class Tally:
+    """What verdicts on windows without a fault say."""
+
+    def __init__(self) -> None:
+        self.windows = self.alarms = self.unsure = self.packets = self.full = self.broken = 0
+        self.unjudged = dict.fromkeys(("full", "beside full", "no probes"), 0)
+
+    def add(self, verdict: Verdict, seen: list[Seen], after_s: float) -> None:
+        self.windows += 1
+        self.packets += sum(each.sent for each in seen)
+        self.full += len(verdict.full)
+        for each in verdict.unjudged:
+            self.unjudged[each.why] += 1
+        faults = (*verdict.faults, *verdict.slow)
+        self.alarms += any(not fault.may_be_full for fault in faults)
+        self.unsure += any(fault.may_be_full for fault in faults)
+        if faults:
+            print(f"named after {after_s:.0f} s:", *told(verdict), flush=True)
+
+    def __str__(self) -> str:
+        num = max(1, self.windows)
+        unjudged = ", ".join(f"{total / num:.1f} {why}" for why, total in self.unjudged.items())
+        return (
+            f"{self.alarms} false alarms in {self.windows} windows of {WINDOW_S:g} s ({self.unsure} said that it may "
+            f"be a full link), {self.packets:,} packets judged; links of a window: {self.full / num:.1f} full at "
+            f"times, not judged: {unjudged}"
+        )
+
+
 def judge(bed: Clos, watchers: Watchers, counters: Counters | None, seconds: float) -> None:
-    hosts = frozenset(bed.hosts)
+    hosts, tally = frozenset(bed.hosts), Tally()
     began, used, moved = time.monotonic(), watchers.cpu_s(), sent(bed)
-    left_out, alarms, unsure, windows, packets, full = watchers.left_out(), 0, 0, 0, 0, 0
+    left_out = watchers.left_out()
+    links = [way for cable in bed.cables for way in (cable, cable[::-1])]
     seen = list[Seen]()
     while time.monotonic() < began + seconds:
         time.sleep(WINDOW_S)
         before, seen = seen, watchers.new()
         if counters and not before:
             continue  # one step later than it was seen: counters may be printed later than probes
-        verdict = blame(before if counters else seen, hosts, counters.loads() if counters else None)
-        windows += 1
-        packets += sum(each.sent for each in seen)
-        full += len(verdict.full)
-        faults = (*verdict.faults, *verdict.slow)
-        alarms += any(not fault.may_be_full for fault in faults)
-        unsure += any(fault.may_be_full for fault in faults)
-        if faults:
-            print(f"named after {time.monotonic() - began:.0f} s:", *told(verdict), flush=True)
+        given = before if counters else seen
+        verdict = blame(given, hosts, counters.loads() if counters else None, links)
+        tally.add(verdict, given, time.monotonic() - began)
     wall = time.monotonic() - began
     own, num = watchers.num_flows / len(hosts), len(hosts)
     cpu = (watchers.cpu_s() - used) / wall / num
     filled = (sent(bed) - moved) * 8 / wall / num / 1e6
     out = watchers.left_out() - left_out
     rate = own * RATE * 2 * (32 + 42) * 8 / 1e6
-    print(f"{alarms} false alarms in {windows} windows of {WINDOW_S:g} s ({unsure} said that it may be a full link), "
-          f"{packets:,} packets judged, {full / max(1, windows):.1f} of {2 * len(bed.cables)} links full; {out} "
-          f"windows of hosts left out (late); {filled:.1f} Mbit/s out of each host; "
-          f"probing: {cpu:.2%} of a core and {rate:.2f} Mbit/s for each host")  # fmt: skip
+    print(f"{tally}; {2 * len(bed.cables)} links; {out} windows of hosts left out (late); {filled:.1f} Mbit/s out of "
+          f"each host; probing: {cpu:.2%} of a core and {rate:.2f} Mbit/s for each host")  # fmt: skip
 
 
 def told(verdict: Verdict) -> list[str]:

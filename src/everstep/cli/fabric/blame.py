@@ -6,6 +6,7 @@ everstep fabric blame probes.jsonl --topology lab.toml
 One JSON object a line and path: {"nodes": ["n0", "leaf0", "spine1", "leaf2", "n9"], "sent": 600, "bad": 7,
 "late": 0}. Each line is one way; a round trip of which the lost way is not known goes there and back. With the lines of
 `everstep fabric counters` of the same time, a link that its own traffic fills is shown as full and not blamed.
+Links that may lose as much as a full queue does without being seen are listed as not judged.
 """
 
 import argparse
@@ -41,16 +42,18 @@ def run(given: argparse.Namespace) -> int:
             raise FabricError(f"{given.probes}: path {number}: a path needs two nodes at least")
     if given.counters and not given.topology:
         raise FabricError("--counters needs --topology: which cable a port has, and what it can carry")
-    loads: dict[Link, Load] = {}
+    loads, links = dict[Link, Load](), list[Link]()
     if given.topology:
         topology = read_topology(Path(given.topology))
         hosts = frozenset(topology.host_names())
         _check_paths(seen, topology, given.probes)
+        ends = [(cable.one.node, cable.other.node) for cable in topology.cables]
+        links = [way for one, other in ends for way in ((one, other), (other, one))]
         if given.counters:
             loads = loads_of(_read(given.counters, Counted, "a line of `everstep fabric counters`"), topology)
     else:
         hosts = frozenset(node for each in seen for node in (each.nodes[0], each.nodes[-1]))
-    verdict = blame(seen, hosts, loads)
+    verdict = blame(seen, hosts, loads, links)
     if given.json:
         show_json(verdict)
     else:

@@ -5,15 +5,19 @@ The one under which the losses are most likely is taken, then the next beside it
 A clean path speaks against everything on it as loudly as it had packets, so nothing has to be exonerated by hand.
 Hypotheses under which the data are about as likely cannot be told apart: all of them are named.
 
-A link that its own traffic fills loses packets in its queue, in bursts that hit some paths and not others. Of a path
-over it, while it is full, only what no queue does is evidence: it could have lost `QUEUE_LOSS` by itself.
+A link that its own traffic fills loses packets in its queue, in bursts that hit some paths and not others. What a path
+over it loses, while it is full, may be the queue's up to `QUEUE_LOSS`: the likelihood takes whatever share of that fits
+best. So it speaks for a fault only beyond that, and against one that should have lost more. A link of which too little
+else is known is not judged (`limits.py`).
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 import msgspec
 
+from everstep.fabric.locate.likelihood import Row, gain_of, likeliest_rate
+from everstep.fabric.locate.limits import MIN_BAD, MIN_GAIN, Unjudged, judged
 from everstep.fabric.locate.loads import FullLink, Load, full_on
 from everstep.fabric.locate.observations import Link, Seen, background, lateness, merged, usable
 
@@ -29,9 +33,6 @@ MOST_LATE = 0.25
 """Where half of the paths have more late packets, which link is slow is not known."""
 QUEUE_LOSS = 0.25
 """Share that a full queue may lose in some seconds: it was 15 % where TCP filled links, and 8 % over ten seconds."""
-MIN_BAD = 3
-_MIN_GAIN = 12.0
-"""Of log likelihood: a chance of about one in 100,000 for one of a few hundred hypotheses."""
 _ALIKE = 3.0
 """Log likelihoods that differ by less (a factor of 20) cannot be told apart."""
 _MOST_FAULTS = 8
@@ -59,13 +60,19 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     is_all_late: bool  # too many paths have late packets to say what makes them late
     unexplained: int  # lost packets beside these faults and noise
     impossible: dict[str, int]  # host -> reports of it that cannot be
-    smallest_rate: float  # what the worst covered link would show with these many packets
+    unjudged: tuple[Unjudged, ...]  # links of which a loss would not have been seen: neither healthy nor broken
+    smallest_rate: float  # what is seen on each of the other links, in 19 of 20 such windows
 
 
 def blame(
-    seen: Iterable[Seen], hosts: frozenset[str], loads: Mapping[Link, Load] | None = None, *, noise: float = NOISE
+    seen: Iterable[Seen],
+    hosts: frozenset[str],
+    loads: Mapping[Link, Load] | None = None,
+    links: Collection[Link] = (),
+    *,
+    noise: float = NOISE,
 ) -> Verdict:
-    """`loads`: how full each link was, and when, where that is known."""
+    """`loads`: how full each link was, and when, where that is known. `links`: all there are, probed or not."""
     loads = loads or {}
     given, impossible = usable(seen)
     rows = _rows(given, loads)
@@ -82,6 +89,7 @@ def blame(
         for fault in slow.faults(slow.explain())
         if fault.rate >= LEAST_LATE and not _is_own_traffic(fault, paths, loads)
     ]
+    unjudged, smallest_rate = judged(rows, loads, links, noise)
     return Verdict(
         faults=faults,
         slow=tuple(_doubted(fault, given, loads) for fault in delayed),
@@ -89,7 +97,8 @@ def blame(
         is_all_late=usual > MOST_LATE,
         unexplained=model.unexplained(chosen),
         impossible=impossible,
-        smallest_rate=model.smallest_rate(),
+        unjudged=unjudged,
+        smallest_rate=smallest_rate,
     )
 
 
@@ -154,15 +163,16 @@ class _Model:
         for number, links in enumerate(full):
             for link in links:
                 self._full.setdefault(link, set()).add(number)
-        self._rates = dict.fromkeys(self._full, QUEUE_LOSS)
 
-    def _fit_lost(self, chosen: Sequence[_Chosen]) -> None:
+    def _fit_lost(self, chosen: Sequence[_Chosen]) -> dict[Link, float]:
         """What full links lose, most likely, beside these faults."""
-        self._rates = dict.fromkeys(self._full, 0.0)
+        rates = dict.fromkeys(self._full, 0.0)
         for _ in range(_ROUNDS if self._full else 0):
             for link, over in self._full.items():
-                self._rates[link] = 0.0
-                self._rates[link], _gain = self._best_rate(over, self._passing(chosen))
+                rates[link] = 0.0
+                comes = self._coming(chosen, rates)
+                rates[link], _gain = self._best_rate(over, [(each, each) for each in comes])
+        return rates
 
     def explain(self) -> list[_Chosen]:
         """Adds the best one, then looks again at each of them beside the others: with two faults, the first choice may
@@ -196,7 +206,7 @@ class _Model:
         if not scored:
             return None
         gain, number, rate = max(scored, key=lambda each: (each[0], -_KINDS[self._suspects(each[1])[0].kind]))
-        return _Chosen(number, rate) if gain >= _MIN_GAIN else None
+        return _Chosen(number, rate) if gain >= MIN_GAIN else None
 
     def _scored(self, others: Sequence[_Chosen]) -> list[tuple[float, int, float]]:
         """Gain, number and rate of each hypothesis beside the others."""
@@ -208,16 +218,21 @@ class _Model:
                 scored.append((gain, number, rate))
         return scored
 
-    def _passing(self, chosen: Sequence[_Chosen]) -> list[float]:
-        """Probability that a packet of each path comes."""
-        passing = [1.0 - self._noise] * len(self._paths)
-        for link, rate in self._rates.items():
+    def _passing(self, chosen: Sequence[_Chosen]) -> list[tuple[float, float]]:
+        """Probability that a packet of each path comes, at least and at most: full queues may lose much or nothing."""
+        least = self._coming(chosen, dict.fromkeys(self._full, QUEUE_LOSS))
+        return list(zip(least, self._coming(chosen, {}), strict=True))
+
+    def _coming(self, chosen: Sequence[_Chosen], queues: Mapping[Link, float]) -> list[float]:
+        """Probability that a packet of each path comes, where these links lose so much in their queues."""
+        coming = [1.0 - self._noise] * len(self._paths)
+        for link, rate in queues.items():
             for path in self._full[link]:
-                passing[path] *= 1.0 - rate
+                coming[path] *= 1.0 - rate
         for each in chosen:
             for path in self._hypotheses[each.number][1]:
-                passing[path] *= 1.0 - each.rate
-        return passing
+                coming[path] *= 1.0 - each.rate
+        return coming
 
     def faults(self, chosen: Sequence[_Chosen]) -> tuple[Fault, ...]:
         found = [fault for place in range(len(chosen)) if (fault := self._fault(place, chosen)) is not None]
@@ -233,7 +248,7 @@ class _Model:
         own = chosen[place]
         scored = self._scored([*chosen[:place], *chosen[place + 1 :]])
         best_gain = next((gain for gain, number, _ in scored if number == own.number), 0.0)
-        if best_gain < _MIN_GAIN:
+        if best_gain < MIN_GAIN:
             return None
         alike = self._plainest([number for gain, number, _ in scored if gain > best_gain - _ALIKE], own.number)
         total = sum(math.exp(min(0.0, gain - best_gain)) for gain, _, _ in scored)
@@ -257,51 +272,24 @@ class _Model:
     def _contains(self, larger: int, smaller: int) -> bool:
         return self._hypotheses[larger][1] > self._hypotheses[smaller][1]
 
-    def _best_rate(self, covered: Set[int], passing: Sequence[float]) -> tuple[float, float]:
+    def _best_rate(self, covered: Set[int], passing: Sequence[tuple[float, float]]) -> tuple[float, float]:
         """Rate of loss that makes what was seen most likely, and by how much more likely than without the fault."""
-        rows = [(self._paths[path].sent, self._paths[path].bad, passing[path]) for path in covered]
-        low, high = 1e-6, 1.0 - 1e-6
-        for _ in range(40):  # the derivative falls: find where it is 0
-            middle = (low + high) / 2
-            if _slope(rows, middle) > 0:
-                low = middle
-            else:
-                high = middle
-        rate = (low + high) / 2
-        return rate, sum(_log(row, rate) - _log(row, 0.0) for row in rows)
+        rows = [Row(self._paths[path].sent, self._paths[path].bad, *passing[path]) for path in covered]
+        rate = likeliest_rate(rows)
+        return rate, gain_of(rows, rate)
 
     def full_links(self, loads: Mapping[Link, Load], chosen: Sequence[_Chosen]) -> tuple[FullLink, ...]:
-        self._fit_lost(chosen)
+        rates = self._fit_lost(chosen)
         return tuple(
-            FullLink(link=" > ".join(link), bps=load.bps, capacity_bps=load.capacity_bps, rate=self._rates[link])
+            FullLink(link=" > ".join(link), bps=load.bps, capacity_bps=load.capacity_bps, rate=rates[link])
             for link in sorted(self._full)
             if (load := loads[link]).bps is not None and load.capacity_bps is not None
         )
 
     def unexplained(self, chosen: Sequence[_Chosen]) -> int:
-        passing = self._passing(chosen)
-        expected = sum(path.sent * (1.0 - share) for path, share in zip(self._paths, passing, strict=True))
+        coming = self._coming(chosen, self._fit_lost(chosen))
+        expected = sum(path.sent * (1.0 - share) for path, share in zip(self._paths, coming, strict=True))
         return max(0, round(sum(path.bad for path in self._paths) - expected))
-
-    def smallest_rate(self) -> float:
-        """Below it the link with the fewest packets loses fewer than `MIN_BAD` of them in one of twenty windows."""
-        over_full = set[int]().union(*self._full.values())
-        fewest = min((sum(self._paths[path].sent for path in on - over_full) for on in self._on.values()), default=0)
-        return min(1.0, 6.3 / fewest) if fewest else 1.0  # Poisson: 6.3 expected, 95 % see three or more
-
-
-def _log(row: tuple[int, int, float], rate: float) -> float:
-    sent, bad, passing = row
-    comes = passing * (1.0 - rate)
-    return bad * math.log(1.0 - comes) + (sent - bad) * math.log(comes)
-
-
-def _slope(rows: Sequence[tuple[int, int, float]], rate: float) -> float:
-    total = 0.0
-    for sent, bad, passing in rows:
-        comes = passing * (1.0 - rate)
-        total += bad * passing / (1.0 - comes) - (sent - bad) / (1.0 - rate)
-    return total
 
 
 def cable_of(link: Link) -> str:

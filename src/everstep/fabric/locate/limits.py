@@ -1,0 +1,127 @@
+"""Which links are judged, and how small a loss of them would have been seen. Unknown is not healthy.
+
+What a path loses over a full link is no evidence, so a link whose packets crossed full links, itself or others, may
+lose as a broken cable does without anybody knowing. Such a link is not judged, and why is said. Only what exceeds a
+queue's loss would still be found there: a dead cable.
+"""
+
+import functools
+import math
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from everstep.fabric.locate.likelihood import Row, gain_of
+from everstep.fabric.locate.loads import Load
+from everstep.fabric.locate.observations import Link, Seen
+
+MIN_BAD = 3
+MIN_GAIN = 12.0
+"""Of log likelihood: a chance of about one in 100,000 for one of a few hundred hypotheses."""
+JUDGED = 0.02
+"""A link is judged where a loss of so much would have been seen."""
+_SURE = 0.95
+_MANY = 200
+
+
+class Unjudged(msgspec.Struct, frozen=True, kw_only=True):
+    """A link that may lose packets without being named here."""
+
+    link: str  # "leaf0 > spine1"
+    why: str  # "full", "beside full": others on its paths are, "no probes"
+    packets: int  # on it, while nothing on their path was full
+    packets_beside: int  # on it, while itself or another link of their path was full
+    smallest_rate: float  # that would have been seen with `packets`; 1: none. More than a queue's loss is seen anyhow
+    full: tuple[str, ...] = ()  # the full links, those that most of its packets crossed first
+    packets_wanted: int = 0  # as many more without a full link on their path, and it is judged
+    counts_damage: bool = False  # its receiving port counts damaged packets: some would have proven a fault
+
+
+def judged(
+    rows: Iterable[tuple[Seen, frozenset[Link]]], loads: Mapping[Link, Load], links: Collection[Link], noise: float
+) -> tuple[tuple[Unjudged, ...], float]:
+    """Links that are not judged; the loss that would have been seen on each of the others. `rows`: what was seen, each
+    with the links that were full meanwhile. `links`: further links that there are."""
+    tallies = {link: _Tally() for link in links}
+    for seen, full in rows:
+        for link in seen.links:
+            tallies.setdefault(link, _Tally()).add(seen.sent, full)
+    found, smallest = list[Unjudged](), 0.0
+    for link, tally in sorted(tallies.items()):
+        rate = smallest_seen(tally.packets, noise)
+        if (tally.packets and not tally.beside) or rate <= JUDGED:
+            smallest = max(smallest, rate)
+        else:
+            found.append(_unjudged(link, tally, rate, loads, noise))
+    return tuple(found), smallest or 1.0
+
+
+class _Tally:
+    """Packets on one link."""
+
+    def __init__(self) -> None:
+        self.packets = self.packets_beside = 0
+        self.beside: dict[Link, int] = {}  # full link -> packets on both of them meanwhile
+
+    def add(self, sent: int, full: frozenset[Link]) -> None:
+        if full:
+            self.packets_beside += sent
+        else:
+            self.packets += sent
+        for link in full:
+            self.beside[link] = self.beside.get(link, 0) + sent
+
+
+def _unjudged(link: Link, tally: _Tally, rate: float, loads: Mapping[Link, Load], noise: float) -> Unjudged:
+    full = sorted(tally.beside, key=lambda other: (other != link, -tally.beside[other], other))
+    known = loads.get(link)
+    return Unjudged(
+        link=" > ".join(link),
+        why=("full" if link in tally.beside else "beside full") if full else "no probes",
+        packets=tally.packets,
+        packets_beside=tally.packets_beside,
+        smallest_rate=rate,
+        full=tuple(" > ".join(other) for other in full),
+        packets_wanted=packets_judged(noise) - tally.packets,
+        counts_damage=known is not None and known.errors is not None,
+    )
+
+
+@functools.cache
+def packets_judged(noise: float) -> int:
+    """As few on a link, and it is judged."""
+    packets = MIN_BAD
+    while smallest_seen(packets, noise) > JUDGED:
+        packets += 1
+    return packets
+
+
+@functools.cache
+def smallest_seen(packets: int, noise: float) -> float:
+    """The smallest rate of loss of which a fault would be named in 19 of 20 windows with so many packets; 1: none."""
+    return min(1.0, _expected_for(_least_bad(packets, noise)) / packets) if packets else 1.0
+
+
+def _least_bad(packets: int, noise: float) -> int:
+    """Lost ones of which a fault is so much likelier than noise that it is named."""
+    fewest, most = max(MIN_BAD, math.ceil(noise * packets)), packets
+    while fewest < most:
+        bad = (fewest + most) // 2
+        is_named = gain_of([Row(packets, bad, 1.0 - noise, 1.0 - noise)], bad / packets) >= MIN_GAIN
+        fewest, most = (fewest, bad) if is_named else (bad + 1, most)
+    return fewest
+
+
+def _expected_for(least: int) -> float:
+    """Mean of a Poisson distribution of which 19 of 20 draws are so many at least; above some hundred a normal one."""
+    low, high = float(least), 3.0 * least + 10
+    for _ in range(40):
+        mean = (low + high) / 2
+        low, high = (low, mean) if _share_at_least(least, mean) >= _SURE else (mean, high)
+    return high
+
+
+def _share_at_least(least: int, mean: float) -> float:
+    if least > _MANY:
+        return 0.5 * math.erfc((least - 0.5 - mean) / math.sqrt(2.0 * mean))
+    return 1.0 - sum(math.exp(count * math.log(mean) - mean - math.lgamma(count + 1)) for count in range(least))
