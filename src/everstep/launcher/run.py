@@ -34,6 +34,7 @@ from everstep.launcher.hosts import token as tokens
 from everstep.launcher.hosts.place import claim
 from everstep.launcher.narration import Narration
 from everstep.launcher.output.notifying import end_notifier, start_exporter, start_notifier
+from everstep.launcher.output.room import Room
 from everstep.launcher.output.shown import check_streams
 from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.rundir.rundir import Prepared, prepare
@@ -146,8 +147,8 @@ def _supervise(
     signals: tuple[int, ...],
     first: "First | None",
 ) -> int:
-    narration = Narration(prepared.path)
-    terminal = Terminal(narration.lines, narration.live)
+    narration, room = Narration(prepared.path), Room(prepared.path)
+    terminal = Terminal(lambda: [*narration.lines(), *room.lines()], narration.live)
     origin = of_this_process()
     fleet = first.fleet(prepared, terminal.say) if first is not None else None
     tails = tails_of(shown(settings, prepared.file.spec, prepared.path), terminal, is_one=origin.is_one)

@@ -67,8 +67,11 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing(launcher: Launcher, small
     before = done(told)
     run.until("both go on", lambda: all(step > max(before) + 300 for step in done(told)))
     assert max(printed(run, 0)) < max(before) + 300, "the disk had room"
+    run.until("the terminal says why it is silent", lambda: f"the disk of {run.run_dir} is full" in run.err())
     filler.unlink()
     run.until("what was kept is written", lambda: all(max(printed(run, rank)) > max(before) + 300 for rank in (0, 1)))
+    run.until("the terminal says so", lambda: f"the disk of {run.run_dir} has room again" in run.err())
+    assert run.err().count("the disk of") == 2
     (told / "stop").touch()
     assert run.wait() == 0, run.story()
     assert not done(told, generation=1)

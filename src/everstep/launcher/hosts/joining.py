@@ -11,6 +11,7 @@ from everstep.launcher.hosts import token as tokens
 from everstep.launcher.hosts.local_run import LocalRun
 from everstep.launcher.hosts.member import About, End, Member
 from everstep.launcher.hosts.munge import of_job
+from everstep.launcher.output.room import Room
 from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.showing import shown, tails_of
 from everstep.report.parts.ansi import safe
@@ -68,7 +69,7 @@ class _Shown:
         self._terminal: Terminal | None = None
 
     def begin(self, local: LocalRun) -> Terminal:
-        terminal = Terminal(list)
+        terminal = Terminal(Room(local.path).lines)
         tails = tails_of(shown(self._settings, local.file.spec, local.path), terminal, is_one=self._is_one)
         terminal.start(*tails)
         self._terminal = terminal
