@@ -154,7 +154,8 @@ def _workers_started(view: RunView, record: Record, event: events.WorkersStarted
     if generation is not None:
         for started in event.started:
             generation.started[started.rank] = started
-            generation.node_of[started.rank] = event.node
+            if generation.node_of.get(started.rank) != event.node:
+                generation.node_of.place(started.rank, 1, event.node)
 
 
 def _accounts(view: RunView, record: Record, event: events.MarksReported | events.ProgressReported) -> None:
@@ -269,8 +270,7 @@ def _start_workers(view: RunView, record: Record, action: actions.StartWorkers) 
         if incident is not None:
             incident.next_generation = action.generation
             view.restarts.append(record.at)
-    for rank in range(action.first_rank, action.first_rank + action.num_ranks):
-        generation.node_of[rank] = action.node
+    generation.node_of.place(action.first_rank, action.num_ranks, action.node)
     before = view.nodes.get(view.holders.get(action.slot, ""))
     if before is not None and before.slot == action.slot:
         before.slot = None

@@ -11,6 +11,7 @@ import msgspec
 from everstep.journal.kept import Kept
 from everstep.journal.losses import Losses
 from everstep.journal.pace import Pace
+from everstep.journal.rank_nodes import RankNodes
 from everstep.model.actions import Finish
 from everstep.model.events import NodeLost, RuntimeFaulted, SnapshotsRefused, StopRequested, TemplateReported
 from everstep.model.facts import Exit, RankAccount, Started
@@ -45,7 +46,7 @@ class GenerationView(msgspec.Struct, kw_only=True):
     resume_step: int | None
     why: str
     restores_from: str = ""  # a checkpoint in the persistent tier; empty: from memory, or nothing
-    node_of: dict[int, str] = {}  # rank -> node
+    node_of: RankNodes = msgspec.field(default_factory=RankNodes)
     started: dict[int, Started] = {}
     accounts: dict[int, RankAccount] = {}
     exits: dict[int, Exit] = {}

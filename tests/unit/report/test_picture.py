@@ -12,6 +12,7 @@ from everstep.journal import kept
 from everstep.journal.fold import fold
 from everstep.journal.history import Sample, history_of, sampled
 from everstep.journal.pace import MAX_INTERVALS, Pace
+from everstep.journal.rank_nodes import RankNodes
 from everstep.journal.reader import read_journal
 from everstep.journal.view import GenerationView, RunView
 from everstep.model.actions import CommitCheckpoint
@@ -191,7 +192,7 @@ def test_a_loss_that_is_told_again_is_one_loss() -> None:
 
 def test_what_comes_after_the_last_ranks_end_is_idle() -> None:
     account = RankAccount(rank=0, spawned_at=0.0, loop_at=1.0, first_step=0, last_step=9, last_step_at=10.0)
-    generation = GenerationView(number=0, begun_at=0.0, seq=1, resume_step=None, why="", node_of={0: "n0"})
+    generation = GenerationView(number=0, begun_at=0.0, seq=1, resume_step=None, why="", node_of=RankNodes({0: "n0"}))
     generation.accounts = {0: account}
     view = RunView(run="r", everstep_version="", policy={}, started_at=0.0, generations=[generation], finished_at=60.0)
     assert [s.lane for s in generation_row(view, 0).segments] == [Lane.STARTING, Lane.PRODUCTIVE]
