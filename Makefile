@@ -119,7 +119,8 @@ computing: install  ## types, import contract, and the tests without the integra
 	@nice sh -c '$(BIN)/mypy && $(BIN)/lint-imports && $(PURE)' > .computing.log 2>&1; \
 	code=$$?; cat .computing.log; rm -f .computing.log; exit $$code
 
-PURE := $(BIN)/pytest --ignore=tests/integration
+# Nobody waits here for a process: the limit is for what hangs, and a niced lane beside other load is slow.
+PURE := $(BIN)/pytest --timeout=900 --ignore=tests/integration
 pytest-pure: install  ## tests without the integration tests
 	@nice $(PURE) > .pytest-pure.log 2>&1; \
 	code=$$?; cat .pytest-pure.log; rm -f .pytest-pure.log; exit $$code
