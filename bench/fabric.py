@@ -4,6 +4,7 @@
     python bench/fabric.py quiet [--seconds 60]         `everstep fabric watch` beside TCP: false alarms, cost
         [--cable 20mbit]                                 each cable carries so much, and TCP fills those of the leaves
     python bench/fabric.py full [--seeds 5]              a cable that loses 5 % or 1 % among cables that TCP fills
+    python bench/fabric.py ports [--seconds 60]          what reading the counters of ports costs an agent
     python bench/fabric.py cycles                        10,000 random graphs
     python bench/fabric.py placement [--jobs 300]        job sizes of FILE, on topologies of DIR
     python bench/fabric.py published                     the flow model beside published tables
@@ -32,6 +33,7 @@ from everstep.fabric.readers.find import read_topology
 from everstep.fabric.topology.graph import Graph
 from fabrics.bed import PORT, Clos
 from fabrics.full import full
+from fabrics.ports import ports
 from fabrics.published import published
 from fabrics.quiet import across, end, quiet
 
@@ -279,7 +281,7 @@ def placement(given: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("probes", "quiet", "full", "cycles", "placement", "published"))
+    parser.add_argument("what", choices=("probes", "quiet", "full", "ports", "cycles", "placement", "published"))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--kinds", default=",".join(KINDS))
@@ -293,6 +295,7 @@ def main() -> None:
         "probes": probes,
         "quiet": quiet,
         "full": full,
+        "ports": ports,
         "cycles": cycles,
         "placement": placement,
         "published": lambda _: published(),

@@ -9,6 +9,7 @@ Needs root; `Bed()` raises NetworkError where that is missing. Nothing of it is 
 """
 
 import contextlib
+import ipaddress
 import os
 import shutil
 import signal
@@ -24,14 +25,16 @@ from everstep.engines.network.namespaces import INTERFACE
 
 _INSIDE = """
 import ctypes, os, sys
-fd, name = int(sys.argv[1]), sys.argv[2]
+fd, name = int(sys.argv[1]), sys.argv[2]  # then: the file of names, a mount point, the command
 libc = ctypes.CDLL(None, use_errno=True)
 if libc.setns(fd, 0x40000000):
     raise OSError(ctypes.get_errno(), "setns")
 os.close(fd)
 script = (
     'hostname "$0"; mount -t tmpfs tmpfs /dev/shm; mount --bind "$1" /etc/hosts; '
-    'mount --bind /dev/null /etc/resolv.conf; shift; exec "$@"'
+    'mount --bind /dev/null /etc/resolv.conf; '
+    'mount -t sysfs sysfs "$2"; for net in class/net devices/virtual/net; do mount --bind "$2/$net" "/sys/$net"; done; '
+    'umount -l "$2"; shift 2; exec "$@"'
 )
 unshare = ["unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
 os.execvp("unshare", [*unshare, "sh", "-c", script, name, *sys.argv[3:]])
@@ -74,7 +77,8 @@ class Host:
         err: IO[bytes] | None = None,
     ) -> "subprocess.Popen[bytes]":
         """A command on this host; each has a process namespace of its own."""
-        inside = [sys.executable, "-P", "-c", _INSIDE, str(self._namespace_fd), self.name, str(self._names)]
+        inside = [sys.executable, "-P", "-c", _INSIDE, str(self._namespace_fd), self.name]
+        inside += [str(self._names), str(self.folder / "sys")]
         process = subprocess.Popen(
             [*inside, *command],
             pass_fds=(self._namespace_fd,),
@@ -138,6 +142,13 @@ class Host:
         by_chance = f"numgen random mod 100 < {percent}"
         self._drop("input", by_chance)
         self._drop("output", by_chance)
+
+    def swallow(self, to: "Host") -> None:
+        """Its port drops what goes to that host, and counts it, until `heal`. Needs iproute2; raises OSError."""
+        self._is_throttled = True
+        self._inside("tc", *f"qdisc add dev {INTERFACE} root handle 1: htb".split())
+        is_to = f"4,32 0 0 30,21 0 1 {int(ipaddress.ip_address(to.address))},6 0 0 2,6 0 0 4294967295"  # ld, jeq, drop
+        self._inside("tc", *f"filter add dev {INTERFACE} parent 1: bpf da bytecode".split(), is_to)
 
     def throttle(self, bytes_per_s: int) -> None:
         """So much goes out in a second; until `heal`. Needs iproute2; raises OSError."""
@@ -212,6 +223,7 @@ class Bed:
         """`disk_mib`: its home is a disk of its own, of that size."""
         folder = self._folder / name
         (folder / "home").mkdir(parents=True)
+        (folder / "sys").mkdir()  # where its own ports are mounted from: /sys shows those of whoever mounted it
         if disk_mib:
             disk = str(folder / "home")
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={disk_mib}m", "tmpfs", disk], check=True, timeout=20)
