@@ -1,9 +1,10 @@
-"""The counters of this host's network ports, as the kernel lists them below /sys. Reads only; nothing is sent."""
+"""The counters of this host's network ports, as the kernel lists them. Reads only; nothing is sent to the network."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 from everstep.linux import infiniband
+from everstep.linux.interfaces import interface_counters
 from everstep.linux.qdiscs import root_drops
 
 _WORD_BYTES = 4  # port_xmit_data and port_rcv_data count in words of four bytes (IBTA)
@@ -17,14 +18,11 @@ class Nic(NamedTuple):
 
 def read_nics(root: Path = Path("/")) -> dict[str, Nic]:
     """By name ("eth0", "mlx5_0/1"), without the loopback. What cannot be read is left out."""
-    found, drops = {}, root_drops() if root == Path("/") else {}
-    for path in _listed(root / "sys/class/net"):
-        speed = _number(path / "speed")
-        counters = _all(path / "statistics")
-        if path.name in drops:
-            counters["qdisc_drops"] = drops[path.name]
-        if path.name != "lo" and counters:
-            found[path.name] = Nic(speed * _MBIT if speed is not None and speed > 0 else None, counters)
+    found = {}
+    for name, counters in _counted(root).items():
+        speed = _number(root / "sys/class/net" / name / "speed")
+        if name != "lo" and counters:
+            found[name] = Nic(speed * _MBIT if speed is not None and speed > 0 else None, counters)
     for port in infiniband.ports(root / infiniband.BASE.lstrip("/")):
         counters = _all(port.path / "hw_counters") | _all(port.path / "counters")
         for name, words in (("tx_bytes", "port_xmit_data"), ("rx_bytes", "port_rcv_data")):
@@ -33,6 +31,16 @@ def read_nics(root: Path = Path("/")) -> dict[str, Nic]:
         if counters:
             found[port.name] = Nic(port.bps, counters)
     return found
+
+
+def _counted(root: Path) -> dict[str, dict[str, int]]:
+    """By interface."""
+    if root != Path("/") or not (known := interface_counters()):
+        return {path.name: _all(path / "statistics") for path in _listed(root / "sys/class/net")}
+    for name, drops in root_drops().items():
+        if name in known:
+            known[name]["qdisc_drops"] = drops
+    return known
 
 
 def _all(folder: Path) -> dict[str, int]:

@@ -18,6 +18,7 @@ from everstep.fabric.locate.observations import Counted, Link, Seen
 from everstep.fabric.probing.counting import Counting
 from everstep.fabric.readers.find import read_topology
 from everstep.fabric.topology.values import Topology
+from everstep.linux.interfaces import interface_counters
 from everstep.linux.nics import Nic, read_nics
 from everstep.linux.qdiscs import root_drops
 
@@ -277,6 +278,23 @@ def test_drops_of_queues_are_read_from_the_kernel() -> None:
     found = root_drops()
     assert found.keys() == wanted.keys()
     assert all(found[name] >= drops for name, drops in wanted.items())
+
+
+def test_counters_of_interfaces_are_those_of_sys() -> None:
+    """One that has just sent may have counted on meanwhile: those that stand still have to be equal."""
+    before, found, after = (by_files(), interface_counters(), by_files())
+    assert found.keys() == before.keys() != set()
+    for name, counters in found.items():
+        assert counters.keys() == before[name].keys()
+        assert all(before[name][key] <= value <= after[name][key] for key, value in counters.items()), name
+    assert any(value for value in found["lo"].values())
+
+
+def by_files() -> dict[str, dict[str, int]]:
+    return {
+        path.name: {each.name: int(each.read_text()) for each in (path / "statistics").iterdir()}
+        for path in Path("/sys/class/net").iterdir()
+    }
 
 
 def test_a_full_link_is_printed_and_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
