@@ -1,5 +1,6 @@
 """For all tests."""
 
+import gc
 import signal
 
 from hypothesis import settings
@@ -14,3 +15,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("search", derandomize=False, deadline=None)
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("same")
+
+# Nothing of what is imported and collected is garbage. Two million objects would be searched for it again and again, in
+# this process and in each that a test forks.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()

@@ -24,21 +24,45 @@ def sources() -> dict[str, str]:
     return {str(path.relative_to(SOURCE)): path.read_text() for path in sorted(SOURCE.rglob("*.py"))}
 
 
-@cache
+class _Read(NamedTuple):
+    """What the tests ask of one file. Its nodes are not kept: those of all files are a million objects, which each
+    search for garbage and each fork of the tests' process would pay for."""
+
+    printed: tuple[Printed, ...]
+    names: frozenset[str]
+
+
 def nodes(where: str) -> Sequence[ast.AST]:
-    """All of a file's, the module first: parsed and walked once in a process."""
+    """All of a file's, the module first."""
     return tuple(ast.walk(ast.parse(sources()[where])))
 
 
-@cache
 def printed() -> list[Printed]:
-    return [found for where in sources() for found in _of_file(where)]
+    return [found for where in sources() for found in _read(where).printed]
 
 
-def _of_file(where: str) -> Iterator[Printed]:
-    tree = nodes(where)[0]
-    docstrings = set(_docstrings(nodes(where)))
-    errors = set(_errors(nodes(where)))
+def names(where: str) -> frozenset[str]:
+    """All names in a file, as the code spells them."""
+    return _read(where).names
+
+
+@cache
+def _read(where: str) -> _Read:
+    walked = nodes(where)
+    return _Read(tuple(_of_file(where, walked)), frozenset(_names_of(walked)))
+
+
+def _names_of(walked: Sequence[ast.AST]) -> Iterator[str]:
+    for node in walked:
+        for field in ("id", "attr", "name", "arg"):
+            if isinstance(name := getattr(node, field, None), str):
+                yield name
+
+
+def _of_file(where: str, walked: Sequence[ast.AST]) -> Iterator[Printed]:
+    tree = walked[0]
+    docstrings = set(_docstrings(walked))
+    errors = set(_errors(walked))
     assert isinstance(tree, ast.Module)
     if where.startswith("cli/") and (shown := ast.get_docstring(tree)):
         yield Printed(f"{where}:1", shown)

@@ -10,13 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from built_in import BASE, ENGINE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep.agent.senses import starting as senses_task
 from everstep.agent.senses.ears import Ears
-from everstep.knowledge.engine import Engine
-from everstep.knowledge.loading import load_base
 from everstep.knowledge.review import ReviewQueue
 from everstep.linux import proc
 from everstep.model.facts import Alert
@@ -26,8 +25,6 @@ from everstep.probes.node.kernel.kernel_log import KernelLog
 from everstep.probes.oom import parse_record
 from everstep.probes.sense import UnsupportedError
 
-BASE = load_base()
-ENGINE = Engine(BASE.signatures)
 BUS = "0000:91:00"
 FALLEN = f"NVRM: Xid (PCI:{BUS}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 CODE = "NVRM: Xid (PCI:{}): 31, pid={}, name=python, Ch 00000010, intr 00000000. MMU Fault: ENGINE GRAPHICS"

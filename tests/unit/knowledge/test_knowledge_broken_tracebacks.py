@@ -1,15 +1,11 @@
 """Tracebacks as they arrive: without indentation, in one line, one within another, of a process that just started."""
 
 import pytest
+from built_in import BASE, ENGINE
 
 from everstep.knowledge.causality.ranking import rank_findings
-from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
-from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import Matcher
-
-BASE = load_base()
-ENGINE = Engine(BASE.signatures)
 
 FLAT = """Traceback (most recent call last):
 File "/opt/bin/train", line 8, in

@@ -1,14 +1,11 @@
 """Jobs that somebody ended: the operator's where nothing failed before, else what failed."""
 
 import pytest
+from built_in import BASE, ENGINE
 
 from everstep.knowledge.causality.ranking import Choice, choose_verdict, rank_findings
-from everstep.knowledge.engine import Engine
-from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import Matcher
 
-BASE = load_base()
-ENGINE = Engine(BASE.signatures)
 STEPS = "".join(f"step {n} loss 2.{n}\n" for n in range(20))
 INTERRUPT = (
     'Traceback (most recent call last):\n  File "/job/train.py", line 50, in main\n    step()\nKeyboardInterrupt\n'

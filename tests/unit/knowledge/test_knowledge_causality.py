@@ -1,20 +1,17 @@
 """A line explains an end only when it is linked to it: old harmless lines change no verdict, whatever the end is."""
 
 import pytest
+from built_in import BASE, ENGINE
 
 from everstep.agent.processes.error_reports import last_words
 from everstep.agent.ranks.last_words import LastWords
 from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
 from everstep.knowledge.ending import end_of_rank
-from everstep.knowledge.engine import Engine
-from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.signature import Action
 from everstep.model.facts import ErrorReport
 
 NOW = 1_795_000_000.0
-BASE = load_base()
-ENGINE = Engine(BASE.signatures)
 
 OLD = {
     "read-only mount": "sysctl: setting key vm.overcommit_memory, ignoring: Read-only file system",

@@ -1,17 +1,14 @@
 """Whole failures as a launch prints them: several ranks, the agent's block and what follows give the root once."""
 
 import pytest
+from built_in import BASE, ENGINE
 
 from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
-from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.live import classify
-from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import Matcher
 
 NOW = 1_795_000_000.0
-BASE = load_base()
-ENGINE = Engine(BASE.signatures)
 
 AGENT = """\
 W1121 10:00:07.120000 811 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 902 closing signal SIGTERM

@@ -4,17 +4,14 @@ import random
 from pathlib import Path
 
 import pytest
+from built_in import BASE, ENGINE
 
 from everstep.knowledge.causality.ranking import rank_findings
-from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import MAX_FINDINGS, Finding
-from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import MAX_LINE_BYTES, Matcher
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "knowledge"
 NOW = 1_795_000_000.0  # 2026-11-18
-BASE = load_base()
-ENGINE = Engine(BASE.signatures)
 
 
 def found(text: str | bytes, source: str = "log") -> list[Finding]:

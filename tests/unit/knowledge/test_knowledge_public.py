@@ -7,19 +7,16 @@ of the first, blind measurement of each.
 from pathlib import Path
 
 import pytest
+from built_in import BASE, ENGINE
 
 from everstep.knowledge.causality.ranking import rank_findings
-from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.live import classify
-from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.signature import Role, Severity
 
 TABLE = Path(__file__).parents[2] / "golden" / "knowledge" / "public.tsv"
 NOW = 1_795_000_000.0
-BASE = load_base()
-ENGINE = Engine(BASE.signatures)
 OTHER_LABEL = 5
 """Excerpts whose class is a matter of taste, and where ours differs from the one written beside it before measuring."""
 

@@ -1,18 +1,15 @@
 """Root before cascade: incidents as logs of several sources, and which finding is the cause."""
 
 import pytest
+from built_in import BASE, ENGINE
 
 from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
-from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
-from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.signature import Action
 
 NOW = 1_795_000_000.0
 BOOT = 1_794_000_000.0
-BASE = load_base()
-ENGINE = Engine(BASE.signatures)
 NCCL_TIMEOUT = (
     "[rank1]:[E ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)"
 )

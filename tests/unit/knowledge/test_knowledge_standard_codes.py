@@ -6,16 +6,12 @@ import os
 import signal
 
 import pytest
+from built_in import BASE, ENGINE
 
 from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
-from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
-from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.signature import Severity
-
-BASE = load_base()
-ENGINE = Engine(BASE.signatures)
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -1,13 +1,11 @@
 """The glossary and the code say the same words: each term is used, and no word that the glossary rules out is."""
 
-import ast
 import re
-from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
-from printed import nodes, printed, sources
+from printed import names, printed, sources
 
 PAGE = Path(__file__).parents[3] / "docs/glossary.md"
 IN_CODE = "names in the code"
@@ -21,7 +19,6 @@ def _rows(number: int) -> list[list[str]]:
 
 
 TERMS = [re.sub(r"\s*\(.*\)", "", row[0]) for row in _rows(0)]
-PRINTED = printed()
 BANNED = {word.strip(): row[2] for row in _rows(1) for word in row[0].split(",")}
 
 
@@ -34,14 +31,7 @@ def _text() -> str:
 @cache
 def _names() -> dict[str, set[str]]:
     """File -> its names, as words: "HangDetector" and "hang_detector" are both "hang detector"."""
-    return {where: {_words(name) for name in set(_names_of(nodes(where)))} for where in sources()}
-
-
-def _names_of(walked: Sequence[ast.AST]) -> Iterator[str]:
-    for node in walked:
-        for field in ("id", "attr", "name", "arg"):
-            if isinstance(name := getattr(node, field, None), str):
-                yield name
+    return {where: {_words(name) for name in names(where)} for where in sources()}
 
 
 def _words(name: str) -> str:
@@ -76,7 +66,7 @@ def test_no_name_has_a_word_that_is_ruled_out(word: str) -> None:
 @pytest.mark.parametrize("word", BANNED)
 def test_nothing_printed_has_a_word_that_is_ruled_out(word: str) -> None:
     pattern = _pattern(word)
-    found = [f"{each.where}: {each.text[:150]}" for each in PRINTED
+    found = [f"{each.where}: {each.text[:150]}" for each in printed()
              if f"`{each.where.split(':')[0]}`" not in BANNED[word] and pattern.search(each.text)]  # fmt: skip
     assert not found, "\n".join(found)
 

@@ -8,8 +8,6 @@ import re
 import pytest
 from printed import SOURCE, Printed, printed
 
-PRINTED = printed()
-
 NOT_ENGLISH_OF_THE_FIELD = {
     r"nobody|somebody|whoever|nobody's": "name the component or the user that acts",
     r"(?<!there )\bis no (?!longer|more\b)\w+|(?<!there )\bis none\b": "'is not a directory', not 'is no directory'",
@@ -53,7 +51,7 @@ def _stays(found: Printed) -> bool:
 def test_no_printed_string_has_words_that_the_field_does_not_use(words: str) -> None:
     pattern = re.compile(rf"(?<![\w`$/-])(?:{words})(?![\w-])", re.IGNORECASE)
     found = [f"{each.where}: {m.group(0)!r} in {each.text[:200]!r}"
-             for each in PRINTED if not _stays(each) and (m := pattern.search(each.text))]  # fmt: skip
+             for each in printed() if not _stays(each) and (m := pattern.search(each.text))]  # fmt: skip
     assert not found, f"better: {NOT_ENGLISH_OF_THE_FIELD[words]}\n" + "\n".join(found)
 
 
@@ -64,7 +62,7 @@ def _sentences(text: str) -> list[str]:
 
 def test_no_printed_sentence_has_to_be_read_twice() -> None:
     found = [f"{each.where}: {len(sentence.split())} words: {sentence}"
-             for each in PRINTED if not _stays(each)
+             for each in printed() if not _stays(each)
              for sentence in _sentences(each.text) if len(sentence.split()) > LONGEST]  # fmt: skip
     assert not found, "\n".join(found)
 
@@ -85,7 +83,7 @@ def _has_wrong_form(text: str) -> str:
 
 def test_errors_and_warnings_have_the_form_of_errors() -> None:
     found = [f"{each.where}: {why}: {each.text[:200]!r}"
-             for each in PRINTED
+             for each in printed()
              if each.is_error and not _stays(each) and (why := _has_wrong_form(each.text))]  # fmt: skip
     assert not found, "\n".join(found)
 
@@ -107,13 +105,13 @@ def test_the_form_is_recognised(text: str, is_wrong: bool) -> None:
 
 
 def test_every_exception_is_needed() -> None:
-    told = [f"{each.where.split(':')[0]}: {each.text}" for each in PRINTED]
+    told = [f"{each.where.split(':')[0]}: {each.text}" for each in printed()]
     assert not [start for start in STAYS if not any(text.startswith(start) for text in told)]
 
 
 def test_what_is_printed_is_found() -> None:
     """Otherwise all of the above would pass on nothing."""
-    assert len(PRINTED) > 3000
-    assert sum(each.is_error for each in PRINTED) > 400
+    assert len(printed()) > 3000
+    assert sum(each.is_error for each in printed()) > 400
     text = (SOURCE / "cli/act/stop.py").read_text()
-    assert any(each.where == "cli/act/stop.py:1" and each.text in text for each in PRINTED), "the help of a verb"
+    assert any(each.where == "cli/act/stop.py:1" and each.text in text for each in printed()), "the help of a verb"
