@@ -20,7 +20,7 @@ LINES = sorted(
 
 
 def test_a_screen_stops_wherever_its_pattern_matches():
-    text = "\n".join(LINES).encode()
+    texts = "\n".join(LINES).encode().split(b"\n")
     changed = 0
     for pattern in {p for s in load_base().signatures for p in s.patterns}:
         bare, is_anchored = without_anchors(pattern)
@@ -28,8 +28,8 @@ def test_a_screen_stops_wherever_its_pattern_matches():
         if is_anchored or screen == bare:
             continue
         changed += 1
-        lines = [line for line in text.split(b"\n") if re2.compile(pattern.encode(), options()).search(line)]
-        found = re2.compile(screen.encode(), options())
+        matched, found = re2.compile(pattern.encode(), options()), re2.compile(screen.encode(), options())
+        lines = [line for line in texts if matched.search(line)]
         assert [line for line in lines if found.search(line) is None] == [], pattern
     assert changed > 50
 
