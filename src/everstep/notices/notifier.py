@@ -47,13 +47,13 @@ class Notifier:
             for message in first:
                 if message.is_over:
                     outbox.know(message)
-        ends_at: float | None = None
+        over_at: float | None = None
         while True:
             messages = self._messages()
             busy = [self._tell(outbox, messages) for outbox in self._outboxes]
-            if ends_at is None and self._following.is_over():
-                ends_at = time.monotonic() + LINGER_S
-            if ends_at is not None and (not any(busy) or time.monotonic() > ends_at):
+            if over_at is None and self._following.is_over():
+                over_at = time.monotonic()
+            if over_at is not None and (not any(busy) or time.monotonic() - over_at > LINGER_S):
                 break
             await asyncio.sleep(LOOK_S)
         await self._give_up()
