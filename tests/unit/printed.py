@@ -66,24 +66,20 @@ def _of_file(where: str, walked: Sequence[ast.AST]) -> Iterator[Printed]:
     assert isinstance(tree, ast.Module)
     if where.startswith("cli/") and (shown := ast.get_docstring(tree)):
         yield Printed(f"{where}:1", shown)
-    for node, parts in _texts(tree):
+    for node, parts in _texts(walked):
         text = " ".join("".join(parts).split())
         if node not in docstrings and len(text.split()) > 1 and any(each.isalpha() for each in text):
             yield Printed(f"{where}:{node.lineno}", text, node in errors)
 
 
-def _texts(tree: ast.AST) -> Iterator[tuple[ast.expr, list[str]]]:
+def _texts(walked: Sequence[ast.AST]) -> Iterator[tuple[ast.expr, list[str]]]:
     """Each string once; the parts of an f-string belong to it."""
-    todo: list[ast.AST] = [tree]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+    parts = {part for node in walked if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in walked:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in parts:
             yield node, [node.value]
         elif isinstance(node, ast.JoinedStr):
             yield node, [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
-            todo += [part for part in node.values if isinstance(part, ast.FormattedValue)]
-        else:
-            todo += ast.iter_child_nodes(node)
 
 
 def _docstrings(walked: Sequence[ast.AST]) -> Iterator[ast.expr]:
