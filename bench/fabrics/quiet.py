@@ -31,6 +31,7 @@ WINDOW_S = 10.0
 FINE_S = 1.0
 """Windows of watchers and counters where cables are full: what is lost while none is full is told apart."""
 OLDEST_S = 60.0
+BEGIN_S = 300.0
 TOPOLOGY = "topology.json"
 MBIT = 20  # of TCP, out of each host
 SOURCES = range(40_000, 40_004)
@@ -74,6 +75,14 @@ class Watchers:
             flags = ["--address", bed.address[host], "--rate", str(RATE), "--every", str(every_s)]
             with (folder / f"{host}.out").open("wb") as out, (folder / f"{host}.err").open("wb") as err:
                 self._processes[host] = inside(bed, host, [*command, *flags], stdout=out, stderr=err)
+
+    def wait(self) -> None:
+        """Until all of them watch: who has not begun answers nothing."""
+        ends_at = time.monotonic() + BEGIN_S
+        while not all((self._folder / f"{host}.out").stat().st_size for host in self._read):
+            if time.monotonic() > ends_at:
+                raise SystemExit(f"not all watchers have begun after {BEGIN_S:g} s")
+            time.sleep(0.5)
 
     def new(self) -> list[Seen]:
         return _new_lines(self._folder, self._read, Seen)
@@ -187,7 +196,7 @@ def quiet(given: argparse.Namespace) -> None:
 @contextlib.contextmanager
 def running(cable: str | None, keep: Path | None = None) -> Iterator[tuple[Clos, Watchers, Counters | None]]:
     """The bed under load, watched for two windows. `keep`: where all lines and the topology stay, for `everstep fabric
-    blame` and `again`."""
+    blame`."""
     with contextlib.ExitStack() as made:
         name = keep or made.enter_context(tempfile.TemporaryDirectory(prefix="everstep-bench-"))
         Path(name).mkdir(parents=True, exist_ok=True)
@@ -200,6 +209,7 @@ def running(cable: str | None, keep: Path | None = None) -> Iterator[tuple[Clos,
         made.callback(end, load)
         watchers = Watchers(bed, Path(name), FINE_S if cable else WINDOW_S)
         made.callback(watchers.close)
+        watchers.wait()
         time.sleep(2 * WINDOW_S)
         watchers.new()
         yield bed, watchers, counters
