@@ -1,7 +1,5 @@
-"""The signatures that Everstep comes with, compiled once for all tests of a process: it takes most of a second."""
+"""The signatures that Everstep comes with, as a process has them: once, with automata that grow by what is read."""
 
-from everstep.knowledge.engine import Engine
-from everstep.knowledge.loading import load_base
+from everstep.knowledge.live import built_in
 
-BASE = load_base()
-ENGINE = Engine(BASE.signatures)
+BASE, ENGINE = built_in()

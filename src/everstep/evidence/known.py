@@ -1,28 +1,13 @@
 """Asks the signatures about the logs of a folder, all logs together: root before cascade."""
 
-from functools import lru_cache
-
 from everstep.analyzer.observations.known import Known
 from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
-from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
-from everstep.knowledge.loading import Base, load_base
+from everstep.knowledge.live import built_in
 from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.signature import Role, Severity
 
 MAX_KNOWN = 12
-
-
-@lru_cache(maxsize=1)
-def _base() -> Base:
-    return load_base()
-
-
-@lru_cache(maxsize=1)
-def _engine() -> Engine:
-    """Compiled once: it takes most of a second, and the names in a foreign folder make as many generations as they
-    like."""
-    return Engine(_base().signatures)
 
 
 class KnownLines:
@@ -34,7 +19,8 @@ class KnownLines:
 
     def add(self, path: str, rank: int | None, lines: list[str]) -> None:
         if self._matcher is None:
-            self._matcher = Matcher(_base(), now=self._now, engine=_engine())
+            base, engine = built_in()
+            self._matcher = Matcher(base, now=self._now, engine=engine)
         self._matcher.feed(path, ("\n".join(lines) + "\n").encode("utf-8", "replace"))
         self._matcher.close(path)
 
@@ -55,7 +41,7 @@ def _says_something(finding: Finding) -> bool:
 
 
 def _known(finding: Finding, *, is_cause: bool = False) -> Known:
-    signature = _base().find(finding.code)
+    signature = built_in()[0].find(finding.code)
     return Known(
         code=finding.code,
         name=finding.klass,

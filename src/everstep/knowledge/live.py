@@ -58,8 +58,7 @@ def classify(text: str, *, report: str = "") -> Finding | None:
     an entry. Lines that are harmless or only for information are never returned. The first call of a process compiles
     the signatures.
     """
-    with _compiling:  # whoever comes meanwhile waits for the rest of it, and does not do all of it beside
-        base, engine = _built_in()
+    base, engine = built_in()
     matcher = Matcher(base, now=0.0, engine=engine)
     matcher.arrived_at = 0.0
     matcher.is_of_program = True
@@ -92,9 +91,15 @@ def _says_why(finding: Finding) -> bool:
 _compiling = threading.Lock()
 
 
+def built_in() -> tuple[Base, Engine]:
+    """The signatures that come with Everstep, compiled once in a process: it takes most of a second."""
+    with _compiling:  # whoever comes meanwhile waits for the rest of it, and does not do all of it beside
+        return _compiled()
+
+
 @lru_cache(maxsize=1)
-def _built_in() -> tuple[Base, Engine]:
-    """Compiled, and led once over what dying ranks print: automata are built by the text they meet, and the first
+def _compiled() -> tuple[Base, Engine]:
+    """Led once over what dying ranks print: automata are built by the text they meet, and the first
     real text must not pay for that while a recovery waits."""
     base = load_base()
     engine = Engine(base.signatures)

@@ -1,8 +1,7 @@
 """Signatures over the logs of a folder: what they cost does not grow with the names that the folder makes up."""
 
-from everstep.evidence import known
 from everstep.evidence.folder import read_folder
-from everstep.knowledge import matcher
+from everstep.knowledge import live, matcher
 
 
 def test_made_up_generations_do_not_compile_the_signatures_again(tmp_path, monkeypatch):
@@ -12,10 +11,10 @@ def test_made_up_generations_do_not_compile_the_signatures_again(tmp_path, monke
         compiled.append(1)
         return real(signatures)
 
-    real = known.Engine
-    monkeypatch.setattr(known, "Engine", engine)
+    real = live.Engine
+    monkeypatch.setattr(live, "Engine", engine)
     monkeypatch.setattr(matcher, "Engine", engine)
-    known._engine.cache_clear()
+    live._compiled.cache_clear()
     for number in range(20):
         (tmp_path / f"gen-{number}").mkdir()
         (tmp_path / f"gen-{number}" / "rank-0.log").write_text("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off\n")
