@@ -35,6 +35,7 @@ dist.destroy_process_group()
 LIMIT_S = 120.0
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("tc") is None, reason="tc is not installed")
 def test_a_port_that_swallows_packets_is_evidence_of_a_network_s_hang(tmp_path: Path, only_namespaces: None):
     try:
