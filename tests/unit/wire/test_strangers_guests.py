@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.wire.strangers.guests import EACH_SHARE, OTHERS_SHARE, Guests
+from everstep.wire.strangers.guests import EACH_SHARE, MOST_OF_USER, OTHERS_SHARE, Guests
 
 MOST = 64
 OURS = 1000
@@ -29,6 +29,13 @@ def test_a_crowd_of_one_stranger_has_an_eighth_and_its_oldest_idle_one_goes_firs
     left = [guest for guest in all_of_them if not guest.is_gone]
     assert len(left) == MOST // EACH_SHARE
     assert left == all_of_them[-len(left) :]
+
+
+def test_a_user_of_this_machine_has_few_where_an_address_may_have_a_fleet_behind_it():
+    guests = Guests(4096, frozenset({OURS}))
+    assert sum(not guest.is_gone for guest in crowd(guests, 7, 1000)) == MOST_OF_USER
+    assert sum(not guest.is_gone for guest in crowd(guests, "203.0.113.9", 1000)) == 4096 // EACH_SHARE
+    assert not any(guest.is_gone for guest in crowd(guests, OURS, 1000))
 
 
 def test_many_strangers_have_half_and_what_is_ours_stays():

@@ -12,6 +12,8 @@ from typing import Protocol, TypeAlias
 
 OTHERS_SHARE = 2
 EACH_SHARE = 8
+MOST_OF_USER = 64
+"""Of a user of this machine, who has a few verbs and pages; an address may have a whole fleet behind it."""
 
 _OURS = -1
 _UNKNOWN = -2
@@ -72,6 +74,8 @@ class Guests:
     def _has_share(self, kind: Kind) -> bool:
         """Room for one more of this other user, if need be in the place of an idle one."""
         each = self._most // (OTHERS_SHARE if kind == _UNKNOWN else EACH_SHARE)
+        if isinstance(kind, int) and kind != _UNKNOWN:
+            each = min(each, MOST_OF_USER)
         if self._num_of[kind] >= each and not self._drop_idle(lambda other: other == kind):
             return False
         others = len(self._users) - self._num_of[_OURS]
