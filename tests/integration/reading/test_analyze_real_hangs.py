@@ -194,9 +194,13 @@ class Ranks:
             lambda: all((out / f"since-{rank}").exists() or is_dead(pid) for rank, pid in telling),
             f"{kind}: a hang that is old enough",
         )
+        before = {pid: num_threads(pid) for pid in pids}
         (out / "GO").touch()
         wait_for(lambda: all(has_record(out, rank) or is_dead(pid) for rank, pid in telling), f"{kind}: flight records")
-        # Only now: a thread that writes a record takes the interpreter lock from one that computes.
+        # Only now: a thread that writes a record takes the interpreter lock from one that computes, until it has ended.
+        wait_for(
+            lambda: all(num_threads(pid) < before[pid] or is_dead(pid) for _, pid in telling), f"{kind}: writers' ends"
+        )
         for rank, pid in enumerate(pids):
             shutil.copy(f"/proc/{pid}/status", out / f"status-rank-{rank}.txt")
             if with_stacks:
@@ -215,6 +219,10 @@ def dump_stack(pid: int, path: Path) -> None:
     path.write_bytes(done.stdout)
     if done.returncode:
         path.with_suffix(".err").write_bytes(done.stderr)
+
+
+def num_threads(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
 def has_record(out: Path, rank: int) -> bool:
