@@ -87,7 +87,7 @@ def _unjudged(link: Link, tally: _Tally, rate: float, loads: Mapping[Link, Load]
     )
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def packets_judged(noise: float) -> int:
     """As few on a link, and it is judged."""
     packets = MIN_BAD
@@ -96,7 +96,7 @@ def packets_judged(noise: float) -> int:
     return packets
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def smallest_seen(packets: int, noise: float) -> float:
     """The smallest rate of loss of which a fault would be named in 19 of 20 windows with so many packets; 1: none."""
     return min(1.0, _expected_for(_least_bad(packets, noise)) / packets) if packets else 1.0
