@@ -287,3 +287,24 @@ def test_a_claim_is_renewed_while_an_object_takes_long(tmp_path, monkeypatch):
     monkeypatch.setattr(FolderStorage, "write", slow)
     written(tmp_path, 1)
     assert len(renewed) > 20
+
+
+def test_a_commit_that_is_killed_while_it_removes_an_old_step_leaves_nothing_for_the_next_one(tmp_path, monkeypatch):
+    """Whatever file was removed last: the next commit lets go of the rest, and of the objects that it alone needed."""
+    committed(tmp_path, 1)
+
+    def killed(path, **_):
+        Path(path, ".metadata").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage_module.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            committed(tmp_path, 2, keep=1)
+    assert [one.step for one in scan(str(tmp_path))] == [2]
+    committed(tmp_path, 3, keep=1)
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-0000000003"]
+    assert list(tmp_path.glob(".writing/*")) == []
+    alone = tmp_path / "alone"
+    committed(alone, 3)
+    assert {path.name for path in tmp_path.glob("objects/*/*")} == {path.name for path in alone.glob("objects/*/*")}

@@ -30,7 +30,7 @@ def fence(storage: Storage, run: str, generation: int) -> None:
     for name in storage.names(form.WRITING):
         draft = form.draft_of(name)
         if draft is not None and draft.run == form.run_tag(run) and draft.generation < generation:
-            storage.discard_folder(f"{form.WRITING}/{name}")
+            storage.discard_folder(f"{form.WRITING}/{name}", form.WRITING, form.MANIFEST)
 
 
 def refuse_if_overtaken(mine: form.Manifest, found: Sequence["Found"]) -> None:

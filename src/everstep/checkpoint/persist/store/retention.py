@@ -20,7 +20,7 @@ from everstep.checkpoint.persist.form import form
 from everstep.checkpoint.persist.store import fencing
 from everstep.checkpoint.persist.store.claims import Claim, is_claimed
 from everstep.checkpoint.persist.store.scanning import NO_FOLDER, NO_MANIFEST, Found, find_steps
-from everstep.checkpoint.persist.store.storage import FENCED, REPLACED, FolderStorage, Storage
+from everstep.checkpoint.persist.store.storage import DISCARDED, REPLACED, FolderStorage, Storage
 
 _COLLECTING = "collecting"
 _COMMITTING = "committing"
@@ -91,8 +91,7 @@ def retain(storage: Storage, keep: int) -> tuple[tuple[int, ...], tuple[str, ...
     dropped = [one.step for one in found if one.step not in stay and not (one.step in damage and one.order >= first)]
     for one in found:
         if one.step in dropped and _is_still(storage, one):
-            storage.remove(f"{one.folder}/{form.MANIFEST}")  # from here on it is not a checkpoint
-            storage.remove(one.folder)
+            storage.discard_folder(one.folder, form.WRITING, form.MANIFEST)
     notes = (f"step {step} is {why}; it is not counted among those that are kept" for step, why in damage.items())
     return tuple(sorted(dropped)), tuple(notes)
 
@@ -170,7 +169,7 @@ def _drop_leftover(storage: Storage, name: str) -> None:
         storage.rename(path, form.step_name(draft.step))  # who replaced it was killed before the other was there
         return
     is_claim = name.startswith((_COLLECTING, _COMMITTING))
-    if name.endswith((REPLACED, FENCED)) or (is_claim and not is_claimed(storage, path)):
+    if name.endswith((REPLACED, DISCARDED)) or (is_claim and not is_claimed(storage, path)):
         storage.remove(path)
 
 

@@ -25,7 +25,7 @@ _TEMPORARY = ".tmp-"
 REPLACED = ".replaced"
 """Of a folder that is being put in the place of another, the other one."""
 
-FENCED = ".fenced"
+DISCARDED = ".discarded"
 """Of a folder that is being removed, so that nobody can do anything with it meanwhile."""
 
 _TEMPORARY_STALE_S = 3600.0
@@ -66,9 +66,9 @@ class Storage(Protocol):
     def move_folder(self, name: str, to: str, last: str) -> None:
         """Put a folder in the place of `to`; where that is not one act, the file `last` goes first and comes last."""
 
-    def discard_folder(self, name: str) -> None:
-        """Remove it; in one act nobody finds it under its name any more, where there is such an act. Nothing happens if
-        it is not there."""
+    def discard_folder(self, name: str, into: str, first: str) -> None:
+        """Remove it by way of the folder `into`: in one act nobody finds it under its name any more. Where there is no
+        such act, the file `first` goes first. Nothing happens if it is not there."""
 
     def path(self, name: str) -> str:
         """As a person or another library writes it."""
@@ -165,12 +165,13 @@ class FolderStorage:
         _sync_folder(target.parent)
         self.remove(name + REPLACED)
 
-    def discard_folder(self, name: str) -> None:
+    def discard_folder(self, name: str, into: str, first: str) -> None:
+        last_part = Path(name).name
         with suppress(FileNotFoundError):
-            (self._base / name).rename(self._base / f"{name}-{os.urandom(4).hex()}{FENCED}")
-        for left in self.names(str(Path(name).parent)):
-            if left.startswith(Path(name).name) and left.endswith(FENCED):
-                self.remove(f"{Path(name).parent}/{left}")
+            (self._base / name).rename(self._base / into / f"{last_part}-{os.urandom(4).hex()}{DISCARDED}")
+        for left in self.names(into):
+            if left.startswith(last_part) and left.endswith(DISCARDED):
+                self.remove(f"{into}/{left}")
 
     def path(self, name: str) -> str:
         return str(self._base / name)
@@ -263,7 +264,8 @@ class UrlStorage:
     def _holds(self, name: str, data: bytes, there: set[str]) -> bool:
         return name.rsplit("/", 1)[-1] in there and self.read(name) == data
 
-    def discard_folder(self, name: str) -> None:
+    def discard_folder(self, name: str, into: str, first: str) -> None:
+        self.remove(f"{name}/{first}")
         self.remove(name)
 
     def path(self, name: str) -> str:
