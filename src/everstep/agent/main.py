@@ -34,6 +34,7 @@ from everstep.agent.processes.environment import base_environment
 from everstep.agent.processes.error_reports import warm_up
 from everstep.agent.processes.nccl_plugin import profiler_for
 from everstep.agent.processes.reaping import Reaper
+from everstep.agent.processes.signals import handle
 from everstep.agent.ranks.starting import Home
 from everstep.agent.ranks.warden import Warden
 from everstep.agent.senses.aside import aside
@@ -161,8 +162,8 @@ class _Agent:
         reaper.watch(self._warden.pid, lambda ended: _log.warning("the warden ended: %s", ended))
         for signum in (signal.SIGTERM, signal.SIGINT):
             is_ours = self._options.end_signal == signal.SIGTERM  # else a scheduler's, which the launcher gets too
-            loop.add_signal_handler(signum, over.set if is_ours else _ignore)
-        loop.add_signal_handler(self._options.end_signal, over.set)
+            handle(loop, signum, over.set if is_ours else _ignore)
+        handle(loop, self._options.end_signal, over.set)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         words: list[Frame] = []  # before there is anybody to take them
         kept = KeptMemory(self._options.keeper_fd, lambda: node.report_joined(), lambda frame: on_word(frame))

@@ -85,7 +85,7 @@ class LocalEngine:
         self._next_number = self._first_number = _first_free_number(run_dir / "nodes")
         self._on_loss: OnLoss = lambda loss: None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_ending = False
+        self._is_ending = self._spares = False
 
     def watch(self, on_loss: OnLoss) -> None:
         self._on_loss = on_loss
@@ -198,7 +198,7 @@ class LocalEngine:
     async def end(self, grace_s: float, *, spares: bool = False) -> None:
         """All nodes: in order within `grace_s`, then by force. Nothing of them is left afterwards, but, if it `spares`
         it, what ranks that ended well left running."""
-        self._is_ending = True
+        self._is_ending, self._spares = True, spares
         agents = list(self._agents.values())
         for agent in agents:
             agent.send(self._end_signal)
@@ -297,7 +297,7 @@ class LocalEngine:
     async def _after_end(self, agent: Child, ended: Ended) -> None:
         """What it left is ended first, so that the loss means that nothing of the node runs."""
         node = agent.name
-        if ended.code != 0:  # else it has ended what was to be ended
+        if ended.code != 0 and not self._spares:  # else it has ended what was to be ended
             await self._children.end_orphans()
         self._keeper.close_line(node)
         self._agents.pop(node, None)

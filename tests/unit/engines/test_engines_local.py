@@ -118,3 +118,36 @@ def test_the_end_of_a_prepared_one_that_nobody_has_asked_for_is_no_loss(tmp_path
         assert (processes.started, lost) == (["n0", "n1"], [])
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(("spares", "num_ended"), [(True, 0), (False, 2)])
+def test_an_agent_that_ends_badly_after_a_run_that_ended_well_takes_nothing_with_it(tmp_path, spares, num_ended):
+    """Two are asked to end what is left: who looks after the agent's end, and who ends the nodes."""
+
+    async def play():
+        processes = Processes()
+        told = []
+
+        async def end_orphans():
+            told.append("end")
+            return True
+
+        def spawn(name, argv, *, on_end, **options):
+            agent = SimpleNamespace(name=name, pid=1, started_at=0.0, ended=None)
+
+            def send(number):
+                if agent.ended is None:
+                    agent.ended = Ended(pid=1, at=1.0, signal=number)
+                    on_end(agent, agent.ended)
+
+            agent.send = send
+            return agent
+
+        processes.spawn, processes.end_orphans = spawn, end_orphans
+        engine = engine_of(tmp_path, processes)
+        engine.acquire("r1")
+        await engine.end(5.0, spares=spares)
+        await asyncio.sleep(0.01)
+        assert len(told) == num_ended
+
+    asyncio.run(play())
