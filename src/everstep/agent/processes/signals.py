@@ -1,8 +1,8 @@
 """Signals that an agent takes until its process has ended.
 
-The agent ends by itself when the run is over, and its launcher asks it to end at the same moment. A handler of the event
-loop goes with the loop: a signal that came after it would kill the process, and an orderly end would look like a lost
-node. Called by `agent.main`.
+The agent ends by itself when the run is over, and its launcher asks it to end at the same moment. A handler of the
+event loop goes with the loop: a signal that came after it would kill the process, and an orderly end would look like a
+lost node. Called by `agent.main`.
 """
 
 import asyncio
