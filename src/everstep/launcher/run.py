@@ -83,7 +83,7 @@ def _launch_on_hosts(settings: Settings, hosts: Hosts, signals: tuple[int, ...])
         led = find_led(hosts, meeting.getsockname()[:2], settings.run_dir, token)
         if led is None:
             return _launch(settings, signals, First(hosts, meeting, token))
-    return join(settings, led.hosts, led.token, torch_version(), _cwd(), signals)
+        return join(settings, led.hosts, led.token, torch_version(), _cwd(), signals, at_endpoint=meeting)
 
 
 def _launch(settings: Settings, signals: tuple[int, ...], first: "First | None") -> int:

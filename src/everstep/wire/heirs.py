@@ -105,7 +105,7 @@ class AskVote(HeirMessage, frozen=True, kw_only=True):
 
 
 class AskWho(HeirMessage, frozen=True, kw_only=True):
-    """Of a controller's host that has not heard of most others for a while."""
+    """Of a controller's host that has not heard of most others for a while, and of a host that would join."""
 
 
 class Lead(HeirMessage, frozen=True, kw_only=True):
@@ -123,6 +123,8 @@ class Vote(HeirMessage, frozen=True, kw_only=True):
     is_granted: bool
     epoch: int  # that this voter has promised, whatever it answers
     why: str = ""
+    endpoints: tuple[tuple[str, int], ...] = ()  # of the run that it is in
+    at: tuple[str, int] | None = None  # where it knows the controller to be, if that is elsewhere
 
 
 FromHeir: TypeAlias = Ready | HasJournal | HasRoster | PulseHeard | AskVote | AskWho | Lead

@@ -81,6 +81,7 @@ class Admitted(_Message, frozen=True, kw_only=True):
     port: int  # where agents find the controller, at the address of the endpoint
     has: dict[str, int] = {}  # file of this host: bytes up to which the head has it
     epoch: int = 1  # how many hosts have had the controller, this one included
+    endpoints: tuple[tuple[str, int], ...] = ()  # under which hosts look for the run, whoever has the controller
 
 
 class Refused(_Message, frozen=True, kw_only=True):

@@ -181,6 +181,57 @@ def test_a_first_host_that_is_started_again_joins_the_run_that_goes_on_elsewhere
         assert [run.returncode for run in (*runs[1:], again)] == [0, 0, 0]
 
 
+def test_hosts_that_start_late_find_the_run_that_goes_on_elsewhere(tmp_path: Path, only_namespaces: None):
+    """They know the lost host's address, and what they are told or remember."""
+    try:
+        bed = Bed()
+    except NetworkError as error:
+        pytest.skip(str(error))
+    program, policy, done = tmp_path / "slots.sh", tmp_path / "everstep.toml", tmp_path / "done"
+    program.write_text(SLOTS)
+    policy.write_text("[policy]\nnode_silent_s = 2.0\nexamine = false\n")
+    agent = [sys.executable, "-m", "everstep.cli.main", "agent", "--join"]
+    with bed:
+        hosts = [bed.add(f"h{number}") for number in range(5)]
+        command = [*COMMAND, "--nnodes", "2", "--standby", "5", "--config", str(policy), "--rdzv-endpoint", "h0:29400"]
+        command += ["--no-python", "sh", str(program), str(done)]
+
+        def start(host: Host, name: str, command: list[str] = command) -> "subprocess.Popen[bytes]":
+            with (tmp_path / f"err-{name}").open("wb") as err:
+                return host.start(command, env={"EVERSTEP_JOIN_TOKEN": TOKEN}, err=err)
+
+        def said(name: str) -> str:
+            return (tmp_path / f"err-{name}").read_text()
+
+        runs = [start(host, host.name) for host in hosts[:3]]
+        run_dir = hosts[0].folder / "home" / "runs" / "latest"
+        until(lambda: "step 1 of" in output(run_dir, 0, 1), tmp_path)
+        until(lambda: num_voters(run_dir) == 3, tmp_path)
+        hosts[0].power_off()
+        until(lambda: leaders(hosts[1:3]), tmp_path)
+        lost = start(hosts[3], "lost", [*agent, "h0:29400"])
+        assert lost.wait(60) == 3
+        assert "cannot join the run at h0:29400 (10.77.0.2): no answer" in said("lost")
+        assert "name others that are in it: --join h0:29400,HOST" in said("lost")
+        listed = start(hosts[3], "listed", [*agent, "h0:29400,h1,h2"])
+        until(lambda: re.search(r"joined run \w+ at h[12]:29400 ", said("listed")), tmp_path)
+        until(lambda: list(hosts[3].folder.glob("home/hosts/*/succession.json")), tmp_path)
+        hosts[3].power_off()
+        listed.wait(60)
+        hosts[3].heal()
+        runs.append(start(hosts[3], "remembering"))
+        until(lambda: "joined run" in said("remembering"), tmp_path)
+        hosts[0].heal()
+        runs[0] = start(hosts[0], "again")
+        until(lambda: "joined run" in said("again"), tmp_path)
+        until(lambda: list(hosts[0].folder.glob("home/hosts/*/succession.json")), tmp_path)
+        runs.append(start(hosts[4], "told", [*agent, "h0:29400"]))
+        until(lambda: "joined run" in said("told"), tmp_path)
+        done.touch()
+        until(lambda: all(run.poll() is not None for run in runs), tmp_path)
+        assert [run.returncode for run in runs] == [0] * 5
+
+
 def num_voters(run_dir: Path) -> int:
     log = run_dir / "launcher.log"
     found = re.findall(r"the journal is kept by (.+)", log.read_text() if log.exists() else "")

@@ -387,7 +387,7 @@ def test_a_first_host_that_has_lost_the_run_says_nothing_more(tmp_path):
 
 def test_a_host_that_comes_back_says_anew_how_much_of_the_journal_it_has(tmp_path):
     class Heirs:
-        epoch, told = 1, []
+        epoch, endpoints, told = 1, (), []
 
         def joined(self, host):
             self.told.append(host.join.journal)

@@ -10,6 +10,7 @@ import pytest
 
 from everstep.controller.record.copied import Copied
 from everstep.engines.hosts.host import Host
+from everstep.journal.beside.succession import known
 from everstep.launcher.heirs import copying, willing
 from everstep.launcher.heirs.copying import Copying
 from everstep.launcher.heirs.heir import Heir
@@ -280,6 +281,17 @@ def test_of_three_nothing_counts_before_another_host_has_it(tmp_path):
         assert not await is_settled(bench, 20)
         bench.confirm(two)
         assert await is_settled(bench, 20)
+
+    run(story, tmp_path)
+
+
+def test_who_may_take_over_is_noted_as_soon_as_it_counts(tmp_path):
+    """A first host that loses its power just then must not begin a second run when it comes back."""
+
+    async def story(bench):
+        await bench.vote(bench.join(1), bench.join(2))
+        assert len(known(tmp_path).doors) == 3
+        assert known(tmp_path).may_be_succeeded
 
     run(story, tmp_path)
 

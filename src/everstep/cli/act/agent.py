@@ -1,6 +1,7 @@
 """Join a running job with this host: it takes a place that is free, or waits as a standby, and ends with the run.
 
 everstep agent --join head:29400        the address that the run was started with (--rdzv-endpoint)
+everstep agent --join head:29400,h1     ... and where the run may go on since the first host was lost
 
 The join token is found as by `everstep run`: EVERSTEP_JOIN_TOKEN, EVERSTEP_JOIN_TOKEN_FILE, or a shared directory.
 """
@@ -12,19 +13,26 @@ SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--join", required=True, metavar="HOST:PORT", help="the run's endpoint")
+    parser.add_argument("--join", required=True, metavar="HOST:PORT[,HOST...]", help="the run's endpoint")
     parser.add_argument("--node-rank", type=int, metavar="K", help="slot that this host should get; default: any")
 
 
 def run(given: argparse.Namespace) -> int:
     import os
 
-    from everstep.launcher.arguments.hosts import Hosts, parse_endpoint
+    from everstep.launcher.arguments.hosts import Hosts, parse_endpoints
     from everstep.launcher.hosts import token
     from everstep.launcher.hosts.joining import join
     from everstep.launcher.run import signal_numbers, torch_version
 
-    host, port = parse_endpoint(given.join)
-    limit_s = REACH_LIMIT_S  # the job runs already
-    hosts = Hosts(num=0, host=host, port=port, node_rank=given.node_rank, reach_limit_s=limit_s, said_by="--join")
+    (host, port), *others = parse_endpoints(given.join)
+    hosts = Hosts(
+        num=0,
+        host=host,
+        port=port,
+        others=tuple(others),
+        node_rank=given.node_rank,
+        reach_limit_s=REACH_LIMIT_S,  # the job runs already
+        said_by="--join",
+    )
     return join(None, hosts, token.given(os.environ), torch_version(), "", signal_numbers(SIGNALS))

@@ -142,30 +142,40 @@ class Door:
         self.rejections = Rejections(log=log)
         self._guests = Guests(MAX_STRANGERS, frozenset({os.geteuid(), 0}))
         self._owners = Owners()
-        self._accepting: asyncio.Task[None] | None = None
+        self.more: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._lines: set[Line] = set()
 
     async def open(self) -> None:
-        self.sock.setblocking(False)
-        self._accepting = asyncio.create_task(self._accept())
+        self._open_at(self.sock)
+
+    def also_at(self, sock: socket.socket) -> None:
+        """From now on; it is closed with this door."""
+        self.more.append(sock)
+        self._open_at(sock)
+
+    def _open_at(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._accepting.append(asyncio.create_task(self._accept(sock)))
 
     async def close(self) -> None:
-        tasks = [*self._tasks, *([self._accepting] if self._accepting is not None else [])]
+        tasks = [*self._tasks, *self._accepting]
         for task in tasks:
             task.cancel()
         lines = list(self._lines)
         await asyncio.gather(*tasks, return_exceptions=True)
         for line in lines:
             line.abort()
-        self.sock.close()
+        for sock in (self.sock, *self.more):
+            sock.close()
         self._owners.close()
 
-    async def _accept(self) -> None:
+    async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                sock, peer = await loop.sock_accept(self.sock)
+                sock, peer = await loop.sock_accept(listening)
             except OSError as error:  # out of descriptors, or the peer is gone already
                 self.rejections.note("crowd", f"a connection to the endpoint was not taken: {error}")
                 await asyncio.sleep(RETRY_ACCEPT_S)

@@ -67,6 +67,7 @@ class Heirs(Protocol):
     """Where hosts may go on with the controller when this one is gone."""
 
     epoch: int
+    endpoints: tuple[tuple[str, int], ...]
 
     def joined(self, host: Host) -> None:
         """It is connected, and was told so."""
@@ -264,6 +265,7 @@ class HostsEngine:
                 port=self._port,
                 has=self._received.of(join.session),
                 epoch=self._heirs.epoch if self._heirs is not None else 1,
+                endpoints=self._heirs.endpoints if self._heirs is not None else (),
             )
         )
         if self._heirs is not None:

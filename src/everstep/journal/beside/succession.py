@@ -26,6 +26,8 @@ class Succession(msgspec.Struct, frozen=True, kw_only=True):
     heirs: tuple[str, ...]  # in the order in which they ask for votes
     needed: int  # votes, of these and of the controller's host together
     doors: tuple[tuple[str, int], ...] = ()  # address and port of all of them
+    door: tuple[str, int] | None = None  # of the controller's host
+    endpoints: tuple[tuple[str, int], ...] = ()  # under which hosts look for the run
 
     @property
     def may_be_succeeded(self) -> bool:
@@ -37,6 +39,9 @@ class Succession(msgspec.Struct, frozen=True, kw_only=True):
 
     def text(self, now: float) -> str:
         where = f"on {self.host}, epoch {self.epoch}"
+        if self.epoch > 1 and self.door is not None:
+            address, port = self.door
+            where = f"on {self.host} ({f'[{address}]' if ':' in address else address}:{port}), epoch {self.epoch}"
         if self.host != self.here and now - self.at >= FRESH_S:
             where += f", not heard of for {now - self.at:.0f} s"
         if not self.may_be_succeeded:
@@ -54,10 +59,21 @@ def note(
     heirs: tuple[str, ...],
     needed: int,
     doors: tuple[tuple[str, int], ...],
+    door: tuple[str, int] | None = None,
+    endpoints: tuple[tuple[str, int], ...] = (),
 ) -> None:
     """Raises OSError."""
-    here = socket.gethostname()
-    value = Succession(at=time.time(), epoch=epoch, host=host, here=here, heirs=heirs, needed=needed, doors=doors)
+    value = Succession(
+        at=time.time(),
+        epoch=epoch,
+        host=host,
+        here=socket.gethostname(),
+        heirs=heirs,
+        needed=needed,
+        doors=doors,
+        door=door,
+        endpoints=endpoints,
+    )
     write_whole(run_dir / NAME, msgspec.json.encode(value), mode=0o600)
 
 

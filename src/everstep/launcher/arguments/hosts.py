@@ -46,6 +46,7 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
     num: int  # the most, where it may change
     host: str  # of the endpoint: the host that owns this address runs the controller
     port: int
+    others: tuple[tuple[str, int], ...] = ()  # where a successor may have the controller, if it is not there
     node_rank: int | None = None  # None: in order of arrival
     join_limit_s: float = JOIN_LIMIT_S
     reach_limit_s: float = REACH_LIMIT_S
@@ -56,7 +57,15 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def endpoint(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return shown(self.host, self.port)
+
+    def at(self, place: tuple[str, int]) -> "Hosts":
+        """The same run, looked for at another place only."""
+        return msgspec.structs.replace(self, host=place[0], port=place[1], others=())
+
+
+def shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def of(
@@ -70,11 +79,13 @@ def of(
         return slurm
     if least == 1:
         return None
-    host, port, said_by = _meeting_point(given)
+    (host, port), *others = places = _meeting_point(given)
+    said_by = "--rdzv-endpoint" if given.rdzv_endpoint else "--master-addr"
     if not host:
         return None
-    if not 0 < port < 65536:
-        raise ConfigError(f"{said_by}: port {port}: give all hosts the same port, between 1 and 65535")
+    for _, each in places:
+        if not 0 < each < 65536:
+            raise ConfigError(f"{said_by}: port {each}: give all hosts the same port, between 1 and 65535")
     if given.node_rank is not None and not 0 <= given.node_rank < least:
         raise ConfigError(f"--node-rank {given.node_rank}: must be 0 to {least - 1} with --nnodes {given.nnodes}")
     conf = _conf(given.rdzv_conf)
@@ -84,6 +95,7 @@ def of(
         least=least if is_elastic else 0,
         host=host,
         port=port,
+        others=tuple(others),
         node_rank=None if is_elastic else given.node_rank,  # torchrun ignores it as well
         last_call_s=_seconds(conf, "last_call_timeout", 0.0) if "last_call_timeout" in conf else None,
         join_limit_s=_seconds(conf, "join_timeout", JOIN_LIMIT_S),
@@ -97,6 +109,18 @@ def is_said(given: argparse.Namespace) -> bool:
     shape = (given.rdzv_endpoint, given.node_rank, given.local_nodes)
     is_shaped = any(value not in (None, "") for value in shape)
     return given.nnodes not in ("1", "1:1") or is_shaped or _has_master(given)
+
+
+def parse_endpoints(text: str) -> list[tuple[str, int]]:
+    """The endpoint, and after commas where else the run may be: with the endpoint's port where none is given. Raises
+    ConfigError."""
+    first, *others = text.split(",")
+    endpoint = parse_endpoint(first)
+    return [endpoint, *(parse_endpoint(each, endpoint[1]) for each in others if each)]
+
+
+def first_endpoint(text: str) -> str:
+    return text.partition(",")[0]
 
 
 def parse_endpoint(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
@@ -150,13 +174,13 @@ def first_host(nodelist: str) -> str:
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", name)
 
 
-def _meeting_point(given: argparse.Namespace) -> tuple[str, int, str]:
+def _meeting_point(given: argparse.Namespace) -> list[tuple[str, int]]:
     if given.rdzv_endpoint:
-        return *parse_endpoint(given.rdzv_endpoint), "--rdzv-endpoint"
+        return parse_endpoints(given.rdzv_endpoint)
     if given.rdzv_backend == "static" and _has_master(given):
         port = MASTER_PORT if given.master_port is None else int(given.master_port)
-        return given.master_addr or MASTER_ADDR, port, "--master-addr"
-    return "", 0, ""
+        return [(given.master_addr or MASTER_ADDR, port)]
+    return [("", 0)]
 
 
 def _has_master(given: argparse.Namespace) -> bool:

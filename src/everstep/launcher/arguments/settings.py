@@ -251,7 +251,8 @@ def _store(given: argparse.Namespace) -> tuple[str, int]:
     torchrun would find a free port."""
     is_static = not given.standalone and given.rdzv_backend == "static"
     if is_static and given.rdzv_endpoint:
-        host, endpoint_port = part(several.RENDEZVOUS, "parse_rendezvous_endpoint")(given.rdzv_endpoint, 0)
+        endpoint = several.first_endpoint(given.rdzv_endpoint)
+        host, endpoint_port = part(several.RENDEZVOUS, "parse_rendezvous_endpoint")(endpoint, 0)
         return str(host), int(endpoint_port)
     port = _port("master-port", given.master_port or 0)
     if is_static and given.master_port is not None:

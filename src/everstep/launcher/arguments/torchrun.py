@@ -106,7 +106,7 @@ def _addresses(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
         return  # torchrun ignores the endpoint then
     parse_rendezvous_endpoint = part(RENDEZVOUS, "parse_rendezvous_endpoint")
     try:
-        host, port = parse_rendezvous_endpoint(given.rdzv_endpoint, -1)
+        host, port = parse_rendezvous_endpoint(hosts.first_endpoint(given.rdzv_endpoint), -1)
     except ValueError as error:
         raise ConfigError(f"--rdzv-endpoint {given.rdzv_endpoint}: {error}") from error
     if hosts.of(given, environ, machines(given.nnodes)[0]) is not None:

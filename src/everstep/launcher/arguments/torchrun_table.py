@@ -39,8 +39,8 @@ FLAGS: dict[str, Meaning] = {
     ),
     "rdzv_endpoint": Meaning(
         "in part",
-        "where hosts meet; the one that owns the address goes first. With one host an address of this machine, with "
-        "`static` it is `MASTER_ADDR` and `MASTER_PORT`",
+        "where hosts meet; the one that owns the address goes first, and after commas where else the run may be. With "
+        "one host an address of this machine, with `static` it is `MASTER_ADDR` and `MASTER_PORT`",
         ("localhost:29511",),
         ("203.0.113.9:29400", "localhost:x"),
     ),

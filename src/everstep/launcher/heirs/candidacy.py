@@ -6,6 +6,7 @@ and goes on with `succeed` when this one is elected. Our own failure here costs 
 
 import asyncio
 import logging
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -53,10 +54,14 @@ class Candidacy:
         *,
         say: Callable[[str], None],
         moved: Callable[[], None],
+        at_endpoint: socket.socket | None = None,
     ) -> None:
+        """`at_endpoint`: listens at the run's endpoint, and says from now on where the run is."""
         self._hosts, self._session, self._find_token = hosts, session, find_token
         self._children, self._keeper = children, keeper
         self._say, self._moved = say, moved
+        self._at_endpoint = at_endpoint
+        self.endpoints: tuple[tuple[str, int], ...] = ()  # under which hosts look for the run
         self._loop = asyncio.get_running_loop()
         self.elected: asyncio.Future[int] = self._loop.create_future()
         self.has_succeeded = False
@@ -120,6 +125,8 @@ class Candidacy:
             self._refusal = refusal(local.path)
             if self._refusal:
                 log.info("the journal is not kept here: %s", self._refusal)
+                if self._at_endpoint is not None:
+                    self._at_endpoint.close()  # nobody would answer there
         return bool(self._refusal)
 
     async def find(self) -> Connection:
@@ -202,6 +209,8 @@ class Candidacy:
             token=self._find_token(),
             silent_s=local.file.policy.node_silent_s,
             on_led=self._on_led,
+            endpoints=self.endpoints,
+            at_endpoint=self._at_endpoint,
         )
         self._heir.begin(self._epoch)
         make_known(local.file.run, RunDir(local.path))

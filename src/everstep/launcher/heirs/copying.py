@@ -102,7 +102,8 @@ class ControllerHost(Protocol):
 
 
 class Copying:
-    """`own`: this host, of this `session`. `acquaintances`: to whom it can prove that. `roster`: of the election, None
+    """`own`: this host, of this `session`. `acquaintances`: to whom it can prove that. `endpoints`: under which hosts
+    look for the run. `roster`: of the election, None
     for the first one. `begins_at`: bytes of the journal that an earlier controller wrote, in `earlier_epoch`."""
 
     def __init__(
@@ -112,6 +113,7 @@ class Copying:
         own: Voter,
         acquaintances: Acquaintances,
         session: str,
+        endpoints: tuple[tuple[str, int], ...] = (),
         legacy: Legacy,
         epoch: int = 1,
         roster: Roster | None = None,
@@ -122,7 +124,7 @@ class Copying:
         limit_s: float,
         host: ControllerHost,
     ) -> None:
-        self.epoch = epoch
+        self.epoch, self.endpoints = epoch, endpoints
         self._path, self._own, self._legacy = journal, own, legacy
         self._acquaintances, self._session = acquaintances, session
         voters = roster.voters if roster is not None else (own,)
@@ -286,7 +288,12 @@ class Copying:
                 return
         self.roster, self._next = self._next, None
         log.info("the journal is kept by %s", ", ".join(each.host for each in self.roster.voters))
+        self._note(time.monotonic())  # if this host is lost now, and comes back, it must know whom to ask
         self._settle()
+
+    def _note(self, now: float) -> None:
+        self._noted_at = now
+        note_succession(self._path.parent, self.roster, self._own.session, self.endpoints)
 
     def _change_roster(self) -> None:
         """By one host at a time, and only after this epoch has counted for something."""
@@ -333,8 +340,7 @@ class Copying:
                 self._send(heir, Pulse(number=self._num_pulses, session=self._own.session, nodes=self._host.nodes()))
         self._change_roster()
         if now - self._noted_at >= succession.WRITE_S:
-            self._noted_at = now
-            note_succession(self._path.parent, self.roster, self._own.session)
+            self._note(now)
         confirmed_at = min(self._confirmed(roster) for roster in self._rosters)
         self._host.note_confirmed(confirmed_at)
         self._mind_others(now, now - max(confirmed_at, self._told_at))

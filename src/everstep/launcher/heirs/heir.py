@@ -6,6 +6,7 @@ Called by `hosts.member` with what comes from the host that it follows. It acts 
 
 import asyncio
 import logging
+import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -64,11 +65,15 @@ class Heir:
         token: Proofs,
         silent_s: float,
         on_led: Callable[[Voter], None],
+        endpoints: tuple[tuple[str, int], ...] = (),
+        at_endpoint: socket.socket | None = None,
     ) -> None:
-        """Raises OSError."""
+        """`endpoints`: under which hosts look for the run. `at_endpoint`: listens at one of them, because this host was
+        the first one before. Raises OSError."""
         self.folder = folder
         self.session = session
         self.keys = Acquaintances(session, {})
+        self.endpoints, self._at_endpoint = endpoints, at_endpoint
         self.voting = Voting()
         self.replica = Replica(folder)
         self._parts: deque[JournalPart] = deque()  # that could not be written yet; the sender waits after 4 MiB
@@ -138,13 +143,14 @@ class Heir:
             case Roster():
                 if self.voting.roster is None or message.age >= self.voting.roster.age:
                     self.voting.roster = message
+                    self._noted_at = float("-inf")
                 send(HasRoster(epoch=message.epoch, number=message.number))
             case Pulse(number=number, nodes=nodes):
                 self._heard_at, self.nodes = time.monotonic(), nodes
                 self.voting.leader = self.voting.leader or message.session
                 if self.voting.roster is not None and self._heard_at - self._noted_at >= WRITE_S:
                     self._noted_at = self._heard_at
-                    note_succession(self.folder, self.voting.roster, message.session)
+                    note_succession(self.folder, self.voting.roster, message.session, self.endpoints)
                 if self.voting.counts:  # else nothing is confirmed, also nothing that waited for the disk
                     self._keep(send)
                     send(PulseHeard(number=number))
@@ -183,30 +189,44 @@ class Heir:
             sock, certificate, key, self.keys.at_door(self._token), self._turn_away, on_question=self.answer
         )
         await self.door.open()
+        if self._at_endpoint is not None:
+            self.door.also_at(self._at_endpoint)
 
     async def _turn_away(self, join: Join, line: Line) -> None:
-        line.send(Vote(is_granted=False, epoch=self.voting.promised, why="the controller is not here"))
+        line.send(self._where())
 
     async def answer(self, first: FromHeir, line: Line) -> None:
-        """Another heir asks. Raises WireError, EOFError, OSError."""
+        """Another host asks. Raises WireError, OSError."""
         question: object = first
         while True:
             match question:
                 case AskVote():
                     line.send(self._vote(question, line.voter))
                 case AskWho():
-                    line.send(Vote(is_granted=False, epoch=self.voting.promised, why=self._where()))
+                    line.send(self._where())
                 case Lead(session=session, epoch=epoch):
                     self._led(session, epoch, line.voter)
                     return
                 case _:
                     raise WireError("not a question of an heir")
-            question = await line.receive()
+            try:
+                question = await line.receive()
+            except EOFError:  # it knows what it wanted to know
+                return
 
-    def _where(self) -> str:
-        """Elected, and hosts can join here by now."""
-        is_open = self.door is not None and self.door.welcome != self._turn_away
-        return HAS_CONTROLLER if is_open else "the controller is not here"
+    def _where(self) -> Vote:
+        """Here, if this host was elected and hosts can join here by now; else where it was heard of last."""
+        is_here = self.door is not None and self.door.welcome != self._turn_away
+        voters = self.voting.roster.voters if self.voting.roster is not None else ()
+        leader = next((each for each in voters if each.session == self.voting.leader), None)
+        is_known = leader is not None and self.voting.counts and not is_here and self.silent_s < self.patience_s
+        return Vote(
+            is_granted=False,
+            epoch=self.voting.promised,
+            why=HAS_CONTROLLER if is_here else "the controller is not here",
+            endpoints=self.endpoints,
+            at=(leader.address, leader.port) if leader is not None and is_known else None,
+        )
 
     def _vote(self, ask: AskVote, asker: str) -> Vote:
         why = HAS_CONTROLLER if self._is_elected else ""

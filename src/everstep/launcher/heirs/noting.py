@@ -10,13 +10,22 @@ from everstep.wire.heirs import Roster
 log = logging.getLogger("everstep.launcher")
 
 
-def note_succession(run_dir: Path, roster: Roster, session: str) -> None:
-    """`session`: of the controller's host."""
-    host = next((each.host for each in roster.voters if each.session == session), "?")
+def note_succession(run_dir: Path, roster: Roster, session: str, endpoints: tuple[tuple[str, int], ...]) -> None:
+    """`session`: of the controller's host. `endpoints`: under which hosts look for the run."""
+    leader = next((each for each in roster.voters if each.session == session), None)
     heirs = tuple(each.host for each in roster.voters if each.session != session)
     doors = tuple((each.address, each.port) for each in roster.voters)
     needed = to_elect(len(roster.voters))
     try:
-        succession.note(run_dir, epoch=roster.epoch, host=host, heirs=heirs, needed=needed, doors=doors)
+        succession.note(
+            run_dir,
+            epoch=roster.epoch,
+            host=leader.host if leader is not None else "?",
+            heirs=heirs,
+            needed=needed,
+            doors=doors,
+            door=(leader.address, leader.port) if leader is not None else None,
+            endpoints=endpoints,
+        )
     except OSError as error:
         log.warning("who would take over is not noted: %s", error)

@@ -3,6 +3,7 @@ door at which the other hosts find it. Called by `hosts.member`; from then on th
 """
 
 import contextlib
+import logging
 import os
 import re
 from pathlib import Path
@@ -11,13 +12,15 @@ import msgspec
 
 from everstep.agent.streams.streams import Origin
 from everstep.engines.children import Children
+from everstep.engines.hosts.door import Door
 from everstep.engines.local import LocalEngine
 from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.network import Address
+from everstep.errors import PortInUseError
 from everstep.journal.reader import read_journal
 from everstep.journal.runs import RunDir, register
 from everstep.launcher.arguments import checks
-from everstep.launcher.arguments.hosts import Hosts
+from everstep.launcher.arguments.hosts import Hosts, shown
 from everstep.launcher.heirs.heir import Heir
 from everstep.launcher.heirs.waiting import ReadyAddress, Waiting
 from everstep.launcher.hosts.fleet import Fleet, Inherited
@@ -30,6 +33,8 @@ from everstep.launcher.supervise import End, Supervisor, TakenOver
 from everstep.model.events import NodeJoined
 from everstep.model.record import Record
 from everstep.wire.joining import JoinToken
+
+log = logging.getLogger("everstep.launcher")
 
 SPARE_NUMBERS = 100
 """Nodes may have been named of which the journal does not know yet; a name is never given twice."""
@@ -79,6 +84,7 @@ async def take_over(here: Here, epoch: int) -> End:
             session=heir.session,
             acquaintances=heir.keys,
             roster=heir.roster,
+            endpoints=heir.endpoints,
             begins_at=size,
             earlier_epoch=earlier_epoch,
             door=heir.door,
@@ -86,6 +92,7 @@ async def take_over(here: Here, epoch: int) -> End:
             copied=waiting.copied if waiting is not None else None,
         )
         fleet = Fleet(here.hosts, heir.door.sock, here.token, None, prepared, here.terminal.say, inherited)
+        _listen_at_endpoint(here, heir.door, heir.endpoints)
         listener = waiting.listener if waiting is not None else checks.bind(0, "the controller's port")
         opened.enter_context(listener)
         supervisor = Supervisor(
@@ -109,6 +116,18 @@ async def take_over(here: Here, epoch: int) -> End:
             ),
         )
         return await supervisor.run()
+
+
+def _listen_at_endpoint(here: Here, door: Door, endpoints: tuple[tuple[str, int], ...]) -> None:
+    """Hosts that start later know the lost host's address, and no other port of this one."""
+    wanted = {number for _, number in endpoints} - {sock.getsockname()[1] for sock in door.more}
+    for number in sorted(wanted):
+        try:
+            door.also_at(checks.bind(number, "the endpoint's port", here.address))
+        except PortInUseError as error:
+            log.info("hosts do not find this one at the endpoint's port: %s", error)
+    address, port = (door.more or [door.sock])[0].getsockname()[:2]
+    here.terminal.say(f"hosts that start later join at {shown(address, port)}")
 
 
 def _first_number(journal: Path) -> int:

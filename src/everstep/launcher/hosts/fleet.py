@@ -52,6 +52,7 @@ class Inherited(msgspec.Struct, frozen=True, kw_only=True):
     session: str  # of this host
     acquaintances: Acquaintances
     roster: Roster
+    endpoints: tuple[tuple[str, int], ...]
     begins_at: int  # bytes of the journal that is there
     earlier_epoch: int
     door: Door
@@ -157,6 +158,7 @@ class Fleet:
             own=given.own if given is not None else own,
             acquaintances=self._acquaintances,
             session=self._session,
+            endpoints=given.endpoints if given is not None else ((self._hosts.host, self._hosts.port), (address, port)),
             legacy=self._prepared.keys.legacy(),
             epoch=epoch,
             roster=given.roster if given is not None else None,
@@ -214,7 +216,8 @@ class Fleet:
 
     async def _answer(self, question: FromHeir, line: Line) -> None:
         epoch = self.copying.epoch if self.copying is not None else 1
-        line.send(Vote(is_granted=False, epoch=epoch, why=HAS_CONTROLLER))
+        endpoints = self.copying.endpoints if self.copying is not None else ()
+        line.send(Vote(is_granted=False, epoch=epoch, why=HAS_CONTROLLER, endpoints=endpoints))
 
     def announce(self, exit_code: int, outcome: str, why: str) -> None:
         if self._engine is not None:

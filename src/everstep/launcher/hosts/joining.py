@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import socket
 import sys
 
 from everstep.agent.streams.streams import of_this_process
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.arguments.settings import Settings
+from everstep.launcher.heirs.finding import Noted, Search
 from everstep.launcher.hosts import token as tokens
 from everstep.launcher.hosts.local_run import LocalRun
 from everstep.launcher.hosts.member import About, End, Member
@@ -25,8 +27,10 @@ def join(
     torch_version: str,
     cwd: str,
     signals: tuple[int, ...],
+    at_endpoint: socket.socket | None = None,
 ) -> int:
-    """everstep's code of how it ended. `settings`: None where the run's own are taken. Raises EverstepError."""
+    """everstep's code of how it ended. `settings`: None where the run's own are taken. `at_endpoint`: listens at the
+    run's endpoint, of which this host was the first one before. Raises EverstepError."""
     about = About(torch_version=torch_version, cwd=cwd, rack=os.environ.get("EVERSTEP_RACK", ""))
     if settings is not None:
         about = About(
@@ -49,8 +53,21 @@ def join(
             raise tokens.missing(hosts)
         return found
 
+    noted = Noted.of(hosts, settings.run_dir if settings is not None else "")
+    search = Search(noted)
+
     async def live() -> End:
-        member = Member(hosts, about, find_token, signals=signals, say=terminal.say, show=terminal.begin, origin=origin)
+        member = Member(
+            hosts,
+            about,
+            find_token,
+            signals=signals,
+            say=terminal.say,
+            show=terminal.begin,
+            origin=origin,
+            search=search,
+            at_endpoint=at_endpoint,
+        )
         return await member.run()
 
     end = None

@@ -28,6 +28,7 @@ from everstep.engines.protocol import Loss, NoNodeError
 from everstep.errors import UnreachableError, WireError
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.heirs.candidacy import Candidacy, cancel
+from everstep.launcher.heirs.finding import Search
 from everstep.launcher.hosts.fleet import agent_arguments, end_signal
 from everstep.launcher.hosts.local_run import LocalRun
 from everstep.launcher.hosts.reaching import (
@@ -105,9 +106,13 @@ class Member:
         say: Callable[[str], None],
         show: Callable[[LocalRun], Terminal],
         origin: Origin,
+        search: Search,
+        at_endpoint: socket.socket | None = None,
     ) -> None:
-        """`show`: called once, when it is known what runs here; returns what shows it."""
+        """`show`: called once, when it is known what runs here; returns what shows it. `at_endpoint`: listens at the
+        run's endpoint, because this host was the first one before."""
         self._hosts, self._about, self._find_token = hosts, about, find_token
+        self._search = search
         self._signals = signals
         self._say = say
         self._show = show
@@ -128,7 +133,14 @@ class Member:
         self._terminal: Terminal | None = None
         self._address = ""
         self._candidacy = Candidacy(
-            hosts, self._session, find_token, self._children, self._keeper, say=say, moved=self._on_moved
+            hosts,
+            self._session,
+            find_token,
+            self._children,
+            self._keeper,
+            say=say,
+            moved=self._on_moved,
+            at_endpoint=at_endpoint,
         )
 
     async def run(self) -> End:
@@ -157,7 +169,7 @@ class Member:
 
     async def _talk(self) -> None:
         """Connected for ever. Raises EverstepError when that is not possible."""
-        connection = await reach(self._hosts, self._find_token, self._say)
+        connection = await reach(self._hosts, self._find_token, self._say, self._search.connect)
         while True:
             try:
                 await self._converse(connection)
@@ -187,7 +199,7 @@ class Member:
         began = time.monotonic()
         while True:
             try:
-                return await reach(hosts, self._find_token, lambda _: None)
+                return await reach(hosts, self._find_token, lambda _: None, self._search.connect)
             except RefusedError:
                 raise
             except UnreachableError as error:
@@ -226,6 +238,7 @@ class Member:
         if not isinstance(admitted, Admitted):
             raise WireError(f"{type(admitted).__name__} where Admitted is expected")
         self._candidacy.follow(admitted.epoch, connection.voter)
+        self._candidacy.endpoints = admitted.endpoints
         if self._local is None:
             self._begin(admitted, connection)
         elif self._local.spec_bytes != admitted.spec:
@@ -300,7 +313,7 @@ class Member:
         if self._about.args and self._about.args != spec.args:
             self._say(f"the program's arguments are those of the first host: {' '.join(spec.args) or '(none)'}")
         self._say(
-            f"host {admitted.number}: joined run {admitted.run} at {self._hosts.endpoint} "
+            f"host {admitted.number}: joined run {admitted.run} at {connection.at} "
             f"({admitted.num_hosts} nodes); files of this host: {local.path}"
         )
         self._terminal = self._show(local)

@@ -10,12 +10,12 @@ import hashlib
 import secrets
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
 from everstep.engines.hosts.door import keep_alive
 from everstep.errors import ConfigError, UnreachableError, WireError
-from everstep.launcher.arguments.hosts import Hosts
+from everstep.launcher.arguments.hosts import Hosts, shown
 from everstep.launcher.hosts.place import addresses
 from everstep.version import __version__
 from everstep.wire.credentials import RANDOM_BYTES
@@ -68,6 +68,7 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self.voter = ""
+        self.at = ""  # the place that was asked for
         self.here = str(writer.get_extra_info("sockname")[0])
         self.there = str(writer.get_extra_info("peername")[0])
 
@@ -98,9 +99,12 @@ class Connection:
                 await self._writer.wait_closed()
 
 
-async def reach(hosts: Hosts, find_token: FindToken, say: Callable[[str], None]) -> Connection:
-    """Raises UnreachableError, RefusedError, ConfigError (no token)."""
-    began, failure = time.monotonic(), _Failure("no answer yet", SILENT_S)
+async def reach(
+    hosts: Hosts, find_token: FindToken, say: Callable[[str], None], once: "Once | None" = None
+) -> Connection:
+    """`once`: where one attempt is more than a connection to the endpoint. Raises UnreachableError, RefusedError,
+    ConfigError (no token)."""
+    began, failure = time.monotonic(), Failure("no answer yet", SILENT_S)
 
     def tell() -> None:
         say(f"waiting for {_where(hosts)}: {failure.why}; at most {failure.limit_s:.0f} s")
@@ -109,14 +113,14 @@ async def reach(hosts: Hosts, find_token: FindToken, say: Callable[[str], None])
     try:
         while True:
             try:
-                return await attempt(hosts, find_token)
-            except (OSError, TimeoutError, EOFError, WireError) as error:
-                failure = _failure(error, hosts)
+                return await (once or attempt)(hosts, find_token)
+            except (OSError, TimeoutError, EOFError, WireError, FailureError) as error:
+                failure = failure_of(error, hosts)
             waited_s = time.monotonic() - began
             if waited_s + PAUSE_S >= failure.limit_s:
                 raise failure.kind(
                     f"cannot join the run at {_where(hosts)}: {failure.why}; tried for {waited_s:.0f} s. Nothing was "
-                    f"started. Is `everstep run` started on that host, and is the port open? ({hosts.said_by})"
+                    f"started. {_what_to_do(hosts)} ({hosts.said_by})"
                 )
             await asyncio.sleep(PAUSE_S)
     finally:
@@ -129,7 +133,10 @@ async def attempt(hosts: Hosts, find_token: FindToken) -> Connection:
     return await _greet(reader, writer, find_token(), hosts)
 
 
-class _Failure(NamedTuple):
+Once = Callable[[Hosts, FindToken], Awaitable[Connection]]
+
+
+class Failure(NamedTuple):
     """Of one attempt: why, and for how long it is worth trying."""
 
     why: str
@@ -137,17 +144,38 @@ class _Failure(NamedTuple):
     kind: type[UnreachableError] = UnreachableError
 
 
-def _failure(error: BaseException, hosts: Hosts) -> _Failure:
+class FailureError(Exception):
+    """Of an attempt at several places, with what is said of it."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.why)
+        self.failure = failure
+
+
+def failure_of(error: BaseException, hosts: Hosts) -> Failure:
+    if isinstance(error, FailureError):
+        return error.failure
     if isinstance(error, ConnectionRefusedError):
-        return _Failure("nothing listens there", hosts.reach_limit_s, NotListeningError)
+        return Failure("nothing listens there", hosts.reach_limit_s, NotListeningError)
     if isinstance(error, TimeoutError):
-        return _Failure("no answer", SILENT_S)
+        return Failure("no answer", SILENT_S)
     if isinstance(error, EOFError):
-        return _Failure("the connection was closed at once", SILENT_S)
+        return Failure("the connection was closed at once", SILENT_S)
     why = getattr(error, "strerror", None) or str(error)
     if isinstance(error, ssl.SSLError | WireError):
-        return _Failure(f"what listens there is not a run of everstep ({why})", SILENT_S)
-    return _Failure(why, SILENT_S)
+        return Failure(f"what listens there is not a run of everstep ({why})", SILENT_S)
+    return Failure(why, SILENT_S)
+
+
+def _what_to_do(hosts: Hosts) -> str:
+    ask = "Is `everstep run` started on that host, and is the port open?"
+    if hosts.said_by not in ("--rdzv-endpoint", "--join"):
+        return ask
+    others = ",".join(shown(*each) for each in hosts.others)
+    return (
+        f"{ask} If the run continues without that host, name others that are in it: {hosts.said_by} "
+        f"{hosts.endpoint},{others or 'HOST'}{',...' if others else ''}; `everstep status` on one of them says which"
+    )
 
 
 def _where(hosts: Hosts) -> str:
@@ -184,7 +212,7 @@ async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tok
             )
             if not proven:
                 raise RefusedError(f"who answers at {hosts.endpoint} does not know the join token", 3)
-        connection.voter = token.voter
+        connection.voter, connection.at = token.voter, hosts.endpoint
         sock = writer.get_extra_info("socket")
         with contextlib.suppress(OSError):
             keep_alive(sock)

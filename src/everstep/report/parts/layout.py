@@ -16,9 +16,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style = PLA
 
 
 def field(name: str, text: str, width: int = 9, indent: str = "  ") -> list[str]:
-    """`name` in a column of its own before the lines of `text`."""
+    """`name` in a column of its own before the lines of `text`; a long one takes what it needs of the first line."""
     first, *rest = text.split("\n")
-    return [f"{indent}{name:<{width}}{first}".rstrip(), *(f"{indent}{'':<{width}}{line}".rstrip() for line in rest)]
+    return [
+        f"{indent}{name:<{width - 1}} {first}".rstrip(),
+        *(f"{indent}{'':<{width}}{line}".rstrip() for line in rest),
+    ]
 
 
 def fields(name: str, texts: Iterable[str], width: int = 9, indent: str = "  ") -> list[str]:
