@@ -206,7 +206,14 @@ class _Agent:
 
     async def _sense(self, node: Node, link: Link) -> None:
         options = self._options
-        await sense(options.node, link.report, run_dir=options.run_dir, home=self._home.home, rank_of=node.rank_of)
+        await sense(
+            options.node,
+            link.report,
+            run_dir=options.run_dir,
+            home=self._home.home,
+            rank_of=node.rank_of,
+            hurry=node.hurry,
+        )
 
     def _make(
         self, kept: KeptMemory, memory: Memory, reaper: Reaper, over: asyncio.Event

@@ -28,6 +28,7 @@ from everstep.agent.ranks.readiness import Readiness
 from everstep.agent.ranks.starting import Home, Starter
 from everstep.agent.ranks.warden import Warden
 from everstep.agent.ranks.workers import Group, Worker
+from everstep.agent.senses.hurry import Hurry
 from everstep.agent.senses.links import Links
 from everstep.agent.versions.trial import Trials
 from everstep.agent.watching import collecting
@@ -91,6 +92,7 @@ class Node:
         self._started: events.Event | None = None  # how the start of this generation ended
         self._stopped: events.WorkersStopped | None = None
         self._is_stopping = False
+        self.hurry = Hurry()  # rung when a rank has died: the kernel may just have said why
         self._hurries = asyncio.Event()  # the ranks are not waited for any more, until some step
         self._task: asyncio.Task[None] | None = None  # the start or stop under way
         self._side_tasks: set[asyncio.Task[None]] = set()
@@ -327,6 +329,8 @@ class Node:
             return
         if self._home.policy.watch_numbers:
             self._observing.end(group, worker)  # before the news of its end: later nobody asks what its numbers were
+        if not (worker.exit.succeeded or worker.exit.stopped_by_us):
+            self.hurry.ring()
         self._report(
             events.WorkerExited(
                 at=worker.exit.at,

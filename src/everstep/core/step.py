@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from everstep.core.faults import alerts, anomalies, damage, drills, hangs, incidents, membership
+from everstep.core.faults import alerts, anomalies, damage, drills, hangs, incidents, late, membership
 from everstep.core.reissue import reissue
 from everstep.core.restore import backups, persistence
 from everstep.core.run import elastic, ending, forming, progress, standstill, updates
@@ -146,6 +146,7 @@ def _follow_up(turn: Turn) -> None:
     """What follows from the state as it is now, whatever has happened."""
     if turn.state.phase is Phase.SAVING:
         ending.finish_if_saved(turn)
+    late.forget_old(turn)
     if turn.state.unjudged or turn.state.deferred:
         alerts.judge_waiting(turn)
     if any(candidate.stage in OPEN for candidate in turn.state.candidates):

@@ -1,5 +1,7 @@
 """Loud faults end to end: a line in a node's kernel log, and what a real run makes of it."""
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -79,5 +81,44 @@ def test_without_a_standby_the_job_goes_on_and_it_is_said(launcher: Launcher):
     assert refusal.what == "evict n1"
     assert "standby" in refusal.why
     assert not run.actions(EvictNode)
+    run.process.terminate()
+    run.wait()
+
+
+def test_a_line_that_is_read_after_the_rank_has_died_still_costs_its_node_and_corrects_the_verdict(launcher: Launcher):
+    """The rank's end is judged without it, and the job is on its way back."""
+    run = start(launcher, "--local-nodes", 2, "--standby", 1)
+    run.until("a standby", lambda: len(run.events(NodeJoined)) == 3)
+    node, rank = next((start.node, start.first_rank) for start in run.actions(StartWorkers) if start.slot == 1)
+    run.until("its senses", lambda: listening(run, node))
+    os.kill(run.rank_pid(rank), signal.SIGABRT)
+    run.until("a first verdict", lambda: any(c.decision.rule == "restart-in-place" for c in run.actions(Concluded)))
+    run.until("the restart", lambda: len(run.actions(StartWorkers)) > 2)
+    write(launcher.folder / f"kmsg-{node}", XID_79)
+    run.until("the machine's end", lambda: run.actions(EvictNode))
+    of_first = [each for each in run.actions(Concluded) if each.incident == "i1"]
+    assert (of_first[0].verdict.code, str(of_first[0].verdict.confidence)) == ("ES-P02", "low")
+    last = of_first[-1].verdict
+    assert (last.code, str(last.blame), last.node, str(last.confidence)) == ("ES-G79", "machine", node, "high")
+    assert of_first[-1].decision.rule in ("evict", "late-evidence"), "before it had recovered, or after"
+    assert [each.node for each in run.actions(EvictNode)] == [node]
+    run.until("recovery", lambda: any(c.outcome == "recovered" for c in run.actions(IncidentClosed)))
+    run.process.terminate()
+    run.wait()
+
+
+def test_a_line_that_is_there_when_the_rank_dies_is_read_before_the_verdict(launcher: Launcher):
+    """A plain file is looked at every quarter of a second, and a restart takes less."""
+    run = start(launcher, "--local-nodes", 2, "--standby", 1)
+    run.until("a standby", lambda: len(run.events(NodeJoined)) == 3)
+    node, rank = next((start.node, start.first_rank) for start in run.actions(StartWorkers) if start.slot == 1)
+    run.until("its senses", lambda: listening(run, node))
+    write(launcher.folder / f"kmsg-{node}", XID_79)
+    os.kill(run.rank_pid(rank), signal.SIGABRT)
+    closed = run.until("recovery", lambda: next(iter(run.actions(IncidentClosed)), None))
+    assert closed.outcome == "recovered"
+    assert [c.verdict.code for c in run.actions(Concluded)][-1] == "ES-G79"
+    assert [each.node for each in run.actions(EvictNode)] == [node]
+    assert {each.incident for each in run.actions(Concluded)} == {"i1"}, "one fault, one incident"
     run.process.terminate()
     run.wait()

@@ -6,6 +6,7 @@ import re
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +15,10 @@ from built_in import BASE, ENGINE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everstep.agent.senses import ears as ears_module
 from everstep.agent.senses import starting as senses_task
 from everstep.agent.senses.ears import Ears
+from everstep.agent.senses.hurry import Hurry
 from everstep.knowledge.review import ReviewQueue
 from everstep.linux import proc
 from everstep.model.facts import Alert
@@ -284,6 +287,33 @@ def test_ears_follow_a_flood_and_end_when_told(tmp_path):
     finally:
         ears.close(60)
     assert not any(thread.name == "everstep-kernel-log" for thread in threading.enumerate())
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_rank_that_died_has_a_plain_file_read_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(ears_module, "FILE_LOOK_S", 3600.0)
+    path, hurry, heard, said = tmp_path / "kmsg", Hurry(), [], {}
+    path.write_text("")
+    brain = SimpleNamespace(hear=heard.extend, say=said.__setitem__, rank_of=nobody)
+    ears = Ears(str(path), brain, hurry=hurry, load_after_s=0.0)
+    ears.start()
+    try:
+        until(lambda: said == {"kernel log": ""})
+        for expected, number in enumerate(("79", "48"), start=1):  # a ring is heard once, and the next is another one
+            with path.open("a") as log:
+                log.write(f"NVRM: Xid (PCI:{BUS}): {number}, pid=7, name=python\n")
+            hurry.ring()
+            until(lambda wanted=expected: len(heard) == wanted)
+    finally:
+        ears.close(60)
+        os.close(hurry.fd)
+    assert [alert.code for alert in heard] == ["ES-G79", "ES-G48"]
 
 
 def test_ears_that_were_never_started_can_be_closed(tmp_path):

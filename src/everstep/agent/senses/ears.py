@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+from everstep.agent.senses.hurry import Hurry
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.review import ReviewQueue
 from everstep.model.facts import Alert
@@ -45,7 +46,8 @@ class Brain(Protocol):
 
 
 class Ears:
-    """`opened`: a log that was opened before there was time for a thread; it belongs to this from now on."""
+    """`opened`: a log that was opened before there was time for a thread; it belongs to this from now on. `hurry`: who
+    rings it has the log read at once."""
 
     def __init__(
         self,
@@ -54,12 +56,15 @@ class Ears:
         *,
         queue: ReviewQueue | None = None,
         opened: KernelLines | None = None,
+        hurry: Hurry | None = None,
         load_after_s: float = LOAD_AFTER_S,
     ) -> None:
         self._path = path
         self._brain = brain
         self._queue = queue
         self._opened = opened
+        self._hurry = hurry
+        self._rings = () if hurry is None else (hurry.fd,)
         self._has_failed = False
         self._load_after_s = load_after_s
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -126,8 +131,10 @@ class Ears:
         while True:
             if self._stops_before_lines(lines):
                 return True
-            if self._stops_within(GATHER_S):
+            if self._stops_within(GATHER_S, *self._rings):
                 return True
+            if self._hurry is not None:
+                self._hurry.take()
             fresh = lines.read()
             if lines.num_overwritten != num_overwritten:
                 num_overwritten = lines.num_overwritten
@@ -138,17 +145,18 @@ class Ears:
                     self._brain.hear(alerts)
 
     def _stops_before_lines(self, lines: KernelLines) -> bool:
+        """Waits until there may be some: forever for what can be waited for, else for its next look."""
         if not lines.is_pollable:
-            return self._stops_within(FILE_LOOK_S)
-        poll = select.poll()
-        poll.register(self._stop_fd, select.POLLIN)
-        poll.register(lines.fd, select.POLLIN)
-        return any(fd == self._stop_fd for fd, _ in poll.poll())
+            return self._stops_within(FILE_LOOK_S, *self._rings)
+        return self._stops_within(None, *self._rings, lines.fd)
 
-    def _stops_within(self, limit_s: float) -> bool:
+    def _stops_within(self, limit_s: float | None, *others: int) -> bool:
+        """Whether it was told to stop. Waits so long, or until one of the others has something."""
         poll = select.poll()
-        poll.register(self._stop_fd, select.POLLIN)
-        return bool(poll.poll(limit_s * 1000))
+        for fd in (self._stop_fd, *others):
+            poll.register(fd, select.POLLIN)
+        ready = poll.poll(None if limit_s is None else limit_s * 1000)
+        return any(fd == self._stop_fd for fd, _ in ready)
 
 
 def be_nice() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from everstep.agent.senses.ears import Ears
+from everstep.agent.senses.hurry import Hurry
 from everstep.agent.senses.latest_file import LatestFile
 from everstep.agent.senses.rounds import FIRST_AFTER_S, LOOK_LIMIT_S, Rounds
 from everstep.knowledge.review import ReviewQueue
@@ -42,6 +43,7 @@ class Sensing:
         rank_of: Callable[[int], int | None] = lambda pid: None,
         kernel_log: str | None = None,
         opened: KernelLines | None = None,
+        hurry: Hurry | None = None,
         state_file: Path | None = None,
         queue: ReviewQueue | None = None,
         look_limit_s: float = LOOK_LIMIT_S,
@@ -60,7 +62,7 @@ class Sensing:
         )
         self._ears: Ears | None = None
         if kernel_log is not None:
-            self._ears = Ears(kernel_log, self, queue=queue, opened=opened)
+            self._ears = Ears(kernel_log, self, queue=queue, opened=opened, hurry=hurry)
 
     @property
     def states(self) -> Mapping[str, str]:
@@ -137,6 +139,7 @@ def standard_sensing(
     rank_of: Callable[[int], int | None],
     kernel_log: str,
     opened: KernelLines | None,
+    hurry: Hurry | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Sensing:
     """The senses of a real node."""
@@ -147,6 +150,7 @@ def standard_sensing(
         rank_of=rank_of,
         kernel_log=kernel_log,
         opened=opened,
+        hurry=hurry,
         state_file=run_dir / "nodes" / node / "senses.json",
         queue=ReviewQueue(home / "kb" / "unknown.jsonl"),
     )

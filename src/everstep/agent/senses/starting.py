@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from everstep.agent.senses.aside import aside
+from everstep.agent.senses.hurry import Hurry
 from everstep.model import events
 from everstep.probes.node.kernel.kernel_lines import KernelLines, path_for
 from everstep.probes.sense import UnsupportedError
@@ -31,6 +32,7 @@ async def sense(
     run_dir: Path,
     home: Path,
     rank_of: Callable[[int], int | None],
+    hurry: Hurry | None = None,
 ) -> None:
     """Until cancelled. Never ends by itself, because the agent would end with it."""
     if os.environ.get(SWITCH, "").lower() in ("off", "0", "no"):
@@ -44,7 +46,7 @@ async def sense(
         # Not one of the loop's own threads: the end of the agent would wait for it, for seconds on a busy machine.
         module = await aside(partial(importlib.import_module, "everstep.agent.senses.sensing"), "everstep-import")
         sensing = module.standard_sensing(
-            node, report, run_dir=run_dir, home=home, rank_of=rank_of, kernel_log=path, opened=opened
+            node, report, run_dir=run_dir, home=home, rank_of=rank_of, kernel_log=path, opened=opened, hurry=hurry
         )
         opened = None
         await sensing.run()

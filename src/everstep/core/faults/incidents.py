@@ -28,7 +28,6 @@ from everstep.model.events import (
     WorkersStopped,
 )
 from everstep.model.facts import Exit
-from everstep.model.verdict import Verdict
 
 EVICT_LIMIT_S = 20.0
 """From EvictNode to the loss of the node. The engine ends it by force; longer means that the engine is in trouble."""
@@ -218,7 +217,8 @@ def _after_stop(turn: Turn) -> None:
     if turn.state.incident is not None:
         resumed = turn.state.formation.resume_step if turn.state.formation is not None else None
         completed = turn.state.tally.completed_step
-        turn.set_incident(best_step=resumed if completed is None else completed)
+        steps = (turn.incident.best_step, resumed if completed is None else completed)
+        turn.set_incident(best_step=max((step for step in steps if step is not None), default=None))
     if turn.state.ending is not None:
         ending.finish(turn, turn.state.ending)
         return
@@ -237,7 +237,7 @@ def _after_stop(turn: Turn) -> None:
     verdict = turn.incident.verdict
     assert verdict is not None, "concluded above"
     program_ends.remember(turn, verdict)
-    _forget_judged(turn, verdict)
+    turn.forget_unjudged(verdict.node, verdict.code)
     if plan.kind in ("restart", "leave"):
         if plan.back_to:
             updates.roll_back(turn, plan.back_to, plan.decision.why)
@@ -267,13 +267,6 @@ def _after_examination(turn: Turn) -> None:
     """As when the ranks had just ended, with more known."""
     turn.enter(Phase.STOPPING, waiting=Names())
     _after_stop(turn)
-
-
-def _forget_judged(turn: Turn, verdict: Verdict) -> None:
-    """An alert that became the verdict is not judged a second time when the job runs again."""
-    if turn.state.unjudged:
-        left = [s for s in turn.state.unjudged if (s.node, s.alert.code) != (verdict.node, verdict.code)]
-        turn.set(unjudged=tuple(left))
 
 
 def _conclude_provisionally(turn: Turn) -> Plan:

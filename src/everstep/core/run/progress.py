@@ -111,7 +111,7 @@ def _close_recovered(turn: Turn, recovered_at: float) -> None:
             why=why,
         )
     )
-    turn.set(incident=None)
+    turn.set(incident=None, recovered=turn.incident)
 
 
 def _resumed_step(turn: Turn) -> int | None:

@@ -205,6 +205,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Names = Names()  # STOPPING: nodes that have not confirmed
     ending: Ending | None = None  # STOPPING: how it ends instead of restarting; OVER: how it ended
     incident: Incident | None = None
+    recovered: Incident | None = None  # the last one, for as long as what a node tells late may explain it
     standstill: Standstill | None = None  # phase RUNNING only
     places: FrozenMap[str, Place] = FrozenMap()  # at which the job stood still: what was learnt of them
     num_incidents: int = 0

@@ -97,6 +97,12 @@ class Turn:
     def do(self, *actions: Action) -> None:
         self.actions += actions
 
+    def forget_unjudged(self, node: str | None, code: str) -> None:
+        """What became a verdict is not judged a second time when the job runs again."""
+        if self.state.unjudged:
+            left = (seen for seen in self.state.unjudged if (seen.node, seen.alert.code) != (node, code))
+            self.set(unjudged=tuple(left))
+
     def start_timer(self, timer: Timer, after_s: float, why: str) -> None:
         due_at = self.at + after_s
         self.set(timers=self.state.timers.updated({timer.key: due_at}))
