@@ -111,6 +111,11 @@ def packed_exception(before: bytes, rest: bytes) -> bytes:
     return names[-1].strip() if names else b""
 
 
+def is_named(message: bytes) -> bool:
+    """Whether this is what stands last in a traceback: the name of an exception, and perhaps its text."""
+    return _NAMED.match(message) is not None
+
+
 @dataclass(slots=True)
 class Traceback:
     """From "Traceback (most recent call last):" to the line that names the exception."""

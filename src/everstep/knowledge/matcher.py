@@ -14,6 +14,7 @@ from everstep.knowledge.blocks import (
     AgentBlock,
     Traceback,
     Verdict,
+    is_named,
     packed_exception,
     what_links,
 )
@@ -214,6 +215,8 @@ class Matcher:
             stream.data = data
             if self._is_whole_traceback(stream, part):
                 continue
+            if _is_ignored(stream, part):
+                continue
             if self._opens_block(stream, part, data[max(0, begin - _LINK_BYTES) : begin]):
                 self._when(stream, part)
                 continue
@@ -395,3 +398,12 @@ class Matcher:
 
 def _indent(message: bytes) -> int:
     return len(message) - len(message.lstrip(b" "))
+
+
+def _is_ignored(stream: _Stream, part: Line) -> bool:
+    """The exception right below the line that says that Python went on, where no traceback stands between."""
+    said_at = stream.ignore_next.get(part.tag)
+    if said_at is None or stream.line != said_at + 1 or not is_named(part.message):
+        return False
+    del stream.ignore_next[part.tag]
+    return True

@@ -167,6 +167,20 @@ def test_an_exception_that_python_ignores_is_no_fault(head):
     assert codes(f"{head}\n" + TRACEBACK.format("AttributeError: 'NoneType' object has no attribute 'close'")) == []
 
 
+@pytest.mark.parametrize("head", ["Error in atexit._run_exitfuncs:", "Exception ignored in: <function F.__del__>"])
+def test_an_ignored_exception_without_a_traceback_is_no_fault(head):
+    """The last two lines of a training that had succeeded. What stands further down is another matter."""
+    assert codes(f"finished\n{head}\nOSError: [Errno 116] Stale file handle\n") == []
+    assert codes(f"finished\n{head}\n\nOSError: [Errno 116] Stale file handle\n") == ["ES-NF05"]
+    twice = "OSError: [Errno 116] Stale file handle\n" * 2
+    assert codes(f"finished\n{head}\n{twice}") == ["ES-NF05"], "it excuses one line"
+
+
+def test_a_path_and_an_identifier_are_no_words_of_a_message():
+    assert "ES-FS08" not in codes("AssertionError: _save_last_checkpoint: expected a value to be a tensor\n")
+    assert "ES-FB25" not in codes("filelock.Timeout: The file lock '/h/.triton/x.lock' could not be acquired.\n")
+
+
 def test_what_fails_while_python_tidies_up_is_no_fault():
     """The end of a run that had succeeded, 16 times; the program's own finalizer of that name is another."""
     text = (
