@@ -47,7 +47,7 @@ KNOBS = {
     "{group_cooldown_s} s: the next stage instead",
     "flow-exhausted": "a new step in between: it would have continued within policy max_restarts = {max_restarts}",
     "explain-only": "--standby N, if a machine is to blame: it would have been evicted",
-    "late-evidence": "nothing: the node reported it after the decision; the verdict is corrected, and a machine that is to "
+    "late-evidence": "nothing: the node reported it after the decision; the verdict is corrected, and a machine to "
     "blame is evicted as soon as that is possible",
     "replace-lost-node": "--standby N: another node would be ready at once; policy node_silent_s = {node_silent_s} s "
     "is how long a silent agent is waited for",
