@@ -17,6 +17,7 @@ from typing import Any
 from everstep.integrations import lightning_sums
 from everstep.integrations.data import ResumableLoader
 from everstep.worker.link.runtime import current
+from everstep.worker.process.saying import say
 from everstep.worker.snapshots.state import State, Stateful
 
 # The library has two names, and classes of one are not those of the other: the one that the program has imported.
@@ -44,7 +45,7 @@ class EverstepCallback(_library.Callback):  # type: ignore[misc]
         if current() is None:
             return
         if self._state is not None:
-            print("everstep: only the first fit() of a program is kept and resumed", file=sys.stderr)  # noqa: T201
+            say("only the first fit() of a program is kept and resumed")
             return
         self._trainer = trainer
         parts: dict[str, Any] = {"model": trainer.strategy.model, "lightning": self}

@@ -10,7 +10,6 @@ the Trainer's `global_step` less one. Outside `everstep run` nothing is changed.
 """
 
 import pickle
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +25,7 @@ from transformers.trainer_callback import ExportableState
 from everstep.integrations.pulls import Random, watch_pulls
 from everstep.worker.digests import random_state
 from everstep.worker.link.runtime import Runtime, current
+from everstep.worker.process.saying import say
 from everstep.worker.snapshots.state import State, Stateful
 
 _T = TypeVar("_T")
@@ -195,7 +195,7 @@ class _Attachment(TrainerCallback):  # type: ignore[misc]
         """In place of `train`. A snapshot goes before the program's checkpoint: it is newer, or begun from it."""
         runtime = current()
         if self._state is not None or runtime is None:
-            print("everstep: only the first train() of a program is kept and resumed", file=sys.stderr)  # noqa: T201
+            say("only the first train() of a program is kept and resumed")
             return self._train(resume_from_checkpoint, *args, **kwargs)
         self._is_active = True
         begins_after = _begins_after(runtime)

@@ -120,8 +120,49 @@ def test_a_torn_copy_is_never_kept_and_training_waits_from_then_on(
             gate.close()
     assert held(agent)[-2:] == (2, 3)
     assert state._snapshots._is_hurried
+    wait_for_a_fault(agent)
     assert "outside of an optimizer's step" in capfd.readouterr().err
     assert [fault["where"] for fault in agent.faults()] == ["state: torn"]
+
+
+class Broken:
+    """In the place of stderr."""
+
+    def write(self, text: str) -> int:
+        raise ValueError("I/O operation on closed file")
+
+    flush = write
+
+
+def test_a_program_that_has_closed_its_stderr_trains_on_after_a_torn_copy(
+    agent: Agent, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody can read stops neither the thread that copies nor the optimizer's step."""
+    _, model, optimizer, state = begin(agent)
+    monkeypatch.setattr(sys, "stderr", Broken())
+    for step in state.steps(4):
+        if step == 2:
+            assert gate.reached.wait(60)
+            with torch.no_grad():
+                model.weight.add_(1)
+            thread = state._snapshots._copier._thread
+            gate.is_open.set()
+        step_once(model, optimizer)
+        if step == 1:
+            gate.close()
+    assert held(agent)[-2:] == (2, 3)
+    assert state._snapshots._copier._thread is thread
+    assert thread.is_alive()
+    wait_for_a_fault(agent)
+    assert [fault["where"] for fault in agent.faults()] == ["state: torn"]
+
+
+def wait_for_a_fault(agent: Agent) -> None:
+    """The thread that copies tells of a torn copy after it has let the program go on."""
+    deadline = time.monotonic() + 60
+    while not any("fault" in frame for frame in agent.heard):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def test_a_first_copy_that_is_torn_behind_torchs_back_is_never_visible(agent: Agent, gate: Gate) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from everstep.worker.link.runtime import Runtime
+from everstep.worker.process.saying import say
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ class Happened:
 
 def note(runtime: Runtime, what: str) -> None:
     """In the rank's own output."""
-    print(f"everstep: drill in rank {runtime.rank}: {what}", file=sys.stderr, flush=True)  # noqa: T201
+    say(f"drill in rank {runtime.rank}: {what}")
 
 
 def loaded(module: str) -> Any:  # noqa: ANN401 - a module of torch's

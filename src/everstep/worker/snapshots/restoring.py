@@ -9,7 +9,6 @@ source is tried. Called by `everstep.State`, once.
 import contextlib
 import dataclasses
 import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +19,7 @@ from everstep.checkpoint.packing import DamagedError
 from everstep.checkpoint.pending import Pending
 from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
+from everstep.worker.process.saying import say
 from everstep.worker.process.signals import came_from_signal
 from everstep.worker.snapshots import pinning, spreading
 from everstep.worker.snapshots.reading import Reading
@@ -286,7 +286,7 @@ def _say(loaded: Loaded, what: str = "the checkpoint") -> None:
             "random state and the order of DDP's sums begin anew"
         )
     for note in notes:
-        print(f"everstep: {note}", file=sys.stderr, flush=True)  # noqa: T201 - for people
+        say(note)
 
 
 def tell(

@@ -10,7 +10,6 @@ the next step runs (`worker.snapshots.copying`). Whether a step is copied, or on
 """
 
 import os
-import sys
 import threading
 import time
 import weakref
@@ -28,6 +27,7 @@ from everstep.worker.digests import ddp_order, replicas
 from everstep.worker.link.hold import Hold
 from everstep.worker.link.runtime import ArenaRefused
 from everstep.worker.process.capturing import is_capturing
+from everstep.worker.process.saying import say
 from everstep.worker.process.signals import came_from_signal
 from everstep.worker.snapshots import cadence, pinning
 from everstep.worker.snapshots.copying import TORN, Copier, Job
@@ -325,7 +325,7 @@ class Snapshots:
         if where in self._told:
             return
         self._told.add(where)
-        print(f"everstep: rank {self._runtime.rank}: {what}", file=sys.stderr, flush=True)  # noqa: T201 - for people
+        say(f"rank {self._runtime.rank}: {what}")
         self._runtime.report_fault(f"state: {where}", what)
 
 
