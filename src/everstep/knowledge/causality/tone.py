@@ -17,7 +17,7 @@ _SOURCE = (
     rb"|(?:[a-z_]\w*\.)+[a-z_]\w*\([^:]*\)$|f?printf\s*\(|std::c(?:err|out)\b|echo [\"'])"
     rb"|^(?://|/\*|\"\"\")"
     rb"|^(?:\"[^\"]{0,400}\"|'[^']{0,400}')[,)]{1,3}$|^case [\"'].{0,80}:$"
-    rb"|^[rbf]{1,2}[\"'].{0,400}[\"'][,)]{0,3}$"
+    rb"|^[rbf]{1,2}[\"'].{0,400}[\"'](?:[,)]{0,3}| % [(\w].{0,200})$"
     rb"|\(\s*f[\"'].{0,400}\{[A-Za-z_][\w.\[\]()]*"
 )
 """Statements, comments and literals of Python, C++ and shells, with the line number of a listing or the sign of a diff
