@@ -85,7 +85,7 @@ def test_a_killed_rank_is_reported_and_the_next_generation_trains(tmp_path):
             with Lateness() as late:
                 kill(started.started[1].pid)
                 ended = await made.controller.wait(events.WorkerExited, lambda e: e.exit.rank == 1)
-            assert made.controller.when(ended) - killed_at < 0.5 + late.seconds
+            assert made.controller.when(ended) - killed_at < 2 + late.seconds
             assert (ended.exit.signal, ended.exit.stopped_by_us, ended.exit.oom) == (signal.SIGKILL, False, None)
             account = ended.account
             marks = [account.spawned_at, account.entered_at, account.rendezvous_begun_at]
@@ -227,7 +227,7 @@ async def gone_soon(pids: list[int]) -> None:
     began = time.monotonic()
     with Lateness() as late:
         left = await asyncio.to_thread(wait_gone, lambda: [p for p in pids if is_alive(p)], 20.0)
-        assert time.monotonic() - began - late.seconds < 1
+        assert time.monotonic() - began - late.seconds < 5
     assert left == []
 
 
@@ -279,7 +279,7 @@ def test_a_stopped_process_is_ended_at_once(tmp_path):
             began = time.monotonic()
             with Lateness() as late:
                 stopped = await made.stop_workers(0, grace_s=30)
-                assert time.monotonic() - began - late.seconds < 1
+                assert time.monotonic() - began - late.seconds < 10, "the grace of 30 s is not waited for"
             assert stopped.num_killed == 0
 
     asyncio.run(story())

@@ -113,7 +113,7 @@ def test_a_stopped_rank_answers_nothing_and_is_seen_as_stopped(tmp_path):
         with Lateness() as late:
             await made.controller.send(collect(limit_s))
             (gathered,) = (await made.controller.wait(events.EvidenceCollected)).gathered
-        assert time.monotonic() - began < limit_s + 1.0 + late.seconds
+        assert time.monotonic() - began < limit_s + 4.0 + late.seconds
         assert gathered.has == ("states", "stack"), gathered
         assert any("did not answer within 3 s" in why for why in gathered.unavailable)
         envelope = json.loads((made.run_dir / gathered.file).read_bytes())
@@ -121,7 +121,7 @@ def test_a_stopped_rank_answers_nothing_and_is_seen_as_stopped(tmp_path):
         began = time.monotonic()
         with Lateness() as late:
             stopped = await made.stop_workers(0, grace_s=30.0)
-        assert time.monotonic() - began < 2.0 + late.seconds, "it is not waited for"
+        assert time.monotonic() - began < 10.0 + late.seconds, "the grace of 30 s is not waited for"
         assert stopped.exits[0].stopped_by_us
 
     story_of(tmp_path, play)

@@ -352,7 +352,7 @@ def test_twins_end_with_the_agent(tmp_path):
         began = time.monotonic()
         with Lateness() as late:
             while left := [pid for pid in family if is_alive(pid)]:
-                assert time.monotonic() - began < 1.0 + late.seconds, left
+                assert time.monotonic() - began < 5.0 + late.seconds, left
                 await asyncio.sleep(0.01)
 
     lives(tmp_path, check)

@@ -348,10 +348,14 @@ def test_a_server_that_closes_ends_all_transfers(source) -> None:
     asyncio.run(run())
 
 
+PATIENT_S = 8.0
+"""So long that a reader that reads is never late, on a machine that others use as well."""
+
+
 def test_a_reader_that_does_not_read_holds_up_nobody() -> None:
     async def run() -> None:
         size = 16 << 20  # more than the kernel keeps for a connection
-        async with Node(patience_s=SHORT_S) as node:
+        async with Node(patience_s=PATIENT_S) as node:
             node.own[0] = new_arena(size)
             write(node.own[0], 7, content(size, 7))
 
@@ -370,13 +374,10 @@ def test_a_reader_that_does_not_read_holds_up_nobody() -> None:
                 except StreamError:
                     return received
 
-            with Lateness() as late:
-                idle = await asyncio.to_thread(ask)
-                assert await get(node.endpoint) == content(size, 7)
-                await until_async(lambda: not threads_of_transfers(), "its end")
-            # Where the machine is late the honest one may have had to ask again.
-            broken = node.server.rejected["broken"]
-            assert broken == 1 or (broken > 1 and late.seconds > SHORT_S / 2)
+            idle = await asyncio.to_thread(ask)
+            assert await get(node.endpoint) == content(size, 7)
+            await until_async(lambda: not threads_of_transfers(), "its end")
+            assert node.server.rejected["broken"] == 1
             assert await asyncio.to_thread(read_what_came, idle) < size
             idle.close()
 

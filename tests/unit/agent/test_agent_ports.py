@@ -56,7 +56,7 @@ def test_tcp_that_sends_again_is_counted_by_the_kernel():
 
 
 def test_a_driver_that_does_not_answer_costs_what_is_known_and_nothing_else(monkeypatch):
-    monkeypatch.setattr("everstep.agent.senses.ports.read_nics", lambda root: time.sleep(5) or {})
+    monkeypatch.setattr("everstep.agent.senses.ports.read_nics", lambda root: time.sleep(20) or {})
     ports, began = Ports(), time.monotonic()
     assert [ports.look() for _ in range(3)] == [(), (), ()]
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 15

