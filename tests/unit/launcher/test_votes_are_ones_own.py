@@ -208,6 +208,18 @@ def test_a_host_that_is_no_voter_any_more_gets_none(tmp_path, legacy):
     tell(story, tmp_path, legacy)
 
 
+def test_an_epoch_that_was_promised_to_a_host_that_cannot_win_is_passed_over(tmp_path, legacy):
+    """Who asks for it again and again gets no vote of those that have promised it, and nobody has the controller."""
+
+    async def story(hosts):
+        one, two = (hosts.heirs[session] for session in SESSIONS[1:])
+        two.voting.promise(ask(hosts, "head's"))
+        assert await one._stand(hosts.roster) == 0
+        assert await one._stand(hosts.roster) == 3
+
+    tell(story, tmp_path, legacy)
+
+
 def test_a_recorded_proof_is_of_no_use_on_another_connection():
     mine = Acquaintances("one's", {public("two's"): pair_key("one's", "two's")}).towards(public("two's"))
     theirs = Acquaintances("two's", {public("one's"): pair_key("two's", "one's")})

@@ -37,6 +37,7 @@ class Ballot:
         self._connections: dict[str, Connection] = {}
         self._granted: set[str] = set()
         self.why = ""  # somebody said no
+        self.promised = 0  # the newest epoch that any of them has promised to a host
 
     async def __aenter__(self) -> "Ballot":
         return self
@@ -90,6 +91,8 @@ class Ballot:
         except (EverstepError, OSError, EOFError) as error:
             self.why = f"{voter.host}: {error or type(error).__name__}"
             return
+        if isinstance(answer, Vote):
+            self.promised = max(self.promised, answer.epoch)
         if isinstance(answer, Vote) and answer.is_granted and (ask.is_probe or answer.epoch == ask.epoch):
             self._granted.add(voter.session)
         elif isinstance(answer, Vote):

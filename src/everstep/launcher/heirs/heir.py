@@ -88,6 +88,7 @@ class Heir:
         self._heard_at = time.monotonic()
         self._asked_at = float("-inf")
         self._is_elected = False
+        self._promised_elsewhere = 0  # an epoch, to a host that others may not vote for: a later one is free
         self._noted_at = float("-inf")
 
     @property
@@ -271,12 +272,13 @@ class Heir:
 
     async def _stand(self, roster: Roster) -> int:
         """The epoch that this host was elected for; 0: it was not."""
-        epoch = max(self.voting.promised, self.voting.epoch) + 1
+        epoch = max(self.voting.promised, self.voting.epoch, self._promised_elsewhere) + 1
         ask = AskVote(session=self.keys.own, epoch=epoch, roster=roster.age, journal=self.replica.age)
         others = self._others(roster)
         wanted = to_elect(len(roster.voters)) - 1
         async with Ballot(others, self.keys) as ballot:
             granted = await ballot.ask(ask, wanted)
+            self._promised_elsewhere = max(self._promised_elsewhere, ballot.promised)
             if granted < wanted:
                 log.info(
                     "%d of %d other hosts would agree, %d are needed: %s", granted, len(others), wanted, ballot.why
