@@ -2,11 +2,12 @@
 
     python bench/partitions.py [--only halves,minority,majority,mute,deaf] [--rounds 1] [--silent 3.5] [--away 20]
 
-Three hosts train and three wait, each in namespaces of its own (`bench/hosts.py`); needs root. Printed: who acts meanwhile,
-the longest time in which no rank did a step, what each side said, and what became of the first host's ranks.
+Three hosts train and three wait, each in namespaces of its own (`bench/hosts.py`); needs root. Printed: who acts
+meanwhile, the longest time in which no rank did a step, what each side said, and what became of the first host's ranks.
 """
 
 import argparse
+import itertools
 import os
 import tempfile
 import time
@@ -92,7 +93,7 @@ def measure(kind: str, silent_s: float, away_s: float) -> None:
             acts = "nobody else acts"
         job.until("all ranks step", lambda: job.all_stepped(job.generation(), 5))
         steps = [each for each in job.all_steps() if at - 1 < each]
-        gap = max(after - earlier for earlier, after in zip(steps, steps[1:], strict=False))
+        gap = max(after - earlier for earlier, after in itertools.pairwise(steps))
         own = [
             m
             for path in first_run.glob("logs/gen-*/rank-0/stdout.log")
@@ -104,11 +105,8 @@ def measure(kind: str, silent_s: float, away_s: float) -> None:
         print(
             f"  {acts}; generations {before} -> {job.generation()}; longest time without a step {gap:.2f} s", flush=True
         )
-        print(
-            f"  first host: {'still runs' if code is None else f'ended with {code}'}; {len(own)} steps of its rank in the",
-            end="",
-        )
-        print(f" split after {silent_s:g} s", flush=True)
+        state = "still runs" if code is None else f"ended with {code}"
+        print(f"  first host: {state}; {len(own)} steps of its rank in the split after {silent_s:g} s", flush=True)
         for host in job.hosts:
             for line in (job.folder / f"{host.name}.err").read_text(errors="replace").splitlines():
                 if line.startswith("everstep:") and any(word in line for word in ("controller", "heard of", "join at")):

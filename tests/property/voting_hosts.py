@@ -1,5 +1,5 @@
-"""Hosts of one run that keep its journal and vote, in one process: the real `Heir`, `Copying`, `Ballot` and `Voting`, on
-a clock that jumps, with clocks of their own rates, over connections that are slow, cut, or cut one way.
+"""Hosts of one run that keep its journal and vote, in one process: the real `Heir`, `Copying`, `Ballot` and `Voting`,
+on a clock that jumps, with clocks of their own rates, over connections that are slow, cut, or cut one way.
 
 What is not real: the network, the launchers' processes, and the controller, which writes numbered records and acts on a
 record when that counts. `Fleet.acted` is what any controller ever acted on, and raises where two of them disagree.

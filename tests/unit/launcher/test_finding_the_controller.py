@@ -62,6 +62,20 @@ def test_hosts_that_only_take_connections_are_not_asked_for_ever(monkeypatch):
     asyncio.run(story())
 
 
+def test_what_is_missing_is_said_once_with_what_becomes_of_this_host(monkeypatch):
+    monkeypatch.setattr(candidacy, "SAID_AFTER_S", 0.01)
+
+    async def story():
+        looking = Looking(monkeypatch, there={1}, join_limit_s=0.05)
+        with pytest.raises(UnreachableError):
+            await for_ever(looking.one.find)
+        (said,) = looking.said
+        assert "a successor needs 3 of the 4 hosts that vote" in said
+        assert "host joins it when it reaches that side, and ends after 0 s" in said
+
+    asyncio.run(story())
+
+
 def test_who_has_found_it_begins_anew_the_next_time(monkeypatch):
     async def story():
         looking = Looking(monkeypatch, there={1}, join_limit_s=0.02)

@@ -21,6 +21,7 @@ from everstep.journal.runs import RunDir, make_known
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.heirs.asking import connect
 from everstep.launcher.heirs.heir import Heir
+from everstep.launcher.heirs.quorum import to_elect
 from everstep.launcher.heirs.taking_over import Here, take_over
 from everstep.launcher.heirs.waiting import AFTER_S, Waiting
 from everstep.launcher.heirs.willing import refusal
@@ -154,7 +155,16 @@ class Candidacy:
             )
         if not self._is_said and waited_s > SAID_AFTER_S:
             self._is_said = True
-            self._say("no host has the controller now; a successor needs more than half of those that vote")
+            self._say(self._what_is_missing())
+
+    def _what_is_missing(self) -> str:
+        roster = self._heir.roster if self._heir is not None else None
+        num = len(roster.voters) if roster is not None else 0
+        return (
+            f"no host with the controller is reached; a successor needs {to_elect(num)} of the {num} hosts that vote. "
+            "If the network is split, the run continues on the side that has so many, or half and the controller; this "
+            f"host joins it when it reaches that side, and ends after {self._hosts.join_limit_s:.0f} s"
+        )
 
     async def succeed(
         self,

@@ -352,7 +352,8 @@ class Copying:
             num = to_commit(len(self.roster.voters))
             self._host.say(
                 f"fewer than {num} of the {len(self.roster.voters)} hosts that keep the journal are heard of: nothing "
-                "is decided here until they are, because they may have another controller"
+                "is decided here until they are, and ranks of this host stand still when its lease is over, because "
+                f"they may have another controller; this host ends after {self._limit_s:.0f} s"
             )
         elif self._was_alone and not is_alone:
             self._host.say("enough hosts are heard of again")
