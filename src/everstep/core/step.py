@@ -147,6 +147,7 @@ def _follow_up(turn: Turn) -> None:
     if turn.state.phase is Phase.SAVING:
         ending.finish_if_saved(turn)
     late.forget_old(turn)
+    late.act(turn)
     if turn.state.unjudged or turn.state.deferred:
         alerts.judge_waiting(turn)
     if any(candidate.stage in OPEN for candidate in turn.state.candidates):

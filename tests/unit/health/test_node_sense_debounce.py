@@ -115,3 +115,20 @@ def test_never_more_than_the_bound_and_nothing_is_lost(history):
     seen = {(one.code, f"d{device}") for _, one, device, _ in history}
     assert {(each.code, each.device) for _, each in told} - {("ES-M00", "")} <= seen
     assert sum(each.count for _, each in told) <= sum(count for *_, count in history)
+
+
+def codes(told: list[Alert]) -> list[str]:
+    return [one.code for one in told]
+
+
+def test_a_cause_that_repeats_is_news_when_a_rank_has_just_died():
+    pure = Debounce()
+    root = msgspec.structs.replace(GPU, role="root")
+    assert codes(pure.take(0.0, [root])) == ["ES-G79"]
+    assert codes(pure.take(20.0, [root, WARNING])) == ["ES-M30"], "it goes on: folded"
+    assert codes(pure.take(25.0, [], has_died=True)) == ["ES-G79"], "what was folded a moment before the end"
+    assert pure.take(25.5, [], has_died=True) == [], "once"
+    assert codes(pure.take(26.0, [root], has_died=True)) == ["ES-G79"], "and what comes after it"
+    assert pure.take(50.0, [root]) == []
+    assert pure.take(90.0, [], has_died=True) == [], "long before: it has nothing to do with it"
+    assert severities(pure.take(95.0, [LINK], has_died=True)) == ["warning"], "a link may bounce all the same"

@@ -133,8 +133,7 @@ class Ears:
                 return True
             if self._stops_within(GATHER_S, *self._rings):
                 return True
-            if self._hurry is not None:
-                self._hurry.take()
+            is_hurried = self._hurry is not None and self._hurry.take()
             fresh = lines.read()
             if lines.num_overwritten != num_overwritten:
                 num_overwritten = lines.num_overwritten
@@ -143,6 +142,8 @@ class Ears:
                 alerts = log.take(fresh, time.time())
                 if alerts:
                     self._brain.hear(alerts)
+            elif is_hurried:
+                self._brain.hear([])  # what was folded a moment ago is news now
 
     def _stops_before_lines(self, lines: KernelLines) -> bool:
         """Waits until there may be some: forever for what can be waited for, else for its next look."""

@@ -7,6 +7,7 @@ heard by `agent.senses.ears`; never blocks, and says nothing to a node that does
 
 import contextlib
 import os
+import time
 
 
 class Hurry:
@@ -14,12 +15,20 @@ class Hurry:
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._rung_at = float("-inf")
 
     def ring(self) -> None:
+        self._rung_at = time.monotonic()
         with contextlib.suppress(OSError):
             os.eventfd_write(self.fd, 1)
 
-    def take(self) -> None:
-        """Heard: the next ring is a new one."""
-        with contextlib.suppress(OSError):
+    def take(self) -> bool:
+        """Whether it was rung; the next ring is a new one."""
+        try:
             os.eventfd_read(self.fd)
+        except OSError:
+            return False
+        return True
+
+    def was_rung_within(self, seconds: float) -> bool:
+        return time.monotonic() - self._rung_at <= seconds

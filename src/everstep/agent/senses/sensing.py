@@ -21,7 +21,7 @@ from everstep.knowledge.review import ReviewQueue
 from everstep.model import events
 from everstep.model.facts import Alert
 from everstep.probes.node.all import standard_senses
-from everstep.probes.node.debounce import Debounce
+from everstep.probes.node.debounce import EXPLAINS_S, Debounce
 from everstep.probes.node.kernel.kernel_lines import KernelLines
 from everstep.probes.sense import Sense
 
@@ -57,6 +57,7 @@ class Sensing:
         self._debounce = Debounce()
         self._states: dict[str, str] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._hurry = hurry
         self._rounds = Rounds(
             senses, hear=self.hear, say=self.say, look_limit_s=look_limit_s, first_after_s=first_after_s
         )
@@ -114,7 +115,8 @@ class Sensing:
         if self._loop is None:
             return
         try:
-            told = self._debounce.take(time.time(), alerts)
+            has_died = self._hurry is not None and self._hurry.was_rung_within(EXPLAINS_S)
+            told = self._debounce.take(time.time(), alerts, has_died=has_died)
             if told:
                 self._report(events.NodeAlerted(at=time.time(), node=self._node, alerts=tuple(told)))
         except Exception:

@@ -38,14 +38,12 @@ def on_node_alerted(turn: Turn, event: NodeAlerted) -> None:
         _judge_standby(turn, member, fresh)
     else:
         turn.set(unjudged=(*turn.state.unjudged, *fresh))
-    if fresh:
-        late.correct(turn, fresh)
+    late.correct(turn, new)
 
 
 def judge_waiting(turn: Turn) -> None:
     """Alerts that came while a fault was being handled are looked at when the job runs again, one at a time; after them
     machines that were left in place for lack of a standby."""
-    late.act(turn)
     while turn.state.unjudged and turn.state.phase is Phase.RUNNING and turn.state.incident is None:
         seen, *rest = turn.state.unjudged
         turn.set(unjudged=tuple(rest))

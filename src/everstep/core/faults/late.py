@@ -25,7 +25,7 @@ _DECIDED = (Phase.GATHERING, Phase.FORMING, Phase.RUNNING, Phase.PROPOSING)
 """In the phases between, the fault is concluded once more anyway."""
 
 
-def correct(turn: Turn, fresh: list[SeenAlert]) -> None:
+def correct(turn: Turn, new: list[SeenAlert]) -> None:
     """The verdict on the newest fault, if one of these alerts makes it another one."""
     incident = turn.state.incident or turn.state.recovered
     if incident is None or incident.verdict is None or incident.decision is None:
@@ -37,7 +37,7 @@ def correct(turn: Turn, fresh: list[SeenAlert]) -> None:
         incident, facts=msgspec.structs.replace(incident.facts, alerts=turn.state.alerts)
     )
     found = judge(incident.known)
-    told = {(seen.node, seen.alert.code) for seen in fresh if is_cause(seen.alert)}
+    told = {(seen.node, seen.alert.code) for seen in new if is_cause(seen.alert)}
     is_same = (before.node, before.code, before.blame) == (found.node, found.code, found.blame)
     if is_same or (found.node, found.code) not in told:
         return

@@ -20,6 +20,8 @@ NETWORK_ALERTS = 2
 REPEAT_S = (60.0, 300.0, 3000.0)
 """After how long what goes on is told again; the last one is for ever, and less than the hour for which the controller
 remembers alerts: what goes on is not news."""
+EXPLAINS_S = 10.0
+"""A cause and the end of a rank that are so close together belong together: no repeat is folded then."""
 FORGET_S = 2 * 3600.0
 """Not seen for so long: the next time is the first time."""
 MAX_PER_MINUTE = 20
@@ -28,6 +30,7 @@ MAX_WARNINGS_PER_MINUTE = 12
 MAX_FAULTS_PER_MINUTE = 60
 """Faults go out above the limit: a node has no more devices that can fail than this."""
 _MAX_KEYS = 2000
+_MAX_FOLDED = 16
 
 _RANKING = {"fault": 2, "error": 1, "warning": 0}
 _Key = tuple[str, str, int | None, str]
@@ -49,12 +52,20 @@ class Debounce:
     def __init__(self) -> None:
         self._known: dict[_Key, _Known] = {}
         self._network: dict[tuple[str, str, str], list[float]] = {}
+        self._folded: list[tuple[float, Alert]] = []  # causes of the last seconds that were not told
         self._minute_at = float("-inf")
         self._num_told = self._num_warned = self._num_left_out = 0
 
-    def take(self, now: float, alerts: Sequence[Alert]) -> list[Alert]:
-        """Worst first."""
+    def take(self, now: float, alerts: Sequence[Alert], *, has_died: bool = False) -> list[Alert]:
+        """Worst first. `has_died`: a rank of this node has ended a moment ago, so a cause is news however often it was
+        told, also one that was folded just before."""
         self._begin_minute(now)
+        self._folded = [(at, one) for at, one in self._folded[-_MAX_FOLDED:] if 0 <= now - at <= EXPLAINS_S]
+        if has_died:
+            again, self._folded = [one for _, one in self._folded], []
+            causes = [one for one in alerts if _is_cause(one)]
+            told = [self._tell(now, one) for one in (*again, *causes) if self._has_room(one)]
+            return [*told, *self.take(now, [one for one in alerts if not _is_cause(one)])]
         softened = sorted((self._soften(now, one) for one in alerts), key=lambda one: -_RANKING.get(one.severity, 0))
         summary = self._summary(now)
         return [*summary, *(self._tell(now, one) for one in softened if self._is_due(now, one) and self._has_room(one))]
@@ -83,6 +94,8 @@ class Debounce:
         if now - known.told_at >= REPEAT_S[min(known.num_told, len(REPEAT_S)) - 1]:
             return True
         known.num_folded += one.count
+        if _is_cause(one):
+            self._folded.append((now, one))
         return False
 
     def _has_room(self, one: Alert) -> bool:
@@ -117,6 +130,11 @@ class Debounce:
         self._num_told += 1
         sentence = f"{number} more alerts were left out: at most {MAX_PER_MINUTE} are passed on in a minute"
         return [alert("ES-M00", sentence, at=now, source="everstep", count=number)]
+
+
+def _is_cause(one: Alert) -> bool:
+    """Of a device or a machine, by its own word. What a network does counts only the second time, rank or no rank."""
+    return one.role == "root" and one.severity in ("fault", "error") and one.blame != Blame.NETWORK
 
 
 def _as_machines(one: Alert) -> Alert:
