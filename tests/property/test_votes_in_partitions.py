@@ -105,6 +105,28 @@ def test_a_controller_that_is_cut_off_one_way_has_one_successor(side):
     tell(story, [1.0] * 6)
 
 
+def test_a_host_that_alone_does_not_hear_the_controller_disturbs_nobody():
+    async def story(fleet):
+        fleet.split({0}, {1})
+        await asyncio.sleep(20)
+        assert acting(fleet) == [0]
+        assert not fleet.epochs
+
+    tell(story, [1.0] * 5)
+
+
+@pytest.mark.parametrize("tenths", range(26, 50, 2))
+def test_a_cut_that_ends_while_hosts_vote_leaves_one_controller(tenths):
+    async def story(fleet):
+        fleet.split({0})
+        await asyncio.sleep(tenths / 10)
+        fleet.heal()
+        await asyncio.sleep(WHOLE_S)
+        assert len(fleet.leaders) == 1
+
+    tell(story, [1.0] * 5)
+
+
 @pytest.mark.slow
 @settings(deadline=None, max_examples=examples(300) // 3)
 @given(
