@@ -220,6 +220,26 @@ def test_an_epoch_that_was_promised_to_a_host_that_cannot_win_is_passed_over(tmp
     tell(story, tmp_path, legacy)
 
 
+def test_no_host_makes_the_others_count_up_to_where_numbers_end(tmp_path, legacy):
+    """One that lies, in what it asks for, in what it says to have promised, and in what it says to lead."""
+
+    async def story(hosts):
+        last = 2**63 - 1
+        one, two = (hosts.heirs[session] for session in SESSIONS[1:])
+        connection = await connect(hosts.voters[2], of(hosts, "one's").towards(hosts.voters[2].session))
+        voted = await answer(connection, ask(hosts, "one's", last))
+        assert not voted.is_granted
+        assert "further ahead" in voted.why
+        await connection.close()
+        assert not two.voting.follow(last, public("one's"))
+        two.voting.promised = last
+        assert await one._stand(hosts.roster) == 0
+        two.voting.promised = 1
+        assert await one._stand(hosts.roster) == 2
+
+    tell(story, tmp_path, legacy)
+
+
 def test_a_recorded_proof_is_of_no_use_on_another_connection():
     mine = Acquaintances("one's", {public("two's"): pair_key("one's", "two's")}).towards(public("two's"))
     theirs = Acquaintances("two's", {public("one's"): pair_key("two's", "one's")})

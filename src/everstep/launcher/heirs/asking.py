@@ -8,6 +8,7 @@ from types import TracebackType
 from everstep.errors import EverstepError, UnreachableError
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.heirs.proving import Acquaintances
+from everstep.launcher.heirs.voting import MOST_AHEAD
 from everstep.launcher.hosts.reaching import Connection, attempt
 from everstep.wire.heirs import AskVote, AskWho, Lead, Vote, Voter
 from everstep.wire.joining import Proofs
@@ -91,7 +92,7 @@ class Ballot:
         except (EverstepError, OSError, EOFError) as error:
             self.why = f"{voter.host}: {error or type(error).__name__}"
             return
-        if isinstance(answer, Vote):
+        if isinstance(answer, Vote) and answer.epoch <= ask.epoch + MOST_AHEAD:
             self.promised = max(self.promised, answer.epoch)
         if isinstance(answer, Vote) and answer.is_granted and (ask.is_probe or answer.epoch == ask.epoch):
             self._granted.add(voter.session)

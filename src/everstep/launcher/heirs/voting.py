@@ -10,6 +10,9 @@ AGREED_AFTER = 0.75
 STEP_AFTER = 0.15
 """... and so much later for each host that comes before: two that ask at once hold each other up."""
 
+MOST_AHEAD = 100_000
+"""No host can have missed so many elections. Who says so would have the others count up to where numbers end."""
+
 
 class Voting(msgspec.Struct, kw_only=True):
     """What one host has promised, and what it follows. An epoch is the time of one controller's host."""
@@ -33,6 +36,8 @@ class Voting(msgspec.Struct, kw_only=True):
             return f"epoch {self.promised} was promised to another host"
         if ask.epoch <= self.epoch:
             return f"epoch {self.epoch} has begun"
+        if ask.epoch > max(self.epoch, self.promised) + MOST_AHEAD:
+            return f"epoch {ask.epoch} is further ahead than elections can have come"
         if silent_s < patience_s:
             return f"the controller's host was heard {silent_s:.1f} s ago"
         if tuple(ask.roster) < self.roster.age:
@@ -57,6 +62,8 @@ class Voting(msgspec.Struct, kw_only=True):
         if epoch == self.promised and self.promised_to and is_other and claimant != self.promised_to:
             return False
         if epoch > self.epoch and not claimant:
+            return False
+        if epoch > max(self.epoch, self.promised) + MOST_AHEAD:
             return False
         self.epoch, self.promised = epoch, max(epoch, self.promised)
         self.leader = claimant or self.leader
