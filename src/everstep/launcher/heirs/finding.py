@@ -149,7 +149,10 @@ def _leader(votes: dict[Place, Vote]) -> Place | None:
 
 async def _ask(place: Hosts, find_token: FindToken) -> Vote:
     """Raises as `attempt`."""
-    connection = await attempt(place, find_token)
+    try:
+        connection = await attempt(place, find_token)
+    except (ValueError, OverflowError) as error:  # named by another host: no port, no name that can be looked up
+        raise WireError(f"that is no address: {error}") from error
     try:
         connection.send(AskWho())
         async with asyncio.timeout(ANSWER_S):
