@@ -61,13 +61,10 @@ def test_a_host_that_is_asked_says_where_it_is(others):
 
 
 @pytest.mark.parametrize("named", [("127.0.0.1", 99_999), ("127.0.0.1", -1), ("a\0b", 1), ("x" * 70, 1), ("", 2**63)])
-def test_a_host_that_names_what_is_no_address_is_passed_over(others, monkeypatch, named):
-    monkeypatch.setattr(finding, "ELECTION_S", 0.5)
+def test_a_host_that_names_what_is_no_address_is_passed_over(others, named):
     others[0].at = named
-    with pytest.raises(UnreachableError):
-        reached(hosts_at(others[0].door))
-    others[1].why = HAS_CONTROLLER
-    assert reached(hosts_at(others[0].door, others[1].door)) == at(others[1])
+    assert asyncio.run(Search().look(hosts_at(nowhere(), others[0].door), lambda: TOKEN)) is None
+    assert others[0].num_asked == 1
 
 
 def test_a_first_host_that_came_back_and_joined_says_so_at_its_endpoint(others):
