@@ -152,7 +152,7 @@ async def _ask(place: Hosts, find_token: FindToken) -> Vote:
     try:
         connection = await attempt(place, find_token)
     except (ValueError, OverflowError) as error:  # named by another host: no port, no name that can be looked up
-        raise WireError(f"that is no address: {error}") from error
+        raise WireError(f"this is not an address: {error}") from error
     try:
         connection.send(AskWho())
         async with asyncio.timeout(ANSWER_S):

@@ -37,7 +37,7 @@ class Voting(msgspec.Struct, kw_only=True):
         if ask.epoch <= self.epoch:
             return f"epoch {self.epoch} has begun"
         if ask.epoch > max(self.epoch, self.promised) + MOST_AHEAD:
-            return f"epoch {ask.epoch} is further ahead than elections can have come"
+            return f"epoch {ask.epoch} is further ahead than elections can be"
         if silent_s < patience_s:
             return f"the controller's host was heard {silent_s:.1f} s ago"
         if tuple(ask.roster) < self.roster.age:
