@@ -65,7 +65,7 @@ imports: install  ## check which package may import which (import-linter)
 	$(BIN)/lint-imports
 
 test-quick: install  ## unit tests but the slow ones; stop at the first failure
-	$(BIN)/pytest -n 2 --dist loadfile tests/unit -q -x -m "not soak and not slow"
+	$(BIN)/pytest -n 3 --dist loadfile tests/unit -q -x -m "not soak and not slow"
 
 one: install  ## run one test: make one T=tests/unit/pages/test_codes.py
 	@test -n "$(T)" || { echo "usage: make one T=tests/unit/pages/test_codes.py" >&2; exit 2; }

@@ -79,6 +79,7 @@ def test_a_part_that_crashes_raises_or_is_killed_does_not_stop_the_others(made, 
     assert found[4]["figures"][0]["met"] is True
 
 
+@pytest.mark.slow
 def test_a_part_that_hangs_ends_at_its_limit_with_all_that_it_started(made):
     code, found = made("stubborn", "good", limit_s=8.0)
     assert code == 1

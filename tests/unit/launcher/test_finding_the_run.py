@@ -13,6 +13,7 @@ from everstep.launcher.arguments.hosts import Hosts, parse_endpoints
 from everstep.launcher.heirs import finding
 from everstep.launcher.heirs.finding import Noted, Search
 from everstep.launcher.heirs.returning import find_led
+from everstep.launcher.hosts import reaching
 from everstep.launcher.hosts.reaching import RefusedError, reach
 from everstep.wire.heirs import HAS_CONTROLLER
 from everstep.wire.joining import JoinToken
@@ -88,8 +89,9 @@ def test_a_host_that_was_in_the_run_before_remembers_where_its_hosts_were(note, 
     assert reached(hosts, Noted.of(hosts, "")) == at(others[1])
 
 
-def test_another_run_at_a_port_that_is_remembered_is_not_joined(note, others):
+def test_another_run_at_a_port_that_is_remembered_is_not_joined(note, others, monkeypatch):
     """The same token may serve all runs of a user, and ports are given again."""
+    monkeypatch.setattr(reaching, "SILENT_S", 0.5)
     others[1].why, others[1].endpoints = HAS_CONTROLLER, (("10.0.0.9", 29400),)
     note(others[1].door)
     hosts = hosts_at(ENDPOINT)
