@@ -109,8 +109,7 @@ class Member:
         search: Search,
         at_endpoint: socket.socket | None = None,
     ) -> None:
-        """`show`: called once, when it is known what runs here; returns what shows it. `at_endpoint`: listens at the
-        run's endpoint, because this host was the first one before."""
+        """`show`: called once, when it is known what runs here; returns what shows it. `at_endpoint`: as in `join`."""
         self._hosts, self._about, self._find_token = hosts, about, find_token
         self._search = search
         self._signals = signals
