@@ -239,6 +239,7 @@ class Bench:
                 self.copying._look(asyncio.get_running_loop().time())
                 for host in hosts:
                     self.confirm(host)
+                await asyncio.sleep(0)
 
 
 def run(story, folder, **more):
@@ -354,11 +355,10 @@ def test_each_host_gets_the_keys_that_it_shares_with_others_and_no_other_ones(tm
 
 
 def test_voters_that_cannot_write_what_they_are_sent_vote_no_more_and_come_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(copying, "GONE_S", 0.05)
-
     async def story(bench):
         one, two = bench.join(1), bench.join(2)
         await bench.vote(one, two)
+        monkeypatch.setattr(copying, "GONE_S", 0.05)
         bench.path.write_bytes(bytes(20))
         assert not await is_settled(bench, 20)
         async with asyncio.timeout(5):
@@ -371,6 +371,7 @@ def test_voters_that_cannot_write_what_they_are_sent_vote_no_more_and_come_back(
                     host.line.sent += kept
                 await asyncio.sleep(0.01)
         assert await is_settled(bench, 20), "the controller's host goes on alone"
+        monkeypatch.undo()  # or a disk that takes longer than that to note who votes keeps them out
         await bench.vote(one, two)
         assert len(bench.copying.roster.voters) == 3
 
