@@ -297,6 +297,24 @@ def test_who_may_take_over_is_noted_as_soon_as_it_counts(tmp_path):
     run(story, tmp_path)
 
 
+def test_who_is_about_to_vote_is_noted_before_it_is_told(tmp_path):
+    """Hosts that have been told elect among them, whether this one hears of it or not; it still knows whom to ask."""
+
+    async def story(bench):
+        one = bench.join(1)
+        await bench.vote(one)
+        two = bench.join(2)
+        bench.copying.hear(two, HasJournal(epoch=1, upto=10))
+        bench.copying._change_roster()
+        assert [each for each in one.line.sent if isinstance(each, Roster) and len(each.voters) == 3]
+        for _ in range(2):
+            assert len(known(tmp_path).doors) == 3
+            assert known(tmp_path).may_be_succeeded
+            bench.copying._note(time.monotonic())  # nobody has confirmed it yet
+
+    run(story, tmp_path)
+
+
 def test_hosts_of_an_older_epoch_confirm_nothing(tmp_path):
     async def story(bench):
         host = bench.join(1)

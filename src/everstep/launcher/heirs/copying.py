@@ -287,13 +287,16 @@ class Copying:
             if sum(told) < to_commit(len(roster.voters)):
                 return
         self.roster, self._next = self._next, None
+        self._note(time.monotonic())
         log.info("the journal is kept by %s", ", ".join(each.host for each in self.roster.voters))
-        self._note(time.monotonic())  # if this host is lost now, and comes back, it must know whom to ask
         self._settle()
 
     def _note(self, now: float) -> None:
+        """If this host is lost now, and comes back, it must know whom to ask: also hosts that have been told, or are
+        about to be, that they vote, and who still does."""
         self._noted_at = now
-        note_succession(self._path.parent, self.roster, self._own.session, self.endpoints)
+        largest = max(self._rosters, key=lambda each: len(each.voters))
+        note_succession(self._path.parent, largest, self._own.session, self.endpoints)
 
     def _change_roster(self) -> None:
         """By one host at a time, and only after this epoch has counted for something."""
@@ -312,6 +315,7 @@ class Copying:
             return
         ordered = tuple(sorted(voters.values(), key=lambda each: each.number))
         self._next = Roster(epoch=self.epoch, number=self.roster.number + 1, voters=ordered)
+        self._note(time.monotonic())
         self._introduce()
         for heir in self._heirs.values():
             self._send(heir, self._next)
