@@ -40,7 +40,10 @@ def _one(request: Request, report: Report, name: str, line: list[str]) -> None:
         return
     goal = "<= 4.0" if name == "everstep" else ""
     report.figure(f"{name}: kill to next step", after["at"] - before["at"], "s", goal)
-    report.figure(f"{name}: of it, in the program again", after["entered"] - before["at"], "s")
+    at = before["at"]
+    for stage, reached in [*after["stages"].items(), ("first step", after["at"])]:
+        report.figure(f"{name}: of it, {stage}", reached - at, "s")
+        at = reached
     report.figure(f"{name}: steps after it", sum(each["life"] > 0 for each in steps), note=f"of {_STEPS}")
 
 

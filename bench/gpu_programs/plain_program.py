@@ -20,18 +20,22 @@ from torch import nn
 
 def main() -> None:
     folder, steps, kill_at = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    entered = time.monotonic()
+    stages = {"entered": time.monotonic()}
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    layers = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(8)]).cuda()
+    stages["on the device"] = time.monotonic()
     dist.init_process_group("nccl")
-    model = nn.parallel.DistributedDataParallel(nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(8)]).cuda())
+    stages["process group"] = time.monotonic()
+    model = nn.parallel.DistributedDataParallel(layers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    stages["DDP"] = time.monotonic()
     life = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     for step in range(steps):
         optimizer.zero_grad()
         loss = model(torch.randn(256, 1024, device="cuda")).square().mean()
         loss.backward()
         optimizer.step()
-        line = {"at": time.monotonic(), "entered": entered, "life": life, "step": step, "loss": loss.item()}
+        line = {"at": time.monotonic(), "stages": stages, "life": life, "step": step, "loss": loss.item()}
         with (folder / "steps.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
         if life == 0 and step == kill_at:

@@ -22,8 +22,10 @@ from everstep.worker.snapshots import device_copies, pinning
 from gpu_programs.gpu_model import Clock, Work, bytes_of, median, model_of, optimizer_of, synchronize
 from gpu_running.part import Report, SkipError
 
-STEPS = 6
-_WARM = 10
+STEPS, _FEW_STEPS = 6, 4
+_WARM, _SHORT_WARM = 10, 4
+_LARGE_GB = 8.0
+"""From here on a step takes two seconds: fewer of them are looked at."""
 _SETTLE_S = 60.0
 
 
@@ -59,6 +61,7 @@ class Trial:
 
     def __init__(self, device: str, state_gb: float, report: Report) -> None:
         self.device, self.report, self.name = device, report, f"{state_gb:g} GB"
+        self.num_steps, self.num_warm = (STEPS, _WARM) if state_gb < _LARGE_GB else (_FEW_STEPS, _SHORT_WARM)
         self.copies = Copies()
         self.model = model_of(state_gb, device)
         self.optimizer = optimizer_of(self.model)
@@ -73,7 +76,7 @@ class Trial:
     def slice(self, after: Callable[[], None], before: Callable[[], None] = lambda: None) -> list[float]:
         """Lengths of steps. `after` each step, `before` each change of the state."""
         time.sleep(0.3 * self.step_s)
-        for _ in range(STEPS + 1):
+        for _ in range(self.num_steps + 1):
             self.clock.mark()
             self.work()
             began = time.perf_counter()
@@ -88,7 +91,7 @@ class Trial:
         """Until memory is there and locked."""
         self.state.begin()
         until = time.monotonic() + _SETTLE_S
-        for _ in range(_WARM):
+        for _ in range(self.num_warm):
             self.work()
             self.optimizer.step()
             self.state.complete_step()

@@ -98,6 +98,7 @@ class Modules(TypedDict):
 
     modules: Annotated[list[str], "that a twin may import ahead"]
     changed: Annotated[dict[str, str | None], "variables, since the rank was parked"]
+    took_s: Annotated[float, "from then to now: to import them took no longer"]
 
 
 class MemoryAsked(TypedDict):

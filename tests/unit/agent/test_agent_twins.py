@@ -120,6 +120,28 @@ def test_all_twins_import_ahead_at_once(killed):
     play(story)
 
 
+@pytest.mark.parametrize(("took_s", "pid"), [(30.0, 902), (0.0, 901)])
+def test_it_waits_for_as_long_as_the_rank_itself_took(killed, monkeypatch, took_s, pid):
+    """What the rank would have to import from the start otherwise; and no longer."""
+    monkeypatch.setattr(twins_module, "FINISH_S", 0.02)
+
+    async def story(machine: Machine, twins: Twins) -> None:
+        twins.learn(Ahead(modules=["torch._dynamo"], took_s=took_s))
+        work = asyncio.create_task(twins.import_ahead())
+        await until(lambda: len(machine.importing) == 1)
+        woken = asyncio.create_task(twins.wake(0, PLACED, {}))
+        await asyncio.sleep(0.5)
+        assert woken.done() is (took_s == 0.0)
+        machine.may_finish.set()
+        awake = await woken
+        await work
+        assert isinstance(awake, Awake)
+        assert awake.pid == pid
+        awake.link.close()
+
+    play(story, ranks=1)
+
+
 def test_a_rank_that_comes_back_waits_for_what_its_twin_has_begun(killed):
     async def story(machine: Machine, twins: Twins) -> None:
         twins.learn(Ahead(modules=["torch._dynamo"]))

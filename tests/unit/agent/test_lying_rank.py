@@ -71,10 +71,10 @@ def values(rng: random.Random, depth: int = 0) -> object:
 
 
 NAMES = [
-    "mark", "listens", "begins", "modules", "changed", "memory", "bytes", "buffers", "drilled", "why", "is_armed",
-    "fault", "where", "restore_failed", "step", "source", "rank", "is_damaged", "numbers", "urgent", "digest",
-    "values", "replicas", "stride", "missing", "twin", "stage", "reads", "out", "no_twin", "message", "extraInfo",
-    "timestamp", "everstep", "at", "kind", "place", "py_callstack",
+    "mark", "listens", "begins", "modules", "changed", "took_s", "memory", "bytes", "buffers", "drilled", "why",
+    "is_armed", "fault", "where", "restore_failed", "step", "source", "rank", "is_damaged", "numbers", "urgent",
+    "digest", "values", "replicas", "stride", "missing", "twin", "stage", "reads", "out", "no_twin", "message",
+    "extraInfo", "timestamp", "everstep", "at", "kind", "place", "py_callstack",
 ]  # fmt: skip
 
 
@@ -305,8 +305,9 @@ def test_faults_without_end_do_not_fill_the_journal(tmp_path, kernel_log, caplog
 @pytest.mark.parametrize(
     "frame",
     [
-        {"modules": ["json", 3], "changed": {}},
-        {"modules": ["json"], "changed": {"TORCH_X": 3}},
+        {"modules": ["json", 3], "changed": {}, "took_s": 1.0},
+        {"modules": ["json"], "changed": {"TORCH_X": 3}, "took_s": 1.0},
+        {"modules": ["json"], "changed": {}, "took_s": "1"},
         {"restore_failed": {"step": "7", "source": "memory"}},
         {"restore_failed": {"step": 7, "source": "hearsay"}},
         {"size_fixed": {"world_size": 2.5, "why": "it is said"}},

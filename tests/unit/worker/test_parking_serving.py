@@ -29,6 +29,7 @@ class Process:
     def __init__(self, fd):
         self.link_fd, self.agent, self.closing, self.own_fds = fd, os.getppid(), {fd}, {fd}
         self.env, self.asked, self.safe_threads, self.reads, self.frozen = {}, set(), set(), Reads(), Frozen()
+        self.has_torch = False
     def become(self, frame, fds):
         told = {"pid": os.getpid(), "leads": os.getsid(0) == os.getpid(), "fds": len(os.listdir("/proc/self/fd")) - 1}
         open(frame["file"] + ".new", "w").write(json.dumps(told))
@@ -187,6 +188,35 @@ def test_those_are_modules_that_exist():
     assert all(importlib.util.find_spec(name) for name in serving.OURS)
 
 
+PREPARED = """
+import os, threading
+over = threading.Event()
+thread = threading.Thread(target=over.wait)
+thread.start()
+def end():
+    over.set()
+    thread.join()
+os.register_at_fork(before=end)
+"""
+
+
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_threads_that_end_before_a_fork_spoil_no_twin(tmp_path, is_prepared):
+    """As OpenBLAS's do, of which scipy brings one of its own; other ones would not be there in who goes on."""
+    text = PREPARED if is_prepared else PREPARED.replace("os.register_at_fork(before=end)", "")
+    (tmp_path / "threaded.py").write_text(text)
+    told = play(
+        tmp_path,
+        """
+answer = ask(sock, do="import", modules=["threaded"])
+del answer["links"]
+print(json.dumps(answer))
+end(pid)
+""",
+    )
+    assert told["is"] == ("ready" if is_prepared else "spoiled"), told
+
+
 class FakeTorch(types.ModuleType):
     """Notes on which device something is made, and which one was the current one then."""
 
@@ -222,13 +252,16 @@ def test_a_context_is_made_ahead_only_where_it_is_asked_for_and_the_current_devi
     torch = FakeTorch()
     monkeypatch.setitem(sys.modules, "torch", torch)
     for env in ({}, {"EVERSTEP_CUDA_AHEAD": "off"}, {"EVERSTEP_CUDA_AHEAD": "on", "LOCAL_RANK": "2"}):
-        device_ahead.begin(env)
+        device_ahead.begin(env, has_torch=True)
     assert torch.made == [], "not asked for, or no such device"
-    device_ahead.begin({"EVERSTEP_CUDA_AHEAD": "on", "LOCAL_RANK": "1"})
+    device_ahead.begin({"EVERSTEP_CUDA_AHEAD": "on", "LOCAL_RANK": "1"}, has_torch=False)
+    assert torch.made == [], "it is still being imported"
+    torch.__spec__._initializing = True  # an early twin waits inside of the import, after all of it has run
+    device_ahead.begin({"EVERSTEP_CUDA_AHEAD": "on", "LOCAL_RANK": "1"}, has_torch=True)
     assert torch.made == [("cuda:1", 1)]
     assert torch.current == 0
 
 
 def test_no_context_is_made_while_torch_is_not_there(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    device_ahead.begin({"EVERSTEP_CUDA_AHEAD": "on"})
+    device_ahead.begin({"EVERSTEP_CUDA_AHEAD": "on"}, has_torch=True)

@@ -40,14 +40,15 @@ def test_marks_ring_once(worker):
 
 @pytest.mark.parametrize("is_known", [False, True])
 def test_modules_are_told_once_in_a_run(worker, is_known):
-    worker.runtime.process = types.SimpleNamespace(known=frozenset(), env_when_parked=dict(os.environ))
+    worker.runtime.process = types.SimpleNamespace(known=frozenset(), env_when_parked=dict(os.environ), parked_at=0.0)
     worker.runtime.are_modules_known = is_known
     worker.runtime.step_done(0)
     worker.runtime.mark("entered")
     told = []
     while told[-1:] != [{"mark": "entered"}]:
         told.append(local.recv(worker.agent)[0])
-    assert [list(frame) for frame in told] == [["mark"], *([] if is_known else [["modules", "changed"]]), ["mark"]]
+    modules = [] if is_known else [["modules", "changed", "took_s"]]
+    assert [list(frame) for frame in told] == [["mark"], *modules, ["mark"]]
 
 
 def test_nothing_waits_for_an_agent_that_does_not_read(worker):

@@ -6,6 +6,7 @@ start those imports and nothing else.
 
 import hashlib
 import logging
+import math
 import sys
 from pathlib import Path
 
@@ -24,11 +25,13 @@ _log = logging.getLogger(__name__)
 
 class Ahead(msgspec.Struct, kw_only=True):
     """`modules` in the order of import; `changed`: variables that libraries look at, as they are in a rank that has
-    imported all of them; `is_late`: each rank could be parked at the last moment, so no earlier twin is needed;
-    `was_stale`: once it was, because what the program reads before that changes."""
+    imported all of them; `took_s`: its import of them took no longer (0: not known); `is_late`: each rank could be
+    parked at the last moment, so no earlier twin is needed; `was_stale`: once it was, because what the program reads
+    before that changes."""
 
     modules: list[str] = []
     changed: dict[str, str | None] = {}
+    took_s: float = 0.0
     is_late: bool = False
     was_stale: bool = False
 
@@ -37,10 +40,10 @@ class Ahead(msgspec.Struct, kw_only=True):
         return self.is_late and not self.was_stale
 
 
-def parse(modules: list[str], changed: dict[str, str | None]) -> Ahead:
+def parse(modules: list[str], changed: dict[str, str | None], took_s: float = 0.0) -> Ahead:
     """What a rank says. What is no name of a module is left out."""
     names = [name for name in modules if name.replace(".", "").isidentifier()]
-    return Ahead(modules=names[:MAX_MODULES], changed=changed)
+    return Ahead(modules=names[:MAX_MODULES], changed=changed, took_s=took_s if 0.0 <= took_s < math.inf else 0.0)
 
 
 def cache_path(home: Path, program: str) -> Path:

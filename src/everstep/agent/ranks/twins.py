@@ -28,7 +28,8 @@ WAKE_S = 10.0
 IMPORT_S = 120.0
 
 FINISH_S = 5.0
-"""A rank that comes back waits so long for its twin to finish importing: from the start it would take longer."""
+"""A rank that comes back waits for its twin to finish importing for so long beyond what the import took in a rank: it
+would have to import the same itself, from the start."""
 
 MAX_TWINS = 4
 """Of one rank: an early one, a late one, and the same while they are replaced."""
@@ -272,10 +273,16 @@ class Twins:
         if making is None:
             return
         try:
-            async with asyncio.timeout(FINISH_S if making.placed == placed else 0.0):
+            async with asyncio.timeout(self._worth_s(making) if making.placed == placed else 0.0):
                 await making.is_made.wait()
         except TimeoutError:
             making.close()
+
+    def _worth_s(self, making: Twin) -> float:
+        """How long it is worth to wait for this one."""
+        took_s = self.ahead.took_s if self.ahead is not None else 0.0
+        due = making.told_at + min(took_s, IMPORT_S) + FINISH_S
+        return max(0.0, due - time.monotonic())
 
     def close(self) -> None:
         """End all of them."""

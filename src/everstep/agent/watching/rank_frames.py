@@ -121,7 +121,7 @@ class RankFrames:
         self._ring(worker)
 
     def _on_modules(self, _worker: Worker, told: frames.Modules) -> None:
-        self._host.learn_ahead(ahead.parse(told["modules"], told["changed"]))
+        self._host.learn_ahead(ahead.parse(told["modules"], told["changed"], told["took_s"]))
 
     def _on_memory(self, worker: Worker, told: frames.AskMemory) -> None:
         self._host.spawn(self._grant(worker, granting.asked(told["memory"])))

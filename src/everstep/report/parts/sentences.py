@@ -9,6 +9,9 @@ from everstep.model import actions, events
 from everstep.model.record import Record
 from everstep.report.parts.units import plural, written_text
 
+STATE_WARNS = "state: "
+"""What `everstep.State` tells of itself says what was done about it, and is no failure of ours by itself."""
+
 
 def event_sentence(event: Any) -> str:  # noqa: ANN401  (any event: the table says which are told)
     tell = _EVENTS.get(type(event))
@@ -69,6 +72,12 @@ def _restoring(action: actions.StartWorkers) -> str:
         return ""
     where = f" from {action.restore_path}" if action.restore_path else ""
     return f", restoring step {action.resume_step}{where}"
+
+
+def _faulted(event: events.RuntimeFaulted) -> str:
+    if event.where.startswith(STATE_WARNS):
+        return f"rank {event.rank}: {event.why}"
+    return f"rank {event.rank}: everstep's own {event.where} failed and was left out: {event.why}"
 
 
 def _unrestored(event: events.RestoreFailed) -> str:
@@ -145,7 +154,7 @@ _EVENTS: dict[type, Callable[[Any], str]] = {
     events.ReplicasAgreed: lambda e: f"all replicas held the same after step {e.step}",
     events.RestoreFailed: _unrestored,
     events.SnapshotsRefused: lambda e: f"rank {e.rank} on {e.node} trains without snapshots: {e.why}",
-    events.RuntimeFaulted: lambda e: f"rank {e.rank}: everstep's own {e.where} failed and was left out: {e.why}",
+    events.RuntimeFaulted: _faulted,
     events.GroupsLearned: lambda e: f"the job has {plural(len(e.groups), 'parallel group')} that may go as one",
     events.SizeFixed: lambda e: f"rank {e.rank} can go on with {e.world_size} ranks only: {e.why}",
     events.SnapshotPersisted: _persisted,

@@ -320,6 +320,7 @@ class Runtime:
             frame: Modules = {
                 "modules": importable_ahead(process.known),
                 "changed": variables_changed(process.env_when_parked, os.environ),
+                "took_s": time.monotonic() - process.parked_at if process.parked_at else 0.0,
             }
             if self._link is not None:
                 with self._sending:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import os
 import sys
+from time import monotonic
 
 from everstep.worker.parking import effects, variables
 from everstep.worker.parking.descriptors import raise_fd
@@ -51,6 +52,7 @@ class Process:
         self.reads = Reads(self._is_fixed)
         self.draws = Draws()
         self.entropy = Entropy(self._on_draw)
+        self.has_torch = False
         self.safe_threads: set[int] = set()
         self.finder = OnImport()
         self.frozen = Frozen()
@@ -62,6 +64,8 @@ class Process:
         self.known: frozenset[str] = frozenset()
         """Modules that the newest twin has."""
         self.env_when_parked: dict[str, str] = {}
+        self.parked_at = 0.0
+        """time.monotonic() then."""
         self.early: list[str] = []
         """Modules that earlier runs of this program have imported after this moment anyway."""
         self.parks_once = False
@@ -215,6 +219,7 @@ class Process:
 
     def _on_torch(self, module: Any) -> None:  # noqa: ANN401
         """Torch has been imported."""
+        self.has_torch = True
         if os.getpid() != self.pid:
             return
         from everstep.worker.parking import fitness
@@ -273,7 +278,7 @@ class Process:
     def _leave_twin(self, stage: str) -> None:
         from everstep.worker.parking import fitness, twin
 
-        why = fitness.why_unfit(self.safe_threads, self.own_fds)
+        why = fitness.why_unfit(self.safe_threads, self.own_fds) or self._why_of_one_generation()
         if why:
             self._say_why_not(f"{stage}: {why}")
         if self.is_spare:
@@ -284,9 +289,15 @@ class Process:
             self.draws.renew()
         elif not why:
             self.known, self.env_when_parked = frozenset(sys.modules), dict(os.environ)
+            self.parked_at = monotonic()
             if twin.leave(self, stage):
                 self.draws.restore()
                 self.draws.renew()
+
+    def _why_of_one_generation(self) -> str:
+        """Why a twin would be true of this generation only; an earlier one is kept then, and made ready instead."""
+        asked = [name for name in variables.OF_ONE_GENERATION if name in self.asked]
+        return f"the program has read {asked[0]}, which each generation changes" if asked else ""
 
     def _say_why_not(self, why: str) -> None:
         from everstep.worker.parking import twin

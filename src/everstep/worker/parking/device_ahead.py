@@ -2,7 +2,7 @@
 
 It takes some tenths of a second from a rank's return. It costs some hundred megabytes of the device for as long as the
 process waits, and a program that goes on from it cannot choose its devices (CUDA_VISIBLE_DEVICES) itself any more. The
-process is never forked again: with a device open it is no twin. Never run on a GPU so far.
+process is never forked again: with a device open it is no twin.
 """
 
 import sys
@@ -12,10 +12,12 @@ from typing import Any
 SWITCH = "EVERSTEP_CUDA_AHEAD"
 
 
-def begin(env: Mapping[str, str]) -> None:
-    """Of the rank whose environment this is, on the device of its local rank. Raises whatever torch raises."""
+def begin(env: Mapping[str, str], *, has_torch: bool) -> None:
+    """Of the rank whose environment this is, on the device of its local rank. `has_torch`: all of torch's module has
+    run; an early twin waits just after that, where the interpreter still counts it as being imported. Raises whatever
+    torch raises."""
     torch: Any = sys.modules.get("torch")
-    if env.get(SWITCH) != "on" or torch is None or getattr(torch.__spec__, "_initializing", False):
+    if env.get(SWITCH) != "on" or torch is None or not has_torch:
         return
     device = int(env.get("LOCAL_RANK", "0"))
     if device >= torch.cuda.device_count():

@@ -32,7 +32,16 @@ def threads() -> set[int]:
 def why_unfit(safe: set[int], own_fds: set[int]) -> str:
     """Why not; empty if it can. `safe`: threads that were there when torch had been imported: its numeric library's,
     which prepares itself for a fork."""
-    return _in_a_fork_handlers_module() or _bad_threads(safe) or _children() or _bad_files(own_fds)
+    return _in_a_fork_handlers_module() or bad_threads(safe) or _children() or _bad_files(own_fds)
+
+
+def end_prepared_threads() -> None:
+    """By a fork that does nothing else: threads of libraries that prepare themselves for one end before it, and come
+    back when they are used. OpenBLAS's do, and scipy brings one of its own. For a process that nobody misses."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def _in_a_fork_handlers_module() -> str:
@@ -59,7 +68,7 @@ def offsets(own_fds: set[int]) -> dict[int, int]:
     return found
 
 
-def _bad_threads(safe: set[int]) -> str:
+def bad_threads(safe: set[int]) -> str:
     bad = []
     for tid in threads() - safe - {os.getpid()}:
         try:

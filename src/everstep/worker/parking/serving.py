@@ -88,7 +88,7 @@ class _Serving:
         forked = self._fork(self._ahead)
         if isinstance(forked, socket.socket):
             with contextlib.suppress(Exception):  # the program meets it where it uses the device itself
-                device_ahead.begin(self._process.env)
+                device_ahead.begin(self._process.env, has_torch=self._process.has_torch)
             return forked
         self._ahead = forked
         local.send(self.sock, {"is": "ahead", "pid": forked.pid})
@@ -223,6 +223,8 @@ def _import_all(process: Any, modules: list[str]) -> "TwinSays":  # noqa: ANN401
             importlib.import_module(name)
         except BaseException as error:
             failed[name] = f"{type(error).__name__}: {error}"[:200]
+        if fitness.bad_threads(process.safe_threads):
+            fitness.end_prepared_threads()
         why = fitness.why_unfit(process.safe_threads, process.own_fds)
         if why:
             return {"is": "spoiled", "module": name, "why": why}

@@ -22,6 +22,9 @@ IDENTITY = frozenset(
 )  # fmt: skip
 """What the launcher says of a rank; the rest is the user's own and the same for all."""
 
+OF_ONE_GENERATION = ("EVERSTEP_GENERATION", "TORCHELASTIC_RESTART_COUNT")
+"""Of those, what is another value in each generation: who has asked for it cannot go on in the next one."""
+
 NAMES = b"(all names)"
 """Asked for where somebody looks which variables there are: a spare has not all of them. Of a rank it says nothing, all
 generations have the same."""

@@ -11,6 +11,8 @@ import sysconfig
 from collections.abc import Mapping
 from types import ModuleType
 
+from everstep.worker.parking.variables import IDENTITY
+
 _NEVER = ("everstep", "__main__", "__mp_main__", "sitecustomize", "usercustomize")
 
 
@@ -44,8 +46,10 @@ _READ_ON_IMPORT = (
 
 def variables_changed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
     """Those that a library may have looked at when it was imported after `before`, and what they are now. Where an
-    import ahead does not lead to the same values by itself, the program has set them, and it would be another thing."""
+    import ahead does not lead to the same values by itself, the program has set them, and it would be another thing.
+    What the launcher says of a rank is no program's doing: it differs from one generation to the next."""
     names = [name for name in sorted({*before, *now}) if name.startswith(_READ_ON_IMPORT)]
+    names = [name for name in names if name.encode() not in IDENTITY]
     return {name: now.get(name) for name in names if before.get(name) != now.get(name)}
 
 

@@ -138,10 +138,11 @@ def begin(arena: Arena, device: torch.device) -> Pinned | None:
 
 def begin_with(arena: Arena, device: torch.device, buffer: int) -> Pinned | None:
     """This buffer, and no other one until `begin`: what asks the driver for memory waits for each."""
-    known = _of.get(arena)
-    if known is None and device.type == "cuda" and torch.cuda.is_initialized():
-        known = _of[arena] = Pinned(arena, device, buffer)
-    return known
+    with _beginning:
+        known = _of.get(arena)
+        if known is None and device.type == "cuda" and torch.cuda.is_initialized():
+            known = _of[arena] = Pinned(arena, device, buffer)
+        return known
 
 
 def keep_only(arena: Arena) -> None:
@@ -151,6 +152,7 @@ def keep_only(arena: Arena) -> None:
 
 
 _of: dict[Arena, Pinned] = {}
+_beginning = threading.Lock()  # the program's thread, or one that is ahead of it (`pinning_ahead`)
 
 
 def address_of(memory: memoryview) -> int:

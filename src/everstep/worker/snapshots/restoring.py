@@ -22,6 +22,7 @@ from everstep.errors import SnapshotError
 from everstep.worker.process.saying import say
 from everstep.worker.process.signals import came_from_signal
 from everstep.worker.snapshots import pinning, spreading
+from everstep.worker.snapshots.pinning_ahead import PinningAhead
 from everstep.worker.snapshots.reading import Reading
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class Attempt:
         self._at_rank = runtime.rank  # whose snapshot is being read
         self._source: _Source | None = None
         self._pinned: pinning.Pinned | None = None
+        self._ahead: PinningAhead | None = None
         self._reading = Reading(self._open)
 
     def opened(self) -> Stored:
@@ -141,15 +143,23 @@ class Attempt:
 
     def whole(self) -> Stored:
         """All of it was compared with its sums, and what the reading thread fills is filled."""
+        self._end_ahead()
         return self._told(self._reading.whole)
 
     def end(self) -> None:
         """It is not used."""
+        self._end_ahead()
         self._reading.end()
+
+    def _end_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.end()
 
     def _open(self) -> tuple[Stored, Callable[[], None]]:
         runtime, rank = self._runtime, self._runtime.rank
         mine = self._source = _open(*_find(runtime, self._step))
+        for device in [each for each in mine.stored.devices if each.type == "cuda"][:1]:
+            self._ahead = PinningAhead(mine.arena, device, mine.snapshot.buffer)
         sources = {rank: mine}
         for self._at_rank in mine.stored.partners:
             sources[self._at_rank] = _open(*_find_partner(runtime, self._at_rank, self._step))
