@@ -28,6 +28,7 @@ class Machine:
         self.pids = itertools.count(1)
         self.ended: list[int] = []
         self.importing: list[int] = []
+        self.imported: dict[int, list[str]] = {}  # by twin
         self.may_finish = asyncio.Event()
         self.spoilers: set[str] = set()
         self.peers: list[Channel] = []
@@ -43,9 +44,10 @@ class Machine:
     def let_go(self, pid: int) -> bool:
         return self.watched.pop(pid, None) is not None
 
-    def new_twin(self, imported: tuple[str, ...] = ()) -> socket.socket:
+    def new_twin(self, imported: tuple[str, ...] = (), of: int = 0) -> socket.socket:
         ours, theirs = socket.socketpair()
         pid = next(self.pids)
+        self.imported[pid] = list(self.imported.get(of, ()))
 
         def answer(frame: dict[str, Any], _fds: list[int]) -> None:
             asyncio.get_running_loop().create_task(self._answer(peer, pid, frame, imported))
@@ -57,13 +59,14 @@ class Machine:
 
     async def _answer(self, peer: Channel, pid: int, frame: dict[str, Any], imported: tuple[str, ...]) -> None:
         if frame["do"] == "split":
-            with self.new_twin(("torch._dynamo",)) as link:
+            with self.new_twin(("torch._dynamo",), of=pid) as link:
                 peer.send({"is": "split", "pid": pid}, (link.fileno(),))
         elif frame["do"] == "import":
             self.importing.append(pid)
             bad = next((name for name in frame["modules"] if name in self.spoilers), None)
             if bad is None:
                 await self.may_finish.wait()
+                self.imported[pid] += [name for name in frame["modules"] if name not in self.imported[pid]]
             peer.send({"is": "ready"} if bad is None else {"is": "spoiled", "module": bad, "why": "a thread"})
         elif frame["do"] == "ahead":
             self.ahead[pid] = 500 + pid
@@ -216,6 +219,41 @@ def test_a_module_that_spoils_is_left_out_and_the_rest_is_imported(killed):
             awake.link.close()
 
     play(story, ranks=2)
+
+
+def test_what_comes_before_a_module_that_spoils_is_imported_whatever_comes_after_it(killed):
+    """A library that starts threads is imported by others, which spoil as well; what is good is kept each time."""
+
+    async def story(machine: Machine, twins: Twins) -> None:
+        machine.spoilers = {"starts_a_thread", "imports_it", "imports_it_too"}
+        machine.may_finish.set()
+        twins.learn(Ahead(modules=["one", "starts_a_thread", "two", "imports_it", "imports_it_too", "three"]))
+        await twins.import_ahead()
+        assert twins.ahead is not None
+        assert twins.ahead.modules == ["one", "two", "three"]
+        assert machine.imported[machine.importing[-1]] == ["one", "two", "three"]
+        awake = await twins.wake(0, PLACED, {})
+        assert isinstance(awake, Awake)
+        assert awake.pid - 900 == machine.importing[-1]
+        awake.link.close()
+        num_imports = len(machine.importing)
+        await twins.import_ahead()
+        assert len(machine.importing) == num_imports, "it has all that it can have"
+
+    play(story, ranks=1)
+
+
+def test_a_twin_does_without_more_than_so_many(killed, monkeypatch):
+    monkeypatch.setattr(twins_module, "MAX_SPOILED", 2)
+
+    async def story(machine: Machine, twins: Twins) -> None:
+        machine.spoilers = {"a", "b", "c"}
+        machine.may_finish.set()
+        twins.learn(Ahead(modules=["one", "a", "two", "b", "three", "c", "four"]))
+        await twins.import_ahead()
+        assert machine.imported[machine.importing[-1]] == ["one", "two"]
+
+    play(story, ranks=1)
 
 
 def test_ranks_that_can_all_be_parked_at_the_last_moment_need_no_earlier_twin(killed):

@@ -34,8 +34,8 @@ would have to import the same itself, from the start."""
 MAX_TWINS = 4
 """Of one rank: an early one, a late one, and the same while they are replaced."""
 
-MAX_TRIES = 3
-"""Of importing ahead, each without the module that spoiled the one before."""
+MAX_SPOILED = 8
+"""Modules that a twin does without; after so many it has what came before them."""
 
 NO_TWIN = "the rank has left no twin yet"
 
@@ -207,24 +207,44 @@ class Twins:
         await asyncio.gather(*(self._import_in_turn(local_rank, self.ahead) for local_rank in sorted(self._twins)))
 
     async def _import_in_turn(self, local_rank: int, what: Ahead) -> None:
+        """All of it, but for modules that spoil a twin, and for those that import them. What comes before one of those
+        is imported by itself then: it is good, and nothing after it can spoil it."""
         async with self._room:
-            for _ in range(MAX_TRIES):
-                twin = next(iter(reversed(self._twins.get(local_rank, ()))), None)
-                if twin is None or twin.has_imported or not twin.pid or not twin.is_here.is_set():
+            left, num_spoiled = list(what.modules), 0
+            while left and num_spoiled < MAX_SPOILED:
+                spoiler = await self._import_ahead(local_rank, left, what)
+                if spoiler is None:
                     return
-                if self._num_wanted or local_rank in self._making:
+                if spoiler == "":
+                    break
+                at, num_spoiled = left.index(spoiler), num_spoiled + 1
+                if at and await self._import_ahead(local_rank, left[:at], what) != "":
                     return
-                twin.has_imported = not await self._import_ahead(local_rank, twin, what)
+                left = left[at + 1 :]
+            for twin in self._twins.get(local_rank, [])[-1:]:
+                twin.has_imported = True
+            self._owner.note_proven(what)
 
-    async def _import_ahead(self, local_rank: int, twin: Twin, what: Ahead) -> bool:
-        """True: a module spoiled it, and it may be tried again without that one."""
+    def _to_import(self, local_rank: int) -> Twin | None:
+        """Who may import now: the twin that would be woken."""
+        twin = next(iter(reversed(self._twins.get(local_rank, ()))), None)
+        if twin is None or twin.has_imported or not twin.pid or not twin.is_here.is_set():
+            return None
+        return None if self._num_wanted or local_rank in self._making else twin
+
+    async def _import_ahead(self, local_rank: int, modules: list[str], what: Ahead) -> str | None:
+        """Empty: there is a twin that has them. The module that spoiled one, which is left out from now on; None: it
+        cannot be done now, or by no other try."""
+        twin = self._to_import(local_rank)
+        if twin is None:
+            return None
         twin.has_imported = True
         try:
             answer, fds = await twin.ask({"do": "split"}, WAKE_S)
         except TimeoutError:
-            return False
+            return None
         if answer.get("is") != "split" or not fds:
-            return False
+            return None
         ahead = Twin(
             socket.socket(fileno=fds[0]),
             stage=twin.stage,
@@ -233,13 +253,13 @@ class Twins:
             reads=twin.reads,
             is_last=twin.is_last,
         )
-        ahead.has_imported, self._making[local_rank] = True, ahead
+        self._making[local_rank] = ahead
         ahead.on_here = functools.partial(self._watch, local_rank)
-        asked, is_used = list(what.modules), False
+        is_used = False
         try:
             async with asyncio.timeout(WAKE_S):
                 await ahead.is_here.wait()
-            answer, _ = await ahead.ask({"do": "import", "modules": asked, "changed": what.changed}, IMPORT_S)
+            answer, _ = await ahead.ask({"do": "import", "modules": modules, "changed": what.changed}, IMPORT_S)
             is_used = answer.get("is") == "ready" and self._replace(local_rank, twin, ahead)
         except TimeoutError:
             _log.warning("the twin of local rank %d was still importing ahead after %g s", local_rank, IMPORT_S)
@@ -251,10 +271,15 @@ class Twins:
                 self._drop(local_rank, ahead)
         if answer.get("is") == "ready":
             _log.info("the twin of local rank %d has imported ahead: %s", local_rank, answer)
-            self._owner.note_proven(what)
-            return False
+            return "" if is_used else None
         _log.info("modules are not imported ahead: %s: %s", answer.get("module"), answer.get("why"))
-        return _leave_out(what, str(answer.get("module") or ""), asked=asked)
+        spoiler = str(answer.get("module") or "")
+        if spoiler not in modules:
+            return None  # no module is to blame, so another try would end alike
+        if spoiler in what.modules:  # of several ranks, the first one says so
+            what.modules.remove(spoiler)
+        twin.has_imported = False
+        return spoiler
 
     def _replace(self, local_rank: int, twin: Twin, ahead: Twin) -> bool:
         """False: the twin has gone meanwhile, and what came of it is of no use."""
@@ -353,13 +378,6 @@ def _on_end_ahead(twin: Twin, _: Ended) -> None:
 def imports_at_a_time() -> int:
     """So many twins import at once: enough that all are ready soon, not so many that a machine is swamped."""
     return 2 * len(os.sched_getaffinity(0))
-
-
-def _leave_out(what: Ahead, module: str, *, asked: list[str]) -> bool:
-    """False: no module is to blame, so another try would end alike."""
-    if module in what.modules:
-        what.modules.remove(module)
-    return module in asked
 
 
 def _how(ended: Ended) -> str:

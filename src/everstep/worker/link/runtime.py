@@ -315,11 +315,12 @@ class Runtime:
         if process is None or self.are_modules_known:
             return
         try:
+            from everstep.worker.parking.variables import IDENTITY
             from everstep.worker.process.modules import importable_ahead, variables_changed
 
             frame: Modules = {
                 "modules": importable_ahead(process.known),
-                "changed": variables_changed(process.env_when_parked, os.environ),
+                "changed": variables_changed(process.env_when_parked, os.environ, IDENTITY),
                 "took_s": time.monotonic() - process.parked_at if process.parked_at else 0.0,
             }
             if self._link is not None:

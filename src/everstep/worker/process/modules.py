@@ -8,10 +8,8 @@ import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import ModuleType
-
-from everstep.worker.parking.variables import IDENTITY
 
 _NEVER = ("everstep", "__main__", "__mp_main__", "sitecustomize", "usercustomize")
 
@@ -44,12 +42,13 @@ _READ_ON_IMPORT = (
 """Prefixes of variables that libraries look at when they are imported."""
 
 
-def variables_changed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
+def variables_changed(
+    before: Mapping[str, str], now: Mapping[str, str], but: Collection[bytes] = ()
+) -> dict[str, str | None]:
     """Those that a library may have looked at when it was imported after `before`, and what they are now. Where an
     import ahead does not lead to the same values by itself, the program has set them, and it would be another thing.
-    What the launcher says of a rank is no program's doing: it differs from one generation to the next."""
-    names = [name for name in sorted({*before, *now}) if name.startswith(_READ_ON_IMPORT)]
-    names = [name for name in names if name.encode() not in IDENTITY]
+    `but`: what the launcher says of a rank is no program's doing, and differs from one generation to the next."""
+    names = [name for name in sorted({*before, *now}) if name.startswith(_READ_ON_IMPORT) and name.encode() not in but]
     return {name: now.get(name) for name in names if before.get(name) != now.get(name)}
 
 
