@@ -24,6 +24,9 @@ def overall(case: Case, series: Mapping[str, Sequence[Point]], known: Sequence[K
     cause = next((each for each in known if each.is_cause), None)
     if cause is not None and _explains(cause, hang):
         return _by_signature(cause, known, hang)
+    last = next((each for each in known if each.finished_line), None)
+    if last is not None and hang.verdict.code in _NO_HANG:
+        return _after_training(last, known, hang)
     logged = [finding for name, points in sorted(series.items()) for finding in _of_log(name, points, case.at)]
     logged.sort(key=lambda finding: finding.code)  # N before S: numbers that are wrong are worse than slow ones
     if not logged:
@@ -53,12 +56,33 @@ def _explains(cause: Known, hang: Diagnosis) -> bool:
     return cause.is_root and found.confidence is not Confidence.HIGH
 
 
-def _by_signature(cause: Known, known: Sequence[Known], hang: Diagnosis) -> Diagnosis:
-    who = f"{ranks_text(cause.ranks)}: " if cause.ranks else ""
-    told = tuple(
+def _after_training(last: Known, known: Sequence[Known], hang: Diagnosis) -> Diagnosis:
+    """Nothing ended the training but its own end. What came then is told."""
+    sentence = (
+        f"the training was over: {last.source}:{last.finished_line} says so. After that, {last.code} {last.title} "
+        f'("{last.text[:160].strip()}"), which ended no training.'
+    )
+    verdict = msgspec.structs.replace(
+        hang.verdict,
+        code="ES-H00",
+        sentence=sentence,
+        blame=Blame.UNKNOWN,
+        confidence=Confidence.MEDIUM,
+        evidence=(*_told(known, hang), *hang.verdict.evidence),
+    )
+    first = Finding(code="ES-H00", sentence=sentence, confidence=verdict.confidence)
+    return msgspec.structs.replace(hang, verdict=verdict, group=None, findings=(first,))
+
+
+def _told(known: Sequence[Known], hang: Diagnosis) -> tuple[Evidence, ...]:
+    return tuple(
         Evidence(at=hang.verdict.at, source="log", says=f"{k.source}:{k.line}: {k.code} {k.title}", detail=k.text)
         for k in known
     )
+
+
+def _by_signature(cause: Known, known: Sequence[Known], hang: Diagnosis) -> Diagnosis:
+    who = f"{ranks_text(cause.ranks)}: " if cause.ranks else ""
     verdict = msgspec.structs.replace(
         hang.verdict,
         code=cause.code,
@@ -67,7 +91,7 @@ def _by_signature(cause: Known, known: Sequence[Known], hang: Diagnosis) -> Diag
         confidence=Confidence.MEDIUM if cause.is_root else Confidence.LOW,
         ranks=cause.ranks,
         place=cause.place,
-        evidence=(*told, *hang.verdict.evidence),
+        evidence=(*_told(known, hang), *hang.verdict.evidence),
     )
     others = hang.findings if hang.verdict.code not in _NO_HANG else ()
     first = Finding(code=cause.code, sentence=verdict.sentence, confidence=verdict.confidence, ranks=cause.ranks)

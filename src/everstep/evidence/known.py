@@ -1,6 +1,7 @@
 """Asks the signatures about the logs of a folder, all logs together: root before cascade."""
 
 from everstep.analyzer.observations.known import Known
+from everstep.knowledge.causality.finished import is_teardown
 from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.live import built_in
@@ -25,7 +26,7 @@ class KnownLines:
         self._matcher.close(path)
 
     def found(self) -> tuple[Known, ...]:
-        """The cause first, if there is one; nothing that is only information."""
+        """The cause first, if there is one; nothing that is only information but what tore a finished program down."""
         if self._matcher is None:
             return ()
         ordered = rank_findings(self._matcher.finish())
@@ -37,6 +38,8 @@ class KnownLines:
 
 
 def _says_something(finding: Finding) -> bool:
+    if is_teardown(finding):
+        return True
     return finding.severity is not Severity.INFO and finding.role is not Role.RECOVERY
 
 
@@ -56,4 +59,5 @@ def _known(finding: Finding, *, is_cause: bool = False) -> Known:
         place=finding.place,
         is_root=finding.role is Role.ROOT,
         is_cause=is_cause,
+        finished_line=finding.finished_line if is_teardown(finding) else 0,
     )

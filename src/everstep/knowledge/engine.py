@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import re2
 
+from everstep.knowledge.causality.finished import LANDMARKS as FINISHED
 from everstep.knowledge.causality.tone import Tone
 from everstep.knowledge.signature import Signature
 
@@ -23,6 +24,7 @@ OVERLAP_BYTES = 4 << 10
 """What two windows of a long line share, so that nothing is lost at the cut. What stands in it is counted twice."""
 _FIRST_PIECE_BYTES = 2 << 10
 _LARGEST_PIECE_BYTES = 256 << 10
+_NUM_PARTS = 6
 
 LANDMARKS = (
     rb"Traceback \(most recent call last\)",
@@ -30,8 +32,9 @@ LANDMARKS = (
     b"Exception ignored in",
     b"Error in atexit._run_exitfuncs",
     b"--- Logging error ---",
+    *FINISHED,
 )
-"""Begins of blocks: the screen has to stop at them, whatever the signatures say."""
+"""Begins of blocks, and last words of a program: the screen has to stop at them, whatever the signatures say."""
 
 _LEVEL_WITHIN_BYTES = 160
 """A log level stands near the begin of a line; further on it is a part of what is said."""
@@ -223,17 +226,20 @@ class Engine:
         return None
 
     def _locate(self, data: bytes, low: int, high: int) -> tuple[int, int] | None:
-        """The first line that matters in [low, high), which is known to hold one."""
+        """The first line that matters in [low, high), which is known to hold one. Looked for part by part: what is
+        behind the first part with a hit is not read again."""
         while True:
-            middle = _line_end(data, (low + high) // 2)
-            if middle >= high:  # the second half is one line: cut before it
-                middle = data.rfind(b"\n", low, high - 1) + 1
-                if middle <= low:
-                    break
-            if self.matters(data[low:middle]):
-                high = middle
-            else:
-                low = middle
+            part = max(1, (high - low) // _NUM_PARTS)
+            begin, end = low, _line_end(data, low + part)
+            while end < high and not self.matters(data[begin:end]):
+                begin, end = end, _line_end(data, min(high, end + part))
+            if begin > low or end < high:
+                low, high = begin, min(end, high)
+                continue
+            begin = data.rfind(b"\n", low, high - 1) + 1  # one line fills most of it: cut before that
+            if begin <= low:
+                break
+            low, high = (low, begin) if self.matters(data[low:begin]) else (begin, high)
         if high - low <= MAX_LINE_BYTES:
             return low, high - 1 if data[high - 1 : high] == b"\n" else high
         for begin in range(low, high, MAX_LINE_BYTES - OVERLAP_BYTES):
@@ -279,6 +285,10 @@ class Engine:
                 continue
             best = signature
         return best
+
+    def is_source(self, message: bytes) -> bool:
+        """Whether this is printed source. `message` begins with its first visible character."""
+        return self._tone.is_source(message)
 
     def harmless_words(self, message: bytes) -> bytes:
         """Of a line that matched nothing: the words that make it, and any other line that has them, harmless."""

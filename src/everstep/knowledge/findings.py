@@ -75,6 +75,7 @@ class Finding:
     moved_on: bool = False  # training steps stand after its last line, wherever it was seen
     last_line: int = 0  # of its source: where it was seen last
     lines_after: int = 0  # that its source has behind that
+    finished_line: int = 0  # where its source had said before each occurrence that the training was over; 0: it had not
 
     @property
     def acts(self) -> bool:
@@ -119,6 +120,7 @@ class _Folded:
     last_line: int
     last_source: str
     num_handled: int = 0
+    finished_line: int = 0
 
     def freeze(self, lines: Mapping[str, int]) -> Finding:
         return dataclasses.replace(
@@ -129,6 +131,7 @@ class _Folded:
             sources=tuple(self.sources),
             occurrences=tuple(self.occurrences),
             is_handled=self.num_handled >= self.count,
+            finished_line=self.finished_line,
             moved_on=not self.open,
             last_line=self.last_line,
             lines_after=max(0, lines.get(self.last_source, 0) - self.last_line),
@@ -157,6 +160,7 @@ class Fold:
         from_kernel: bool = False,
         is_exception: bool = False,
         is_chained: bool = False,
+        finished_line: int = 0,
     ) -> tuple[str, ...] | None:
         """Its key, for `move_on` and `handle`; None: there is no room for one more."""
         self._seq += 1
@@ -166,6 +170,7 @@ class Fold:
         known = self._folded.get(key)
         if known is not None:
             self._repeat(known, happened, source, line, rank)
+            known.finished_line = min(known.finished_line, finished_line)
             return key
         if len(self._folded) >= MAX_FINDINGS:
             self.num_dropped += 1
@@ -197,7 +202,16 @@ class Fold:
         )
         ranks = {} if rank is None else {rank: None}
         self._folded[key] = _Folded(
-            finding, 1, self._seq, ranks, {source: None}, [happened], open={source}, last_line=line, last_source=source
+            finding,
+            1,
+            self._seq,
+            ranks,
+            {source: None},
+            [happened],
+            open={source},
+            last_line=line,
+            last_source=source,
+            finished_line=finished_line,
         )
         return key
 

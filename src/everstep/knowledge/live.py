@@ -64,7 +64,7 @@ def classify(text: str, *, report: str = "") -> Finding | None:
     matcher.is_of_program = True
     matcher.feed("", _without(text[-MAX_TAIL_CHARS:], report).encode("utf-8", "replace"))
     matcher.feed(_REPORT, report[-MAX_TAIL_CHARS:].encode("utf-8", "replace"))
-    ordered = rank_findings(matcher.finish(), end=_REPORT if report else "")
+    ordered = rank_findings(matcher.finish(), end=_REPORT if report else "", of_process=True)
     told = [f for f in ordered if _says_why(f)]
     own = [f for f in told if f.is_exception and f.role in (Role.ROOT, Role.EITHER)]
     is_printed = bool(told) and told[0].component in KERNEL and told[0].blame is Blame.MACHINE

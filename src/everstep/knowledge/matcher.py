@@ -18,6 +18,7 @@ from everstep.knowledge.blocks import (
     packed_exception,
     what_links,
 )
+from everstep.knowledge.causality.finished import Finish
 from everstep.knowledge.causality.linking import is_of_program
 from everstep.knowledge.causality.progress import Watch, marks
 from everstep.knowledge.causality.repeats import Repeats
@@ -72,6 +73,7 @@ class _Stream:
     at: int = 0  # where in the data at hand the line is that is read
     repeats: Repeats = field(default_factory=Repeats)
     data: bytes = b""  # the data at hand: a line without a stamp is dated by what stands before it
+    finish: Finish = field(default_factory=Finish)
     sxid: str = ""  # switch and number of the last NVSwitch event
 
 
@@ -162,6 +164,7 @@ class Matcher:
         stream.line += data.count(b"\n", counted)
         unseen = data[max(stream.looked_to, len(data) - _LOOK_BACK_BYTES) :]
         stream.before, stream.data = (stream.before + unseen)[-_LOOK_BACK_BYTES:], b""
+        stream.finish.next_data(data)
         if stream.watches:
             self._look_for_progress(stream, data)
 
@@ -217,6 +220,8 @@ class Matcher:
                 continue
             if _is_ignored(stream, part):
                 continue
+            if not self._engine.is_source(part.message.lstrip()):
+                stream.finish.read(part.message, stream.line + 1, end)
             if self._opens_block(stream, part, data[max(0, begin - _LINK_BYTES) : begin]):
                 self._when(stream, part)
                 continue
@@ -390,6 +395,7 @@ class Matcher:
             from_kernel=from_kernel,
             is_exception=is_exception,
             is_chained=is_chained,
+            finished_line=stream.finish.line_before(stream.data, stream.at),
         )
         if key is not None and (key in stream.watches or len(stream.watches) < _MAX_WATCHES):
             stream.watches[key] = Watch(stream.at)

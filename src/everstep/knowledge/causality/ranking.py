@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from everstep.knowledge.causality.by_hand import judge_hands
+from everstep.knowledge.causality.finished import is_teardown, judge_teardown
 from everstep.knowledge.causality.linking import link
 from everstep.knowledge.findings import Finding, Occurrence
 from everstep.knowledge.signature import GENERIC, Action, Role, Severity
@@ -44,10 +45,13 @@ class Choice:
     why: str
 
 
-def rank_findings(findings: Sequence[Finding], *, skew_s: float = SKEW_S, end: str = "") -> list[Finding]:
+def rank_findings(
+    findings: Sequence[Finding], *, skew_s: float = SKEW_S, end: str = "", of_process: bool = False
+) -> list[Finding]:
     """All findings, cause first. Consequences name what explains them. `end`: the source that is the end's own report,
-    if there is one."""
-    settled = judge_hands(link(_apply_recoveries(_apply_after(_apply_repeats(findings))), end=end))
+    if there is one. `of_process`: a process that failed is asked about, also where its training was over before."""
+    asked = findings if of_process else judge_teardown(findings)
+    settled = judge_hands(link(_apply_recoveries(_apply_after(_apply_repeats(asked))), end=end))
     known = [f.at for f in settled if f.at is not None and _grade(f) <= _UNKNOWN_TRACEBACK]
     first = min(known, default=None)
     ordered = sorted(settled, key=lambda f: _key(f, first, skew_s))
@@ -64,6 +68,9 @@ def choose_verdict(ordered: Sequence[Finding]) -> Choice:
         return Choice(None, "nothing was recognised")
     head = ordered[0]
     grade = _grade(head)
+    torn = next((f for f in ordered if is_teardown(f)), None)
+    if grade > _UNKNOWN_TRACEBACK and torn is not None:
+        return Choice(None, f"the training was over (line {torn.finished_line}); then {torn.code}: {torn.text[:120]}")
     if grade > _UNKNOWN_TRACEBACK:
         return Choice(None, f"only consequences or harmless lines were found, first {head.code} ({head.title})")
     if grade == _UNKNOWN_TRACEBACK:
