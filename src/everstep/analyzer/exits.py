@@ -19,6 +19,7 @@ from everstep.analyzer.rank_exit import (
     lost_a_service,
     repeated,
     same_fault,
+    same_killer,
     strongest_first,
 )
 from everstep.analyzer.standing import Hang, Left, is_of_left, left_verdict
@@ -103,10 +104,15 @@ def _exit_verdict(facts: FaultFacts, cause: Exit, causes: list[Exit]) -> Verdict
     code, blame, confidence, note = classify(cause, causes, len(facts.nodes))
     node = facts.nodes.get(cause.rank)
     place = cause.error.place if cause.error is not None else cause.place
-    same = [e.rank for e in causes if same_fault(cause, e)]
+    killed = [e.rank for e in causes if same_killer(cause, e)]
+    same = killed or [e.rank for e in causes if same_fault(cause, e)]
     rest = [e for e in facts.exits if e.rank != cause.rank and not e.succeeded]
-    who = f"rank {cause.rank}" if len(same) == 1 else f"{len(same)} ranks (first: rank {cause.rank})"
-    sentence = f"{who} on {node} {describe(cause)}{note}{repeated(cause)}"
+    who, did = f"rank {cause.rank}", describe(cause)
+    if len(same) > 1:
+        who, did = f"{len(same)} ranks (first: rank {cause.rank})", did.replace("was killed", "were killed", 1)
+    sentence = f"{who} on {node} {did}{note}{repeated(cause)}"
+    if len({facts.nodes.get(rank) for rank in killed}) > 1:
+        node = None  # which machine's rank was killed first says nothing of that machine
     return Verdict(
         code=code,
         sentence=sentence,

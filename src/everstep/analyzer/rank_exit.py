@@ -224,6 +224,13 @@ def same_fault(one: Exit, other: Exit) -> bool:
     return False
 
 
+def same_killer(one: Exit, other: Exit) -> bool:
+    """Both were killed from outside, by one signal: whichever was reported first, neither follows from the other."""
+    is_sent = one.signal == signals.SIGKILL or one.signal in _SENT
+    has_own = any(each.error is not None or each.oom is not None for each in (one, other))
+    return is_sent and one.signal == other.signal and not has_own
+
+
 def strongest_first(exits: Sequence[Exit]) -> list[Exit]:
     """Causes before what follows from them, each in the order in which trouble began."""
     return sorted(exits, key=lambda each: (looks_like_consequence(each), fault_time(each)))

@@ -101,7 +101,7 @@ CODES: dict[str, Code] = {
             name="worker-killed",
             blame="operator",
             means="A rank was ended by SIGKILL, and neither the kernel log nor the cgroup shows lack of memory: "
-            "a user or a program sent it.",
+            "a user or a program sent it. Ranks that were killed together are all named.",
             everstep_does=_RESTART,
             confirm="Scheduler's log, audit log, other tools on the machine (earlyoom, systemd-oomd log elsewhere).",
             you_do="Find the sender if it happens again.",

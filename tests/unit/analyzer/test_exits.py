@@ -42,6 +42,23 @@ def test_a_killed_rank_is_the_cause_of_broken_connections_that_were_seen_before(
     assert (verdict.code, verdict.ranks, verdict.node, verdict.blame) == ("ES-P09", (3,), "n1", "operator")
 
 
+def test_ranks_that_were_killed_together_are_all_named_and_no_machine_of_several() -> None:
+    """Which of them the first report is about is chance, and no rank's death makes another one be killed."""
+    killed = [Exit(rank=rank, at=100.0 + rank / 1000, signal=9) for rank in (0, 3)]
+    for order in (killed, killed[::-1]):
+        verdict = judge(facts(*order, peer_gone(1, 100.2)))
+        assert (verdict.code, verdict.ranks, verdict.node, verdict.blame) == ("ES-P09", (0, 3), None, "operator")
+        assert verdict.sentence.startswith("2 ranks (first: rank 0) on n0 were killed by SIGKILL; no sign of")
+    on_one = judge(facts(*(Exit(rank=rank, at=100.0, signal=15) for rank in (2, 3))))
+    assert (on_one.code, on_one.ranks, on_one.node) == ("ES-P02", (2, 3), "n1")
+
+
+def test_a_crash_is_of_its_own_rank_and_the_memory_that_ran_out_of_its_own_process() -> None:
+    assert judge(facts(*(Exit(rank=rank, at=100.0 + rank, signal=11) for rank in (0, 3)))).ranks == (0,)
+    oom = OomEvidence(source="kernel log", line="Out of memory: Killed process 7 (python)")
+    assert judge(facts(Exit(rank=3, at=100.0, signal=9, oom=oom), Exit(rank=0, at=100.1, signal=9))).ranks == (3,)
+
+
 def test_memory_evidence_tells_the_oom_killer_from_a_plain_sigkill() -> None:
     oom = OomEvidence(source="kernel log", line="Out of memory: Killed process 7 (python)")
     verdict = judge(facts(Exit(rank=1, at=100.0, signal=9, oom=oom)))
