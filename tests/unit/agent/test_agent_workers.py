@@ -1,5 +1,6 @@
 """Which processes the agent ends and waits for, and which it leaves alone."""
 
+import asyncio
 import contextlib
 import ctypes
 import os
@@ -102,6 +103,39 @@ def test_the_number_of_a_session_that_is_gone_is_nobodys(monkeypatch, adopting, 
         before = len(killed)
         group.end_leftovers()
         assert len(killed) == before
+
+
+@pytest.mark.parametrize("who", ["somebody else", "the agent"])
+def test_who_is_killed_while_it_is_stopped_was_stopped_by_us_only_if_we_killed_it(who):
+    """Of two ranks that are killed at once the second one may be stopped for the first before its end is known."""
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
+    process = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE, start_new_session=True)
+    process.stdout.readline()
+
+    async def story(worker: Worker) -> None:
+        reaper = Reaper()
+        group = Group(0, reaper=reaper, frames=None, on_exit=lambda _: None, twins=SimpleNamespace(is_forking=True))
+        group.workers[0] = worker
+        reaper.watch(worker.pid, lambda ended: group._on_end(worker, ended))
+        reaping_ = asyncio.create_task(reaped(reaper, worker))
+        stopping = asyncio.create_task(group.stop(0.2 if who == "the agent" else 60.0))
+        while worker.stopped_at is None:
+            await asyncio.sleep(0)
+        if who == "somebody else":
+            process.kill()
+        (exit_,) = await stopping
+        await reaping_
+        assert (exit_.signal, exit_.stopped_by_us) == (signal.SIGKILL, who == "the agent")
+
+    async def reaped(reaper: Reaper, worker: Worker) -> None:
+        while worker.is_alive:
+            reaper.reap()
+            await asyncio.sleep(0.01)
+
+    with worker_of(process) as worker:
+        asyncio.run(story(worker))
+    process.stdout.close()
+    process.wait()
 
 
 def is_there(pgid: int) -> bool:

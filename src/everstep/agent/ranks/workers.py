@@ -124,7 +124,7 @@ class Worker:
             at=ended.at,
             code=ended.code,
             signal=ended.signal,
-            stopped_by_us=self.stopped_at is not None,
+            stopped_by_us=self.stopped_at is not None and (self.was_killed or ended.signal != signal.SIGKILL),
             left_behind=self.left_behind,
         )
 
@@ -137,12 +137,13 @@ class Worker:
         if error is not None and error.at is not None and not self._lived_at(error.at, ended):
             error = msgspec.structs.replace(error, at=None if self.stopped_at is None else ended.at)
         had_failed = error is not None and (error.at is None or self.stopped_at is None or error.at < self.stopped_at)
-        oom = self.oom.evidence() if ended.signal == signal.SIGKILL and not self.was_killed else None
+        is_killed = ended.signal == signal.SIGKILL and not self.was_killed  # by somebody else, whatever we had sent
+        oom = self.oom.evidence() if is_killed else None
         self._spool.drain()
         rest = self._spool.rest(self.paths.stderr, exits.MAX_WORDS_BYTES)
         words = exits.last_words(self.paths.stderr, self.last_words.begin(ended.at), rest)
         last_output = exits.last_output(words)
-        by_itself = self.stopped_at is None or had_failed
+        by_itself = self.stopped_at is None or had_failed or is_killed
         failed = by_itself and ended.code != 0
         is_exit = error is not None and error.kind == exits.SYSTEM_EXIT  # says where; it is no exception of its own
         place = error.place if error is not None and is_exit and ended.code else ""
@@ -158,7 +159,7 @@ class Worker:
             place=place,
             oom=oom,
             # A rank that had raised before our signal was ending by itself; the signal only made it quicker.
-            stopped_by_us=self.stopped_at is not None and not had_failed and oom is None,
+            stopped_by_us=not by_itself,
             finding=exits.explain_end(last_output, error, rank=self.rank, at=ended.at) if failed else None,
             left_behind=self.left_behind,
             last_output=last_output,
@@ -233,6 +234,7 @@ class Group:
         for worker in mine:
             if worker.stopped_at is None:
                 worker.stopped_at = now
+            worker.was_killed = worker.was_killed or signum == signal.SIGKILL
             worker.send_signal(signum)
             worker.send_signal(signal.SIGCONT)  # a stopped process hears nothing else (pytorch#192815)
         still = {worker: Stillness(worker.pid) for worker in mine}
