@@ -36,6 +36,11 @@ _NO_FAULT = "ES-H00"
 def on_hang_suspected(turn: Turn, event: HangSuspected) -> None:
     if turn.state.phase is not Phase.RUNNING:
         return
+    ending = next((node for node in turn.state.active_nodes if turn.state.members[node].silent), None)
+    if ending is not None:
+        why = f"{ending} is silent and is being ended, which the other ranks wait for; its loss is what counts"
+        turn.do(Refused(what="look for what holds up the other ranks", why=why))
+        return
     hang = Hang(at=event.since, ranks=event.ranks, says=event.why, window_s=event.window_s)
     open_incident(turn, FaultFacts(at=turn.at, hang=hang))
     nodes, incident = turn.state.active_nodes, turn.incident.id
