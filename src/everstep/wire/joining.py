@@ -87,6 +87,7 @@ class Admitted(_Message, frozen=True, kw_only=True):
 class Refused(_Message, frozen=True, kw_only=True):
     why: str
     exit_code: int = ConfigError.exit_code
+    may_pass: bool = False  # only an earlier life of that host is in the way, which may not have been given up yet
 
 
 class StartNode(_Message, frozen=True, kw_only=True):

@@ -232,6 +232,44 @@ def test_hosts_that_start_late_find_the_run_that_goes_on_elsewhere(tmp_path: Pat
         assert [run.returncode for run in runs] == [0] * 5
 
 
+@pytest.mark.parametrize("rank", [[], ["--node-rank", "1"]], ids=["any place", "its place"])
+def test_a_host_that_is_back_before_its_earlier_life_is_given_up_waits_for_its_place(
+    tmp_path: Path, only_namespaces: None, rank: list[str]
+):
+    """Its launcher is started again while the one before is still heard of."""
+    try:
+        bed = Bed()
+    except NetworkError as error:
+        pytest.skip(str(error))
+    program, policy, done = tmp_path / "slots.sh", tmp_path / "everstep.toml", tmp_path / "done"
+    program.write_text(SLOTS)
+    policy.write_text("[policy]\nnode_silent_s = 2.0\nexamine = false\n")
+    with bed:
+        hosts = [bed.add(f"h{number}") for number in range(2)]
+        command = [*COMMAND, "--nnodes", "2", "--config", str(policy)]
+        command += ["--rdzv-endpoint", f"{hosts[0].address}:29400"]
+
+        def start(host: Host, name: str) -> "subprocess.Popen[bytes]":
+            own = [*command, *(rank if host is hosts[1] else []), "--no-python", "sh", str(program), str(done)]
+            with (tmp_path / f"err-{name}").open("wb") as err:
+                return host.start(own, env={"EVERSTEP_JOIN_TOKEN": TOKEN}, err=err)
+
+        runs = [start(host, host.name) for host in hosts]
+        run_dir = hosts[0].folder / "home" / "runs" / "latest"
+        until(lambda: "step 3 of" in output(run_dir, 0, 1), tmp_path)
+        earlier, again = hosts[1].pids(), start(hosts[1], "again")
+        said = tmp_path / "err-again"
+        until(lambda: "asking again for 10 s at most" in said.read_text() or again.poll() is not None, tmp_path)
+        assert again.poll() is None, said.read_text()
+        for pid in earlier:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: "step 3 of slot 1" in output(run_dir, 1, 1), tmp_path)
+        done.touch()
+        until(lambda: runs[0].poll() is not None and again.poll() is not None, tmp_path)
+        assert (runs[0].returncode, again.returncode) == (0, 0)
+
+
 def num_voters(run_dir: Path) -> int:
     log = run_dir / "launcher.log"
     found = re.findall(r"the journal is kept by (.+)", log.read_text() if log.exists() else "")

@@ -329,6 +329,26 @@ def test_a_host_too_many_is_refused_and_so_is_one_after_the_end(tmp_path):
     tell(story, tmp_path, num_standby=0)
 
 
+def test_a_machine_that_is_back_before_its_earlier_life_is_given_up_may_ask_again(tmp_path):
+    """Switched off and on: no connection ends, so the run counts it as there for two seconds more."""
+
+    async def story(s):
+        await s.join("h1", node_rank=1)
+        for fields in ({}, {"node_rank": 1}):
+            (refused,) = (await s.join("h1", session="back", **fields)).told
+            assert (type(refused), refused.may_pass) == (Refused, True)
+        (stranger,) = (await s.join("h2")).told
+        assert (type(stranger), stranger.may_pass) == (Refused, False)
+        (odd,) = (await s.join("h1", session="back", nproc=8)).told
+        assert (type(odd), odd.may_pass) == (Refused, False), "asking again does not help"
+        assert len([each for each in s.said if "a host was refused" in each]) == 2, "those that do not ask again"
+        s.engine._roster._hosts["h1"].heard_at -= 60.0
+        back = await s.join("h1", session="back", node_rank=1)
+        assert isinstance(back.told[0], Admitted)
+
+    tell(story, tmp_path, num_standby=0)
+
+
 def test_drills_reach_the_node_where_it_is(tmp_path):
     async def story(s):
         s.engine.acquire("r1")

@@ -13,9 +13,10 @@ from everstep.engines.hosts import door as doors
 from everstep.engines.hosts.door import Door
 from everstep.errors import ConfigError, UnreachableError
 from everstep.launcher.arguments.hosts import Hosts
+from everstep.launcher.hosts import reaching
 from everstep.launcher.hosts import token as tokens
 from everstep.launcher.hosts.place import claim
-from everstep.launcher.hosts.reaching import RefusedError, reach
+from everstep.launcher.hosts.reaching import EarlierLife, RefusedError, reach
 from everstep.launcher.rundir.keys import Keys
 from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
 from everstep.wire.joining import Admitted, Challenge, Join, JoinToken, Proven, Refused, from_head, packed
@@ -296,3 +297,29 @@ def test_a_token_that_is_only_found_is_no_file_that_everybody_knows(tmp_path, mo
         known.rename(found)
     with pytest.raises(ConfigError, match=r"cannot be read|chmod 600"):
         tokens.shared(Hosts(num=2, host="head", port=29400), str(found.parent))
+
+
+def test_who_is_only_in_its_own_way_asks_again_for_a_while_and_says_so_once(monkeypatch):
+    monkeypatch.setattr(reaching, "EARLIER_LIFE_S", 0.2)
+    monkeypatch.setattr(reaching, "EARLIER_LIFE_PAUSE_S", 0.05)
+    said, asked = [], []
+    refused = RefusedError("no place for h1", 2, may_pass=True)
+
+    async def story():
+        earlier = EarlierLife(said.append)
+
+        async def ask():
+            while True:
+                await earlier.wait(refused)
+                asked.append(1)
+
+        with pytest.raises(RefusedError, match="no place for h1"):
+            await ask()
+        with pytest.raises(RefusedError, match="another version"):
+            await EarlierLife(said.append).wait(RefusedError("another version", 2))
+
+    asyncio.run(story())
+    assert len(asked) > 1
+    assert said == [
+        "the run still counts an earlier start of this host as there; asking again for 0 s at most: no place for h1"
+    ]

@@ -223,9 +223,11 @@ class HostsEngine:
         """The life of one connection of a host. Raises WireError, EOFError, OSError."""
         why = self._objection(join)
         if why:
-            log.warning("a host was refused: %s", why)
-            self._first.say(f"a host was refused: {why}")
-            line.send(Refused(why=why))
+            may_pass = self._over is None and self._roster.is_in_its_own_way(join)
+            line.send(Refused(why=why, may_pass=may_pass))
+            log.warning("a host was refused%s: %s", " for now" if may_pass else "", why)
+            if not may_pass:
+                self._first.say(f"a host was refused: {why}")
             return
         host = self._take_in(join, line)
         pinging = asyncio.create_task(self._keep_informed(line))

@@ -1,7 +1,7 @@
 """The other hosts of a run: which there are, what number each has, and which nodes run on which."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from everstep.engines.hosts.admission import Known, Shape, objection
 from everstep.engines.hosts.host import Host
@@ -46,10 +46,21 @@ class Roster:
         for session, host in list(self._hosts.items()):
             if host.line is None and not self._holds(host):
                 del self._hosts[session]
+        return self._objection(
+            join, lambda host: host.is_heard or (self._holds(host) and not host.is_same_machine(join))
+        )
+
+    def is_in_its_own_way(self, join: Join) -> bool:
+        """This host could join if its machine's earlier life, of which something was heard just now, were not there."""
+        return not self._objection(
+            join, lambda host: not host.is_same_machine(join) and (host.is_heard or self._holds(host))
+        )
+
+    def _objection(self, join: Join, counts: Callable[[Host], bool]) -> str:
         known = [
             Known(session=session, host=host.join.host, node_rank=host.join.node_rank)
             for session, host in self._hosts.items()
-            if host.is_heard or (self._holds(host) and not host.is_same_machine(join))
+            if counts(host)
         ]
         return objection(self.shape, [self._head, *known], join)
 

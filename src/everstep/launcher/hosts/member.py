@@ -31,13 +31,7 @@ from everstep.launcher.heirs.candidacy import Candidacy, cancel
 from everstep.launcher.heirs.finding import Search
 from everstep.launcher.hosts.fleet import agent_arguments, end_signal
 from everstep.launcher.hosts.local_run import LocalRun
-from everstep.launcher.hosts.reaching import (
-    Connection,
-    FindToken,
-    NotListeningError,
-    RefusedError,
-    reach,
-)
+from everstep.launcher.hosts.reaching import Connection, EarlierLife, FindToken, NotListeningError, RefusedError, reach
 from everstep.launcher.hosts.sending import Sending
 from everstep.launcher.output.terminal import Terminal
 from everstep.linux.files import write_whole
@@ -168,15 +162,16 @@ class Member:
 
     async def _talk(self) -> None:
         """Connected for ever. Raises EverstepError when that is not possible."""
-        connection = await reach(self._hosts, self._find_token, self._say, self._search.connect)
+        earlier_life, connection = EarlierLife(self._say), None
         while True:
+            connection = connection or await reach(self._hosts, self._find_token, self._say, self._search.connect)
             try:
                 await self._converse(connection)
             except RefusedError as error:
-                if self._local is None:
-                    raise
-                self._finish(End(exit_code=error.exit_code, outcome="failed", why=str(error)))
-                return
+                if self._local is not None:
+                    self._finish(End(exit_code=error.exit_code, outcome="failed", why=str(error)))
+                    return
+                await earlier_life.wait(error)
             except (WireError, EOFError, OSError, TimeoutError) as error:
                 log.info("the connection to the first host ended: %s", error or type(error).__name__)
                 if self._local is None:
@@ -186,12 +181,13 @@ class Member:
                 await connection.close()
             if self._end.done():
                 return
-            if self._candidacy.is_possible:
+            if self._local is None:
+                connection = None
+            elif self._candidacy.is_possible:
                 connection = await self._find_controller()
-                continue
-            self._say("the first host is not connected; its ranks and these go on as long as the network lets them")
-            again = msgspec.structs.replace(self._hosts, reach_limit_s=GONE_S)
-            connection = await self._again(again)
+            else:
+                self._say("the first host is not connected; its ranks and these go on as long as the network lets them")
+                connection = await self._again(msgspec.structs.replace(self._hosts, reach_limit_s=GONE_S))
 
     async def _again(self, hosts: Hosts) -> Connection:
         """Raises UnreachableError when the run is not there any more."""

@@ -40,6 +40,9 @@ seconds."""
 
 SAID_AFTER_S = 2.0
 PAUSE_S = 0.2
+EARLIER_LIFE_S, EARLIER_LIFE_PAUSE_S = 10.0, 0.5
+"""The first host gives up one that is silent after two seconds."""
+
 GREETING_S = 6.0
 """Something may accept, and even speak TLS, and have no run behind it: a proxy."""
 
@@ -47,9 +50,10 @@ GREETING_S = 6.0
 class RefusedError(UnreachableError):
     """The first host does not want this one; the message is its own."""
 
-    def __init__(self, why: str, exit_code: int) -> None:
-        """It never ends this host with success: whoever answers may have proven nothing."""
+    def __init__(self, why: str, exit_code: int, *, may_pass: bool = False) -> None:
+        """It never ends this host with success: whoever answers may have proven nothing. `may_pass`: ask again soon."""
         super().__init__(why)
+        self.may_pass = may_pass
         self.exit_code = exit_code if 0 < exit_code < 256 else ConfigError.exit_code
 
 
@@ -85,7 +89,7 @@ class Connection:
         """Raises WireError, EOFError, OSError, RefusedError."""
         message = await from_head(self._reader)
         if isinstance(message, Refused):
-            raise RefusedError(message.why, message.exit_code)
+            raise RefusedError(message.why, message.exit_code, may_pass=message.may_pass)
         return message
 
     def abort(self) -> None:
@@ -97,6 +101,28 @@ class Connection:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(2.0):
                 await self._writer.wait_closed()
+
+
+class EarlierLife:
+    """Of this host, which the run may still count as there when this one asks: nothing has ended its connection."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._ends_at: float | None = None
+
+    async def wait(self, refused: RefusedError) -> None:
+        """Until it may be asked again. Raises what was refused when that is no use, or after `EARLIER_LIFE_S`."""
+        if not refused.may_pass:
+            raise refused
+        if self._ends_at is None:
+            self._ends_at = time.monotonic() + EARLIER_LIFE_S
+            self._say(
+                f"the run still counts an earlier start of this host as there; asking again for {EARLIER_LIFE_S:.0f} s "
+                f"at most: {refused}"
+            )
+        if time.monotonic() >= self._ends_at:
+            raise refused
+        await asyncio.sleep(EARLIER_LIFE_PAUSE_S)
 
 
 async def reach(
