@@ -1,0 +1,59 @@
+"""A scenario file: the shape of a run, and the faults that befall it, one after the other.
+
+nodes 3
+standby 2
+kill-rank 2        a fault and its ranks, or its slot; "#" begins a comment
+"""
+
+from dataclasses import dataclass
+
+OF_RANKS = ("kill-rank", "stop-rank", "skip-collective")
+OF_SLOTS = ("kill-agent", "lose-node", "power-off")
+
+
+class ScenarioError(Exception):
+    """A line that cannot be played; the message says which."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    kind: str
+    targets: tuple[int, ...]  # ranks, or slots
+
+    def __str__(self) -> str:
+        of = "rank" if self.kind in OF_RANKS else "slot"
+        return f"{self.kind} {of}{'s' * (len(self.targets) > 1)} {', '.join(map(str, self.targets))}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One rank on each node."""
+
+    nodes: int
+    standby: int
+    faults: tuple[Fault, ...]
+
+
+def parsed(text: str) -> Scenario:
+    """Raises ScenarioError."""
+    numbers, faults = {"nodes": 0, "standby": 0}, []
+    for at, line in enumerate(text.splitlines(), 1):
+        word, *rest = line.split("#")[0].split() or [""]
+        if not word:
+            continue
+        if not rest or not all(each.isdecimal() for each in rest):
+            raise ScenarioError(f"line {at}: {word!r} needs numbers")
+        targets = tuple(map(int, rest))
+        if word in numbers and len(targets) == 1:
+            numbers[word] = targets[0]
+        elif word in OF_RANKS + OF_SLOTS:
+            if max(targets) >= numbers["nodes"] or (len(targets) > 1 and word != "kill-rank"):
+                raise ScenarioError(f"line {at}: {word} of {rest} in a run of {numbers['nodes']} nodes")
+            if word in OF_SLOTS and 0 in targets:
+                raise ScenarioError(f"line {at}: slot 0 is the first host's, with which a run of hosts may end")
+            faults.append(Fault(kind=word, targets=targets))
+        else:
+            raise ScenarioError(f"line {at}: no {word!r}; there are: {', '.join((*numbers, *OF_RANKS, *OF_SLOTS))}")
+    if not numbers["nodes"] or not faults:
+        raise ScenarioError("a scenario needs `nodes N` and a fault")
+    return Scenario(nodes=numbers["nodes"], standby=numbers["standby"], faults=tuple(faults))
