@@ -50,6 +50,7 @@ from everstep.core.state.policy import Policy
 from everstep.engines.network.namespaces import INTERFACE, enter
 from everstep.errors import ConfigError, EverstepError, LeaseOverError
 from everstep.journal.runs import home
+from everstep.linux import heap
 from everstep.linux.logs import PrivateLog
 from everstep.linux.parent import die_with_parent
 from everstep.model import events
@@ -94,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(sys.argv[1:] if argv is None else argv)
     if not die_with_parent(options.parent or os.getppid(), options.end_signal):
         return 0  # the launcher is gone
+    heap.keep_little()
     if options.namespace_fd is not None:
         _move_to(options.namespace_fd)
     folder = options.run_dir / "nodes" / options.node

@@ -25,6 +25,7 @@ from everstep.controller.record.drafting import PoisonedError
 from everstep.controller.record.ledger import Ledger
 from everstep.controller.record.spec_file import ADDRESS_NAME, SECRET_NAME, Address, load_spec, save_json
 from everstep.errors import ConfigError, EverstepError, JournalError
+from everstep.linux import heap
 from everstep.linux.logs import PrivateLog
 from everstep.linux.parent import die_with_parent
 from everstep.wire.credentials import RunSecret
@@ -53,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if given.wait_fd is not None and not _is_wanted(given.wait_fd):
         return 0
+    heap.keep_little()
     run_dir: Path = given.run_dir
     _set_up_logging(run_dir / "controller.log")
     try:

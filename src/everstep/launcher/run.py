@@ -43,6 +43,7 @@ from everstep.launcher.stores.stores import Stores, stores_for
 from everstep.launcher.supervise import End, Supervisor
 from everstep.launcher.versions import versions
 from everstep.launcher.versions.old_copies import remove_old_copies
+from everstep.linux import heap
 from everstep.linux.files import write_whole
 from everstep.linux.logs import PrivateLog
 from everstep.model.spec import RunSpec
@@ -63,6 +64,7 @@ def launch(given: argparse.Namespace) -> int:
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(settings.signals)  # for the ranks, as torchrun does
     machine.check_limits()
     checks.check_program(settings)
+    heap.keep_little()
     if settings.hosts is not None:
         return _launch_on_hosts(settings, settings.hosts, signals)
     return _launch(settings, signals, None)

@@ -24,7 +24,9 @@ def run(given: argparse.Namespace) -> int:
     from everstep.launcher.hosts import token
     from everstep.launcher.hosts.joining import join
     from everstep.launcher.run import signal_numbers, torch_version
+    from everstep.linux import heap
 
+    heap.keep_little()
     (host, port), *others = parse_endpoints(given.join)
     hosts = Hosts(
         num=0,

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from everstep.errors import ConfigError
 from everstep.journal.runs import JOURNAL_NAME, find_run, home
+from everstep.linux import heap
 from everstep.report.parts.ansi import safe
 
 
@@ -33,6 +34,7 @@ def run(given: argparse.Namespace) -> int:
     folder, below = _place(given.which, given.run_dir)
     from everstep.web.server import listen, new_token
 
+    heap.keep_little()
     token = new_token()
     sock = listen(given.port)
     address = f"http://127.0.0.1:{sock.getsockname()[1]}/?token={token}"

@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from everstep.launcher.stores import store_class
+from everstep.linux import heap
 from everstep.linux.parent import die_with_parent
 
 _TIMEOUT = datetime.timedelta(seconds=30)
@@ -26,6 +27,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # the launcher ends it, after everybody who uses a store
     if not die_with_parent(int(sys.argv[1])):
         return
+    heap.keep_little()
     asked = socket.socket(fileno=int(sys.argv[2]))
     is_whole = sys.argv[3:] == [WHOLE]
     try:
