@@ -137,7 +137,7 @@ def _lost_verdict(facts: FaultFacts) -> Verdict:
         sentence=_lost_text(facts, first),
         blame=Blame.MACHINE,
         confidence=Confidence.HIGH,
-        ranks=first.ranks,
+        ranks=_lost_ranks(facts),
         node=first.node,
         at=first.at,
         evidence=(*evidence, *evidences([e for e in facts.exits if not e.succeeded], facts.nodes)),
@@ -145,16 +145,19 @@ def _lost_verdict(facts: FaultFacts) -> Verdict:
 
 
 def _lost_text(facts: FaultFacts, first: LostNode) -> str:
-    """Machines of one rack that go together are one fault, of what they share."""
-    racks = {lost.rack for lost in facts.lost}
-    if len(facts.lost) < 2 or len(racks) > 1 or not first.rack:
-        return f"the agent of {first.node} is lost ({first.reason}), and ranks {_ranks(first.ranks)} with it"
-    nodes = ", ".join(dict.fromkeys(lost.node for lost in facts.lost))
-    ranks = tuple(sorted(rank for lost in facts.lost for rank in lost.ranks))
-    return (
-        f"{len(facts.lost)} agents of rack {first.rack} are lost ({nodes}; the first: {first.reason}), and ranks "
-        f"{_ranks(ranks)} with them"
-    )
+    """All of them: which of those that go together is seen first is chance. Of one rack they are one fault, of what
+    they share."""
+    nodes, ranks = list(dict.fromkeys(lost.node for lost in facts.lost)), _lost_ranks(facts)
+    also = f", and {'rank' if len(ranks) == 1 else 'ranks'} {_ranks(ranks)} with" if ranks else ""
+    if len(nodes) < 2:
+        return f"the agent of {first.node} is lost ({first.reason}){also and f'{also} it'}"
+    is_rack = first.rack and len({lost.rack for lost in facts.lost}) == 1
+    who = f"{len(nodes)} agents{f' of rack {first.rack}' if is_rack else ''}"
+    return f"{who} are lost ({', '.join(nodes)}; the first: {first.reason}){also and f'{also} them'}"
+
+
+def _lost_ranks(facts: FaultFacts) -> tuple[int, ...]:
+    return tuple(sorted({rank for lost in facts.lost for rank in lost.ranks}))
 
 
 def _unrestored_verdict(facts: FaultFacts) -> Verdict:

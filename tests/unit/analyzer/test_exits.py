@@ -85,6 +85,16 @@ def test_the_same_place_on_all_ranks_is_certainly_the_users_code() -> None:
     assert verdict.sentence.startswith("4 ranks (first: rank 0) on n0 raised KeyError at train.py:7: 'labels'")
 
 
+def test_nodes_that_are_lost_together_are_all_named() -> None:
+    """Which of them was missed first is chance; without a rack in common too."""
+    n1 = LostNode(node="n1", at=100.0, reason="killed by SIGKILL", ranks=(2, 3), rack="a")
+    n0 = LostNode(node="n0", at=100.2, reason="nothing was heard of it", ranks=(0, 1), rack="b")
+    verdict = judge(facts(lost=(n0, n1)))
+    told = "2 agents are lost (n0, n1; the first: killed by SIGKILL), and ranks 0, 1, 2, 3 with them"
+    assert verdict.sentence == told
+    assert verdict.ranks == (0, 1, 2, 3)
+
+
 def test_a_lost_node_explains_everything_else() -> None:
     lost = LostNode(node="n1", at=100.0, reason="killed by SIGKILL", ranks=(2, 3))
     verdict = judge(facts(peer_gone(0, 99.9), lost=(lost,)))
