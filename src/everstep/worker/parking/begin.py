@@ -182,8 +182,8 @@ class Process:
         if self.is_over or self._is_busy or os.getpid() != self.pid:
             return
         frame = effects.caller()
-        is_walk = _is_walking(frame)
-        while frame is not None and _is_environment(frame):
+        is_walk = variables.is_walking(frame)
+        while frame is not None and variables.is_environment(frame):
             frame = frame.f_back
         is_library = frame is not None and frame.f_code.co_filename.startswith(self.roots)
         if is_walk and is_library:
@@ -278,7 +278,7 @@ class Process:
     def _leave_twin(self, stage: str) -> None:
         from everstep.worker.parking import fitness, twin
 
-        why = fitness.why_unfit(self.safe_threads, self.own_fds) or self._why_of_one_generation()
+        why = fitness.why_unfit(self.safe_threads, self.own_fds) or variables.why_of_one_generation(self.asked)
         if why:
             self._say_why_not(f"{stage}: {why}")
         if self.is_spare:
@@ -293,11 +293,6 @@ class Process:
             if twin.leave(self, stage):
                 self.draws.restore()
                 self.draws.renew()
-
-    def _why_of_one_generation(self) -> str:
-        """Why a twin would be true of this generation only; an earlier one is kept then, and made ready instead."""
-        asked = [name for name in variables.OF_ONE_GENERATION if name in self.asked]
-        return f"the program has read {asked[0]}, which each generation changes" if asked else ""
 
     def _say_why_not(self, why: str) -> None:
         from everstep.worker.parking import twin
@@ -425,21 +420,6 @@ def _noting(process: Process, function: Callable[..., Any]) -> Callable[..., Any
     look.__module__ = "posix"
     return look
 
-
-def _is_environment(frame: FrameType) -> bool:
-    return frame.f_code.co_filename in ("<frozen os>", os.__file__) or "_collections_abc" in frame.f_code.co_filename
-
-
-def _is_walking(frame: FrameType | None) -> bool:
-    """Somebody looks at all variables."""
-    while frame is not None and _is_environment(frame):
-        if frame.f_code.co_name in _WALKS:
-            return True
-        frame = frame.f_back
-    return False
-
-
-_WALKS = frozenset({"__iter__", "items", "values", "copy", "__repr__"})
 
 process: Process | None = None
 """Of this process; None where it is none of ours."""

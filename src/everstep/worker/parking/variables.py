@@ -10,7 +10,8 @@ import os
 
 TYPE_CHECKING = False  # `typing` would be imported before the program imports it
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
+    from types import FrameType
 
 IDENTITY = frozenset(
     {
@@ -53,6 +54,30 @@ class Asked(dict[bytes, bytes]):
         self._on_question(NAMES)
         now: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
         return dict.__len__(self if now is self else now)
+
+
+def why_of_one_generation(asked: Collection[str]) -> str:
+    """Why a twin of who has asked for these would be true of this generation only: an earlier one is made ready then.
+    Empty if it would not."""
+    found = [name for name in OF_ONE_GENERATION if name in asked]
+    return f"the program has read {found[0]}, which each generation changes" if found else ""
+
+
+def is_environment(frame: FrameType) -> bool:
+    """It is in the functions of `os.environ` itself."""
+    return frame.f_code.co_filename in ("<frozen os>", os.__file__) or "_collections_abc" in frame.f_code.co_filename
+
+
+def is_walking(frame: FrameType | None) -> bool:
+    """Somebody looks at all variables."""
+    while frame is not None and is_environment(frame):
+        if frame.f_code.co_name in _WALKS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_WALKS = frozenset({"__iter__", "items", "values", "copy", "__repr__"})
 
 
 def watch(on_question: Callable[[bytes], None]) -> None:
