@@ -445,4 +445,11 @@ def test_without_twins_ranks_start_fresh_and_say_so(tmp_path):
 def _twins(made: Bench, ranks: set[int]) -> list[int]:
     assert made.agent is not None
     own = [pid for pid in proc.children(made.agent.pid) if pid not in ranks]
-    return [pid for pid in own if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in own if b"train.py" in _command_of(pid)]
+
+
+def _command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended, and the agent has taken its end
+        return b""
