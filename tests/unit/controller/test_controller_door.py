@@ -5,7 +5,6 @@ import asyncio
 from everstep.controller.peers.door import Doors
 from everstep.controller.peers.gate import Gate
 from everstep.wire.credentials import RunSecret
-from everstep.wire.lean_reads import READ_BYTES
 from everstep.wire.strangers.guests import Guests
 
 HERE = ("10.0.0.1", 29500)
@@ -40,35 +39,3 @@ def test_a_crowd_on_the_network_takes_no_place_of_a_host_that_comes_back():
         doors.owners.close()
 
     asyncio.run(story())
-
-
-class Pieces(asyncio.Protocol):
-    """In aiohttp's place."""
-
-    def __init__(self):
-        self.sizes = []
-
-    def data_received(self, data):
-        self.sizes.append(len(data))
-
-
-def test_what_a_stranger_sends_is_read_in_small_pieces():
-    """Each is kept for as long as somebody looks at it, or its error; asyncio alone reads 256 KiB at once."""
-
-    async def story():
-        gate = Gate(RunSecret("a secret of this test, and long enough", "r1"), run="r1")
-        made = Pieces()
-        doors = Doors(gate, None, make_http=lambda: made, guests=Guests(64), idle_s=30.0)
-        server = await asyncio.get_running_loop().create_server(doors, "127.0.0.1", 0)
-        async with server:
-            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-            writer.write(b"G" * (4 << 20))
-            await writer.drain()
-            async with asyncio.timeout(60):
-                while sum(made.sizes) < 4 << 20:
-                    await asyncio.sleep(0.001)
-            writer.close()
-        doors.owners.close()
-        return made.sizes
-
-    assert max(asyncio.run(story())) <= READ_BYTES

@@ -16,7 +16,6 @@ from everstep.controller.peers.gate import Gate
 from everstep.controller.peers.peers import Peers
 from everstep.errors import WireError
 from everstep.wire import websocket
-from everstep.wire.lean_reads import keep_reads_small
 from everstep.wire.strangers.guests import Guest, Guests
 from everstep.wire.strangers.owner import Owners
 
@@ -82,7 +81,6 @@ class Door(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        keep_reads_small(transport)
         if self._has_place(transport):
             self._wait()
         else:
