@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from everstep.worker.snapshots import pinning
+from everstep.worker.snapshots import pinning, pinning_ahead
 from everstep.worker.snapshots.pinning_ahead import PinningAhead
 
 DEVICE = torch.device("cuda", 1)  # a name; no device is needed for it
@@ -72,3 +72,11 @@ def test_a_torch_without_cuda_locks_nothing(device, monkeypatch):
     ahead._is_over.wait(0.05)
     ahead.end()
     assert not device.locked
+
+
+def test_a_restore_does_not_fail_where_no_thread_is_to_be_had(monkeypatch):
+    def start(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert pinning_ahead.begin("arena", DEVICE, 0) is None

@@ -26,8 +26,8 @@ class PinningAhead:
         self._arena, self._device, self._buffer = arena, device, buffer
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="everstep-pin-ahead", daemon=True)
-        atexit.register(self.end)  # in torch while the interpreter is taken down, it would abort the process
         self._thread.start()
+        atexit.register(self.end)  # in torch while the interpreter is taken down, it would abort the process
 
     def end(self) -> None:
         """Nobody needs it any more."""
@@ -44,6 +44,14 @@ class PinningAhead:
                 pinning.begin_with(self._arena, self._device, self._buffer)
                 return
             self._is_over.wait(_LOOK_S)
+
+
+def begin(arena: Arena, device: torch.device, buffer: int) -> PinningAhead | None:
+    """None where no thread is to be had: the restore locks what it needs, and is only slower."""
+    try:
+        return PinningAhead(arena, device, buffer)
+    except RuntimeError:
+        return None
 
 
 def _is_in_use(device: torch.device) -> bool:

@@ -21,8 +21,7 @@ from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
 from everstep.worker.process.saying import say
 from everstep.worker.process.signals import came_from_signal
-from everstep.worker.snapshots import pinning, spreading
-from everstep.worker.snapshots.pinning_ahead import PinningAhead
+from everstep.worker.snapshots import pinning, pinning_ahead, spreading
 from everstep.worker.snapshots.reading import Reading
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class Attempt:
         self._at_rank = runtime.rank  # whose snapshot is being read
         self._source: _Source | None = None
         self._pinned: pinning.Pinned | None = None
-        self._ahead: PinningAhead | None = None
+        self._ahead: pinning_ahead.PinningAhead | None = None
         self._reading = Reading(self._open)
 
     def opened(self) -> Stored:
@@ -159,7 +158,7 @@ class Attempt:
         runtime, rank = self._runtime, self._runtime.rank
         mine = self._source = _open(*_find(runtime, self._step))
         for device in [each for each in mine.stored.devices if each.type == "cuda"][:1]:
-            self._ahead = PinningAhead(mine.arena, device, mine.snapshot.buffer)
+            self._ahead = pinning_ahead.begin(mine.arena, device, mine.snapshot.buffer)
         sources = {rank: mine}
         for self._at_rank in mine.stored.partners:
             sources[self._at_rank] = _open(*_find_partner(runtime, self._at_rank, self._step))
