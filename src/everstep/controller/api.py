@@ -160,7 +160,10 @@ class Api:
             self._controller.gate.rejections.note("garbage", f"headers of {request.remote}: {error}")
             return _error(400, "the headers cannot be read")
         try:
-            return refusal or await handler(request)
+            if refusal is not None:
+                refusal.force_close()  # whoever has not proven anything asks once
+                return refusal
+            return await handler(request)
         except web.HTTPException as error:  # of the router: no such path
             return _error(error.status, error.reason)
         except (asyncio.CancelledError, ConnectionError):

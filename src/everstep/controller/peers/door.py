@@ -1,7 +1,8 @@
 """A connection before anybody knows what it is for: a peer's link, or a request for the HTTP API.
 
 A link is asked for by `GET /link` and a knock (`wire/credentials.py`); without it there is no WebSocket, and it costs
-next to nothing. Everything else is handed to aiohttp as it came. What has not become either within seconds is closed.
+next to nothing. Every other head of a request is handed to aiohttp, whole, and what follows it once the answer has
+begun: of a stranger, nothing is kept behind what is refused. What has not become either within seconds is closed.
 Where the port is encrypted, a connection has waited before (`accepting`), and its door takes its place over.
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 
 from everstep.controller.peers.connection import Connection
 from everstep.controller.peers.gate import Gate
+from everstep.controller.peers.head import Head, NoRequestError
 from everstep.controller.peers.peers import Peers
 from everstep.errors import WireError
 from everstep.wire import websocket
@@ -23,10 +25,12 @@ NO_KNOCK = (
     "needs the run's credentials of a peer: this is another run's, or another version of everstep; install the same "
     "everstep on both sides"
 )
-MAX_REQUEST_BYTES = 8192
 
-_LINK = b"GET /link"
+_LINKS = (b"GET /link ", b"GET /link?")
 _END = b"\r\n\r\n"
+
+_buffer = memoryview(bytearray(16 << 10))
+"""Of all doors: what arrived is taken out of it before anything else can arrive. asyncio's own pieces have 256 KiB."""
 
 
 class Doors:
@@ -62,18 +66,18 @@ class Doors:
         self.gate.rejections.note("crowd", "too many connections are open that belong to no peer")
         return False
 
-    def __call__(self) -> asyncio.Protocol:
+    def __call__(self) -> asyncio.BufferedProtocol:
         return Door(self)
 
 
-class Door(asyncio.Protocol):
+class Door(asyncio.BufferedProtocol):
     """What is no link is passed on to aiohttp, and stays in view: it is counted, and its silence has a limit. `before`:
     whose place it takes over."""
 
     def __init__(self, doors: Doors, before: Guest | None = None) -> None:
         self._doors = doors
         self._before = before
-        self._head = bytearray()
+        self._head = Head()
         self._http: asyncio.Protocol | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.is_busy = False
@@ -108,6 +112,7 @@ class Door(asyncio.Protocol):
         self.is_busy = True
         self._doors.guests.touch(self)
         self._stop_waiting()
+        self._transport.resume_reading()
 
     def end_answer(self) -> None:
         self.is_busy = False
@@ -124,25 +129,38 @@ class Door(asyncio.Protocol):
     def eof_received(self) -> bool | None:
         return None if self._http is None else self._http.eof_received()
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(_buffer[:nbytes]))
+
     def data_received(self, data: bytes) -> None:
         if self._http is not None:
             self._http.data_received(data)
             return
-        self._head += data
-        head = self._head
-        if not (_LINK.startswith(head) or (head.startswith(_LINK) and head[len(_LINK) : len(_LINK) + 1] in b" ?")):
-            self._http = self._doors.make_http()
-            self._doors.gate.answering[self._transport] = self
-            self._http.connection_made(self._transport)
-            self._http.data_received(bytes(head))
-            head.clear()
+        try:
+            head = self._head.add(data)
+        except NoRequestError as error:
+            self._doors.gate.rejections.note("garbage", str(error))
+            self._refuse(error.status, str(error))
             return
-        request, end, rest = head.partition(_END)
-        if end:
+        if head is None:
+            return
+        if head.startswith(_LINKS):
+            request, _, rest = head.partition(_END)
             self._stop_waiting()
-            self._open(bytes(request), bytes(rest))
-        elif len(head) > MAX_REQUEST_BYTES:
-            self._refuse(431, "a request of too many bytes")
+            self._open(request, rest)
+        else:
+            self._ask(head)
+
+    def _ask(self, head: bytes) -> None:
+        """aiohttp. Nothing more is read before it has begun to answer: what it refuses, it refuses now."""
+        self._http = self._doors.make_http()
+        self._doors.gate.answering[self._transport] = self
+        self._http.connection_made(self._transport)
+        self._transport.pause_reading()
+        self._http.data_received(head)
 
     def _open(self, request: bytes, rest: bytes) -> None:
         """The link, for whoever knocks."""
