@@ -30,6 +30,7 @@ from everstep.agent.ranks.warden import Warden
 from everstep.agent.ranks.workers import Group, Worker
 from everstep.agent.senses.hurry import Hurry
 from everstep.agent.senses.links import Links
+from everstep.agent.tracing.tracer import Tracer
 from everstep.agent.versions.trial import Trials
 from everstep.agent.watching import collecting
 from everstep.agent.watching.kernel_views import KernelViews
@@ -77,6 +78,7 @@ class Node:
         self._monitor = Monitor(node, self._board, Stacks(reaper), self.spawn)
         self._slow_rounds = SlowRounds(node, self._board, home.policy.slow_round_s, KernelViews(reaper))
         self._observing = Observing(node, report)
+        self._tracer = Tracer(node, home.run_dir, home.run, home.base_env, reaper, report)
         self._copies = copies
         self._links = links
         self._ailments = Ailments()
@@ -156,6 +158,8 @@ class Node:
                 self.spawn(self._trials.look(action, self._spec))
             case act.CollectEvidence():
                 self.spawn(self._collect(action))
+            case act.TraceRank():
+                self.spawn(self._tracer.trace(action, self._group))
             case act.ExamineNode() if action.generation < self._fence:
                 self._drop(action.generation, "ExamineNode")
             case act.ExamineNode():
@@ -220,6 +224,7 @@ class Node:
 
     async def close(self, grace_s: float = END_GRACE_S) -> None:
         """End everything on this node."""
+        self._tracer.end("the node ends")
         if self._task is not None and not self._task.done():
             self._task.cancel()
         for task in self._side_tasks:
@@ -281,6 +286,7 @@ class Node:
 
     async def _start(self, action: act.StartWorkers) -> None:
         assert self._starter is not None
+        self._tracer.end("another generation starts")
         await self._examiner.end(f"generation {action.generation} starts")
         if self._group is not None and self._group.is_alive:
             await self._group.stop(0.0)  # the controller has given it up
@@ -300,6 +306,7 @@ class Node:
         self._report(self._started)
 
     async def _stop(self, action: act.StopWorkers) -> None:
+        self._tracer.end("the ranks are being stopped")
         self._readiness.pause()
         self._copies.end_generation()
         await self._examiner.end(f"generation {action.generation} stops")
@@ -330,6 +337,7 @@ class Node:
         if self._home.policy.watch_numbers:
             self._observing.end(group, worker)  # before the news of its end: later nobody asks what its numbers were
         if not (worker.exit.succeeded or worker.exit.stopped_by_us):
+            self._tracer.end(f"rank {worker.rank} has ended")
             self.hurry.ring()
         self._report(
             events.WorkerExited(

@@ -294,6 +294,7 @@ class Controller:
                 | act.StartWorkers()
                 | act.StopWorkers()
                 | act.CollectEvidence()
+                | act.TraceRank()
                 | act.ExamineNode()
                 | act.PlaceBackups()
                 | act.TrustStep()

@@ -109,6 +109,7 @@ ONLY_ON_RECORD = (
     events.SnapshotsRefused,
     events.RuntimeFaulted,
     events.LossNoted,
+    events.RankTraced,
 )
 """Facts that the folds of the journal show and that change no decision."""
 

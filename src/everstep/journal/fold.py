@@ -345,6 +345,22 @@ def _concluded(view: RunView, record: Record, action: actions.Concluded) -> None
         incident.decided_at = record.at
 
 
+def _trace_rank(view: RunView, record: Record, action: actions.TraceRank) -> None:
+    incident = view.incidents.get(action.incident)
+    if incident is not None:
+        incident.trace_asked = action
+
+
+def _rank_traced(view: RunView, record: Record, event: events.RankTraced) -> None:
+    """Of the node that was asked, whatever another one says."""
+    incident = view.incidents.get(event.incident)
+    asked = None if incident is None else incident.trace_asked
+    if incident is None or asked is None or incident.trace is not None:
+        return
+    if (event.node, event.rank, event.generation) == (asked.node, asked.rank, asked.generation):
+        incident.trace = event
+
+
 def _refused(view: RunView, record: Record, action: actions.Refused) -> None:
     refused = RefusedView(at=record.at, seq=record.seq, what=action.what, why=action.why, incident=action.incident)
     view.refused.append(refused)
@@ -386,6 +402,7 @@ _EVENTS: dict[type, _Handler] = {
     events.ProgressReported: _accounts,
     events.WorkerExited: _worker_exited,
     events.WorkersStopped: _workers_stopped,
+    events.RankTraced: _rank_traced,
     events.SnapshotsRefused: _snapshots_refused,
     events.RuntimeFaulted: _runtime_faulted,
     events.LossNoted: _loss_noted,
@@ -403,6 +420,7 @@ _ACTIONS: dict[type, _Handler] = {
     actions.Resized: _resized,
     actions.IncidentOpened: _incident_opened,
     actions.Concluded: _concluded,
+    actions.TraceRank: _trace_rank,
     actions.Refused: _refused,
     actions.IncidentClosed: _incident_closed,
     actions.Finish: _finish,

@@ -12,8 +12,15 @@ from everstep.journal.kept import Kept
 from everstep.journal.losses import Losses
 from everstep.journal.pace import Pace
 from everstep.journal.rank_nodes import RankNodes
-from everstep.model.actions import Finish
-from everstep.model.events import NodeLost, RuntimeFaulted, SnapshotsRefused, StopRequested, TemplateReported
+from everstep.model.actions import Finish, TraceRank
+from everstep.model.events import (
+    NodeLost,
+    RankTraced,
+    RuntimeFaulted,
+    SnapshotsRefused,
+    StopRequested,
+    TemplateReported,
+)
 from everstep.model.facts import Exit, RankAccount, Started
 from everstep.model.record import Record
 from everstep.model.spec import RunSpec
@@ -129,6 +136,8 @@ class IncidentView(msgspec.Struct, kw_only=True):
     lost_steps: int | None = None
     resumed_step: int | None = None
     refused: list[RefusedView] = []
+    trace_asked: TraceRank | None = None  # of a slow rank
+    trace: RankTraced | None = None  # what became of it; None: nothing was heard
     records: list[Record] = []  # what happened while it was open, without the periodic accounts
 
     @property

@@ -149,6 +149,18 @@ class CollectEvidence(_Action, frozen=True, kw_only=True):
     limit_s: float
 
 
+class TraceRank(_Action, frozen=True, kw_only=True):
+    """Agent: record what this rank does for so long, into a file, while it trains. Answered by RankTraced, if it lives;
+    never issued again. Whatever stops the ranks ends it."""
+
+    node: str
+    generation: int
+    incident: str
+    rank: int
+    seconds: float
+    max_bytes: int
+
+
 class Diagnose(_Action, frozen=True, kw_only=True):
     """Shell: let the analyzer judge the incident's evidence files. Answered by Diagnosed."""
 
@@ -281,6 +293,7 @@ Action: TypeAlias = (
     | CommitCheckpoint
     | StrikeCheckpoint
     | CollectEvidence
+    | TraceRank
     | Diagnose
     | ExamineNode
     | ValidateUpdate

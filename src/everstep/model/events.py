@@ -198,6 +198,19 @@ class EvidenceCollected(Happened, frozen=True, kw_only=True):
     took_s: float
 
 
+class RankTraced(Happened, frozen=True, kw_only=True):
+    """What became of a trace. Answers `TraceRank`; changes nothing but what is known of the incident."""
+
+    node: str
+    generation: int
+    incident: str
+    rank: int
+    file: str = ""  # on the node's host, below the run directory; empty: there is none
+    num_bytes: int = 0
+    seconds: float = 0.0
+    why: str = ""  # there is none, or which tracks are missing and why
+
+
 class Diagnosed(Happened, frozen=True, kw_only=True):
     """What the collected evidence says. Answers `Diagnose`."""
 
@@ -425,6 +438,7 @@ Event: TypeAlias = (
     | StandstillEnded
     | RestartRequested
     | EvidenceCollected
+    | RankTraced
     | Diagnosed
     | NodeExamined
     | WorkerExited

@@ -119,6 +119,7 @@ def incident_json(view: RunView, incident: IncidentView) -> Json:
         "decision": msgspec.to_builtins(incident.decision),
         "refused": [msgspec.to_builtins(refused) for refused in incident.refused],
         "why": incident.close_why or None,
+        "trace": None if incident.trace is None else msgspec.to_builtins(incident.trace),
         "seqs": [record.seq for record in incident.records],
     }
 

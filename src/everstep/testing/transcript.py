@@ -33,7 +33,9 @@ def _examination(action: actions.ExamineNode, decided: list[Action]) -> list[str
     return [f"examine {action.exam} {action.kind}: {', '.join(groups)}"]
 
 
-def _asking(action: actions.CollectEvidence | actions.Diagnose) -> str:
+def _asking(action: actions.CollectEvidence | actions.TraceRank | actions.Diagnose) -> str:
+    if isinstance(action, actions.TraceRank):
+        return f"trace rank {action.rank} on {action.node} for {action.seconds:g} s"
     if isinstance(action, actions.Diagnose):
         return f"diagnose {action.incident}"
     return f"collect evidence on {action.node}"
@@ -73,7 +75,7 @@ def _lines(action: Action) -> list[str]:
             return [f"acquire a node: {action.why}"]
         case actions.EvictNode() | actions.ReleaseNode():
             return [f"{'evict' if isinstance(action, actions.EvictNode) else 'release'} {action.node}"]
-        case actions.CollectEvidence() | actions.Diagnose():
+        case actions.CollectEvidence() | actions.TraceRank() | actions.Diagnose():
             return [_asking(action)]
         case actions.Inject():
             target = action.node if action.rank is None else f"rank {action.rank}"

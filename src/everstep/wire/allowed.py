@@ -20,6 +20,7 @@ OF_AGENTS: frozenset[type[Event]] = frozenset(
         events.NodeJoined,
         observations.NumbersReported,
         events.ProgressReported,
+        events.RankTraced,
         events.RestoreFailed,
         events.SizeFixed,
         observations.RoundReported,

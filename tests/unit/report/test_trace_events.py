@@ -3,8 +3,9 @@
 import json
 import random
 
+from everstep.agent.tracing.flights import collectives_track
+from everstep.agent.tracing.tracks import stack_slices
 from everstep.agent.watching.rank_ops import Entry
-from everstep.cli.see.tracing import collectives_track, stack_slices
 from everstep.probes.rank.recording import RecordingError, parse
 from everstep.report.now import trace as traces
 from everstep.report.now.trace import Slice, Trace, Track, step_slices, to_object

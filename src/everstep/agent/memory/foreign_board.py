@@ -9,10 +9,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from everstep.linux import proc
 from everstep.worker.process.board import LINE_BYTES, FloatCell, IntCell
 
 _NAME = "/memfd:everstep-board"
 _MAX_BYTES = 1 << 20
+_MAX_ABOVE = 64
 
 
 class RankLine:
@@ -46,17 +48,35 @@ class RankLine:
 
 
 @contextmanager
-def find_line(agent_pid: int, rank: int) -> Iterator[RankLine | None]:
-    """The line of a rank that lives on this agent's node; None: there is none. Raises OSError: the agent is gone, or is
-    another user's."""
+def find_line(agent_pid: int, rank: int, above: int | None = None) -> Iterator[RankLine | None]:
+    """The line of a rank that lives on this agent's node; None: there is none. Ranks say themselves which one they are
+    and as which process: a line counts if that process is `above` or comes from it (the agent, if not given). Raises
+    OSError: the agent is gone, or is another user's."""
     with _boards(agent_pid) as boards:
         lines = [RankLine(board, number) for board in boards for number in range(len(board) // LINE_BYTES)]
         try:
             mine = [line for line in lines if line.rank == rank and line.generation >= 0 and line.pid > 0]
+            mine = [line for line in mine if line.pid == above or is_below(line.pid, above or agent_pid)]
             yield max(mine, key=lambda line: line.generation, default=None)
         finally:
             for line in lines:
                 line.close()
+
+
+def is_below(pid: int, ancestor: int) -> bool:
+    """Whether a process comes from this one, and is the same user's."""
+    try:
+        is_theirs = os.stat(f"/proc/{pid}").st_uid == os.stat(f"/proc/{ancestor}").st_uid  # noqa: PTH116
+    except OSError:
+        return False
+    found = proc.stat(pid)
+    for _ in range(_MAX_ABOVE):
+        if found is None or not found.parent:
+            return False
+        if found.parent == ancestor:
+            return is_theirs
+        found = proc.stat(found.parent)
+    return False
 
 
 @contextmanager

@@ -6,27 +6,34 @@ it is missing. At the end all ranks are asked once for their flight records, as 
 """
 
 import argparse
+import contextlib
 import math
 import os
 import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from everstep.agent.memory.foreign_board import RankLine, find_line
+from everstep.agent.tracing import files, tracks
+from everstep.agent.tracing.flights import NAME, flight_track
+from everstep.cli.ask import named, post
+from everstep.cli.examine.doctor import await_evidence
 from everstep.cli.reading import show, show_json
-from everstep.cli.see import tracing
-from everstep.errors import ConfigError
+from everstep.cli.waiting import waiting
+from everstep.errors import ConfigError, EverstepError
 from everstep.journal.load import load_run
+from everstep.journal.reader import Cursor
 from everstep.journal.runs import RunDir, find_run
 from everstep.journal.view import RunView
-from everstep.report.now.trace import Trace, render, statements, to_object
+from everstep.report.now.trace import Trace, Track, render, statements
 from everstep.report.parts.layout import text_of
 
 MAX_S = 120.0
+EVIDENCE_S = 15.0
+_MAX_NAMES = 10
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
 
@@ -48,9 +55,16 @@ def run(given: argparse.Namespace) -> int:
     if run_dir.controller_pid() is None:
         raise ConfigError(f"the run in {run_dir.path} is over: there is nothing to trace")
     view = load_run(run_dir.journal)
-    with _line_of(view, given.rank) as line:
-        trace = tracing.record(run_dir, view.run, line, seconds)
-    path, size = _write(trace, Path(given.out) if given.out else _place(run_dir, trace))
+    with _line_of(view, given.rank) as line, waiting("tracing", round(seconds), "second") as bar:
+        trace = tracks.record(
+            view.run,
+            line,
+            line.pid,
+            seconds,
+            partial(_collectives, run_dir, line.rank, line.generation),
+            lambda passed_s, step: bar.at(int(passed_s), bar.total, f"step {step}" if step >= 0 else ""),
+        )
+    path, size = _write(run_dir, trace, given.out)
     if given.json:
         said = {"path": str(path), "bytes": size, "rank": trace.rank, "pid": trace.pid, "generation": trace.generation}
         show_json(said | {"begin": trace.begin, "end": trace.end, "tracks": statements(trace)})
@@ -90,19 +104,42 @@ def _line_of(view: RunView, rank: int) -> Iterator[RankLine]:
     raise ConfigError(f"rank {rank} of run {view.run} cannot be traced from here: {why}")
 
 
-def _place(run_dir: RunDir, trace: Trace) -> Path:
-    folder = run_dir.path / "traces"
-    folder.mkdir(exist_ok=True, mode=0o700)
-    return folder / f"rank-{trace.rank}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(trace.begin))}.json"
-
-
-def _write(trace: Trace, path: Path) -> tuple[Path, int]:
-    """Raises ConfigError."""
-    data = msgspec.json.encode(to_object(trace))
+def _collectives(run_dir: RunDir, rank: int, generation: int, begin: float, end: float) -> Track:
+    """From the flight record, which all ranks are asked for."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
+        cursor = Cursor(run_dir.journal)
+        cursor.read()  # what was before is not ours
+        request = named(post(run_dir, "/api/doctor", {}), "request")
+        await_evidence(run_dir, cursor, request, EVIDENCE_S)
+        path = run_dir.path / "evidence" / request / f"gen-{generation}" / f"rank-{rank}-flight.json"
+    except (EverstepError, OSError) as error:
+        return Track(name=NAME, is_measured=False, why=str(error)[:200])
+    return flight_track(path, begin, end)
+
+
+def _write(run_dir: RunDir, trace: Trace, out: str | None) -> tuple[Path, int]:
+    """Raises ConfigError."""
+    path = Path(out) if out else run_dir.path / files.FOLDER
+    try:
+        data = files.encoded(trace)
+        return (_write_to(path, data) if out else _write_beside(run_dir, trace, data)), len(data)
+    except files.TooLargeError as error:
+        raise ConfigError(str(error)) from error
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
-    return path, len(data)
+        raise ConfigError(f"cannot write {error.filename or path}: {error.strerror}") from error
+
+
+def _write_to(path: Path, data: bytes) -> Path:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+    return path
+
+
+def _write_beside(run_dir: RunDir, trace: Trace, data: bytes) -> Path:
+    """Under a name that nothing has yet."""
+    name = f"rank-{trace.rank}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(trace.begin))}"
+    for number in range(1, _MAX_NAMES):
+        with contextlib.suppress(FileExistsError):
+            return files.write_new(run_dir.path, f"{name}.json" if number == 1 else f"{name}-{number}.json", data)
+    raise ConfigError(f"cannot write {run_dir.path / files.FOLDER / name}.json: it is there already")

@@ -9,6 +9,7 @@ from everstep.analyzer.exits import FaultFacts, judge
 from everstep.core.decide import eviction, recovery
 from everstep.core.faults.incidents import stop_generation
 from everstep.core.faults.opening import open_incident
+from everstep.core.faults.tracing import trace_slow
 from everstep.core.restore import trust
 from everstep.core.state.phases import Phase
 from everstep.core.state.schema import Deferred, Role
@@ -51,6 +52,7 @@ def take(turn: Turn, found: Verdict, *, is_declared: bool = True) -> None:
     decision = Decision(chosen="leave the job as it is", rule=rule, why=why, refused=refused)
     turn.set_incident(verdict=verdict, decision=decision)
     turn.do(Concluded(incident=turn.incident.id, verdict=verdict, decision=decision, why=why))
+    trace_slow(turn)
     turn.do(IncidentClosed(incident=turn.incident.id, outcome="observed", why=why))
     turn.set(incident=None)
     if nodes and eviction.why_no_standby(turn, nodes):

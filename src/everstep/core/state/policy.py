@@ -73,6 +73,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Between two rounds of the fail-slow vote (ByteRobust: five, ten seconds apart). Shorter: found earlier, and a
     busy minute is taken for a slow machine."""
 
+    slow_trace_s: float = 3.0
+    """How long a rank that a slow incident blames is traced by its own node, where nothing is done about it. 0: never.
+    Longer: more steps in the trace, and a larger file."""
+
+    max_slow_traces: int = 8
+    """In a whole run, two at most for one rank and code. More: more of the disk, at most 8 MiB each."""
+
     watch_numbers: bool = True
     """Whether losses and gradient norms are looked at."""
 

@@ -213,6 +213,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     outlived_at: float | None = None  # as of the last incident: what nodes noticed earlier, the job trained after
     unjudged: tuple[SeenAlert, ...] = ()  # new ones of active nodes, while a fault was being handled
     deferred: tuple[Deferred, ...] = ()  # looked at again when a standby joins
+    traced: tuple[str, ...] = ()  # "ES-S01 of rank 3", one for each trace that was asked for
     evictions: tuple[float, ...] = ()  # times of evictions within the budget's window
     restarts: tuple[float, ...] = ()  # times of restarts within the budget's window
     failure: Failure | None = None

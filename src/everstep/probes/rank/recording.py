@@ -48,8 +48,9 @@ class RecordingError(Exception):
 class Recording:
     """Started when it is made. `end` gives what it has; `kill` ends it without."""
 
-    def __init__(self, py_spy: str, pid: int, seconds: float) -> None:
+    def __init__(self, py_spy: str, pid: int, seconds: float, max_bytes: int = MAX_BYTES) -> None:
         """Raises RecordingError."""
+        self._max_bytes = max_bytes
         self._folder = tempfile.TemporaryDirectory(prefix="everstep-trace-")
         self._path = Path(self._folder.name) / "stacks.json"
         argv = [py_spy, "record", "--pid", str(pid), "--nonblocking", "--threads", "--idle", "--rate", str(RATE)]
@@ -105,11 +106,11 @@ class Recording:
     def _parsed(self) -> Recorded:
         try:
             with self._path.open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
+                data = file.read(self._max_bytes + 1)
         except OSError:
             raise RecordingError(self._why("py-spy wrote nothing")) from None
-        if len(data) > MAX_BYTES:
-            raise RecordingError(f"py-spy wrote more than {MAX_BYTES >> 20} MiB")
+        if len(data) > self._max_bytes:
+            raise RecordingError(f"py-spy wrote more than {self._max_bytes >> 20} MiB")
         return parse(data, self.begun_at)
 
     def _why(self, otherwise: str) -> str:

@@ -14,6 +14,7 @@ MAX_EVENTS = 200_000
 
 MAX_LANES = 16
 _NAME = 200
+_ARG = 400
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -61,13 +62,14 @@ def statements(trace: Trace) -> list[dict[str, Any]]:
     ]
 
 
-def to_object(trace: Trace) -> dict[str, Any]:
+def to_object(trace: Trace, max_events: int | None = None) -> dict[str, Any]:
     """The trace in the Trace Event Format (JSON object), times in microseconds since its begin."""
+    most = MAX_EVENTS if max_events is None else max_events
     events: list[dict[str, Any]] = [_meta("process_name", trace.pid, 0, f"rank {trace.rank} (pid {trace.pid})")]
     num_left_out = 0
     tid = 0
     for track in trace.tracks:
-        room = MAX_EVENTS - len(events)
+        room = most - len(events)
         made, tid = _events(trace, track, tid)
         num_left_out += max(0, len(made) - room)
         events += made[: max(0, room)]
@@ -116,12 +118,17 @@ def _ordered(slices: Iterable[Slice]) -> list[Slice]:
 def _slice(trace: Trace, tid: int, each: Slice) -> dict[str, Any]:
     begin, end = _us(trace, each.begin), _us(trace, each.end)
     found = {"name": each.name[:_NAME], "ph": "X", "pid": trace.pid, "tid": tid, "ts": begin, "dur": end - begin}
-    return found | {"args": each.args}
+    return found | {"args": _args(each)}
 
 
 def _moment(trace: Trace, tid: int, each: Slice) -> dict[str, Any]:
     found = {"name": each.name[:_NAME], "ph": "i", "s": "t", "pid": trace.pid, "tid": tid}
-    return found | {"ts": _us(trace, each.begin), "args": each.args}
+    return found | {"ts": _us(trace, each.begin), "args": _args(each)}
+
+
+def _args(each: Slice) -> dict[str, Any]:
+    """Ranks wrote some of it."""
+    return {name: value[:_ARG] if isinstance(value, str) else value for name, value in each.args.items()}
 
 
 def _meta(name: str, pid: int, tid: int, text: str) -> dict[str, Any]:

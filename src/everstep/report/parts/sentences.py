@@ -115,6 +115,12 @@ def _collected(event: events.EvidenceCollected) -> str:
     )
 
 
+def _traced(event: events.RankTraced) -> str:
+    if not event.file:
+        return f"{event.node}: no trace of rank {event.rank}: {event.why}"
+    return f"{event.node}: rank {event.rank} was traced for {event.seconds:.1f}s: {event.file}"
+
+
 def _examined(event: events.NodeExamined) -> str:
     result = {True: "passed", False: "failed", None: "could not be examined in"}[event.passed]
     return f"{event.node} {result} {event.exam}: {event.why} ({event.took_s:.1f}s)"
@@ -149,6 +155,7 @@ _EVENTS: dict[type, Callable[[Any], str]] = {
     events.RestartRequested: lambda e: f"a restart was asked for{f' by {e.by}' if e.by else ''}",
     events.EvidenceRequested: lambda e: f"asked what all ranks are doing ({e.request})",
     events.EvidenceCollected: _collected,
+    events.RankTraced: _traced,
     events.Diagnosed: lambda e: f"the evidence says {e.verdict.code}: {e.verdict.sentence}",
     events.NodeExamined: _examined,
     events.ReplicasAgreed: lambda e: f"all replicas held the same after step {e.step}",
@@ -176,6 +183,7 @@ _ACTIONS: dict[type, Callable[[Any], str]] = {
     actions.PlaceBackups: lambda _: "copying snapshots to other nodes from now on",
     actions.PersistSnapshot: lambda a: f"step {a.step} goes to {a.root}: {a.why}",
     actions.CollectEvidence: lambda _: "asking for stacks, process states and flight records of all ranks",
+    actions.TraceRank: lambda a: f"{a.node} traces rank {a.rank} for {a.seconds:g} s",
     actions.ExamineNode: lambda a: f"examination {a.exam} of machines: {a.kind}",
     actions.UpdateConcluded: lambda a: f"{a.version} {a.stage}{f', back to {a.back_to}' if a.back_to else ''}: {a.why}",
     actions.Resized: lambda a: f"{a.num_before} nodes become {a.num_slots} ({a.world_size} ranks): {a.why}",

@@ -15,6 +15,8 @@ from everstep.probes.ebpf.support import SWITCH
 from everstep.report.now.trace import Slice, Track
 
 NAME = "off CPU"
+OFF = f"the eBPF probes are off ({SWITCH}=on switches them on)"
+ON = ("on", "1", "yes")
 START_S = 10.0
 ANSWER_S = 2.0
 MIN_S = 0.001
@@ -32,8 +34,8 @@ class KernelWindows:
         self._before = 0.0
         self._slices: list[Slice] = []
         self._process: subprocess.Popen[bytes] | None = None
-        if os.environ.get(SWITCH, "").lower() not in ("on", "1", "yes"):
-            self._why = f"the eBPF probes are off ({SWITCH}=on switches them on)"
+        if os.environ.get(SWITCH, "").lower() not in ON:
+            self._why = OFF
             return
         try:
             self._process = subprocess.Popen(

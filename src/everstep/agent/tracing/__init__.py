@@ -1,0 +1,1 @@
+"""Traces of one rank: what `everstep trace` and the agent of a slow rank record."""

@@ -1,0 +1,57 @@
+"""A short trace of the rank that a slow incident blames, by its own node, while the job trains on.
+
+Only where nothing else is done about the incident: a restart would end the trace, and must not wait for it. It is
+evidence for a person; no decision reads it. The limits are of the whole run, so that a rank that is slow every minute
+fills no disk, and leaves some for the others.
+"""
+
+from collections import Counter
+
+from everstep.core.state.turn import Turn
+from everstep.model.actions import Refused, TraceRank
+
+MAX_BYTES = 8 << 20
+"""Of one file; what is more is cut."""
+
+MAX_SAME = 2
+"""Of one rank and code: the first, and another one to compare it with."""
+
+_SLOW = "ES-S"
+
+
+def trace_slow(turn: Turn) -> None:
+    """Ask for it, if the open incident says that a rank is slow. Where a limit is met, that goes on record."""
+    incident, policy = turn.incident, turn.policy
+    verdict = incident.verdict
+    if verdict is None or not verdict.code.startswith(_SLOW) or not verdict.ranks or not policy.slow_trace_s:
+        return
+    rank = verdict.ranks[0]
+    worker = turn.state.workers.get(rank)
+    if worker is None or worker.exit is not None:
+        return
+    key = f"{verdict.code} of rank {rank}"
+    why_not = _why_not(turn, key)
+    if why_not:
+        turn.do(Refused(what=f"trace rank {rank}", incident=incident.id, why=why_not))
+        return
+    turn.set(traced=(*turn.state.traced, key))
+    turn.do(
+        TraceRank(
+            node=worker.node,
+            generation=turn.state.generation,
+            incident=incident.id,
+            rank=rank,
+            seconds=policy.slow_trace_s,
+            max_bytes=MAX_BYTES,
+            why=f"{incident.id}: {key}",
+        )
+    )
+
+
+def _why_not(turn: Turn, key: str) -> str:
+    traced, limit = turn.state.traced, turn.policy.max_slow_traces
+    if len(traced) >= limit:
+        return f"{len(traced)} in this run, {limit} allowed (policy max_slow_traces)"
+    if Counter(traced)[key] >= MAX_SAME:
+        return f"{key} was traced {MAX_SAME} times in this run"
+    return ""
