@@ -203,6 +203,7 @@ class RankRound(msgspec.Struct, frozen=True, kw_only=True):
     rivals: str = ""  # who runs on its CPU while it waits for one, in words
     send_s: float | None = None  # its data was on its way to another machine, on the connection that was longest
     sent: str = ""  # to whom and how fast, in words
+    unread: str = ""  # who has no room for what it sends, in words
     kernel: tuple[str, ...] = ()  # why its threads did not run, as the kernel saw it (eBPF), in words
     work: float | None = None  # tokens, or elements of the batches
     missing: str = ""  # why there are no arrivals

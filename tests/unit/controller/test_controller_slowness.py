@@ -439,3 +439,15 @@ def test_somebody_who_was_slow_before_the_clock_was_set_back_explains_nothing(mo
     monkeypatch.setattr(watch._pace, "accept", lambda verdict, now: None)
     watch._bad_at = {1: bad_at}
     assert bool(watch.take(event, state_of())) == is_told
+
+
+def test_who_does_not_read_what_a_rank_sends_is_said_with_whatever_is_found():
+    job = Job()
+    job.rounds(5)
+    job.compute_s[2] = 1.3 * STEP_S
+    job.of_rank["unread"] = lambda rank: "for 9 s of 10 s there was no room at 10.0.0.7 " * 9 if rank == 0 else ""
+    (found,) = job.rounds(5)
+    said = [each for each in found.verdict.evidence if each.source == "connections"]
+    assert [each.rank for each in said] == [0]
+    assert said[0].says.startswith("rank 0: for 9 s of 10 s there was no room at 10.0.0.7")
+    assert len(said[0].says) < 200, "agents are not trusted"

@@ -1,6 +1,7 @@
 """For how long data was on its way, by the kernel's clock of real connections."""
 
 import os
+import select
 import socket
 import threading
 import time
@@ -45,6 +46,13 @@ def test_a_reader_that_reads_nothing_is_no_slow_link():
         time.sleep(1.0)
         sent = sending.look([os.getpid()], time.monotonic())[os.getpid()]
         assert sent.busy_s < 0.5 * (time.monotonic() - began)
+        assert sent.unread.endswith("there was no room for its data at 127.0.0.1: what came there is not read")
+        while select.select([far], [], [], 0.5)[0]:
+            far.recv(1 << 20)
+        sending.look([os.getpid()], time.monotonic())
+        near.send(b"x")
+        time.sleep(0.3)
+        assert sending.look([os.getpid()], time.monotonic())[os.getpid()].unread == "", "it reads again"
 
 
 def test_bytes_and_peer_are_told_of_the_busiest():

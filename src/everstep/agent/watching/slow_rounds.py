@@ -281,12 +281,11 @@ class SlowRounds:
 
 def _with_sent(found: list[RankRound], alive: list[Worker], sent: dict[int, Sent]) -> list[RankRound]:
     known = {worker.rank: sent[worker.pid] for worker in alive if worker.pid in sent}
-    return [
-        msgspec.structs.replace(each, send_s=known[each.rank].busy_s, sent=known[each.rank].says)
-        if each.rank in known and each.arrivals
-        else each
-        for each in found
-    ]
+    return [_told(each, known[each.rank]) if each.rank in known and each.arrivals else each for each in found]
+
+
+def _told(each: RankRound, sent: Sent) -> RankRound:
+    return msgspec.structs.replace(each, send_s=sent.busy_s, sent=sent.says, unread=sent.unread)
 
 
 def _of_device(pid: int) -> tuple[DeviceOp, ...]:

@@ -26,11 +26,16 @@ def crosses_a_link(connection: Connection) -> bool:
     return not connection.is_local
 
 
+UNREAD_SHARE = 0.05
+"""Of the time since the look before; less is not said."""
+
+
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
     """By the connection on which data was on its way for longest."""
 
     busy_s: float
     says: str  # "9.2 s of 10 s to 10.77.0.3, 1.2 MB/s, 3 segments sent again"
+    unread: str = ""  # by the one whose other end was full for longest: "for 9 s of 10 s there was no room at ..."
 
 
 class Sending:
@@ -68,7 +73,20 @@ def _busiest(before: dict[int, Connection], after: dict[int, Connection], window
     rate = (b.acked - a.acked) / max(busy_s, 1e-3) / 1e6
     again = b.retransmits - a.retransmits
     lost = f", {again} segments sent again" if again > 0 else ""
-    return Sent(busy_s=busy_s, says=f"{busy_s:.2g} s of {window_s:.2g} s to {b.peer}, at {rate:.2g} MB/s{lost}")
+    says = f"{busy_s:.2g} s of {window_s:.2g} s to {b.peer}, at {rate:.2g} MB/s{lost}"
+    return Sent(busy_s=busy_s, says=says, unread=_unread(pairs, window_s))
+
+
+def _unread(pairs: Iterable[tuple[Connection, Connection]], window_s: float) -> str:
+    """A receive window of zero: the process at the other end does not read what came."""
+    full = [(b.full_s - a.full_s, b.peer) for a, b in pairs if a.full_s is not None and b.full_s is not None]
+    full_s, peer = max(full, default=(0.0, ""))
+    if full_s < UNREAD_SHARE * window_s:
+        return ""
+    full_s = min(full_s, window_s)
+    return (
+        f"for {full_s:.2g} s of {window_s:.2g} s there was no room for its data at {peer}: what came there is not read"
+    )
 
 
 def _busy_s(before: Connection, after: Connection, window_s: float) -> float | None:

@@ -56,6 +56,7 @@ class Connection(NamedTuple):
     retransmits: int  # segments that had been lost: without those of which the other side says that it had them already
     busy_s: float | None  # data was on its way, and the other side had room for it; None: an old kernel
     segments: int  # with data, sent; 0 from an old kernel
+    full_s: float | None  # the other side had no room for what was to be sent; None: an old kernel
     is_local: bool  # both ends are this machine's: there is no link
 
 
@@ -186,10 +187,10 @@ def _counted(message: bytes) -> Connection | None:
 
 def _connection(message: bytes, info_at: int, info_bytes: int) -> Connection:
     acked, received = struct.unpack_from("=QQ", message, info_at + _BYTES_AT)
-    busy_s, segments = None, 0
+    busy_s, full_s, segments = None, None, 0
     if info_bytes >= _BUSY_AT + 16:
         busy_us, no_room_us = struct.unpack_from("=QQ", message, info_at + _BUSY_AT)
-        busy_s = max(0, busy_us - no_room_us) / 1e6
+        busy_s, full_s = max(0, busy_us - no_room_us) / 1e6, no_room_us / 1e6
         segments = _number(message, info_at + _SEGMENTS_AT)
     doubles = _number(message, info_at + _DOUBLES_AT) if info_bytes >= _DOUBLES_AT + 4 else 0
     size = 4 if message[0] == socket.AF_INET else 16
@@ -202,6 +203,7 @@ def _connection(message: bytes, info_at: int, info_bytes: int) -> Connection:
         retransmits=max(0, _number(message, info_at + _RETRANSMITS_AT) - doubles),
         busy_s=busy_s,
         segments=segments,
+        full_s=full_s,
         is_local=peer.is_loopback or own == peer,
     )
 

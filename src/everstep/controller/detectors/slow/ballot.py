@@ -51,6 +51,7 @@ class Ballot:
         self._said = ""
         self.rivals: dict[int, str] = {}  # newest word on who runs on a rank's CPU
         self.sent: dict[int, str] = {}  # newest word on where a rank's data goes, and how fast
+        self.unread: dict[int, str] = {}  # newest word on who has no room for what a rank sends
         self.kernel: dict[int, tuple[str, ...]] = {}  # what the kernel saw of a rank in its newest round
         self._first_steps: Counter[tuple[int, str]] = Counter()
         self.begun: list[list[RankTiming]] = []  # of this generation
@@ -67,6 +68,7 @@ class Ballot:
         self.rivals.clear()
         self.kernel.clear()
         self.sent.clear()
+        self.unread.clear()
         self.groups = ()
         self.is_unusual = False
 
@@ -103,6 +105,7 @@ class Ballot:
                 self.rivals[rank] = each.rivals
             self.kernel[rank] = each.kernel[:MAX_KERNEL]
             self.sent[rank] = each.sent[:MAX_SENT]
+            self.unread[rank] = each.unread[:MAX_SENT]
             if each.arrivals:
                 self._pending[rank] = _bounded(join(self._pending.get(rank), each))
         measured = measure(list(self._pending.values()), ahead_s)

@@ -52,6 +52,8 @@ MAX_RANKS = 16
 """On record with their timings."""
 
 KERNEL = "kernel (eBPF)"
+CONNECTIONS = "connections"
+MAX_UNREAD = 4
 
 log = logging.getLogger("everstep.controller")
 
@@ -163,6 +165,7 @@ class SlownessDetector:
             evidence.append(Evidence(at=event.at, source="scheduler", says=busy))
         if starving is not None:
             evidence += self._seen(starving.rank, event.at)
+        evidence += self._unread(event.at)
         found = Verdict(
             code=verdict.code,
             sentence=f"{verdict.sentence.removesuffix('.')}; {busy}" if busy else verdict.sentence,
@@ -234,7 +237,7 @@ class SlownessDetector:
         sent = self._ballot.sent.get(found.rank, "")
         says = f"{found.says} ({sent})" if sent else found.says
         what = "the link out of its machine is slow, or the other end's, and its computing is not"
-        return self._of_rank("ES-S11", found.rank, says, what, "connections", at)
+        return self._of_rank("ES-S11", found.rank, says, what, CONNECTIONS, at)
 
     def _of_rank(self, code: str, rank: int, says: str, cure: str, source: str, at: float) -> Verdict:
         return Verdict(
@@ -244,7 +247,7 @@ class SlownessDetector:
             confidence=Confidence.MEDIUM,
             ranks=(rank,),
             at=at,
-            evidence=(Evidence(at=at, source=source, says=says, rank=rank), *self._seen(rank, at)),
+            evidence=(Evidence(at=at, source=source, says=says, rank=rank), *self._seen(rank, at), *self._unread(at)),
         )
 
     def _overloaded(self, rounds: list[list[RankTiming]], event: RoundReported) -> AnomalyFound | None:
@@ -270,6 +273,14 @@ class SlownessDetector:
         lines = self._ballot.kernel.get(rank, ())
         return tuple(Evidence(at=at, source=KERNEL, says=f"rank {rank}: {line}", rank=rank) for line in lines)
 
+    def _unread(self, at: float) -> tuple[Evidence, ...]:
+        """Which ranks cannot send because the other end does not read: it names that end, whoever is blamed."""
+        told = [(rank, says) for rank, says in sorted(self._ballot.unread.items()) if says]
+        return tuple(
+            Evidence(at=at, source=CONNECTIONS, says=f"rank {rank}: {says}", rank=rank)
+            for rank, says in told[:MAX_UNREAD]
+        )
+
     def _with_rival(self, found: Starving) -> str:
         if found.is_throttled:
             return (
@@ -291,6 +302,7 @@ class SlownessDetector:
             evidence=(
                 *_evidence(list(self._ballot.rounds), verdict.ranks, at),
                 *(each for rank in verdict.ranks[:MAX_RANKS] for each in self._seen(rank, at)),
+                *self._unread(at),
             ),
         )
 
