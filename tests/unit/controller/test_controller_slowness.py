@@ -451,3 +451,13 @@ def test_who_does_not_read_what_a_rank_sends_is_said_with_whatever_is_found():
     assert [each.rank for each in said] == [0]
     assert said[0].says.startswith("rank 0: for 9 s of 10 s there was no room at 10.0.0.7")
     assert len(said[0].says) < 200, "agents are not trusted"
+
+
+def test_what_is_refused_says_who_does_not_read_too():
+    """Nothing else shows it: a refusal opens no incident."""
+    job = Job()
+    job.compute_s[0] = 1.3 * STEP_S
+    job.of_rank["unread"] = lambda rank: "for 9 s of 10 s there was no room at 10.0.0.7" if rank == 0 else ""
+    (found,) = job.rounds(20)
+    assert found.refusal is not None
+    assert found.refusal.why.endswith("; rank 0: for 9 s of 10 s there was no room at 10.0.0.7")

@@ -10,6 +10,8 @@ import logging
 import statistics
 import time
 
+import msgspec
+
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.observations.words import per_step
@@ -140,11 +142,14 @@ class SlownessDetector:
         if key in self._refused or len(self._refused) >= MAX_REFUSALS:
             return None
         self._refused.add(key)
+        refusal = verdict.refusal
+        if refusal is not None and (unread := self._unread(event.at)):  # no incident shows its evidence
+            refusal = msgspec.structs.replace(refusal, why=f"{refusal.why.removesuffix('.')}; {unread[0].says}")
         return AnomalyFound(
             at=event.at,
             generation=event.generation,
             verdict=self._verdict(verdict, event.at),
-            refusal=verdict.refusal,
+            refusal=refusal,
         )
 
     def _compare(self, event: SignalsReported, state: State) -> AnomalyFound | None:
