@@ -14,10 +14,14 @@ def held_kib():
     return int(re.search(r"Pss_Anon:\\s+(\\d+)", open("/proc/self/smaps_rollup").read())[1])
 
 def work():
-    pieces = [bytes(70_000 + 37 * number) for number in range(200)]
-    stays.append([bytes(2000) for _ in range(200)])
-    del pieces
+    mine = bytes(2000)  # it has its area now, and all others have theirs
+    all_have.wait()
+    with in_turn:
+        pieces = [bytes(70_000 + 37 * number) for number in range(200)]
+        stays.append([bytes(2000) for _ in range(200)])
+        del pieces
 
+all_have, in_turn = threading.Barrier(12), threading.Lock()
 before, stays = held_kib(), []
 for _ in range(3):
     threads = [threading.Thread(target=work) for _ in range(12)]
