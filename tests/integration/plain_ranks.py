@@ -24,7 +24,9 @@ def be(rank: int, num_ranks: int, told: int) -> None:
         given |= {"MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": 0}
         os.environ.update({name: str(value) for name, value in given.items()}, EVERSTEP_GENERATION="0")
         sys.path.insert(0, str(Path(sys.argv[0]).parent))
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        # What it made stays until the end. torch 2.13 may wait for ever where DistributedDataParallel goes last: its
+        # group of gloo waits for a thread that lets go of an operation, and this one for the interpreter.
+        _kept = runpy.run_path(sys.argv[0], run_name="__main__")
         code = 0
     except BaseException:
         traceback.print_exc()
