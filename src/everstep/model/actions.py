@@ -155,7 +155,7 @@ class TraceRank(_Action, frozen=True, kw_only=True):
 
     node: str
     generation: int
-    incident: str
+    incident: str  # or a name of its own ("slow2"), where a slow rank was only excused
     rank: int
     seconds: float
     max_bytes: int

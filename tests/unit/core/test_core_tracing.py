@@ -46,8 +46,20 @@ def test_a_machine_that_is_evicted_is_not_traced() -> None:
     assert not traces(actions)
 
 
-def test_a_slow_rank_that_is_only_said_to_be_excused_is_no_incident() -> None:
-    assert not traces(begun().anomaly("ES-S04", 1, refused="the work is uneven"))
+def test_a_rank_that_is_slow_without_a_fault_of_its_machine_is_traced_too() -> None:
+    made = begun()
+    (trace,) = traces(made.anomaly("ES-S10", 1, refused="it slept"))
+    assert (trace.rank, trace.incident) == (1, "slow1")
+    assert not traces(begun().anomaly("ES-N01", 1, refused="no"))
+    made.kill(0)
+    assert not traces(made.anomaly("ES-S10", 2, refused="it slept")), "while a fault is handled"
+
+
+def test_a_limit_is_said_of_incidents_only() -> None:
+    made = begun(max_slow_traces=1)
+    assert traces(made.anomaly("ES-S10", 1, refused="it slept"))
+    refused = [action for action in made.anomaly("ES-S10", 2, refused="it slept") if isinstance(action, Refused)]
+    assert [each.why for each in refused] == ["it slept"]
 
 
 def test_it_can_be_switched_off() -> None:

@@ -55,6 +55,8 @@ def run(given: argparse.Namespace) -> int:
     if run_dir.controller_pid() is None:
         raise ConfigError(f"the run in {run_dir.path} is over: there is nothing to trace")
     view = load_run(run_dir.journal)
+    if not given.out:
+        _check_folder(run_dir.path)
     with _line_of(view, given.rank) as line, waiting("tracing", round(seconds), "second") as bar:
         trace = tracks.record(
             view.run,
@@ -117,6 +119,17 @@ def _collectives(run_dir: RunDir, rank: int, generation: int, begin: float, end:
     return flight_track(path, begin, end)
 
 
+def _check_folder(run_dir: Path) -> None:
+    """Before there is anything to lose. Raises ConfigError."""
+    try:
+        with files.opened(run_dir):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {run_dir / files.FOLDER}: {error.strerror}; --out FILE says where else"
+        ) from error
+
+
 def _write(run_dir: RunDir, trace: Trace, out: str | None) -> tuple[Path, int]:
     """Raises ConfigError."""
     path = Path(out) if out else run_dir.path / files.FOLDER
@@ -126,7 +139,7 @@ def _write(run_dir: RunDir, trace: Trace, out: str | None) -> tuple[Path, int]:
     except files.TooLargeError as error:
         raise ConfigError(str(error)) from error
     except OSError as error:
-        raise ConfigError(f"cannot write {error.filename or path}: {error.strerror}") from error
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _write_to(path: Path, data: bytes) -> Path:

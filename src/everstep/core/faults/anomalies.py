@@ -9,7 +9,7 @@ from everstep.analyzer.exits import FaultFacts, judge
 from everstep.core.decide import eviction, recovery
 from everstep.core.faults.incidents import stop_generation
 from everstep.core.faults.opening import open_incident
-from everstep.core.faults.tracing import trace_slow
+from everstep.core.faults.tracing import trace_excused, trace_slow
 from everstep.core.restore import trust
 from everstep.core.state.phases import Phase
 from everstep.core.state.schema import Deferred, Role
@@ -29,8 +29,10 @@ DEFERRED_S = 900.0
 def on_anomaly_found(turn: Turn, event: AnomalyFound) -> None:
     if event.refusal is not None:
         turn.do(Refused(what=event.refusal.what, why=event.refusal.why))
-        return
-    if turn.state.phase is Phase.RUNNING and turn.state.incident is None:
+    is_quiet = turn.state.phase is Phase.RUNNING and turn.state.incident is None
+    if is_quiet and event.refusal is not None:
+        trace_excused(turn, event.verdict)
+    elif is_quiet:
         trust.note_agreed(turn, event)
         take(turn, event.verdict, is_declared=event.is_declared)
     # Else a fault is being handled; what is wrong for longer is found again.

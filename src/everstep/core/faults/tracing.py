@@ -9,6 +9,7 @@ from collections import Counter
 
 from everstep.core.state.turn import Turn
 from everstep.model.actions import Refused, TraceRank
+from everstep.model.verdict import Verdict
 
 MAX_BYTES = 8 << 20
 """Of one file; what is more is cut."""
@@ -21,31 +22,46 @@ _SLOW = "ES-S"
 
 def trace_slow(turn: Turn) -> None:
     """Ask for it, if the open incident says that a rank is slow. Where a limit is met, that goes on record."""
-    incident, policy = turn.incident, turn.policy
-    verdict = incident.verdict
-    if verdict is None or not verdict.code.startswith(_SLOW) or not verdict.ranks or not policy.slow_trace_s:
+    incident = turn.incident
+    if incident.verdict is None:
         return
+    why_not = _trace(turn, incident.verdict, incident.id)
+    if why_not:
+        turn.do(Refused(what=f"trace rank {incident.verdict.ranks[0]}", incident=incident.id, why=why_not))
+
+
+def trace_excused(turn: Turn, verdict: Verdict) -> None:
+    """The same for one rank that is slow, and whose machine is not to blame: that opens no incident. Of several, such
+    as those of a pipeline stage, one trace says nothing."""
+    if len(verdict.ranks) == 1:
+        _trace(turn, verdict, f"slow{len(turn.state.traced) + 1}")
+
+
+def _trace(turn: Turn, verdict: Verdict, name: str) -> str:
+    """Ask for it; or why a limit forbids it. Empty also where there is nothing to trace."""
+    if not verdict.code.startswith(_SLOW) or not verdict.ranks or not turn.policy.slow_trace_s:
+        return ""
     rank = verdict.ranks[0]
     worker = turn.state.workers.get(rank)
     if worker is None or worker.exit is not None:
-        return
+        return ""
     key = f"{verdict.code} of rank {rank}"
     why_not = _why_not(turn, key)
     if why_not:
-        turn.do(Refused(what=f"trace rank {rank}", incident=incident.id, why=why_not))
-        return
+        return why_not
     turn.set(traced=(*turn.state.traced, key))
     turn.do(
         TraceRank(
             node=worker.node,
             generation=turn.state.generation,
-            incident=incident.id,
+            incident=name,
             rank=rank,
-            seconds=policy.slow_trace_s,
+            seconds=turn.policy.slow_trace_s,
             max_bytes=MAX_BYTES,
-            why=f"{incident.id}: {key}",
+            why=f"{name}: {key}",
         )
     )
+    return ""
 
 
 def _why_not(turn: Turn, key: str) -> str:

@@ -21,6 +21,7 @@ _TOLD_AS_IT_IS = (
     events.NodeSilent,
     events.NodeInDoubt,
     events.NodeRefused,
+    events.RankTraced,
     events.SnapshotsRefused,
     events.RuntimeFaulted,
     events.StopRequested,

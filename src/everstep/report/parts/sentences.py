@@ -118,7 +118,7 @@ def _collected(event: events.EvidenceCollected) -> str:
 def _traced(event: events.RankTraced) -> str:
     if not event.file:
         return f"{event.node}: no trace of rank {event.rank}: {event.why}"
-    return f"{event.node}: rank {event.rank} was traced for {event.seconds:.1f}s: {event.file}"
+    return f"{event.node}: rank {event.rank} was traced for {event.seconds:.1f}s: {event.file} in the run directory"
 
 
 def _examined(event: events.NodeExamined) -> str:
