@@ -2,7 +2,8 @@
 
 Two nodes of one rank on a core each, a standby, rounds of two seconds. A fault comes after a healthy time and is looked
 for during five rounds: who was named, and does the sentence say why (the process that takes the core, the quota, the
-file, the program's own sleep, the link that became slow: there both nodes are hosts in network namespaces). A rank that
+file, the program's own sleep, who holds a lock, the link that became slow or loses packets: there both nodes are hosts
+in network namespaces). A rank that
 is named while there is no fault counts as an innocent. Where the machine has more to run than CPUs, that has to be
 said. Needs root (cgroups, namespaces) and two cores. Ends everything it started, also on Ctrl-C.
 
@@ -26,7 +27,7 @@ from pathlib import Path
 
 from everstep.testing.hosts import Bed
 from matrix.faults_run import Journal
-from matrix.slow_link import Running, slow_link, two_hosts
+from matrix.slow_link import Running, lossy_link, slow_link, two_hosts
 from measuring.figures import table
 from measuring.launched import adopt_orphans, end_on_sigterm, launched
 
@@ -118,6 +119,29 @@ def sleep(hurt: Hurt) -> Iterator[None]:
         marker.unlink()
 
 
+HOLD = """
+import fcntl, sys, time
+file = open(sys.argv[1], "w")
+while True:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    time.sleep(0.08)
+    fcntl.flock(file, fcntl.LOCK_UN)
+    time.sleep(0.005)
+"""
+
+
+@contextmanager
+def lock(hurt: Hurt) -> Iterator[None]:
+    """Another process holds the lock of a file most of the time. Who that is only the kernel says: EVERSTEP_EBPF=on."""
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(hurt.folder / f"lock-{hurt.rank}")])
+    hurt.words = (f"(pid {holder.pid})",)
+    try:
+        yield
+    finally:
+        holder.kill()
+        holder.wait()
+
+
 @contextmanager
 def _cgroup(controller: str, pid: int, values: dict[str, str]) -> Iterator[None]:
     own = _cgroup_of(controller, pid)
@@ -147,6 +171,8 @@ def _cgroup_of(controller: str, pid: int) -> Path:
 KINDS: dict[str, Callable[[Hurt], AbstractContextManager[None]]] = {
     "burner": burner,
     "link": lambda hurt: contextlib.nullcontext(),  # of hosts of its own: see `run`
+    "loss": lambda hurt: contextlib.nullcontext(),  # the same
+    "lock": lock,
     "quota": quota,
     "sleep": sleep,
     "storage": storage,
@@ -159,9 +185,10 @@ def run(kind: str, rng: random.Random, folder: Path) -> Told:
     (folder / "everstep.toml").write_text(f"[policy]\nslow_round_s = {ROUND_S}\n")
     env = {"EVERSTEP_HOME": str(folder / "home"), "EVERSTEP_BENCH_DIR": str(folder)}
     env |= {"OMP_NUM_THREADS": "1", "TORCH_FR_BUFFER_SIZE": "128"}
-    if kind == "link":
+    if kind in ("link", "loss"):
+        spoil = slow_link if kind == "link" else lossy_link
         with Bed() as bed, two_hosts(bed, folder, env, mode) as running:
-            return _hurt(running, told, folder, healthy_rounds, lambda hurt: slow_link(bed, hurt, rng))
+            return _hurt(running, told, folder, healthy_rounds, lambda hurt: spoil(bed, hurt, rng))
     where = ["--run-dir", str(folder / "run"), "--config", str(folder / "everstep.toml")]
     nodes = ["--local-nodes", "2", "--standby", "1", "--nproc-per-node", "1"]
     command = [sys.executable, "-m", "everstep", "run", *where, *nodes, str(SCRIPT), mode]

@@ -3,6 +3,7 @@
 slow_script.py plain|state [WIDTH]
 """
 
+import fcntl
 import mmap
 import os
 import sys
@@ -38,6 +39,7 @@ def main() -> None:
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank % 2]})
     block = mmap.mmap(-1, WRITTEN_BYTES)  # aligned, as O_DIRECT wants it
     log = os.open(FOLDER / f"written-{rank}", os.O_CREAT | os.O_WRONLY | os.O_DIRECT)
+    lock = os.open(FOLDER / f"lock-{rank}", os.O_CREAT | os.O_WRONLY)
     (FOLDER / f"pid-{rank}").write_text(str(os.getpid()))
     width = int(sys.argv[2]) if len(sys.argv) > 2 else 4
     parameters = torch.nn.Linear(width, width)
@@ -47,6 +49,8 @@ def main() -> None:
         if (FOLDER / f"sleep-{rank}").exists():
             time.sleep(SLEEP_S)
         os.pwrite(log, block, 0)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_UN)
         parameters(torch.ones(2, width)).sum().backward()
         for parameter in parameters.parameters():
             dist.all_reduce(parameter.grad)

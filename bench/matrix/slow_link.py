@@ -18,6 +18,7 @@ PORT = 29400
 WIDTH = 256
 """Gradients of 256 KiB: a step sends as much to the other host."""
 
+LOST_PERCENT = (2, 5)
 BYTES_PER_S = (2_000_000, 6_000_000)
 
 
@@ -81,6 +82,18 @@ def slow_link(bed: Bed, hurt: Victim, rng: random.Random) -> Iterator[None]:
     other = next(each for each in bed.hosts if each is not host)
     hurt.words = (f"to {other.address}",)
     host.throttle(rng.randrange(*BYTES_PER_S))
+    try:
+        yield
+    finally:
+        host.heal()
+
+
+@contextmanager
+def lossy_link(bed: Bed, hurt: Victim, rng: random.Random) -> Iterator[None]:
+    """Some percent of what the rank sends is lost."""
+    host = _host_of(bed, hurt.rank)
+    hurt.words = ("segments sent again",)
+    host.lose(rng.randrange(*LOST_PERCENT))
     try:
         yield
     finally:

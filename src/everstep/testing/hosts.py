@@ -143,6 +143,10 @@ class Host:
         self._drop("input", by_chance)
         self._drop("output", by_chance)
 
+    def lose(self, percent: int) -> None:
+        """So much of what goes out, by chance."""
+        self._drop("output", f"numgen random mod 100 < {percent}")
+
     def swallow(self, to: "Host") -> None:
         """Its port drops what goes to that host, and counts it, until `heal`. Needs iproute2; raises OSError."""
         self._is_throttled = True
