@@ -67,7 +67,7 @@ class Node:
 
     @property
     def group(self) -> Any:
-        worker = SimpleNamespace(rank=3, pid=self.rank.pid, is_alive=True, watch=self.watch)
+        worker = SimpleNamespace(rank=3, local_rank=0, pid=self.rank.pid, is_alive=True, watch=self.watch)
         return SimpleNamespace(generation=2, workers={3: worker}, is_stopping=False)
 
     def action(self, seconds: float = 0.4, **other: int) -> TraceRank:
@@ -203,7 +203,14 @@ def test_a_rank_cannot_have_another_process_traced(node: Node) -> None:
             node.run(lambda made: made.trace(node.action(), node.group))
         finally:
             other.kill()
-    assert (node.told[0].file, node.told[0].why) == ("", "its process has no line on the board")
+    assert (node.told[0].file, node.told[0].why) == ("", "its line on the board names another process")
+
+
+def test_what_a_rank_says_of_itself_does_not_stand_in_the_file(node: Node) -> None:
+    node.ints[IntCell.RANK], node.ints[IntCell.GENERATION] = 7, 1 << 60
+    node.run(lambda made: made.trace(node.action(), node.group))
+    said = content(node)["otherData"]
+    assert (said["rank"], said["generation"]) == (3, 2)
 
 
 def test_a_line_that_names_a_process_of_somebody_else_is_none(node: Node) -> None:

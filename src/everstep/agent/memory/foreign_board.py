@@ -20,8 +20,9 @@ _MAX_ABOVE = 64
 class RankLine:
     """One rank's line. Ranks write it, so anything may be in it."""
 
-    def __init__(self, memory: mmap.mmap, line: int) -> None:
-        base = line * LINE_BYTES
+    def __init__(self, memory: mmap.mmap, number: int) -> None:
+        self.number = number
+        base = number * LINE_BYTES
         whole = memoryview(memory)[base : base + LINE_BYTES]
         self._ints, self._floats = whole.cast("q"), whole.cast("d")
 
@@ -48,16 +49,31 @@ class RankLine:
 
 
 @contextmanager
-def find_line(agent_pid: int, rank: int, above: int | None = None) -> Iterator[RankLine | None]:
+def find_line(agent_pid: int, rank: int) -> Iterator[RankLine | None]:
     """The line of a rank that lives on this agent's node; None: there is none. Ranks say themselves which one they are
-    and as which process: a line counts if that process is `above` or comes from it (the agent, if not given). Raises
-    OSError: the agent is gone, or is another user's."""
+    and as which process: a line counts if that process comes from the agent. Raises OSError: the agent is gone, or is
+    another user's."""
+    with _lines(agent_pid) as lines:
+        mine = [line for line in lines if line.rank == rank and line.generation >= 0 and line.pid > 0]
+        mine = [line for line in mine if is_below(line.pid, agent_pid)]
+        yield max(mine, key=lambda line: line.generation, default=None)
+
+
+@contextmanager
+def line_at(agent_pid: int, number: int, pid: int) -> Iterator[RankLine | None]:
+    """The line of this number, for the agent, which knows whose it is; None: it names a process that neither is this
+    one nor comes from it. Raises OSError."""
+    with _lines(agent_pid) as lines:
+        mine = [line for line in lines if line.number == number and (line.pid == pid or is_below(line.pid, pid))]
+        yield mine[0] if mine else None
+
+
+@contextmanager
+def _lines(agent_pid: int) -> Iterator[list[RankLine]]:
     with _boards(agent_pid) as boards:
         lines = [RankLine(board, number) for board in boards for number in range(len(board) // LINE_BYTES)]
         try:
-            mine = [line for line in lines if line.rank == rank and line.generation >= 0 and line.pid > 0]
-            mine = [line for line in mine if line.pid == above or is_below(line.pid, above or agent_pid)]
-            yield max(mine, key=lambda line: line.generation, default=None)
+            yield lines
         finally:
             for line in lines:
                 line.close()

@@ -9,6 +9,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: str
     run: str
     rank: int
+    generation: int
+    line: int  # of the board
     pid: int  # as the agent knows it, whatever the rank says
     agent: int
     seconds: float

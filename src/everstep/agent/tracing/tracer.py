@@ -120,6 +120,8 @@ class Tracer:
             run_dir=str(self._run_dir),
             run=self._run,
             rank=action.rank,
+            generation=action.generation,
+            line=worker.local_rank,
             pid=worker.pid,
             agent=os.getpid(),
             seconds=action.seconds,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.agent.memory.foreign_board import find_line
+from everstep.agent.memory.foreign_board import line_at
 from everstep.agent.tracing import files
 from everstep.agent.tracing.flights import NAME, flight_track
 from everstep.agent.tracing.kernel_windows import OFF
@@ -26,6 +26,9 @@ NICENESS = 10
 MAX_CPU_S = 10
 """Each of the process and of py-spy; the kernel ends it then. A trace of 3 s needs about one second."""
 
+MAX_MEMORY = 1 << 30
+"""A rank may have thousands of threads. A trace of a usual one needs some 60 MB."""
+
 MAX_STACKS = 16 << 20
 MAX_FLIGHT = 8 << 20
 
@@ -37,6 +40,7 @@ def main() -> None:
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_STACKS, MAX_STACKS))
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         told = _trace(order)
@@ -57,10 +61,11 @@ def _trace(order: Order) -> Told:
             return Track(name=NAME, is_measured=False, why=why)
         return flight_track(run_dir / files.FOLDER / order.flight, begin, end, MAX_FLIGHT)
 
-    with find_line(order.agent, order.rank, order.pid) as line:
+    with line_at(order.agent, order.line, order.pid) as line:
         if line is None:
-            return Told(why="its process has no line on the board")
+            return Told(why="its line on the board names another process")
         trace = record(order.run, line, line.pid, order.seconds, collectives, max_stacks=MAX_STACKS)
+    trace = msgspec.structs.replace(trace, rank=order.rank, generation=order.generation)  # whatever the rank says
     data = files.encoded(trace, order.max_bytes)
     files.write_new(run_dir, order.name, data)
     missing = [
