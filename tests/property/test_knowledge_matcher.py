@@ -17,6 +17,7 @@ from everstep.knowledge.matcher import MAX_LINE_BYTES, Matcher
 NOW = 1_795_000_000.0
 BASE = load_base()
 ENGINE = Engine(BASE.signatures)
+ENGINE.prepare()  # not in the middle of a measurement
 
 PIECES = st.sampled_from(
     [

@@ -5,27 +5,20 @@ matching patterns in one pass, and it is maintained with wheels for every platfo
 garbage is no special case. Called by `loading` (to refuse bad patterns) and `matcher`.
 """
 
-import re
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable
 from functools import lru_cache
 
 import re2
 
 from everstep.knowledge.causality.finished import LANDMARKS as FINISHED
 from everstep.knowledge.causality.tone import Tone
+from everstep.knowledge.screening.look import Look, Sieve
+from everstep.knowledge.screening.screen import Screen, options, screen_of, without_anchors
 from everstep.knowledge.signature import Signature
 
-_MEMORY_BYTES = 80 << 20
-"""Budget of one automaton, its program included. Too low (64 MiB for 2,650 patterns): what is left for its cache is
-filled again and again on text that is rich in near-misses, and such text is read at a fiftieth of the speed."""
-
-MAX_LINE_BYTES = 64 << 10
-"""Longer lines are read in windows of this size; each is matched as if it were a line."""
-OVERLAP_BYTES = 4 << 10
-"""What two windows of a long line share, so that nothing is lost at the cut. What stands in it is counted twice."""
-_FIRST_PIECE_BYTES = 2 << 10
-_LARGEST_PIECE_BYTES = 256 << 10
-_NUM_PARTS = 6
+SIEVE_AFTER_BYTES = 4 << 20
+"""The sieve takes most of a second to make. So much text takes that without it."""
 
 LANDMARKS = (
     rb"Traceback \(most recent call last\)",
@@ -49,31 +42,6 @@ _CALM = (
     rb"|level=(?:info|debug)|\bNCCL (?:INFO|TRACE)\b|^\[?I\d{3,4} "
 )
 """A program logged this line as information: whatever words it contains, nothing failed."""
-_BOUNDED_GAP = re.compile(r"(?<!\\)\.\{0,\d+\}")
-_WORD = re.compile(r"(?<!\\)[A-Za-z_]{2,}")
-EVERYDAY = frozenset(
-    {"nan", "inf", "rank", "world_size", "loss", "scale", "grad", "gradient", "step", "iteration", "epoch", "cuda"}
-    | {"gpu", "nccl", "collective", "dataset", "data", "dataloader", "checkpoint", "ckpt", "torch", "node", "memory"}
-    | {"error", "failed", "channel", "version", "config", "index", "thc", "cumem", "vocab", "tokenizer"}
-)
-"""Words that logs of healthy jobs are full of."""
-_WEAK = frozenset(
-    {"fail", "failure", "fails", "fatal", "errors", "exception", "timeout", "timed", "invalid", "lost", "abort"}
-    | {"aborted", "unable", "cannot", "with", "from", "this", "that", "not", "was", "been", "exceeded", "unknown"}
-    | {"found", "detected", "visible", "exist", "exists", "does", "such", "model", "safetensors", "save", "upload"}
-    | {"missing", "none", "bytes", "time", "size", "file", "read", "write", "process", "device", "could"}
-)
-"""Words that are too common to look for by themselves."""
-
-
-def options() -> "re2.Options":
-    chosen = re2.Options()
-    chosen.max_mem = _MEMORY_BYTES
-    chosen.encoding = re2.Options.Encoding.LATIN1
-    chosen.never_nl = True  # no pattern reaches over the end of a line
-    chosen.never_capture = True
-    chosen.log_errors = False
-    return chosen
 
 
 @lru_cache(maxsize=1)
@@ -97,86 +65,21 @@ def _reason(error: Exception) -> str:
     return first.decode(errors="replace") if isinstance(first, bytes) else str(first)
 
 
-def without_anchors(pattern: str) -> tuple[str, bool]:
-    """The pattern without "^" (outside of classes), and whether there was one."""
-    kept: list[str] = []
-    in_class = False
-    anchored = False
-    position = 0
-    while position < len(pattern):
-        char = pattern[position]
-        if char == "\\":
-            kept.append(pattern[position : position + 2])
-            position += 2
-            continue
-        if char == "[" and not in_class:
-            in_class = True
-            # "]" and "^" right after the bracket belong to the class
-            head = re.match(r"\[\^?\]?", pattern[position:])
-            assert head is not None
-            kept.append(head[0])
-            position += len(head[0])
-            continue
-        if char == "]" and in_class:
-            in_class = False
-        if char == "^" and not in_class:
-            anchored = True
-        else:
-            kept.append(char)
-        position += 1
-    return "".join(kept), anchored
-
-
-def screen_of(pattern: str) -> str:
-    """A pattern that matches whatever this one does, and costs less to look for. `pattern` has no "^".
-
-    A gap of any length needs far fewer states than a bounded one. Where the words before it are everyday ones, the
-    automaton would remember in each line that it has seen them, and in which combination with those of other patterns:
-    then only what stands behind the gap is looked for.
-    """
-    screen = _BOUNDED_GAP.sub(".*", pattern)
-    head, gap, tail = _split_at_gap(screen)
-    if not gap or "(?i)" in head:
-        return screen
-    words = {word.lower() for word in _WORD.findall(head)}
-    rare = {word.lower() for word in _WORD.findall(tail)} - EVERYDAY - _WEAK
-    return tail if words and words <= EVERYDAY and any(len(word) > 3 for word in rare) else screen
-
-
-def _split_at_gap(pattern: str) -> tuple[str, str, str]:
-    """Before and behind the first gap outside of groups; no gap where alternatives stand outside too, or none is."""
-    depth, position, found = 0, 0, -1
-    while position < len(pattern):
-        char = pattern[position]
-        if char == "\\":
-            position += 2
-            continue
-        if char == "[":
-            head = re.match(r"\[\^?\]?(?:\\.|[^\]\\])*\]", pattern[position:])
-            position += len(head[0]) if head else 1
-            continue
-        depth += (char == "(") - (char == ")")
-        if depth == 0 and char == "|":
-            return pattern, "", ""
-        if depth == 0 and found < 0 and pattern.startswith(".*", position):
-            found = position
-        position += 1
-    if found < 0:
-        return pattern, "", ""
-    return pattern[:found], ".*", pattern[found + 2 :].lstrip("?")
-
-
 class Engine:
-    """Compiled signatures. `next_line` finds lines that may matter in a block, `match` says what one line is."""
+    """Compiled signatures. `look` finds lines that may matter in a block, `match` says what one line is."""
 
     def __init__(self, signatures: Iterable[Signature]) -> None:
         self.signatures: tuple[Signature, ...] = tuple(signatures)
+        self.fallback = next((s for s in self.signatures if s.family == "traceback"), None)  # of an unknown exception
         self._floating = re2.Set.SearchSet(options())
         self._anchored = re2.Set.SearchSet(options())
         self._floating_owners: list[int] = []
         self._anchored_owners: list[int] = []
         screens: list[bytes] = list(LANDMARKS)
-        self._screen = re2.Set.SearchSet(options())
+        self._wanted = [landmark.decode() for landmark in LANDMARKS]
+        self._sieve: Sieve | None = None
+        self._num_read = 0
+        self._preparing = threading.Lock()
         for index, signature in enumerate(self.signatures):
             for pattern in signature.patterns:
                 bare, anchored = without_anchors(pattern)
@@ -187,17 +90,16 @@ class Engine:
                 owners.append(index)
                 if signature.screened:
                     screens.append(screen_of(bare).encode())
-        self._compile(screens)
+                    self._wanted.append(bare)
+        self._screen = Screen(screens)
+        self._compile()
 
-    def _compile(self, screens: Sequence[bytes]) -> None:
+    def _compile(self) -> None:
         # An empty set cannot be compiled; this pattern matches nothing.
         for compiled, owners in ((self._floating, self._floating_owners), (self._anchored, self._anchored_owners)):
             compiled.Add(rb"[^\x00-\xff]")
             owners.append(-1)
             compiled.Compile()
-        for screen in dict.fromkeys(screens):
-            self._screen.Add(b"(?m)" + screen)
-        self._screen.Compile()
         self._context = re2.compile(_CONTEXT, options())
         self._calm = re2.compile(_CALM, options())
         self._tone = Tone(options())
@@ -208,45 +110,24 @@ class Engine:
         }
 
     def matters(self, text: bytes) -> bool:
-        """Whether any line of this text may match a signature. The fast path: one pass, no positions."""
-        return bool(self._screen.Match(text))
+        """Whether any line of this text may match a signature. One pass, no positions."""
+        return self._screen.matters(text)
 
-    def next_line(self, data: bytes, position: int) -> tuple[int, int] | None:
-        """Begin and end of the first line from `position` on that may match; of a very long line, a window.
+    def look(self, data: bytes, *, may_prepare: bool = True) -> Look:
+        """For the lines of this text that may match a signature, in their order. `may_prepare`: whether most of a
+        second may be spent now on reading faster from here on."""
+        self._num_read += len(data)
+        if may_prepare and self._sieve is None and self._num_read > SIEVE_AFTER_BYTES:
+            self.prepare()
+        return Look(data, self._screen, self._sieve)
 
-        Gallops: pieces grow while nothing is found, then the one with a hit is halved. So a hit costs in proportion
-        to its distance. (Asking RE2 where it matched would need its automaton for the reversed patterns, which
-        falls back to a slow one on text full of near-misses.)
-        """
-        size = _FIRST_PIECE_BYTES
-        while position < len(data):
-            end = _line_end(data, min(len(data), position + size))
-            if self.matters(data[position:end]):
-                return self._locate(data, position, end)
-            position, size = end, min(2 * size, _LARGEST_PIECE_BYTES)
-        return None
-
-    def _locate(self, data: bytes, low: int, high: int) -> tuple[int, int] | None:
-        """The first line that matters in [low, high), which is known to hold one. Looked for part by part: what is
-        behind the first part with a hit is not read again."""
-        while True:
-            part = max(1, (high - low) // _NUM_PARTS)
-            begin, end = low, _line_end(data, low + part)
-            while end < high and not self.matters(data[begin:end]):
-                begin, end = end, _line_end(data, min(high, end + part))
-            if begin > low or end < high:
-                low, high = begin, min(end, high)
-                continue
-            begin = data.rfind(b"\n", low, high - 1) + 1  # one line fills most of it: cut before that
-            if begin <= low:
-                break
-            low, high = (low, begin) if self.matters(data[low:begin]) else (begin, high)
-        if high - low <= MAX_LINE_BYTES:
-            return low, high - 1 if data[high - 1 : high] == b"\n" else high
-        for begin in range(low, high, MAX_LINE_BYTES - OVERLAP_BYTES):
-            if self.matters(data[begin : begin + MAX_LINE_BYTES]):
-                return begin, min(high, begin + MAX_LINE_BYTES)
-        return None
+    def prepare(self) -> None:
+        """Makes what reads much text fast, unless another thread is making it."""
+        if self._preparing.acquire(blocking=False):
+            try:
+                self._sieve = self._sieve or Sieve(self._wanted)
+            finally:
+                self._preparing.release()
 
     def match(
         self, line: bytes, message: bytes, *, in_traceback: bool = False, from_kernel: bool = False
@@ -299,11 +180,3 @@ class Engine:
 def _spoken_by_drivers(signature: Signature) -> bool:
     """Whether its lines are the kernel's, a driver's or a daemon's, whose levels and words are not a program's."""
     return signature.any_level and signature.component not in _OF_PROGRAMS
-
-
-def _line_end(data: bytes, position: int) -> int:
-    """After the line that `position` is in, or `position` itself if it begins a line."""
-    if position == 0 or data[position - 1 : position] == b"\n":
-        return position
-    end = data.find(b"\n", position)
-    return len(data) if end < 0 else end + 1

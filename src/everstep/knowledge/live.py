@@ -61,7 +61,7 @@ def classify(text: str, *, report: str = "") -> Finding | None:
     base, engine = built_in()
     matcher = Matcher(base, now=0.0, engine=engine)
     matcher.arrived_at = 0.0
-    matcher.is_of_program = True
+    matcher.is_of_program, matcher.may_prepare = True, False
     matcher.feed("", _without(text[-MAX_TAIL_CHARS:], report).encode("utf-8", "replace"))
     matcher.feed(_REPORT, report[-MAX_TAIL_CHARS:].encode("utf-8", "replace"))
     ordered = rank_findings(matcher.finish(), end=_REPORT if report else "", of_process=True)

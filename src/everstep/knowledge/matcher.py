@@ -23,10 +23,11 @@ from everstep.knowledge.causality.linking import is_of_program
 from everstep.knowledge.causality.progress import Watch, marks
 from everstep.knowledge.causality.repeats import Repeats
 from everstep.knowledge.causality.zeros import without_zeros
-from everstep.knowledge.engine import MAX_LINE_BYTES, OVERLAP_BYTES, Engine
+from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding, Fold, subject_of
 from everstep.knowledge.lines import Clock, Line, clean, rank_in
 from everstep.knowledge.loading import Base
+from everstep.knowledge.screening.screen import MAX_LINE_BYTES, OVERLAP_BYTES
 from everstep.knowledge.signature import Role, Signature
 
 BLOCK_BYTES = 1 << 20
@@ -89,8 +90,8 @@ class Matcher:
         self._offsets = dict(offsets or {})
         self._streams: dict[str, _Stream] = {}
         self._fold = Fold()
-        self._fallback = next((s for s in base.signatures if s.family == "traceback"), None)
         self.arrived_at: float | None = None  # when set, the time of every line, instead of its stamp
+        self.may_prepare = True  # False in a process that nobody may keep waiting
         self.is_of_program = False  # when set, what looks like a line of the kernel log is what a program printed
 
     @property
@@ -149,11 +150,12 @@ class Matcher:
         """Complete lines, or one window of a line that goes on."""
         data = stream.repeats.without(data)
         position = counted = stream.looked_to = 0
+        look = self._engine.look(data, may_prepare=self.may_prepare)
         while position < len(data):
             if stream.tracebacks or stream.agents or stream.thrown:
                 position, counted = self._read_in_block(stream, data, position, counted)
                 continue
-            found = self._engine.next_line(data, position)
+            found = look.next_line(position)
             if found is None:
                 break
             begin, end = found
@@ -312,7 +314,7 @@ class Matcher:
         name = name or block.name(part.message)
         if block.ignored or name.startswith((LINK_CAUSE, LINK_CONTEXT)):
             return
-        signature = self._engine.match(name, name, in_traceback=True) or self._fallback
+        signature = self._engine.match(name, name, in_traceback=True) or self._engine.fallback
         is_open = signature is None or signature.role in (Role.UNKNOWN, Role.CASCADE)
         if block.raised_in and is_open and not is_of_program(name.decode("utf-8", "replace")):
             signature = self._engine.match(name, block.raised_in + name, in_traceback=True) or signature

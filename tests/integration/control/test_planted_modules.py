@@ -7,7 +7,19 @@ import sys
 import pytest
 
 CODE = "open({!r}, 'a').write(__name__ + chr(10))\nraise ImportError('planted')\n"
-OURS = ("everstep", "aiohttp", "msgspec", "fsspec", "re2", "xxhash", "rich", "torch", "sitecustomize", "usercustomize")
+OURS = (
+    "everstep",
+    "aiohttp",
+    "msgspec",
+    "fsspec",
+    "re2",
+    "hyperscan",
+    "xxhash",
+    "rich",
+    "torch",
+    "sitecustomize",
+    "usercustomize",
+)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from everstep.knowledge.engine import refusal, without_anchors
+from everstep.knowledge.engine import refusal
 from everstep.knowledge.loading import BUILT_IN, Base, load_base
 from everstep.knowledge.matcher import Matcher
+from everstep.knowledge.screening.screen import without_anchors
 from everstep.knowledge.signature import Action, Role
 
 NOW = 1_795_000_000.0

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import re2
 
-from everstep.knowledge.engine import options, screen_of, without_anchors
 from everstep.knowledge.loading import load_base
+from everstep.knowledge.screening.screen import options, screen_of, without_anchors
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "knowledge"
 LINES = sorted(

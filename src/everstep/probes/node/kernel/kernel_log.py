@@ -74,6 +74,7 @@ class KernelLog:
     def _match(self, lines: Sequence[bytes], now: float) -> list[Finding]:
         """A matcher of its own for each batch: it folds what repeats, and would fold for ever."""
         matcher = Matcher(self._base, now=now, engine=self._engine)
+        matcher.may_prepare = False  # an agent answers meanwhile
         matcher.feed(SOURCE, b"\n".join(lines) + b"\n")
         out = []
         for finding in matcher.finish():

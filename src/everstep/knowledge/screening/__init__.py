@@ -1,0 +1,1 @@
+"""Which lines of much text are worth being taken apart."""

@@ -1,0 +1,171 @@
+"""A net of literal words in front of the automaton: which lines of a block a pattern matches.
+
+Of nearly every pattern it is known which words its lines hold (`required`). They are looked for by hyperscan, at some
+hundreds of megabytes a second from the first byte on. Lines with such a word are shown to a small automaton of the
+patterns that need it; the large one of all patterns, which is built by the text it meets, sees nothing of it. Pure;
+used by `look`.
+"""
+
+import contextlib
+import importlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import Any
+
+from everstep.knowledge.screening.everyday import EVERYDAY
+from everstep.knowledge.screening.required import Rarity, Word, required
+from everstep.knowledge.screening.screen import Screen, without_bounds
+
+_MAX_SHARE = 64
+"""More hits than one in so many bytes: the net does not help with such text."""
+_ALWAYS_READ = 64
+_PIECE_BYTES = 128 << 10
+_COMMON = 2
+"""So everyday a word, of what `Rarity` says, is not looked for if its pattern can be."""
+_NUM_PARTS = 16
+_SMALL_BYTES = 16 << 20
+"""Budget of one small automaton."""
+_NOT_ALIKE = re.compile(r"\.[*+{]|\[[^\]]*\\[sS]|[$]|(?<!\[)\^|\(\?i\)|[^\x20-\x7e]")
+"""Gaps, which cost too much here, and what hyperscan and RE2 may read differently."""
+_SPACE = re.compile(r"\\[sS]")
+
+Span = tuple[int, int]
+Patterns = tuple[str, ...]
+
+
+def library() -> ModuleType | None:
+    """hyperscan, loaded by who reads much text. None: it cannot be loaded here, and the automaton reads everything."""
+    try:
+        return importlib.import_module("hyperscan")
+    except ImportError:
+        return None
+
+
+class Net:
+    """Words of many patterns. `rest`: patterns for which it has none, whose lines it does not find."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self.rest: list[str] = []
+        self._owners: list[Patterns] = []
+        self._small: dict[Patterns, Screen] = {}
+        self._database: Any = None
+        self._hyperscan = library()
+        if self._hyperscan is None:
+            return
+        words, plain = self._sorted_out(patterns)
+        self._owners = [*map(tuple, words.values()), *((pattern,) for pattern in plain)]
+        with contextlib.suppress(self._hyperscan.HyperscanError):
+            self._database = _compiled(self._hyperscan, list(words), plain)
+
+    @property
+    def is_usable(self) -> bool:
+        return self._database is not None
+
+    def _sorted_out(self, patterns: Iterable[str]) -> tuple[dict[Word, list[str]], list[str]]:
+        """Words to look for, with their patterns; and patterns to look for as they are: theirs are everyday ones."""
+        rarity = Rarity(EVERYDAY)
+        words: dict[Word, list[str]] = defaultdict(list)
+        plain: list[str] = []
+        for pattern in patterns:
+            needed = required(pattern, rarity)
+            is_common = not needed or rarity.of(needed)[0] >= _COMMON
+            if needed is not None and is_common and not _NOT_ALIKE.search(pattern):
+                plain.append(pattern)
+            elif needed:
+                for word in needed:
+                    words[word].append(pattern)
+            else:
+                self.rest.append(pattern)
+        return words, plain
+
+    def lines(self, data: bytes) -> tuple[list[Span], list[Span]]:
+        """Lines that a pattern matches, without their line ends, and pieces in which there may be any of them."""
+        lines: set[Span] = set()
+        pieces: list[Span] = []
+        begin = 0
+        while begin < len(data):
+            end = data.rfind(b"\n", begin, begin + _PIECE_BYTES) + 1 or data.find(b"\n", begin) + 1 or len(data)
+            piece = data[begin:end] if begin or end < len(data) else data
+            hits = self._hits(piece)
+            if hits is None:
+                pieces.append((begin, end))
+            else:
+                found = self._verified(piece, hits) if hits else ()
+                lines.update((begin + first, begin + last) for first, last in found)
+            begin = end
+        return sorted(lines), pieces
+
+    def _hits(self, piece: bytes) -> list[tuple[int, int]] | None:
+        """Where words end, and their numbers. None: too many to be of help, or another thread is scanning."""
+        assert self._hyperscan is not None
+        hits: list[tuple[int, int]] = []
+        add = hits.append
+        permits = iter([False] * (_ALWAYS_READ + len(piece) // _MAX_SHARE))
+
+        def hit(number: int, _begin: int, end: int, _flags: int, _context: object) -> bool:
+            add((end, number))
+            return next(permits, True)  # true ends the scan
+
+        try:
+            self._database.scan(piece, match_event_handler=hit)
+        except self._hyperscan.HyperscanError:
+            return None
+        return hits
+
+    def _verified(self, piece: bytes, hits: list[tuple[int, int]]) -> set[Span]:
+        hits.sort()
+        begin = end = -1
+        spans: dict[Patterns, dict[Span, None]] = defaultdict(dict)
+        for at, number in hits:
+            if at > end:
+                begin = piece.rfind(b"\n", 0, at) + 1
+                end = piece.find(b"\n", at)
+                end = len(piece) if end < 0 else end
+            spans[self._owners[number]][begin, end] = None
+        found: set[Span] = set()
+        for patterns, lines in spans.items():
+            left = [line for line in lines if line not in found]
+            if left:
+                found.update(_matching(piece, left, self._small_of(patterns).matters))
+        return found
+
+    def _small_of(self, patterns: Patterns) -> Screen:
+        screen = self._small.get(patterns)
+        if screen is None:
+            made = Screen((without_bounds(pattern).encode() for pattern in patterns), _SMALL_BYTES)
+            screen = self._small[patterns] = made
+        return screen
+
+
+def _matching(piece: bytes, lines: list[Span], matters: Callable[[bytes], bool]) -> list[Span]:
+    """Those of the lines that match: all at once, and where there is any, part by part."""
+    if not matters(b"\n".join([piece[begin:end] for begin, end in lines])):
+        return []
+    if len(lines) == 1:
+        return lines
+    size = -(-len(lines) // _NUM_PARTS)
+    return [line for at in range(0, len(lines), size) for line in _matching(piece, lines[at : at + size], matters)]
+
+
+def _compiled(hyperscan: ModuleType, words: Sequence[Word], plain: Sequence[str]) -> object:
+    expressions = [_escaped(word.text) for word in words] + [_spelled_out(pattern) for pattern in plain]
+    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    database.compile(
+        expressions=expressions,
+        ids=list(range(len(expressions))),
+        elements=len(expressions),
+        flags=[hyperscan.HS_FLAG_CASELESS if word.folds else 0 for word in words] + [0] * len(plain),
+    )
+    return database
+
+
+def _escaped(text: str) -> bytes:
+    return "".join(char if char.isalnum() else f"\\x{ord(char):02x}" for char in text).encode()
+
+
+def _spelled_out(pattern: str) -> bytes:
+    """RE2's spaces are not those of hyperscan."""
+    spaces = r"\t\n\f\r "
+    return _SPACE.sub(lambda found: f"[{spaces}]" if found[0] == r"\s" else f"[^{spaces}]", pattern).encode()
