@@ -73,6 +73,13 @@ _HOLDS_ANOTHER = b": Traceback (most recent call last)"
 _PACKED = re.compile(
     rb"(?:\\n|\s|^)((?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt)(?:: [^\\]{1,2000})?)"
 )
+_ERROR_FILE = re.compile(
+    rb"\\{0,4}\"message\\{0,4}\": ?\\{0,4}\""
+    rb"((?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Exit)\b"
+    rb"(?:\([^\"\\]{0,500}|: [^\"\\]{0,2000})?)"
+)
+"""The exception in what torchelastic's `record` writes for the launcher, as it is or within another text of JSON."""
+_OF_ERROR_FILE = (b"py_callstack", b"extraInfo", b"torchelastic.worker.status", b'"timestamp"')
 _LITERAL = re.compile(rb"\s*(?:\w{1,40} = )?[bfru]{0,2}[\"']\Z")
 """What stands before the text of a program that prints its own source."""
 _CODE = re.compile(rb"(-?\d+)(?: \(pid: (\d+)\))?")
@@ -109,6 +116,16 @@ def packed_exception(before: bytes, rest: bytes) -> bytes:
     being listed that has one as a text."""
     names = [] if _LITERAL.match(before) else _PACKED.findall(rest)
     return names[-1].strip() if names else b""
+
+
+def recorded_exception(message: bytes) -> bytes:
+    """The exception that a line of torchelastic's error file names; empty: it is none, or names none. Where the file
+    was printed over several lines, that line has nothing else."""
+    found = _ERROR_FILE.search(message)
+    if found is None:
+        return b""
+    is_alone = message.strip().startswith(b'"message"') and message.rstrip().endswith((b'",', b'"'))
+    return found[1] if is_alone or any(word in message for word in _OF_ERROR_FILE) else b""
 
 
 def is_named(message: bytes) -> bool:

@@ -26,6 +26,7 @@ LANDMARKS = (
     b"Exception ignored in",
     b"Error in atexit._run_exitfuncs",
     b"--- Logging error ---",
+    b'"message\\\\*": ?\\\\*"(?:[A-Za-z_]\\w*\\.)*[A-Z]\\w*(?:Error|Exception|Interrupt|Exit)\\b',
     *FINISHED,
 )
 """Begins of blocks, and last words of a program: the screen has to stop at them, whatever the signatures say."""

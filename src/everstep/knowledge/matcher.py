@@ -16,6 +16,7 @@ from everstep.knowledge.blocks import (
     Verdict,
     is_named,
     packed_exception,
+    recorded_exception,
     what_links,
 )
 from everstep.knowledge.causality.finished import Finish
@@ -36,6 +37,7 @@ _LINK_BYTES = 300
 _MAX_WATCHES = 256
 _LOOK_BACK_BYTES = 8 << 10
 _TRACEBACK = b"Traceback (most recent call last)"
+_MESSAGE = b"message"
 _IGNORED = (
     b"Exception ignored in",
     b"--- Logging error ---",
@@ -230,11 +232,12 @@ class Matcher:
             self._match_and_report(stream, part, raw)
 
     def _is_whole_traceback(self, stream: _Stream, part: Line) -> bool:
-        """A traceback in one line: its head, and its exception further on."""
+        """A traceback in one line: its head, and its exception further on; or the exception that a rank recorded."""
+        name = recorded_exception(part.message) if _MESSAGE in part.message else b""
         at = part.message.find(_TRACEBACK)
-        if at < 0:
+        if at < 0 and not name:
             return False
-        name = packed_exception(part.message[:at], part.message[at + len(_TRACEBACK) :])
+        name = name or packed_exception(part.message[:at], part.message[at + len(_TRACEBACK) :])
         if name:
             self._close_traceback(stream, Traceback(stream.line + 1, 0, ignored=False), part, name)
         return bool(name)

@@ -1,9 +1,11 @@
 """Tracebacks as they arrive: without indentation, in one line, one within another, of a process that just started."""
 
+import json
+
 import pytest
 from built_in import BASE, ENGINE
 
-from everstep.knowledge.causality.ranking import rank_findings
+from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.matcher import Matcher
 
@@ -79,3 +81,29 @@ def test_what_stands_below_is_read(before):
 def test_a_traceback_in_the_text_of_a_program_is_not_its_end(before):
     quoted = r'Traceback (most recent call last):\n  File \"/a/t.py\", line 3, in <module>\nKeyError: \'x\'\n"'
     assert [f.klass for f in findings(before + quoted)] == []
+
+
+FILE = """{"message": {"message": "KeyError: 'pixel_values'", "extraInfo": {"py_callstack": "Traceback ..."}}}"""
+EVENT = """{"name": "torchelastic.worker.status.FAILED", "metadata": {"global_rank": 5, "raw_error": %s}}"""
+RECORDED = (
+    FILE,
+    EVENT % json.dumps(FILE),
+    """  msg:\n    {\n      "message": "KeyError: 'pixel_values'",\n      "extraInfo": {\n        "py_callstack": [""",
+)
+
+
+@pytest.mark.parametrize("text", RECORDED)
+def test_the_exception_that_a_rank_recorded_is_the_cause(text: str):
+    matcher = Matcher(BASE, now=0.0, engine=ENGINE)
+    matcher.feed("log", text.encode() + b"\n")
+    found = choose_verdict(rank_findings(matcher.finish())).finding
+    assert found is not None
+    assert (found.is_exception, str(found.blame)) == (True, "user")
+    assert found.text.startswith("KeyError: 'pixel_values'")
+
+
+def test_a_structured_log_that_speaks_of_an_error_is_no_exception():
+    line = b'{"level": "warning", "message": "ConnectionError: tracker away, trying again", "module": "tracker"}\n'
+    matcher = Matcher(BASE, now=0.0, engine=ENGINE)
+    matcher.feed("log", line)
+    assert not [f for f in matcher.finish() if f.is_exception]

@@ -13,9 +13,8 @@ from everstep.knowledge.findings import Finding
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.screening import net as net_module
-from everstep.knowledge.screening.everyday import EVERYDAY
 from everstep.knowledge.screening.look import Look, Sieve
-from everstep.knowledge.screening.net import Net
+from everstep.knowledge.screening.net import Net, everyday
 from everstep.knowledge.screening.required import Rarity, Word, required
 from everstep.knowledge.screening.screen import Screen, options, without_anchors
 
@@ -59,7 +58,7 @@ def test_hyperscan_is_there_and_every_signature_goes_through_the_net():
 
 
 def test_a_line_that_a_pattern_matches_holds_one_of_its_words():
-    rarity = Rarity(EVERYDAY)
+    rarity = Rarity(everyday())
     num_seen = 0
     for pattern in PATTERNS:
         compiled = re2.compile(pattern.encode(), options())

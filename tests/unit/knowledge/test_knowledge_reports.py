@@ -15,7 +15,7 @@ HELD_FOUND = 17
 """Of the 17 that were never read for a pattern. To be raised, never lowered."""
 KEPT_RIGHT, KEPT_RIGHT_2, KEPT_RIGHT_3, KEPT_RIGHT_4, KEPT_RIGHT_5 = 22, 8, 19, 45, 20
 KEPT_RIGHT_6, KEPT_RIGHT_7, KEPT_RIGHT_8, KEPT_RIGHT_9, KEPT_RIGHT_10, KEPT_RIGHT_11 = 12, 7, 13, 39, 12, 8
-KEPT_RIGHT_12, KEPT_RIGHT_13, KEPT_RIGHT_14, KEPT_RIGHT_15, KEPT_RIGHT_16 = 38, 10, 9, 23, 12
+KEPT_RIGHT_12, KEPT_RIGHT_13, KEPT_RIGHT_14, KEPT_RIGHT_15, KEPT_RIGHT_16, KEPT_RIGHT_17 = 38, 10, 9, 23, 12, 45
 """The same for the kept parts of later sets, in the table below."""
 
 
@@ -51,7 +51,7 @@ def test_a_later_report_is_found_with_its_party(classes, parties, text):
 
 @pytest.mark.parametrize(
     ("classes", "parties", "text"),
-    [case for part in ("fresh", *(f"fresh{num}" for num in range(2, 16))) for case in cases(part)],
+    [case for part in ("fresh", *(f"fresh{num}" for num in range(2, 17))) for case in cases(part)],
 )
 def test_a_report_of_a_new_kind_is_found_with_its_party_and_class(classes, parties, text):
     """All were measured before they were read for a pattern: docs/knowledge/accuracy.md has the figures."""
@@ -77,6 +77,7 @@ def test_a_report_of_a_new_kind_is_found_with_its_party_and_class(classes, parti
         ("kept14", 10, KEPT_RIGHT_14),
         ("kept15", 25, KEPT_RIGHT_15),
         ("kept16", 20, KEPT_RIGHT_16),
+        ("kept17", 55, KEPT_RIGHT_17),
     ],
 )
 def test_reports_of_new_kinds_that_nobody_has_read(part, num, right):

@@ -88,7 +88,7 @@ class Rarity:
         return max(map(self._commonness, words)), -min(len(word.text) for word in words), len(words)
 
     def _commonness(self, word: Word) -> int:
-        """Of a phrase its rarest word counts, and that there are several."""
+        """Of a phrase its rarest word counts, and how many there are."""
         found = self._known.get(word)
         if found is None:
             found = self._known[word] = self._look_up(word)
