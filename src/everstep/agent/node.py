@@ -224,7 +224,7 @@ class Node:
 
     async def close(self, grace_s: float = END_GRACE_S) -> None:
         """End everything on this node."""
-        self._tracer.end("the node ends")
+        self._tracer.close()
         if self._task is not None and not self._task.done():
             self._task.cancel()
         for task in self._side_tasks:

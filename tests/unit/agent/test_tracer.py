@@ -235,6 +235,26 @@ def test_what_a_rank_says_of_its_collectives_costs_that_track_only(node: Node, r
     assert left_over(node) == ["i7-rank-3.json"]
 
 
+def test_a_record_that_comes_too_late_does_not_stay(node: Node) -> None:
+    class Late(Watch):
+        async def dump(self, path: Path, limit_s: float) -> str:
+            self.path = path
+            return "the rank's watch thread did not answer within 5 s"
+
+    late = node.watch = Late()
+
+    async def traced(made: Tracer) -> None:
+        await made.trace(node.action(), node.group)
+        assert left_over(node) == ["i7-rank-3.json"]
+        late.path.write_bytes(b"{}")
+        made.close()
+
+    node.run(traced)
+    assert left_over(node) == ["i7-rank-3.json"]
+    said = {each["track"]: each for each in content(node)["otherData"]["tracks"]}
+    assert said["collectives"]["why"] == "the rank's watch thread did not answer within 5 s"
+
+
 def test_names_without_end_are_cut(node: Node) -> None:
     class Wordy(Watch):
         async def dump(self, path: Path, limit_s: float) -> str:

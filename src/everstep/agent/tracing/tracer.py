@@ -60,6 +60,7 @@ class Tracer:
         self._is_busy = False
         self._process: _Process | None = None
         self._why_ended = ""
+        self._flights: list[str] = []  # a rank that answers too late writes one of these when nobody waits for it
 
     async def trace(self, action: TraceRank, group: Group | None) -> None:
         """Reports what became of it, whatever that is."""
@@ -91,6 +92,16 @@ class Tracer:
             self._why_ended = self._why_ended or why
             self._process.kill()
 
+    def close(self) -> None:
+        """The node ends."""
+        self.end("the node ends")
+        self._remove()
+
+    def _remove(self, *names: str) -> None:
+        """These files, and what came too late of earlier traces. In a thread: a file system may hang."""
+        if self._flights or names:
+            Call(partial(files.remove, self._run_dir, *self._flights, *names), "everstep-trace", lambda: None)
+
     async def _trace(self, action: TraceRank, group: Group | None, name: str) -> Told:
         worker = None if group is None else group.workers.get(action.rank)
         if group is None or group.generation != action.generation or worker is None or not worker.is_alive:
@@ -101,6 +112,7 @@ class Tracer:
             raise _EndedError("another rank of this node is being traced")
         self._is_busy, self._why_ended = True, ""
         flight = f".{action.incident}-rank-{action.rank}-flight.part"
+        self._flights.append(flight)
         told = None
         try:
             self._process = _Process(self._order(action, worker, name, flight), self._environ, self._reaper)
@@ -112,8 +124,7 @@ class Tracer:
                 process.close()
                 # A file that it was killed over is not one. One that was there before it is left as it was.
                 is_half = told is None and process.has_begun_to_write
-                names = [flight, *([name] if is_half else [])]
-                Call(partial(files.remove, self._run_dir, *names), "everstep-trace", lambda: None)  # it may hang
+                self._remove(*([name] if is_half else []))
 
     def _order(self, action: TraceRank, worker: Worker, name: str, flight: str) -> Order:
         return Order(
