@@ -107,12 +107,16 @@ def _exit_verdict(facts: FaultFacts, cause: Exit, causes: list[Exit]) -> Verdict
     killed = [e.rank for e in causes if same_killer(cause, e)]
     same = killed or [e.rank for e in causes if same_fault(cause, e)]
     rest = [e for e in facts.exits if e.rank != cause.rank and not e.succeeded]
-    who, did = f"rank {cause.rank}", describe(cause)
+    who, did = f"rank {cause.rank} on {node}", describe(cause)
     if len(same) > 1:
-        who, did = f"{len(same)} ranks (first: rank {cause.rank})", did.replace("was killed", "were killed", 1)
-    sentence = f"{who} on {node} {did}{note}{repeated(cause)}"
-    if len({facts.nodes.get(rank) for rank in killed}) > 1:
-        node = None  # which machine's rank was killed first says nothing of that machine
+        who, did = (
+            f"{len(same)} ranks (first: rank {cause.rank}) on {node}",
+            did.replace("was killed", "were killed", 1),
+        )
+    if len({facts.nodes.get(rank) for rank in same}) > 1:
+        who = f"{len(same)} ranks (first: rank {cause.rank} on {node})"
+        node = None  # which machine's rank ended first says nothing of that machine
+    sentence = f"{who} {did}{note}{repeated(cause)}"
     return Verdict(
         code=code,
         sentence=sentence,

@@ -48,7 +48,7 @@ def test_ranks_that_were_killed_together_are_all_named_and_no_machine_of_several
     for order in (killed, killed[::-1]):
         verdict = judge(facts(*order, peer_gone(1, 100.2)))
         assert (verdict.code, verdict.ranks, verdict.node, verdict.blame) == ("ES-P09", (0, 3), None, "operator")
-        assert verdict.sentence.startswith("2 ranks (first: rank 0) on n0 were killed by SIGKILL; no sign of")
+        assert verdict.sentence.startswith("2 ranks (first: rank 0 on n0) were killed by SIGKILL; no sign of")
     on_one = judge(facts(*(Exit(rank=rank, at=100.0, signal=15) for rank in (2, 3))))
     assert (on_one.code, on_one.ranks, on_one.node) == ("ES-P02", (2, 3), "n1")
 
@@ -82,7 +82,18 @@ def test_only_consequences_make_a_verdict_of_low_confidence() -> None:
 def test_the_same_place_on_all_ranks_is_certainly_the_users_code() -> None:
     verdict = judge(facts(*(raised(rank, 100.0 + rank) for rank in range(4))))
     assert verdict.confidence is Confidence.HIGH
-    assert verdict.sentence.startswith("4 ranks (first: rank 0) on n0 raised KeyError at train.py:7: 'labels'")
+    assert verdict.sentence.startswith("4 ranks (first: rank 0 on n0) raised KeyError at train.py:7: 'labels'")
+    assert (verdict.blame, verdict.node) == (Blame.USER, None)
+
+
+def test_what_ranks_of_several_machines_raised_is_of_none_of_these_machines() -> None:
+    """Which of them raised it first is chance."""
+    for order in ((0, 3), (3, 0)):
+        verdict = judge(facts(*(raised(rank, 100.0 + at) for at, rank in enumerate(order))))
+        assert (verdict.code, verdict.ranks, verdict.node) == ("ES-U01", order, None)
+    on_one = judge(facts(raised(2, 100.0), raised(3, 100.1), raised(0, 100.2, "ValueError", place="eval.py:1")))
+    assert (on_one.ranks, on_one.node) == ((2, 3), "n1")
+    assert on_one.sentence.startswith("2 ranks (first: rank 2) on n1 raised KeyError")
 
 
 def test_nodes_that_are_lost_together_are_all_named() -> None:
