@@ -13,6 +13,7 @@ from real_run import Launcher, launching
 
 LONGEST = (
     "test_census",
+    "test_gpu_rehearsal",
     "test_run_drills_silent",
     "test_agent_examining",
     "test_run_update",
@@ -23,6 +24,8 @@ LONGEST = (
     "test_run_lost_node",
     "test_integrations_transformers",
     "test_run_stores",
+    "test_run_isolation",
+    "test_transport_hostile",
     "test_run_phases",
     "test_run_hangs",
     "test_run_checkpoints",

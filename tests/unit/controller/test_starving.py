@@ -145,6 +145,7 @@ def _share(pid: int) -> float:
     return (used[1] - used[0]) / os.sysconf("SC_CLK_TCK") / 2.0
 
 
+@pytest.mark.slow
 def test_who_runs_on_the_core_is_found():
     core = min(os.sched_getaffinity(0))
     pin = f"import os; os.sched_setaffinity(0, {{{core}}})\n"

@@ -28,6 +28,7 @@ dist.barrier()
 HAS_RECORD = hasattr(torch._C._distributed_c10d, "_dump_fr_trace_json")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_RECORD, reason="this torch keeps no record of gloo")
 def test_the_record_of_a_rank_names_the_members_of_its_groups(tmp_path):
     ranks = [
