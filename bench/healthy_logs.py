@@ -94,7 +94,8 @@ def step_line(style: int, rng: random.Random, step: int) -> str:
     )[style]
 
 
-def healthy(number: int, size: int, sources: list[str]) -> str:
+def healthy(number: int, size: int, sources: list[str], ended: float = 0.7) -> str:
+    """`ended`: how likely it says at its end that the training is over."""
     rng = random.Random(number)
     style, parts, length, step = rng.randrange(7), [], 0, rng.randrange(3) * 1000
     filled = {"n": rng.randrange(1, 64), "r": rng.randrange(8)}
@@ -114,7 +115,7 @@ def healthy(number: int, size: int, sources: list[str]) -> str:
         parts.append(line)
         length += len(line) + 1
         step += 1
-    return "\n".join([*parts, *(["training complete, exit code 0"] if rng.random() < 0.7 else [])]) + "\n"
+    return "\n".join([*parts, *(["training complete, exit code 0"] if rng.random() < ended else [])]) + "\n"
 
 
 def verdict(base: Base, engine: Engine, text: str) -> str:
@@ -124,14 +125,14 @@ def verdict(base: Base, engine: Engine, text: str) -> str:
     return "" if found is None else f"{found.code} {found.blame}"
 
 
-def changed_verdicts(base: Base, engine: Engine, sources: list[str], num_pairs: int) -> int:
+def changed_verdicts(base: Base, engine: Engine, sources: list[str], num_pairs: int, *, has_ended: bool) -> int:
     """How often a healthy log before a fault changes what is said of the fault."""
     lines = [line for line in REPORTS.read_text(encoding="utf-8").splitlines() if line.startswith(("read", "held"))]
     faults = [line.split("\t", 3)[3].replace("\\n", "\n") + "\n" for line in lines]
     alone = [verdict(base, engine, fault) for fault in faults]
     changed = 0
     for number in range(num_pairs):
-        before = healthy(10_000 + number, 30 << 10, sources)
+        before = healthy(10_000 + number, 30 << 10, sources, ended=has_ended)
         chosen = number % len(faults)
         changed += verdict(base, engine, before + faults[chosen]) != alone[chosen]
     return changed
@@ -197,8 +198,9 @@ def main() -> None:
         return
     folders = (Path(__file__).parent, Path(sys.prefix) / "lib", Path(random.__file__).parent)
     sources = [path.read_text(errors="replace") for folder in folders for path in sorted(folder.glob("*.py"))[:60]]
-    changed = changed_verdicts(base, engine, sources, given.pairs)
-    print(f"{given.pairs} healthy logs before a fault: the verdict changes in {changed}")
+    for has_ended, what in ((False, ""), (True, ", whose last word is that the training is over,")):
+        changed = changed_verdicts(base, engine, sources, given.pairs, has_ended=has_ended)
+        print(f"{given.pairs} healthy logs{what} before a fault: the verdict changes in {changed}", flush=True)
     count = Count()
     for number in range(given.files):
         cause = count.read(base, engine, healthy(number, given.kib << 10, sources).encode())

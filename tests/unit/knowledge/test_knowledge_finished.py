@@ -20,6 +20,15 @@ WORDS = (
     "[rank0]:[titan] 2026-03-01 10:00:00,123 - root - INFO - Training completed",
     "exiting program at iteration 1000",
 )
+BEGINS = (
+    "Starting training of fold 2\n",
+    (
+        "W1121 10:00:01.120 811 torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment variable for each process "
+        "to be 1 in default\n"
+    ),
+    "n0:81:90 [0] NCCL INFO NCCL version 2.27.5+cuda12.9\n",
+)
+"""Of training in the same program, or of another run that writes into the same file."""
 NOT_YET = (
     "the model is saved when training is complete",
     "Waiting for training to be finished; training is not complete",
@@ -102,7 +111,7 @@ def test_a_failure_before_the_word_stays_what_it_was(failure: str, teardown: str
 
 
 @pytest.mark.parametrize("teardown", TEARDOWNS)
-@pytest.mark.parametrize("again", [STEPS, "Starting training of fold 2\n"])
+@pytest.mark.parametrize("again", [STEPS, *BEGINS])
 def test_a_program_that_trains_again_has_not_finished(teardown: str, again: str):
     pieces = (STEPS, WORDS[0] + "\n", again, teardown)
     alone = chosen(STEPS + teardown).finding

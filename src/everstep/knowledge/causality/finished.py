@@ -29,6 +29,9 @@ _LAST_WORDS = (
 _FIRST_WORDS = (
     rb"(?i:\b(?:start|begin|resum|runn)ing (?:the )?(?:model )?training\b)",
     rb"(?i:\btraining (?:has )?(?:started|begun|starts|begins)\b)",
+    rb"Setting OMP_NUM_THREADS environment variable for each process",
+    rb"Starting elastic_operator with launch configs",
+    rb"\bNCCL version \d",
 )
 LANDMARKS = _LAST_WORDS + _FIRST_WORDS
 """Where the screen has to stop. Few lines of a log have one of them."""

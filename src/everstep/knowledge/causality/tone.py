@@ -19,9 +19,11 @@ _SOURCE = (
     rb"|^(?:\"[^\"]{0,400}\"|'[^']{0,400}')[,)]{1,3}$|^case [\"'].{0,80}:$"
     rb"|^[rbf]{1,2}[\"'].{0,400}[\"'](?:[,)]{0,3}| % [(\w].{0,200})$"
     rb"|\(\s*f[\"'].{0,400}\{[A-Za-z_][\w.\[\]()]*"
+    rb"|^[A-Za-z_][\w.\[\]]{0,80} = .{1,200} if .{1,200} else [\w(\[\"'].{0,200}$"
+    rb"|^[\"'][a-z]\w* [a-z][\w ]{0,60}[\"']: [rbf]{0,2}[\"'].{0,400}[\"'],$"
 )
 """Statements, comments and literals of Python, C++ and shells, with the line number of a listing or the sign of a diff
-before them."""
+before them. A table's key of several small words is a person's; logs in JSON have names there."""
 
 _WARNING = (
     rb"\[W\d{3,4} |^\W{0,2}W\d{3,4} \d\d:|\[W [\w./]{1,80}\.(?:cpp|cc|h|hpp|cu|py)\b|\[W\]"
@@ -33,7 +35,8 @@ _MILD = rb"non-?fatal|not fatal"
 _COPED_WITH = (
     rb"(?i:\b(?:will (?:be )?(?:retr(?:y|ied)|reconnect|try again)|re-?trying|trying again|retry (?:in|\d{1,4})"
     rb"|(?:safely |can be |, |: )ignor(?:ed|ing)|ignoring\b"
-    rb"|falling back|fall(?:s)? back to|continuing (?:anyway|without)"
+    rb"|falling back|fall(?:s)? back to|(?:continuing|going on|carrying on) (?:anyway|without)"
+    rb"|start(?:s|ing) (?:from (?:scratch|nothing|zero)|afresh|anew)"
     rb"|" + _MILD + rb"|skipping|nothing to do|is not an error|halving|reducing (?:the )?(?:micro.?)?batch"
     rb"|(?:was|were|been) (?:caught|handled|recovered)|caught (?:and|an?|the)? ?(?:cuda |gpu )?(?:oom|out of memory)"
     rb"|recovered from|succeeded (?:on|after)|using (?:the )?(?:default|fallback|next)|disabling"
