@@ -36,7 +36,8 @@ for done, step in enumerate(state.steps(100_000)):
             model.module.weight.data[0, 0] = float("nan")
         elif kind == "hdfs":
             raise OSError("HDFS connectToHost failed: java.net.ConnectException: Connection refused: namenode:8020")
-    time.sleep(0.02)
+    # A step that may come to be trusted is kept until the next such: by then everybody must have heard that it agreed.
+    time.sleep(0.1 if kind == "nan" else 0.02)
 """
 
 
