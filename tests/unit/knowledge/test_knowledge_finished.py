@@ -23,8 +23,8 @@ WORDS = (
 BEGINS = (
     "Starting training of fold 2\n",
     (
-        "W1121 10:00:01.120 811 torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment variable for each process "
-        "to be 1 in default\n"
+        "W1121 10:00:01.120 811 torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment variable for each "
+        "process to be 1 in default\n"
     ),
     "n0:81:90 [0] NCCL INFO NCCL version 2.27.5+cuda12.9\n",
 )
