@@ -222,8 +222,10 @@ class Bench:
         return await self.controller.wait(events.WorkersStopped, lambda e: e.generation == generation, skip=skip)
 
     def log(self, generation: int, rank: int, name: str = "stdout") -> str:
+        """Whole lines only: a rank's stdout has no buffer, so each part of a line that it prints is there by itself."""
         path = self.run_dir / "logs" / f"gen-{generation}" / f"rank-{rank}" / f"{name}.log"
-        return path.read_text() if path.exists() else ""
+        text = path.read_text() if path.exists() else ""
+        return text[: text.rfind("\n") + 1]
 
     def agent_log(self) -> str:
         return (self.run_dir / "nodes" / "n0" / "agent.log").read_text()

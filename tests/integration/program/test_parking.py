@@ -421,7 +421,6 @@ def test_a_standby_has_spares_that_wait_for_who_they_are(tmp_path, question):
             started = await made.controller.wait(events.WorkersStarted)
             assert [s.how for s in started.started] == ["twin", "twin"]
             async with asyncio.timeout(60):
-                # Ranks run with `-u`: each part of one print is a write of its own.
                 while any(made.log(0, rank).count("\n") < 2 for rank in range(2)):
                     await asyncio.sleep(0.02)
             assert [made.log(0, rank) for rank in range(2)] == [f"begins\n{{}} {rank}\n" for rank in range(2)]
