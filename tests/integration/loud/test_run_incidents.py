@@ -30,7 +30,7 @@ for done, step in enumerate(state.steps(100_000)):
     print("step", step, flush=True)
     if kind == "nan" and not math.isfinite(loss.item()):
         raise FloatingPointError(f"loss became {loss.item()} at step {step}")
-    if done == 30 and rank == 1 and not once.exists():
+    if done == 30 and rank == dist.get_world_size() - 1 and not once.exists():
         once.touch()
         if kind == "nan":
             model.module.weight.data[0, 0] = float("nan")
@@ -63,6 +63,17 @@ def test_a_program_that_raises_on_nan_goes_on_from_before_it(launcher: Launcher)
     assert resumed <= trusted <= 30
     assert closed.lost_steps, "what is done again is counted"
     assert [each.outcome for each in run.actions(IncidentClosed)] == ["observed", "recovered"], "it does not come again"
+    run.process.terminate()
+    run.wait()
+
+
+def test_where_nothing_is_trusted_the_snapshot_before_the_nan_is_taken(launcher: Launcher) -> None:
+    """One rank has no replica. The newest snapshot brings the NaN back, the one before it does not."""
+    run = start(launcher, "nan", "--nproc-per-node", 1)
+    closed = recovered(run)
+    first, newest, older = (start.resume_step for start in run.actions(StartWorkers))
+    assert (first, newest, older) == (None, newest, newest - 1), run.story()
+    assert closed.lost_steps == 1
     run.process.terminate()
     run.wait()
 

@@ -34,10 +34,11 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
 
 def newest(state: State, *, only_trusted: bool = False, even_struck: bool = False) -> Restore | None:
     """The newest step that every rank can have. `only_trusted`: and that no corruption can have touched."""
+    trusted = -1 if state.trusted_step is None else state.trusted_step
     found = [
         restore
         for shelf in _shelves(state, even_struck=even_struck)
-        if (restore := _newest_on(shelf, state, only_trusted=only_trusted)) is not None
+        if (restore := _newest_on(shelf, last=trusted if only_trusted else None)) is not None
     ]
     in_memory = max(found, key=lambda each: each.step, default=None)  # of two the first: of the present size
     disk = newest_checkpoint(state, only_trusted=only_trusted, even_struck=even_struck)
@@ -52,11 +53,15 @@ def _shelves(state: State, *, even_struck: bool) -> Iterator["_Shelf"]:
         yield _Shelf(state, even_struck=even_struck, former_world=world_size)
 
 
-def _newest_on(shelf: "_Shelf", state: State, *, only_trusted: bool) -> Restore | None:
-    steps = shelf.common_steps()
-    if only_trusted:
-        trusted = state.trusted_step
-        steps = {step for step in steps if trusted is not None and step <= trusted}
+def newest_before(state: State, step: int) -> Restore | None:
+    """The newest one before this step that every rank finds in memory."""
+    found = [_newest_on(shelf, last=step - 1) for shelf in _shelves(state, even_struck=False)]
+    return max(filter(None, found), key=lambda each: each.step, default=None)
+
+
+def _newest_on(shelf: "_Shelf", *, last: int | None) -> Restore | None:
+    """`last`: not after this step."""
+    steps = {step for step in shelf.common_steps() if last is None or step <= last}
     if not steps:
         return None
     return Restore(step=max(steps), fetch=shelf.fetches(max(steps)), former_world=shelf.former_world)

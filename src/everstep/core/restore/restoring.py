@@ -29,8 +29,7 @@ def choose(turn: Turn) -> Choice:
     restore = holdings.newest(state, only_trusted=is_corrupted)
     untrusted = ""
     if restore is None and is_corrupted:
-        restore = holdings.newest(state)
-        untrusted = f"{trust.last_trusted(state)}, and no trusted step is held by every rank"
+        restore, untrusted = _untrusted(turn)
     cause = _cause(state)
     if restore is not None:
         if untrusted:
@@ -43,6 +42,23 @@ def choose(turn: Turn) -> Choice:
         why = f"nothing is left to restore: {_struck_text(state)}"
         return Choice(why=why, must_end=True, is_corrupted=is_corrupted)
     return Choice(why=f"{cause}{_from_nothing(state)}", is_corrupted=is_corrupted, untrusted=untrusted)
+
+
+def _untrusted(turn: Turn) -> tuple[Restore | None, str]:
+    """The newest step, and why it may be wrong. If this generation began with it and its numbers are none again, it is
+    wrong: then the one before it, as long as memory has any."""
+    state = turn.state
+    restore = holdings.newest(state)
+    why = f"{trust.last_trusted(state)}, and no trusted step is held by every rank"
+    verdict = state.incident.verdict if state.incident is not None else None
+    if restore is None or verdict is None or verdict.code not in trust.NOT_NUMBERS:
+        return restore, why
+    if restore.step != state.resumes.get(state.generation) or not trust.times_before(turn, verdict.ranks):
+        return restore, why
+    older = holdings.newest_before(state, restore.step)
+    if older is None:
+        return restore, why
+    return older, f"{why}; step {restore.step} brought it back, so the one before that is taken"
 
 
 def _cause(state: State) -> str:
@@ -77,8 +93,15 @@ def _cost(state: State, restore: Restore, is_corrupted: bool) -> str:
     if best is None or best <= restore.step:
         return ""
     again = f"step {best} is" if best == restore.step + 1 else f"steps {restore.step + 1}-{best} are"
+    if not is_corrupted and restore.step < _newest_step(state):
+        return f"; {again} done again"  # newer ones are there, and are not wanted
     reason = _trust_limit(state, restore.step) if is_corrupted else _limit(state, best)
     return f"; {again} done again: {reason}"
+
+
+def _newest_step(state: State) -> int:
+    newest = holdings.newest(state)
+    return -1 if newest is None else newest.step
 
 
 def _trust_limit(state: State, step: int) -> str:
