@@ -138,6 +138,13 @@ class Children:
             self.reap()
         return not self.left_behind
 
+    async def wait_for_wardens(self, limit_s: float = 2.0) -> None:
+        """Of agents that have ended: the last of what their ranks wrote is in the log files then."""
+        deadline = time.monotonic() + limit_s
+        while any(map(_is_warden, _children_of_this())) and time.monotonic() < deadline:
+            await asyncio.sleep(_ORPHAN_POLL_S)
+            self.reap()
+
     def _leave_behind(self, orphans: Sequence[int], *, is_late: bool) -> None:
         for pid in orphans:
             stillness = self._orphans.setdefault(pid, Stillness(pid))

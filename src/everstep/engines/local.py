@@ -209,6 +209,8 @@ class LocalEngine:
             await wait_ended(agents, 5.0)
         if not spares and not await self._children.end_orphans():
             log.error("left behind: %s", "; ".join(self._children.left_behind.values()))
+        if not spares:
+            await self._children.wait_for_wardens()
 
     @property
     def pids(self) -> dict[str, int]:

@@ -205,6 +205,53 @@ def test_ctrl_c_ends_the_launcher_and_says_what_it_leaves(tmp_path: Path, times:
             assert [int(line.split()[0]) for line in run.survivors()] in ([pid], []), run.survivors()
 
 
+AGENT = """
+import os, subprocess, sys, time
+from pathlib import Path
+from everstep.agent.ranks.warden import Warden
+from everstep.agent.streams.spool import Spool
+warden = Warden("no such ward")
+writing = Spool(warden).open(Path(sys.argv[1]))
+rank = subprocess.Popen(["sh", "-c", "echo step; exec sleep 1000"], stdout=writing, start_new_session=True)
+os.close(writing)
+warden.tell_session(rank.pid)
+print(rank.pid, warden.pid, flush=True)
+sys.stdin.readline()
+warden.dismiss()
+sys.stdin.readline()  # it takes its time to end
+"""
+
+
+@needs_freezer
+def test_the_warden_of_an_agent_that_is_slow_to_end_waits_for_no_dead_rank(tmp_path: Path) -> None:
+    """Its agent has what ranks write open, for reading, until it has ended."""
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT, tmp_path / "stdout.log"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert agent.stdin is not None and agent.stdout is not None
+    try:
+        rank, warden = map(int, agent.stdout.readline().split())
+        while (tmp_path / "stdout.log").read_text() != "step\n":
+            time.sleep(0.01)
+        with freezer() as cold, Lateness() as late:
+            cold.freeze(rank)
+            began = time.monotonic()
+            agent.stdin.write("\n")
+            agent.stdin.flush()
+            while not is_over(warden):
+                assert time.monotonic() - began < 5.0 + late.seconds, proc.stat(warden)
+                time.sleep(0.02)
+            assert agent.poll() is None and not is_over(rank)
+    finally:
+        agent.kill()
+        agent.communicate()
+
+
+def is_over(pid: int) -> bool:
+    found = proc.stat(pid)
+    return found is None or found.state in "ZX"
+
+
 @pytest.mark.parametrize("whom", ["controller", "agent", "twin"])
 @pytest.mark.parametrize("how", ["stopped", pytest.param("frozen", marks=needs_freezer)])
 def test_ctrl_c_ends_the_launcher_whatever_of_ours_is_stuck(tmp_path: Path, whom: str, how: str) -> None:

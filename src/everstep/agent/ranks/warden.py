@@ -173,10 +173,13 @@ def _all_pids() -> list[int]:
 
 
 def _held_by_the_living() -> set[tuple[int, int]]:
-    """Device and inode of what processes have open; but for those that SIGKILL has not ended yet: such a one never
-    writes again."""
+    """Device and inode of what processes have open; but for those that SIGKILL has not ended yet, such a one never
+    writes again, and for the agent that is about to end: it reads."""
     found = set()
+    agent = os.getppid()
     for pid in _all_pids():
+        if pid == agent:
+            continue
         with contextlib.suppress(OSError):
             if not _is_killed(pid):
                 for entry in os.scandir(f"/proc/{pid}/fd"):
