@@ -228,7 +228,8 @@ def test_the_warden_of_an_agent_that_is_slow_to_end_waits_for_no_dead_rank(tmp_p
     agent = subprocess.Popen(
         [sys.executable, "-c", AGENT, tmp_path / "stdout.log"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert agent.stdin is not None and agent.stdout is not None
+    assert agent.stdin is not None
+    assert agent.stdout is not None
     try:
         rank, warden = map(int, agent.stdout.readline().split())
         while (tmp_path / "stdout.log").read_text() != "step\n":
@@ -241,7 +242,8 @@ def test_the_warden_of_an_agent_that_is_slow_to_end_waits_for_no_dead_rank(tmp_p
             while not is_over(warden):
                 assert time.monotonic() - began < 5.0 + late.seconds, proc.stat(warden)
                 time.sleep(0.02)
-            assert agent.poll() is None and not is_over(rank)
+            assert agent.poll() is None
+            assert not is_over(rank)
     finally:
         agent.kill()
         agent.communicate()

@@ -28,6 +28,9 @@ class Processes:
         self.argv.append(argv)
         return SimpleNamespace(name=name, pid=1)
 
+    async def wait_for_wardens(self) -> None:
+        """There are none."""
+
 
 def engine_of(tmp_path, processes, racks=()) -> LocalEngine:
     return LocalEngine(
