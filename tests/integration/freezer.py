@@ -24,6 +24,10 @@ class Freezer:
             (self.path / "cgroup.procs").write_text(str(pid))
         self._become("FROZEN")
 
+    def held(self) -> set[int]:
+        """What it was told to freeze, and what that forked before it stood still."""
+        return set(map(int, (self.path / "cgroup.procs").read_text().split()))
+
     def thaw(self) -> None:
         self._become("THAWED")
 

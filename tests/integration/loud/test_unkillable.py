@@ -202,7 +202,7 @@ def test_ctrl_c_ends_the_launcher_and_says_what_it_leaves(tmp_path: Path, times:
                 time.sleep(0.3)
             assert run.wait(25.0) == 128 + signal.SIGINT
             assert f"left behind: SIGKILL does not end process {pid} " in run.err()
-            assert [int(line.split()[0]) for line in run.survivors()] in ([pid], []), run.survivors()
+            assert pids_in(run.survivors()) <= cold.held(), run.survivors()
 
 
 AGENT = """
@@ -249,6 +249,10 @@ def test_the_warden_of_an_agent_that_is_slow_to_end_waits_for_no_dead_rank(tmp_p
         agent.communicate()
 
 
+def pids_in(described: list[str]) -> set[int]:
+    return {int(line.split()[0]) for line in described}
+
+
 def is_over(pid: int) -> bool:
     found = proc.stat(pid)
     return found is None or found.state in "ZX"
@@ -269,7 +273,7 @@ def test_ctrl_c_ends_the_launcher_whatever_of_ours_is_stuck(tmp_path: Path, whom
                 os.kill(pid, signal.SIGSTOP)
             run.process.send_signal(signal.SIGINT)
             run.wait(40.0)
-            assert [int(line.split()[0]) for line in run.survivors()] in ([pid], []), run.survivors()
+            assert pids_in(run.survivors()) <= ({pid} if how == "stopped" else cold.held()), run.survivors()
             if how == "frozen":
                 assert f"left behind: SIGKILL does not end process {pid} " in run.err()
             else:
