@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "drill": ("everstep.cli.act.drill", "inject a fault and check the recovery"),
     "approve": ("everstep.cli.act.approve", "approve what a run in mode advise proposes"),
     "restart": ("everstep.cli.act.restart", "restart a job that stands still, without waiting any longer"),
+    "drain": ("everstep.cli.act.drain", "leave a node of a running job for a standby, because it is needed elsewhere"),
     "update": (
         "everstep.cli.act.update",
         "change the program of a running job: now or at the next interruption, and back",

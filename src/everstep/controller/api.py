@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import web
 
 from everstep.controller.answering import send
+from everstep.controller.draining import drain_alert, named, what_follows
 from everstep.controller.loop import Controller
 from everstep.controller.metrics import Metrics
 from everstep.controller.page import RunSource
@@ -30,6 +31,7 @@ from everstep.model.events import (
     DrillRequested,
     Event,
     EvidenceRequested,
+    NodeAlerted,
     ProposalApproved,
     RestartRequested,
     StopRequested,
@@ -81,6 +83,13 @@ class RestartBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     by: str = ""
 
 
+class DrainBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    node: str
+    why: str = ""
+    by: str = ""
+    is_undone: bool = False
+
+
 class UpdateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     source: str = ""
     code: str = ""
@@ -126,6 +135,7 @@ class Api:
         app.router.add_post("/api/doctor", self._doctor)
         app.router.add_post("/api/approve", self._approve)
         app.router.add_post("/api/restart", self._restart)
+        app.router.add_post("/api/drain", self._drain)
         app.router.add_post("/api/update", self._update)
         app.router.add_post("/api/stop", self._stop)
         app.on_shutdown.append(self._close_pages)
@@ -302,6 +312,21 @@ class Api:
             return _error(409, "the job does not stand still: nothing to restart; `everstep stop` ends it")
         event = RestartRequested(at=time.time(), by=body.by)
         return await self._take(event, {"incident": standing.incident.id})
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        """Of a node: it is left for a standby at the next step, or not any more."""
+        body = await _body(request, DrainBody)
+        if isinstance(body, web.Response):
+            return body
+        state = self._controller.ledger.state
+        try:
+            member = named(state, body.node)
+            told = drain_alert(state, member, why=body.why, by=body.by, is_undone=body.is_undone, at=time.time())
+        except ValueError as error:
+            return _error(409, str(error))
+        follows = what_follows(state, member, is_undone=body.is_undone)
+        event = NodeAlerted(at=told.at, node=member.node, alerts=(told,))
+        return await self._take(event, {"node": member.node, "host": member.host, "follows": follows})
 
     async def _update(self, request: web.Request) -> web.Response:
         body = await _body(request, UpdateBody)

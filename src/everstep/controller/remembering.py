@@ -11,13 +11,14 @@ from collections.abc import Mapping
 import msgspec
 
 from everstep import health
+from everstep.controller.draining import is_drained
 from everstep.core.decide import eviction
 from everstep.core.state.schema import Incident, Member, State
 from everstep.health import HealthEvent, Kind
 from everstep.model import actions as act
 from everstep.model.events import NodeAlerted
 from everstep.model.record import Record
-from everstep.model.verdict import Verdict
+from everstep.model.verdict import Blame, Verdict
 
 MAX_WAITING = 256
 """Entries that wait for a slow disk. More are dropped: a machine with so many is known by now."""
@@ -51,7 +52,8 @@ class Remembering:
                 case act.IncidentClosed(incident=incident):
                     self._close(incident, record.at, members)
                 case act.EvictNode(node=node, why=why) if not self._is_drill(state):
-                    self._put(node, members, HealthEvent(at=record.at, kind=Kind.EVICTION, why=why))
+                    blame = Blame.OPERATOR if is_drained(state, node) else ""
+                    self._put(node, members, HealthEvent(at=record.at, kind=Kind.EVICTION, why=why, blame=blame))
                 case _:
                     pass
 

@@ -34,7 +34,9 @@ def reissue(state: State, policy: Policy) -> list[Action]:
     actions += [AcquireNode(request=request, why=_WHY) for request in state.requests]
     actions += [ReleaseNode(node=m.node, why=_WHY) for m in state.members.values() if m.role.value == "out"]
     actions += [
-        EvictNode(node=m.node, why=_WHY) for m in state.members.values() if m.suspected and m.role.value != "out"
+        EvictNode(node=m.node, is_silent=bool(m.silent), why=_WHY)
+        for m in state.members.values()
+        if m.suspected and m.role.value != "out"
     ]
     actions += pending_checks(state, _WHY)
     if state.phase in ALIVE:
@@ -50,7 +52,8 @@ def reissue(state: State, policy: Policy) -> list[Action]:
         actions += exams_to_answer(Turn(state, policy, 0.0), _WHY)
     if state.phase is Phase.STOPPING:
         evicting = state.incident.evicting if state.incident is not None else ()
-        actions += [EvictNode(node=node, why=_WHY) for node in evicting if node in state.waiting]
+        is_drill = state.incident is not None and state.incident.drill is not None
+        actions += [EvictNode(node=n, is_drill=is_drill, why=_WHY) for n in evicting if n in state.waiting]
         nodes = [node for node in state.waiting if node not in evicting]
         number = signal.SIGTERM if state.ending is None else state.ending.signal
         actions += stopping.stops(Turn(state, policy, 0.0), nodes, _WHY, signal=number)

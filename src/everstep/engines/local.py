@@ -146,7 +146,7 @@ class LocalEngine:
             self._released.add(node)
             self._later(self._end_agent(agent))
 
-    def evict(self, node: str, why: str = "", *, is_silent: bool = False) -> None:
+    def evict(self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False) -> None:
         agent = self._agents.get(node)
         if agent is not None and node not in self._released:
             agent.send(signal.SIGKILL)  # what is told of its end is a loss, like any other

@@ -39,9 +39,10 @@ class Engine(Protocol):
     def release(self, node: str) -> None:
         """Take the node back: its agent may end its workers in order first. Unknown and gone nodes are ignored."""
 
-    def evict(self, node: str, why: str = "", *, is_silent: bool = False) -> None:
-        """End the node now, by force, and tell the loss with what outlived it. Unknown and gone nodes are ignored.
-        `why`, `is_silent`: for the scheduler's own record of the machine; a silent node's machine may be well."""
+    def evict(self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False) -> None:
+        """End the node now, by force, and tell the loss with what outlived it. Unknown and gone nodes are ignored. If
+        there is another machine, this one is not used again, and the scheduler is told `why`; unless nothing is held
+        against it: a silent node's machine may be well, and so is that of a drill."""
 
     def lose(self, node: str) -> None:
         """A drill: the machine is gone, and its memory with it. Told as a loss of which nothing was kept. Raises

@@ -335,9 +335,9 @@ _ROWS: tuple[tuple[str, str, Sensed, str, str, str, str], ...] = (
     (
         "ES-M39",
         "node-drained",
-        Sensed("scheduler", _MACHINE, "error", _DRAIN),
-        "An administrator, or a health check of the cluster, drains the node in Slurm; its reason is in the sentence.",
-        "Replaces the node by a standby at a step boundary; without one it stays until one comes.",
+        Sensed("scheduler", Blame.OPERATOR, "error", _DRAIN),
+        "An operator takes the node away (`everstep drain`, or a drain in Slurm); the reason is in the sentence.",
+        "Replaces it by a standby at a step boundary, or when one comes; counts neither as restart nor as eviction.",
         "sinfo -R; scontrol show node NAME.",
         "Nothing. The machine itself is not held to be at fault.",
     ),

@@ -23,8 +23,8 @@ from everstep.engines.local import LocalEngine
 from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.network import Network, is_of_its_own
 from everstep.engines.protocol import Engine, Loss, NoNodeError
-from everstep.engines.slurm.alert import drained
 from everstep.errors import ConfigError, UnreachableError
+from everstep.knowledge.drained import drained, withdrawn
 from everstep.launcher import leftovers
 from everstep.launcher.controller_keeper import Begin, ControllerKeeper
 from everstep.launcher.output.terminal import Terminal
@@ -224,8 +224,8 @@ class Supervisor:
                     self._link.report(NodeRefused(at=time.time(), why=str(error)))
             case act.ReleaseNode(node=node):
                 self._engine.fence(node)  # it is out: nothing of it may go on, not even to clean up
-            case act.EvictNode(node=node, why=why, is_silent=is_silent):
-                self._engine.evict(node, why, is_silent=is_silent)
+            case act.EvictNode(node=node, why=why):
+                self._engine.evict(node, why, is_silent=action.is_silent, is_drill=action.is_drill)
             case act.Inject():
                 self._inject(action)
             case act.Finish():
@@ -278,10 +278,15 @@ class Supervisor:
     def _on_loss(self, loss: Loss) -> None:
         self._link.report(NodeLost(**msgspec.structs.asdict(loss)))
 
-    def _on_drained(self, node: str, reason: str) -> None:
-        """An administrator takes the node away: for the run that is a machine to leave when it can."""
+    def _on_drained(self, node: str, reason: str | None) -> None:
+        """An administrator takes the node away, or (None) does not any more: for the run that is a machine to leave
+        when it can."""
         at = time.time()
-        self._link.report(NodeAlerted(at=at, node=node, alerts=(drained(at, reason),)))
+        if reason is None:
+            told = withdrawn(at, "Slurm may use this node again", "slurm")
+        else:
+            told = drained(at, f"Slurm drains this node: {reason or 'no reason given'}", "slurm")
+        self._link.report(NodeAlerted(at=at, node=node, alerts=(told,)))
 
     def _on_job_signal(self, number: int, why: str) -> None:
         """The scheduler's, for the whole job, as another host says."""

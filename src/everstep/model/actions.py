@@ -39,10 +39,12 @@ class ReleaseNode(_Action, frozen=True, kw_only=True):
 
 class EvictNode(_Action, frozen=True, kw_only=True):
     """Engine: end the node now, with its workers, because it is suspected. Answered by NodeLost, with the snapshots
-    that outlived it. Idempotent. `is_silent`: nothing was heard of it, which says nothing of the machine."""
+    that outlived it. Idempotent. Its machine is not used again, but where nothing is held against it: nothing was heard
+    of it (`is_silent`), or a drill hurt it (`is_drill`)."""
 
     node: str
     is_silent: bool = False
+    is_drill: bool = False
 
 
 class SettleDoubt(_Action, frozen=True, kw_only=True):

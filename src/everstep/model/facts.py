@@ -209,6 +209,10 @@ class RankRound(msgspec.Struct, frozen=True, kw_only=True):
     missing: str = ""  # why there are no arrivals
 
 
+DRAINED = "ES-M39"
+"""Code of the alert, and of the verdict, that somebody takes a node away: it was asked for, and not concluded."""
+
+
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """Something that a node noticed about itself, classified; see `knowledge` for codes."""
 

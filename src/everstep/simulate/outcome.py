@@ -11,6 +11,7 @@ from everstep.goodput.buckets import Bucket
 
 STEPS = {
     "evict": "real-time eviction",
+    "drain": "real-time eviction",
     "replace-lost-node": "real-time eviction",
     "evict-group": "eviction of a group",
     "evicted-by-checks": "stop-time checks",

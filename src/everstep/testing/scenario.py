@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from everstep.core.state.policy import PRESETS, Policy
 from everstep.errors import ConfigError
+from everstep.knowledge.drained import drained, withdrawn
 from everstep.model import events
 from everstep.model.actions import Action
 from everstep.model.facts import RankGroup
@@ -248,6 +249,18 @@ def _restore_failed(player: _Player, args: list[str]) -> list[Action]:
     return cluster.feed(failed)
 
 
+def _drain(player: _Player, args: list[str]) -> list[Action]:
+    """drain NODE [why ...]: somebody takes it away."""
+    alert = drained(player.cluster.clock.now, f"anna drains this node: {' '.join(args[1:])}", "operator")
+    return player.cluster.feed(events.NodeAlerted(at=alert.at, node=args[0], alerts=(alert,)))
+
+
+def _undrain(player: _Player, args: list[str]) -> list[Action]:
+    """undrain NODE: it may stay."""
+    alert = withdrawn(player.cluster.clock.now, "anna lets this node stay", "operator")
+    return player.cluster.feed(events.NodeAlerted(at=alert.at, node=args[0], alerts=(alert,)))
+
+
 def _update(player: _Player, args: list[str]) -> list[Action]:
     """update VERSION [urgent] [by=WHO] [cannot start, because ...]: somebody changed the code."""
     version, *rest = args
@@ -281,6 +294,8 @@ COMMANDS: dict[str, Callable[[_Player, list[str]], list[Action]]] = {
     "break": _break,
     "examined": _examined,
     "alert": lambda player, args: player.cluster.alert(*args),
+    "drain": _drain,
+    "undrain": _undrain,
     "anomaly": _anomaly,
     "doctor": _doctor,
     "damage": _damage,

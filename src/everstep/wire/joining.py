@@ -99,6 +99,7 @@ class EndNode(_Message, frozen=True, kw_only=True):
     node: str
     how: str  # "release" | "evict" | "fence" | "lose" | "freeze"
     seconds: float = 0.0
+    given_up: str = ""  # why the host is to leave the run when its node has ended; empty: it stays
 
 
 class NodeEnded(_Message, frozen=True, kw_only=True):

@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from real_run import TIMEOUT_S, Launcher, Run
+from real_run import LOOP, TIMEOUT_S, Launcher, Run
 
-from everstep.model.actions import Finish, Refused, StartWorkers
-from everstep.model.events import DrillRequested, ProposalApproved
+from everstep.model.actions import Concluded, Finish, Refused, StartWorkers
+from everstep.model.events import DrillRequested, NodeJoined, ProposalApproved
 
 
 def verb(*argv: object, run: Run) -> "subprocess.CompletedProcess[str]":
@@ -70,3 +70,28 @@ def test_mode_advise_waits_for_approval(launcher: Launcher):
     assert run.wait() == 0, run.story()
     assert run.events(ProposalApproved)[0].incident == "i1"
     assert run.actions(Finish)[0].outcome == "succeeded"
+
+
+def test_a_machine_that_is_drained_is_left_for_the_standby(launcher: Launcher):
+    nodes = ("--local-nodes", 2, "--standby", 1, "--max-restarts", 0)
+    run = launcher.start(*nodes, "--no-python", "sh", launcher.script(LOOP, "loop.sh"), 10_000)
+    run.until_step(1)
+    run.until("the standby", lambda: len(run.events(NodeJoined)) == 3)
+    nobody = verb("drain", "n7", "--run", run.run_dir, run=run)
+    assert nobody.returncode == 2
+    assert "this run has no node 'n7'; it has: n0 (" in nobody.stderr
+    undone = verb("drain", "n1", "--undo", "--run", run.run_dir, run=run)
+    assert "n1 is not drained: nothing to undo" in undone.stderr
+    for generation, node in ((1, "n1"), (2, "n0")):  # the breaker would allow one in an hour, and no restart is left
+        drained = verb("drain", node, "--why", "a fan", "--json", "--run", run.run_dir, run=run)
+        assert drained.returncode == 0, drained.stdout + drained.stderr
+        assert json.loads(drained.stdout)["node"] == node
+        assert "a standby takes its place" in json.loads(drained.stdout)["follows"]
+        run.until_step(1, generation=generation)
+        run.until("another standby", lambda num=3 + generation: len(run.events(NodeJoined)) == num)
+    whose = {start.node for start in run.actions(StartWorkers) if start.generation == 2}
+    assert whose == {"n2", "n3"}
+    assert {(each.verdict.code, each.decision.rule) for each in run.actions(Concluded)} == {("ES-M39", "drain")}
+    assert "drains this node: a fan" in run.err()
+    assert verb("stop", run.run_dir, run=run).returncode == 0
+    assert run.wait() == 143

@@ -16,7 +16,7 @@ from everstep.engines.network import NetworkError
 from everstep.journal.beside.succession import known
 from everstep.journal.reader import read_journal
 from everstep.model.actions import StartWorkers
-from everstep.model.events import ControllerStarted, NodeLost
+from everstep.model.events import ControllerStarted, NodeJoined, NodeLost
 from everstep.model.record import Record
 from everstep.testing.hosts import Bed, Host
 
@@ -25,6 +25,7 @@ SLOTS = """
 i=0
 while [ ! -e "$1" ]; do echo "step $i of slot $EVERSTEP_SLOT $EVERSTEP_JOIN_TOKEN"; i=$((i+1)); sleep 0.05; done
 """
+VERBS = [sys.executable, "-P", "-m", "everstep.cli.main"]
 LIMIT_S = 120.0
 
 
@@ -87,10 +88,10 @@ def test_a_host_that_is_switched_off_is_replaced_by_a_standby(tmp_path: Path, on
                 runs.append(host.start([*COMMAND, *shape], env={"EVERSTEP_JOIN_TOKEN": TOKEN}, err=err))
         run_dir = hosts[0].folder / "home" / "runs" / "latest"
         until(lambda: "step 3 of" in output(run_dir, 0, 1), tmp_path)
-        node = node_of_slot_1(run_dir)
+        slot, node = of_another_host(run_dir, hosts)
         victim = host_of(node, hosts)
         victim.power_off()
-        until(lambda: "step 3 of slot 1" in output(run_dir, 1, 1), tmp_path)
+        until(lambda: f"step 3 of slot {slot}" in output(run_dir, 1, slot), tmp_path)
         (lost,) = [each for each in losses(run_dir) if each.node == node]
         assert "cannot be reached" in lost.reason or "silent" in lost.reason
         done.touch()
@@ -98,6 +99,51 @@ def test_a_host_that_is_switched_off_is_replaced_by_a_standby(tmp_path: Path, on
         until(lambda: all(run.poll() is not None for run in alive), tmp_path)
         assert [run.returncode for run in alive] == [0, 0]
         assert hosts[0].pids() == []
+
+
+def test_a_host_that_is_drained_leaves_and_comes_back_only_when_it_is_started_again(
+    tmp_path: Path, only_namespaces: None
+):
+    """Without that it would be the next standby, with whatever was wrong with it."""
+    try:
+        bed = Bed()
+    except NetworkError as error:
+        pytest.skip(str(error))
+    program = tmp_path / "slots.sh"
+    program.write_text(SLOTS)
+    policy = tmp_path / "everstep.toml"
+    policy.write_text("[policy]\nexamine = false\n")
+    done = tmp_path / "done"
+    environ = {"EVERSTEP_JOIN_TOKEN": TOKEN}
+    with bed:
+        hosts = [bed.add(f"h{number}") for number in range(3)]
+        shape = ["--nnodes", "2", "--standby", "1", "--config", str(policy)]
+        shape += ["--rdzv-endpoint", f"{hosts[0].address}:29400", "--no-python", "sh", str(program), str(done)]
+        runs = {}
+        for host in hosts:
+            with (tmp_path / f"err-{host.name}").open("wb") as err:
+                runs[host.name] = host.start([*COMMAND, *shape], env=environ, err=err)
+        run_dir = hosts[0].folder / "home" / "runs" / "latest"
+        until(lambda: "step 3 of" in output(run_dir, 0, 1), tmp_path)
+        until(lambda: num_joined(run_dir) == 3, tmp_path)
+        slot, node = of_another_host(run_dir, hosts)
+        victim = host_of(node, hosts)
+        drained = hosts[0].start([*VERBS, "drain", node, "--why", "a fan"], env={})
+        assert drained.wait(LIMIT_S) == 0
+        until(lambda: f"step 3 of slot {slot}" in output(run_dir, 1, slot), tmp_path)
+        until(lambda: runs[victim.name].poll() is not None, tmp_path)
+        said = (tmp_path / f"err-{victim.name}").read_text()
+        assert runs[victim.name].returncode == 1, said
+        assert "the run gives this host up and continues without it" in said
+        assert "drains this node: a fan" in said
+        assert victim.pids() == []
+        assert num_joined(run_dir) == 3, "nothing is started there"
+        with (tmp_path / f"err-{victim.name}-again").open("wb") as err:
+            runs[victim.name] = victim.start([*COMMAND, *shape], env=environ, err=err)
+        until(lambda: num_joined(run_dir) == 4, tmp_path)
+        done.touch()
+        until(lambda: all(run.poll() is not None for run in runs.values()), tmp_path)
+        assert [run.returncode for run in runs.values()] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("shape", [["--nnodes", "2", "--standby", "1"], ["--nnodes", "2:3"]], ids=["standby", "fewer"])
@@ -308,9 +354,15 @@ def records(run_dir: Path) -> list[Record]:
     return [each for each in read_journal(run_dir / "journal.jsonl").entries if isinstance(each, Record)]
 
 
-def node_of_slot_1(run_dir: Path) -> str:
+def of_another_host(run_dir: Path, hosts: list[Host]) -> tuple[int, str]:
+    """A slot of the first generation, and its node, that is not on the first host: which has which is not certain."""
     started = [each for record in records(run_dir) for each in record.actions if isinstance(each, StartWorkers)]
-    return next(each.node for each in started if each.slot == 1)
+    elsewhere = {path.name for host in hosts[1:] for path in host.folder.glob("home/hosts/*/nodes/*")}
+    return next((each.slot, each.node) for each in started if each.node in elsewhere)
+
+
+def num_joined(run_dir: Path) -> int:
+    return sum(isinstance(record.event, NodeJoined) for record in records(run_dir))
 
 
 def losses(run_dir: Path) -> list[NodeLost]:

@@ -2,13 +2,17 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from everstep import health
 from everstep.analyzer.exits import FaultFacts
+from everstep.analyzer.numbers.alerts import SeenAlert
 from everstep.controller.remembering import Remembering
 from everstep.core.state.schema import Incident, Member, Role, State
+from everstep.health.rules import State as Condition
 from everstep.health.store import Store
+from everstep.knowledge.drained import drained
 from everstep.model import actions as act
 from everstep.model.events import NodeAlerted, TimerFired
 from everstep.model.facts import Alert
@@ -24,13 +28,15 @@ def remembered(tmp_path, monkeypatch):
     """Notes the records, lets them be written, and returns what the memory says of the machine."""
     monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path))
 
-    def remember(*records: Record, incident: Incident | None = None) -> list[health.HealthEvent]:
+    def remember(
+        *records: Record, incident: Incident | None = None, alerts: tuple[SeenAlert, ...] = ()
+    ) -> list[health.HealthEvent]:
         async def note() -> None:
             remembering = Remembering("r1")
             work = asyncio.create_task(remembering.work())
             await asyncio.sleep(0)
             for record in records:
-                remembering.note(record, State(members=MEMBERS, incident=incident))
+                remembering.note(record, State(members=MEMBERS, incident=incident, alerts=alerts))
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
 
@@ -88,6 +94,21 @@ def test_alerts_of_both_tiers_and_evictions_are_remembered(remembered):
     event = NodeAlerted(at=40.0, node="n1", alerts=alerts)
     found = remembered(record(event=event), record(act.EvictNode(node="n1", why="w")))
     assert [each.kind for each in found] == [health.Kind.ALERT, health.Kind.EVICTION]
+
+
+def test_whoever_takes_a_machine_away_says_nothing_against_it(remembered):
+    """Three times, which would quarantine it if these were faults."""
+    day = 86400.0
+    for number in range(3):
+        alert = drained(40.0 + number * day, "anna drains this node: a fan", "operator")
+        told = NodeAlerted(at=alert.at, node="n1", alerts=(alert,))
+        leaves = act.EvictNode(node="n1", why="w")
+        happened = [msgspec.structs.replace(each, at=alert.at + 1) for each in (record(event=told), record(leaves))]
+        found = remembered(*happened, alerts=(SeenAlert(node="n1", alert=alert),))
+    assert len(found) == 6, "it is on record"
+    known = Store().host("gpu-17", 3 * day)
+    assert known is not None
+    assert (known.state, known.score) == (Condition.HEALTHY, 0.0)
 
 
 def test_an_eviction_of_a_drill_is_no_memory(remembered):

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from everstep.core.reissue import reissue
 from everstep.core.state.schema import Role
 from everstep.model import actions, events
 from everstep.model.facts import Exit, RankAccount, Started
@@ -81,6 +82,18 @@ def test_one_whose_end_is_decided_may_not_go_on_although_its_slot_is_still_its_o
     assert isinstance(answer, actions.SettleDoubt)
     assert not answer.may_go_on
     assert "nothing was heard of it for 3.6 s" in answer.why
+
+
+def test_one_that_was_silent_is_still_only_silent_when_its_end_is_asked_for_again():
+    """By a controller that took over: nothing is held against its machine."""
+    spec = RunSpec(program="train.py", num_slots=2, nproc_per_node=1, num_standby=1)
+    cluster = Cluster(spec)
+    cluster.held_back |= {"EvictNode"}
+    cluster.start()
+    cluster.train(2)
+    cluster.silence("n1")
+    again = [action for action in reissue(cluster.state, cluster.policy) if isinstance(action, actions.EvictNode)]
+    assert [(action.node, action.is_silent) for action in again] == [("n1", True)]
 
 
 @pytest.mark.parametrize("node", ["n0", "n2", "unknown"])

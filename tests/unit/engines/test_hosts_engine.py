@@ -243,7 +243,7 @@ def test_a_silent_host_loses_its_node_when_the_lease_is_over_and_is_told_so_when
         s.engine.acquire("r1")
         s.engine.acquire("r2")
         line = await s.join("h1")
-        s.engine.evict("n1")
+        s.engine.evict("n1", is_silent=True)
         assert s.losses == [], "it was heard a moment ago: it may end its node and say so"
         clock.now += 61.0
         await until(lambda: s.losses)
@@ -270,7 +270,7 @@ def test_a_host_that_fell_silent_leaves_its_place_before_its_connection_breaks(t
         assert isinstance((await s.join("h2")).told[0], Refused)
         s.engine._roster._hosts["h1"].heard_at -= 60.0  # switched off: no connection ends
         assert isinstance((await s.join("h2")).told[0], Refused), "its node may run"
-        s.engine.evict("n1")
+        s.engine.evict("n1", is_silent=True)
         assert [each.node for each in s.losses] == ["n1"]
         s.engine.acquire("r3")
         assert (await s.join("h2")).started() == ["n2"]
@@ -285,12 +285,61 @@ def test_a_host_that_answers_is_not_given_up_for_its_node(tmp_path, monkeypatch)
         s.engine.acquire("r1")
         s.engine.acquire("r2")
         line = await s.join("h1")
-        s.engine.evict("n1")
+        s.engine.evict("n1", is_silent=True)
         await asyncio.sleep(engines.ASK_S * (engines.MAX_ASKED + 2))
         assert s.losses == []
         assert EndNode(node="n1", how="evict") in line.told
 
     tell(story, tmp_path, lease_s=60.0)
+
+
+def test_a_machine_that_was_given_up_is_told_to_leave_and_gets_no_other_node(tmp_path):
+    async def story(s):
+        s.engine.acquire("r1")
+        s.engine.acquire("r2")
+        line = await s.join("h1")
+        s.engine.evict("n1", "GPU 3 fell off the bus")
+        assert line.told[-1] == EndNode(node="n1", how="evict", given_up="GPU 3 fell off the bus")
+        line.said.put_nowait(NodeEnded(node="n1", at=1.0, reason="evicted"))
+        await until(lambda: s.losses)
+        s.engine.acquire("r3")
+        line.close()
+        await asyncio.sleep(0.01)
+        again = await s.join("h1", nodes=())
+        assert again.started() == []
+        assert again.told[-1] == EndNode(node="", how="evict", given_up="GPU 3 fell off the bus"), "it may not know"
+        assert (await s.join("h1", session="after its repair")).started() == ["n2"]
+
+    tell(story, tmp_path)
+
+
+def test_the_first_host_that_was_given_up_keeps_the_controller_and_no_node(tmp_path):
+    async def story(s):
+        s.engine.acquire("r1")
+        s.engine.evict("n0", "a fan is to be replaced")
+        s.local.lose("n0")
+        s.engine.acquire("r2")
+        assert s.local.asked == ["r1"]
+        assert (await s.join("h1")).started() == ["n1"]
+        assert any("a fan is to be replaced" in line for line in s.said)
+
+    tell(story, tmp_path)
+
+
+@pytest.mark.parametrize("how", [{"is_silent": True}, {"is_drill": True}])
+def test_a_machine_with_nothing_against_it_is_used_again(tmp_path, how):
+    async def story(s):
+        s.engine.acquire("r1")
+        s.engine.acquire("r2")
+        line = await s.join("h1")
+        s.engine.evict("n1", "why", **how)
+        line.said.put_nowait(NodeEnded(node="n1", at=1.0, reason="evicted"))
+        await until(lambda: s.losses)
+        s.engine._roster._hosts["h1"].not_before = 0.0
+        s.engine.acquire("r3")
+        assert line.started() == ["n1", "n2"]
+
+    tell(story, tmp_path)
 
 
 def test_a_host_that_leaves_is_lost_when_its_ranks_have_ended_and_its_place_is_free(tmp_path):

@@ -43,7 +43,7 @@ class FakeHosts:
     def waiting(self) -> frozenset[str]:
         return frozenset(self.wanted)
 
-    def evict(self, node: str, why: str = "", *, is_silent: bool = False) -> None:
+    def evict(self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False) -> None:
         self.evicted.append(node)
 
     async def end(self, grace_s: float, *, spares: bool = False) -> None: ...
@@ -53,7 +53,7 @@ class Cluster:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.hosts = folder, FakeHosts()
         self.said: list[str] = []
-        self.drained: list[tuple[str, str]] = []
+        self.drained: list[tuple[str, str | None]] = []
         self.answer("sinfo", "echo 'gpu1|allocated|none'; echo 'gpu2|allocated|none'")
         for name in ("scontrol", "sbatch", "scancel"):
             self.answer(name, "echo JobState=RUNNING Partition=gpu")
@@ -157,6 +157,29 @@ def test_a_drain_by_an_administrator_is_told_once_and_his_words_stay(cluster: Cl
 
     cluster.run(story)
     assert cluster.drained == [("n1", "a fan")]
+    assert "scontrol update" not in cluster.asked
+
+
+def test_a_drain_that_is_taken_back_is_told_and_a_node_that_is_only_down_is_not_well(cluster: Cluster):
+    cluster.answer("sinfo", "echo 'gpu1|draining|a fan'; echo 'gpu2|draining|a disk'")
+
+    async def story(made: engine.SlurmEngine) -> None:
+        await cluster.until(lambda: len(cluster.drained) == 2)
+        cluster.answer("sinfo", "echo 'gpu1|mixed|none'; echo 'gpu2|down*|a disk'")
+        await cluster.until(lambda: len(cluster.drained) == 3)
+        await cluster.until(lambda: cluster.asked.count("sinfo") > 6)
+
+    cluster.run(story)
+    assert cluster.drained[2:] == [("n1", None)]
+
+
+def test_a_drill_drains_no_node_in_slurm(cluster: Cluster):
+    async def story(made: engine.SlurmEngine) -> None:
+        made.evict("n1", "a drill", is_drill=True)
+        await cluster.until(lambda: cluster.asked.count("sinfo") > 2)
+
+    cluster.run(story)
+    assert cluster.hosts.evicted == ["n1"]
     assert "scontrol update" not in cluster.asked
 
 

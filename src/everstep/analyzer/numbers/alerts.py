@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from everstep.model.facts import Alert
+from everstep.model.facts import DRAINED, Alert
 from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
 
 BEFORE_S = 120.0
@@ -42,7 +42,10 @@ def cause_among(seen: Sequence[SeenAlert], at: float, nodes: Collection[str]) ->
     near = [
         each
         for each in seen
-        if is_cause(each.alert) and at - BEFORE_S <= each.alert.at <= at + AFTER_S and (not nodes or each.node in nodes)
+        if is_cause(each.alert)
+        and each.alert.code != DRAINED  # whoever wants a machine back has not broken it
+        and at - BEFORE_S <= each.alert.at <= at + AFTER_S
+        and (not nodes or each.node in nodes)
     ]
     return min(near, key=_rank, default=None)
 

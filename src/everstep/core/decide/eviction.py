@@ -5,8 +5,10 @@ ready to take its place, and not too much of the fleet has been taken out lately
 """
 
 from everstep.core.restore import trust
+from everstep.core.run import elastic
 from everstep.core.state.schema import Role
 from everstep.core.state.turn import Turn
+from everstep.model.facts import DRAINED
 from everstep.model.spec import Mode
 from everstep.model.verdict import Blame, Verdict
 
@@ -14,6 +16,8 @@ SLOW_MACHINE = ("ES-S01", "ES-S02")
 REPLACE = ("REPLACE_NODE",)
 DRAIN = ("RESET_GPU", "DRAIN_AND_RESTART_NODE", "REBOOT_NODE")
 """Baige's two tiers: a fault is replaced; an error needs the node drained before it can be reset."""
+DRAIN_RULE = "drain"
+"""Of `recovery`: what it decides is counted nowhere."""
 
 
 def suspects(turn: Turn, verdict: Verdict) -> tuple[str, ...]:
@@ -25,7 +29,14 @@ def suspects(turn: Turn, verdict: Verdict) -> tuple[str, ...]:
         workers = [turn.state.workers[rank] for rank in verdict.ranks if rank in turn.state.workers]
         return tuple(dict.fromkeys(worker.node for worker in workers))
     is_machine = verdict.blame in (Blame.MACHINE, Blame.NETWORK) and verdict.action in (*REPLACE, *DRAIN)
-    return (verdict.node,) if verdict.node and is_machine and turn.state.is_active(verdict.node) else ()
+    is_to_go = is_machine or is_asked(verdict)
+    return (verdict.node,) if verdict.node and is_to_go and turn.state.is_active(verdict.node) else ()
+
+
+def is_asked(verdict: Verdict) -> bool:
+    """Somebody takes the machine away: nothing was concluded, so the circuit breaker has no say, and nothing is counted
+    for it."""
+    return verdict.code == DRAINED
 
 
 def failed_examination(turn: Turn) -> tuple[str, ...]:
@@ -57,10 +68,14 @@ def why_replayed(turn: Turn, verdict: Verdict) -> str:
     return "nothing else speaks against it: the steps are done again on it, and it goes if they differ again"
 
 
-def why_not(turn: Turn, nodes: tuple[str, ...]) -> str:
+def why_not(turn: Turn, nodes: tuple[str, ...], *, is_asked: bool = False) -> str:
     """Why they are not evicted; empty when they may be."""
     if turn.spec.mode is not Mode.ACT:
         return f"mode is {turn.spec.mode}"
+    if is_asked:
+        may_shrink = elastic.can_shrink_by(turn.state, len(nodes))
+        is_needed = why_no_standby(turn, nodes) and not may_shrink
+        return "no standby is ready: it stays until one joins" if is_needed else ""
     return why_no_standby(turn, nodes) or why_too_many(turn, len(nodes))
 
 

@@ -210,18 +210,34 @@ def propose(turn: Turn, verdict: Verdict) -> Plan | None:
 
 def evict(turn: Turn, verdict: Verdict) -> Plan | None:
     """A machine that is to blame is taken out, and a standby takes its place."""
-    gone = turn.incident.evicting
-    if gone and flow.eviction_is_under_way(turn):
-        return None
-    more = tuple(n for n in eviction.suspects(turn, verdict) if n not in (*gone, *turn.incident.not_evicted))
-    if more and eviction.why_not(turn, more):
-        more = ()
-    nodes = (*gone, *more)
+    nodes = _to_evict(turn, verdict)
     if not nodes:
         return None
     chosen = f"evict {', '.join(nodes)}; {_restart_text(turn)} on a standby"
     plan = _plan("restart", chosen, "evict", verdict.sentence, ())
     return msgspec.structs.replace(plan, evict=nodes)
+
+
+def drain(turn: Turn, verdict: Verdict) -> Plan | None:
+    """An operator takes a machine away. That is no fault: it needs no restart of the budget."""
+    nodes = _to_evict(turn, verdict) if eviction.is_asked(verdict) else ()
+    if not nodes:
+        return None
+    where = "with a node less unless another comes" if eviction.why_no_standby(turn, nodes) else "on a standby"
+    chosen = f"evict {', '.join(nodes)}; {_restart_text(turn)} {where}"
+    plan = _plan("restart", chosen, "drain", verdict.sentence, ())
+    return msgspec.structs.replace(plan, evict=nodes)
+
+
+def _to_evict(turn: Turn, verdict: Verdict) -> tuple[str, ...]:
+    """With those that are being evicted."""
+    gone = turn.incident.evicting
+    if gone and flow.eviction_is_under_way(turn):
+        return ()
+    more = tuple(n for n in eviction.suspects(turn, verdict) if n not in (*gone, *turn.incident.not_evicted))
+    if more and eviction.why_not(turn, more, is_asked=eviction.is_asked(verdict)):
+        more = ()
+    return (*gone, *more)
 
 
 def go_back(turn: Turn, verdict: Verdict) -> Plan | None:
@@ -356,6 +372,7 @@ RULES: tuple[Rule, ...] = (
     failed_start,
     same_place,
     corrupted_again,
+    drain,
     budget,
     observe_only,
     propose,

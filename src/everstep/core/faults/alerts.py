@@ -4,17 +4,20 @@ The same thing is judged once, however often it is told, and by however many nod
 repair is ended under the same conditions as an active node: mode act, and within the circuit breaker.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from everstep.analyzer.numbers.alerts import SeenAlert, is_cause, verdict_on
 from everstep.core.decide import eviction
 from everstep.core.faults import late
-from everstep.core.faults.anomalies import take, take_deferred
+from everstep.core.faults.anomalies import forget_drain, take, take_deferred
 from everstep.core.state.phases import Phase
 from everstep.core.state.schema import Member, Role
 from everstep.core.state.turn import Turn
 from everstep.model.actions import EvictNode, Refused
 from everstep.model.events import NodeAlerted
+from everstep.model.facts import DRAINED
 from everstep.model.spec import Mode
 
 CAUSES_KEPT = 64
@@ -30,6 +33,8 @@ def on_node_alerted(turn: Turn, event: NodeAlerted) -> None:
     if member is None or member.role is Role.OUT:
         return
     new = [SeenAlert(node=event.node, alert=alert) for alert in event.alerts]
+    if any(_is_withdrawal(seen) for seen in new):
+        _withdraw(turn, event.node)
     fresh = _fresh(turn, new)
     _remember(turn, new)
     if turn.state.incident is not None and not turn.incident.restarted:
@@ -65,6 +70,20 @@ def _fresh(turn: Turn, new: list[SeenAlert]) -> list[SeenAlert]:
     return fresh
 
 
+def _is_withdrawal(seen: SeenAlert) -> bool:
+    return seen.alert.code == DRAINED and not is_cause(seen.alert)
+
+
+def _withdraw(turn: Turn, node: str) -> None:
+    """The node is not to be left any more, and a later drain of it is a new one."""
+
+    def others(seen: Iterable[SeenAlert]) -> tuple[SeenAlert, ...]:
+        return tuple(each for each in seen if (each.node, each.alert.code) != (node, DRAINED))
+
+    turn.set(alerts=others(turn.state.alerts), unjudged=others(turn.state.unjudged))
+    forget_drain(turn, node)
+
+
 def _remember(turn: Turn, new: list[SeenAlert]) -> None:
     known = [seen for seen in (*turn.state.alerts, *new) if _is_remembered(turn, seen)]
     warnings = [seen for seen in known if not is_cause(seen.alert)][-WARNINGS_KEPT:]
@@ -73,12 +92,15 @@ def _remember(turn: Turn, new: list[SeenAlert]) -> None:
 
 
 def _is_remembered(turn: Turn, seen: SeenAlert) -> bool:
+    if seen.alert.code == DRAINED:
+        member = turn.state.members.get(seen.node)
+        return member is not None and member.role is not Role.OUT
     return seen.alert.at > turn.at - ALERT_MEMORY_S
 
 
 def _key(turn: Turn, seen: SeenAlert) -> tuple[str, str, str]:
-    """Nodes of one machine read the same kernel log: what one of them has told is told."""
-    member = turn.state.members.get(seen.node)
+    """Nodes of one machine read the same kernel log: what one of them has told is told. A drain is of one node."""
+    member = turn.state.members.get(seen.node) if seen.alert.code != DRAINED else None
     return member.host if member is not None else seen.node, seen.alert.code, seen.alert.device
 
 
@@ -87,11 +109,15 @@ def _judge_standby(turn: Turn, member: Member, fresh: list[SeenAlert]) -> None:
     broken = [seen for seen in fresh if seen.alert.action in (*eviction.REPLACE, *eviction.DRAIN)]
     if not broken or member.suspected:
         return
-    why_not = f"mode is {turn.spec.mode}" if turn.spec.mode is not Mode.ACT else eviction.why_too_many(turn, 1)
+    is_asked = broken[0].alert.code == DRAINED
+    why_not = "" if is_asked else eviction.why_too_many(turn, 1)
+    if turn.spec.mode is not Mode.ACT:
+        why_not = f"mode is {turn.spec.mode}"
     why = f"standby {member.node}: {broken[0].alert.sentence}"
     if why_not:
         turn.do(Refused(what=f"evict standby {member.node}", why=f"{why}; {why_not}"))
         return
-    eviction.count(turn, 1)
+    if not is_asked:
+        eviction.count(turn, 1)
     turn.set_members(msgspec.structs.replace(member, suspected=True))
     turn.do(EvictNode(node=member.node, why=why))

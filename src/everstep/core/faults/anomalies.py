@@ -23,7 +23,8 @@ _NOT_DECLARED = "nothing declares them replicas, they were only seen to hold the
 _NO_WAY_BACK = (Refusal(what="go back to a step after which all replicas agreed", why=_NOT_DECLARED),)
 
 DEFERRED_S = 900.0
-"""A slow machine, or an alert, of longer ago may be over: the watches and senses tell it again."""
+"""A slow machine, or an alert, of longer ago may be over: the watches and senses tell it again. Nobody tells a drain
+again, which lasts until it is withdrawn."""
 
 
 def on_anomaly_found(turn: Turn, event: AnomalyFound) -> None:
@@ -48,7 +49,7 @@ def take(turn: Turn, found: Verdict, *, is_declared: bool = True) -> None:
     if is_declared and (plan.evict or _goes_back(turn, plan)):
         stop_generation(turn)
         return
-    why_not, refused = _left_alone(turn, nodes, plan) if is_declared else (_NOT_DECLARED, _NO_WAY_BACK)
+    why_not, refused = _left_alone(turn, verdict, nodes, plan) if is_declared else (_NOT_DECLARED, _NO_WAY_BACK)
     why = f"{verdict.sentence}; training continues: {why_not or plan.decision.why}"
     rule = plan.decision.rule if plan.kind == "leave" and is_declared else "explain-only"
     decision = Decision(chosen="leave the job as it is", rule=rule, why=why, refused=refused)
@@ -67,7 +68,9 @@ def _goes_back(turn: Turn, plan: recovery.Plan) -> bool:
     return may and not trust.why_not_back(turn.state) and plan.kind in ("restart", "examine")
 
 
-def _left_alone(turn: Turn, nodes: tuple[str, ...], plan: recovery.Plan) -> tuple[str, tuple[Refusal, ...]]:
+def _left_alone(
+    turn: Turn, verdict: Verdict, nodes: tuple[str, ...], plan: recovery.Plan
+) -> tuple[str, tuple[Refusal, ...]]:
     """Why nothing is done, and what is therefore not done."""
     if trust.is_corrupted(turn.incident):
         why_not = trust.why_not_back(turn.state)
@@ -76,7 +79,7 @@ def _left_alone(turn: Turn, nodes: tuple[str, ...], plan: recovery.Plan) -> tupl
         return why_not, (Refusal(what="go back to a step after which all replicas agreed", why=why_not),)
     if not nodes:
         return "a restart would not cure it", ()
-    why_not = eviction.why_not(turn, nodes)
+    why_not = eviction.why_not(turn, nodes, is_asked=eviction.is_asked(verdict))
     return why_not, (Refusal(what=f"evict {', '.join(nodes)}", why=why_not or plan.decision.why),)
 
 
@@ -88,9 +91,15 @@ def take_deferred(turn: Turn) -> None:
     while turn.state.deferred and has_standby and turn.state.phase is Phase.RUNNING and turn.state.incident is None:
         deferred, *rest = turn.state.deferred
         turn.set(deferred=tuple(rest))
-        is_recent = turn.at - deferred.at <= DEFERRED_S
-        if is_recent and eviction.suspects(turn, deferred.verdict) == deferred.nodes:
+        is_due = turn.at - deferred.at <= DEFERRED_S or eviction.is_asked(deferred.verdict)
+        if is_due and eviction.suspects(turn, deferred.verdict) == deferred.nodes:
             take(turn, deferred.verdict)
+
+
+def forget_drain(turn: Turn, node: str) -> None:
+    """It was withdrawn before a standby came."""
+    left = (each for each in turn.state.deferred if not (eviction.is_asked(each.verdict) and node in each.nodes))
+    turn.set(deferred=tuple(left))
 
 
 def _defer(turn: Turn, found: Verdict, nodes: tuple[str, ...]) -> None:

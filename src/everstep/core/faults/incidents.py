@@ -163,10 +163,11 @@ def _stops(turn: Turn, nodes: Iterable[str]) -> list[StopWorkers]:
 
 def _evict(turn: Turn, evicting: tuple[str, ...], why: str, new: tuple[str, ...]) -> None:
     """Their loss, told by the engine, is what confirms that their workers have ended."""
-    eviction.count(turn, len(new))
+    if not _is_drain(turn):
+        eviction.count(turn, len(new))
     turn.set_incident(evicting=evicting)
     for node in new:
-        turn.do(EvictNode(node=node, why=why))
+        turn.do(EvictNode(node=node, is_drill=turn.incident.drill is not None, why=why))
     turn.start_timer(
         Timer(TimerKind.EVICT, turn.incident.id), EVICT_LIMIT_S, "the engine has to end the suspected node by then"
     )
@@ -179,7 +180,8 @@ def _on_evict_overdue(turn: Turn) -> None:
         return
     gone = tuple(node for node in turn.incident.evicting if node not in left)
     turn.set_incident(evicting=gone, not_evicted=left)
-    turn.set(evictions=turn.state.evictions[: -len(left)])
+    if not _is_drain(turn):
+        turn.set(evictions=turn.state.evictions[: -len(left)])
     for node, stop in zip(left, _stops(turn, left), strict=True):
         why = "the engine has not ended it in time"
         turn.do(Refused(what=f"evict {node}", why=why, incident=turn.incident.id), stop)
@@ -187,7 +189,12 @@ def _on_evict_overdue(turn: Turn) -> None:
 
 def restart(turn: Turn) -> None:
     """Because of a fault: counted."""
-    _gather(turn, allowance.spend(turn))
+    _gather(turn, 0.0 if _is_drain(turn) else allowance.spend(turn))
+
+
+def _is_drain(turn: Turn) -> bool:
+    decision = turn.state.incident.decision if turn.state.incident is not None else None
+    return decision is not None and decision.rule == eviction.DRAIN_RULE
 
 
 def _gather(turn: Turn, after_s: float = 0.0) -> None:

@@ -137,8 +137,15 @@ def ask_for_missing(turn: Turn) -> None:
 
 def can_shrink(state: State) -> bool:
     """Whether missing nodes do not keep the job from going on."""
+    return can_shrink_by(state, 0)
+
+
+def can_shrink_by(state: State, num_nodes: int) -> bool:
+    """The same if so many more were missing."""
     spec = state.spec
-    return spec is not None and spec.is_elastic and not state.fixed_slots and _num_present(state) >= spec.min_slots
+    if spec is None or not spec.is_elastic or state.fixed_slots:
+        return False
+    return _num_present(state) - num_nodes >= spec.min_slots
 
 
 def _return_to(turn: Turn, num_slots: int) -> None:

@@ -128,6 +128,7 @@ class HostsEngine:
         self._known: set[str] = set()
         self._wanted: deque[str] = deque()  # urgent ones first
         self._urgent: set[str] = set()
+        self._given_up = ""  # why this host gets no node any more
         self._has_local = earlier is not None and bool(local.pids)  # one of this host was asked for, and lives
         self._leaving = ""  # ... it, while it is ended without a loss
         self._over: Over | None = None
@@ -158,8 +159,19 @@ class HostsEngine:
     def release(self, node: str) -> None:
         self._end_node(node, "release")
 
-    def evict(self, node: str, why: str = "", *, is_silent: bool = False) -> None:
+    def evict(self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False) -> None:
+        if not is_silent and not is_drill:
+            self._give_up(node, why[:MAX_REASON_CHARS] or "it was evicted")
         self._end_node(node, "evict")
+
+    def _give_up(self, node: str, why: str) -> None:
+        """Its machine gets no other node: it is broken, or somebody needs it."""
+        host = self._roster.give_up(node, why)
+        if host is not None and host.given_up:
+            self._first.say(f"host {host.number}: {host.name} is given up: {why}")
+        elif node in self._local.pids:
+            self._given_up = why
+            self._first.say(f"no node is started on this host any more ({why}); it keeps the controller until it ends")
 
     def fence(self, node: str) -> None:
         self._end_node(node, "fence")
@@ -275,6 +287,8 @@ class HostsEngine:
         for node in join.nodes:
             if self._roster.is_fenced(node):
                 line.send(EndNode(node=node, how="fence"))
+        if host.given_up and not host.leaves:
+            line.send(EndNode(node=host.node, how="evict", given_up=host.given_up))
         if host.node and host.node not in join.nodes:
             self._forget_node(host, host.node, "its agent ended while its host was cut off")
         self._serve()
@@ -380,7 +394,7 @@ class HostsEngine:
         """Who was silent for as long as its node cannot be asked: the node's lease was over before anybody asked for
         its end, so it counts as lost, and is ended by its host when that comes back."""
         if host.line is not None and host.node == node:
-            host.line.send(EndNode(node=node, how=how))
+            host.line.send(EndNode(node=node, how=how, given_up=host.given_up))
         if how == "evict":
             self._lose_if_silent(host, node, MAX_ASKED)
         else:
@@ -420,7 +434,7 @@ class HostsEngine:
 
     def _serve_one(self, request: str) -> bool:
         """False: there is no host for it now. Raises NoNodeError."""
-        if not self._has_local:
+        if not self._has_local and not self._given_up:
             self._local.acquire(request)
             self._has_local = True
             return True

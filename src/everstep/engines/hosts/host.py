@@ -21,6 +21,7 @@ class Host:
         self.started_at = 0.0
         self.not_before = 0.0  # no other node is started there until then
         self.is_done, self.leaves = False, ""
+        self.given_up = ""  # why it gets no node any more
         self.heard_at = time.monotonic()
 
     @property

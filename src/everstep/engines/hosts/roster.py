@@ -17,6 +17,7 @@ class Roster:
         self.shape = shape
         self._head, self._local, self._earlier = head, local, earlier
         self._hosts: dict[str, Host] = {}  # by session, in order of arrival
+        self._given_up: dict[str, str] = {}  # why, by session
         self._fenced: set[str] = set()  # nodes that no longer count, wherever they may still run
         self._num_hosts = 1 + max(earlier.values(), default=0) if earlier is not None else 1
 
@@ -69,11 +70,19 @@ class Roster:
         host = self._hosts[join.session] = Host(join, self._number_of(join))
         nodes = [node for node in join.nodes if self.may_have_run(node)]
         host.nodes.update(nodes)
+        host.given_up = self._given_up.get(join.session, "")
         host.node = next((node for node in nodes if node not in self._fenced), "")
         return host
 
     def host_of(self, node: str) -> Host | None:
         return next((host for host in self if node in host.nodes), None)
+
+    def give_up(self, node: str, why: str) -> Host | None:
+        """Its host gets no other node, also when it was forgotten and comes back."""
+        host = self.host_of(node)
+        if host is not None and host.node == node:
+            host.given_up = self._given_up[host.join.session] = why
+        return host
 
     def may_have_run(self, node: str) -> bool:
         """On a host that says so: begun before this one had the controller, and nobody else's."""
@@ -95,5 +104,5 @@ class Roster:
 
 
 def _is_idle(host: Host) -> bool:
-    is_here = host.line is not None and not host.is_done and not host.leaves
+    is_here = host.line is not None and not host.is_done and not host.leaves and not host.given_up
     return is_here and not host.node and time.monotonic() >= host.not_before

@@ -50,6 +50,10 @@ class NodeState(msgspec.Struct, frozen=True):
     def is_draining(self) -> bool:
         return self.state.startswith("drain")
 
+    @property
+    def is_usable(self) -> bool:
+        return self.state.startswith(("idle", "alloc", "mix", "comp"))
+
 
 class Slurm:
     """Called by a launcher, which waits for all of its children itself. Every method raises SlurmError."""

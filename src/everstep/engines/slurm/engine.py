@@ -57,8 +57,8 @@ class _Mark(msgspec.Struct, frozen=True):
 class SlurmEngine:
     """Lives in the launcher's event loop.
 
-    `drained(node, reason)`: an administrator takes that node away. `join`: the command with which a host joins this
-    run; it reads `token` from a file in `run_dir`, so all nodes must see that."""
+    `drained(node, reason)`: an administrator takes that node away, or (None) lets it stay after all. `join`: the
+    command with which a host joins this run; it reads `token` from a file in `run_dir`, so all nodes must see that."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class SlurmEngine:
         join: Sequence[str],
         token: JoinToken,
         slurm: Slurm,
-        drained: Callable[[str, str], None],
+        drained: Callable[[str, str | None], None],
         say: Callable[[str], None],
     ) -> None:
         """`nodes`: of this job, by Slurm's names."""
@@ -110,13 +110,13 @@ class SlurmEngine:
     def release(self, node: str) -> None:
         self._hosts.release(node)
 
-    def evict(self, node: str, why: str = "", *, is_silent: bool = False) -> None:
+    def evict(self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False) -> None:
         host = next((each for each in self._hosts.hosts if node in each.nodes), None)
         name = host.join.scheduler_node if host is not None else self._own_name(node)
         is_heard = host is None or host.is_heard_within(SILENT_S)
         is_shared = host is not None and self._is_of_others(host)
-        self._hosts.evict(node, why, is_silent=is_silent)
-        if not name or name in self._told:
+        self._hosts.evict(node, why, is_silent=is_silent, is_drill=is_drill)
+        if not name or name in self._told or is_drill:
             return  # an administrator's own words stay
         if is_shared:
             self._say(f"more than one host says that it is {name}: its state in Slurm stays")
@@ -231,6 +231,9 @@ class SlurmEngine:
 
     def _take_state(self, name: str, node: str, found: NodeState) -> None:
         if not found.is_draining:
+            if found.is_usable and name in self._told and node:
+                self._say(f"Slurm: {name} may be used again")
+                self._drained(node, None)
             self._told.discard(name)
         elif node and name not in self._told and name not in self._out and not found.reason.startswith(MARK):
             self._told.add(name)

@@ -106,7 +106,7 @@ class Fleet:
         local: LocalEngine,
         children: Children,
         port: int,
-        drained: Callable[[str, str], None],
+        drained: Callable[[str, str | None], None],
         on_stop: Callable[[int, str], None],
         keeper: MemoryKeeper,
         end: Callable[[str], None],
@@ -181,7 +181,7 @@ class Fleet:
         return not why
 
     def _under_slurm(
-        self, hosts: HostsEngine, children: Children, step: SlurmStep, drained: Callable[[str, str], None]
+        self, hosts: HostsEngine, children: Children, step: SlurmStep, drained: Callable[[str, str | None], None]
     ) -> HostsEngine | SlurmEngine:
         if shutil.which("scontrol") is None or not step.node:
             self.say("Slurm's commands are not on this host's PATH, so lost nodes are not reported to Slurm")

@@ -122,6 +122,7 @@ class Member:
         self._untold: list[NodeEnded] = []  # while nobody was connected
         self._credentials: dict[str, bytes] = {}
         self._signal = 0
+        self._given_up = ""  # why this host is to leave the run
         self._grace_s = 30.0
         self._terminal: Terminal | None = None
         self._address = ""
@@ -340,8 +341,10 @@ class Member:
             case EndNode(node=node, how="lose"):
                 with contextlib.suppress(NoNodeError):
                     self._engine.lose(node)
-            case EndNode(node=node):
+            case EndNode(node=node, given_up=why):
+                self._given_up = why or self._given_up
                 self._engine.evict(node)
+                self._leave_if_given_up()
             case Ahead(data=data) if self._local is not None:
                 with contextlib.suppress(OSError):
                     write_whole(ahead.path_in(self._local.path), data, mode=0o600)
@@ -354,6 +357,18 @@ class Member:
         self._tell(
             NodeEnded(node=loss.node, at=loss.at, reason=loss.reason, exit_code=loss.exit_code, signal=loss.signal)
         )
+        self._leave_if_given_up()
+
+    def _leave_if_given_up(self) -> None:
+        """The run does not want this machine any more, and nothing of it runs here."""
+        if not self._given_up or self._end.done() or (self._engine is not None and self._engine.pids):
+            return
+        why = self._given_up
+        self._say(f"the run gives this host up and continues without it: {why}")
+        self._say("`everstep check` examines this machine; the same command joins the run again")
+        if self._connection is not None:
+            self._connection.send(Leaving(why=f"it was given up: {why}"))
+        self._finish(End(exit_code=1, outcome="evicted", why=why, is_own=True))
 
     def _tell(self, ended: NodeEnded) -> None:
         if self._connection is not None:

@@ -39,6 +39,7 @@ KNOBS = {
     "restore-another": "nothing: what is damaged is not tried again",
     "read-again": "nothing: what cannot be read may be whole, and an older step would cost more",
     "evict": "no standby, or policy max_evicted_share = {max_evicted_share} used up: restarted where it was",
+    "drain": "no standby: it would have stayed until one comes; everstep drain --undo: it would have stayed",
     "examine": "policy blind_restarts = {blind_restarts}: more restarts in place before machines are examined; "
     "examine = false: never",
     "replay": "policy replay = false: it would have been given up, or restarted within the budget",

@@ -1,0 +1,36 @@
+"""What a run is told when somebody takes a node away, or lets it stay after all."""
+
+from everstep.knowledge.node_codes import SENSED
+from everstep.knowledge.signature import Action
+from everstep.model.facts import DRAINED, Alert
+
+
+def drained(at: float, sentence: str, source: str) -> Alert:
+    """As when a machine reports itself unfit."""
+    sensed = SENSED[DRAINED]
+    return Alert(
+        at=at,
+        code=DRAINED,
+        sentence=sentence,
+        component=sensed.component,
+        blame=sensed.blame,
+        severity=sensed.severity,
+        action=sensed.action,
+        role=sensed.role,
+        source=source,
+    )
+
+
+def withdrawn(at: float, sentence: str, source: str) -> Alert:
+    """Explains nothing and asks for nothing: what was asked before is forgotten."""
+    sensed = SENSED[DRAINED]
+    return Alert(
+        at=at,
+        code=DRAINED,
+        sentence=sentence,
+        component=sensed.component,
+        blame=sensed.blame,
+        severity="info",
+        action=Action.MONITOR,
+        source=source,
+    )
