@@ -6,11 +6,11 @@ suggests. Called where the end of a rank is explained.
 
 import re
 import threading
-from functools import lru_cache
 
 from everstep.knowledge.causality.ranking import rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
+from everstep.knowledge.kept import Kept
 from everstep.knowledge.loading import Base, load_base
 from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.signature import Role, Severity
@@ -58,13 +58,16 @@ def classify(text: str, *, report: str = "") -> Finding | None:
     an entry. Lines that are harmless or only for information are never returned. The first call of a process compiles
     the signatures.
     """
-    base, engine = built_in()
-    matcher = Matcher(base, now=0.0, engine=engine)
-    matcher.arrived_at = 0.0
-    matcher.is_of_program, matcher.may_prepare = True, False
-    matcher.feed("", _without(text[-MAX_TAIL_CHARS:], report).encode("utf-8", "replace"))
-    matcher.feed(_REPORT, report[-MAX_TAIL_CHARS:].encode("utf-8", "replace"))
-    ordered = rank_findings(matcher.finish(), end=_REPORT if report else "", of_process=True)
+    with _built_in.reading() as (base, engine):
+        matcher = Matcher(base, now=0.0, engine=engine)
+        matcher.arrived_at = 0.0
+        matcher.is_of_program, matcher.may_prepare = True, False
+        matcher.feed("", _without(text[-MAX_TAIL_CHARS:], report).encode("utf-8", "replace"))
+        matcher.feed(_REPORT, report[-MAX_TAIL_CHARS:].encode("utf-8", "replace"))
+        found = matcher.finish()
+    if _built_in.is_large:  # a recovery waits for this call, not for that
+        threading.Thread(target=_built_in.renew, name="everstep-signatures", daemon=True).start()
+    ordered = rank_findings(found, end=_REPORT if report else "", of_process=True)
     told = [f for f in ordered if _says_why(f)]
     own = [f for f in told if f.is_exception and f.role in (Role.ROOT, Role.EITHER)]
     is_printed = bool(told) and told[0].component in KERNEL and told[0].blame is Blame.MACHINE
@@ -88,17 +91,12 @@ def _says_why(finding: Finding) -> bool:
     return finding.role is not Role.RECOVERY and finding.severity is not Severity.INFO
 
 
-_compiling = threading.Lock()
-
-
 def built_in() -> tuple[Base, Engine]:
     """The signatures that come with Everstep, compiled once in a process: it takes most of a second."""
-    with _compiling:  # whoever comes meanwhile waits for the rest of it, and does not do all of it beside
-        return _compiled()
+    return _built_in.get()
 
 
-@lru_cache(maxsize=1)
-def _compiled() -> tuple[Base, Engine]:
+def _compile() -> tuple[Base, Engine]:
     """Led once over what dying ranks print: automata are built by the text they meet, and the first
     real text must not pay for that while a recovery waits."""
     base = load_base()
@@ -107,3 +105,6 @@ def _compiled() -> tuple[Base, Engine]:
     matcher.feed("", _LAST_WORDS.encode())
     rank_findings(matcher.finish())
     return base, engine
+
+
+_built_in = Kept(_compile)

@@ -5,6 +5,10 @@ or a neighbour who knocks all day, is never given back. Of a process's own code 
 """
 
 import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of malloc.h
 
@@ -21,3 +25,39 @@ def keep_little() -> None:
     mallopt(_ARENA_MAX, 1)
     mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
     mallopt(_MMAP_THRESHOLD, _PIECE_BYTES)
+
+
+class _Info(ctypes.Structure):
+    """The C library's `struct mallinfo2`."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks")
+    ] + [("keepcost", ctypes.c_size_t)]
+
+
+def bytes_in_use() -> int:
+    """What this process has of its C library and has not freed; where that cannot say it, its private memory."""
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)  # glibc 2.33
+    if mallinfo is not None:
+        mallinfo.restype = _Info
+        found = mallinfo()
+        return int(found.uordblks) + int(found.hblkhd)
+    _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Growth:
+    """How much more memory is in use after something than before it, summed over all times that it was done. What other
+    threads take and free meanwhile is in it, and evens out."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        before = bytes_in_use()
+        try:
+            yield
+        finally:
+            self.num_bytes += bytes_in_use() - before

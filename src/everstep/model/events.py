@@ -206,6 +206,7 @@ class RankTraced(Happened, frozen=True, kw_only=True):
     incident: str
     rank: int
     file: str = ""  # on the node's host, below the run directory; empty: there is none
+    path: str = ""  # the same file, from the root of that host
     num_bytes: int = 0
     seconds: float = 0.0
     why: str = ""  # there is none, or which tracks are missing and why

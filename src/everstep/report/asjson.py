@@ -11,6 +11,7 @@ from everstep.goodput.buckets import Bucket
 from everstep.goodput.figures import Goodput
 from everstep.journal.view import IncidentView, RunView
 from everstep.report import checkpoints
+from everstep.report.incidents.traced import trace_json
 from everstep.report.now.status import at_risk, notes, step_s
 from everstep.report.parts.asked import Asked
 from everstep.report.parts.codes import CODES
@@ -119,7 +120,7 @@ def incident_json(view: RunView, incident: IncidentView) -> Json:
         "decision": msgspec.to_builtins(incident.decision),
         "refused": [msgspec.to_builtins(refused) for refused in incident.refused],
         "why": incident.close_why or None,
-        "trace": None if incident.trace is None else msgspec.to_builtins(incident.trace),
+        "trace": trace_json(view, incident),
         "seqs": [record.seq for record in incident.records],
     }
 

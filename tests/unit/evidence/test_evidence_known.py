@@ -3,6 +3,7 @@
 from everstep.analyzer.overall import overall
 from everstep.evidence.folder import read_folder
 from everstep.knowledge import live, matcher
+from everstep.knowledge.kept import Kept
 
 
 def test_made_up_generations_do_not_compile_the_signatures_again(tmp_path, monkeypatch):
@@ -15,7 +16,7 @@ def test_made_up_generations_do_not_compile_the_signatures_again(tmp_path, monke
     real = live.Engine
     monkeypatch.setattr(live, "Engine", engine)
     monkeypatch.setattr(matcher, "Engine", engine)
-    live._compiled.cache_clear()
+    monkeypatch.setattr(live, "_built_in", Kept(live._compile))
     for number in range(20):
         (tmp_path / f"gen-{number}").mkdir()
         (tmp_path / f"gen-{number}" / "rank-0.log").write_text("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off\n")

@@ -80,6 +80,7 @@ class Tracer:
                 incident=action.incident,
                 rank=action.rank,
                 file=f"{files.FOLDER}/{name}" if told.num_bytes else "",
+                path=str(self._run_dir.absolute() / files.FOLDER / name) if told.num_bytes else "",
                 num_bytes=told.num_bytes,
                 seconds=told.seconds,
                 why=told.why,

@@ -73,6 +73,9 @@ def incident_html(page: IncidentPage, run: str) -> str:
     for piece in page.evidence:
         body.append(f"<p><span class=dim>{text(piece.source)} {clock(piece.at)}</span> {text(piece.says)}</p>")
         body += [f"<pre>{text(piece.detail.strip())}</pre>"] if piece.detail.strip() else []
+    if page.trace:
+        body += ["<h2>Trace of the slow rank</h2>", *(f"<p>{text(line)}</p>" for line in page.trace)]
+        body += [f"<p>{text(f'open it in {page.trace_opens}')}</p>"] if page.trace_opens else []
     decided = [("chosen", page.chosen or "none yet"), ("rule", page.rule), ("why", page.why)]
     decided += [("refused", f"{what}: {why}") for what, why in page.refused]
     decided += [("if it comes again", page.then), ("outcome", page.close_why)]

@@ -57,6 +57,9 @@ def incident_markdown(page: IncidentPage, run: str) -> str:
     lines += ["**Evidence, strongest first**", ""]
     for piece in page.evidence:
         lines += _piece(piece)
+    if page.trace:
+        lines += ["", "**Trace of the slow rank**", "", *(f"- {plain(line)}" for line in page.trace)]
+        lines += [f"- open it in {page.trace_opens}"] if page.trace_opens else []
     lines += [
         "",
         "**Decision**",

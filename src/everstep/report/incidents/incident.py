@@ -5,6 +5,7 @@ import math
 from everstep.analyzer.observations.words import fold
 from everstep.journal.view import IncidentView, RunView
 from everstep.report.incidents.examined import examined_lines
+from everstep.report.incidents.traced import trace_lines
 from everstep.report.parts.actions import ACTIONS
 from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
 from everstep.report.parts.asked import Asked
@@ -39,9 +40,9 @@ def render_incident(view: RunView, incident: IncidentView, style: Style = PLAIN)
     examined = examined_lines(incident)
     if examined:
         lines += ["", style("examined", Paint.DIM), *(f"  {line}" for line in examined)]
-    trace = trace_text(view, incident)
+    trace = trace_lines(view, incident)
     if trace:
-        lines += ["", style("trace", Paint.DIM), f"  {printable(trace)}"]
+        lines += ["", style("trace", Paint.DIM), *(f"  {printable(line)}" for line in trace)]
     lines += ["", *_evidence(incident, style), "", *_decision(incident, style), "", *_do_now(incident, style)]
     return text_of(lines)
 
@@ -74,23 +75,6 @@ def outcome_text(incident: IncidentView) -> str:
     if incident.outcome is None:
         return "open"
     return incident.outcome.replace("-", " ") + (f" (drill {incident.drill})" if incident.drill else "")
-
-
-def trace_text(view: RunView, incident: IncidentView) -> str:
-    """Where the trace of the slow rank is, or why there is none; "" where none was to be made."""
-    asked, trace = incident.trace_asked, incident.trace
-    if asked is None:
-        return ""
-    if trace is None:
-        return f"rank {asked.rank}: nothing was heard of it from {asked.node}"
-    if not trace.file:
-        return f"rank {trace.rank}: none: {trace.why}"
-    node = view.nodes.get(trace.node)
-    where = f" on {node.host}" if node is not None else ""
-    missing = f"; missing: {trace.why}" if trace.why else ""
-    kib = f"{trace.num_bytes / 1024:,.0f} KiB"
-    says = f"rank {trace.rank}, {trace.seconds:.1f} s: {trace.file} in the run directory{where} ({kib}{missing})"
-    return f"{says}: open it in https://ui.perfetto.dev"
 
 
 def _row(incident: IncidentView, times: IncidentTimes) -> tuple[str, ...]:

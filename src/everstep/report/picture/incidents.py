@@ -7,6 +7,7 @@ from everstep.journal.view import IncidentView, RunView
 from everstep.model.events import NodeLost
 from everstep.report.incidents.examined import examined_lines
 from everstep.report.incidents.incident import belief_text, do_now, who
+from everstep.report.incidents.traced import trace_story, what_there_is
 from everstep.report.parts.codes import CODES
 from everstep.report.parts.evidence import evidence_groups
 from everstep.report.parts.phases import times_of
@@ -41,6 +42,7 @@ def incident_page(view: RunView, incident: IncidentView, goodput: Goodput | None
     times, decision = times_of(view, incident), incident.decision
     cost = None if goodput is None else goodput.incidents.get(incident.id)
     action, commands = do_now(incident)
+    trace = trace_story(view, incident)
     return IncidentPage(
         row=incident_row(view, incident),
         belief=belief_text(incident),
@@ -55,6 +57,8 @@ def incident_page(view: RunView, incident: IncidentView, goodput: Goodput | None
             for g in evidence_groups(incident)
         ),
         examined=tuple(examined_lines(incident)),
+        trace=tuple(what_there_is(trace)) if trace is not None else (),
+        trace_opens="" if trace is None else trace.open_with,
         chosen="" if decision is None else decision.chosen,
         rule="" if decision is None else decision.rule,
         why="" if decision is None else decision.why,

@@ -153,6 +153,8 @@ class IncidentPage(msgspec.Struct, frozen=True, kw_only=True):
     timeline: tuple[Moment, ...]
     evidence: tuple[Piece, ...]
     examined: tuple[str, ...]
+    trace: tuple[str, ...]  # of a slow rank: where it is, or why there is none
+    trace_opens: str  # how; empty: there is none
     chosen: str
     rule: str
     why: str

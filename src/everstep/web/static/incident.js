@@ -72,6 +72,8 @@ export function incident(page, markdown) {
         piece.says, " ", piece.seqs ? h("small", { class: "dim" }, raw(piece.seqs.split(/[-,]/)[0], `seq ${piece.seqs}`)) : null,
         piece.detail ? h("details", { open: page.evidence.length < 3 }, h("summary", null, "detail"), h("pre", null, piece.detail)) : null)))
       : h("p", { class: "dim" }, "none")),
+    page.trace.length ? h("section", { class: "panel" }, h("h2", null, "Trace of the slow rank"), page.trace.map((line) => h("p", null, line)),
+      page.trace_opens ? h("p", null, `open it in ${page.trace_opens}`) : null) : null,
     page.examined.length ? h("section", { class: "panel" }, h("h2", null, "Examined machines"), page.examined.map((line) => h("p", null, line))) : null,
   ];
 }

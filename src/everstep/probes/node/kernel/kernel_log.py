@@ -10,6 +10,7 @@ from everstep.errors import EverstepError
 from everstep.knowledge.causality.ranking import AFTER_WINDOW_S, rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding
+from everstep.knowledge.kept import Kept
 from everstep.knowledge.loading import Base, load_base
 from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.review import ReviewQueue
@@ -45,7 +46,8 @@ class KernelLog:
         engine: Engine | None = None,
     ) -> None:
         self._base = base
-        self._engine = engine or Engine(base.signatures)
+        self._engine = Kept(lambda: Engine(base.signatures), made=engine)
+        self._engine.get()  # now, and not with the first line, which may be the news of a fault
         self._rank_of = rank_of
         self._queue = queue
         self._bounded: Bounded[int] = Bounded()
@@ -73,11 +75,15 @@ class KernelLog:
 
     def _match(self, lines: Sequence[bytes], now: float) -> list[Finding]:
         """A matcher of its own for each batch: it folds what repeats, and would fold for ever."""
-        matcher = Matcher(self._base, now=now, engine=self._engine)
-        matcher.may_prepare = False  # an agent answers meanwhile
-        matcher.feed(SOURCE, b"\n".join(lines) + b"\n")
+        with self._engine.reading() as engine:
+            matcher = Matcher(self._base, now=now, engine=engine)
+            matcher.may_prepare = False  # an agent answers meanwhile
+            matcher.feed(SOURCE, b"\n".join(lines) + b"\n")
+            findings = matcher.finish()
+        if self._engine.is_large:
+            self._engine.renew()
         out = []
-        for finding in matcher.finish():
+        for finding in findings:
             self._num_read += 1
             happened = tuple(dataclasses.replace(o, at=now) for o in finding.occurrences)
             seq = self._num_read
