@@ -3,8 +3,9 @@
     python bench/engines.py [--scenario FILE] [--only local,hosts,slurm] [--json FILE] [--keep DIR]
     python bench/engines.py --journals local=DIR/local.jsonl slurm=DIR/slurm.jsonl        # compares, runs nothing
 
-The faults of the scenario (bench/scenarios/ranks_agents_nodes.txt) befall the same small training three times: nodes as
-processes of this machine, hosts in namespaces that were started one by one, and nodes of a real Slurm in namespaces.
+The faults of the scenario (bench/scenarios/ranks_agents_nodes.txt; beside it two_ranks_a_node.txt) befall the same
+small training three times: nodes as processes of this machine, hosts in namespaces that were started one by one, and
+nodes of a real Slurm in namespaces.
 The decisions are read from the three journals; what must differ (ids, times, addresses) is normalised, which is said.
 Exit code 1 when decisions differ. Needs root and Debian's Slurm (`make debian`).
 """

@@ -18,6 +18,7 @@ class OnLocal(Player):
         self.run_dir, self._err = folder / "run", folder / "err"
         self._env = {**os.environ, "EVERSTEP_HOME": str(folder / "home")}
         shape = ["--local-nodes", str(scenario.nodes), "--standby", str(scenario.standby), "--network", "namespaces"]
+        shape += ["--nproc-per-node", str(scenario.ranks_per_node)]
         command = [*EVERSTEP, "run", "--run-dir", str(self.run_dir), *shape, "--config", str(policy), *OPTIONS]
         with self._err.open("wb") as err:
             self._run = subprocess.Popen(

@@ -42,6 +42,7 @@ class OnHosts(_OnMachines):
         hosts = [self._bed.add(f"h{number}") for number in range(scenario.nodes + scenario.standby)]
         super().__init__(scenario, hosts)
         command = [*EVERSTEP, "run", "--nnodes", str(scenario.nodes), "--standby", str(scenario.standby)]
+        command += ["--nproc-per-node", str(scenario.ranks_per_node)]
         command += ["--config", str(policy), *OPTIONS, "--rdzv-endpoint", f"{hosts[0].address}:29400", str(program)]
         for host in hosts:
             with (folder / f"{host.name}.err").open("wb") as err:
@@ -73,6 +74,7 @@ class OnSlurm(_OnMachines):
                 (shared / path.name).write_text(path.read_text())
             self._env = {"EVERSTEP_HOME": str(shared / "home")}
             command = [*EVERSTEP, "submit", "--nodes", scenario.nodes, "--standby", scenario.standby]
+            command += ["--nproc-per-node", scenario.ranks_per_node]
             command += ["--config", shared / policy.name, *OPTIONS, shared / program.name]
             job = self._bed.run(*command, env=self._env).split()[1]
             self.run_dir = shared / "home" / "runs" / f"slurm-{job}"
@@ -89,6 +91,10 @@ class OnSlurm(_OnMachines):
     def said(self) -> str:
         out = self.run_dir.with_suffix(".out")
         return out.read_text(errors="replace") if out.exists() else "(nothing)"
+
+    def drain(self, node: str) -> None:
+        name = self._host_of(node).name
+        self._bed.run("scontrol", "update", f"NodeName={name}", "State=DRAIN", "Reason=a fan is to be replaced")
 
     def everstep(self, *words: object) -> None:
         self._bed.start(*EVERSTEP, *words, env=self._env)

@@ -13,7 +13,7 @@ from everstep.model.actions import IncidentClosed, IncidentOpened, StartWorkers
 from everstep.model.events import NodeJoined, NodeLost, TemplateReported, WorkersStarted
 from everstep.model.record import Record
 from measuring.watched import Watched
-from playing.scenario import Fault, Scenario
+from playing.scenario import OF_RANKS, Fault, Scenario
 
 EVERSTEP = [sys.executable, "-P", "-m", "everstep.cli.main"]
 NUM_STEPS = 60
@@ -25,12 +25,12 @@ OPTIONS = ("--max-restarts", "1000")
 
 
 class Player(Watched):
-    """A run that a subclass has started, one rank on each node. A context manager: what was started ends."""
+    """A run that a subclass has started. A context manager: what was started ends."""
 
     name: str
 
     def __init__(self, scenario: Scenario) -> None:
-        self.scenario, self.num_ranks = scenario, scenario.nodes
+        self.scenario, self.num_ranks = scenario, scenario.num_ranks
         self._cursor: Cursor | None = None
         self.records: list[Record] = []
         self._num_gone = 0
@@ -51,6 +51,10 @@ class Player(Watched):
     def power_off(self, node: str) -> None:
         """The machine of that node is gone without a word."""
 
+    def drain(self, node: str) -> None:
+        """Somebody needs its machine, and says so in the way of this engine."""
+        self.everstep("drain", node, "--why", "a fan is to be replaced", "--run", self.run_dir)
+
     def play(self) -> None:
         """Raises SystemExit when something that is awaited never comes, and when the machine is so busy that something
         else happens."""
@@ -68,10 +72,10 @@ class Player(Watched):
         self._read()
 
     def _cause(self, fault: Fault) -> None:
-        node = self._node_of(fault.targets[0])
+        node = self._node_of_rank(fault.targets[0]) if fault.kind in OF_RANKS else self._node_of(fault.targets[0])
         if fault.kind in ("kill-rank", "stop-rank"):
             number = signal.SIGKILL if fault.kind == "kill-rank" else signal.SIGSTOP
-            pids = [self.rank_of(each, self._node_of(each), self._pid_of(each)) for each in fault.targets]
+            pids = [self.rank_of(each, self._node_of_rank(each), self._pid_of(each)) for each in fault.targets]
             for pid in pids:
                 os.kill(pid, number)
         elif fault.kind == "skip-collective":
@@ -82,7 +86,7 @@ class Player(Watched):
             self.everstep("drill", "lose-node", node, "--run", self.run_dir)
         else:
             self._num_gone += 1
-            self.power_off(node)
+            self.drain(node) if fault.kind == "drain" else self.power_off(node)
 
     def _is_ready(self) -> bool:
         self._read()
@@ -108,8 +112,10 @@ class Player(Watched):
         self._read()
         return sum(isinstance(action, kind) for record in self.records for action in record.actions)
 
+    def _node_of_rank(self, rank: int) -> str:
+        return self._node_of(rank // self.scenario.ranks_per_node)
+
     def _node_of(self, slot: int) -> str:
-        """Rank and slot have the same number here."""
         self._read()
         starts = [each for record in self.records for each in record.actions if isinstance(each, StartWorkers)]
         return [each.node for each in starts if each.slot == slot][-1]

@@ -2,13 +2,14 @@
 
 nodes 3
 standby 2
+ranks-per-node 1   # which is what it is without this line
 kill-rank 2        a fault and its ranks, or its slot; "#" begins a comment
 """
 
 from dataclasses import dataclass
 
 OF_RANKS = ("kill-rank", "stop-rank", "skip-collective")
-OF_SLOTS = ("kill-agent", "lose-node", "power-off")
+OF_SLOTS = ("kill-agent", "lose-node", "drain", "power-off")
 
 
 class ScenarioError(Exception):
@@ -27,16 +28,19 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One rank on each node."""
-
     nodes: int
     standby: int
+    ranks_per_node: int
     faults: tuple[Fault, ...]
+
+    @property
+    def num_ranks(self) -> int:
+        return self.nodes * self.ranks_per_node
 
 
 def parsed(text: str) -> Scenario:
     """Raises ScenarioError."""
-    numbers, faults = {"nodes": 0, "standby": 0}, []
+    numbers, faults = {"nodes": 0, "standby": 0, "ranks-per-node": 1}, []
     for at, line in enumerate(text.splitlines(), 1):
         word, *rest = line.split("#")[0].split() or [""]
         if not word:
@@ -47,8 +51,9 @@ def parsed(text: str) -> Scenario:
         if word in numbers and len(targets) == 1:
             numbers[word] = targets[0]
         elif word in OF_RANKS + OF_SLOTS:
-            if max(targets) >= numbers["nodes"] or (len(targets) > 1 and word != "kill-rank"):
-                raise ScenarioError(f"line {at}: {word} of {rest} in a run of {numbers['nodes']} nodes")
+            there = numbers["nodes"] * (numbers["ranks-per-node"] if word in OF_RANKS else 1)
+            if max(targets) >= there or (len(targets) > 1 and word != "kill-rank"):
+                raise ScenarioError(f"line {at}: {word} of {rest} in a run that has {there}")
             if word in OF_SLOTS and 0 in targets:
                 raise ScenarioError(f"line {at}: slot 0 is the first host's, with which a run of hosts may end")
             faults.append(Fault(kind=word, targets=targets))
@@ -56,4 +61,9 @@ def parsed(text: str) -> Scenario:
             raise ScenarioError(f"line {at}: no {word!r}; there are: {', '.join((*numbers, *OF_RANKS, *OF_SLOTS))}")
     if not numbers["nodes"] or not faults:
         raise ScenarioError("a scenario needs `nodes N` and a fault")
-    return Scenario(nodes=numbers["nodes"], standby=numbers["standby"], faults=tuple(faults))
+    return Scenario(
+        nodes=numbers["nodes"],
+        standby=numbers["standby"],
+        ranks_per_node=numbers["ranks-per-node"],
+        faults=tuple(faults),
+    )
