@@ -1,6 +1,7 @@
 """The controller's hang watch: what it learns, when it judges, and when it holds its tongue."""
 
 import itertools
+import time
 
 import msgspec
 import pytest
@@ -218,8 +219,18 @@ def test_signals_of_another_generation_or_node_say_nothing():
     assert not watch.hangs._newest
 
 
-def test_the_window_follows_the_jobs_own_steps():
+@pytest.mark.parametrize("is_starved", [False, True])
+def test_the_window_follows_the_jobs_own_steps(is_starved, monkeypatch):
+    """Also where the controller waits for a processor while it judges: that is not its work."""
     job = Job()
+    if is_starved:
+        judge = job.watch._judge
+
+        def judge_late(event, state):
+            time.sleep(0.3 if event.at == 29.5 else 0.0)
+            return judge(event, state)
+
+        monkeypatch.setattr(job.watch, "_judge", judge_late)
     for rank in job.changes:
         job.changes[rank] = {}
     for number in range(12):  # two-second steps, each seen at its end

@@ -107,11 +107,11 @@ class HangDetector:
             interval_s = JUDGE_AT_LEAST_EVERY_S  # only to learn from
         if not self._quiet or abs(event.at - self._judged_at) < interval_s:
             return None  # clocks of nodes differ by a little, and may be set back by much
-        self._judged_at, begun = event.at, time.perf_counter()
+        self._judged_at, begun = event.at, time.thread_time()  # who had the processor meanwhile is not its cost
         try:
             return self._judge(event, state)
         finally:
-            self._judging_s = time.perf_counter() - begun
+            self._judging_s = time.thread_time() - begun
 
     def _judge(self, event: SignalsReported, state: State) -> HangSuspected | None:
         signals = self._complete(state, event.at)
