@@ -21,6 +21,7 @@ from everstep.knowledge.blocks import (
 )
 from everstep.knowledge.causality.finished import Finish
 from everstep.knowledge.causality.linking import is_of_program
+from everstep.knowledge.causality.listing import Listing
 from everstep.knowledge.causality.progress import Watch, marks
 from everstep.knowledge.causality.repeats import Repeats
 from everstep.knowledge.causality.zeros import without_zeros
@@ -77,6 +78,7 @@ class _Stream:
     repeats: Repeats = field(default_factory=Repeats)
     data: bytes = b""  # the data at hand: a line without a stamp is dated by what stands before it
     finish: Finish = field(default_factory=Finish)
+    listing: Listing = field(default_factory=Listing)
     sxid: str = ""  # switch and number of the last NVSwitch event
 
 
@@ -169,6 +171,7 @@ class Matcher:
         unseen = data[max(stream.looked_to, len(data) - _LOOK_BACK_BYTES) :]
         stream.before, stream.data = (stream.before + unseen)[-_LOOK_BACK_BYTES:], b""
         stream.finish.next_data(data)
+        stream.listing.next_data(data)
         if stream.watches:
             self._look_for_progress(stream, data)
 
@@ -226,10 +229,12 @@ class Matcher:
                 continue
             if not self._engine.is_source(part.message.lstrip()):
                 stream.finish.read(part.message, stream.line + 1, end)
+            if _TRACEBACK in part.message and stream.listing.holds_traceback(data, begin, end):
+                continue
             if self._opens_block(stream, part, data[max(0, begin - _LINK_BYTES) : begin]):
                 self._when(stream, part)
                 continue
-            self._match_and_report(stream, part, raw)
+            self._match_and_report(stream, part, raw, end)
 
     def _is_whole_traceback(self, stream: _Stream, part: Line) -> bool:
         """A traceback in one line: its head, and its exception further on; or the exception that a rank recorded."""
@@ -242,10 +247,13 @@ class Matcher:
             self._close_traceback(stream, Traceback(stream.line + 1, 0, ignored=False), part, name)
         return bool(name)
 
-    def _match_and_report(self, stream: _Stream, part: Line, raw: bytes) -> None:
+    def _match_and_report(self, stream: _Stream, part: Line, raw: bytes, end: int = 0) -> None:
+        """`end`: where the line at hand ends in its data; 0: it stands further above."""
         from_kernel = part.from_kernel and not self.is_of_program
         signature = self._engine.match(raw, part.message.lstrip(b" \t"), from_kernel=from_kernel)
         if signature is not None and not from_kernel and self._counts_none(part.message):
+            return
+        if signature is not None and not from_kernel and end and stream.listing.has(stream.data, stream.at, end):
             return
         if signature is not None:
             self._report(stream, signature, part, raw)
