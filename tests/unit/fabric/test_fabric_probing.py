@@ -7,6 +7,7 @@ import socket
 import struct
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from everstep.fabric.probing.dating import TIMESTAMPNS, Dating
 from everstep.fabric.probing.flow import LATE_US, TIMEOUT_US, Delays, Flow
 from everstep.fabric.probing.packets import SIZE, Echo, Probe, pack_echo, pack_probe, read_echo, read_probe
 from everstep.fabric.probing.udp import Prober, Responder
+from everstep.fabric.probing.watch import MOST_LATE_S, TICK_S, Planned, watch
 
 SETTLED = TIMEOUT_US + 1
 
@@ -227,6 +229,57 @@ def test_losing_the_processor_between_two_clocks_dates_no_packet_too_early() -> 
         assert abs(date_us - came_us) < 50
 
 
+def test_one_look_at_the_clocks_is_enough_where_the_process_runs() -> None:
+    clocks, reads = Clocks(), itertools.count()
+
+    def wall() -> int:
+        next(reads)
+        return clocks.wall()
+
+    dating = Dating(clocks.monotonic, wall)
+    for _ in range(10):
+        dating.look()
+    assert next(reads) == 11
+
+
+def test_a_round_looks_at_the_clocks_once_for_all_source_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = list[Dating]()
+    monkeypatch.setattr(Dating, "look", lambda self: looks.append(self))
+    ends = [("127.0.0.1", _free_port()) for _ in range(4)]
+    prober = Prober("127.0.0.1", ends, _free_port())
+    prober.receive()
+    prober.close()
+    assert len(looks) == 1
+
+
+def test_a_longer_packet_is_no_probe() -> None:
+    port, source = _free_port(), _free_port()
+    responder = Responder("127.0.0.1", port)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.bind(("127.0.0.1", source))
+        asking.settimeout(5)
+        asking.sendto(pack_probe(Probe(1, 1, 1)) + b"more", ("127.0.0.1", port))
+        asking.sendto(pack_probe(Probe(1, 7, 1)), ("127.0.0.1", port))
+        responder.answer()
+        echo = read_echo(asking.recv(2048))
+    responder.close()
+    assert echo is not None
+    assert (echo.number, echo.received) == (7, 1)
+
+
+def test_this_host_wakes_up_five_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time costs more than the packets it reads."""
+    slept, reads = list[float](), itertools.count(1000.0, 1e-6)
+    clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: next(reads) + sum(slept), time=time.time)
+    monkeypatch.setattr("everstep.fabric.probing.watch.time", clock)
+    flows = [Planned(to="127.0.0.1", port=_free_port(), there=("a", "b"), back=("b", "a"))]
+    windows = watch("127.0.0.1", _free_port(), flows, rate=15.0, every_s=10.0)
+    next(windows)
+    windows.close()  # type: ignore[attr-defined]
+    assert len(slept) <= 51
+    assert 2 * (TICK_S + MOST_LATE_S) * 1e6 < TIMEOUT_US
+
+
 def test_a_packet_without_a_stamp_is_not_dated() -> None:
     clocks = Clocks()
     dating = Dating(clocks.monotonic, clocks.wall)
@@ -259,7 +312,7 @@ def test_a_host_watches_and_its_lines_are_blamed(
         "--rate",
         "100",
         "--every",
-        "0.6",
+        "0.9",
         "--windows",
         "2",
     ]

@@ -11,6 +11,8 @@ TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@qq")
 ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 _LOOKS = 5
+_QUICK_NS = 50_000
+"""Of a look: this process had the processor meanwhile, and packets are dated as exactly as is needed."""
 _STEP_NS = 2_000_000
 """Clocks that are disciplined drift by less between two looks a second apart; more is a step of the wall clock."""
 
@@ -18,7 +20,7 @@ Clock = Callable[[], int]
 
 
 class Dating:
-    """Of one socket. `look` before packets are read, then `date_us` for each."""
+    """Of sockets that are read together. `look` before packets are read, then `date_us` for each."""
 
     def __init__(self, monotonic: Clock = time.monotonic_ns, wall: Clock = time.time_ns) -> None:
         self._monotonic, self._wall = monotonic, wall
@@ -34,18 +36,21 @@ class Dating:
 
     def date_us(self, ancillary: Iterable[tuple[int, int, bytes]]) -> int | None:
         """None: not known."""
-        stamps = [data for level, kind, data in ancillary if (level, kind) == (socket.SOL_SOCKET, TIMESTAMPNS)]
-        if not self._is_usable or not stamps or len(stamps[0]) != _TIMESPEC.size:
-            return None
-        seconds, nanoseconds = _TIMESPEC.unpack(stamps[0])
-        return int(seconds * 1_000_000_000 + nanoseconds + self._offset) // 1000
+        for level, kind, stamp in ancillary if self._is_usable else ():
+            if kind == TIMESTAMPNS and level == socket.SOL_SOCKET and len(stamp) == _TIMESPEC.size:
+                seconds, nanoseconds = _TIMESPEC.unpack(stamp)
+                return int(seconds * 1_000_000_000 + nanoseconds + self._offset) // 1000
+        return None
 
     def _offset_now(self) -> tuple[int, int]:
-        """From the wall clock to the monotonic one. Of several looks the quickest: a process that loses the processor
-        between two clocks would date a packet too early, and every later packet would seem late for minutes."""
+        """From the wall clock to the monotonic one. The first quick look, or the quickest of several: a process that
+        loses the processor between two clocks would date a packet too early, and every later one would seem late for
+        minutes."""
         looks = []
         for _ in range(_LOOKS):
             before, wall, after = self._monotonic(), self._wall(), self._monotonic()
             looks.append((after - before, before - wall, after))
+            if after - before < _QUICK_NS:
+                break
         _, offset, now = min(looks)
         return offset, now

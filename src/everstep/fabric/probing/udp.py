@@ -3,7 +3,6 @@
 When a packet came is the kernel's time stamp, so a host whose process reads late does not make the network look slow.
 """
 
-import itertools
 import secrets
 import socket
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 
 from everstep.fabric.probing.dating import ANCILLARY_BYTES, TIMESTAMPNS, Dating
 from everstep.fabric.probing.flow import Delays, Flow, Window
-from everstep.fabric.probing.packets import Echo, Probe, pack_echo, pack_probe, read_echo, read_probe
+from everstep.fabric.probing.packets import SIZE, Echo, Probe, pack_echo, pack_probe, read_echo, read_probe
 
 MOST_FLOWS = 20_000
 """That a responder remembers: the one that was silent longest goes first."""
@@ -26,19 +25,21 @@ class Responder:
 
     def __init__(self, address: str, port: int) -> None:
         """Raises OSError."""
-        self._inbox = _Inbox(address, port)
+        self._socket = _socket(address, port)
+        self._dating = Dating()
         self._held: OrderedDict[tuple[str, int, int], tuple[int, Delays]] = OrderedDict()
 
     def answer(self) -> None:
         """Everything that has come."""
-        for data, peer, came_us in self._inbox.packets():
+        self._dating.look()
+        for data, peer, came_us in _packets(self._socket, self._dating):
             probe = read_probe(data)
             if probe is None:
                 continue
             count, delays = self._counted(peer[0], peer[1], probe, came_us)
             echo = Echo(probe.flow, probe.number, _now_us(), count, delays.late)
             try:
-                self._inbox.socket.sendto(pack_echo(echo), peer)
+                self._socket.sendto(pack_echo(echo), peer)
             except OSError:
                 continue
 
@@ -56,7 +57,7 @@ class Responder:
         return count, delays
 
     def close(self) -> None:
-        self._inbox.socket.close()
+        self._socket.close()
 
 
 class Prober:
@@ -70,12 +71,13 @@ class Prober:
         """Raises OSError."""
         self._flows = [Flow(secrets.randbits(32)) for _ in flows]
         self._by_key = {(peer, flow.key): flow for (peer, _), flow in zip(flows, self._flows, strict=True)}
-        self._inboxes: dict[int, _Inbox] = {}
+        self._sockets: dict[int, socket.socket] = {}
+        self._dating = Dating()
         self._ways: list[tuple[socket.socket, tuple[str, int]]] = []
         for peer, source in flows:
-            if source not in self._inboxes:
-                self._inboxes[source] = _Inbox(address, source)
-            self._ways.append((self._inboxes[source].socket, (peer, port)))
+            if source not in self._sockets:
+                self._sockets[source] = _socket(address, source)
+            self._ways.append((self._sockets[source], (peer, port)))
 
     def send(self, place: int) -> None:
         """One probe of this flow. One that cannot be sent counts: the path is broken at its beginning."""
@@ -90,11 +92,13 @@ class Prober:
 
     def receive(self) -> None:
         """Everything that has come."""
-        for data, peer, came_us in itertools.chain.from_iterable(each.packets() for each in self._inboxes.values()):
-            echo = read_echo(data)
-            flow = None if echo is None else self._by_key.get((peer[0], echo.flow))
-            if echo is not None and flow is not None:
-                flow.add_echo(echo.number, echo.received, echo.late, echo.answered_us, came_us)
+        self._dating.look()
+        for each in self._sockets.values():
+            for data, peer, came_us in _packets(each, self._dating):
+                echo = read_echo(data)
+                flow = None if echo is None else self._by_key.get((peer[0], echo.flow))
+                if echo is not None and flow is not None:
+                    flow.add_echo(echo.number, echo.received, echo.late, echo.answered_us, came_us)
 
     def close_window(self) -> list[Window]:
         """What waits in the sockets is read first: this process may have been late."""
@@ -102,27 +106,18 @@ class Prober:
         return [flow.close(_now_us()) for flow in self._flows]
 
     def close(self) -> None:
-        for each in self._inboxes.values():
-            each.socket.close()
+        for each in self._sockets.values():
+            each.close()
 
 
-class _Inbox:
-    """A socket, and when what it receives has come."""
-
-    def __init__(self, address: str, port: int) -> None:
-        """Raises OSError."""
-        self.socket = _socket(address, port)
-        self._dating = Dating()
-
-    def packets(self) -> Iterator[tuple[bytes, Any, int | None]]:
-        """What has come: data, sender, and when, if that is known."""
-        self._dating.look()
-        for _ in range(_BATCH):
-            try:
-                data, ancillary, _flags, peer = self.socket.recvmsg(2048, ANCILLARY_BYTES)
-            except OSError:  # nothing more, or an ICMP error of an earlier packet
-                return
-            yield data, peer, self._dating.date_us(ancillary)
+def _packets(each: socket.socket, dating: Dating) -> Iterator[tuple[bytes, Any, int | None]]:
+    """What has come: data, sender, and when, if that is known."""
+    for _ in range(_BATCH):
+        try:
+            data, ancillary, _flags, peer = each.recvmsg(SIZE + 1, ANCILLARY_BYTES)  # longer ones are foreign
+        except OSError:  # nothing more, or an ICMP error of an earlier packet
+            return
+        yield data, peer, dating.date_us(ancillary)
 
 
 def _socket(address: str, port: int) -> socket.socket:

@@ -13,7 +13,9 @@ from everstep.fabric.locate.observations import Seen
 from everstep.fabric.probing.flow import Window
 from everstep.fabric.probing.udp import Prober, Responder
 
-TICK_S = 0.1
+TICK_S = 0.2
+"""Most of what probing costs is waking up with cold caches. Waits and lateness of two hosts together stay below the
+time after which a probe counts as lost."""
 MOST_LATE_S = 0.25
 """A process that did not run for longer may have lost packets in its own sockets: such a window is no evidence."""
 
