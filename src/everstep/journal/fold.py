@@ -24,8 +24,9 @@ from everstep.journal.view import (
     UpdateView,
 )
 from everstep.model import actions, events
-from everstep.model.facts import RankAccount
+from everstep.model.facts import DRAINED, RankAccount
 from everstep.model.record import Header, Record
+from everstep.model.verdict import DRAIN_RULE
 from everstep.model.versions import FIRST, Stage, Version
 
 MAX_STEP_TIMES = 2000
@@ -141,6 +142,13 @@ def _node_lost(view: RunView, record: Record, event: events.NodeLost) -> None:
     if node.lost is None:  # whoever gave the node may tell of its end once more, and later
         node.lost = event
         view.losses.append(event)
+
+
+def _node_alerted(view: RunView, record: Record, event: events.NodeAlerted) -> None:
+    node = view.nodes.get(event.node)
+    for alert in event.alerts:
+        if node is not None and alert.code == DRAINED:
+            node.drained = alert.sentence if alert.severity == "error" else ""
 
 
 def _template_reported(view: RunView, record: Record, event: events.TemplateReported) -> None:
@@ -269,7 +277,8 @@ def _start_workers(view: RunView, record: Record, action: actions.StartWorkers) 
         incident = view.incident
         if incident is not None:
             incident.next_generation = action.generation
-            view.restarts.append(record.at)
+            if incident.decision is None or incident.decision.rule != DRAIN_RULE:
+                view.restarts.append(record.at)
     generation.node_of.place(action.first_rank, action.num_ranks, action.node)
     before = view.nodes.get(view.holders.get(action.slot, ""))
     if before is not None and before.slot == action.slot:
@@ -396,6 +405,7 @@ _EVENTS: dict[type, _Handler] = {
     events.ControllerStarted: _controller_started,
     events.NodeJoined: _node_joined,
     events.NodeLost: _node_lost,
+    events.NodeAlerted: _node_alerted,
     events.TemplateReported: _template_reported,
     events.WorkersStarted: _workers_started,
     events.MarksReported: _accounts,

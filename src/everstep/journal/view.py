@@ -106,6 +106,7 @@ class NodeView(msgspec.Struct, kw_only=True):
     slot: int | None = None
     lost: NodeLost | None = None
     template: TemplateReported | None = None  # what was told last
+    drained: str = ""  # who takes it away, and why; it is left when a standby is ready
 
 
 class RefusedView(msgspec.Struct, kw_only=True):
@@ -219,7 +220,7 @@ class RunView(msgspec.Struct, kw_only=True):
     runtime_faults: list[RuntimeFaulted] = []
     controllers: list[ControllerStart] = []
     gaps: list[Gap] = []
-    restarts: list[float] = []  # when a generation was started because of an incident
+    restarts: list[float] = []  # when a generation was started because of an incident that counts
     kept: Kept = msgspec.field(default_factory=Kept)
     step_times: list[tuple[float, float]] = []  # (when, seconds per step of the slowest rank), newest last
     pace: Pace = msgspec.field(default_factory=Pace)  # of all ranks, over the whole run

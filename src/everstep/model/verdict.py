@@ -16,6 +16,10 @@ class Blame(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
+DRAIN_RULE = "drain"
+"""Of a decision that an operator asked for: it counts neither as a restart nor as an eviction."""
+
+
 class Confidence(enum.StrEnum):
     HIGH = "high"
     MEDIUM = "medium"

@@ -9,7 +9,9 @@ from everstep.journal.fold import Fold, fold
 from everstep.journal.format import UnknownRecord
 from everstep.journal.history import history_of
 from everstep.journal.view import RunStatus, RunView
+from everstep.knowledge.drained import drained, withdrawn
 from everstep.model import events
+from everstep.model.facts import Alert
 from everstep.model.record import Header, Record
 from everstep.model.spec import Mode, RunSpec
 from everstep.report.now.status import doing, render_status
@@ -192,6 +194,30 @@ def test_what_did_not_go_as_wished_is_noted() -> None:
     text = render_status(view, goodput_of(history_of(view)), Asked(at=now, controller_pid=1))
     for note in ("it has threads", "10 bytes asked for", "State: oops", "controller was restarted 1 time"):
         assert note in text
+
+
+def told(made: Cluster, alert: Alert) -> str:
+    made.feed(events.NodeAlerted(at=made.clock.now, node="n1", alerts=(alert,)))
+    view = view_of(made)
+    return render_status(view, goodput_of(history_of(view)), Asked(at=made.clock.now, controller_pid=1))
+
+
+def test_a_drain_is_no_restart_that_counts() -> None:
+    made = cluster(num_standby=1)
+    made.train(2)
+    told(made, drained(made.clock.now, "anna drains this node: a fan", "operator"))
+    made.train(1)
+    view = view_of(made)
+    assert (len(view.generations), view.restarts_used(made.clock.now)) == (2, 0)
+    assert made.state.restarts == ()
+
+
+def test_a_drain_that_waits_for_a_node_is_noted_until_it_is_taken_back() -> None:
+    made = cluster()
+    made.train(2)
+    note = "n1: to be left when another node is ready: anna drains this node: a fan"
+    assert note in told(made, drained(made.clock.now, "anna drains this node: a fan", "operator"))
+    assert "to be left" not in told(made, withdrawn(made.clock.now, "anna lets this node stay", "operator"))
 
 
 @pytest.mark.parametrize("late", [True, False])

@@ -16,8 +16,6 @@ SLOW_MACHINE = ("ES-S01", "ES-S02")
 REPLACE = ("REPLACE_NODE",)
 DRAIN = ("RESET_GPU", "DRAIN_AND_RESTART_NODE", "REBOOT_NODE")
 """Baige's two tiers: a fault is replaced; an error needs the node drained before it can be reset."""
-DRAIN_RULE = "drain"
-"""Of `recovery`: what it decides is counted nowhere."""
 
 
 def suspects(turn: Turn, verdict: Verdict) -> tuple[str, ...]:

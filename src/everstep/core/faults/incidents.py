@@ -28,6 +28,7 @@ from everstep.model.events import (
     WorkersStopped,
 )
 from everstep.model.facts import Exit
+from everstep.model.verdict import DRAIN_RULE
 
 EVICT_LIMIT_S = 20.0
 """From EvictNode to the loss of the node. The engine ends it by force; longer means that the engine is in trouble."""
@@ -194,7 +195,7 @@ def restart(turn: Turn) -> None:
 
 def _is_drain(turn: Turn) -> bool:
     decision = turn.state.incident.decision if turn.state.incident is not None else None
-    return decision is not None and decision.rule == eviction.DRAIN_RULE
+    return decision is not None and decision.rule == DRAIN_RULE
 
 
 def _gather(turn: Turn, after_s: float = 0.0) -> None:

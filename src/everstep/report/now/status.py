@@ -90,6 +90,8 @@ def notes(view: RunView) -> list[str]:
     for node in view.nodes.values():
         if node.template is not None and not node.template.usable and node.lost is None:
             found.append(f"{node.node}: a restart would be cold (fresh interpreters): {node.template.why}")
+        if node.drained and node.lost is None:
+            found.append(f"{node.node}: to be left when another node is ready: {node.drained}")
     if view.snapshots_refused:
         last = view.snapshots_refused[-1]
         ranks = sorted({event.rank for event in view.snapshots_refused})
