@@ -196,8 +196,27 @@ def after_examples(_rng: random.Random, text: str) -> str:
     return f"examples:\n  - a\n  - b\n{text}\n"
 
 
+def json_with_counts(_rng: random.Random, text: str) -> str:
+    return json.dumps({"examples": 3200, "matches": 12, "error": text}) + "\n"
+
+
+def json_that_explains(rng: random.Random, text: str) -> str:
+    when = rng.choice(({"ts": "2026-01-02T03:04:05Z"}, {"rank": 3}, {"level": "error"}, {"step": 12}))
+    return json.dumps({**when, "msg": text, "signature": "a1b2", "explanation": "a peer is gone"}) + "\n"
+
+
 RECORDS = (
-    *(json_line, json_pretty, json_of_several, python_repr, named_record, yaml_status, yaml_conditions),
+    *(
+        json_with_counts,
+        json_that_explains,
+        json_line,
+        json_pretty,
+        json_of_several,
+        python_repr,
+        named_record,
+        yaml_status,
+        yaml_conditions,
+    ),
     *(report_table, ruled_table, quoted_line, in_backticks, behind_a_listing, after_examples),
 )
 

@@ -85,7 +85,12 @@ _IS_PATTERN = re.compile(
     rb"|ignored|retryable|retry_on|known_errors|known_issues|troubleshooting|faq|contains|when_log_contains)$"
 )
 _IS_REMEDY = re.compile(rb"(?:fix|remedy|remediation|workaround|meaning|solution|resolution|explanation)$")
-_JSON_KEY = re.compile(rb"[\"']([\w-]{1,60})[\"']\s?:")
+_JSON_KEY = re.compile(rb"[\"']([\w@.-]{1,60})[\"']\s?:\s?([\"'\[]?)")
+_OF_RECORD = re.compile(
+    rb"@?(?:time(?:stamp)?|ts|date(?:time)?|asctime|level(?:name)?|lvl|logger|(?:local_|global_)?rank|host(?:name)?|node"
+    rb"|pid|pod|global_step|step|epoch|iteration|iter)$"
+)
+"""Keys that say when, where or how loudly something was said: it happened."""
 
 _QUOTES = (b'"""', b"'''")
 _DOC_OPENS = re.compile(rb"(?:.*[=(,:]\s*|return\s+)?[rfbu]{0,2}(?:\"\"\"|''')")
@@ -331,8 +336,10 @@ def _names_pattern(text: bytes) -> bool:
     """An object of JSON in one line that says what to look for, and what to do then."""
     if not text.startswith((b"{", b"[")):
         return False
-    keys = [key.lower() for key in _JSON_KEY.findall(text)]
-    return any(map(_IS_PATTERN.match, keys)) or any(map(_IS_REMEDY.match, keys))
+    keys = [(key.lower(), bool(opens)) for key, opens in _JSON_KEY.findall(text)]
+    if any(_OF_RECORD.match(key) for key, _ in keys):
+        return False
+    return any(is_text and (_IS_PATTERN.match(key) or _IS_REMEDY.match(key)) for key, is_text in keys)
 
 
 def _in_settings(here: _Here, line: bytes) -> bool:
