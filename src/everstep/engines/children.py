@@ -138,7 +138,7 @@ class Children:
             self.reap()
         return not self.left_behind
 
-    async def wait_for_wardens(self, limit_s: float = 2.0) -> None:
+    async def wait_for_wardens(self, limit_s: float = 5.0) -> None:
         """Of agents that have ended: the last of what their ranks wrote is in the log files then."""
         deadline = time.monotonic() + limit_s
         while any(map(_is_warden, _children_of_this())) and time.monotonic() < deadline:
