@@ -165,6 +165,7 @@ def _node(view: RunView, name: str) -> Json:
         "slot": node.slot,
         "role": "out" if node.lost is not None else "active" if node.slot is not None else "standby",
         "lost": None if node.lost is None else node.lost.reason,
+        "drained": node.drained or None,
         "template_usable": None if node.template is None else node.template.usable,
         "template_why": None if node.template is None else node.template.why,
     }

@@ -27,6 +27,7 @@ from everstep.report.picture.fleet import fleet_rows
 from everstep.report.picture.heads import drift_text, head_of
 from everstep.report.picture.incidents import incident_page
 from everstep.report.picture.lanes import generation_row
+from everstep.report.picture.nodes import node_page
 from everstep.report.picture.overview import Overview
 from everstep.report.picture.paces import PaceRows
 from everstep.report.picture.schema import Lane
@@ -113,6 +114,20 @@ def test_every_incident_has_a_page_with_its_decision_and_what_to_do() -> None:
         assert page.commands
         assert [moment.at for moment in page.timeline] == sorted(moment.at for moment in page.timeline)
         assert all(other.id != incident.id for other in page.similar)
+
+
+def test_the_page_of_a_machine_names_it_as_its_memory_does_and_says_who_takes_it_away() -> None:
+    view, _ = run_at(10**6)
+    name, known = next(iter(view.nodes.items()))
+    known.lost, known.drained = None, ""
+    page = node_page(view, name)
+    assert page is not None
+    assert page.commands[0] == f"everstep node show {known.host}"
+    assert page.commands[-1] == f"everstep drain {name} --why TEXT"
+    known.drained = "anna drains this node: a fan"
+    page = node_page(view, name)
+    assert page is not None
+    assert (page.drained, page.commands[-1]) == (known.drained, f"everstep drain {name} --undo")
 
 
 def test_machines_are_shown_by_rack_and_unknown_racks_in_chunks() -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from everstep.journal.view import RunView
+from everstep.journal.view import NodeView, RunView
 from everstep.report.picture.fleet import health_of
 from everstep.report.picture.incidents import incident_row
 from everstep.report.picture.schema import Health, IncidentRow
@@ -20,6 +20,7 @@ class NodePage(msgspec.Struct, frozen=True, kw_only=True):
     lost_why: str
     ranks: tuple[int, ...]
     restarts: str  # why its ranks would start cold; empty: warm, or not known
+    drained: str  # who takes it away, and why
     incidents: tuple[IncidentRow, ...]
     commands: tuple[str, ...]
 
@@ -44,6 +45,15 @@ def node_page(view: RunView, name: str) -> NodePage | None:
         lost_why="" if node.lost is None else node.lost.reason,
         ranks=tuple(sorted(rank for rank, where in node_of.items() if where == name)),
         restarts=cold,
+        drained=node.drained,
         incidents=tuple(incident_row(view, incident) for incident in reversed(named)),
-        commands=(f"everstep node show {name}", "everstep node ls"),
+        commands=_commands(node),
     )
+
+
+def _commands(node: NodeView) -> tuple[str, ...]:
+    """What an operator may want next."""
+    memory = (f"everstep node show {node.host}", "everstep node ls")
+    if node.lost is not None:
+        return memory
+    return (*memory, f"everstep drain {node.node} --undo" if node.drained else f"everstep drain {node.node} --why TEXT")

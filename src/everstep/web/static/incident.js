@@ -120,8 +120,9 @@ export function node(page) {
     h("div", { class: "answer" }, h("h1", null, page.node), h("p", null, page.lost_at !== null
       ? `out since ${stamp(page.lost_at)}: ${page.lost_why}` : page.slot === null ? "standby" : `active in slot ${page.slot}, ranks ${page.ranks.join(", ")}`)),
     h("dl", { class: "facts panel" }, [["host", page.host], ["agent", `pid ${page.pid}`], ["rack", page.rack || NONE], ["joined", stamp(page.joined_at)],
-      ["restart", page.restarts ? `cold: ${page.restarts}` : "warm, as far as is known"]].map(([name, value]) => [h("dt", null, name), h("dd", null, value)])),
+      ["restart", page.restarts ? `cold: ${page.restarts}` : "warm, as far as is known"],
+      ...(page.drained ? [["drained", page.drained]] : [])].map(([name, value]) => [h("dt", null, name), h("dd", null, value)])),
     h("section", { class: "panel" }, h("h2", null, "Incidents that named it"), page.incidents.length ? table(page.incidents) : h("p", { class: "dim" }, "none in this run")),
-    page.commands.map((command) => h("p", null, h("code", null, command), h("span", { class: "dim" }, "  across runs"))),
+    page.commands.map((command) => h("p", null, h("code", null, command), h("span", { class: "dim" }, command.startsWith("everstep node") ? "  across runs" : "  this run"))),
   ];
 }
