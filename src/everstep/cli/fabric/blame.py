@@ -11,21 +11,16 @@ Links that may lose as much as a full queue does without being seen are listed a
 
 import argparse
 from pathlib import Path
-from typing import TypeVar
 
-import msgspec
-
+from everstep.cli.fabric.lines import read_lines
 from everstep.cli.reading import show, show_json
 from everstep.fabric.locate.blame import blame
 from everstep.fabric.locate.loads import Load, loads_of
 from everstep.fabric.locate.observations import Counted, Link, Seen
 from everstep.fabric.readers.find import read_topology
-from everstep.fabric.readers.text import read_bytes
 from everstep.fabric.topology.graph import Graph
 from everstep.fabric.topology.values import FabricError, Topology
 from everstep.report.fabric.blame import blame_page
-
-T = TypeVar("T")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    seen = _read(given.probes, Seen, "a path with nodes, sent and bad")
+    seen = read_lines(given.probes, Seen, "a path with nodes, sent and bad")
     for number, each in enumerate(seen, 1):
         if not each.nodes or (len(each.nodes) < 2 and each.sent):
             raise FabricError(f"{given.probes}: path {number}: a path needs two nodes at least")
@@ -50,7 +45,7 @@ def run(given: argparse.Namespace) -> int:
         ends = [(cable.one.node, cable.other.node) for cable in topology.cables]
         links = [way for one, other in ends for way in ((one, other), (other, one))]
         if given.counters:
-            loads = loads_of(_read(given.counters, Counted, "a line of `everstep fabric counters`"), topology)
+            loads = loads_of(read_lines(given.counters, Counted, "a line of `everstep fabric counters`"), topology)
     else:
         hosts = frozenset(node for each in seen for node in (each.nodes[0], each.nodes[-1]))
     verdict = blame(seen, hosts, loads, links)
@@ -59,18 +54,6 @@ def run(given: argparse.Namespace) -> int:
     else:
         show(blame_page(given.probes, verdict, sum(each.sent for each in seen)))
     return 1 if verdict.faults or verdict.slow else 0
-
-
-def _read(path: str, kind: type[T], what: str) -> list[T]:
-    found = []
-    for number, line in enumerate(read_bytes(Path(path)).splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            found.append(msgspec.json.decode(line, type=kind))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise FabricError(f"{path}:{number}: not {what}: {error}") from None
-    return found
 
 
 def _check_paths(seen: list[Seen], topology: Topology, source: str) -> None:

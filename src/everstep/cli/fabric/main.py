@@ -11,6 +11,7 @@ everstep fabric storms counters.jsonl
 everstep fabric cover candidates.jsonl --out flows
 everstep fabric watch flows.jsonl --address 10.20.0.1
 everstep fabric counters
+everstep fabric traffic lab.toml --runs RUN --counters counters.jsonl
 everstep fabric blame probes.jsonl --topology lab.toml --counters counters.jsonl
 
 FILE is Slurm's topology.conf or topology.yaml, NCCL's XML, a model or graph of topograph, `kubectl get nodes -o json`,
@@ -31,6 +32,7 @@ WHAT: dict[str, tuple[str, str]] = {
     "cover": ("everstep.cli.fabric.cover", "which probes cross every link; exit code 1 if a link has too few"),
     "watch": ("everstep.cli.fabric.watch", "send probes of this host, answer those of others"),
     "counters": ("everstep.cli.fabric.counters", "what the ports of this machine count, for blame"),
+    "traffic": ("everstep.cli.fabric.traffic", "what jobs send over each link: predicted, measured, and hot links"),
     "check": ("everstep.cli.fabric.check", "what is wrong with a topology; exit code 1 if anything"),
 }
 

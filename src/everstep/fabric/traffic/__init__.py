@@ -1,0 +1,1 @@
+"""What jobs send over each link, predicted from their collectives, beside what ports counted."""
