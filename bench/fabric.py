@@ -5,11 +5,12 @@
         [--cable 20mbit]                                 each cable carries so much, and TCP fills those of the leaves
     python bench/fabric.py full [--seeds 5]              a cable that loses 5 % or 1 % among cables that TCP fills
     python bench/fabric.py ports [--seconds 60]          what reading the counters of ports costs an agent
+    python bench/fabric.py sent [--seconds 60]          gloo rings: bytes of each link, predicted and counted
     python bench/fabric.py cycles                        10,000 random graphs
     python bench/fabric.py placement [--jobs 300]        job sizes of FILE, on topologies of DIR
     python bench/fabric.py published                     the flow model beside published tables
 
-`probes` and `quiet` need root. The probers of `probes` run in this process, with sockets of every host.
+`probes`, `quiet`, `full` and `sent` need root. The probers of `probes` run in this process, with sockets of every host.
 """
 
 import argparse
@@ -36,6 +37,7 @@ from fabrics.full import full
 from fabrics.ports import ports
 from fabrics.published import published
 from fabrics.quiet import across, end, quiet
+from fabrics.sent import sent
 
 SOURCES = range(40_000, 40_004)
 RATE = 15.0  # probes of each flow in a second
@@ -281,7 +283,9 @@ def placement(given: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("probes", "quiet", "full", "ports", "cycles", "placement", "published"))
+    parser.add_argument(
+        "what", choices=("probes", "quiet", "full", "ports", "sent", "cycles", "placement", "published")
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--kinds", default=",".join(KINDS))
@@ -296,6 +300,7 @@ def main() -> None:
         "quiet": quiet,
         "full": full,
         "ports": ports,
+        "sent": sent,
         "cycles": cycles,
         "placement": placement,
         "published": lambda _: published(),

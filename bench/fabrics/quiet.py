@@ -108,10 +108,10 @@ class Counters:
             bed.slow(one, other, cable)
             bed.slow(other, one, cable)
         ends = [[Port(node=a, name=f"to-{b}", bps=bps) for a, b in (way, way[::-1])] for way in bed.cables]
-        self._topology = Topology(source="bed", hosts=tuple(Host(name=name) for name in bed.hosts),
+        self.topology = Topology(source="bed", hosts=tuple(Host(name=name) for name in bed.hosts),
                                   switches=tuple(Switch(name=name) for name in (*bed.leaves, *bed.spines)),
                                   cables=tuple(Cable(one=one, other=other) for one, other in ends))  # fmt: skip
-        (folder / TOPOLOGY).write_bytes(msgspec.json.encode(self._topology))
+        (folder / TOPOLOGY).write_bytes(msgspec.json.encode(self.topology))
         self._folder, self._read = folder, {f"{switch}.counted": 0 for switch in (*bed.hosts, *bed.leaves, *bed.spines)}
         self._kept: list[Counted] = []
         self._processes = []
@@ -121,11 +121,15 @@ class Counters:
             with (folder / f"{name}.out").open("wb") as out:
                 self._processes.append(inside(bed, node, command, stdout=out))
 
+    def counted(self) -> list[Counted]:
+        """Since the last time."""
+        return _new_lines(self._folder, self._read, Counted)
+
     def loads(self) -> dict[Link, Load]:
         """Of the last minute."""
-        new = _new_lines(self._folder, self._read, Counted)
+        new = self.counted()
         self._kept = [each for each in self._kept if (each.at or 0) > time.time() - OLDEST_S] + new
-        return loads_of(self._kept, self._topology)
+        return loads_of(self._kept, self.topology)
 
     def close(self) -> None:
         end(self._processes)

@@ -92,7 +92,7 @@ def _of_run(name: str, hosts: frozenset[str]) -> tuple[list[Operation], list[str
     run_name, table = opened.view.run, collectives.load(opened.run_dir.path)
     generation = next((each for each in opened.view.generations if table and each.number == table.generation), None)
     if table is None or generation is None:
-        return [], [f"{run_name}: its agents have told of no collectives"]
+        return [], [f"{run_name}: its agents have reported no collectives"]
     machines = {node: view.host for node, view in opened.view.nodes.items()}
     found, missing, looks = list[Operation](), list[str](), _looks_of(table)
     for group in table.groups:
