@@ -22,6 +22,7 @@ from everstep.controller.metrics import Metrics
 from everstep.controller.page import RunSource
 from everstep.controller.peers.peers import Handling, Input
 from everstep.core.faults.drills import KINDS as DRILL_KINDS
+from everstep.core.faults.tracing import MAX_ASKED_S
 from everstep.errors import JournalError
 from everstep.goodput.figures import Goodput, goodput_of
 from everstep.journal.beside.variables import save_values
@@ -35,6 +36,7 @@ from everstep.model.events import (
     ProposalApproved,
     RestartRequested,
     StopRequested,
+    TraceRequested,
     UpdateRequested,
 )
 from everstep.report.asjson import status_json
@@ -72,6 +74,11 @@ class DrillBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     rank: int | None = None
     node: str | None = None
     options: dict[str, float | str] = {}
+
+
+class TraceBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    rank: int
+    seconds: float
 
 
 class ApproveBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -133,6 +140,7 @@ class Api:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/api/drill", self._drill)
         app.router.add_post("/api/doctor", self._doctor)
+        app.router.add_post("/api/trace", self._trace)
         app.router.add_post("/api/approve", self._approve)
         app.router.add_post("/api/restart", self._restart)
         app.router.add_post("/api/drain", self._drain)
@@ -291,6 +299,16 @@ class Api:
         turned_away = dict(self._controller.gate.rejections.counts)
         answer = {"request": name, "turned_away": turned_away, "uneven": uneven}
         return await self._take(EvidenceRequested(at=time.time(), request=name), answer)
+
+    async def _trace(self, request: web.Request) -> web.Response:
+        body = await _body(request, TraceBody)
+        if isinstance(body, web.Response):
+            return body
+        if not 0.1 <= body.seconds <= MAX_ASKED_S:
+            return _error(400, f"a trace lasts 0.1 to {MAX_ASKED_S:g} s")
+        name = f"t{self._controller.ledger.journal.seq + 1}"
+        event = TraceRequested(at=time.time(), request=name, rank=body.rank, seconds=body.seconds)
+        return await self._take(event, {"request": name})
 
     async def _approve(self, request: web.Request) -> web.Response:
         body = await _body(request, ApproveBody)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from everstep.core.faults import alerts, anomalies, damage, drills, hangs, incidents, late, membership
+from everstep.core.faults import alerts, anomalies, damage, drills, hangs, incidents, late, membership, tracing
 from everstep.core.reissue import reissue
 from everstep.core.restore import backups, persistence
 from everstep.core.run import elastic, ending, forming, progress, standstill, updates
@@ -79,6 +79,7 @@ HANDLERS: dict[type, Handler] = {
     events.StandstillEnded: hangs.on_standstill_ended,
     events.RestartRequested: hangs.on_restart_requested,
     events.EvidenceRequested: hangs.on_evidence_requested,
+    events.TraceRequested: tracing.on_trace_requested,
     events.EvidenceCollected: hangs.on_evidence_collected,
     events.Diagnosed: hangs.on_diagnosed,
     events.AnomalyFound: anomalies.on_anomaly_found,

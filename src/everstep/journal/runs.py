@@ -140,8 +140,22 @@ def find_run(argument: str | None = None, run_dir: str | None = None) -> RunDir:
         return _find_named(argument)
     latest = home() / "runs" / LATEST
     if not os.path.lexists(latest):
-        raise ConfigError(f"no run yet in {home()}. Try: everstep demo")
+        raise ConfigError(f"no run yet in {home()}. {_led_elsewhere() or 'Try: everstep demo'}")
     return _with_journal(latest, "the latest run")
+
+
+def _led_elsewhere() -> str:
+    """What to do on a host that only took part in a run: its record is another host's. Empty: it did not."""
+    try:
+        found = sorted((home() / "hosts").iterdir(), key=lambda each: each.stat().st_mtime)
+    except OSError:
+        return ""
+    name = found[-1].name.partition("-")[0] if found else ""
+    return (
+        f"This host took part in {name}: run this on the first host of that run, where its controller is"
+        if name
+        else ""
+    )
 
 
 def _find_named(argument: str) -> RunDir:

@@ -378,6 +378,14 @@ class EvidenceRequested(Happened, frozen=True, kw_only=True):
     request: str  # e41: stands where an incident's id stands in CollectEvidence and EvidenceCollected
 
 
+class TraceRequested(Happened, frozen=True, kw_only=True):
+    """Somebody wants a trace of a rank that lives on another host (`everstep trace`)."""
+
+    request: str  # t41: stands where an incident's id stands in TraceRank and RankTraced
+    rank: int
+    seconds: float
+
+
 class DrillFailed(Happened, frozen=True, kw_only=True):
     drill: str
     why: str
@@ -458,6 +466,7 @@ Event: TypeAlias = (
     | StopRequested
     | DrillRequested
     | EvidenceRequested
+    | TraceRequested
     | DrillFailed
     | UpdateRequested
     | UpdateValidated

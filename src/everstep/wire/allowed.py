@@ -65,6 +65,7 @@ OF_CONTROLLER: frozenset[type[Event]] = frozenset(
         events.RunStarted,
         events.StandstillEnded,
         events.TimerFired,
+        events.TraceRequested,
         events.UpdateRequested,
     }
 )

@@ -22,7 +22,9 @@ from everstep.wire.credentials import is_same, mac
 from everstep.wire.heirs import FromHeir, ToHeir
 from everstep.wire.survey import FromSurveyed, ToSurveyed
 
-PROTOCOL = 3
+PROTOCOL = 4
+"""Grows when an older side could misunderstand, or would end a connection over what the other one sends (traces: 4)."""
+
 MIN_TOKEN_CHARS = 16
 MAX_STRANGER_BYTES = 4096
 MAX_BYTES = 4 << 20

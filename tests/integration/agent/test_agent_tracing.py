@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+import msgspec
 from fake_controller import bench, processes_of, wait_gone
 
 from everstep.model import events, observations
@@ -63,7 +64,7 @@ def test_a_rank_is_traced_while_it_trains(tmp_path):
     async def play(made):
         await ask(made, 1.0)
         told = await made.controller.wait(events.RankTraced)
-        assert (told.rank, told.file, told.incident) == (1, "traces/i1-rank-1.json", "i1"), told
+        assert (told.rank, told.file, told.incident) == (1, "traces/i1-gen-0-rank-1.json", "i1"), told
         trace = json.loads((made.run_dir / told.file).read_bytes())
         said = {each["track"]: each for each in trace["otherData"]["tracks"]}
         assert said["steps"]["events"] > 3
@@ -109,5 +110,29 @@ def test_a_killed_agent_leaves_no_trace_running(tmp_path):
         left = await asyncio.to_thread(wait_gone, lambda: processes_of(made.run_dir), 20.0)
         assert not left, left
         assert time.monotonic() - begun < 20.0
+
+    story_of(tmp_path, play)
+
+
+def test_an_agent_that_does_not_know_a_command_goes_on_with_its_ranks(tmp_path):
+    """As one from before traces, which is asked for one: it connects again, and obeys what it knows."""
+
+    async def play(made):
+        started = await made.controller.wait(events.WorkersStarted)
+        for _ in range(3):
+            hellos = len(made.controller.hellos)
+            action = {"type": "TraceRankAsInAYear", "node": "n0", "rank": 1, "why": "it is slow"}
+            await made.controller.send_raw(msgspec.msgpack.encode({"m": "Command", "id": "77.0", "action": action}))
+            async with asyncio.timeout(30.0):
+                while len(made.controller.hellos) == hellos:
+                    await asyncio.sleep(0.02)
+        assert all(os.path.exists(f"/proc/{each.pid}") for each in started.started)  # noqa: PTH110
+        async with asyncio.timeout(30.0):  # the last one has been let in
+            while not made.controller._sockets:
+                await asyncio.sleep(0.02)
+        await ask(made, 0.5)
+        told = await made.controller.wait(events.RankTraced)
+        assert told.file, told.why
+        assert not [each for each in made.controller.events if isinstance(each, events.WorkerExited)]
 
     story_of(tmp_path, play)

@@ -139,6 +139,13 @@ def test_a_malformed_request_is_a_sentence(controller, body):
     assert answer["error"]
 
 
+@pytest.mark.parametrize("body", [{}, {"rank": 0}, {"rank": 0, "seconds": 0.0}, {"rank": 0, "seconds": 1e9}, []])
+def test_a_trace_that_is_none_is_not_asked_for(controller, body):
+    status, answer = controller.post("/api/trace", body)
+    assert (status, bool(answer["error"])) == (400, True)
+    assert controller.post("/api/trace", {"rank": 0, "seconds": 1.0}, token="wrong")[0] == 401
+
+
 def test_a_killed_controller_is_replaced_and_nothing_is_taken_twice(controller):
     async def before():
         async with FakePeer(controller, "launcher-1", "launcher") as launcher, FakePeer(controller) as agent:

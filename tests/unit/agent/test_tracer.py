@@ -126,13 +126,18 @@ def test_a_rank_is_traced_into_one_file(node: Node) -> None:
     node.run(lambda made: made.trace(node.action(), node.group))
     (told,) = node.told
     assert (told.node, told.rank, told.generation, told.incident) == ("n0", 3, 2, "i7")
-    assert told.file == "traces/i7-rank-3.json"
+    assert told.file == "traces/i7-gen-2-rank-3.json"
     said = {each["track"]: each for each in content(node)["otherData"]["tracks"]}
     assert said["steps"]["is"] == "measured"
     assert said["steps"]["events"] > 2
     assert said["collectives"]["why"] == "the flight record is empty"
-    assert left_over(node) == ["i7-rank-3.json"]
+    assert left_over(node) == ["i7-gen-2-rank-3.json"]
     assert (node.run_dir / told.file).stat().st_mode & 0o777 == 0o600
+
+
+def test_it_says_where_the_file_is_on_its_host(node: Node) -> None:
+    node.run(lambda made: made.trace(node.action(), node.group))
+    assert node.told[0].path == str(node.run_dir / node.told[0].file)
 
 
 def test_its_file_is_no_larger_than_asked_for(node: Node) -> None:
@@ -232,7 +237,7 @@ def test_what_a_rank_says_of_its_collectives_costs_that_track_only(node: Node, r
     said = {each["track"]: each for each in content(node)["otherData"]["tracks"]}
     assert said["collectives"]["is"] == "unknown"
     assert said["steps"]["is"] == "measured"
-    assert left_over(node) == ["i7-rank-3.json"]
+    assert left_over(node) == ["i7-gen-2-rank-3.json"]
 
 
 def test_a_record_that_comes_too_late_does_not_stay(node: Node) -> None:
@@ -245,12 +250,12 @@ def test_a_record_that_comes_too_late_does_not_stay(node: Node) -> None:
 
     async def traced(made: Tracer) -> None:
         await made.trace(node.action(), node.group)
-        assert left_over(node) == ["i7-rank-3.json"]
+        assert left_over(node) == ["i7-gen-2-rank-3.json"]
         late.path.write_bytes(b"{}")
         made.close()
 
     node.run(traced)
-    assert left_over(node) == ["i7-rank-3.json"]
+    assert left_over(node) == ["i7-gen-2-rank-3.json"]
     said = {each["track"]: each for each in content(node)["otherData"]["tracks"]}
     assert said["collectives"]["why"] == "the rank's watch thread did not answer within 5 s"
 
@@ -282,7 +287,7 @@ def test_what_is_there_already_is_neither_replaced_nor_followed(node: Node) -> N
     victim = node.run_dir / "victim"
     victim.write_text("mine")
     (node.run_dir / "traces").mkdir()
-    (node.run_dir / "traces" / "i7-rank-3.json").symlink_to(victim)
+    (node.run_dir / "traces" / "i7-gen-2-rank-3.json").symlink_to(victim)
     node.run(lambda made: made.trace(node.action(), node.group))
     assert not node.told[0].file
     assert "FileExistsError" in node.told[0].why

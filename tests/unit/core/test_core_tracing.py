@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from everstep.core.faults.tracing import MAX_BYTES
+from everstep.core.faults.tracing import MAX_ASKED_BYTES, MAX_BYTES
 from everstep.core.state.policy import Policy
 from everstep.model.actions import Action, IncidentClosed, Refused, StopWorkers, TraceRank
-from everstep.model.events import RankTraced
+from everstep.model.events import RankTraced, StopRequested, TraceRequested
 from everstep.model.spec import RunSpec
 from everstep.testing.cluster import Cluster
 
@@ -84,3 +84,31 @@ def test_its_answer_changes_nothing() -> None:
     told = RankTraced(at=made.clock.now, node=trace.node, generation=0, incident="i1", rank=1, file="traces/x.json")
     assert made.feed(told) == []
     assert made.state == before
+
+
+def ask(made: Cluster, rank: int) -> list[Action]:
+    return made.feed(TraceRequested(at=made.clock.now, request="t9", rank=rank, seconds=5.0))
+
+
+def test_a_person_asks_for_the_trace_of_any_rank_and_its_node_makes_it() -> None:
+    made = begun(max_slow_traces=0)
+    for rank in (0, 3):
+        (trace,) = traces(ask(made, rank))
+        assert (trace.rank, trace.node, trace.generation) == (rank, made.state.workers[rank].node, 0)
+        assert (trace.incident, trace.seconds, trace.max_bytes) == ("t9", 5.0, MAX_ASKED_BYTES)
+    assert made.state.incident is None
+
+
+def test_it_takes_nothing_of_what_slow_incidents_may_have() -> None:
+    made = begun(max_slow_traces=1)
+    for _ in range(3):
+        assert traces(ask(made, 1))
+    assert traces(made.anomaly("ES-S10", 1))
+
+
+def test_a_rank_without_a_process_is_refused_with_the_reason() -> None:
+    made = begun()
+    (refused,) = [each for each in ask(made, 7) if isinstance(each, Refused)]
+    assert (refused.what, refused.why) == ("trace t9", "rank 7 has no process at the moment")
+    made.feed(StopRequested(at=made.clock.now, why="SIGTERM", signal=15))
+    assert not traces(ask(made, 0)), "the run is ending"

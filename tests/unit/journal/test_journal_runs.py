@@ -51,6 +51,12 @@ def test_no_run_yet_teaches() -> None:
         find_run("r9")
 
 
+def test_on_a_host_that_only_took_part_in_a_run_it_is_said_where_to_ask(home: Path) -> None:
+    (home / "hosts" / "re126-h1-1f").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"This host took part in re126: run this on the first host of that run"):
+        find_run()
+
+
 def test_an_unknown_run_lists_known_ones() -> None:
     started("r1")
     started("r2")

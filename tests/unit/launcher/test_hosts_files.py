@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from everstep.agent.tracing.files import SENT, name_of
 from everstep.engines.hosts import files
 from everstep.engines.hosts.files import Received
 from everstep.engines.hosts.places import Places
@@ -198,3 +199,62 @@ def test_names_without_end_are_not_all_looked_at(there, monkeypatch):
     for number in range(50):
         (folder / f"x{number}.json").write_text("{}")
     assert len(list(Sending(there).pieces())) <= 22
+
+
+TRACE = "traces/i2-gen-2-rank-3.json"
+
+
+def test_a_trace_arrives_as_a_whole_also_after_a_connection_that_broke_in_its_midst(there, here):
+    (there / "traces").mkdir()
+    content = os.urandom(3 * PIECE_BYTES + 7)
+    (there / TRACE).write_bytes(content)
+    sender, received = Sending(there), Received(here, node_of)
+    for piece in [each for each in sender.pieces() if each.path == TRACE][:2]:
+        received.take("s1", NODES, piece)
+    assert not (here / TRACE).exists()
+    sender.start_over({path: upto for path, upto in received.of("s1").items() if path != TRACE})
+    carry(sender, received)
+    assert (here / TRACE).read_bytes() == content
+    assert carry(sender, received) == {}
+
+
+def test_a_trace_that_grows_while_it_is_sent_is_sent_again(there, here):
+    """The node writes it under its name."""
+    (there / "traces").mkdir()
+    (there / TRACE).write_bytes(b"half")
+    sender, received = Sending(there), Received(here, node_of)
+    carry(sender, received)
+    with (there / TRACE).open("ab") as file:
+        file.write(b" and half")
+    carry(sender, received)
+    assert (here / TRACE).read_bytes() == b"half and half"
+
+
+def test_what_somebody_recorded_on_the_other_host_for_himself_stays_there(there, here):
+    """The first host would not take it, and end the connection over it."""
+    (there / "traces").mkdir()
+    for name in ("rank-3-20261124T025911Z.json", ".i2-rank-3-flight.part", "notes.json"):
+        (there / "traces" / name).write_bytes(b"{}")
+    assert not [each.path for each in Sending(there).pieces() if each.path.startswith("traces/")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "traces/i2-gen-2-rank-0.json",  # another host's rank
+        "traces/rank-3-20261124T025911Z.json",
+        "traces/i2-gen-2-rank-3.json.part",
+        "traces/../i2-gen-2-rank-3.json",
+        "traces/x/i2-gen-2-rank-3.json",
+        "traces/i2-gen-2-rank-3.json\n",
+    ],
+)
+def test_a_host_writes_traces_of_its_own_ranks_only(here, name):
+    with pytest.raises(WireError, match="may not write"):
+        Received(here, node_of).take("s1", NODES, Piece(path=name, at=0, data=b"{}", is_whole=True))
+
+
+def test_both_ends_mean_the_same_names():
+    name = name_of("t12", 4, 3)
+    assert SENT.fullmatch(name)
+    assert Received(Path("/nowhere"), node_of)._node(f"traces/{name}") == "n1"

@@ -5,6 +5,7 @@ somebody who is not. What root writes then belongs to the run's owner, who can r
 """
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,11 +18,22 @@ from everstep.report.now.trace import MAX_EVENTS, Trace, to_object
 
 FOLDER = "traces"
 MAX_BYTES = 256 << 20
+MAX_SENT_BYTES = 32 << 20
+"""A larger file of another host stays there."""
+
+SENT = re.compile(r"(?:i|slow|t)\d{1,9}-gen-(\d{1,9})-rank-(\d{1,7})\.json", re.ASCII)
+"""What an agent was asked for by its controller, which other hosts send to the first one."""
+
 _MAX_TRIES = 8
 
 
 class TooLargeError(Exception):
     """Even with next to nothing in it."""
+
+
+def name_of(asked_as: str, generation: int, rank: int) -> str:
+    """`asked_as`: of an incident, or of whoever asked."""
+    return f"{asked_as}-gen-{generation}-rank-{rank}.json"
 
 
 def encoded(trace: Trace, max_bytes: int = MAX_BYTES) -> bytes:

@@ -64,7 +64,7 @@ class Tracer:
 
     async def trace(self, action: TraceRank, group: Group | None) -> None:
         """Reports what became of it, whatever that is."""
-        name, told = f"{action.incident}-rank-{action.rank}.json", Told()
+        name, told = files.name_of(action.incident, action.generation, action.rank), Told()
         try:
             told = await self._trace(action, group, name)
         except _EndedError as error:

@@ -1,8 +1,9 @@
 """Record what one rank does for some seconds, as one trace on one time axis: Python stacks, steps, collectives, waits
 for a CPU and, with EVERSTEP_EBPF=on, what the kernel saw. Open the file in https://ui.perfetto.dev.
 
-Run it on the host of the rank, as the run's user or root. The rank is not stopped. Each track is measured, or says why
-it is missing. At the end all ranks are asked once for their flight records, as `everstep doctor` does.
+Run it on the first host of the run, as the run's user or root: a rank of another host is traced by its own node, and
+the file comes here. The rank is not stopped. Each track is measured, or says why it is missing. At the end the rank is
+asked for its flight record; where it is on this host all ranks are, as by `everstep doctor`.
 """
 
 import argparse
@@ -10,11 +11,14 @@ import contextlib
 import math
 import os
 import re
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from everstep.agent.memory.foreign_board import RankLine, find_line
 from everstep.agent.tracing import files, tracks
@@ -22,19 +26,22 @@ from everstep.agent.tracing.flights import NAME, flight_track
 from everstep.cli.ask import named, post
 from everstep.cli.examine.doctor import await_evidence
 from everstep.cli.reading import show, show_json
+from everstep.cli.see.elsewhere import record_elsewhere
 from everstep.cli.waiting import waiting
+from everstep.core.faults.tracing import MAX_ASKED_S
 from everstep.errors import ConfigError, EverstepError
 from everstep.journal.load import load_run
 from everstep.journal.reader import Cursor
 from everstep.journal.runs import RunDir, find_run
 from everstep.journal.view import RunView
-from everstep.report.now.trace import Trace, Track, render, statements
+from everstep.report.now.trace import Trace, Track, render, summary_of
 from everstep.report.parts.layout import text_of
 
-MAX_S = 120.0
+MAX_S = MAX_ASKED_S
 EVIDENCE_S = 15.0
 _MAX_NAMES = 10
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?")
+_NO_PROCESS = "has no process at the moment: it has not started yet, or is being restarted"
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
 
 
@@ -58,20 +65,27 @@ def run(given: argparse.Namespace) -> int:
     if not given.out:
         _check_folder(run_dir.path)
     with _line_of(view, given.rank) as line, waiting("tracing", round(seconds), "second") as bar:
-        trace = tracks.record(
-            view.run,
-            line,
-            line.pid,
-            seconds,
-            partial(_collectives, run_dir, line.rank, line.generation),
-            lambda passed_s, step: bar.at(int(passed_s), bar.total, f"step {step}" if step >= 0 else ""),
-        )
-    path, size = _write(run_dir, trace, given.out)
+        if line is None:
+            found, path, data = record_elsewhere(
+                run_dir, given.rank, seconds, lambda passed_s: bar.at(int(passed_s), bar.total, "on its host")
+            )
+            size = len(data)
+            if given.out:
+                path = _written_to(given.out, data)
+        else:
+            trace = tracks.record(
+                view.run,
+                line,
+                line.pid,
+                seconds,
+                partial(_collectives, run_dir, line.rank, line.generation),
+                lambda passed_s, step: bar.at(int(passed_s), bar.total, f"step {step}" if step >= 0 else ""),
+            )
+            found, (path, size) = summary_of(trace), _write(run_dir, trace, given.out)
     if given.json:
-        said = {"path": str(path), "bytes": size, "rank": trace.rank, "pid": trace.pid, "generation": trace.generation}
-        show_json(said | {"begin": trace.begin, "end": trace.end, "tracks": statements(trace)})
+        show_json({"path": str(path), "bytes": size} | msgspec.to_builtins(found))
     else:
-        show(text_of(render(trace, str(path), size)))
+        show(text_of(render(found, str(path), size)))
     return 0
 
 
@@ -84,26 +98,28 @@ def _seconds(text: str) -> float:
 
 
 @contextmanager
-def _line_of(view: RunView, rank: int) -> Iterator[RankLine]:
-    """Of the rank's process, which is on this machine. Raises ConfigError with the reason where it is not."""
-    world = len(view.generation.accounts) if view.generation is not None else 0
+def _line_of(view: RunView, rank: int) -> Iterator[RankLine | None]:
+    """Of the rank's process, where that is on this machine; None: it is on another one. Raises ConfigError."""
+    generation = view.generation
+    world = len(generation.accounts) if generation is not None else 0
     if world and not 0 <= rank < world:
         raise ConfigError(f"no rank {rank}: run {view.run} has ranks 0 to {world - 1}")
-    others = []
-    for node in view.nodes.values():
-        if node.lost is not None:
-            continue
-        try:
-            with find_line(node.pid, rank) as line:
-                if line is not None:
-                    yield line
-                    return
-        except PermissionError:
-            others.append(f"the agent of node {node.node} belongs to another user: run this as that user or as root")
-        except (FileNotFoundError, ProcessLookupError):
-            others.append(f"node {node.node} is on host {node.host}: run this there")
-    why = "; ".join(others) or "it has no process at the moment: it has not started yet, or is being restarted"
-    raise ConfigError(f"rank {rank} of run {view.run} cannot be traced from here: {why}")
+    node = view.nodes.get(generation.node_of.get(rank, "")) if generation is not None else None
+    if node is None or node.lost is not None:
+        raise ConfigError(f"rank {rank} of run {view.run} {_NO_PROCESS}")
+    if node.host != socket.gethostname():  # a process of that number here would be somebody else's
+        yield None
+        return
+    try:
+        with find_line(node.pid, rank) as line:
+            if line is None:
+                raise ConfigError(f"rank {rank} of run {view.run} {_NO_PROCESS}")
+            yield line
+    except PermissionError:
+        why = f"the agent of node {node.node} belongs to another user: run this as that user or as root"
+        raise ConfigError(f"rank {rank} of run {view.run} cannot be traced from here: {why}") from None
+    except (FileNotFoundError, ProcessLookupError):  # of this name, and not this one: a container has names of its own
+        yield None
 
 
 def _collectives(run_dir: RunDir, rank: int, generation: int, begin: float, end: float) -> Track:
@@ -135,18 +151,27 @@ def _write(run_dir: RunDir, trace: Trace, out: str | None) -> tuple[Path, int]:
     path = Path(out) if out else run_dir.path / files.FOLDER
     try:
         data = files.encoded(trace)
-        return (_write_to(path, data) if out else _write_beside(run_dir, trace, data)), len(data)
+        return (_written_to(out, data) if out else _write_beside(run_dir, trace, data)), len(data)
     except files.TooLargeError as error:
         raise ConfigError(str(error)) from error
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _write_to(path: Path, data: bytes) -> Path:
+def _written_to(out: str, data: bytes) -> Path:
+    """Raises ConfigError."""
+    path = Path(out)
+    try:
+        _write_to(path, data)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    return path
+
+
+def _write_to(path: Path, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(data)
-    return path
 
 
 def _write_beside(run_dir: RunDir, trace: Trace, data: bytes) -> Path:

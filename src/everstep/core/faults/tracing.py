@@ -7,12 +7,19 @@ fills no disk, and leaves some for the others.
 
 from collections import Counter
 
+from everstep.core.state.phases import ALIVE
 from everstep.core.state.turn import Turn
 from everstep.model.actions import Refused, TraceRank
+from everstep.model.events import TraceRequested
 from everstep.model.verdict import Verdict
 
 MAX_BYTES = 8 << 20
 """Of one file; what is more is cut."""
+
+MAX_ASKED_BYTES = 32 << 20
+"""Of one that a person asked for: what a host sends to the first one as a whole."""
+
+MAX_ASKED_S = 120.0
 
 MAX_SAME = 2
 """Of one rank and code: the first, and another one to compare it with."""
@@ -35,6 +42,30 @@ def trace_excused(turn: Turn, verdict: Verdict) -> None:
     as those of a pipeline stage, one trace says nothing."""
     if len(verdict.ranks) == 1:
         _trace(turn, verdict, f"slow{len(turn.state.traced) + 1}")
+
+
+def on_trace_requested(turn: Turn, event: TraceRequested) -> None:
+    """A person's wish, which has no part in the limits of those that are made without one. Nothing waits for it."""
+    worker = turn.state.workers.get(event.rank)
+    why_not = ""
+    if turn.state.phase not in ALIVE:
+        why_not = f"no rank is to be looked at now: the run is {turn.state.phase}"
+    elif worker is None or worker.exit is not None:
+        why_not = f"rank {event.rank} has no process at the moment"
+    if why_not or worker is None:
+        turn.do(Refused(what=f"trace {event.request}", why=why_not))
+        return
+    turn.do(
+        TraceRank(
+            node=worker.node,
+            generation=turn.state.generation,
+            incident=event.request,
+            rank=event.rank,
+            seconds=event.seconds,
+            max_bytes=MAX_ASKED_BYTES,
+            why=f"a user asked for it ({event.request})",
+        )
+    )
 
 
 def _trace(turn: Turn, verdict: Verdict, name: str) -> str:

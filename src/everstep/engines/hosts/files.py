@@ -1,4 +1,5 @@
-"""Files of other hosts, written into this host's run directory as they arrive: logs of ranks, error reports, evidence.
+"""Files of other hosts, written into this host's run directory as they arrive: logs and traces of ranks, error reports,
+evidence.
 
 A host is believed about its own ranks and nodes only, as the controller has told nodes to start them, and names follow
 a list of patterns, so nothing else can be written. Each host has a limit. What is skipped stays a hole in the file.
@@ -28,6 +29,7 @@ NodeOf = Callable[[int, int], str | None]
 LOG = re.compile(r"logs/gen-(\d{1,9})/rank-(\d{1,7})/std(?:out|err)\.log", re.ASCII)
 _OTHERS = (
     re.compile(r"errors/gen-(\d{1,9})/rank-(\d{1,7})\.json", re.ASCII),
+    re.compile(r"traces/(?:i|slow|t)\d{1,9}-gen-(\d{1,9})-rank-(\d{1,7})\.json", re.ASCII),
     re.compile(r"evidence/[ie]\d{1,9}/gen-(\d{1,9})/rank-(\d{1,7})(?:-flight)?\.json", re.ASCII),
 )
 _NODE_FILE = re.compile(r"nodes/(n\d{1,9})/(?:agent\.log|persist\.log)", re.ASCII)

@@ -1,4 +1,5 @@
-"""What ranks of this host wrote, on its way to the first host: logs as they grow, reports and evidence as a whole.
+"""What ranks of this host wrote, on its way to the first host: logs as they grow, reports, evidence and traces of them
+as a whole.
 
 Bounded: a log that grows faster than the link takes it is continued near its end, and what was skipped stays on this
 host only. What did not arrive is sent again after a reconnect.
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from everstep.agent.streams.paths import is_other_name
+from everstep.agent.tracing import files as traces
 from everstep.linux.regular import regular
 from everstep.wire.joining import PIECE_BYTES, Piece
 
@@ -64,6 +66,11 @@ class Sending:
             for folder in _folders(self._run_dir / "evidence" / incident):
                 where = f"evidence/{incident}/{folder}"
                 yield from ((f"{where}/{name}", False) for name in _names(self._run_dir / where))
+        yield from (
+            (f"{traces.FOLDER}/{name}", False)
+            for name in _names(self._run_dir / traces.FOLDER)
+            if traces.SENT.fullmatch(name)  # not what somebody recorded here for himself
+        )
         for node in _folders(self._run_dir / "nodes"):
             yield from ((f"nodes/{node}/{name}", True) for name in _NODE_LOGS)
         for generation in _folders(self._run_dir / "logs"):

@@ -49,17 +49,42 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     tracks: Sequence[Track]
 
 
-def statements(trace: Trace) -> list[dict[str, Any]]:
-    """Of each track, whether it is measured, and how much of it there is."""
-    return [
-        {
-            "track": track.name,
-            "is": "measured" if track.is_measured else "unknown",
-            "why": track.why,
-            "events": len(track.slices) + len(track.moments) + len(track.values),
-        }
+MEASURED, UNKNOWN = "measured", "unknown"
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """Of a track, whether it is measured, and how much of it there is."""
+
+    track: str
+    state: str = msgspec.field(name="is")  # MEASURED, UNKNOWN
+    why: str
+    events: int
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person or a program is told of a trace, beside its file."""
+
+    rank: int
+    pid: int
+    generation: int
+    begin: float
+    end: float
+    tracks: list[Statement]
+
+
+def summary_of(trace: Trace) -> Summary:
+    tracks = [
+        Statement(
+            track.name,
+            MEASURED if track.is_measured else UNKNOWN,
+            track.why,
+            len(track.slices) + len(track.moments) + len(track.values),
+        )
         for track in trace.tracks
     ]
+    return Summary(
+        rank=trace.rank, pid=trace.pid, generation=trace.generation, begin=trace.begin, end=trace.end, tracks=tracks
+    )
 
 
 def to_object(trace: Trace, max_events: int | None = None) -> dict[str, Any]:
@@ -83,7 +108,7 @@ def to_object(trace: Trace, max_events: int | None = None) -> dict[str, Any]:
             "begin": trace.begin,
             "end": trace.end,
             "left_out": num_left_out,
-            "tracks": statements(trace),
+            "tracks": msgspec.to_builtins(summary_of(trace).tracks),
         },
     }
 
@@ -151,10 +176,10 @@ def step_slices(seen: Sequence[tuple[int, float]]) -> list[Slice]:
     return found
 
 
-def render(trace: Trace, path: str, num_bytes: int) -> list[str]:
+def render(trace: Summary, path: str, num_bytes: int) -> list[str]:
     """What a person is shown, the file last."""
     lines = [f"rank {trace.rank}, pid {trace.pid}, generation {trace.generation}: {trace.end - trace.begin:.1f} s"]
-    for each in statements(trace):
-        amount = f"{each['events']:,} events" if each["is"] == "measured" else "unknown"
-        lines.append(f"  {each['track']:<16} {amount}{': ' if each['why'] else ''}{each['why']}")
+    for each in trace.tracks:
+        amount = f"{each.events:,} events" if each.state == MEASURED else UNKNOWN
+        lines.append(f"  {each.track:<16} {amount}{': ' if each.why else ''}{each.why}")
     return [*lines, f"{path} ({num_bytes / 1024:,.0f} KiB): open it in https://ui.perfetto.dev"]

@@ -153,6 +153,7 @@ _EVENTS: dict[type, Callable[[Any], str]] = {
     events.HangSuspected: lambda e: f"the job stands still: {e.why}",
     events.StandstillEnded: lambda e: f"the job continues after it stood still for {e.lasted_s:.0f} s",
     events.RestartRequested: lambda e: f"a restart was asked for{f' by {e.by}' if e.by else ''}",
+    events.TraceRequested: lambda e: f"asked for a trace of rank {e.rank} ({e.request})",
     events.EvidenceRequested: lambda e: f"asked what all ranks are doing ({e.request})",
     events.EvidenceCollected: _collected,
     events.RankTraced: _traced,
