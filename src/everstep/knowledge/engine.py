@@ -40,7 +40,7 @@ _OF_PROGRAMS = frozenset({"storage", "network", "python", "training", "pytorch_d
 _CALM = (
     rb"(?: - |\[|\|)\s{0,4}(?:INFO|DEBUG|TRACE)\s{0,4}(?: - |\]|\|)"
     rb"|\] (?:INFO|DEBUG):? |\d (?:INFO|DEBUG) |^(?:INFO|DEBUG):"
-    rb"|level=(?:info|debug)|\bNCCL (?:INFO|TRACE)\b|^\[?I\d{3,4} "
+    rb"|level=(?:info|debug)|\bNCCL (?:INFO|TRACE)\b|^\[?I\d{3,4} |\[I [\w./]{1,80}\.(?:cpp|cc|h|hpp|cu)\b"
 )
 """A program logged this line as information: whatever words it contains, nothing failed."""
 

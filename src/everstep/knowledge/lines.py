@@ -176,9 +176,15 @@ class Clock:
 
 
 def rank_in(text: bytes) -> int | None:
-    """A rank that the message itself names: "[Rank 3]"."""
-    match = _RANK_IN_TEXT.search(text[:400])
-    return int(match[1]) if match else None
+    """A rank that the message itself names: "[Rank 3]". Of several within a sentence, none is the one."""
+    head = text[:400]
+    match = _RANK_IN_TEXT.search(head)
+    if match is None:
+        return None
+    is_first = not head[: match.start()].strip(b" [(")
+    if not is_first and any(other != match[1] for other in _RANK_IN_TEXT.findall(head)):
+        return None
+    return int(match[1])
 
 
 def _year_of(now: float) -> int:

@@ -196,6 +196,29 @@ def test_only_a_fingerprint_or_a_record_makes_it_sure():
             assert verdict.confidence is not Confidence.HIGH, case
 
 
+def running(rank: int, seq: int) -> str:
+    """What each rank says of each collective where details are asked for."""
+    call = f"CollectiveFingerPrint(SequenceNumber={seq}, OpType=ALLREDUCE, TensorShape=[64], TensorDtypes=Float)"
+    return f"[I ProcessGroupWrapper.cpp:562] [Rank {rank}] Running collective: {call}"
+
+
+def test_what_ranks_say_of_themselves_spoils_no_log():
+    """It names no rank that differs, and the rest of the log is read."""
+    lines = [running(0, 20), *(caught(rank) for rank in (0, 1, 3)), running(1, 20), running(3, 20)]
+    claims = ToolText().read(lines)
+    assert claims.calls == ()
+    assert diagnose(Case(at=100.0, ranks=(), world=(), claims=claims)).verdict.ranks == (2,)
+
+
+def test_a_fingerprint_with_other_numbers_is_of_one_place():
+    line = fingerprint(0, "ALLREDUCE", 1, "ALLREDUCE").replace("SequenceNumber=21", "SequenceNumber=23", 1)
+    verdict = diagnose(Case(at=100.0, ranks=(), world=(), claims=ToolText().read([line]))).verdict
+    assert verdict.code == "ES-H03"
+    assert verdict.ranks == (0, 1)
+    assert "#23" in verdict.sentence
+    assert "#21" in verdict.sentence
+
+
 def test_garbage_is_read_in_bounded_time():
     text = ["[Rank 1] " * 400, "Rank 1 is running collective: CollectiveFingerPrint(" * 80, "opCount NCCL INFO " * 200]
     assert ToolText().read(text * 200).works == ()

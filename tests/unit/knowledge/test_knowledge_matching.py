@@ -353,3 +353,24 @@ def test_a_finding_is_there_with_the_end_of_its_line_and_finish_reads_the_rest()
     assert [f.code for f in matcher.findings()] == ["ES-G79"]
     matcher.feed("kmsg", b"Error")
     assert [f.code for f in matcher.finish()] == ["ES-G79", "ES-HM02"]
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("[Rank 3] Watchdog caught collective operation timeout: rank 5 is late", (3,)),
+        ("RuntimeError: Detected mismatch between collectives on ranks. Rank 3 ran one", (3,)),
+        ("RuntimeError: Detected mismatch between collectives on ranks. Rank 3 ran one, but Rank 5 another", ()),
+    ],
+)
+def test_a_line_that_names_several_ranks_is_of_none(text: str, ranks: tuple[int, ...]):
+    matcher = Matcher(BASE, now=NOW, engine=ENGINE)
+    matcher.feed("log", f"{text}\n".encode())
+    assert [finding.ranks for finding in matcher.finish()] == [ranks]
+
+
+def test_what_a_library_logs_as_information_is_no_fault():
+    line = "[I ProcessGroupWrapper.cpp:562] [Rank 0] Running collective: CollectiveFingerPrint(SequenceNumber=7)"
+    matcher = Matcher(BASE, now=NOW, engine=ENGINE)
+    matcher.feed("log", f"{line}\n".encode())
+    assert not [finding.code for finding in matcher.finish() if finding.acts]

@@ -112,12 +112,21 @@ class ToolText:
         self._works[work.rank, work.group, work.seq] = work
 
     def _fingerprint(self, line: str) -> None:
+        """Who ran what, as the rank tells it that found a mismatch. Where their numbers differ, the number is the
+        difference. Ranks also say of themselves what they run, and nothing is wrong then."""
         starts = list(_FINGERPRINT.finditer(line))
+        if not starts:
+            return
+        told = []
         for found, following in zip(starts, [*(s.start() for s in starts[1:]), len(line)], strict=True):
             text = line[found.end() : following]
             op, seq, shape, dtype = (_first(p, text) for p in (_OP, _SEQUENCE, _SHAPE, _DTYPE))
             form = " ".join(part for part in (f"[{shape}]" if shape else "", dtype) if part)
-            self._calls[Call(rank=int(found[1]), seq=int(seq) if seq else None, op=op.lower(), form=form)] = None
+            told.append((int(found[1]), op.lower(), seq, form))
+        is_apart = len({seq for _, _, seq, _ in told}) > 1
+        for rank, op, seq, form in told:
+            name = f"{op} #{seq}" if is_apart and seq else op
+            self._calls[Call(rank=rank, seq=int(seq) if seq and not is_apart else None, op=name, form=form)] = None
 
     def _pointed(self, line: str, rank: int | None) -> None:
         if found := _BARRIER.search(line):
