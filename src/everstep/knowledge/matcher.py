@@ -109,7 +109,7 @@ class Matcher:
         if stream is None:
             stream = self._streams[source] = _Stream(source, self._offsets.get(source))
         for start in range(0, len(chunk), BLOCK_BYTES):
-            self._take(stream, stream.tail + chunk[start : start + BLOCK_BYTES])
+            self._take(stream, chunk[start : start + BLOCK_BYTES])
 
     def finish(self) -> list[Finding]:
         """Reads what has no line end yet and returns everything found, in the order in which it was first read."""
@@ -139,13 +139,15 @@ class Matcher:
     def findings(self) -> list[Finding]:
         return self._fold.findings()
 
-    def _take(self, stream: _Stream, data: bytes) -> None:
-        end = data.rfind(b"\n") + 1
+    def _take(self, stream: _Stream, chunk: bytes) -> None:
+        end = chunk.rfind(b"\n") + 1  # there is none in the tail
         if end:
-            stream.tail = data[end:]
-            self._read(stream, clean(data[:end]))
+            is_all = not stream.tail and end == len(chunk)
+            data = chunk if is_all else stream.tail + memoryview(chunk)[:end]  # copied once, not twice
+            stream.tail = chunk[end:]
+            self._read(stream, clean(data))
         else:
-            stream.tail = data
+            stream.tail += chunk
         while len(stream.tail) >= MAX_LINE_BYTES:
             window, stream.tail = stream.tail[:MAX_LINE_BYTES], stream.tail[MAX_LINE_BYTES - OVERLAP_BYTES :]
             self._read(stream, clean(window))

@@ -91,20 +91,19 @@ class Net:
         """Lines that a pattern matches, without their line ends, and pieces in which there may be any of them."""
         lines: set[Span] = set()
         pieces: list[Span] = []
+        view = memoryview(data)
         begin = 0
         while begin < len(data):
             end = data.rfind(b"\n", begin, begin + _PIECE_BYTES) + 1 or data.find(b"\n", begin) + 1 or len(data)
-            piece = data[begin:end] if begin or end < len(data) else data
-            hits = self._hits(piece)
+            hits = self._hits(view[begin:end])
             if hits is None:
                 pieces.append((begin, end))
-            else:
-                found = self._verified(piece, hits) if hits else ()
-                lines.update((begin + first, begin + last) for first, last in found)
+            elif hits:
+                lines.update(self._verified(data, (begin, end), hits))
             begin = end
         return sorted(lines), pieces
 
-    def _hits(self, piece: bytes) -> list[tuple[int, int]] | None:
+    def _hits(self, piece: memoryview) -> list[tuple[int, int]] | None:
         """Where words end, and their numbers. None: too many to be of help, or another thread is scanning."""
         assert self._hyperscan is not None
         hits: list[tuple[int, int]] = []
@@ -121,21 +120,23 @@ class Net:
             return None
         return hits
 
-    def _verified(self, piece: bytes, hits: list[tuple[int, int]]) -> set[Span]:
+    def _verified(self, data: bytes, piece: Span, hits: list[tuple[int, int]]) -> set[Span]:
+        """`hits` are counted from the begin of the piece."""
         hits.sort()
+        first, stop = piece
         begin = end = -1
         spans: dict[Patterns, dict[Span, None]] = defaultdict(dict)
         for at, number in hits:
-            if at > end:
-                begin = piece.rfind(b"\n", 0, at) + 1
-                end = piece.find(b"\n", at)
-                end = len(piece) if end < 0 else end
+            if first + at > end:
+                begin = data.rfind(b"\n", first, first + at) + 1 or first
+                end = data.find(b"\n", first + at, stop)
+                end = stop if end < 0 else end
             spans[self._owners[number]][begin, end] = None
         found: set[Span] = set()
         for patterns, lines in spans.items():
             left = [line for line in lines if line not in found]
             if left:
-                found.update(_matching(piece, left, self._small_of(patterns).matters))
+                found.update(_matching(data, left, self._small_of(patterns).matters))
         return found
 
     def _small_of(self, patterns: Patterns) -> Screen:
@@ -146,14 +147,14 @@ class Net:
         return screen
 
 
-def _matching(piece: bytes, lines: list[Span], matters: Callable[[bytes], bool]) -> list[Span]:
+def _matching(data: bytes, lines: list[Span], matters: Callable[[bytes], bool]) -> list[Span]:
     """Those of the lines that match: all at once, and where there is any, part by part."""
-    if not matters(b"\n".join([piece[begin:end] for begin, end in lines])):
+    if not matters(b"\n".join([data[begin:end] for begin, end in lines])):
         return []
     if len(lines) == 1:
         return lines
     size = -(-len(lines) // _NUM_PARTS)
-    return [line for at in range(0, len(lines), size) for line in _matching(piece, lines[at : at + size], matters)]
+    return [line for at in range(0, len(lines), size) for line in _matching(data, lines[at : at + size], matters)]
 
 
 def _compiled(hyperscan: ModuleType, words: Sequence[Word], plain: Sequence[str]) -> object:
