@@ -371,6 +371,10 @@ class Node:
         if group is None or group.workers.get(worker.rank) is not worker or worker.placed is None:
             os.close(fd)
             return
+        if worker.stopped_at is not None:
+            os.close(fd)  # whoever goes on from it has heard the signal, and would end as well
+            self._twins.refuse(worker.local_rank, "the rank had been told to end when it would have left a twin")
+            return
         self._twins.add(worker.local_rank, told, fd, worker.placed, worker.paths.stdout, worker.paths.stderr)
 
     def learn_ahead(self, told: Ahead) -> None:

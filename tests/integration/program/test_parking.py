@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -304,6 +305,74 @@ def test_no_twin_is_left_in_the_middle_of_what_handles_forks_itself(tmp_path, ca
             await told_by(made, generation)
 
     lives(tmp_path, check, before=FIRST_EFFECTS[case])
+
+
+SAVES = """
+import functools, signal, sys, time
+def save(*_):
+    open("saved", "w").write("x")
+    sys.exit(143)
+class Saver:
+    def save(self, *_): save()
+    __call__ = save
+def ends(*_): sys.exit(143)
+def marks(*_): marked.append(True)
+marked = []
+{install}
+step = 0
+try:
+    while not marked:
+        print("step", step, flush=True)
+        step += 1
+        time.sleep(0.02)
+finally:
+    if {is_late}: save()
+"""
+HANDLERS = {
+    "function": ("signal.signal(signal.SIGTERM, save)", False),
+    "method": ("signal.signal(signal.SIGTERM, Saver().save)", False),
+    "object": ("signal.signal(signal.SIGTERM, Saver())", False),
+    "partial": ("signal.signal(signal.SIGTERM, functools.partial(save, 1))", False),
+    "raises": ("signal.signal(signal.SIGTERM, ends)", True),
+    "marks": ("signal.signal(signal.SIGTERM, marks)", True),
+    "interrupt": ("signal.signal(signal.SIGTERM, signal.default_int_handler)", True),
+}
+"""What the program does at SIGTERM, and whether it saves after its handler has returned or raised. Of one that returned
+nothing shows later; where the signal was ours the agent knows."""
+
+
+@pytest.mark.parametrize(
+    ("handler", "whose"),
+    [
+        *((handler, "ours") for handler in ("function", "raises", "marks", "interrupt")),
+        *((handler, "a stranger's") for handler in HANDLERS if handler != "marks"),
+    ],
+)
+def test_what_a_rank_does_because_of_a_signal_is_not_done_again_by_the_next_one(tmp_path, handler, whose):
+    """Its first effect is to save, and it ends. Whoever went on from there would end as well, again and again."""
+    install, is_late = HANDLERS[handler]
+    program = write(tmp_path, SAVES.format(install=install, is_late=is_late))
+
+    async def steps(made: Bench, generation: int, number: int) -> None:
+        async with asyncio.timeout(60):
+            while f"step {number}\n" not in made.log(generation, 0):
+                await asyncio.sleep(0.02)
+
+    async def story() -> None:
+        async with bench(tmp_path, program, nproc=1) as made:
+            await made.start_workers(0)
+            await steps(made, 0, 20)
+            if whose != "ours":
+                started = (await made.controller.wait(events.WorkersStarted)).started[0]
+                os.kill(started.pid, signal.SIGTERM)
+                await made.controller.wait(events.WorkerExited)
+            await made.stop_workers(0, grace_s=30.0)
+            assert (tmp_path / "saved").exists()
+            last = made.log(0, 0).count("step")
+            await made.start_workers(1)
+            await steps(made, 1, last + 20)
+
+    asyncio.run(story())
 
 
 LOCKS = "import multiprocessing as mp; lock = mp.Lock(); mine = mp.RLock(); mine.acquire(); mine.acquire()"

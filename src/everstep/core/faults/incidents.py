@@ -151,6 +151,8 @@ def stop_generation(turn: Turn) -> None:
     nodes = turn.state.active_nodes
     turn.enter(Phase.STOPPING, waiting=Names(nodes))
     evicting = tuple(node for node in plan.evict if turn.state.is_active(node))
+    if _is_drain(turn):
+        evicting = ()  # nothing is wrong with it: its ranks may save like all others, and then it goes
     turn.do(*_stops(turn, [node for node in nodes if node not in evicting]))
     if evicting:
         _evict(turn, evicting, plan.decision.why, evicting)

@@ -32,7 +32,7 @@ def threads() -> set[int]:
 def why_unfit(safe: set[int], own_fds: set[int]) -> str:
     """Why not; empty if it can. `safe`: threads that were there when torch had been imported: its numeric library's,
     which prepares itself for a fork."""
-    return _in_a_fork_handlers_module() or bad_threads(safe) or _children() or _bad_files(own_fds)
+    return _in_a_signal() or _in_a_fork_handlers_module() or bad_threads(safe) or _children() or _bad_files(own_fds)
 
 
 def end_prepared_threads() -> None:
@@ -42,6 +42,41 @@ def end_prepared_threads() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
+
+
+def _in_a_signal() -> str:
+    """Whoever goes on from here would do what the signal asks for, which most often is to save and to end, and nobody
+    has sent it one."""
+    import _signal  # type: ignore[import-not-found]
+
+    handlers = {_code_of(_signal.getsignal(number)) for number in _signal.valid_signals()} - {None}
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in handlers:
+            return f"it is in {frame.f_code.co_name}, which handles a signal"
+        frame = frame.f_back
+    error = sys.exc_info()[1]
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt) or _has_passed(error, handlers):
+            return "a signal has interrupted it"
+        error = error.__context__
+    return ""
+
+
+def _code_of(handler: object) -> object:
+    """Of a function, a method, a partial, or an object that is called."""
+    function = getattr(handler, "func", handler)
+    called = next((vars(each)["__call__"] for each in type(function).__mro__ if "__call__" in vars(each)), None)
+    return getattr(function, "__code__", None) or getattr(called, "__code__", None)
+
+
+def _has_passed(error: BaseException, handlers: set[object]) -> bool:
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in handlers:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _in_a_fork_handlers_module() -> str:
