@@ -16,7 +16,9 @@
 import argparse
 import itertools
 import random
+import signal
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -295,6 +297,7 @@ def main() -> None:
     parser.add_argument("--mix", help="philly_jobs.csv.xz")
     parser.add_argument("--topologies", help="a directory of topograph's models")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # namespaces of the bed outlive whoever made them
     whats: dict[str, Callable[[argparse.Namespace], None]] = {
         "probes": probes,
         "quiet": quiet,
