@@ -373,7 +373,7 @@ class Node:
             return
         if worker.stopped_at is not None:
             os.close(fd)  # whoever goes on from it has heard the signal, and would end as well
-            self._twins.refuse(worker.local_rank, "the rank had been told to end when it would have left a twin")
+            self._twins.refuse(worker.local_rank, "the rank was ending when it would have left a twin")
             return
         self._twins.add(worker.local_rank, told, fd, worker.placed, worker.paths.stdout, worker.paths.stderr)
 
