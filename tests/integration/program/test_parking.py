@@ -375,6 +375,30 @@ def test_what_a_rank_does_because_of_a_signal_is_not_done_again_by_the_next_one(
     asyncio.run(story())
 
 
+DIES = """
+import sys
+def hook(*_):
+    open("crash.log", "w").write("x")
+sys.excepthook = hook
+print("begins", flush=True)
+raise MemoryError("for once")
+"""
+
+
+def test_no_twin_is_left_by_a_rank_that_dies(tmp_path):
+    """Its first effect is what its own hook writes of its end."""
+    program = write(tmp_path, DIES)
+
+    async def story() -> None:
+        async with bench(tmp_path, program, nproc=1) as made:
+            await made.start_workers(0)
+            await made.controller.wait(events.WorkerExited)
+            assert (tmp_path / "crash.log").exists()
+            assert (await again(made, 1)).started[0].how == "fresh"
+
+    asyncio.run(story())
+
+
 LOCKS = "import multiprocessing as mp; lock = mp.Lock(); mine = mp.RLock(); mine.acquire(); mine.acquire()"
 ACQUIRES = "mine.release(); mine.release(); print('has it', lock.acquire(timeout=20), mine.acquire(), flush=True)"
 

@@ -359,6 +359,7 @@ class _Hook:
         process = self._process
         if event == "sys.excepthook":
             process.report(args[2])
+            process.is_over = True  # it ends: whoever went on from what its own hook does would end as well
         elif event in QUESTIONS:
             process.frozen.release()
         if process.is_over or event not in effects.WATCHED or process._is_busy:
