@@ -63,7 +63,7 @@ def test_doctor_says_what_all_ranks_do(launcher: Launcher):
 
     os.kill(run.rank_pid(2), signal.SIGSTOP)
     step = run.until("a stop", lambda: stalled(doctor(run, "--json")))
-    text = doctor(run)
+    text = run.until("the others' wait", lambda: waiting(doctor(run)))
     assert text.startswith("ES-H01 rank-stopped")
     (stopped,) = [line for line in text.splitlines() if line.startswith("2  ")]
     assert f"{step} (" in stopped
@@ -80,6 +80,11 @@ def test_doctor_says_what_all_ranks_do(launcher: Launcher):
     assert not run.actions(IncidentOpened)
     run.process.send_signal(signal.SIGINT)
     assert run.wait() == 130
+
+
+def waiting(text: str) -> str:
+    """If ranks 0 and 1 wait, and not only the one that was first: on a busy machine a step takes long."""
+    return text if any(line.startswith("0-1  ") for line in text.splitlines()) else ""
 
 
 def stalled(text: str) -> int | None:
