@@ -192,8 +192,9 @@ dist.destroy_process_group()
 @pytest.mark.parametrize("num_standby", [pytest.param(0, marks=pytest.mark.soak), 1])
 def test_snapshots_outlive_agent_after_agent(launcher: Launcher, num_standby):
     run = launcher.start(*TWO, "--standby", num_standby, launcher.script(STATEFUL), 30)
-    for generation, step in enumerate((5, 15)):
-        run.until_step(step, generation)
+    for generation in range(2):
+        restored = next(start.resume_step for start in starts(run, generation))
+        run.until_step(5 if restored is None else restored + 6, generation)
         run.until("the end of the recovery before", lambda n=generation: len(run.actions(IncidentClosed)) == n)
         node = next(start.node for start in run.actions(StartWorkers) if start.generation == generation)
         if num_standby:
@@ -204,6 +205,14 @@ def test_snapshots_outlive_agent_after_agent(launcher: Launcher, num_standby):
     closed = run.actions(IncidentClosed)
     assert [(c.outcome, c.lost_steps) for c in closed] == [("recovered", 0)] * 2, run.story()
     assert all(start.resume_step is not None for start in run.actions(StartWorkers)[1:])
+
+
+def starts(run: Run, generation: int) -> list[StartWorkers]:
+    """When there are any."""
+    return run.until(
+        f"generation {generation}",
+        lambda: [start for start in run.actions(StartWorkers) if start.generation == generation],
+    )
 
 
 def test_an_unfinished_run_goes_on_in_its_directory(launcher: Launcher):

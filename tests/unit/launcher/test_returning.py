@@ -1,5 +1,6 @@
 """A first host that is started again asks, before it begins a run, whether its run goes on elsewhere."""
 
+import errno
 import os
 import threading
 
@@ -9,7 +10,7 @@ from asked_hosts import ENDPOINT, TOKEN, certificate, free_port, note, others
 from everstep.errors import UnreachableError
 from everstep.journal.beside import succession
 from everstep.launcher.arguments.hosts import Hosts
-from everstep.launcher.heirs import returning
+from everstep.launcher.heirs import finding, returning
 from everstep.launcher.heirs.returning import find_led
 from everstep.wire.heirs import HAS_CONTROLLER
 from everstep.wire.joining import JoinToken
@@ -45,6 +46,27 @@ def test_no_run_begins_beside_hosts_that_have_no_controller(note, others, monkey
 def test_a_run_begins_where_nobody_is_there_any_more(note):
     note(("127.0.0.1", free_port()), ("127.0.0.1", free_port()))
     assert find_led(HOSTS, ENDPOINT, "", TOKEN) is None
+
+
+@pytest.mark.parametrize("is_up_again", [True, False])
+def test_a_machine_whose_network_is_not_up_yet_looks_again(note, others, monkeypatch, is_up_again):
+    """It was switched on a moment ago. To begin a second run beside the first one is the worst that it could do."""
+    others[0].why = HAS_CONTROLLER
+    note(*(each.door for each in others))
+    monkeypatch.setattr(returning, "AGAIN_S", 0.01)
+    monkeypatch.setattr(returning, "UNCLEAR_S", 30.0 if is_up_again else 0.1)
+    attempt, tries = finding.attempt, []
+
+    async def attempt_later(*given):
+        tries.append(given)
+        if is_up_again and len(tries) > 3:
+            return await attempt(*given)
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(finding, "attempt", attempt_later)
+    led = find_led(HOSTS, ENDPOINT, "", TOKEN)
+    assert (led is not None) is is_up_again
+    assert len(tries) > 3
 
 
 @pytest.mark.parametrize("case", ["no note", "another endpoint", "nobody may succeed", "another token"])

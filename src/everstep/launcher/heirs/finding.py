@@ -85,6 +85,8 @@ class Search:
         self._endpoints = noted.endpoints if noted is not None else frozenset()
         self._named: dict[Place, None] = {}  # by a host that was asked
         self.there: list[str] = []  # who answered in the last round, and knows of no controller
+        self.is_unclear = False
+        """In the last round a place could not be reached, which says less than that nothing listens there."""
 
     async def connect(self, hosts: Hosts, find_token: FindToken) -> Connection:
         """To the host that has the controller. Raises what `attempt` does, and FailureError for all places together."""
@@ -111,6 +113,8 @@ class Search:
             more = await self._ask_all(hosts, new, find_token)
             votes, errors = votes | more[0], errors | more[1]
         self.there = [shown(*place) for place in votes]
+        known = (ConnectionRefusedError, WireError, EverstepError)
+        self.is_unclear = any(not isinstance(error, known) for error in errors.values())
         return votes, errors
 
     async def _ask_all(

@@ -19,6 +19,8 @@ from everstep.report.parts.ansi import safe
 from everstep.wire.joining import JoinToken
 
 AGAIN_S = 0.2
+UNCLEAR_S = 3.0
+"""A machine that has just been switched on reaches nobody at first: its network comes up beside this command."""
 
 
 class Led(msgspec.Struct, frozen=True):
@@ -53,7 +55,10 @@ async def _find(hosts: Hosts, noted: Noted | None, token: JoinToken) -> Hosts | 
             _say(f"{run} continues on another one: joining it at {led.endpoint}")
             return led
         if not search.there:
-            return None
+            if noted is None or not search.is_unclear or time.monotonic() - began > UNCLEAR_S:
+                return None
+            await asyncio.sleep(AGAIN_S)
+            continue
         if time.monotonic() - began > ELECTION_S:
             raise UnreachableError(
                 f"hosts of {run} are still there ({', '.join(search.there)}), and none has the controller. Nothing was "
