@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.errors import ConfigError, JournalError
-from everstep.journal.beside import lock
+from everstep.journal.beside import continued, lock
 from everstep.journal.beside.private import make_private
 
 LATEST = "latest"
@@ -133,7 +133,8 @@ def make_known(run: str, run_dir: RunDir) -> None:
 
 
 def find_run(argument: str | None = None, run_dir: str | None = None) -> RunDir:
-    """The run that is meant: --run-dir, RUN as id, directory or journal file, or the latest. Raises ConfigError."""
+    """The run that is meant: --run-dir, RUN as id, directory or journal file, or the latest; where another host goes on
+    with it, what that host has, but for a journal file. Raises ConfigError."""
     if run_dir:
         return _with_journal(Path(run_dir).expanduser(), f"--run-dir {run_dir}")
     if argument:
@@ -183,7 +184,7 @@ def known_runs() -> list[str]:
 
 def _with_journal(path: Path, what: str) -> RunDir:
     if (path / JOURNAL_NAME).exists():
-        return RunDir(path.resolve())
+        return RunDir(continued.followed(path.resolve(), JOURNAL_NAME))
     where = path.resolve()
     why = "has no journal.jsonl: no run was started there" if where.is_dir() else "is gone: its directory was removed"
     raise ConfigError(f"{what} ({where}) {why}")

@@ -23,8 +23,9 @@ from everstep import health
 from everstep.agent.streams.streams import of_this_process
 from everstep.controller.record.spec_file import READ_TOKEN_NAME
 from everstep.engines.network import Network, is_of_its_own, open_network
-from everstep.engines.slurm.batch import EXIT_CODE_NAME
+from everstep.engines.slurm.batch import note_exit_code
 from everstep.errors import ConfigError
+from everstep.journal.beside import continued
 from everstep.journal.runs import home
 from everstep.launcher import error_file
 from everstep.launcher.arguments import checkpoints, checks, machine
@@ -44,7 +45,6 @@ from everstep.launcher.supervise import End, Supervisor
 from everstep.launcher.versions import versions
 from everstep.launcher.versions.old_copies import remove_old_copies
 from everstep.linux import heap
-from everstep.linux.files import write_whole
 from everstep.linux.logs import PrivateLog
 from everstep.model.spec import RunSpec
 from everstep.version import __version__
@@ -105,9 +105,9 @@ def _launch(settings: Settings, signals: tuple[int, ...], first: "First | None")
         with checks.bind(settings.ui_port, "--ui-port") as listener, _logging(prepared.path / "launcher.log"):
             stores = stores_for(settings, network)
             code = _supervise(settings, prepared, listener, stores, network, signals, first)
-            if settings.hosts is not None and settings.hosts.slurm is not None:
-                with contextlib.suppress(OSError):  # else the batch script knows srun's code only
-                    write_whole(prepared.path / EXIT_CODE_NAME, f"{code}\n".encode(), mode=0o600)
+            on_slurm = settings.hosts is not None and settings.hosts.slurm is not None
+            if on_slurm and not continued.is_elsewhere(prepared.path):  # else it is another host's to say
+                note_exit_code(prepared.path, code)
             return code
     finally:
         tokens.forget(places)

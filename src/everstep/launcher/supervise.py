@@ -66,6 +66,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int
     outcome: str  # Finish's, or "stopped" | "failed" when the controller could not say
     why: str
+    is_deposed: bool = False  # another host may have the run
 
 
 class TakenOver(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,7 +212,8 @@ class Supervisor:
 
     def _on_deposed(self, why: str) -> None:
         self._is_deposed = True
-        self._finish(End(exit_code=UnreachableError.exit_code, outcome="failed", why=f"{why}; what ran here was ended"))
+        why = f"{why}; what ran here was ended"
+        self._finish(End(exit_code=UnreachableError.exit_code, outcome="failed", why=why, is_deposed=True))
 
     def _do(self, action: act.Action) -> None:
         match action:

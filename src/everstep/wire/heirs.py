@@ -61,6 +61,10 @@ class Legacy(HeirMessage, frozen=True, kw_only=True):
     key: str
     snapshots_certificate: str
     snapshots_key: str
+    run_dir: str = ""  # in which the run was begun; the successor may see it
+    join_token: str = ""  # of the run: hosts of a Slurm job may have joined without it
+    scheduler_node: str = ""  # what the scheduler calls the controller's host
+    scheduler_job: str = ""  # only hosts of this one succeed it
 
 
 class JournalPart(HeirMessage, frozen=True, kw_only=True):

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 
 from everstep.engines.children import Children
 from everstep.engines.hosts.host import Host
-from everstep.engines.slurm import batch, engine
+from everstep.engines.slurm import batch, engine, orphaned
 from everstep.engines.slurm.commands import Slurm, SlurmError, parse_fields, parse_job, parse_states
 from everstep.wire.joining import Join, JoinToken
 
@@ -52,6 +53,7 @@ class FakeHosts:
 class Cluster:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.hosts = folder, FakeHosts()
+        self.may_act = True
         self.said: list[str] = []
         self.drained: list[tuple[str, str | None]] = []
         self.answer("sinfo", "echo 'gpu1|allocated|none'; echo 'gpu2|allocated|none'")
@@ -74,7 +76,13 @@ class Cluster:
         path = self.folder / "asked"
         return path.read_text() if path.exists() else ""
 
-    def run(self, story: "Callable[[engine.SlurmEngine], object]", *, survives: bool = True) -> None:
+    def run(
+        self,
+        story: "Callable[[engine.SlurmEngine], object]",
+        *,
+        survives: bool = True,
+        predecessor: "engine.Predecessor | None" = None,
+    ) -> None:
         async def live() -> None:
             children = Children()
             children.start_reaping(asyncio.get_running_loop())
@@ -91,6 +99,8 @@ class Cluster:
                 slurm=Slurm(children, self.folder / "slurm"),
                 drained=lambda node, reason: self.drained.append((node, reason)),
                 say=self.said.append,
+                may_act=lambda: self.may_act,
+                predecessor=predecessor,
             )
             made.watch(lambda loss: None)
             try:
@@ -322,6 +332,110 @@ def test_a_slurm_that_never_answers_does_not_hold_up_the_end(cluster: Cluster, m
     cluster.run(story)
     assert "to be ended by hand: scancel 77" in cluster.said[-2]
     assert "not reported: gpu1 is out" in cluster.said[-2]
+
+
+def test_who_was_replaced_tells_slurm_nothing_and_ends_no_job_of_its_successors(cluster: Cluster):
+    """It stood still, and has not heard yet that another host has the controller."""
+
+    async def story(made: engine.SlurmEngine) -> None:
+        made.acquire("r1")
+        await cluster.until(lambda: any("one node more" in line for line in cluster.said))
+        cluster.may_act = False
+        await asyncio.sleep(0.2)  # what it was at is done
+        (cluster.folder / "asked").unlink()
+        made.evict("n1", "broken")
+        made.acquire("r2")
+        await asyncio.sleep(0.3)
+
+    cluster.run(story)
+    assert cluster.asked == ""
+
+
+@pytest.fixture
+def doors() -> Iterator[dict[str, tuple[str, int]]]:
+    """Of a machine whose processes stand still, of one without a launcher, and of one that is off."""
+    full = socket.create_server(("127.0.0.1", 0), backlog=0)
+    frozen = socket.create_server(("127.0.0.1", 0))
+    nobody = socket.create_server(("127.0.0.1", 0))
+    place = nobody.getsockname()[:2]
+    nobody.close()
+    waiting = []
+    for _ in range(4):  # nothing more gets in: the kernel does not answer
+        each = socket.socket()
+        each.setblocking(False)
+        each.connect_ex(full.getsockname())
+        waiting.append(each)
+    yield {"accepts": frozen.getsockname()[:2], "refuses": place, "silent": full.getsockname()[:2]}
+    for each in (full, frozen, *waiting):
+        each.close()
+
+
+@pytest.mark.parametrize(("how", "state"), [("silent", "down"), ("accepts", "drain"), ("refuses", "")])
+def test_of_the_host_that_had_the_controller_slurm_is_told_what_its_kernel_says(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, doors: dict[str, tuple[str, int]], how: str, state: str
+):
+    """Its batch script is ended by Slurm, and the job with it, when a node that was set down comes back."""
+    monkeypatch.setattr(engine, "ANSWER_S", 0.3)
+
+    async def story(made: engine.SlurmEngine) -> None:
+        await cluster.until(lambda: any("gpu1" in line for line in cluster.said))
+
+    cluster.run(story, predecessor=engine.Predecessor("gpu1", "5", doors[how]))
+    assert ("State=" in cluster.asked) is bool(state)
+    if state:
+        why = "it had the controller, and was not heard of; gpu0 continues"
+        assert f"NodeName=gpu1 State={state} Reason=everstep r1: {why}" in cluster.asked
+
+
+def test_a_job_that_would_end_with_the_first_node_is_not_set_down(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, doors: dict[str, tuple[str, int]]
+):
+    monkeypatch.setattr(engine, "ANSWER_S", 0.3)
+
+    async def story(made: engine.SlurmEngine) -> None:
+        await cluster.until(lambda: any("gpu1" in line for line in cluster.said))
+
+    cluster.run(story, survives=False, predecessor=engine.Predecessor("gpu1", "5", doors["silent"]))
+    assert "State=drain" in cluster.asked
+
+
+def job(batch_host: str, nodes: str, flag: int = 1) -> str:
+    return f"echo JobState=RUNNING BatchFlag={flag} BatchHost={batch_host} 'NodeList={nodes}'"
+
+
+@pytest.mark.parametrize(
+    ("says", "srun", "is_ended"),
+    [
+        (job("gpu0", "gpu[1-2]"), "accepts", True),  # Slurm took the node out of the job
+        (job("gpu0", "gpu[0-2]"), "silent", True),  # this user may set no node down
+        (job("gpu0", "gpu[0-2]"), "accepts", False),
+        (job("gpu0", "gpu[0-2]"), "refuses", False),
+        (job("gpu0", "gpu[0-2]"), "", False),
+        (job("", "gpu[0-2]", 0), "silent", False),  # salloc
+    ],
+)
+def test_a_job_ends_with_its_run_where_its_script_is_lost(
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    doors: dict[str, tuple[str, int]],
+    says: str,
+    srun: str,
+    is_ended: bool,
+):
+    monkeypatch.setattr(orphaned, "ANSWER_S", 0.3)
+    cluster.answer("scontrol", says)
+    host, port = doors[srun] if srun else ("", "")
+    said = orphaned.end_job("5", {"SLURM_SRUN_COMM_HOST": host, "SLURM_SRUN_COMM_PORT": str(port)})
+    assert ("scancel 5" in cluster.asked) is is_ended
+    assert bool(said) is is_ended
+
+
+def test_a_slurm_that_does_not_answer_leaves_the_job_to_a_person(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(orphaned, "ASK_FOR_S", 0.1)
+    monkeypatch.setattr(orphaned, "AGAIN_S", 0.1)
+    cluster.answer("scontrol", "exit 1")
+    assert "scancel 5 ends the job" in orphaned.end_job("5", {})
+    assert cluster.asked.count("scontrol show") > 1
 
 
 def test_the_script_for_sbatch():

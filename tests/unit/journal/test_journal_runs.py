@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from everstep.errors import ConfigError, JournalError
+from everstep.journal.beside import continued
 from everstep.journal.runs import RunDir, find_run, known_runs, make_run_dir, new_run_id, register
 
 
@@ -36,6 +37,35 @@ def test_a_run_directory_elsewhere_has_the_same_names(tmp_path: Path) -> None:
     for found in (find_run(), find_run("r1"), find_run("there"), find_run("there/journal.jsonl")):
         assert found == there
     assert find_run(run_dir="there") == there
+
+
+def test_a_run_that_another_host_goes_on_with_is_found_where_that_one_writes(home: Path, tmp_path: Path) -> None:
+    begun = started("r1")
+    there = tmp_path / "there"
+    there.mkdir()
+    continued.point(begun.path, there)
+    assert find_run("r1") == begun, "nothing is there yet"
+    (there / "journal.jsonl").write_text("{}\n")
+    assert find_run("r1").path == find_run(run_dir=str(begun.path)).path == there
+    assert find_run(str(begun.journal)) == begun, "its own journal, by name"
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / "journal.jsonl").write_text("{}\n")
+    continued.point(begun.path, again)
+    assert find_run("r1").path == again
+    continued.forget(begun.path)
+    assert find_run("r1") == begun
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's directory")
+def test_a_link_to_somebody_elses_directory_is_not_followed(home: Path, tmp_path: Path) -> None:
+    begun = started("r1")
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "journal.jsonl").write_text("{}\n")
+    continued.point(begun.path, there)
+    os.chown(there, 12345, -1)
+    assert find_run("r1") == begun
 
 
 def test_an_id_means_the_registered_run_before_a_directory(home: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from everstep.controller.record.ledger import Ledger
 from everstep.controller.record.spec_file import load_spec
 from everstep.errors import ConfigError, JournalError, RunLockedError
+from everstep.journal.beside import continued
 from everstep.launcher.arguments import options
 from everstep.launcher.arguments.settings import resolve
 from everstep.launcher.rundir.rundir import prepare
@@ -132,6 +133,18 @@ def test_a_live_controller_holds_the_directory(tmp_path):
     with pytest.raises(RunLockedError, match=f"process {os.getpid()} writes its journal"):
         prepare_run("--run-dir", str(tmp_path))
     ledger.close()
+
+
+def test_a_run_that_another_host_goes_on_with_is_not_begun_again_beside_it(tmp_path):
+    begun, there = tmp_path / "begun", tmp_path / "there"
+    begin(prepare_run("--run-dir", str(begun))).close()
+    led = begin(prepare_run("--run-dir", str(there)))
+    continued.point(begun, there)
+    with pytest.raises(RunLockedError, match=f"another host continues with this run, in {there}"):
+        prepare_run("--run-dir", str(begun))
+    led.close()
+    prepare_run("--run-dir", str(begun))
+    assert not continued.is_elsewhere(begun)
 
 
 def test_a_newer_journal_is_refused_and_left_alone(tmp_path):

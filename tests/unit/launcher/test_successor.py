@@ -286,6 +286,20 @@ def test_of_three_nothing_counts_before_another_host_has_it(tmp_path):
     run(story, tmp_path)
 
 
+def test_who_stood_still_knows_that_another_one_may_have_the_controller(tmp_path):
+    async def story(bench):
+        one, two = bench.join(1), bench.join(2)
+        await bench.vote(one, two)
+        bench.copying._told_at = float("-inf")
+        for heir in bench.copying._heirs.values():
+            heir.confirmed_at = time.monotonic()
+        assert bench.copying.is_confirmed
+        await asyncio.sleep(0.06)  # longer than its patience
+        assert not bench.copying.is_confirmed
+
+    run(story, tmp_path)
+
+
 def test_who_may_take_over_is_noted_as_soon_as_it_counts(tmp_path):
     """A first host that loses its power just then must not begin a second run when it comes back."""
 

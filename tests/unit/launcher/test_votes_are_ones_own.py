@@ -3,16 +3,18 @@
 import asyncio
 import contextlib
 
+import msgspec
 import pytest
 
 from everstep.launcher.heirs.asking import Ballot, connect, who
 from everstep.launcher.heirs.heir import Heir
 from everstep.launcher.heirs.proving import Acquaintances, pair_key
+from everstep.launcher.heirs.taking_over import begun_at
 from everstep.launcher.heirs.voting import Voting
 from everstep.launcher.hosts.reaching import RefusedError
 from everstep.launcher.rundir.keys import Keys
 from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
-from everstep.wire.heirs import AskVote, AskWho, JournalPart, Lead, Legacy, Roster, Vote, Voter, public
+from everstep.wire.heirs import AskVote, AskWho, JournalPart, Lead, Legacy, Ready, Roster, Vote, Voter, public
 from everstep.wire.joining import JoinToken
 
 TOKEN = JoinToken("0123456789abcdef")
@@ -292,3 +294,33 @@ def test_a_journal_of_a_host_that_is_not_followed_any_more_changes_nothing(tmp_p
         assert two.replica.age == (0, 0)
 
     tell(story, tmp_path, legacy)
+
+
+@pytest.mark.parametrize(
+    ("of", "here", "votes"), [("", "", True), ("5", "5", True), ("5", "", False), ("5", "6", False)]
+)
+def test_only_hosts_of_the_controllers_own_job_vote(tmp_path, legacy, of, here, votes):
+    """A pilot's job may end before the run's, and Slurm knows its host under no step of the run."""
+    said = []
+
+    async def story():
+        heir = Heir(
+            tmp_path, session="one", address="127.0.0.1", token=TOKEN, silent_s=9.0, on_led=said.append, job=here
+        )
+        await heir.take(msgspec.structs.replace(legacy, scheduler_job=of), said.append)
+        await heir.close()
+
+    asyncio.run(story())
+    assert [type(each) for each in said] == ([Ready] if of == here else [])
+
+
+def test_the_directory_of_another_run_is_not_the_one_in_which_this_was_begun(tmp_path, legacy):
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    seen = msgspec.structs.replace(legacy, run_dir=str(begun))
+    assert begun_at(seen) is None
+    (begun / "secret").write_text("another\n")
+    assert begun_at(seen) is None
+    (begun / "secret").write_text("s\n")
+    assert begun_at(seen) == begun
+    assert begun_at(legacy) is None

@@ -1,10 +1,14 @@
-"""What Slurm is asked to run: one allocation for a run with its spares, and one node more for a lost one. Pure."""
+"""What Slurm is asked to run: one allocation for a run with its spares, and one node more for a lost one."""
 
+import contextlib
 import re
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
+
+from everstep.linux.files import write_whole
 
 SRUN = ("srun", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--ntasks-per-node=1")
 """One launcher on each node. The end of one, and the loss of a node, is no end of the others."""
@@ -54,6 +58,12 @@ def script(wanted: Submission) -> str:
             "",
         ]
     )
+
+
+def note_exit_code(run_dir: Path, code: int) -> None:
+    """Else the batch script knows srun's code only."""
+    with contextlib.suppress(OSError):
+        write_whole(run_dir / EXIT_CODE_NAME, f"{code}\n".encode(), mode=0o600)
 
 
 def pilot(command: Sequence[str], token_file: str) -> str:

@@ -7,6 +7,7 @@ one node is asked for. What Slurm does not answer is tried again and decides not
 
 import asyncio
 import contextlib
+import enum
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,9 @@ PILOT_AGAIN_S = 30.0
 SILENT_S = 1.0
 """Two signs of life of an evicted node's host that did not come: it is down, and not only to be drained."""
 
+ANSWER_S = 2.0
+"""For a machine to refuse a connection."""
+
 END_S = 15.0
 """For what Slurm is still to be told when the run is over: it may not answer at all."""
 
@@ -52,6 +56,22 @@ class _Mark(msgspec.Struct, frozen=True):
     state: str
     reason: str
     job: str
+
+
+class _Answer(enum.Enum):
+    """Of a machine's kernel; a frozen one accepts, and says nothing more."""
+
+    REFUSED = enum.auto()
+    ACCEPTED = enum.auto()
+    NONE = enum.auto()
+
+
+class Predecessor(msgspec.Struct, frozen=True):
+    """The host that had the controller before this one, and was not heard of any more."""
+
+    node: str  # in Slurm
+    job: str
+    door: tuple[str, int]  # where its launcher listened
 
 
 class SlurmEngine:
@@ -75,8 +95,11 @@ class SlurmEngine:
         slurm: Slurm,
         drained: Callable[[str, str | None], None],
         say: Callable[[str], None],
+        may_act: Callable[[], bool] = lambda: True,
+        predecessor: Predecessor | None = None,
     ) -> None:
-        """`nodes`: of this job, by Slurm's names."""
+        """`nodes`: of this job, by Slurm's names. `may_act`: this host has the run's controller, and no other one."""
+        self._may_act, self._predecessor = may_act, predecessor
         self._hosts, self._slurm = hosts, slurm
         self._nodes = frozenset((node, *nodes))
         self._run, self._job, self._own = run, job, node
@@ -152,7 +175,10 @@ class SlurmEngine:
         if self._working is not None:
             self._working.cancel()
             await asyncio.gather(self._working, return_exceptions=True)
+        may_act = self._may_act()  # hosts that have ended confirm nothing
         await self._hosts.end(grace_s, spares=spares)
+        if not may_act:
+            return  # what Slurm is told is another host's by now, and so are the jobs
         left = list(self._all_pilots)
         try:
             async with asyncio.timeout(END_S):
@@ -171,6 +197,10 @@ class SlurmEngine:
         """Until cancelled. A fault of ours here costs what Slurm is told, and no training."""
         while True:
             try:
+                if not self._may_act():
+                    await asyncio.sleep(LOOK_S)
+                    continue
+                await self._mark_predecessor()
                 await self._tell()
                 if time.monotonic() >= self._next_states_at:
                     self._next_states_at = time.monotonic() + STATES_S
@@ -184,6 +214,24 @@ class SlurmEngine:
                 async with asyncio.timeout(LOOK_S):
                     await self._wake.wait()
             self._wake.clear()
+
+    async def _mark_predecessor(self) -> None:
+        """Its machine is out, unless it says that nothing listens there any more: then only its launcher ended.
+
+        It is the node of the batch script as well. Slurm ends that script when a node that is down comes back, and with
+        it the job; so a machine that still takes connections, whose processes stand still, is only drained. One that
+        is switched on again is no danger to the job if it was set down before, and else is."""
+        lost, self._predecessor = self._predecessor, None
+        if lost is None or not lost.node:
+            return
+        answer = await _knock(lost.door)
+        if answer is _Answer.REFUSED:
+            self._say(f"{lost.node} answers, and only its launcher has ended: its state in Slurm stays")
+            return
+        self._out.add(lost.node)
+        state = "down" if self._survives_nodes and answer is _Answer.NONE else "drain"
+        why = f"it had the controller, and was not heard of; {self._own} continues"
+        self._marks[lost.node] = _Mark(state, f"{MARK} {self._run}: {why}", lost.job)
 
     async def _tell(self) -> None:
         """What it does not take for want of rights is not tried again; the rest is."""
@@ -300,6 +348,18 @@ class SlurmEngine:
         if not self._said:
             self._said = text
             self._say(text)
+
+
+async def _knock(door: tuple[str, int]) -> _Answer:
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            _, writer = await asyncio.open_connection(*door)
+    except ConnectionRefusedError:
+        return _Answer.REFUSED
+    except OSError:
+        return _Answer.NONE
+    writer.transport.abort()
+    return _Answer.ACCEPTED
 
 
 def _not_done(jobs: Sequence[str], marks: Mapping[str, _Mark]) -> str:

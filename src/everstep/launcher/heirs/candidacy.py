@@ -16,7 +16,7 @@ from everstep.agent.streams.streams import Origin
 from everstep.engines.children import Children
 from everstep.engines.local import LocalEngine
 from everstep.engines.memory_keeper import MemoryKeeper
-from everstep.errors import ConfigError, EverstepError, UnreachableError, WireError
+from everstep.errors import EverstepError, UnreachableError, WireError
 from everstep.journal.runs import RunDir, make_known
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.heirs.asking import connect
@@ -27,6 +27,7 @@ from everstep.launcher.heirs.waiting import AFTER_S, Waiting
 from everstep.launcher.heirs.willing import refusal
 from everstep.launcher.hosts.fleet import end_signal
 from everstep.launcher.hosts.local_run import LocalRun
+from everstep.launcher.hosts.munge import MungeToken
 from everstep.launcher.hosts.reaching import SAID_AFTER_S, Connection, FindToken
 from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.supervise import End
@@ -177,9 +178,8 @@ class Candidacy:
     ) -> End:
         """The rest of the run, as its first host. Raises EverstepError."""
         assert self._heir is not None
-        epoch, token = self.elected.result(), self._find_token()
-        if not isinstance(token, JoinToken):
-            raise ConfigError("only a host with the join token itself can go on with the controller")
+        assert self._heir.legacy is not None
+        epoch, token = self.elected.result(), self._heir.token
         self._say(f"the controller's host is not heard of: this host continues with it (epoch {epoch})")
         self.has_succeeded = True
         here = Here(
@@ -187,7 +187,8 @@ class Candidacy:
             local=local,
             heir=self._heir,
             address=address,
-            token=token,
+            token=JoinToken(self._heir.legacy.join_token),  # what this host was given may be gone with the first one
+            munge=token if isinstance(token, MungeToken) else None,
             children=self._children,
             keeper=self._keeper,
             engine=engine,
@@ -221,6 +222,7 @@ class Candidacy:
             on_led=self._on_led,
             endpoints=self.endpoints,
             at_endpoint=self._at_endpoint,
+            job=self._hosts.slurm.job if self._hosts.slurm is not None else "",
         )
         self._heir.begin(self._epoch)
         make_known(local.file.run, RunDir(local.path))

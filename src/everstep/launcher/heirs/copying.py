@@ -264,6 +264,14 @@ class Copying:
                 self._safe = -1
 
     @property
+    def is_confirmed(self) -> bool:
+        """Enough hosts have heard of this one lately: nobody else has the controller."""
+        return time.monotonic() - self._confirmed_at() <= self._patience_s
+
+    def _confirmed_at(self) -> float:
+        return max(min(self._confirmed(roster) for roster in self._rosters), self._told_at)
+
+    @property
     def _rosters(self) -> list[Roster]:
         return [self.roster, *([self._next] if self._next is not None else [])]
 

@@ -24,6 +24,7 @@ from everstep.launcher.heirs.proving import Acquaintances
 from everstep.launcher.heirs.quorum import to_elect
 from everstep.launcher.heirs.replica import Replica
 from everstep.launcher.heirs.voting import AGREED_AFTER, STEP_AFTER, Voting
+from everstep.launcher.hosts.munge import Either, MungeToken
 from everstep.linux.files import write_whole
 from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
 from everstep.wire.heirs import (
@@ -45,7 +46,7 @@ from everstep.wire.heirs import (
     Vote,
     Voter,
 )
-from everstep.wire.joining import Join, Proofs
+from everstep.wire.joining import Join, JoinToken, Proofs
 
 LOOK_S = 0.05
 AGAIN_S = 0.5
@@ -67,9 +68,11 @@ class Heir:
         on_led: Callable[[Voter], None],
         endpoints: tuple[tuple[str, int], ...] = (),
         at_endpoint: socket.socket | None = None,
+        job: str = "",
     ) -> None:
         """`endpoints`: under which hosts look for the run. `at_endpoint`: listens at one of them, because this host was
-        the first one before. Raises OSError."""
+        the first one before. `job`: the scheduler's, of which this host is. Raises OSError."""
+        self._job = job
         self.folder = folder
         self.session = session
         self.keys = Acquaintances(session, {})
@@ -82,7 +85,7 @@ class Heir:
         self.nodes: tuple[str, ...] = ()  # of the controller's host
         self.door: Door | None = None
         self.port = 0
-        self._address, self._token = address, token
+        self._address, self.token = address, token
         self._silent_s = silent_s
         self._on_led = on_led
         self._heard_at = time.monotonic()
@@ -137,7 +140,8 @@ class Heir:
                 self.keys.update(keys)
             case Legacy():
                 await self._open(message)
-                send(Ready(port=self.port))
+                if message.scheduler_job == self._job:  # a host of another job may lose it, and be no node of the run's
+                    send(Ready(port=self.port))
             case JournalPart():
                 self._parts.append(message)
                 self._keep(send)
@@ -186,9 +190,10 @@ class Heir:
         write_whole(key, legacy.key.encode(), mode=0o600)
         sock = Address(self._address).listen()
         self.port = sock.getsockname()[1]
-        self.door = Door(
-            sock, certificate, key, self.keys.at_door(self._token), self._turn_away, on_question=self.answer
-        )
+        token = self.token
+        if legacy.join_token and isinstance(token, MungeToken):
+            token = Either(JoinToken(legacy.join_token), token)
+        self.door = Door(sock, certificate, key, self.keys.at_door(token), self._turn_away, on_question=self.answer)
         await self.door.open()
         if self._at_endpoint is not None:
             self.door.also_at(self._at_endpoint)

@@ -11,12 +11,16 @@ from pathlib import Path
 import msgspec
 
 from everstep.agent.streams.streams import Origin
+from everstep.controller.record.spec_file import SECRET_NAME
 from everstep.engines.children import Children
 from everstep.engines.hosts.door import Door
 from everstep.engines.local import LocalEngine
 from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.network import Address
+from everstep.engines.slurm.batch import note_exit_code
+from everstep.engines.slurm.engine import Predecessor
 from everstep.errors import PortInUseError
+from everstep.journal.beside import continued
 from everstep.journal.reader import read_journal
 from everstep.journal.runs import RunDir, register
 from everstep.launcher.arguments import checks
@@ -25,19 +29,25 @@ from everstep.launcher.heirs.heir import Heir
 from everstep.launcher.heirs.waiting import ReadyAddress, Waiting
 from everstep.launcher.hosts.fleet import Fleet, Inherited
 from everstep.launcher.hosts.local_run import LocalRun
+from everstep.launcher.hosts.munge import MungeToken
 from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.rundir.keys import Keys
 from everstep.launcher.rundir.rundir import Prepared, lock
 from everstep.launcher.stores.stores import Stores
 from everstep.launcher.supervise import End, Supervisor, TakenOver
+from everstep.linux.regular import read_regular
 from everstep.model.events import NodeJoined
 from everstep.model.record import Record
+from everstep.wire.credentials import is_same
+from everstep.wire.heirs import Legacy, Roster
 from everstep.wire.joining import JoinToken
 
 log = logging.getLogger("everstep.launcher")
 
 SPARE_NUMBERS = 100
 """Nodes may have been named of which the journal does not know yet; a name is never given twice."""
+
+_MAX_SECRET = 4096
 
 SLACK_S = 0.3
 """On top of a node's lease, until its ranks stand still: an agent looks five times a second."""
@@ -51,6 +61,7 @@ class Here(msgspec.Struct, frozen=True, kw_only=True):
     heir: Heir
     address: str
     token: JoinToken
+    munge: MungeToken | None
     children: Children
     keeper: MemoryKeeper
     engine: LocalEngine
@@ -78,6 +89,9 @@ async def take_over(here: Here, epoch: int) -> End:
         keys = Keys.inherited(path, file.run, heir.legacy)
         prepared = Prepared(path=path, file=file, keys=keys, lock_fd=lock_fd)
         register(file.run, RunDir(path))
+        begun = begun_at(heir.legacy)
+        if begun is not None:
+            _lead_to(path, begun)
         inherited = Inherited(
             epoch=epoch,
             own=own,
@@ -90,8 +104,10 @@ async def take_over(here: Here, epoch: int) -> End:
             door=heir.door,
             numbers={each.session: each.number for each in heir.roster.voters},
             copied=waiting.copied if waiting is not None else None,
+            run_dir=heir.legacy.run_dir,
+            predecessor=_predecessor(heir, heir.roster, heir.legacy),
         )
-        fleet = Fleet(here.hosts, heir.door.sock, here.token, None, prepared, here.terminal.say, inherited)
+        fleet = Fleet(here.hosts, heir.door.sock, here.token, here.munge, prepared, here.terminal.say, inherited)
         _listen_at_endpoint(here, heir.door, heir.endpoints)
         listener = waiting.listener if waiting is not None else checks.bind(0, "the controller's port")
         opened.enter_context(listener)
@@ -115,7 +131,32 @@ async def take_over(here: Here, epoch: int) -> End:
                 begin=waiting.begin if waiting is not None else None,
             ),
         )
-        return await supervisor.run()
+        end = await supervisor.run()
+        if begun is not None and here.hosts.slurm is not None and not end.is_deposed:
+            note_exit_code(begun, end.exit_code)
+        return end
+
+
+def begun_at(legacy: Legacy) -> Path | None:
+    """The directory in which the run was begun, if this host sees it: another one may have the same name."""
+    path = Path(legacy.run_dir)
+    try:
+        secret = read_regular(path / SECRET_NAME, _MAX_SECRET, follow=False).decode("ascii", "replace").strip()
+    except OSError:
+        return None
+    return path if legacy.run_dir and is_same(secret, legacy.secret) else None
+
+
+def _lead_to(path: Path, begun: Path) -> None:
+    try:
+        continued.point(begun, path)
+    except OSError as error:
+        log.warning("who names the run finds what %s has until now: %s", begun, error)
+
+
+def _predecessor(heir: Heir, roster: Roster, legacy: Legacy) -> Predecessor | None:
+    lost = next((each for each in roster.voters if each.session == heir.voting.leader), None)
+    return None if lost is None else Predecessor(legacy.scheduler_node, legacy.scheduler_job, (lost.address, lost.port))
 
 
 def _listen_at_endpoint(here: Here, door: Door, endpoints: tuple[tuple[str, int], ...]) -> None:

@@ -23,11 +23,11 @@ from everstep.engines.hosts.places import Places
 from everstep.engines.local import LocalEngine
 from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.slurm.commands import Slurm
-from everstep.engines.slurm.engine import SlurmEngine
+from everstep.engines.slurm.engine import Predecessor, SlurmEngine
 from everstep.fabric.readers.hostlist import expand
 from everstep.fabric.topology.values import FabricError
 from everstep.journal.runs import RunDir
-from everstep.launcher.arguments.hosts import Hosts, SlurmStep
+from everstep.launcher.arguments.hosts import Hosts, SlurmStep, shown
 from everstep.launcher.heirs.asking import who
 from everstep.launcher.heirs.copying import Copying
 from everstep.launcher.heirs.proving import Acquaintances
@@ -57,6 +57,8 @@ class Inherited(msgspec.Struct, frozen=True, kw_only=True):
     earlier_epoch: int
     door: Door
     numbers: dict[str, int]  # of hosts, by session
+    run_dir: str = ""  # in which the run was begun, on its first host
+    predecessor: Predecessor | None = None  # as Slurm knows it
     copied: tuple[socket.socket, socket.socket] | None = None  # between launcher and controller
 
 
@@ -147,9 +149,16 @@ class Fleet:
 
     def _copying(self, local: LocalEngine, keeper: MemoryKeeper, end: Callable[[str], None]) -> Copying | None:
         """None: nobody succeeds this host."""
-        given = self._inherited
+        given, step = self._inherited, self._hosts.slurm
         if given is None and not self._may_be_succeeded():
             return None
+        legacy = msgspec.structs.replace(
+            self._prepared.keys.legacy(),
+            run_dir=given.run_dir if given is not None else str(self._prepared.path),
+            join_token=self._token.reveal(),
+            scheduler_node=step.node if step is not None else "",
+            scheduler_job=step.job if step is not None else "",
+        )
         address, port = self._sock.getsockname()[:2]
         own = Voter(number=0, session=public(self._session), host=socket.gethostname(), address=address, port=port)
         epoch = given.epoch if given is not None else 1
@@ -159,7 +168,7 @@ class Fleet:
             acquaintances=self._acquaintances,
             session=self._session,
             endpoints=given.endpoints if given is not None else ((self._hosts.host, self._hosts.port), (address, port)),
-            legacy=self._prepared.keys.legacy(),
+            legacy=legacy,
             epoch=epoch,
             roster=given.roster if given is not None else None,
             begins_at=given.begins_at if given is not None else 0,
@@ -172,8 +181,10 @@ class Fleet:
 
     def _may_be_succeeded(self) -> bool:
         """Without one, a run that would only wait for the host that it lost ends at once, and is started again."""
+        step = self._hosts.slurm
         goes_on = self._prepared.file.spec.num_standby > 0 or self._hosts.least > 0
-        if self._hosts.slurm is not None or not (is_wished() or goes_on):
+        goes_on = goes_on and (step is None or step.survives_nodes)  # else Slurm ends the job with its first lost node
+        if not (is_wished() or goes_on):
             return False
         why = refusal(self._prepared.path)
         if why:
@@ -194,12 +205,23 @@ class Fleet:
             nodes=nodes_of(step),
             survives_nodes=step.survives_nodes,
             run_dir=self._prepared.path,
-            join=(sys.executable, "-P", "-m", "everstep.cli.main", "agent", "--join", self._hosts.endpoint),
+            join=(sys.executable, "-P", "-m", "everstep.cli.main", "agent", "--join", self._own_endpoint),
             token=self._token,
             slurm=Slurm(children, self._prepared.path / "slurm"),
             drained=drained,
             say=self.say,
+            may_act=self._may_act,
+            predecessor=self._inherited.predecessor if self._inherited is not None else None,
         )
+
+    @property
+    def _own_endpoint(self) -> str:
+        """Where hosts that start later find this one."""
+        return self._hosts.endpoint if self._inherited is None else shown(*self._sock.getsockname()[:2])
+
+    def _may_act(self) -> bool:
+        """Nobody else has the controller: one that stood still, and was replaced meanwhile, tells Slurm nothing."""
+        return self.copying is None or self.copying.is_confirmed
 
     async def open(self) -> None:
         assert self._engine is not None

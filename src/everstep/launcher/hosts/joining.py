@@ -6,6 +6,7 @@ import socket
 import sys
 
 from everstep.agent.streams.streams import of_this_process
+from everstep.engines.slurm.orphaned import end_job
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.arguments.settings import Settings
 from everstep.launcher.heirs.finding import Noted, Search
@@ -75,6 +76,10 @@ def join(
         end = asyncio.run(live())
     finally:
         terminal.finish(end)
+    if end.had_controller and hosts.slurm is not None:
+        said = end_job(hosts.slurm.job, os.environ)
+        if said:
+            terminal.say(said)
     return end.exit_code
 
 

@@ -85,6 +85,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
     why: str
     is_own: bool = False  # this host's end, and not the run's
+    had_controller: bool = False  # as a successor
 
 
 class Member:
@@ -225,7 +226,7 @@ class Member:
         end = await self._candidacy.succeed(
             self._local, self._address, engine, self._terminal, self._signals, self._origin
         )
-        return End(exit_code=end.exit_code, outcome=end.outcome, why=end.why)
+        return End(exit_code=end.exit_code, outcome=end.outcome, why=end.why, had_controller=not end.is_deposed)
 
     async def _converse(self, connection: Connection) -> None:
         connection.send(self._join(connection))

@@ -13,6 +13,7 @@ import msgspec
 from everstep.controller.record.spec_file import SpecFile, save_json
 from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError, JournalError, RunLockedError
+from everstep.journal.beside import continued
 from everstep.journal.reader import Reading, read_journal
 from everstep.journal.runs import RunDir, make_run_dir, new_run_id, register
 from everstep.launcher.arguments.checks import check_run_dir
@@ -93,6 +94,7 @@ def _prepare_as(run: str, settings: Settings, spec: RunSpec, *, must_be_same: bo
         published = _publish_logs("" if settings.log_dir == os.devnull else settings.log_dir, file)
         file = msgspec.structs.replace(file, spec=msgspec.structs.replace(file.spec, published_logs=published))
         keys = Keys(run_dir.path, file.run)
+        continued.forget(run_dir.path)
         save_json(run_dir.spec, file)
         problem = register(file.run, run_dir)
     except BaseException:
@@ -134,6 +136,13 @@ def lock(run_dir: RunDir) -> int:
     if pid is not None:
         os.close(fd)
         raise RunLockedError(f"{path} is in use: process {pid or '?'} writes its journal. Choose another --run-dir")
+    led = RunDir(continued.followed(path, run_dir.journal.name))
+    if led.path != path and led.controller_pid() is not None:
+        os.close(fd)
+        raise RunLockedError(
+            f"{path} is in use: another host continues with this run, in {led.path}. Nothing was changed. Choose "
+            "another --run-dir"
+        )
     return fd
 
 
