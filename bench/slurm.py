@@ -15,19 +15,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from everstep.journal.runs import find_run
 from everstep.testing.hosts import Host
 from everstep.testing.slurm import PARTITION, URGENT, SlurmBed
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hosts import TRAIN
-from measuring.watched import Watched
+from measuring.watched import STEP, Watched
 
 AWAY_S = 60.0
 """Of slurmctld."""
 
 FAULTS = ("rank", "agent", "power-off", "freeze", "cut", "drain", "preempt", "two", "ctld")
+FIRST = ("first", "first-frozen")
+"""The node with the controller and the batch script: powered off, or frozen and woken after `WAKES_S`."""
+
+WAKES_S = 30.0
+WAITING_S = 12.0
+"""By then the host that would take over has a controller that waits."""
 
 
 class Job(Watched):
@@ -60,6 +68,13 @@ class Job(Watched):
     def actions(self) -> list[dict[str, object]]:
         lines = (self.run_dir / "journal.jsonl").read_text().splitlines()
         return [action for line in lines for action in json.loads(line).get("actions", ())]
+
+    def acted_at(self) -> float:
+        """When a successor had read the journal, and decided for the first time; no rank was started twice."""
+        starts = [(each["generation"], each["first_rank"]) for each in self.actions() if "resume_step" in each]
+        assert len(starts) == len(set(starts)), f"started twice: {starts}"
+        lines = (self.run_dir / "journal.jsonl").read_text().splitlines()
+        return next(event["at"] for line in lines if (event := json.loads(line).get("event", {})).get("took_over"))
 
     def host_of(self, rank: int) -> Host:
         """The machine on which this rank runs now: the node that has an open file of its log."""
@@ -155,12 +170,50 @@ def preempted(job: Job) -> str:
     return f"{took:6.2f} s until the end, exit code {code}, last step {last}; everstep ckpt ls: {saved.strip()}"
 
 
+def succeeded(job: Job, fault: str) -> str:
+    begun, first, rank = job.run_dir, job.bed.nodes["n0"], 0
+    job.until("training", lambda: job.generation() >= 0 and job.all_stepped(job.generation(), 40))
+    time.sleep(WAITING_S)
+    before = job.generation()
+    last = min(job.steps(before, each)[-1][0] for each in range(job.num_ranks))
+    at = time.time()
+    first.freeze() if fault == "first-frozen" else first.power_off()
+    job.until("another controller", lambda: find_run(str(begun)).path != begun)
+    job.run_dir = find_run(str(begun)).path
+    job.until("all ranks", lambda: job.generation() > before and job.all_stepped(job.generation(), 3))
+    after = job.generation()
+    steps = [job.steps(after, each)[0] for each in range(job.num_ranks)]
+    lost = max(0, last - max(step for step, _ in steps))
+    text = f"{max(when for _, when in steps) - at:6.2f} s  acts {job.acted_at() - at:.2f} s  lost {lost}"
+    text += f"  {_slurm_says(job, fault, first)}"
+    if fault == "first-frozen":
+        time.sleep(max(0.0, at + WAKES_S - time.time()))
+        first.thaw()
+        job.until("the end of its launcher", lambda: not _launchers(first))
+        job.until("more steps", lambda: job.all_stepped(after, len(job.steps(after, rank)) + 40))
+        own = begun.glob("logs/gen-*/rank-*/stdout.log")
+        late = [line for path in own for line in path.read_text().splitlines() if _when(line) > at + WAKES_S]
+        text += f"; woken after {WAKES_S:g} s: {len(late)} steps of its ranks, generation {job.generation()} goes on"
+    said = job.everstep("stop", f"slurm-{job.id}")
+    job.until("the end of the job", lambda: not job.bed.run("squeue", "-h", "-o", "%i").strip())
+    return f"{text}; {said.strip()}; exit code {(begun / 'exit-code').read_text().strip()}"
+
+
+def _launchers(host: Host) -> list[int]:
+    return [pid for pid in host.pids() if "everstep.cli.main" in _words(pid) and _words(pid)[0] != "srun"]
+
+
+def _when(line: str) -> float:
+    found = STEP.fullmatch(line)
+    return float(found[2]) if found else 0.0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--nodes", type=int, default=5)
     parser.add_argument("--standby", type=int, default=1)
     parser.add_argument("--silent", type=float, default=1.5, help="policy node_silent_s")
-    parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument("--faults", default=",".join((*FAULTS, *FIRST)))
     parser.add_argument("--show", action="store_true", help="also what the job said")
     given = parser.parse_args()
     for fault in given.faults.split(","):
@@ -168,7 +221,8 @@ def main() -> None:
         with SlurmBed(given.nodes + given.standby + extra) as bed:
             more = ("--checkpoint-dir", str(bed.folder / "shared" / "ckpt")) if fault == "preempt" else ()
             job = Job(bed, given.nodes, given.standby, given.silent, more)
-            text = preempted(job) if fault == "preempt" else measure(job, fault)
+            how = preempted if fault == "preempt" else partial(succeeded if fault in FIRST else measure, fault=fault)
+            text = how(job)
             print(f"{fault:<10} {text}  (load {os.getloadavg()[0]:.0f})", flush=True)
             if given.show:
                 print(job.said(), flush=True)
