@@ -3,7 +3,9 @@
 Two nodes of one rank on a core each, a standby, rounds of two seconds. A fault comes after a healthy time and is looked
 for during five rounds: who was named, and does the sentence say why (the process that takes the core, the quota, the
 file, the program's own sleep, who holds a lock, the link that became slow or loses packets: there both nodes are hosts
-in network namespaces). A rank that
+in network namespaces). A quota
+is six tenths of the CPU that the rank had before; where it stops it for less than 8 % of the time, that is no slow
+rank, and the run does not count. A rank that
 is named while there is no fault counts as an innocent. Where the machine has more to run than CPUs, that has to be
 said. Needs root (cgroups, namespaces) and two cores. Ends everything it started, also on Ctrl-C.
 
@@ -25,6 +27,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from everstep.linux import proc
+from everstep.probes.rank.rivals import throttled_s
 from everstep.testing.hosts import Bed
 from matrix.faults_run import Journal
 from matrix.slow_link import Running, lossy_link, slow_link, two_hosts
@@ -43,7 +47,11 @@ GRACE_S = 4.0
 CGROUPS = Path("/sys/fs/cgroup")
 BURN = "import os; os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[%d]})\nwhile True: pass"
 BURNERS = 3
-QUOTA_US, PERIOD_US = 35_000, 100_000
+PERIOD_US, LEAST_QUOTA_US = 100_000, 1_000
+QUOTA_SHARE = 0.6
+"""Of the CPU that the rank had before. On a busy machine it gets a tenth of a core, and half a core stops nothing."""
+
+BINDS_SHARE = 0.08
 WRITE_BYTES_PER_S = 800_000
 
 
@@ -63,6 +71,7 @@ class Told:
     round_s: float = 0.0  # as measured: rounds with too few steps are joined
     overload: str = ""  # what was said of the machine
     trouble: str = ""
+    binds: bool = True  # the fault made the rank slower, as far as that can be told without asking Everstep
 
     @property
     def is_right(self) -> bool:
@@ -76,6 +85,17 @@ class Hurt:
         self.folder, self.rank = folder, rank
         self.pid = int((folder / f"pid-{rank}").read_text())
         self.words: tuple[str, ...] = ()  # one of them must be said
+        self.binds = True
+        self._begun, self._used_s = time.monotonic(), self._cpu_s()
+
+    def _cpu_s(self) -> float:
+        found = proc.stat(self.pid)
+        return 0.0 if found is None else found.cpu_s
+
+    @property
+    def cpu_share(self) -> float:
+        """Of one CPU, since it was looked at first."""
+        return (self._cpu_s() - self._used_s) / (time.monotonic() - self._begun)
 
 
 @contextmanager
@@ -93,9 +113,12 @@ def burner(hurt: Hurt) -> Iterator[None]:
 @contextmanager
 def quota(hurt: Hurt) -> Iterator[None]:
     hurt.words = ("quota", "throttled")
-    values = {"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": QUOTA_US}
+    quota_us = max(LEAST_QUOTA_US, round(QUOTA_SHARE * hurt.cpu_share * PERIOD_US))
+    values = {"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": quota_us}
     with _cgroup("cpu", hurt.pid, {name: str(value) for name, value in values.items()}):
+        begun = time.monotonic()
         yield
+        hurt.binds = (throttled_s(hurt.pid) or 0.0) >= BINDS_SHARE * (time.monotonic() - begun)
 
 
 @contextmanager
@@ -207,6 +230,7 @@ def _hurt(
     if not _until(lambda: "step 20\n" in running.last_output(4000), START_LIMIT_S, running):
         told.trouble = f"did not start: {running.last_output(600)}"
         return told
+    hurt = Hurt(folder, told.rank)
     begun, first_step = time.monotonic(), _last_step(running)
     _until(lambda: False, 4 * ROUND_S, running)
     step_s = (time.monotonic() - begun) / max(1, _last_step(running) - first_step)
@@ -216,7 +240,7 @@ def _hurt(
     journal.read()
     early = [event["verdict"] for event in journal.events("AnomalyFound")]
     told.innocents = [verdict["sentence"] for verdict in early if verdict["ranks"]]
-    known, hurt, began = len(early), Hurt(folder, told.rank), time.monotonic()
+    known, began = len(early), time.monotonic()
     with cause(hurt):
 
         def is_named() -> bool:
@@ -227,6 +251,7 @@ def _hurt(
             return told.is_right
 
         _until(is_named, ROUNDS * told.round_s + GRACE_S, running)
+    told.binds = hurt.binds
     told.evicted = len(journal.actions("EvictNode"))
     every = [event["verdict"]["sentence"] for event in journal.events("AnomalyFound")]
     told.overload = next((sentence for sentence in every if OVERLOAD in sentence), "")
@@ -291,6 +316,7 @@ def _line(told: Told) -> str:
     cause = "cause named" if told.has_cause else "cause NOT named"
     after = "-" if told.after_s is None else f"{told.after_s:.1f} s"
     early = f"; before the fault: {told.innocents}" if told.innocents else ""
+    early += "" if told.binds else "; the fault did not bind"
     early += f"; load {told.load:.0f}, rounds of {told.round_s:.0f} s{', overload said' * bool(told.overload)}"
     return f"{told.code or 'nothing'}  {rank}, {cause}, {after}, evicted {told.evicted}: {told.sentence[:160]}{early}"
 
@@ -298,7 +324,7 @@ def _line(told: Told) -> str:
 def _report(results: Sequence[Told], kinds: Sequence[str]) -> str:
     rows = []
     for kind in kinds:
-        of_kind = [told for told in results if told.kind == kind and not told.trouble]
+        of_kind = [told for told in results if told.kind == kind and not told.trouble and told.binds]
         right_ranks = sum(told.ranks == [told.rank] for told in of_kind)
         causes = sum(told.is_right for told in of_kind)
         innocents = sum(len(told.innocents) for told in of_kind)

@@ -181,6 +181,14 @@ class RankCounts(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[tuple[int, int, int, int], ...]
 
 
+class Taken(msgspec.Struct, frozen=True):
+    """A process that is not the run's and may run on some CPUs only, which had one while a rank was ready to run."""
+
+    pid: int
+    name: str
+    share: float  # of the rank's time
+
+
 class RankRound(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's part in a round of the fail-slow vote. Cumulative seconds and work are since the round before; None
     is not measured. `arrivals`: (index into `kinds`, sequence number, wall-clock seconds) of the collectives that it
@@ -203,8 +211,11 @@ class RankRound(msgspec.Struct, frozen=True, kw_only=True):
     rivals: str = ""  # who runs on its CPU while it waits for one, in words
     send_s: float | None = None  # its data was on its way to another machine, on the connection that was longest
     sent: str = ""  # to whom and how fast, in words
+    lost: int | None = None  # segments that it sent again on that connection
     unread: str = ""  # who has no room for what it sends, in words
     kernel: tuple[str, ...] = ()  # why its threads did not run, as the kernel saw it (eBPF), in words
+    takers: tuple[Taken, ...] | None = None  # of its training thread's CPU, as the kernel saw it (eBPF)
+    held: dict[str, float] | None = None  # kind of sleep of its training thread -> share of its time (eBPF)
     work: float | None = None  # tokens, or elements of the batches
     missing: str = ""  # why there are no arrivals
 

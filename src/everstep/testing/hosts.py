@@ -143,9 +143,10 @@ class Host:
         self._drop("input", by_chance)
         self._drop("output", by_chance)
 
-    def lose(self, percent: int) -> None:
-        """So much of what goes out, by chance."""
-        self._drop("output", f"numgen random mod 100 < {percent}")
+    def lose(self, percent: int, to: "Host") -> None:
+        """So much of what goes to that host, by chance, until that one heals. On its side: a kernel that drops what it
+        sends itself knows of it, counts nothing as lost, and sends it again at once."""
+        to._drop("input", f"ip saddr {self.address} numgen random mod 100 < {percent}")
 
     def swallow(self, to: "Host") -> None:
         """Its port drops what goes to that host, and counts it, until `heal`. Needs iproute2; raises OSError."""

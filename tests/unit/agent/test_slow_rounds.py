@@ -16,7 +16,9 @@ from everstep.agent.memory.board import Board
 from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.watching import slow_rounds
 from everstep.agent.watching.slow_rounds import SlowRounds
+from everstep.analyzer.slowness.off_cpu import KernelView, Sleep, Taker, ThreadView
 from everstep.linux import proc
+from everstep.model.facts import Taken
 from everstep.worker.link import watch
 from everstep.worker.process.board import BoardLine, FloatCell
 
@@ -313,6 +315,34 @@ def test_who_has_the_cpu_is_looked_for_by_a_thread_that_ends(recorder, monkeypat
         assert found.rivals == "a miner"
         for thread in by:
             await gone(thread)
+
+    play(work)
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_round_says_which_bound_processes_had_the_cpu_and_what_it_slept_for(recorder, monkeypatch, is_seen):
+    """Where nobody looked, that is unknown, and not nobody."""
+    burn, floating, pid = 4711, 4712, os.getpid()
+    monkeypatch.setattr(slow_rounds, "is_bound", lambda other: other == burn)
+    taken = tuple(Taker(taker, "burn", wait_s, 9) for taker, wait_s in ((burn, 1.5), (floating, 4.0), (pid, 1.0)))
+    slept = (Sleep("write", 2.0, 9, 0.5, "/data/log"),)
+    seen = KernelView(window_s=10.0, threads=(ThreadView(pid=pid, tid=pid, takers=taken, sleeps=slept),))
+
+    class Views:
+        async def look(self, pids):
+            return seen if is_seen else None
+
+    async def work(rank: Rank) -> None:
+        rank.rounds._views = Views()
+        for step in (10, 30):
+            rank.line.step_done(step, BEGAN + step / 20)
+            recorder.entries = [entry(i) for i in range(step)]
+            found = await rank.only()
+        if is_seen:
+            assert found.takers == (Taken(burn, "burn", 0.15),)
+            assert found.held == {"write": 0.2}
+        else:
+            assert (found.takers, found.held) == (None, None)
 
     play(work)
 

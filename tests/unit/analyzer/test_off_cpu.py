@@ -15,11 +15,14 @@ from everstep.analyzer.slowness.off_cpu import (
     Sleep,
     Taker,
     ThreadView,
+    held,
     says,
     shares,
     sleeps_text,
+    takers,
     waits_text,
 )
+from everstep.model.facts import Taken
 
 RANK, NEIGHBOUR, CHILD, BURN = 500, 501, 502, 4711
 
@@ -144,3 +147,30 @@ def test_what_is_usual_stands_behind_its_signal() -> None:
     waited, slept_for = says(seen, RANK, (RANK,), {RANK}, {RUN_QUEUE: "usually 2%", "fsync": ""})
     assert waited.endswith("(usually 2%)")
     assert slept_for.endswith("in the last 10 s")
+
+
+def test_takers_are_the_foreign_processes_that_had_the_cpu_of_the_main_thread() -> None:
+    listed = (
+        Taker(7, "c", 0.5, 9),
+        Taker(8, "a", 3.0, 9),
+        Taker(9, "b", 0.05, 9),  # too little
+        Taker(NEIGHBOUR, "python", 2.0, 9),
+        Taker(IDLE, "swapper/0", 2.0, 9),
+        Taker(UNKNOWN, "", 2.0, 9),
+        Taker(QUOTA, "", 2.0, 9),
+    )
+    other = ThreadView(pid=RANK, tid=RANK + 1, takers=(Taker(10, "d", 5.0, 9),))
+    seen = KernelView(window_s=10.0, threads=(other, *view(*listed).threads))
+    assert takers(seen, RANK, {RANK, NEIGHBOUR}) == (Taken(8, "a", 0.3), Taken(7, "c", 0.05))
+    assert takers(seen, NEIGHBOUR, {RANK, NEIGHBOUR}) == ()
+    assert takers(view(window_s=0.0), RANK, {RANK}) == ()
+
+
+def test_what_the_main_thread_was_held_by_is_by_kind() -> None:
+    slept = (Sleep("write", 1.0, 3, 0.5), Sleep("write", 1.0, 3, 0.5), Sleep("futex", 4.0, 3, 2.0, "", NEIGHBOUR))
+    threads = (
+        ThreadView(pid=RANK, tid=RANK, takers=(Taker(8, "a", 3.0, 9),), sleeps=slept),
+        ThreadView(pid=RANK, tid=RANK + 1, sleeps=(Sleep("read", 9.0, 1, 9.0),)),
+        ThreadView(pid=CHILD, tid=CHILD, sleeps=(Sleep("read", 9.0, 1, 9.0),)),
+    )
+    assert held(KernelView(window_s=10.0, threads=threads), RANK, {RANK, NEIGHBOUR}) == {"write": 0.2}

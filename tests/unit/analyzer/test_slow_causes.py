@@ -66,6 +66,69 @@ def test_who_needs_more_of_a_busy_cpu_waits_longer_and_is_not_starved(cpu_s, is_
     assert (found is not None and found.rank == 2) is is_starved
 
 
+@pytest.mark.parametrize("part", ["throttled_s", "io_s", "slept_s"])
+@pytest.mark.parametrize("share", [0.0, 0.5, 2.0])
+def test_waiting_that_all_ranks_share_changes_nobodys_name(part, share):
+    """As much for each of them in each round, changing from round to round: a busy machine. With a fault or without."""
+    dice = random.Random(11)
+    for fault in ({part: 0.16}, {}):
+        now, usual = rounds(5, 2, **fault), rounds(9)
+        busy = []
+        for timings in now:
+            more = share * 0.1 * dice.uniform(0.2, 1.8)
+            busy.append([_longer(t, part, more) for t in timings])
+        before, after = find_grown(now, usual, 4), find_grown(busy, usual, 4)
+        assert (before is not None) is bool(fault)
+        if part == "throttled_s":  # counted by the kernel, and compared round by round
+            assert (after and after.rank) == (before and before.rank)
+        assert after is None or (fault and after.rank == 2), "no innocent"
+
+
+def _longer(t: RankTiming, part: str, more_s: float) -> RankTiming:
+    own = {} if part == "slept_s" else {part: getattr(t, part) + more_s}
+    return RankTiming(**{**_dict(t), "compute_s": t.compute_s + more_s, **own})
+
+
+def test_a_quota_that_stops_a_rank_for_long_is_certain_after_three_rounds():
+    """The rounds grow with the steps; and the first one is half healthy, so a scatter over all of them says nothing."""
+    usual = rounds(6, delay_s=0.2)
+    now = [*rounds(2, 3, 0.2), *rounds(1, 4, 0.2, throttled_s=0.23), *rounds(2, 5, 0.2, throttled_s=0.15)]
+    found = find_grown(now, usual, 4)
+    assert found is not None
+    assert (found.code, found.rank) == ("ES-S09", 2)
+    little = [*rounds(2, 3, 0.2), *rounds(3, 4, 0.2, throttled_s=0.04)]
+    assert find_grown(little, usual, 4) is None, "little may be chance: four rounds"
+
+
+def test_a_link_that_loses_much_is_certain_after_three_rounds():
+    usual, clear = rounds(6), rounds(2, 3)
+    lossy = [
+        [RankTiming(**{**_dict(t), "compute_s": t.compute_s + 0.08}) for t in timings]
+        for timings in rounds(3, 4, send_s=0.1)
+    ]
+    assert find_slow_link([*clear, *lossy], usual, 4) is None, "slow by itself: four rounds"
+    lost = [[RankTiming(**{**_dict(t), "lost": 7 if t.rank == 2 else 0}) for t in timings] for timings in lossy]
+    found = find_slow_link([*clear, *lost], usual, 4)
+    assert found is not None
+    assert (found.rank, found.lost) == (2, 21)
+    lost[1] = [RankTiming(**{**_dict(t), "lost": None}) for t in lost[1]]
+    assert find_slow_link([*clear, *lost], usual, 4) is None, "unknown is not lost"
+
+
+def test_what_is_sent_again_after_a_timer_makes_few_steps_long():
+    """A round of a real lossy link: data on its way for 900 ms per step, and steps that are longer by a sixth."""
+    usual = rounds(6)
+    lossy = [
+        [RankTiming(**{**_dict(t), "compute_s": t.compute_s + 0.02, "lost": 90 if t.rank == 2 else 0}) for t in timings]
+        for timings in rounds(5, 4, send_s=0.9)
+    ]
+    found = find_slow_link(lossy, usual, 4)
+    assert found is not None
+    assert found.rank == 2
+    as_ever = [[RankTiming(**{**_dict(t), "compute_s": t.compute_s - 0.02}) for t in timings] for timings in lossy]
+    assert find_slow_link(as_ever, usual, 4) is None, "it costs nothing"
+
+
 def test_two_rounds_do_not_say_what_is_usual():
     """The start of a job on a busy machine: rank 1 had slept 0 ms by them, and was named (a healthy run)."""
     assert find_grown(rounds(5, 2, slept_s=0.16), rounds(2), 4) is None

@@ -13,7 +13,8 @@ from test_controller_slowness import STEP_S, STEPS, Job, state_of
 from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.slowness.slow import judge
 from everstep.analyzer.slowness.starving import find_starving
-from everstep.probes.rank.rivals import MIN_SHARE, find_rivals, throttled_s
+from everstep.model.facts import Taken
+from everstep.probes.rank.rivals import MIN_SHARE, find_rivals, is_bound, throttled_s
 
 
 def rounds(delays: dict[int, float], hosts: str = "aabb", num: int = 5) -> list[list[RankTiming]]:
@@ -53,6 +54,38 @@ def test_the_run_names_the_rank_and_its_rival_and_evicts_nobody():
     assert (verdict.code, verdict.ranks, verdict.blame) == ("ES-S03", (2,), "environment")
     assert "stress (pid 812) takes 98% of CPU 3" in verdict.sentence
     assert job.rounds(5) == [], "once"
+
+
+def test_who_is_bound_to_a_ranks_cpu_is_named_where_all_ranks_wait_as_long():
+    takes: set[int] = set()
+    delay_s = STEPS * 0.06  # of all ranks, at all times
+
+    def takers(rank: int) -> tuple[Taken, ...]:
+        return (Taken(4711, "burn", 0.15),) if rank in takes else ()
+
+    job = Job(state_of(("h0", "h0")), delay_s=lambda _: delay_s, takers=takers)
+    job.rounds(6)
+    takes.add(2)
+    (found,) = [each for each in job.rounds(8) if each.verdict.ranks]
+    verdict = found.verdict
+    assert (verdict.code, verdict.ranks, verdict.blame) == ("ES-S03", (2,), "environment")
+    assert "its CPU is taken by burn (pid 4711) (12%), bound to it and new there" in verdict.sentence
+    assert found.verdict.evidence[0].rank == 2
+    assert not [each for each in job.rounds(5) if each.verdict.ranks], "once"
+
+
+def test_a_process_is_bound_that_may_not_run_wherever_we_may():
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        pytest.skip("one CPU")
+    code = f"import os, time; os.sched_setaffinity(0, {{{cpus[0]}}}); print(1, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert is_bound(process.pid)
+        process.kill()
+    assert not is_bound(os.getpid())
+    assert not is_bound(2**22 + 1)
 
 
 def test_a_start_that_had_to_share_its_cpus_hides_nothing_later():

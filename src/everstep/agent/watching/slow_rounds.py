@@ -31,7 +31,7 @@ from everstep.model.observations import RoundReported
 from everstep.probes.nccl import ring
 from everstep.probes.process import descendants
 from everstep.probes.rank.accelerators import has_accelerator
-from everstep.probes.rank.rivals import find_rivals, throttled_s
+from everstep.probes.rank.rivals import find_rivals, is_bound, throttled_s
 from everstep.probes.rank.sending import Sending, Sent
 
 MAX_SHARE = 0.002
@@ -211,7 +211,11 @@ class SlowRounds:
             usual = self._usual[pid].note(now, shares[each.rank], peers)
             waits = off_cpu.waits_text(view, (pid,), self._own)[:MAX_RIVALS]
             lines = tuple(line[:MAX_RIVALS] for line in off_cpu.says(view, pid, pids, self._own, usual))
-            sharper.append(msgspec.structs.replace(each, rivals=waits or each.rivals, kernel=lines))
+            takers = tuple(each for each in off_cpu.takers(view, pid, self._own) if is_bound(each.pid))
+            held = off_cpu.held(view, pid, self._own)
+            sharper.append(
+                msgspec.structs.replace(each, rivals=waits or each.rivals, kernel=lines, takers=takers, held=held)
+            )
         return tuple(sharper)
 
     def close(self) -> None:
@@ -285,7 +289,7 @@ def _with_sent(found: list[RankRound], alive: list[Worker], sent: dict[int, Sent
 
 
 def _told(each: RankRound, sent: Sent) -> RankRound:
-    return msgspec.structs.replace(each, send_s=sent.busy_s, sent=sent.says, unread=sent.unread)
+    return msgspec.structs.replace(each, send_s=sent.busy_s, sent=sent.says, lost=sent.lost, unread=sent.unread)
 
 
 def _of_device(pid: int) -> tuple[DeviceOp, ...]:

@@ -13,6 +13,7 @@ from typing import ClassVar, TypeAlias
 import msgspec
 
 from everstep.analyzer.observations.claims import Claims
+from everstep.model.facts import Taken
 
 Sizes: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -311,6 +312,9 @@ class RankTiming(msgspec.Struct, frozen=True, kw_only=True):
     io_s: float | None = None  # waiting for a disk or a server of files; part of compute_s
     cpu_s: float | None = None  # had a CPU, in a program that computes on it; part of compute_s
     send_s: float | None = None  # its data was on its way to another machine
+    lost: int | None = None  # segments that it sent again, in the whole round
+    takers: tuple[Taken, ...] | None = None  # who had its CPU while it was ready to run
+    held: dict[str, float] | None = None  # kind of sleep in a file, or for a lock -> seconds; part of compute_s
     host: str = ""  # the machine, where it is known: ranks of one share its processors
     work: float | None = None  # amount of work: tokens, or elements of the batch
 

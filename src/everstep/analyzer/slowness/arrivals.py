@@ -19,7 +19,7 @@ from typing import TypeAlias
 import msgspec
 
 from everstep.analyzer.observations.records import RankTiming
-from everstep.model.facts import RankRound
+from everstep.model.facts import RankRound, Taken
 
 MIN_STEPS = 5
 TRIM = 0.1
@@ -84,7 +84,10 @@ def join(earlier: RankRound | None, new: RankRound) -> RankRound:
         send_s=_sum(earlier.send_s, new.send_s),
         rivals=new.rivals or earlier.rivals,
         sent=new.sent or earlier.sent,
+        lost=None if earlier.lost is None or new.lost is None else earlier.lost + new.lost,
         kernel=new.kernel or earlier.kernel,
+        takers=_joined_takers(earlier, new),
+        held=_joined_held(earlier, new),
         work=_sum(earlier.work, new.work),
     )
 
@@ -254,6 +257,9 @@ class _Lane:
             io_s=_per(report.io_s, num_steps),
             cpu_s=_per(report.cpu_s, num_steps),
             send_s=_per(report.send_s, num_steps),
+            lost=report.lost,
+            takers=report.takers,
+            held=_held_s(report),
             work=_per(report.work, num_steps),
         )
 
@@ -331,6 +337,34 @@ def _period(kinds: list[Kind]) -> int | None:
 
 def _per(total: float | None, num_steps: int) -> float | None:
     return None if total is None or not num_steps else total / num_steps
+
+
+def _held_s(report: RankRound) -> dict[str, float] | None:
+    if report.held is None or not report.num_steps:
+        return None
+    return {kind: share * report.window_s / report.num_steps for kind, share in report.held.items()}
+
+
+def _joined_takers(earlier: RankRound, new: RankRound) -> tuple[Taken, ...] | None:
+    """Shares of both windows; of one where only one was seen."""
+    if earlier.takers is None or new.takers is None:
+        return new.takers if earlier.takers is None else earlier.takers
+    names = {each.pid: each.name for each in (*earlier.takers, *new.takers)}
+    old, young = ({each.pid: each.share for each in takers} for takers in (earlier.takers, new.takers))
+    return tuple(Taken(pid, name, _weighed(old.get(pid), young.get(pid), earlier, new)) for pid, name in names.items())
+
+
+def _joined_held(earlier: RankRound, new: RankRound) -> dict[str, float] | None:
+    if earlier.held is None or new.held is None:
+        return new.held if earlier.held is None else earlier.held
+    kinds = dict.fromkeys((*earlier.held, *new.held))
+    return {kind: _weighed(earlier.held.get(kind), new.held.get(kind), earlier, new) for kind in kinds}
+
+
+def _weighed(old: float | None, young: float | None, earlier: RankRound, new: RankRound) -> float:
+    """A share of both windows. What was not told of a window that was seen is none of it."""
+    both_s = earlier.window_s + new.window_s
+    return ((old or 0.0) * earlier.window_s + (young or 0.0) * new.window_s) / both_s if both_s > 0 else 0.0
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

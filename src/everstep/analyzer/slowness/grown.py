@@ -1,24 +1,34 @@
-"""Which rank's own waiting grew: its quota, a disk, or sleeping by itself, against its own past and the others. Pure.
+"""Which rank's own waiting grew: its quota, a disk, a lock, or sleeping by itself, against its own past and the others.
+Pure.
 
 On a machine with more to run than CPUs, compute times differ from rank to rank by chance, and the vote sees nothing.
-What the kernel says of one rank is not chance: these parts hold what is left when waiting for a CPU is taken out.
+What the kernel says of one rank is not chance: these parts hold what is left when waiting for a CPU is taken out. What
+it counted itself is compared round by round, with the others of that round; what was found by looks now and then, or by
+subtraction, as means over the rounds.
 """
 
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.observations.words import per_step
+from everstep.analyzer.slowness.off_cpu import FILE_LOCK, FUTEX, GROUP_RECLAIM, RECLAIM, SWAP
 
 MIN_SHARE = 0.08
-"""Of a step, as for a slow machine."""
+"""Of a step, as for a slow machine. Of one without its waiting for CPUs, where the kernel saw each sleep: how long a
+step waits for CPUs does not make what else it waits for less certain."""
 
 MIN_S = 0.005
 MIN_ERRORS = 4.0
 """Times what is not known of its mean."""
 
+SPREADS = 4.0
+"""Times the scatter of what is usual."""
+
+TO_SIGMA = 1.4826
 MIN_USUAL = 4
 """Rounds; fewer say nothing of how much a part varies by itself."""
 
@@ -31,10 +41,22 @@ CHANCE = 0.25
 RUNS = 0.5
 """Of a step, the others have something to run for so long, or wait for a CPU; else a device may compute meanwhile."""
 
-_QUOTA, _DISK, _OWN = "throttled_s", "io_s", ""
+SURE_SHARE, SURE_VOTES = 0.25, 3
+"""Of a step: a quota that stops a rank for so long is no chance, and its rounds take longer as well."""
+
+_QUOTA, _FILES, _DISK, _LOCKS, _OWN = "throttled_s", "files", "io_s", "locks", ""
+_LOCK_KINDS = (FUTEX, FILE_LOCK)
+_NO_FILES = (*_LOCK_KINDS, SWAP, RECLAIM, GROUP_RECLAIM)
+_SEEN = (_FILES, _LOCKS)
+"""By each sleep that the kernel told (eBPF), not by looks."""
+
+_COUNTED = (_QUOTA, *_SEEN)
+_ON_DISK = ("ES-S07", "waits for a disk or a server of files", "what it reads or writes is as slow from elsewhere")
 _PARTS = (
     (_QUOTA, "ES-S09", "is stopped by the CPU quota of its cgroup", "a restart elsewhere has the same limit"),
-    (_DISK, "ES-S07", "waits for a disk or a server of files", "what it reads or writes is as slow from elsewhere"),
+    (_FILES, *_ON_DISK),
+    (_DISK, *_ON_DISK),
+    (_LOCKS, "ES-S10", "waits for a lock that another process holds,", "a restart elsewhere waits for it as well"),
     (_OWN, "ES-S10", "neither computes nor waits for a CPU: it slept or waited for something of its own,",
      "a restart elsewhere does the same"),
 )  # fmt: skip
@@ -49,32 +71,88 @@ class Grown(msgspec.Struct, frozen=True, kw_only=True):
     cure: str  # why nobody is evicted
 
 
+class _Excess(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one rank, seconds per step."""
+
+    rank: int
+    now_s: float
+    usual_s: float
+    others_s: float
+    step_s: float = 0.0
+
+
 def find_grown(
     rounds: Sequence[Sequence[RankTiming]], usual_rounds: Sequence[Sequence[RankTiming]], min_votes: int
 ) -> Grown | None:
     """The first part that grew for one rank and not for the others, in at least `min_votes` of the rounds."""
     for part, code, what, cure in _PARTS:
-        now, usual = _by_rank(rounds, part), _by_rank(usual_rounds, part)
-        ranks = [rank for rank in now if len(now[rank]) >= min_votes and len(usual.get(rank, ())) >= MIN_USUAL]
-        if len(ranks) < 2 or (part == _OWN and not _run(rounds)):
-            continue
-        grown = {rank: statistics.fmean(now[rank]) - statistics.median(usual[rank]) for rank in ranks}
-        rank = max(ranks, key=lambda each: grown[each])
-        theirs_s = statistics.median(grown[each] for each in ranks if each != rank)
-        least_s = max(MIN_S, MIN_SHARE * _step_s(rounds), MIN_ERRORS * _error_s(now[rank], usual[rank]))
-        if part == _OWN:
-            least_s = max(least_s, CHANCE * _delay_s(rounds, rank))
-        others_s = statistics.median(statistics.fmean(now[each]) for each in ranks if each != rank)
-        if grown[rank] - max(0.0, theirs_s) < least_s or statistics.fmean(now[rank]) < MIN_FACTOR * others_s:
-            continue
-        votes = sum(value - statistics.median(usual[rank]) >= least_s / 2 for value in now[rank])
-        if votes < min_votes:
-            continue
-        now_s, usual_s = statistics.fmean(now[rank]), statistics.median(usual[rank])
-        figures = f"for {_ms(now_s)} per step, usually {_ms(usual_s)}, the others {_ms(others_s)}"
-        says = f"rank {rank} {what} {figures}"
-        return Grown(code=code, rank=rank, now_s=now_s, usual_s=usual_s, says=says, cure=cure)
+        find = _by_votes if part in _COUNTED else _by_means
+        found = find(part, rounds, usual_rounds, min_votes)
+        if found is not None:
+            now_s, usual_s, others_s = found.now_s, found.usual_s, found.others_s
+            figures = f"for {_ms(now_s)} per step, usually {_ms(usual_s)}, the others {_ms(others_s)}"
+            says = f"rank {found.rank} {what} {figures}"
+            return Grown(code=code, rank=found.rank, now_s=now_s, usual_s=usual_s, says=says, cure=cure)
     return None
+
+
+def _by_votes(
+    part: str, rounds: Sequence[Sequence[RankTiming]], usual_rounds: Sequence[Sequence[RankTiming]], min_votes: int
+) -> _Excess | None:
+    usual = {rank: values for rank, values in _by_rank(usual_rounds, part).items() if len(values) >= MIN_USUAL}
+    votes: defaultdict[int, list[_Excess]] = defaultdict(list)
+    for timings in rounds:
+        worst = _worst(part, timings, usual)
+        if worst is not None:
+            votes[worst.rank].append(worst)
+    most = max(votes.values(), key=len, default=[])
+    is_sure = part == _QUOTA and all(each.now_s - each.usual_s >= SURE_SHARE * each.step_s for each in most)
+    if len(most) < (min(SURE_VOTES, min_votes) if is_sure else min_votes):
+        return None
+    return msgspec.structs.replace(
+        most[-1],
+        now_s=statistics.fmean(each.now_s for each in most),
+        others_s=statistics.fmean(each.others_s for each in most),
+    )
+
+
+def _worst(part: str, timings: Sequence[RankTiming], usual: Mapping[int, Sequence[float]]) -> _Excess | None:
+    """Of one round: the rank that waits longer, by most; and the others of the same round do not."""
+    now = {t.rank: value for t in timings if t.rank in usual and (value := _value(t, part)) is not None}
+    if len(now) < 2:
+        return None
+    grown = {rank: value - statistics.median(usual[rank]) for rank, value in now.items()}
+    rank = max(grown, key=lambda each: grown[each])
+    others_s = statistics.median(now[each] for each in now if each != rank)
+    theirs_s = statistics.median(grown[each] for each in grown if each != rank)
+    step_s = _step_s([timings], without_delay=part in _SEEN)
+    least_s = max(MIN_S, MIN_SHARE * step_s, SPREADS * _spread(usual[rank]))
+    if grown[rank] - max(0.0, theirs_s) < least_s or now[rank] < MIN_FACTOR * others_s:
+        return None
+    usual_s = statistics.median(usual[rank])
+    return _Excess(rank=rank, now_s=now[rank], usual_s=usual_s, others_s=others_s, step_s=step_s)
+
+
+def _by_means(
+    part: str, rounds: Sequence[Sequence[RankTiming]], usual_rounds: Sequence[Sequence[RankTiming]], min_votes: int
+) -> _Excess | None:
+    now, usual = _by_rank(rounds, part), _by_rank(usual_rounds, part)
+    ranks = [rank for rank in now if len(now[rank]) >= min_votes and len(usual.get(rank, ())) >= MIN_USUAL]
+    if len(ranks) < 2 or (part == _OWN and not _run(rounds)):
+        return None
+    grown = {rank: statistics.fmean(now[rank]) - statistics.median(usual[rank]) for rank in ranks}
+    rank = max(ranks, key=lambda each: grown[each])
+    theirs_s = statistics.median(grown[each] for each in ranks if each != rank)
+    step_s = _step_s(rounds, without_delay=False)
+    least_s = max(MIN_S, MIN_SHARE * step_s, MIN_ERRORS * _error_s(now[rank], usual[rank]))
+    if part == _OWN:
+        least_s = max(least_s, CHANCE * _delay_s(rounds, rank))
+    now_s, usual_s = statistics.fmean(now[rank]), statistics.median(usual[rank])
+    others_s = statistics.median(statistics.fmean(now[each]) for each in ranks if each != rank)
+    if grown[rank] - max(0.0, theirs_s) < least_s or now_s < MIN_FACTOR * others_s:
+        return None
+    votes = sum(value - usual_s >= least_s / 2 for value in now[rank])
+    return _Excess(rank=rank, now_s=now_s, usual_s=usual_s, others_s=others_s) if votes >= min_votes else None
 
 
 def _ms(seconds: float) -> str:
@@ -84,10 +162,22 @@ def _ms(seconds: float) -> str:
 def _by_rank(rounds: Sequence[Sequence[RankTiming]], part: str) -> Mapping[int, list[float]]:
     found: dict[int, list[float]] = {}
     for timing in (each for timings in rounds for each in timings):
-        value: float | None = getattr(timing, part) if part else _own_s(timing)
+        value = _value(timing, part)
         if value is not None:
             found.setdefault(timing.rank, []).append(value)
     return found
+
+
+def _value(timing: RankTiming, part: str) -> float | None:
+    if part == _OWN:
+        return _own_s(timing)
+    if part not in _SEEN:
+        value: float | None = getattr(timing, part)
+        return value
+    if timing.held is None:
+        return None
+    is_lock = part == _LOCKS
+    return sum(s for kind, s in timing.held.items() if (kind in _LOCK_KINDS if is_lock else kind not in _NO_FILES))
 
 
 def _own_s(timing: RankTiming) -> float | None:
@@ -103,8 +193,14 @@ def _run(rounds: Sequence[Sequence[RankTiming]]) -> bool:
     return statistics.median(runs) >= RUNS * statistics.median(each.compute_s for each in every)
 
 
-def _step_s(rounds: Sequence[Sequence[RankTiming]]) -> float:
-    return statistics.median(each.compute_s for timings in rounds for each in timings)
+def _step_s(rounds: Sequence[Sequence[RankTiming]], *, without_delay: bool) -> float:
+    every = [each for timings in rounds for each in timings]
+    return statistics.median(each.compute_s - ((each.delay_s or 0.0) if without_delay else 0.0) for each in every)
+
+
+def _spread(values: Sequence[float]) -> float:
+    middle = statistics.median(values)
+    return TO_SIGMA * statistics.median(abs(value - middle) for value in values)
 
 
 def _error_s(now: Sequence[float], usual: Sequence[float]) -> float:

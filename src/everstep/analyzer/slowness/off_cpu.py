@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from everstep.model.facts import Taken
+
 MIN_SHARE = 0.05
 """Of the window. Less is the noise of any machine: interrupts, daemons, the agent itself."""
 
@@ -15,6 +17,9 @@ MIN_FOREIGN = 0.5
 """Of the wait: as much must be known to be somebody else's."""
 
 MAX_NAMED = 3
+MIN_TAKEN = 0.01
+"""Of the window: of who took less nothing is told."""
+
 RUN_QUEUE = "run queue"
 """The signal beside the kinds of sleep."""
 
@@ -137,6 +142,26 @@ def _is_own(sleep: Sleep, own: Collection[int]) -> bool:
 
 def _is_lock(sleep: Sleep) -> bool:
     return sleep.kind in (FUTEX, FILE_LOCK) and bool(sleep.waker)
+
+
+def takers(view: KernelView, pid: int, own: Collection[int]) -> tuple[Taken, ...]:
+    """Foreign processes that had the CPU while the main thread of this one was ready to run, most first."""
+    if view.window_s <= 0:
+        return ()
+    listed = next((each.takers for each in view.threads if each.pid == each.tid == pid), ())
+    found = [
+        Taken(each.pid, each.name, min(1.0, each.wait_s / view.window_s))
+        for each in listed
+        if each.pid != QUOTA and _is_foreign(each, own) and each.wait_s >= MIN_TAKEN * view.window_s
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.share, each.pid)))
+
+
+def held(view: KernelView, pid: int, own: Collection[int]) -> dict[str, float]:
+    """Kind of sleep of the main thread of this process to share of the window."""
+    found = shares(view, (pid,), own)
+    found.pop(RUN_QUEUE, None)
+    return found
 
 
 def shares(view: KernelView, pids: Collection[int], own: Collection[int]) -> dict[str, float]:

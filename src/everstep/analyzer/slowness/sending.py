@@ -23,7 +23,11 @@ MIN_FACTOR = 2.0
 """Times what is usual: a machine that is busy makes everything take somewhat longer."""
 
 LENGTHENS = 0.5
-"""By so much of it the steps must have become longer: what is sent while the ranks compute costs nothing."""
+"""By so much of it the steps must have become longer: what is sent while the ranks compute costs nothing. Where data
+was lost, by `MIN_SHARE`: what is sent again after a timer makes few steps very long, and a mean leaves those out."""
+
+SURE_SHARE, SURE_VOTES = 0.25, 3
+"""Of a usual step, and segments were lost in each round: no chance, and such rounds take long themselves."""
 
 EXPLAINS = 0.6
 """Of what a rank takes longer, as for every other excuse."""
@@ -35,6 +39,7 @@ class SlowLink(msgspec.Struct, frozen=True, kw_only=True):
     usual_s: float
     step_s: float
     usual_step_s: float
+    lost: int = 0  # segments, in all of these rounds
 
     @property
     def excess_s(self) -> float:
@@ -77,10 +82,12 @@ def find_slow_link(
         return None
     rank, count = votes.most_common(1)[0]
     mine = [each for each in found if each.rank == rank]
-    if count < min_votes:
+    is_sure = all(each.lost and each.excess_s >= SURE_SHARE * usual_step_s for each in mine)
+    if count < (min(SURE_VOTES, min_votes) if is_sure else min_votes):
         return None
     return msgspec.structs.replace(
         mine[-1],
+        lost=sum(each.lost for each in mine),
         send_s=statistics.fmean(each.send_s for each in mine),
         step_s=statistics.fmean(each.step_s for each in mine),
     )
@@ -97,9 +104,13 @@ def _worst(timings: Sequence[RankTiming], usual: Mapping[int, float], usual_step
         return None
     # Ranks that wait for CPUs for longer than that make steps of any length: then the kernel's clock has to do.
     waits_s = statistics.median([t.delay_s or 0.0 for t in timings])
-    if step_s - usual_step_s < LENGTHENS * excess_s and waits_s < excess_s:
+    lost = next((t.lost for t in timings if t.rank == rank), None) or 0
+    least_s = MIN_SHARE * usual_step_s if lost else LENGTHENS * excess_s
+    if step_s - usual_step_s < least_s and waits_s < excess_s:
         return None
-    return SlowLink(rank=rank, send_s=known[rank], usual_s=usual[rank], step_s=step_s, usual_step_s=usual_step_s)
+    return SlowLink(
+        rank=rank, send_s=known[rank], usual_s=usual[rank], step_s=step_s, usual_step_s=usual_step_s, lost=lost
+    )
 
 
 def _by_rank(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, list[float]]:

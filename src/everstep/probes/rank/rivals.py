@@ -53,6 +53,14 @@ def find_rivals(pid: int, own: Collection[int], proc: Path = Path("/proc"), inte
     )
 
 
+def is_bound(pid: int) -> bool:
+    """Whether it may not run on all CPUs that we may: a process that was pinned. False as well where it is gone."""
+    try:
+        return not os.sched_getaffinity(0) <= os.sched_getaffinity(pid)
+    except OSError:
+        return False
+
+
 def throttled_s(pid: int, proc: Path = Path("/proc"), root: Path = Path("/sys/fs/cgroup")) -> float | None:
     """For how long the quota of the process's cgroup, or of one above it, has kept it from running; 0 without a quota.
     None: it may not be read."""

@@ -33,6 +33,9 @@ MAX_PENDING = 2048
 MAX_KERNEL = 3
 """Lines of a rank."""
 
+MAX_TAKERS = 24
+"""Processes that had the CPU of a rank, of all rounds that are joined."""
+
 MAX_SENT = 120
 """Characters; agents are not trusted."""
 
@@ -153,7 +156,8 @@ def _host_of(rank: int, state: State) -> str:
 
 
 def _bounded(each: RankRound) -> RankRound:
-    return msgspec.structs.replace(each, arrivals=each.arrivals[-MAX_PENDING:])
+    takers = None if each.takers is None else tuple(sorted(each.takers, key=lambda t: -t.share)[:MAX_TAKERS])
+    return msgspec.structs.replace(each, arrivals=each.arrivals[-MAX_PENDING:], takers=takers)
 
 
 def _groups(reports: Iterable[RankRound], world_size: int) -> tuple[ParallelGroup, ...]:

@@ -21,6 +21,7 @@ from everstep.analyzer.slowness.sending import SlowLink, explains, find_slow_lin
 from everstep.analyzer.slowness.shares import Shares, of_rounds
 from everstep.analyzer.slowness.slow import SlowVerdict, flag_like, judge
 from everstep.analyzer.slowness.starving import Starving, find_starving
+from everstep.analyzer.slowness.taken import find_robbed
 from everstep.controller.detectors.slow.ballot import Ballot
 from everstep.controller.detectors.slow.clocks import Clocks
 from everstep.controller.detectors.slow.pace import Pace
@@ -202,6 +203,7 @@ class SlownessDetector:
             return None
         for found in (
             self._starved(event.at),
+            self._robbed(rounds, usual, event.at),
             self._grown(find_grown(rounds, usual, STARVED_VOTES), event.at),
             self._linked(event.at),
         ):
@@ -226,6 +228,13 @@ class SlownessDetector:
         code = "ES-S09" if found.is_throttled else "ES-S03"
         return self._of_rank(code, found.rank, self._with_rival(found), f"a restart elsewhere {cure}", "scheduler", at)
 
+    def _robbed(self, rounds: list[list[RankTiming]], usual: list[list[RankTiming]], at: float) -> Verdict | None:
+        found = find_robbed(rounds, usual, STARVED_VOTES)
+        if found is None:
+            return None
+        cure = "a restart elsewhere does not cure what runs beside it"
+        return self._of_rank("ES-S03", found.rank, found.says, cure, KERNEL, at)
+
     def _grown(self, found: Grown | None, at: float) -> Verdict | None:
         if found is None:
             return None
@@ -241,7 +250,8 @@ class SlownessDetector:
     def _congested(self, found: SlowLink, at: float) -> Verdict:
         sent = self._ballot.sent.get(found.rank, "")
         says = f"{found.says} ({sent})" if sent else found.says
-        what = "the link out of its machine is slow, or the other end's, and its computing is not"
+        loses = f" and loses data ({found.lost} segments sent again in these rounds)" if found.lost else ""
+        what = f"the link out of its machine is slow{loses}, or the other end's, and its computing is not"
         return self._of_rank("ES-S11", found.rank, says, what, CONNECTIONS, at)
 
     def _of_rank(self, code: str, rank: int, says: str, cure: str, source: str, at: float) -> Verdict:
