@@ -2,7 +2,7 @@
 
     python bench/pictures.py RUNS_DIR RUN INCIDENT OUT
 
-Writes OUT/page-{runs,run,incident,ranks,paces,fleet,node}{,-dark}.webp. Nothing judges them: look at each.
+Writes OUT/page-{runs,run,incident,ranks,paces,traffic,fleet,node}{,-dark}.webp. Nothing judges them: look at each.
 """
 
 import argparse
@@ -44,6 +44,7 @@ async def take(given: argparse.Namespace) -> None:
         "incident": f"{run}/incidents/{given.incident}",
         "ranks": f"{run}/incidents/{given.incident}/ranks",
         "paces": f"{run}/ranks",
+        "traffic": f"{run}/traffic",
         "fleet": f"{run}/fleet",
         "node": f"{run}/nodes/n0",
     }

@@ -21,14 +21,16 @@ from everstep.web.evidence import Evidence
 from everstep.web.files import HEADERS, Files, packed
 from everstep.web.live import Live
 from everstep.web.source import Source
+from everstep.web.traffic import Traffic
 
-PAGES = ("/", "/incidents/{incident}", "/incidents/{incident}/ranks", "/fleet", "/ranks", "/nodes/{node}")
+PAGES = ("/", "/incidents/{incident}", "/incidents/{incident}/ranks", "/fleet", "/ranks", "/traffic", "/nodes/{node}")
 """Paths of the document. What it shows there, it asks for below /api."""
 
 HANDLERS = {
     "/api/overview": "overview",
     "/api/events": "events",
     "/api/ranks": "paces",
+    "/api/traffic": "traffic",
     "/api/incidents/{incident}": "incident",
     "/api/incidents/{incident}/ranks": "ranks",
     "/api/nodes/{node}": "node",
@@ -50,6 +52,7 @@ class Pages:
         self._source = source
         self._files = files
         self._evidence = Evidence()
+        self._traffic = Traffic()
         self.live = Live(source.rows, os.urandom(4).hex())
         self.events = self.live.stream
 
@@ -114,6 +117,13 @@ class Pages:
         except EverstepError as error:
             return _missing(str(error))
         return _missing(_NO_PACES) if found is None else _json(request, stragglers_page(found))
+
+    async def traffic(self, request: web.Request) -> web.Response:
+        try:
+            told = await self._traffic.read(self._source.run_dir)
+        except EverstepError as error:
+            return _missing(str(error))
+        return packed(request, told, "application/json", HEADERS)
 
     async def node(self, request: web.Request) -> web.Response:
         moment = await self._source.now()

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ from browser import CHROMIUM, Browser
 from everstep.journal.beside import paces
 from everstep.journal.beside.paces import PaceRound, Paces
 from everstep.web.server import listen, serve
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
+from fabrics.pictured import counts, job, network
+from fabrics.two_tiers import two_tiers
 
 JOURNAL = Path(__file__).parents[2] / "golden/journal.jsonl"
 EVIL = '<img src=x onerror="window.hurt=1"><script>window.hurt=2</script>\x1b]0;x\x07\u202e\'"`;{{7*7}}'
@@ -31,9 +36,10 @@ def hurt(value: object, name: str = "") -> object:
 
 def test_what_a_rank_wrote_is_text_on_every_page_and_others_read_nothing(tmp_path):
     run = tmp_path / "hurt"
-    run.mkdir()
     lines = [json.dumps(hurt(json.loads(line)), separators=(",", ":")) for line in JOURNAL.read_text().splitlines()]
-    (run / "journal.jsonl").write_text("\n".join(lines) + "\n")
+    job(run, "\n".join(lines) + "\n", per_s=4, title=f"dp {EVIL}")
+    lab = two_tiers(leaves=2, nics=2, spines=2, bps=100e6)
+    network(run / "fabric", lab, counts("leaf0:u0", [75.0] * 60) + counts(f"n1 {EVIL}:nic0", [1.0]))
     round_ = PaceRound(at=1.8e9, usual_s=1.0, compute_s=(1.0, 1.7))
     nodes = (f"n0 {EVIL}", f"n1 {EVIL}")
     paces.save(run, Paces(generation=0, num_ranks=2, num_measured=2, order=EVIL, ranks=(0, 1), nodes=nodes,
@@ -58,12 +64,18 @@ def test_what_a_rank_wrote_is_text_on_every_page_and_others_read_nothing(tmp_pat
         await browser.run("document.querySelector('#incidents a').click()")
         await browser.until("document.body.innerText.includes('What happened')")
         assert EVIL[:20] in await browser.text()
-        for path in ("/fleet", "/ranks", "/nodes/n0", "/incidents/i1"):
+        for path in ("/fleet", "/ranks", "/traffic", "/nodes/n0", "/incidents/i1"):
             await browser.run(f"history.pushState(null, '', '/runs/hurt{path}'); dispatchEvent(new Event('popstate'))")
             await browser.until("!document.querySelector('#main').innerText.startsWith('Asking')")
             if path == "/ranks":
                 await browser.until("document.body.innerText.includes('needs 70% more per step')")
                 assert EVIL[:20] in await browser.text()
+            if path == "/traffic":
+                await browser.until("document.body.innerText.includes('links hot: leaf0:u0')")
+                told = await browser.text()
+                assert f"dp {EVIL[:20]}" in told
+                assert f"n1 {EVIL[:20]}" in told  # its ports are of no cable that is known
+                assert await browser.run("document.querySelectorAll('svg.curve').length") == 16
         await browser.open(base + "/")
         await browser.until("document.body.innerText.includes('1 run')")
         odd = "document.querySelectorAll('main img, main script, main iframe, [onerror], [onclick], base').length"

@@ -1,7 +1,8 @@
 """What each job sends over each link, second by second: predicted from its collectives, beside what the ports counted.
 
 everstep fabric traffic lab.toml --runs runs/a runs/b --counters counted.jsonl
-everstep fabric traffic lab.toml --runs runs/a --counters counted.jsonl --live        again every second, until Ctrl-C
+everstep fabric traffic lab.toml --runs runs/a --counters n*.jsonl --live        again every second, until Ctrl-C
+everstep fabric traffic --runs runs/a         topology and counters from runs/a/fabric/, as the page of a run has them
 
 FILE needs the speeds of all cables; its hosts have the names of the run's nodes, or of their machines. COUNTERS are
 lines of `everstep fabric counters --every 1` of all nodes.
@@ -9,32 +10,45 @@ lines of `everstep fabric counters --every 1` of all nodes.
 
 import argparse
 import itertools
-import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from everstep.analyzer.collective.figures import Group, Row, Table
-from everstep.cli.fabric.lines import read_lines
-from everstep.cli.reading import open_run, show, show_json
+from everstep.cli.fabric.lines import read_lines, read_newest_lines
+from everstep.cli.reading import Opened, open_run, show, show_json
+from everstep.errors import EverstepError
 from everstep.fabric.locate.observations import Counted
+from everstep.fabric.locate.ports import strangers
 from everstep.fabric.readers.find import read_topology
 from everstep.fabric.topology.graph import Graph
-from everstep.fabric.topology.values import FabricError
+from everstep.fabric.topology.values import FabricError, Topology
 from everstep.fabric.traffic.matrix import Operation, Span
+from everstep.fabric.traffic.window import Teller, newest
 from everstep.journal.beside import collectives
+from everstep.journal.beside.networks import counters_beside, jobs_beside, topology_beside
 
 MOST_SECONDS = 600
+MOST_BYTES = 64 << 20
+"""Of all files of counters together: ten minutes of some hundred ports."""
+_LEAST_BYTES = 1 << 20
+_LINE = "a line of `everstep fabric counters`"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a topology in any known format, with speeds")
+    text = "a topology in any known format, with speeds; default: fabric/topology.* of the first run"
+    parser.add_argument("file", nargs="?", metavar="FILE", help=text)
     parser.add_argument("--runs", nargs="+", default=[], metavar="RUN", help="id or directory of each run")
-    parser.add_argument("--counters", metavar="COUNTERS", help="lines of `counters` of all nodes")
+    parser.add_argument(
+        "--beside", action="store_true", help="and the runs of the same directory that tell of the same time"
+    )
+    text = "lines of `counters` of all nodes, in one file or several; default: the *.jsonl beside that topology"
+    parser.add_argument("--counters", nargs="+", default=[], metavar="COUNTERS", help=text)
     parser.add_argument(
         "--seconds", type=int, default=60, metavar="N", help="the last ones that are known; default: 60"
     )
     parser.add_argument("--link", metavar="NAME", help='second by second: "leaf0 > spine1"')
+    parser.add_argument("--most", type=int, metavar="N", help="with --json: the N fullest links; default: all")
     parser.add_argument(
         "--tree", action="store_true", help="all-reduces take NCCL's double binary tree; default: rings"
     )
@@ -47,8 +61,12 @@ def run(given: argparse.Namespace) -> int:
         raise FabricError(f"--seconds must be 1 to {MOST_SECONDS}")
     if not given.runs and not given.counters:
         raise FabricError("traffic needs --runs, --counters or both: nothing is known of the traffic otherwise")
+    if given.file is None and not given.runs:
+        raise FabricError("traffic needs FILE, a topology, or --runs of which the first has one in its fabric/")
     if given.json and given.link:
         raise FabricError("--link is for the page; --json has every second of every link")
+    if given.most is not None and not (given.json and given.most > 0):
+        raise FabricError("--most needs --json, and must be 1 at least")
     while True:
         _show(given)
         if not given.live:
@@ -62,33 +80,77 @@ def _show(given: argparse.Namespace) -> None:
         from everstep.fabric.traffic.picture import picture
     except ImportError:
         raise FabricError("traffic needs numpy: pip install 'everstep[fabric]'") from None
-    from everstep.report.fabric.traffic import traffic_page
+    from everstep.report.fabric.traffic import told_of, traffic_page
 
-    graph = Graph(read_topology(Path(given.file)))
-    counted = list[Counted]()
-    if given.counters:
-        counted = read_lines(given.counters, Counted, "a line of `everstep fabric counters`", is_growing=given.live)
-    operations, missing = list[Operation](), list[str]()
-    for name in given.runs:
-        found, without = _of_run(name, frozenset(graph.topology.host_names()))
+    runs, missing = _asked(given)
+    path = topology_beside([each.run_dir.path for each in runs]) if given.file is None else Path(given.file)
+    topology = read_topology(path)
+    counted, unread = _counted(given, path)
+    missing += [*unread, *strangers(counted, topology)]
+    operations, tellers = list[Operation](), _of_nodes(counted)
+    for each in runs:
+        found, without = _of_run(each, topology)
         operations += found
         missing += without
-    ends = [each.at for each in counted if each.at is not None]
-    ends += [span.end for each in operations for span in each.spans]
-    if not ends:
-        raise FabricError("nothing is known of the traffic (yet): no counters with a time, and no collectives")
-    end = math.floor(max(ends))
-    seconds = range(end - given.seconds, end)
-    shown = picture(Network(graph), operations, counted, seconds, is_tree=given.tree)
+        tellers += _of_job(found)
+    window = newest(tellers, given.seconds)
+    if window is None:
+        why = f": {missing[0]}" if missing else ": no counters with a time, and no collectives"
+        raise FabricError(f"nothing is known of the traffic (yet){why}")
+    seconds, out_of_time = window
+    missing += out_of_time
+    shown = picture(Network(Graph(topology)), operations, counted, seconds, is_tree=given.tree)
     if given.json:
-        show_json(shown)
+        show_json(told_of(topology.source, shown, missing, seconds, given.most))
     else:
-        show(traffic_page(graph.topology.source, shown, missing, given.link))
+        show(traffic_page(topology.source, shown, missing, given.link))
 
 
-def _of_run(name: str, hosts: frozenset[str]) -> tuple[list[Operation], list[str]]:
-    """And of what nothing is known. Raises ConfigError, JournalError."""
-    opened = open_run(name, None)
+def _counted(given: argparse.Namespace, topology: Path) -> tuple[list[Counted], list[str]]:
+    """A file that somebody named has to be right; one that is only there is left out, and said to be."""
+    named = [Path(each) for each in given.counters]
+    paths = named or (counters_beside(topology) if given.file is None else [])
+    most = max(_LEAST_BYTES, MOST_BYTES // max(1, len(paths)))
+    counted, missing = list[Counted](), list[str]()
+    for path in paths:
+        try:
+            if named and not path.is_file():  # a pipe of somebody's shell
+                counted += read_lines(str(path), Counted, _LINE, is_growing=True)
+            else:
+                counted += read_newest_lines(path, Counted, _LINE, most)
+        except FabricError as error:
+            if named:
+                raise
+            missing.append(str(error))
+    return counted, missing
+
+
+def _asked(given: argparse.Namespace) -> tuple[list[Opened], list[str]]:
+    """The runs that were named, and with --beside others: of these one that cannot be read is left out, and said to be.
+    Raises ConfigError, JournalError."""
+    runs, missing = [open_run(name, None) for name in given.runs], list[str]()
+    for path in jobs_beside(runs[0].run_dir.path) if given.beside and runs else ():
+        try:
+            runs.append(open_run(str(path), None))
+        except EverstepError as error:
+            missing.append(str(error))
+    return runs, missing
+
+
+def _of_nodes(counted: Iterable[Counted]) -> list[Teller]:
+    """The last line of each node, not its latest: a clock may have been ahead for some time."""
+    last = {each.node: each.at for each in counted if each.at is not None}
+    return [Teller(name=node, at=at) for node, at in last.items()]
+
+
+def _of_job(operations: Sequence[Operation]) -> list[Teller]:
+    ends = {each.job: max(span.end for span in each.spans) for each in operations if each.spans}
+    return [Teller(name=job, at=at) for job, at in ends.items()]
+
+
+def _of_run(opened: Opened, topology: Topology) -> tuple[list[Operation], list[str]]:
+    """And of what nothing is known. Raises JournalError."""
+    hosts = frozenset(topology.host_names())
     run_name, table = opened.view.run, collectives.load(opened.run_dir.path)
     generation = next((each for each in opened.view.generations if table and each.number == table.generation), None)
     if table is None or generation is None:
@@ -100,6 +162,10 @@ def _of_run(name: str, hosts: frozenset[str]) -> tuple[list[Operation], list[str
         placed = tuple(node if node in hosts else machines.get(node, node) for node in nodes)
         if len(placed) < len(group.ranks):
             missing.append(f"{run_name} {_title(group)}: where some of its ranks are")
+            continue
+        if strange := [each for each in dict.fromkeys(placed) if each not in hosts]:
+            missing.append(f"{run_name} {_title(group)}: its ranks on {', '.join(strange[:4])}: {topology.source} has "
+                           f"no host of that name")  # fmt: skip
             continue
         found += [_operation(run_name, group, row, placed, looks) for row in group.rows]
     missing += [f"{run_name} rank {rank}: {why}" for why, ranks in table.missing.items() for rank in ranks[:1]]

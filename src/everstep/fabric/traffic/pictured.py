@@ -31,3 +31,17 @@ class LinkTraffic(msgspec.Struct, frozen=True, kw_only=True):
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[LinkTraffic, ...]  # fullest first
     unknown: tuple[tuple[str, str, str], ...]  # job, group and operation of which it is not known how they move data
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What `everstep fabric traffic --json` prints and the page of a run asks for."""
+
+    source: str  # of the topology
+    sentence: str
+    begin: int  # of the seconds, since the epoch
+    end: int
+    num_links: int
+    num_hot: int
+    links: tuple[LinkTraffic, ...]  # fullest first; perhaps not all
+    unknown: tuple[tuple[str, str, str], ...]  # as above
+    missing: tuple[str, ...]  # jobs and ports of which nothing is known, each with its reason

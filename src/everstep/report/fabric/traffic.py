@@ -1,15 +1,48 @@
-"""The page of `everstep fabric traffic`."""
+"""The page of `everstep fabric traffic`, and what a browser's page says of the same."""
 
 from collections.abc import Sequence
 
 from everstep.fabric.topology.values import FabricError
-from everstep.fabric.traffic.pictured import LinkTraffic, Picture
+from everstep.fabric.traffic.pictured import LinkTraffic, Picture, Told
 from everstep.report.parts.layout import field, table, text_of
-from everstep.report.parts.units import clock, percent
+from everstep.report.parts.units import clock, percent, plural
 
 _MOST_LINKS = 16
 _MOST_JOBS = 3
 _NOT_KNOWN = "not known"
+
+
+def told_of(source: str, picture: Picture, missing: Sequence[str], seconds: range, most: int | None = None) -> Told:
+    """`most`: so many links, and all hot ones up to twice as many."""
+    hot = sum(each.is_hot for each in picture.links)
+    kept = picture.links if most is None else picture.links[: max(most, min(hot, 2 * most))]
+    return Told(
+        source=source,
+        sentence=_sentence(picture, hot),
+        begin=seconds.start,
+        end=seconds.stop,
+        num_links=len(picture.links),
+        num_hot=hot,
+        links=kept,
+        unknown=picture.unknown,
+        missing=tuple(missing),
+    )
+
+
+def _sentence(picture: Picture, num_hot: int) -> str:
+    """A link of which nothing is known is not one that is not hot."""
+    num, known = len(picture.links), sum(each.peak is not None for each in picture.links)
+    rest = f"; of {plural(num - known, 'link')} nothing is known" if num > known else ""
+    if not num_hot:
+        return (f"no link is hot of the {known} that are known" if known else "nothing is known of any link") + rest
+    first = picture.links[0]
+    jobs = list(dict.fromkeys(share.job for share in first.jobs))
+    more = f" and {len(jobs) - _MOST_JOBS} more" if len(jobs) > _MOST_JOBS else ""
+    how = "" if first.measured_bps is not None else " by prediction"
+    on_it = f", with {', '.join(jobs[:_MOST_JOBS])}{more} on it" if jobs else ""
+    return (
+        f"{num_hot} of {plural(num, 'link')} hot: {first.link} is {percent(first.peak)} full at most{how}{on_it}{rest}"
+    )
 
 
 def traffic_page(source: str, picture: Picture, missing: Sequence[str], link: str | None) -> str:
@@ -19,7 +52,9 @@ def traffic_page(source: str, picture: Picture, missing: Sequence[str], link: st
     seconds = picture.links[0].seconds if picture.links else ()
     hot = sum(each.is_hot for each in picture.links)
     over = f", {len(seconds)} s to {clock(seconds[-1].at + 1)}" if seconds else ""
-    lines = [f"{source}: {hot} hot of {len(picture.links)} links{over}", ""]
+    silent = sum(each.peak is None for each in picture.links)
+    rest = f"; of {plural(silent, 'link')} nothing is known" if silent else ""
+    lines = [f"{source}: {hot} hot of {len(picture.links)} links{over}{rest}", ""]
     busy = [each for each in picture.links if each.peak]
     rows = [_row(each) for each in busy[: max(_MOST_LINKS, hot)]]
     lines += table(("link", "predicted", "measured", "difference", "fullest second", "jobs"), rows, indent="  ")
@@ -33,7 +68,8 @@ def traffic_page(source: str, picture: Picture, missing: Sequence[str], link: st
 
 
 def _row(each: LinkTraffic) -> tuple[str, ...]:
-    share = f"{percent(each.peak)} full" + (", hot" if each.is_hot else "")
+    share = f"{percent(each.peak)} full" + (", predicted" if each.measured_bps is None else "")
+    share += ", hot" if each.is_hot else ""
     return (
         each.link,
         _rate(each.predicted_bps),

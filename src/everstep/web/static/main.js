@@ -7,6 +7,7 @@ import * as lanes from "./lanes.js";
 import "./print.js";
 import { stragglers } from "./stragglers.js";
 import { ask, base, begin, changed, link, now, ofKind, onChange, rows } from "./store.js";
+import { traffic } from "./traffic.js";
 
 const GLYPHS = { running: "●", succeeded: "✓", stopped: "■", stopping: "■", starting: "◌", recovering: "▲", "standing-still": "▲",
   "waiting-for-approval": "▲", failed: "✗", "gave-up": "✗" };
@@ -32,7 +33,7 @@ function drawBar() {
   show(byId("bar"), [below(), head?.run, head?.program, words], () => [
     base ? h("a", { href: "/" }, "runs") : null, h("span", { class: "mark" }, head ? head.run : "everstep"),
     h("span", { class: "program dim mono", title: head?.program }, head?.program || ""), h("span", { class: "grow" }),
-    h("nav", { "aria-label": "pages" }, [["/", "overview"], ["/fleet", "fleet"], ["/ranks", "ranks"]].map(([path, name]) =>
+    h("nav", { "aria-label": "pages" }, [["/", "overview"], ["/fleet", "fleet"], ["/ranks", "ranks"], ["/traffic", "traffic"]].map(([path, name]) =>
       h("a", { href: (base + path) || "/", "aria-current": below() === path ? "page" : null, "data-focus": "nav" + path }, name))),
     h("span", { role: "status" }, h("i", { class: `dot ${link.state === "live" ? (quiet ? "" : "on") : "off"}` }), " ", words)].filter(Boolean));
   document.title = head ? `${GLYPHS[head.status] || ""} ${head.run} ${head.status} · everstep` : "everstep";
@@ -40,7 +41,7 @@ function drawBar() {
 
 function drawFoot() {
   const path = below(), run = rows.get("head")?.run ?? "";
-  const command = path === "/ranks" ? `everstep top ${run} (r)` : path === "/fleet" || path.startsWith("/nodes/") ? "everstep node ls"
+  const command = path === "/ranks" ? `everstep top ${run} (r)` : path === "/traffic" ? `everstep fabric traffic --runs ${run}` : path === "/fleet" || path.startsWith("/nodes/") ? "everstep node ls"
     : path.startsWith("/incidents/") ? `everstep incident show ${path.split("/")[2]} ${run}` : `everstep status ${run}`;
   const json = path === "/" || path === "/fleet" ? "/api/overview" : "/api" + path;
   show(byId("foot"), [command, json, link.state], () => [h("div", { class: "row" },
@@ -155,7 +156,7 @@ function fleetPage(main) {
 
 function detail(main, path) {
   const row = path.startsWith("/incidents/") ? rows.get("incident:" + path.split("/")[2]) : null;
-  const head = rows.get("head"), isLive = path === "/ranks" && !head.is_over && !head.is_gone;
+  const head = rows.get("head"), isLive = (path === "/ranks" || path === "/traffic") && !head.is_over && !head.is_gone;
   const key = path + JSON.stringify(row) + (isLive ? Math.floor(now() / 5) : ""), known = loaded.get(path);
   if (!known || known.key !== key) {
     loaded.set(path, { key, value: known?.value });
@@ -164,8 +165,8 @@ function detail(main, path) {
   const value = loaded.get(path)?.value;
   if (!value) return show(main, "asking " + path, () => h("p", { class: "dim" }, path.startsWith("/incidents/") && path.endsWith("/ranks") ? "Reading what the ranks left; some seconds." : "Asking."));
   const name = path.split("/")[2];
-  show(main, [path, value], () => value.error ? [h("h1", null, name ?? "Step time by rank"), h("p", null, value.error), name && path.endsWith("/ranks") ? h("p", null, h("a", { href: `${base}/incidents/${name}` }, `back to ${name}`)) : null].filter(Boolean)
-    : (path === "/ranks" ? stragglers(value) : path.endsWith("/ranks") ? incidents.ranks(value, name) : path.startsWith("/incidents/") ? incidents.incident(value, async () => (await (await fetch(`${base}/incidents/${name}/markdown`)).text())) : incidents.node(value)).flat().filter(Boolean));
+  show(main, [path, value], () => value.error ? [h("h1", null, name ?? (path === "/traffic" ? "Traffic by link" : "Step time by rank")), h("p", null, value.error), name && path.endsWith("/ranks") ? h("p", null, h("a", { href: `${base}/incidents/${name}` }, `back to ${name}`)) : null].filter(Boolean)
+    : (path === "/ranks" ? stragglers(value) : path === "/traffic" ? traffic(value) : path.endsWith("/ranks") ? incidents.ranks(value, name) : path.startsWith("/incidents/") ? incidents.incident(value, async () => (await (await fetch(`${base}/incidents/${name}/markdown`)).text())) : incidents.node(value)).flat().filter(Boolean));
 }
 
 function draw() {
@@ -189,13 +190,13 @@ function go(address) {
 }
 
 function help() {
-  const keys = [["o", "overview"], ["f", "fleet"], ["r", "ranks: who is slow"], ["i", "newest incident"], ["/", "find incidents"], ["+ −", "zoom the time axis"], ["← →", "move it"], ["0", "all of the run"], ["Esc", "back to the overview"]];
+  const keys = [["o", "overview"], ["f", "fleet"], ["r", "ranks: who is slow"], ["t", "traffic: which link is full"], ["i", "newest incident"], ["/", "find incidents"], ["+ −", "zoom the time axis"], ["← →", "move it"], ["0", "all of the run"], ["Esc", "back to the overview"]];
   const dialog = h("dialog", { onclose: () => dialog.remove() }, h("h2", null, "Keys"), h("dl", { class: "facts" }, keys.map(([key, what]) => [h("dt", { class: "mono" }, key), h("dd", null, what)])), h("form", { method: "dialog" }, h("button", null, "close")));
   document.body.append(dialog);
   dialog.showModal();
 }
 
-const KEYS = { o: () => go((base || "") + "/"), f: () => go(base + "/fleet"), r: () => go(base + "/ranks"), i: () => { const last = ofKind("incident").sort((a, b) => b.at - a.at)[0]; if (last) go(`${base}/incidents/${last.id}`); },
+const KEYS = { o: () => go((base || "") + "/"), f: () => go(base + "/fleet"), r: () => go(base + "/ranks"), t: () => go(base + "/traffic"), i: () => { const last = ofKind("incident").sort((a, b) => b.at - a.at)[0]; if (last) go(`${base}/incidents/${last.id}`); },
   "/": () => document.querySelector("[data-focus=find]")?.focus(), "?": help, Escape: () => go((base || "") + "/"),
   "+": () => lanes.zoomBy(0.5), "=": () => lanes.zoomBy(0.5), "-": () => lanes.zoomBy(2), 0: () => lanes.zoom(null, null), ArrowLeft: () => lanes.pan(-0.25), ArrowRight: () => lanes.pan(0.25) };
 
@@ -222,7 +223,7 @@ addEventListener("click", (event) => {
     return changed();
   }
   const address = new URL(anchor.getAttribute("href"), location.href), path = address.pathname.slice(base.length);
-  const ours = address.origin === location.origin && address.pathname.startsWith(base) && (path === "/" || /^\/(fleet|ranks|nodes\/[^/]+|incidents\/[^/]+(\/ranks)?)$/.test(path));
+  const ours = address.origin === location.origin && address.pathname.startsWith(base) && (path === "/" || /^\/(fleet|ranks|traffic|nodes\/[^/]+|incidents\/[^/]+(\/ranks)?)$/.test(path));
   if (!ours || (path === "/" && base && address.pathname === "/")) return;
   event.preventDefault();
   go(address);
