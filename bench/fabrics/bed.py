@@ -1,7 +1,9 @@
 """A routed Clos network of namespaces: hosts, leaves and spines, each with its own stack, hash seed and routes.
 
-Losses are made by a classic BPF program on one port, so they are one-way; slow links by tbf; dead ones by `ip link`.
-Needs root, iproute2, and a kernel with veth, clsact, cls_bpf and tbf. Nothing outlives `close`.
+Each cable leads through one namespace that hands on what comes in at its one end to the other. Losses
+are made there, by a classic BPF program at one end: one-way, and between what the two ports count, as on a real cable.
+Slow links are made by tbf at the sending port. Needs root, iproute2, and a kernel with veth, clsact, cls_bpf, act_mirred
+and tbf. Nothing outlives `close`.
 """
 
 import contextlib
@@ -15,6 +17,8 @@ from typing import TypeVar
 T = TypeVar("T")
 PORT = 28_700
 _NEWNET = 0x40000000
+_WIRES = "wires"
+_ALL = "1,6 0 0 4294967295"
 
 
 def _run(*command: str, text: str | None = None) -> str:
@@ -53,12 +57,11 @@ class Clos:
         self._made = []
 
     def _build(self) -> None:
-        for node in [*self.hosts, *self.leaves, *self.spines]:
+        for node in [*self.hosts, *self.leaves, *self.spines, _WIRES]:
             _run("ip", "netns", "add", self.ns(node))
             self._made.append(node)
         for number, (below, above) in enumerate(self.cables):
-            _run("ip", "link", "add", f"to-{above}", "netns", self.ns(below), "type", "veth",
-                 "peer", "name", f"to-{below}", "netns", self.ns(above))  # fmt: skip
+            self._lay(number, below, above)
             base = f"10.21.{number // 64}."
             first = number % 64 * 4
             self._end(below, above, f"{base}{first + 1}", f"{base}{first + 2}", number, 1)
@@ -75,6 +78,22 @@ class Clos:
         for spine in self.spines:
             for number, leaf in enumerate(self.leaves):
                 self._ip(spine, f"route add 10.20.{number}.0/24 via {self._far(spine, leaf)}")
+
+    def _lay(self, number: int, below: str, above: str) -> None:
+        ends = [f"w{number}-0", f"w{number}-1"]
+        for (node, other), end in zip(((below, above), (above, below)), ends, strict=True):
+            _run("ip", "link", "add", f"to-{other}", "netns", self.ns(node), "type", "veth",
+                 "peer", "name", end, "netns", self.ns(_WIRES))  # fmt: skip
+            self._ip(_WIRES, f"link set {end} up")
+            self._tc(_WIRES, "qdisc", "add", "dev", end, "clsact")
+        for end, far in zip(ends, ends[::-1], strict=True):
+            self._tc(_WIRES, "filter", "add", "dev", end, "ingress", "pref", "20", "bpf", "bytecode", _ALL,
+                     "action", "mirred", "egress", "redirect", "dev", far)  # fmt: skip
+
+    def _end_of(self, one: str, other: str) -> str:
+        """Of the wire: where packets from `one` to `other` come in."""
+        number = next(n for n, cable in enumerate(self.cables) if set(cable) == {one, other})
+        return f"w{number}-{self.cables[number].index(one)}"
 
     def _end(self, node: str, other: str, own: str, far: str, number: int, end: int) -> None:
         """Neighbours are entered by hand: ARP over a cable that loses one way would break the other way, too."""
@@ -125,13 +144,13 @@ class Clos:
     def lose(self, one: str, other: str, percent: float) -> None:
         """Packets from `one` to `other`. 100: a port that swallows everything, and is up."""
         least = int((1 << 32) * percent / 100)
-        code = "1,6 0 0 2" if percent >= 100 else f"4,32 0 0 4294963256,53 1 0 {least},6 0 0 2,6 0 0 0"
-        self._tc(one, "qdisc", "add", "dev", f"to-{other}", "clsact")
-        self._tc(one, "filter", "add", "dev", f"to-{other}", "egress", "bpf", "da", "bytecode", code)
+        code = "1,6 0 0 2" if percent >= 100 else f"4,32 0 0 4294963256,53 1 0 {least},6 0 0 2,6 0 0 4294967295"
+        end = self._end_of(one, other)
+        self._tc(_WIRES, "filter", "add", "dev", end, "ingress", "pref", "10", "bpf", "da", "bytecode", code)
 
     def unlose(self, one: str, other: str) -> None:
         with contextlib.suppress(OSError):
-            self._tc(one, "qdisc", "del", "dev", f"to-{other}", "clsact")
+            self._tc(_WIRES, "filter", "del", "dev", self._end_of(one, other), "ingress", "pref", "10")
 
     def slow(self, one: str, other: str, rate: str) -> None:
         self._tc(

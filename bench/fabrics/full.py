@@ -34,6 +34,7 @@ def _judged(bed: Clos, watchers: Watchers, counters: Counters, seconds: float) -
     """Of windows that lie within the fault."""
     time.sleep(2 * FINE_S)
     watchers.new()
+    counters.forget()
     time.sleep(seconds)
     seen = watchers.new()
     time.sleep(2 * FINE_S)

@@ -1,4 +1,4 @@
-"""Jobs that share a network, made up: what the page of a run and `everstep fabric traffic` read in a run's directory."""
+"""Made up: jobs that share a network, as the page of a run and `everstep fabric traffic` read them."""
 
 from collections.abc import Sequence
 from pathlib import Path

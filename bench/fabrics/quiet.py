@@ -125,6 +125,11 @@ class Counters:
         """Since the last time."""
         return _new_lines(self._folder, self._read, Counted)
 
+    def forget(self) -> None:
+        """What was counted so far."""
+        self.counted()
+        self._kept = []
+
     def loads(self) -> dict[Link, Load]:
         """Of the last minute."""
         new = self.counted()

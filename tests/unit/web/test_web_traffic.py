@@ -88,7 +88,7 @@ def test_one_bad_file_or_clock_or_job_hides_nothing_else(run_dir):
     for part in (
         "n1.jsonl:1: not a line of `everstep fabric counters`",
         "n2.jsonl: cannot be read: not a regular file",
-        "n3: its clock is ahead of the others': it tells of 2058-",
+        "n3: its clock is ahead of the others', at 2058-",
         "n9: it has no cable in",
         "spine0: counts swp1, but its cables are on d0, d1",
         "r5 default_pg: its ranks on far: ",

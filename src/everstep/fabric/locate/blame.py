@@ -9,6 +9,9 @@ A link that its own traffic fills loses packets in its queue, in bursts that hit
 over it loses, while it is full, may be the queue's up to `QUEUE_LOSS`: the likelihood takes whatever share of that fits
 best. So it speaks for a fault only beyond that, and against one that should have lost more. A link of which too little
 else is known is not judged (`limits.py`).
+
+What two ports counted says of the cable between them what no probe can while it is full (`wire.py`). Such losses are
+known before probes are looked at, and explain what they explain.
 """
 
 import math
@@ -16,6 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 import msgspec
 
+from everstep.fabric.locate.counted import Lossy, believed, lossy_wires
 from everstep.fabric.locate.likelihood import Row, gain_of, likeliest_rate
 from everstep.fabric.locate.limits import MIN_BAD, MIN_GAIN, Unjudged, judged
 from everstep.fabric.locate.loads import FullLink, Load, full_on
@@ -50,6 +54,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     rate: float  # of packets that it loses, or delays
     confidence: float  # that it is one of these, among all hypotheses
     bad: int  # packets on its paths that were lost, or late
+    counted: int = 0  # not by probes: packets that left its one port, of which `bad` did not come to the other
     may_be_full: bool = False  # its packets are late, and how full it is is not known: a full link looks the same
 
 
@@ -73,13 +78,15 @@ def blame(
     noise: float = NOISE,
 ) -> Verdict:
     """`loads`: how full each link was, and when, where that is known. `links`: all there are, probed or not."""
-    loads = loads or {}
     given, impossible = usable(seen)
+    loads = believed(loads or {}, given)
+    wires = lossy_wires(loads)
     rows = _rows(given, loads)
     paths = [row for row, _ in rows]
-    model = _Model(paths, hosts, noise, [full for _, full in rows])
+    losing = {way: loads[way].lost_on_wire for wire in wires for way in wire.ways}
+    model = _Model(paths, hosts, noise, [full for _, full in rows], losing)
     chosen = model.explain()
-    faults = tuple(_doubted(fault, given, loads) for fault in model.faults(chosen))
+    faults = [_doubted(fault, given, loads) for fault in model.faults(chosen) if not _is_counted(fault, wires)]
     full = model.full_links(loads, chosen)
     late = lateness(row for row, full in rows if not full)
     usual = background(late)
@@ -91,7 +98,7 @@ def blame(
     ]
     unjudged, smallest_rate = judged(rows, loads, links, noise)
     return Verdict(
-        faults=faults,
+        faults=(*map(_counted, wires), *faults),
         slow=tuple(_doubted(fault, given, loads) for fault in delayed),
         full=full,
         is_all_late=usual > MOST_LATE,
@@ -100,6 +107,19 @@ def blame(
         unjudged=unjudged,
         smallest_rate=smallest_rate,
     )
+
+
+def _counted(wire: Lossy) -> Fault:
+    one = wire.ways[0]
+    link = Suspect(kind="link", name=" > ".join(one))
+    suspect = link if len(wire.ways) == 1 else Suspect(kind="cable", name=cable_of(one))
+    return Fault(suspects=(suspect,), rate=wire.rate, confidence=wire.confidence, bad=wire.lost, counted=wire.sent)
+
+
+def _is_counted(fault: Fault, wires: Sequence[Lossy]) -> bool:
+    """Whether it is a cable that its ports have named."""
+    names = {name for wire in wires for way in wire.ways for name in (" > ".join(way), cable_of(way))}
+    return any(suspect.name in names for suspect in fault.suspects)
 
 
 def _rows(seen: Sequence[Seen], loads: Mapping[Link, Load]) -> list[tuple[Seen, frozenset[Link]]]:
@@ -149,15 +169,23 @@ class _Model:
     """Paths, and hypotheses as sets of path numbers."""
 
     def __init__(
-        self, paths: Sequence[Seen], hosts: frozenset[str], noise: float, full: Sequence[frozenset[Link]] = ()
+        self,
+        paths: Sequence[Seen],
+        hosts: frozenset[str],
+        noise: float,
+        full: Sequence[frozenset[Link]] = (),
+        losing: Mapping[Link, float] | None = None,
     ) -> None:
-        """`full`: of each path the links that were full meanwhile; empty: none was."""
+        """`full`: of each path the links that were full meanwhile; empty: none was. `losing`: what is known to."""
         self._paths = paths
-        self._noise = noise
         self._on: dict[Link, set[int]] = {}
         for number, path in enumerate(paths):
             for link in path.links:
                 self._on.setdefault(link, set()).add(number)
+        known = losing or {}
+        self._usual = [
+            (1.0 - noise) * math.prod(max(1e-6, 1.0 - known.get(link, 0.0)) for link in path.links) for path in paths
+        ]
         self._hypotheses = _hypotheses(self._on, hosts)
         self._full: dict[Link, set[int]] = {}
         for number, links in enumerate(full):
@@ -225,7 +253,7 @@ class _Model:
 
     def _coming(self, chosen: Sequence[_Chosen], queues: Mapping[Link, float]) -> list[float]:
         """Probability that a packet of each path comes, where these links lose so much in their queues."""
-        coming = [1.0 - self._noise] * len(self._paths)
+        coming = list(self._usual)
         for link, rate in queues.items():
             for path in self._full[link]:
                 coming[path] *= 1.0 - rate
@@ -281,7 +309,14 @@ class _Model:
     def full_links(self, loads: Mapping[Link, Load], chosen: Sequence[_Chosen]) -> tuple[FullLink, ...]:
         rates = self._fit_lost(chosen)
         return tuple(
-            FullLink(link=" > ".join(link), bps=load.bps, capacity_bps=load.capacity_bps, rate=rates[link])
+            FullLink(
+                link=" > ".join(link),
+                bps=load.bps,
+                capacity_bps=load.capacity_bps,
+                rate=rates[link],
+                cable_rate=None if load.wire is None else max(0.0, load.wire.rate),
+                cable_most=None if load.wire is None else load.wire.most,
+            )
             for link in sorted(self._full)
             if (load := loads[link]).bps is not None and load.capacity_bps is not None
         )

@@ -2,7 +2,7 @@
 
 What a path loses over a full link is no evidence, so a link whose packets crossed full links, itself or others, may
 lose as a broken cable does without anybody knowing. Such a link is not judged, and why is said. Only what exceeds a
-queue's loss would still be found there: a dead cable.
+queue's loss would still be found there: a dead cable. Where both ports of a link counted its packets, they judge it.
 """
 
 import functools
@@ -14,6 +14,7 @@ import msgspec
 from everstep.fabric.locate.likelihood import Row, gain_of
 from everstep.fabric.locate.loads import Load
 from everstep.fabric.locate.observations import Link, Seen
+from everstep.fabric.locate.wire import LEAST
 
 MIN_BAD = 3
 MIN_GAIN = 12.0
@@ -48,12 +49,20 @@ def judged(
             tallies.setdefault(link, _Tally()).add(seen.sent, full)
     found, smallest = list[Unjudged](), 0.0
     for link, tally in sorted(tallies.items()):
-        rate = smallest_seen(tally.packets, noise)
+        rate = min(smallest_seen(tally.packets, noise), _counted(loads.get(link)))
         if (tally.packets and not tally.beside) or rate <= JUDGED:
             smallest = max(smallest, rate)
         else:
             found.append(_unjudged(link, tally, rate, loads, noise))
     return tuple(found), smallest or 1.0
+
+
+def _counted(load: Load | None) -> float:
+    """The loss that would have been seen by what its ports counted; 1: none."""
+    wire = None if load is None else load.wire
+    if wire is None:
+        return 1.0
+    return LEAST if wire.is_lossy else min(1.0, max(LEAST, wire.most))
 
 
 class _Tally:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from everstep.fabric.locate.observations import Counted, Link, Seen, are_beside
+from everstep.fabric.locate.wire import Wire, wire_of
 from everstep.fabric.topology.values import Topology
 
 FULL = 0.9
@@ -41,6 +42,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     rates: tuple[Rate, ...] = ()
     capacity_bps: float | None = None
     errors: int | None = None  # packets that the receiving port counted as damaged
+    wire: Wire | None = None  # what its cable loses, by what both ports counted
 
     @property
     def bps(self) -> float | None:
@@ -50,6 +52,11 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     def share(self) -> float | None:
         """Of its capacity, in its fullest second."""
         return None if self.bps is None or self.capacity_bps is None else self.bps / self.capacity_bps
+
+    @property
+    def lost_on_wire(self) -> float:
+        """As far as is known."""
+        return 0.0 if self.wire is None else max(0.0, self.wire.rate)
 
     @property
     def is_full(self) -> bool | None:
@@ -80,7 +87,9 @@ class FullLink(msgspec.Struct, frozen=True, kw_only=True):
     link: str  # "leaf0 > spine1"
     bps: float
     capacity_bps: float
-    rate: float  # of packets, lost in its queue or by its cable: these cannot be told apart
+    rate: float  # of packets of probes, lost in its queue or by its cable
+    cable_rate: float | None = None  # lost by its cable, by what both ports counted; None: not known
+    cable_most: float | None = None  # no more than that
 
 
 def full_on(seen: Seen, loads: Mapping[Link, Load]) -> frozenset[Link]:
@@ -126,6 +135,7 @@ def _load(ends: _Ends) -> Load:
         rates=tuple(rates),
         capacity_bps=min(ends.capacities, default=None),
         errors=_sum(ends.receiver, _DAMAGE),
+        wire=wire_of(ends.sender, ends.receiver),
     )
 
 

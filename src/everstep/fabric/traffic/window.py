@@ -25,7 +25,7 @@ def newest(tellers: Sequence[Teller], num_seconds: int) -> tuple[range, list[str
     span = num_seconds + _PATIENCE_S
     end = next((at for at in ends if 2 * sum(at - span <= each.at <= at for each in usable) >= len(usable)), ends[0])
     ahead = sorted((each for each in usable if each.at > end), key=lambda each: -each.at)
-    said = [f"{each.name}: its clock is ahead of the others': it tells of {_utc(each.at)}" for each in ahead]
+    said = [f"{each.name}: its clock is ahead of the others', at {_utc(each.at)}" for each in ahead]
     more = [f"{len(said) - _MOST_NAMED} more with a clock that is ahead"] if len(said) > _MOST_NAMED else []
     return range(math.floor(end) - num_seconds, math.floor(end)), said[:_MOST_NAMED] + more
 

@@ -3,6 +3,7 @@
 from everstep.fabric.locate.blame import MOST_LATE, NOISE, QUEUE_LOSS, Fault, Verdict
 from everstep.fabric.locate.limits import Unjudged
 from everstep.fabric.locate.loads import FullLink
+from everstep.fabric.locate.wire import LEAST
 from everstep.report.parts.layout import field, text_of
 from everstep.report.parts.units import count, percent
 
@@ -16,6 +17,10 @@ def blame_page(source: str, verdict: Verdict, num_sent: int) -> str:
     lines = [f"{head} in {count(num_sent)} packets{_not_judged(len(verdict.unjudged))}", ""]
     for fault in verdict.faults:
         lines += _fault(fault, f"loses {percent(fault.rate)}")
+        if fault.counted:
+            lost = f"{count(fault.bad)} of {count(fault.counted)} packets"
+            text = f"{lost} that left one of its ports did not come to the other; no queue loses there"
+            lines += field("", f"by the ports' counters: {text}", width=14)
     for fault in verdict.slow:
         lines += _fault(fault, f"{percent(fault.rate)} of the packets that came were over 10 ms late")
     for full in verdict.full:
@@ -56,6 +61,11 @@ def _rates(full: FullLink) -> str:
 
 def _lost(full: FullLink) -> str:
     """What it loses is its queue's, as far as can be told."""
+    if full.cable_rate is not None and full.cable_most is not None:
+        lost = f"loses {percent(full.rate)} in its queue; " if full.rate >= NOISE and full.cable_rate < LEAST else ""
+        if full.cable_rate >= LEAST and full.cable_rate > full.cable_most / 2:
+            return f"; its cable loses {percent(full.cable_rate)}, by its ports' counters"
+        return f"; {lost}by its ports' counters its cable loses less than {percent(full.cable_most)}"
     if full.rate < NOISE:
         return ""
     return f"; loses {percent(full.rate)}, as full links do: whether its cable does is not known"
