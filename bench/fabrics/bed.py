@@ -1,9 +1,9 @@
 """A routed Clos network of namespaces: hosts, leaves and spines, each with its own stack, hash seed and routes.
 
-Each cable leads through one namespace that hands on what comes in at its one end to the other. Losses
-are made there, by a classic BPF program at one end: one-way, and between what the two ports count, as on a real cable.
-Slow links are made by tbf at the sending port. Needs root, iproute2, and a kernel with veth, clsact, cls_bpf, act_mirred
-and tbf. Nothing outlives `close`.
+Each cable leads through one namespace, which hands on to its other end what comes in at one. Losses are made there, by
+a classic BPF program: one-way, and between what the two ports count, as on a real cable. Slow links are made by tbf at
+the sending port. Needs root, iproute2, and a kernel with veth, clsact, cls_bpf, act_mirred and tbf. Nothing outlives
+`close`.
 """
 
 import contextlib
