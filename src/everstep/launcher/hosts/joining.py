@@ -11,8 +11,9 @@ from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.arguments.settings import Settings
 from everstep.launcher.heirs.finding import Noted, Search
 from everstep.launcher.hosts import token as tokens
+from everstep.launcher.hosts.about import About, End
 from everstep.launcher.hosts.local_run import LocalRun
-from everstep.launcher.hosts.member import About, End, Member
+from everstep.launcher.hosts.member import Member
 from everstep.launcher.hosts.munge import of_job
 from everstep.launcher.output.room import Room
 from everstep.launcher.output.terminal import Terminal

@@ -29,6 +29,7 @@ from everstep.errors import UnreachableError, WireError
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.heirs.candidacy import Candidacy, cancel
 from everstep.launcher.heirs.finding import Search
+from everstep.launcher.hosts.about import About, End
 from everstep.launcher.hosts.fleet import agent_arguments, end_signal
 from everstep.launcher.hosts.local_run import LocalRun
 from everstep.launcher.hosts.reaching import Connection, EarlierLife, FindToken, NotListeningError, RefusedError, reach
@@ -66,26 +67,6 @@ SILENT_S = 10.0
 """A first host that says nothing for so long, although it pings, is not reached any more."""
 
 log = logging.getLogger("everstep.launcher")
-
-
-class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What this host says of itself when it joins."""
-
-    num_hosts: int | None = None
-    nproc: int | None = None
-    program: str = ""
-    args: tuple[str, ...] = ()
-    torch_version: str = ""
-    cwd: str = ""
-    rack: str = ""
-
-
-class End(msgspec.Struct, frozen=True, kw_only=True):
-    exit_code: int
-    outcome: str
-    why: str
-    is_own: bool = False  # this host's end, and not the run's
-    had_controller: bool = False  # as a successor
 
 
 class Member:
@@ -150,6 +131,7 @@ class Member:
             waited: list[asyncio.Future[Any]] = [talking, self._end, elected]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if elected.done() and not self._end.done():
+                self._on_moved()  # a host that is off would let an orderly end of the connection wait for it
                 await cancel(talking)
                 return await self._succeed()
             if talking.done() and not self._end.done():
