@@ -22,8 +22,9 @@ from everstep.wire.credentials import is_same, mac
 from everstep.wire.heirs import FromHeir, ToHeir
 from everstep.wire.survey import FromSurveyed, ToSurveyed
 
-PROTOCOL = 4
-"""Grows when an older side could misunderstand, or would end a connection over what the other one sends (traces: 4)."""
+PROTOCOL = 5
+"""Grows when an older side could misunderstand, or would end a connection over what the other one sends (traces: 4,
+legacies with a token: 5)."""
 
 MIN_TOKEN_CHARS = 16
 MAX_STRANGER_BYTES = 4096

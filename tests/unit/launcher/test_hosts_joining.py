@@ -18,8 +18,9 @@ from everstep.launcher.hosts import token as tokens
 from everstep.launcher.hosts.place import claim
 from everstep.launcher.hosts.reaching import EarlierLife, RefusedError, reach
 from everstep.launcher.rundir.keys import Keys
+from everstep.version import __version__
 from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
-from everstep.wire.joining import Admitted, Challenge, Join, JoinToken, Proven, Refused, from_head, packed
+from everstep.wire.joining import PROTOCOL, Admitted, Challenge, Join, JoinToken, Proven, Refused, from_head, packed
 
 TOKEN = JoinToken("0123456789abcdef")
 JOIN = Join(session="s", host="h", address="a", everstep_version="0", torch_version="0")
@@ -64,6 +65,25 @@ def test_who_has_the_token_gets_in(certificate):
             assert await connection.receive() == ADMITTED
             await connection.close()
             assert joined == [JOIN]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        (__version__, f"both are everstep {__version__}, but of different states of its code .*the same commit"),
+        ("0.0.7", f"it has everstep '0.0.7', this run everstep {__version__}: install the same on all hosts"),
+    ],
+)
+def test_who_joins_in_another_way_is_told_what_differs(certificate, monkeypatch, version, why):
+    async def story():
+        async with opened_door(certificate) as (hosts, joined):
+            monkeypatch.setattr(reaching, "PROTOCOL", PROTOCOL - 1)
+            monkeypatch.setattr(reaching, "__version__", version)
+            with pytest.raises(RefusedError, match=why):
+                await reach(hosts, lambda: TOKEN, ignore)
+            assert joined == []
 
     asyncio.run(story())
 

@@ -290,12 +290,15 @@ class Door:
     def _objection(self, knock: Knock, nonce: str, proofs: Proofs) -> str:
         if not proofs.is_right(knock.proof, "host", self._fingerprint, nonce, knock.nonce[:MAX_STRANGER_BYTES]):
             return "its join token is not this run's"
-        if knock.protocol != PROTOCOL:
+        if knock.protocol == PROTOCOL:
+            return ""
+        if knock.everstep_version == __version__:  # of a development version there are many
             return (
-                f"it has everstep {knock.everstep_version[:40]!a}, this run everstep {__version__}: install the same "
-                "on all hosts"
+                f"both are everstep {__version__}, but of different states of its code (hosts join by protocol "
+                f"{knock.protocol} there, {PROTOCOL} here): install the same package, or the same commit, on all hosts"
             )
-        return ""
+        its = knock.everstep_version[:40]
+        return f"it has everstep {its!a}, this run everstep {__version__}: install the same on all hosts"
 
 
 def keep_alive(sock: socket.socket) -> None:
