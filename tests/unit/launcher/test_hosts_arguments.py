@@ -1,7 +1,10 @@
 """How many hosts, where they meet and which one this is: from torchrun's flags, or from Slurm's variables."""
 
+import argparse
+
 import pytest
 
+from everstep.cli.act import agent
 from everstep.errors import ConfigError
 from everstep.launcher.arguments import hosts, options
 from everstep.launcher.arguments.settings import resolve
@@ -51,11 +54,20 @@ def test_the_number_of_hosts_may_change_and_the_run_waits_for_them_as_long_as_to
     assert settings().policy.node_timeout_s == 60.0
 
 
+@pytest.mark.parametrize(("given", "words"), [("", "begins with no host"), ("head:0", "between 1 and 65535")])
+def test_a_host_is_told_at_once_that_it_would_join_nothing(given, words):
+    with pytest.raises(ConfigError, match=words):
+        agent.run(argparse.Namespace(join=given, node_rank=None))
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
         (["--rdzv-endpoint", "head:0"], "give all hosts the same port"),
         (["--rdzv-endpoint", "head:x"], "must be an integer"),
+        (["--rdzv-endpoint", ","], "begins with no host"),
+        (["--rdzv-endpoint", " ,h1:1"], "begins with no host"),
+        (["--rdzv-endpoint", "head:1,h1:0"], "port 0: give all hosts the same port"),
         (["--rdzv-endpoint", "head:1", "--node-rank", "2"], "must be 0 to 1"),
         (["--rdzv-endpoint", "head:1", "--local-nodes", "2"], "each host is one node"),
         (["--rdzv-endpoint", "head:1", "--network", "namespaces"], "leave it out with several hosts"),

@@ -248,7 +248,7 @@ def test_the_endpoint_is_claimed_once_and_only_by_who_has_its_address():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert claim(Hosts(num=2, host="127.0.0.1", port=port)) is None
-    with claim(Hosts(num=2, host="localhost", port=port)) as sock:
+    with claim(Hosts(num=2, host="LocalHost", port=port)) as sock:
         assert sock.getsockname() == ("127.0.0.1", port)
     assert claim(Hosts(num=2, host="203.0.113.9", port=port)) is None
     assert claim(Hosts(num=2, host="no-such-name.invalid", port=port)) is None
@@ -280,6 +280,25 @@ def test_a_token_that_is_none_is_refused(tmp_path, monkeypatch, text, mode, word
     _own(monkeypatch)
     with pytest.raises(ConfigError, match=words):
         tokens.given({tokens.FILE_VARIABLE: str(path)})
+
+
+@pytest.mark.parametrize("text", ["0123456789abcdef\nanother line that is long", "x" * 4097])
+def test_a_file_that_holds_more_than_a_token_is_the_wrong_one(tmp_path, text):
+    path = tmp_path / "token"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match=r"token has more than one line, or 4096 bytes"):
+        tokens.given({tokens.FILE_VARIABLE: str(path)})
+
+
+@pytest.mark.parametrize("data", [b"0123456789abcdef\r\n\n", b"\xef\xbb\xbf0123456789abcdef\n", b"  0123456789abcdef"])
+def test_a_token_file_may_come_from_any_editor(tmp_path, data):
+    path = tmp_path / "token"
+    path.write_bytes(data)
+    path.chmod(0o600)
+    found = tokens.given({tokens.FILE_VARIABLE: str(path)})
+    assert found is not None
+    assert found.reveal() == TOKEN.reveal()
 
 
 def _own(monkeypatch):

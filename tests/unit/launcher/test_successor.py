@@ -463,3 +463,9 @@ def test_who_waits_for_a_file_server_keeps_no_journal_unless_a_person_wants_it(
     monkeypatch.setattr(willing, "mounts_of_this_process", lambda: f"x / {kind} rw 0 0\n")
     monkeypatch.setenv("EVERSTEP_SUCCESSOR", wish)
     assert ("EVERSTEP_SUCCESSOR" in willing.refusal(tmp_path)) is not takes_part
+
+
+@pytest.mark.parametrize(("said", "is_odd"), [("", False), ("on", False), ("off", False), ("yes", True), ("ON", True)])
+def test_a_wish_that_is_not_understood_is_said(monkeypatch, said, is_odd):
+    monkeypatch.setenv("EVERSTEP_SUCCESSOR", said)
+    assert (f"EVERSTEP_SUCCESSOR={said} has no effect" in willing.misunderstood()) is is_odd

@@ -20,14 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     import os
 
-    from everstep.launcher.arguments.hosts import Hosts, parse_endpoints
+    from everstep.launcher.arguments.hosts import Hosts, check_ports, parse_endpoints
     from everstep.launcher.hosts import token
     from everstep.launcher.hosts.joining import join
     from everstep.launcher.run import signal_numbers, torch_version
     from everstep.linux import heap
 
     heap.keep_little()
-    (host, port), *others = parse_endpoints(given.join)
+    (host, port), *others = places = parse_endpoints(given.join)
+    check_ports(places, "--join")
     hosts = Hosts(
         num=0,
         host=host,

@@ -5,7 +5,7 @@ Pure but for the torch source that parses an endpoint. Called by `settings` and 
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -83,9 +83,7 @@ def of(
     said_by = "--rdzv-endpoint" if given.rdzv_endpoint else "--master-addr"
     if not host:
         return None
-    for _, each in places:
-        if not 0 < each < 65536:
-            raise ConfigError(f"{said_by}: port {each}: give all hosts the same port, between 1 and 65535")
+    check_ports(places, said_by)
     if given.node_rank is not None and not 0 <= given.node_rank < least:
         raise ConfigError(f"--node-rank {given.node_rank}: must be 0 to {least - 1} with --nnodes {given.nnodes}")
     conf = _conf(given.rdzv_conf)
@@ -104,6 +102,13 @@ def of(
     )
 
 
+def check_ports(places: Sequence[tuple[str, int]], said_by: str) -> None:
+    """Raises ConfigError."""
+    for _, each in places:
+        if not 0 < each < 65536:
+            raise ConfigError(f"{said_by}: port {each}: give all hosts the same port, between 1 and 65535")
+
+
 def is_said(given: argparse.Namespace) -> bool:
     """Whether the command line says itself what the job's shape is."""
     shape = (given.rdzv_endpoint, given.node_rank, given.local_nodes)
@@ -115,6 +120,8 @@ def parse_endpoints(text: str) -> list[tuple[str, int]]:
     """The endpoint, and after commas where else the run may be: with the endpoint's port where none is given. Raises
     ConfigError."""
     first, *others = text.split(",")
+    if not first.strip():  # torch's parser would take this host's loopback for it
+        raise ConfigError(f"{text!r} begins with no host: give HOST:PORT of the host that begins the run")
     endpoint = parse_endpoint(first)
     return [endpoint, *(parse_endpoint(each, endpoint[1]) for each in others if each)]
 

@@ -15,8 +15,14 @@ SUCCESSOR = "EVERSTEP_SUCCESSOR"
 
 
 def is_wished() -> bool | None:
-    """By the person who started the run; None: nothing is said."""
+    """By the person who started the run; None: nothing is said, or nothing that is known."""
     return {"on": True, "off": False}.get(os.environ.get(SUCCESSOR, ""))
+
+
+def misunderstood() -> str:
+    """A value that has no effect, for the person who gave it; empty: there is none."""
+    said = os.environ.get(SUCCESSOR, "")
+    return f"{SUCCESSOR}={said} has no effect: it is on or off" if said not in ("", "on", "off") else ""
 
 
 def refusal(folder: Path) -> str:

@@ -31,7 +31,7 @@ from everstep.launcher.arguments.hosts import Hosts, SlurmStep, shown
 from everstep.launcher.heirs.asking import who
 from everstep.launcher.heirs.copying import Copying
 from everstep.launcher.heirs.proving import Acquaintances
-from everstep.launcher.heirs.willing import is_wished, refusal
+from everstep.launcher.heirs.willing import is_wished, misunderstood, refusal
 from everstep.launcher.hosts.munge import Either, MungeToken
 from everstep.launcher.hosts.place import interface_of
 from everstep.launcher.rundir.rundir import Prepared
@@ -182,6 +182,8 @@ class Fleet:
     def _may_be_succeeded(self) -> bool:
         """Without one, a run that would only wait for the host that it lost ends at once, and is started again."""
         step = self._hosts.slurm
+        if odd := misunderstood():
+            self.say(odd)
         goes_on = self._prepared.file.spec.num_standby > 0 or self._hosts.least > 0
         goes_on = goes_on and (step is None or step.survives_nodes)  # else Slurm ends the job with its first lost node
         if not (is_wished() or goes_on):

@@ -65,7 +65,7 @@ def interface_of(address: str) -> str:
 
 
 def _means_loopback(name: str) -> bool:
-    if name in _LOOPBACK_NAMES:
+    if name.lower() in _LOOPBACK_NAMES:
         return True
     try:
         return ipaddress.ip_address(name).is_loopback

@@ -99,9 +99,11 @@ def _read(path: Path, said_by: str, *, is_given: bool = True) -> JoinToken:
                 )
             if (found.st_uid or not is_given) and found.st_mode & 0o077:
                 raise ConfigError(f"{said_by}: other users can read {path}: chmod 600 {path}")
-            text = file.read(_MAX_BYTES).decode(errors="replace")
+            text = file.read(_MAX_BYTES + 1).decode("utf-8-sig", errors="replace").strip()
     except OSError as error:
         raise ConfigError(f"{said_by}: {path} cannot be read: {error.strerror}") from error
+    if len(text) > _MAX_BYTES or len(text.splitlines()) > 1:
+        raise ConfigError(f"{said_by}: {path} has more than one line, or {_MAX_BYTES} bytes: a join token is one line")
     return _token(text, said_by)
 
 
