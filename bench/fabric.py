@@ -3,7 +3,8 @@
     python bench/fabric.py probes [--seeds 5] [--kinds loss-1,loss-5,dead,...] [--seconds 10]
     python bench/fabric.py quiet [--seconds 60]         `everstep fabric watch` beside TCP: false alarms, cost
         [--cable 20mbit]                                 each cable carries so much, and TCP fills those of the leaves
-    python bench/fabric.py full [--seeds 5]              a cable that loses 5 % or 1 % among cables that TCP fills
+    python bench/fabric.py full [--seeds 5] [--kinds loss-5,loss-1,two] [--seconds 60]   cables that lose 5 % or 1 %, or
+                                                     two of them, among cables that TCP fills
     python bench/fabric.py ports [--seconds 60]          what reading the counters of ports costs an agent
     python bench/fabric.py sent [--seconds 60]          gloo rings: bytes of each link, predicted and counted
     python bench/fabric.py cycles                        10,000 random graphs

@@ -35,6 +35,12 @@ def run(given: argparse.Namespace) -> int:
     for number, each in enumerate(seen, 1):
         if not each.nodes or (len(each.nodes) < 2 and each.sent):
             raise FabricError(f"{given.probes}: path {number}: a path needs two nodes at least")
+        if twice := next((one for one, other in each.links if one == other), None):
+            raise FabricError(
+                f"{given.probes}: path {number}: {twice} follows itself: no cable leads from a node to itself"
+            )
+    if not seen:
+        raise FabricError(f"{given.probes}: no path in it: nothing is known of the network, and that is not healthy")
     if given.counters and not given.topology:
         raise FabricError("--counters needs --topology: which cable a port has, and what it can carry")
     loads, links = dict[Link, Load](), list[Link]()
@@ -52,7 +58,7 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         show_json(verdict)
     else:
-        show(blame_page(given.probes, verdict, sum(each.sent for each in seen)))
+        show(blame_page(given.probes, verdict, sum(max(0, each.sent) for each in seen)))
     return 1 if verdict.faults or verdict.slow else 0
 
 

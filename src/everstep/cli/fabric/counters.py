@@ -30,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
+    if given.windows is not None and given.windows < 1:
+        raise FabricError(f"--windows {given.windows}: must be 1 at least; without it, until Ctrl-C")
     if not 0.1 <= given.every <= 3600:
         raise FabricError("--every must be 0.1 to 3600")
     windows = _windows(given.node or socket.gethostname(), given.every)

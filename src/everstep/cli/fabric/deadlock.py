@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    routes = read_routes(text_of(read_bytes(Path(given.routes)), given.routes), given.routes)
+    routes = read_routes(text_of(read_bytes(Path(given.routes), "routes"), given.routes, "routes"), given.routes)
     tiers = {}
     if given.topology:
         graph = Graph(read_topology(Path(given.topology)))

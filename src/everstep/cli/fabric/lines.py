@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 def read_lines(path: str, kind: type[T], what: str, *, is_growing: bool = False) -> list[T]:
     """`is_growing`: somebody writes to it, and its last line may not be whole yet. Raises FabricError."""
-    data = read_bytes(Path(path))
+    data = read_bytes(Path(path), "file")
     return _decoded(data[: data.rfind(b"\n") + 1 if is_growing else None], path, kind, what)
 
 

@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    samples = read_samples(text_of(read_bytes(Path(given.counters)), given.counters), given.counters)
+    samples = read_samples(
+        text_of(read_bytes(Path(given.counters), "counters"), given.counters, "counters"), given.counters
+    )
     storms = find_storms(samples)
     found: dict[str, str] = {}
     if given.topology:

@@ -19,7 +19,7 @@ from everstep.cli.fabric.lines import read_lines, read_newest_lines
 from everstep.cli.reading import Opened, open_run, show, show_json
 from everstep.errors import EverstepError
 from everstep.fabric.locate.observations import Counted
-from everstep.fabric.locate.ports import strangers
+from everstep.fabric.locate.ports import impossible, strangers
 from everstep.fabric.readers.find import read_topology
 from everstep.fabric.topology.graph import Graph
 from everstep.fabric.topology.values import FabricError, Topology
@@ -86,7 +86,7 @@ def _show(given: argparse.Namespace) -> None:
     path = topology_beside([each.run_dir.path for each in runs]) if given.file is None else Path(given.file)
     topology = read_topology(path)
     counted, unread = _counted(given, path)
-    missing += [*unread, *strangers(counted, topology)]
+    missing += [*unread, *strangers(counted, topology), *impossible(counted, topology)]
     operations, tellers = list[Operation](), _of_nodes(counted)
     for each in runs:
         found, without = _of_run(each, topology)

@@ -8,6 +8,7 @@ flows.jsonl has one flow a line: {"to": "10.20.1.5", "port": 40000, "there": ["n
 """
 
 import argparse
+import errno
 import itertools
 import sys
 import time
@@ -41,10 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
+    if given.windows is not None and given.windows < 1:
+        raise FabricError(f"--windows {given.windows}: must be 1 at least; without it, until Ctrl-C")
     if not 1 <= given.port <= 65535 or not 0.01 <= given.rate <= 1000 or not 0.1 <= given.every <= 3600:
         raise FabricError("--port must be 1 to 65535, --rate 0.01 to 1000, --every 0.1 to 3600")
-    flows = [] if given.flows is None else read_flows(read_bytes(Path(given.flows)), given.flows, MOST_FLOWS)
+    flows = [] if given.flows is None else read_flows(read_bytes(Path(given.flows), "flows"), given.flows, MOST_FLOWS)
     check_address(given.address, "--address")
+    if any(flow.port == given.port for flow in flows):
+        raise FabricError(f"{given.flows}: source port {given.port} is the one at which this host answers: see --port")
     try:
         windows = watch(given.address, given.port, flows, rate=given.rate, every_s=given.every)
         for seen, late_s in itertools.islice(windows, given.windows):
@@ -54,8 +59,18 @@ def run(given: argparse.Namespace) -> int:
             sys.stdout.write("".join(safe_json(msgspec.json.encode(each).decode()) + "\n" for each in seen))
             sys.stdout.flush()
     except OSError as error:
-        raise FabricError(f"watch: {given.address}: {error.strerror}") from error
+        raise FabricError(f"watch: {given.address}: {error.strerror}{_remedy(error, given.port)}") from error
     return 0
+
+
+def _remedy(error: OSError, port: int) -> str:
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ". No interface of this host has that address: `ip -brief address` lists them"
+    if error.errno == errno.EADDRINUSE:
+        return f". Another process has UDP port {port}, or a source port of the flows: end it, or choose others"
+    if error.errno == errno.EACCES:
+        return f". Ports below 1024 need rights: choose another --port, the same on all hosts (now {port})"
+    return ""
 
 
 def _stall(flows: Sequence[Planned], seconds: float) -> list[Seen]:

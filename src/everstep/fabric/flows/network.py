@@ -23,7 +23,7 @@ class Network:
             if cable.bps is None:
                 raise FabricError(
                     f"{graph.topology.source}: cable {cable.label}: its speed is not known. "
-                    "A simulation needs all of them. Add `speed` to the file"
+                    "A simulation needs all of them. Write `speed` into a TOML of one's own (docs/fabric.md)"
                 )
         ends = [(graph.index[cable.one.node], graph.index[cable.other.node]) for cable in cables]
         self.tail = np.array([node for pair in ends for node in pair], dtype=np.int64)

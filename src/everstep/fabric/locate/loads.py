@@ -64,8 +64,13 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         return self._is_full(self.rates)
 
     def is_full_beside(self, seen: Seen) -> bool | None:
-        """In the windows of that time."""
-        return self._is_full([rate for rate in self.rates if are_beside(seen, rate)])
+        """In the windows of that time. Where there are none, the clock of one of the two hosts may have been set: any
+        may have been of that time."""
+        beside = self._beside(seen)
+        return self._is_full(beside) if beside else self._is_full(self.rates) or None
+
+    def _beside(self, seen: Seen) -> list[Rate]:
+        return [rate for rate in self.rates if are_beside(seen, rate)]
 
     def _is_full(self, rates: Sequence[Rate]) -> bool | None:
         if self.capacity_bps is None or not rates:
@@ -77,7 +82,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     def explains_losses(self, seen: Seen) -> bool:
         """Its queue may have lost some of these packets, and nothing says that its cable did. A queue that is known to
         have dropped some explains it also where the link was full for less than a second."""
-        dropped = [rate.discards for rate in self.rates if rate.discards is not None and are_beside(seen, rate)]
+        dropped = [rate.discards for rate in self._beside(seen) or self.rates if rate.discards is not None]
         if self.errors or (dropped and not any(dropped)):
             return False
         return bool(dropped) or self.is_full_beside(seen) is True

@@ -1,4 +1,5 @@
-"""Ports that counted something, beside those that a topology has: what has another name there counts for nothing."""
+"""Ports that counted something, beside what a topology has: one of another name there, or more than its cable carries,
+counts for nothing."""
 
 from collections.abc import Iterable
 
@@ -6,6 +7,28 @@ from everstep.fabric.locate.observations import Counted
 from everstep.fabric.topology.values import Topology
 
 _MOST = 8
+_IMPOSSIBLE = 10.0
+"""Times the capacity: a counter that wrapped or lies, or a speed that is not the cable's. A busy machine reads its
+ports late, and a window then has more than its seconds."""
+
+
+def is_impossible(num_bytes: int, seconds: float, bps: float) -> bool:
+    return not 0 <= 8 * num_bytes <= _IMPOSSIBLE * bps * seconds
+
+
+def impossible(counted: Iterable[Counted], topology: Topology) -> list[str]:
+    """Ports that say that they sent or received what their cable cannot carry; some of them, if there are many."""
+    speeds = {(end.node, end.name): cable.bps for cable in topology.cables for end in (cable.one, cable.other)}
+    found: dict[str, str] = {}
+    for each in counted:
+        bps = speeds.get((each.node, each.nic))
+        for name in ("tx_bytes", "rx_bytes"):
+            grown = each.grown.get(name)
+            if bps is not None and grown is not None and is_impossible(grown, each.seconds, bps):
+                port = f"{each.node}:{each.nic}"
+                found[port] = f"{port}: {name} grew by {grown} in {each.seconds:g} s, which its cable cannot carry"
+    said = list(found.values())
+    return said[:_MOST] + ([f"{len(said) - _MOST} ports more, of the same kind"] if len(said) > _MOST else [])
 
 
 def strangers(counted: Iterable[Counted], topology: Topology) -> list[str]:

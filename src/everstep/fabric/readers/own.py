@@ -27,6 +27,8 @@ from everstep.fabric.readers.text import items, mapping
 from everstep.fabric.topology.values import Cable, FabricError, Host, Port, Switch, Topology, check_whole
 
 MAX_CABLES = 2_000_000
+_SLOWEST = 1e3
+"""Bit/s. Whoever writes 400 means gigabits."""
 _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _SPEED = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) ?([KMGT]?)(?:bit/s|bps)?", re.IGNORECASE)
 
@@ -37,6 +39,8 @@ def speed_of(value: object, where: str) -> float:
     bps = float(match[1]) * _UNITS[match[2].upper()] if match and not isinstance(value, bool) else math.nan
     if not 0 < bps < 1e15:
         raise FabricError(f"{where}: speed {str(value)[:40]!r}: must be like 100G or 25Gbit/s")
+    if bps < _SLOWEST:
+        raise FabricError(f"{where}: speed {str(value)[:40]!r} is {bps:g} bit/s: a unit is missing, as in 100G")
     return bps
 
 

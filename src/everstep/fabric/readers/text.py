@@ -19,22 +19,23 @@ MAX_XML_BYTES = 8 << 20
 _LONG_NUMBER = re.compile(r"[-+0-9a-fA-Fxob_:.]{65,}")
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, what: str = "topology") -> bytes:
+    """`what`: it is to be, for whoever named a wrong one. Raises FabricError."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise FabricError(f"topology: {path}: cannot be read: {error.strerror}") from error
+        raise FabricError(f"{what}: {path}: cannot be read: {error.strerror}") from error
     if len(data) > MAX_BYTES:
-        raise FabricError(f"topology: {path}: larger than {MAX_BYTES >> 20} MB")
+        raise FabricError(f"{what}: {path}: larger than {MAX_BYTES >> 20} MB")
     return data
 
 
-def text_of(data: bytes, source: str) -> str:
+def text_of(data: bytes, source: str, what: str = "topology") -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise FabricError(f"topology: {source}: not text in UTF-8") from None
+        raise FabricError(f"{what}: {source}: not text in UTF-8") from None
 
 
 def yaml_of(text: str, source: str) -> list[Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from everstep.fabric.flows.network import Array, Network
 from everstep.fabric.flows.routes import Router
 from everstep.fabric.locate.observations import Counted
+from everstep.fabric.locate.ports import is_impossible
 from everstep.fabric.topology.values import FabricError
 from everstep.fabric.traffic.matrix import Amounts, Operation, Span, sends
 from everstep.fabric.traffic.pictured import LinkTraffic, Picture, Second, Share
@@ -114,7 +115,7 @@ def _measured(network: Network, counted: Iterable[Counted], seconds: range) -> A
             continue
         for side, name in enumerate(("tx_bytes", "rx_bytes")):
             grown = each.grown.get(name)
-            if grown is None:
+            if grown is None or is_impossible(grown, each.seconds, float(network.capacity[links[side]])):
                 continue
             for place, part in _parts(each.at - each.seconds, each.at, seconds):
                 bits[side, links[side], place] += 8 * grown / each.seconds * part
