@@ -194,6 +194,36 @@ def test_who_receives_over_a_slow_link_is_not_taken_for_a_slow_machine(sender, s
     assert (found.verdict.code, found.verdict.ranks, found.verdict.blame) == ("ES-S11", (sender,), "network")
 
 
+def test_who_receives_over_a_slow_link_is_not_accused_where_steps_were_as_long_before():
+    """A real run: others' work made the steps before as long as the link did then, and the receiver was called slow."""
+    job = Job(send_s=lambda rank: STEPS * 0.004)
+    job.compute_s = dict.fromkeys(range(4), 1.3 * STEP_S)
+    job.rounds(6)
+    job.of_rank["send_s"] = lambda rank: STEPS * (0.06 if rank == 2 else 0.004)
+    job.compute_s = {**dict.fromkeys(range(4), 1.1 * STEP_S), 3: 1.35 * STEP_S}
+    (found,) = job.rounds(10)
+    assert (found.verdict.code, found.verdict.ranks) == ("ES-S11", (2,))
+
+
+def test_what_the_kernel_saw_stays_evidence_where_its_answer_is_late():
+    """The round in which a rank is named may be one without an answer of the observer."""
+    late, line = False, "it slept 1.9 s for a file lock, ended by holder (pid 4711)"
+    job = Job(
+        kernel=lambda rank: (line,) if rank == 2 and not late else (),
+        takers=lambda _: None if late else (),
+    )
+    job.rounds(6)
+    job.compute_s[2] = 1.4 * STEP_S
+    job.rounds(3)
+    late = True
+    (found,) = job.rounds(3)
+    assert line in str(found.verdict.evidence)
+    late = False
+    job.of_rank["kernel"] = lambda _: ()
+    job.round()
+    assert not job.watch._ballot.kernel[2], "somebody looked, and saw nothing"
+
+
 def test_a_link_that_is_somewhat_slower_excuses_no_slow_machine():
     job = Job(send_s=lambda rank: STEPS * 0.004)
     job.rounds(6)

@@ -68,15 +68,21 @@ def explains(link: SlowLink, ranks: Sequence[int], rounds: Sequence[Sequence[Ran
 
 
 def find_slow_link(
-    rounds: Sequence[Sequence[RankTiming]], usual_rounds: Sequence[Sequence[RankTiming]], min_votes: int
+    rounds: Sequence[Sequence[RankTiming]],
+    usual_rounds: Sequence[Sequence[RankTiming]],
+    min_votes: int,
+    *,
+    is_slow: bool = False,
 ) -> SlowLink | None:
-    """The rank whose data took longer than usual by most, in at least `min_votes` of the rounds."""
+    """The rank whose data took longer than usual by most, in at least `min_votes` of the rounds. `is_slow`: a rank was
+    found to be slower than the others; then steps are not compared with earlier ones, which other work may have made as
+    long: who receives would be accused."""
     usual = {rank: statistics.median(each) for rank, each in _by_rank(usual_rounds).items()}
     before = [step_s for timings in usual_rounds if (step_s := _step_s(timings)) is not None]
     if not usual or not before:
         return None
     usual_step_s = statistics.median(before)
-    found = [each for timings in rounds if (each := _worst(timings, usual, usual_step_s)) is not None]
+    found = [each for timings in rounds if (each := _worst(timings, usual, usual_step_s, is_slow)) is not None]
     votes = Counter(each.rank for each in found)
     if not votes:
         return None
@@ -93,7 +99,9 @@ def find_slow_link(
     )
 
 
-def _worst(timings: Sequence[RankTiming], usual: Mapping[int, float], usual_step_s: float) -> SlowLink | None:
+def _worst(
+    timings: Sequence[RankTiming], usual: Mapping[int, float], usual_step_s: float, is_slow: bool
+) -> SlowLink | None:
     step_s = _step_s(timings)
     known = {t.rank: t.send_s for t in timings if t.send_s is not None and t.rank in usual}
     if step_s is None or not known:
@@ -106,7 +114,7 @@ def _worst(timings: Sequence[RankTiming], usual: Mapping[int, float], usual_step
     waits_s = statistics.median([t.delay_s or 0.0 for t in timings])
     lost = next((t.lost for t in timings if t.rank == rank), None) or 0
     least_s = MIN_SHARE * usual_step_s if lost else LENGTHENS * excess_s
-    if step_s - usual_step_s < least_s and waits_s < excess_s:
+    if not is_slow and step_s - usual_step_s < least_s and waits_s < excess_s:
         return None
     return SlowLink(
         rank=rank, send_s=known[rank], usual_s=usual[rank], step_s=step_s, usual_step_s=usual_step_s, lost=lost

@@ -106,7 +106,8 @@ class Ballot:
         for rank, each in reported.items():
             if each.rivals:
                 self.rivals[rank] = each.rivals
-            self.kernel[rank] = each.kernel[:MAX_KERNEL]
+            if each.takers is not None or each.kernel:  # else nobody looked, or its answer comes with a later round
+                self.kernel[rank] = each.kernel[:MAX_KERNEL]
             self.sent[rank] = each.sent[:MAX_SENT]
             self.unread[rank] = each.unread[:MAX_SENT]
             if each.arrivals:

@@ -126,7 +126,7 @@ class SlownessDetector:
         if not _may_tell(state):
             return None
         self._bad_at |= dict.fromkeys(verdict.ranks, event.at)
-        link = self._slow_link(LINK_VOTES) if verdict.code in UNEXPLAINED else None
+        link = self._slow_link(LINK_VOTES, is_slow=True) if verdict.code in UNEXPLAINED else None
         if link is not None and explains(link, verdict.ranks, self._ballot.rounds):
             return self._tell_once(self._congested(link, event.at), event)
         return self._refuse(verdict, event) if verdict.refusal is not None else self._accuse(verdict, event)
@@ -240,8 +240,8 @@ class SlownessDetector:
             return None
         return self._of_rank(found.code, found.rank, found.says, found.cure, "scheduler", at)
 
-    def _slow_link(self, min_votes: int) -> SlowLink | None:
-        return find_slow_link(self._ballot.rounds, self._ballot.usual_rounds(), min_votes)
+    def _slow_link(self, min_votes: int, *, is_slow: bool = False) -> SlowLink | None:
+        return find_slow_link(self._ballot.rounds, self._ballot.usual_rounds(), min_votes, is_slow=is_slow)
 
     def _linked(self, at: float) -> Verdict | None:
         found = self._slow_link(STARVED_VOTES)
