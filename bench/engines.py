@@ -3,9 +3,9 @@
     python bench/engines.py [--scenario FILE] [--only local,hosts,slurm] [--json FILE] [--keep DIR]
     python bench/engines.py --journals local=DIR/local.jsonl slurm=DIR/slurm.jsonl        # compares, runs nothing
 
-The faults of the scenario (bench/scenarios/ranks_agents_nodes.txt; beside it two_ranks_a_node.txt) befall the same
-small training three times: nodes as processes of this machine, hosts in namespaces that were started one by one, and
-nodes of a real Slurm in namespaces.
+The faults of the scenario (bench/scenarios/ranks_agents_nodes.txt; beside it two_ranks_a_node.txt and preempted.txt)
+befall the same small training three times: nodes as processes of this machine, hosts in namespaces that were started
+one by one, and nodes of a real Slurm in namespaces.
 The decisions are read from the three journals; what must differ (ids, times, addresses) is normalised, which is said.
 Exit code 1 when decisions differ. Needs root and Debian's Slurm (`make debian`).
 """
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="everstep-bench-", ignore_cleanup_errors=True) as scratch:
         journals = args.journals or _play(scenario, args.only, args.keep or Path(scratch))
         runs = {name: _decided(path) for name, path in journals.items()}
-    faults = [str(each) for each in scenario.faults]
+    faults = scenario.lines
     print(table(faults, runs))
     print("\nNormalised:" + "".join(f"\n  {each}" for each in NORMALISED))
     if args.json is not None:
@@ -57,8 +57,9 @@ def _result(scenario: Scenario, runs: dict[str, tuple[Decided, ...]]) -> int:
     if found:
         print(f"\n{len(found)} differences; the first: {found[0]}\n{load}")
         return 1
-    num = len(next(iter(runs.values())))
-    print(f"\n{len(scenario.faults)} faults, {num} incidents, {', '.join(runs)}: the same decisions; {load}")
+    num = len(next(iter(runs.values()))) - scenario.is_preempted
+    end = ", and a preemption" if scenario.is_preempted else ""
+    print(f"\n{len(scenario.faults)} faults, {num} incidents{end}, {', '.join(runs)}: the same decisions; {load}")
     return 0
 
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from playing.player import EVERSTEP, OPTIONS, Player
+from playing.player import EVERSTEP, OPTIONS, Player, saving
 from playing.scenario import Scenario
 
 AWAY_S = 600.0
@@ -20,6 +20,7 @@ class OnLocal(Player):
         shape = ["--local-nodes", str(scenario.nodes), "--standby", str(scenario.standby), "--network", "namespaces"]
         shape += ["--nproc-per-node", str(scenario.ranks_per_node)]
         command = [*EVERSTEP, "run", "--run-dir", str(self.run_dir), *shape, "--config", str(policy), *OPTIONS]
+        command += saving(scenario, folder)
         with self._err.open("wb") as err:
             self._run = subprocess.Popen(
                 [*command, str(program)], env=self._env, stdout=subprocess.DEVNULL, stderr=err, start_new_session=True
@@ -47,6 +48,9 @@ class OnLocal(Player):
 
     def rank_of(self, rank: int, node: str, pid: int) -> int:
         return pid
+
+    def preempt(self) -> None:
+        self._run.terminate()
 
     def power_off(self, node: str) -> None:
         """Its link is down, and stays down: what runs there is not heard any more, and is not ended by us."""

@@ -1,12 +1,14 @@
 """Runs whose nodes are on hosts of a test bed: started by hand, one command on each, or given by a real Slurm."""
 
+import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from everstep.testing.hosts import Bed, Host
-from everstep.testing.slurm import SlurmBed
-from playing.player import EVERSTEP, OPTIONS, Player, agent_among, with_inner
+from everstep.testing.slurm import URGENT, SlurmBed
+from playing.player import EVERSTEP, OPTIONS, Player, agent_among, launcher_among, saving, with_inner
 from playing.scenario import Scenario
 
 
@@ -43,7 +45,8 @@ class OnHosts(_OnMachines):
         super().__init__(scenario, hosts)
         command = [*EVERSTEP, "run", "--nnodes", str(scenario.nodes), "--standby", str(scenario.standby)]
         command += ["--nproc-per-node", str(scenario.ranks_per_node)]
-        command += ["--config", str(policy), *OPTIONS, "--rdzv-endpoint", f"{hosts[0].address}:29400", str(program)]
+        command += ["--config", str(policy), *OPTIONS, *saving(scenario, folder)]
+        command += ["--rdzv-endpoint", f"{hosts[0].address}:29400", str(program)]
         for host in hosts:
             with (folder / f"{host.name}.err").open("wb") as err:
                 host.start(command, env={"EVERSTEP_JOIN_TOKEN": "the token of this benchmark"}, err=err)
@@ -54,6 +57,10 @@ class OnHosts(_OnMachines):
 
     def __exit__(self, *_: object) -> None:
         self._bed.__exit__()
+
+    def preempt(self) -> None:
+        """Nobody gave the hosts but who started the commands; the first one is told."""
+        os.kill(launcher_among(self._machines[0].pids()), signal.SIGTERM)
 
     def said(self) -> str:
         return self._err.read_text(errors="replace")
@@ -75,7 +82,7 @@ class OnSlurm(_OnMachines):
             self._env = {"EVERSTEP_HOME": str(shared / "home")}
             command = [*EVERSTEP, "submit", "--nodes", scenario.nodes, "--standby", scenario.standby]
             command += ["--nproc-per-node", scenario.ranks_per_node]
-            command += ["--config", shared / policy.name, *OPTIONS, shared / program.name]
+            command += ["--config", shared / policy.name, *OPTIONS, *saving(scenario, shared), shared / program.name]
             job = self._bed.run(*command, env=self._env).split()[1]
             self.run_dir = shared / "home" / "runs" / f"slurm-{job}"
         except BaseException:
@@ -87,6 +94,10 @@ class OnSlurm(_OnMachines):
 
     def __exit__(self, *_: object) -> None:
         self._bed.close()
+
+    def preempt(self) -> None:
+        """By a job of a partition that goes before; Slurm's notice is 30 s here."""
+        self._bed.run("sbatch", "-p", URGENT, "-N", len(self._bed.nodes), "--wrap", "sleep 1")
 
     def said(self) -> str:
         out = self.run_dir.with_suffix(".out")

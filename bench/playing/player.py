@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from everstep.journal.reader import Cursor
-from everstep.model.actions import IncidentClosed, IncidentOpened, StartWorkers
+from everstep.model.actions import Finish, IncidentClosed, IncidentOpened, StartWorkers
 from everstep.model.events import NodeJoined, NodeLost, TemplateReported, WorkersStarted
 from everstep.model.record import Record
 from measuring.watched import Watched
@@ -22,6 +22,11 @@ long ranks get to end."""
 
 POLICY = "[policy]\nnode_silent_s = 4.0\nexamine = false\n"
 OPTIONS = ("--max-restarts", "1000")
+
+
+def saving(scenario: Scenario, folder: Path) -> tuple[str, ...]:
+    """Where the last step goes, `folder` being one that all nodes see."""
+    return ("--checkpoint-dir", str(folder / "ckpt")) if scenario.is_preempted else ()
 
 
 class Player(Watched):
@@ -51,6 +56,10 @@ class Player(Watched):
     def power_off(self, node: str) -> None:
         """The machine of that node is gone without a word."""
 
+    @abstractmethod
+    def preempt(self) -> None:
+        """All of its machines are wanted by somebody else: the run is told so, and has a while to end."""
+
     def drain(self, node: str) -> None:
         """Somebody needs its machine, and says so in the way of this engine."""
         self.everstep("drain", node, "--why", "a fan is to be replaced", "--run", self.run_dir)
@@ -69,6 +78,11 @@ class Player(Watched):
             self.until(f"the end of the incident after {fault}", lambda n=num_closed: self._num(IncidentClosed) > n)
             self.until(f"a generation after {fault}", lambda g=before: self.generation() > g)
         self.until("the last generation to train", lambda: self.all_stepped(self.generation(), NUM_STEPS))
+        if self.scenario.is_preempted:
+            self.until("all ready before the end", self._is_ready)
+            print(f"  {self.name}: preempt", file=sys.stderr, flush=True)
+            self.preempt()
+            self.until("the end of the run", lambda: self._num(Finish) > 0)
         self._read()
 
     def _cause(self, fault: Fault) -> None:
@@ -136,6 +150,10 @@ def agent_among(pids: Sequence[int], node: str) -> int | None:
         if "everstep.agent" in words and "--node" in words and words[words.index("--node") + 1] == node:
             return pid
     return None
+
+
+def launcher_among(pids: Sequence[int]) -> int:
+    return next(pid for pid in pids if _words(pid)[: len(EVERSTEP)] == EVERSTEP)
 
 
 def with_inner(pids: Sequence[int], inner: int) -> int:

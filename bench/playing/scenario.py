@@ -4,6 +4,7 @@ nodes 3
 standby 2
 ranks-per-node 1   # which is what it is without this line
 kill-rank 2        a fault and its ranks, or its slot; "#" begins a comment
+preempt            as the last line: whoever gave the nodes takes them all away, after a notice
 """
 
 from dataclasses import dataclass
@@ -32,6 +33,12 @@ class Scenario:
     standby: int
     ranks_per_node: int
     faults: tuple[Fault, ...]
+    is_preempted: bool = False  # in the end
+
+    @property
+    def lines(self) -> list[str]:
+        """What a journal has decisions about, in order."""
+        return [*map(str, self.faults), *(["preempt"] if self.is_preempted else [])]
 
     @property
     def num_ranks(self) -> int:
@@ -40,10 +47,15 @@ class Scenario:
 
 def parsed(text: str) -> Scenario:
     """Raises ScenarioError."""
-    numbers, faults = {"nodes": 0, "standby": 0, "ranks-per-node": 1}, []
+    numbers, faults, is_preempted = {"nodes": 0, "standby": 0, "ranks-per-node": 1}, [], False
     for at, line in enumerate(text.splitlines(), 1):
         word, *rest = line.split("#")[0].split() or [""]
         if not word:
+            continue
+        if is_preempted:
+            raise ScenarioError(f"line {at}: {word!r} after preempt, which ends the run")
+        if word == "preempt" and not rest:
+            is_preempted = True
             continue
         if not rest or not all(each.isdecimal() for each in rest):
             raise ScenarioError(f"line {at}: {word!r} needs numbers")
@@ -66,4 +78,5 @@ def parsed(text: str) -> Scenario:
         standby=numbers["standby"],
         ranks_per_node=numbers["ranks-per-node"],
         faults=tuple(faults),
+        is_preempted=is_preempted,
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from everstep.model import actions as act
-from everstep.model.events import NodeJoined
+from everstep.model.events import NodeJoined, StopRequested
 from everstep.model.record import Record
 from everstep.model.verdict import Decision, Verdict
 
@@ -30,6 +30,8 @@ COMPARED = (
     "resumed",
     "lost steps",
     "closed",
+    "saved",
+    "ended",
 )
 SHOWN = ("first sign", "grace", "snapshots")
 """What an engine may see, or have, in its own way: told beside the rest, and not compared."""
@@ -59,11 +61,40 @@ class Decided:
 
 
 def decided(records: Iterable[Record]) -> tuple[Decided, ...]:
-    """The incidents of a run, in order."""
-    run = _Run()
+    """The incidents of a run, in order, and at last how it was stopped, if it was."""
+    run, stop = _Run(), None
     for record in records:
+        if isinstance(record.event, StopRequested) and stop is None:
+            stop = _Stop()
+        if stop is not None:
+            stop.take(record)
         run.take(record)
-    return tuple(Decided(words=each.words()) for each in run.incidents.values())
+    said = [each.words() for each in (*run.incidents.values(), *([stop] if stop is not None else []))]
+    return tuple(Decided(words=each) for each in said)
+
+
+class _Stop:
+    """By whoever gave the nodes: what of the last step is written, and how the run ends."""
+
+    def __init__(self) -> None:
+        self._asked: dict[int, set[int]] = {}  # step: ranks
+        self._stops: set[str] = set()
+        self._ended = ""
+
+    def take(self, record: Record) -> None:
+        for action in record.actions:
+            if isinstance(action, act.PersistSnapshot) and action.is_last:
+                self._asked.setdefault(action.step, set()).update(action.ranks)
+            elif isinstance(action, act.StopWorkers):
+                self._stops.add(f"generation {action.generation} by signal {action.signal}")
+            elif isinstance(action, act.Finish):
+                self._ended = f"{action.outcome}, code {action.exit_code}"
+
+    def words(self) -> dict[str, str]:
+        newest = sorted(self._asked[max(self._asked)]) if self._asked else []
+        found = {"stopped": "; ".join(sorted(self._stops)), "ended": self._ended}
+        found["saved"] = f"the last step of ranks {' '.join(map(str, newest))}" if newest else "nothing"
+        return {name: found.get(name, "") for name in (*COMPARED, *SHOWN)}
 
 
 class _Incident:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from everstep.model import actions as act
-from everstep.model.events import NodeJoined, NodeLost, TimerFired
+from everstep.model.events import NodeJoined, NodeLost, StopRequested, TimerFired
 from everstep.model.facts import Fetch
 from everstep.model.record import Record
 from everstep.model.verdict import Blame, Confidence, Decision, Refusal, Verdict
@@ -146,7 +146,7 @@ def test_all_that_is_compared_or_shown_is_in_the_table():
     told = table(FAULTS, {"local": Journal.told()})
     assert told.startswith("kill-agent slot 1\n")
     assert [line.split("  ")[1] for line in told.splitlines()[1:]] == [
-        what for what in (*COMPARED, *SHOWN) if what not in ("certainty", "then")
+        what for what in (*COMPARED, *SHOWN) if what not in ("certainty", "then", "saved", "ended")
     ]
 
 
@@ -177,3 +177,31 @@ def test_what_cannot_be_played_is_said_with_its_line(text, why):
 def test_the_scenario_that_is_played_has_every_kind_of_fault():
     assert {each.kind for each in parsed(SCENARIO.read_text()).faults} == {*OF_RANKS, *OF_SLOTS}
     assert list(ENGINES) == ["local", "hosts", "slurm"]
+
+
+def test_a_preemption_is_the_last_line():
+    scenario = parsed("nodes 2\nstandby 1\nkill-rank 1\npreempt\n")
+    assert scenario.is_preempted
+    assert scenario.lines == ["kill-rank rank 1", "preempt"]
+    for text in ("nodes 2\npreempt\nkill-rank 1\n", "nodes 2\nkill-rank 1\npreempt 5\n"):
+        with pytest.raises(ScenarioError, match="preempt"):
+            parsed(text)
+
+
+@pytest.mark.parametrize("ranks", [(0, 1), (0,)])
+def test_a_stop_tells_what_was_saved_and_how_it_ended(ranks):
+    journal = Journal()
+    journal.begin()
+    stop = act.StopWorkers(why="stopped", node="n0", generation=0, grace_s=5.0, signal=15)
+    journal.note(stop, event=StopRequested(at=journal.at, why="SIGTERM", signal=15))
+    where = {"node": "n0", "generation": 0, "world_size": 2, "root": "ckpt", "limit_s": 9.0}
+    journal.note(act.PersistSnapshot(why="as every minute", step=39, ranks=(0, 1), **where))
+    for rank in ranks:
+        journal.note(act.PersistSnapshot(why="the last", step=40, ranks=(rank,), is_last=True, **where))
+    journal.note(act.Finish(why="stopped", outcome="stopped", exit_code=143))
+    told = decided(journal.records)
+    assert told[0]["saved"] == f"the last step of ranks {' '.join(map(str, ranks))}"
+    assert told[0]["ended"] == "stopped, code 143"
+    assert told[0]["stopped"] == "generation 0 by signal 15"
+    lines = table(["preempt"], {"local": told}).splitlines()[1:]
+    assert [line.split()[0] for line in lines] == ["stopped", "saved", "ended"]
