@@ -1,4 +1,4 @@
-"""A program as people write it (no State), killed once: from the kill to its next step, beside torchrun."""
+"""Programs as people write them (no State), killed once: from the kill to the next step, beside torchrun."""
 
 import itertools
 import json
@@ -10,27 +10,30 @@ from typing import Any
 from gpu_running.part import Report, Request, run
 from measuring.launched import adopt_orphans, launched
 
-_STEPS, _KILL_AT = 60, 30
-_PROGRAM = "plain_program.py"
+_STEPS, _KILL_AT = 60, 40
+_PROGRAMS = {"": "plain_program.py", "Trainer of transformers, ": "trainer_program.py"}
 
 
 def main(request: Request, report: Report) -> None:
     adopt_orphans()
-    everstep = [sys.executable, "-m", "everstep", "run", "--run-dir", str(request.path / "run")]
+    everstep = [sys.executable, "-m", "everstep", "run", "--run-dir"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--max-restarts", "3"]
-    for name, line in (("everstep", everstep), ("torchrun", torchrun)):
-        report.attempt(name, lambda name=name, line=line: _one(request, report, name, line))  # type: ignore[misc]
+    for kind, launcher in itertools.product(_PROGRAMS, (everstep, torchrun)):
+        name = kind + ("everstep" if launcher is everstep else "torchrun")
+        report.attempt(name, lambda name=name, kind=kind, line=launcher: _one(request, report, name, kind, line))  # type: ignore[misc]
 
 
-def _one(request: Request, report: Report, name: str, line: list[str]) -> None:
-    folder = request.path / name
+def _one(request: Request, report: Report, name: str, kind: str, line: list[str]) -> None:
+    folder = request.path / name.replace(" ", "-").replace(",", "")
     folder.mkdir(parents=True, exist_ok=True)
-    program = [str(request.programs / _PROGRAM), str(folder), str(_STEPS), str(_KILL_AT)]
+    program = [str(request.programs / _PROGRAMS[kind]), str(folder), str(_STEPS), str(_KILL_AT)]
+    if line[-1] == "--run-dir":
+        line = [*line, str(folder / "run")]
     command = [*line, "--nproc-per-node", "1", *program]
     with launched(command, env=os.environ, output=folder / "output.log") as running:
-        code = running.wait(request.limit_s / 2)
+        code = running.wait(request.limit_s / 4)
         said = running.last_output(300)
-    report.figure(f"{name}: ends with", code, goal="<= 0" if name == "everstep" else "", note="" if code == 0 else said)
+    report.figure(f"{name}: ends with", code, goal="<= 0" if "everstep" in name else "", note="" if code == 0 else said)
     steps = _steps(folder / "steps.jsonl")
     before, after = next(
         (pair for pair in itertools.pairwise(steps) if pair[0]["life"] != pair[1]["life"]), (None, None)
@@ -38,7 +41,7 @@ def _one(request: Request, report: Report, name: str, line: list[str]) -> None:
     if before is None or after is None:
         report.figure(f"{name}: kill to next step", None, "s", "<= 4.0")
         return
-    goal = "<= 4.0" if name == "everstep" else ""
+    goal = "<= 4.0" if "everstep" in name else ""
     report.figure(f"{name}: kill to next step", after["at"] - before["at"], "s", goal)
     at = before["at"]
     for stage, reached in [*after["stages"].items(), ("first step", after["at"])]:

@@ -11,7 +11,7 @@ _STEPS, _KILL_AT = 24, 11
 def main(request: Request, report: Report) -> None:
     folder = request.path / "results"
     folder.mkdir(parents=True, exist_ok=True)
-    arguments = (request.device, _STEPS, _KILL_AT, folder)
+    arguments = (request.device, _STEPS, _KILL_AT, folder, "gloo", 0.0)
     with everstep_run(request, "run", "ranks_program.py", arguments, ranks=2, policy="digest_every = 5") as one:
         one.wait(request.limit_s)
         agreed = one.actions("TrustStep")

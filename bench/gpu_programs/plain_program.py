@@ -31,6 +31,7 @@ def main() -> None:
     stages["DDP"] = time.monotonic()
     life = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     for step in range(steps):
+        time.sleep(0.2)  # a kill at a random moment seldom comes in the first seconds
         optimizer.zero_grad()
         loss = model(torch.randn(256, 1024, device="cuda")).square().mean()
         loss.backward()
