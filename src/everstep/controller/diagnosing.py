@@ -49,13 +49,14 @@ class Diagnosing:
         self._run_dir = run_dir
         self._incident = ""
         self._stood_since = 0.0
+        self._usual_s: float | None = None
         self._files: list[Path] = []
         self._ahead: Child | None = None
 
     def note(self, event: Event) -> None:
         """Of one incident at a time: the newest."""
         if isinstance(event, HangSuspected):
-            self._stood_since = event.since
+            self._stood_since, self._usual_s = event.since, event.window_s
             self.prepare()
         if isinstance(event, EvidenceCollected):
             if event.incident != self._incident:
@@ -69,7 +70,7 @@ class Diagnosing:
         await self.wait(action.incident)
         folder = self._run_dir / "evidence" / action.incident
         ahead, self._ahead = self._ahead, None
-        found = await asyncio.to_thread(diagnose_folder, folder, action.world_size, ahead)
+        found = await asyncio.to_thread(diagnose_folder, folder, action.world_size, ahead, self._usual_s)
         if isinstance(found, Verdict):
             verdict, limit_s = found, None
         else:
@@ -122,11 +123,14 @@ class Diagnosing:
             await asyncio.sleep(_LOOK_S)
 
 
-def diagnose_folder(folder: Path, world_size: int, ahead: Child | None = None) -> Diagnosis | Verdict:
-    """What the evidence says; where it cannot be read, the verdict that says so. `ahead`: of `apart.start_child`."""
+def diagnose_folder(
+    folder: Path, world_size: int, ahead: Child | None = None, usual_s: float | None = None
+) -> Diagnosis | Verdict:
+    """What the evidence says; where it cannot be read, the verdict that says so. `ahead`: of `apart.start_child`.
+    `usual_s`: the longest pause that is usual in the job, where that is known."""
     now = time.time()
     try:
-        return read_apart(folder, now, world_size=world_size, ahead=ahead).diagnosis
+        return read_apart(folder, now, world_size=world_size, usual_s=usual_s, ahead=ahead).diagnosis
     except EverstepError as error:
         return nothing_known(f"the evidence cannot be read: {error}", now)
     except Exception as error:

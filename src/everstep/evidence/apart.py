@@ -49,6 +49,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     root: str
     now: float
     world_size: int | None = None
+    usual_s: float | None = None  # longest pause that is usual in the job
     with_numbers: bool = False
     with_case: bool = False
     cpu_s: float
@@ -113,6 +114,7 @@ def read_apart(
     now: float,
     *,
     world_size: int | None = None,
+    usual_s: float | None = None,
     with_numbers: bool = False,
     with_case: bool = False,
     file_cpu_s: float = FILE_CPU_S,
@@ -126,6 +128,7 @@ def read_apart(
             root=os.fsencode(root.absolute()).hex(),
             now=now,
             world_size=world_size,
+            usual_s=usual_s,
             with_numbers=with_numbers,
             with_case=with_case,
             cpu_s=file_cpu_s,

@@ -92,7 +92,7 @@ def _weighed(root: Path, traces: list[Path], stages: int, skip: dict[str, str], 
 
 def _found(asked: Asked, folder: Folder) -> Found:
     if asked.world_size is not None:
-        case = msgspec.structs.replace(folder.case, world=tuple(range(asked.world_size)))
+        case = msgspec.structs.replace(folder.case, world=tuple(range(asked.world_size)), usual_s=asked.usual_s)
         folder = msgspec.structs.replace(folder, case=case)
     case, points = folder.case, folder.points
     diagnosis = overall(case, points, folder.known) if asked.with_numbers else diagnose(case)

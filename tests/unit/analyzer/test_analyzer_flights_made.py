@@ -3,16 +3,18 @@
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from everstep.analyzer.flights.localise import localise
+from everstep.analyzer.hangs.combine import diagnose
 from everstep.analyzer.observations.positions import Positions
-from everstep.analyzer.observations.records import Collective, Entries, FlightRecord, ParallelGroup
+from everstep.analyzer.observations.records import Case, Collective, Entries, FlightRecord, ParallelGroup, RankEvidence
 from everstep.analyzer.reading.flight import normalise
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from flight_records import judge
-from matrix.flights import FAULTS, make_guilty, make_healthy
+from matrix.flights import FAULTS, Made, make_guilty, make_healthy
 
 NUM = 8
 
@@ -118,3 +120,29 @@ def test_a_rank_that_skipped_is_named_by_its_sisters_where_its_peers_file_is_los
     made = make_guilty(seed)
     innocent = sorted(set(made.world) - made.guilty)
     assert set(judge(made, innocent[seed % len(innocent)]).ranks) == made.guilty
+
+
+def test_in_a_job_that_was_watched_its_own_pauses_say_what_is_fresh() -> None:
+    """Two and a half seconds after the last sign of life, queues of a job of NCCL that nobody watched may be as they
+    always are; where no pause is longer than two seconds, they are not."""
+    num_unclear = 0
+    for seed in range(NUM):
+        made = make_guilty(100 + seed, "stopped-host")
+        case = _taken_soon(made, 2.5)
+        unwatched = diagnose(case).verdict
+        assert unwatched == diagnose(msgspec.structs.replace(case, usual_s=60.0)).verdict
+        num_unclear += unwatched.code == "ES-H00"
+        watched = diagnose(msgspec.structs.replace(case, usual_s=2.0)).verdict
+        assert set(watched.ranks) == made.guilty, (seed, watched.sentence)
+    assert num_unclear >= NUM // 2
+
+
+def _taken_soon(made: Made, after_s: float) -> Case:
+    records = {rank: normalise(raw, rank) for rank, raw in made.records.items()}
+    seen = [record.entries.seen_at for record in records.values()]
+    taken_at = max(at for at in seen if at is not None) + after_s
+    ranks = tuple(
+        RankEvidence(rank=rank, flight=msgspec.structs.replace(record, taken_at=taken_at))
+        for rank, record in records.items()
+    )
+    return Case(at=taken_at, ranks=ranks, world=made.world)

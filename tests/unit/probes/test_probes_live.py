@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from everstep.analyzer.observations.clusters import Activity
 from everstep.probes.process import MIN_INTERVAL_S, DeviceProbe, cpu_left_s, descendants, is_traced, usage
 from everstep.probes.rank.communication import STALE_S, CommunicationProbe
 from everstep.probes.rank.log_age import LogProbe
@@ -141,6 +142,15 @@ def test_what_computes_without_the_lock_never_stands_and_what_waits_does():
     for _ in range(MIN_ROW):
         probe.take(stack("all_reduce", "lib/python3.11/site-packages/torch/distributed/d.py", owns_gil=False), "", 10.0)
     assert probe.look(13.0) == 3.0
+
+
+def test_who_spins_until_its_device_is_done_waits():
+    """CUDA takes a whole processor to wait, also for a collective of NCCL."""
+    probe = StackProbe()
+    for number in range(MIN_ROW):
+        place = "lib/python3.11/site-packages/torch/cuda/__init__.py"
+        probe.take(stack("synchronize", place, owns_gil=False), "", 10.0 + number)
+    assert (probe.look(15.0), probe.activity) == (5.0, Activity.DEVICE)
 
 
 def test_a_debugger_is_recognised():

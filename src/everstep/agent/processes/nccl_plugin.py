@@ -1,5 +1,5 @@
 """Whether ranks get our profiler plug-in for NCCL: where somebody asks for it, there are NVIDIA GPUs, and nothing else
-is to profile NCCL. Not by itself: it is native code in the training, and has never run under a real NCCL.
+is to profile NCCL. Not by itself: it is native code in the training, and one version of NCCL has called it so far.
 
 NCCL loads one profiler only. Whoever has named another one, by variable, in a configuration file or by the name that
 NCCL looks for by itself, keeps it.

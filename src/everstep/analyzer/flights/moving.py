@@ -8,11 +8,20 @@ from everstep.analyzer.observations.positions import Positions
 
 LATELY_S = 5.0
 """A host that queued, or a device that ended, something within so many seconds before its record moves. NCCL writes
-records by itself when a collective timed out, minutes later; who takes them by hand sooner gets them taken again."""
+records by itself when a collective timed out, minutes later; who takes them by hand sooner gets them taken again. Of a
+job that was watched it is known what is usual: then nothing older than that moves (`lately_s`)."""
+
+LEAST_S = 1.0
+"""A look at the ranks is no finer than this."""
 
 SPREAD_S = 5.0
 """Ranks take their records within so many seconds of each other. What begins later than this after the first record is
 no sign of life but a clock that differs, or a record of another time."""
+
+
+def lately_s(positions: Positions) -> float:
+    """How fresh a sign of life of this job is, in seconds."""
+    return LATELY_S if positions.usual_s is None else max(LEAST_S, min(LATELY_S, positions.usual_s))
 
 
 def is_alive(positions: Positions, rank: int) -> bool:
@@ -21,7 +30,7 @@ def is_alive(positions: Positions, rank: int) -> bool:
     if record is None or record.taken_at is None:
         return False
     seen_at = record.entries.seen_at
-    return seen_at is not None and -SPREAD_S <= record.taken_at - seen_at < LATELY_S
+    return seen_at is not None and -SPREAD_S <= record.taken_at - seen_at < lately_s(positions)
 
 
 def is_moving(positions: Positions) -> bool:

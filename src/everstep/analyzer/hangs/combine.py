@@ -11,7 +11,7 @@ import msgspec
 
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.flights.localise import localise
-from everstep.analyzer.flights.moving import LATELY_S, SPREAD_S, is_moving
+from everstep.analyzer.flights.moving import SPREAD_S, is_moving, lately_s
 from everstep.analyzer.hangs import alone, certainty, claimed, describe, fallbacks, openers
 from everstep.analyzer.hangs.diagnosis import Diagnosis
 from everstep.analyzer.observations.clusters import Activity, Clusters, cluster, main_thread, place_of
@@ -19,6 +19,7 @@ from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.groups import shared_by
 from everstep.analyzer.observations.positions import Positions
 from everstep.analyzer.observations.records import Case, ParallelGroup, RankEvidence
+from everstep.analyzer.observations.words import seconds
 from everstep.model.verdict import Blame, Certainty, Confidence, Evidence, Verdict
 
 SETTLED_S = 1.0
@@ -110,7 +111,7 @@ def lay_out(case: Case) -> Bench:
     others = {r for r, e in by_rank.items() if certainty.is_at_store(e) or _trains_in_a_thread(e, doing)}
     doing |= dict.fromkeys(others, Activity.COLLECTIVE)
     records = [evidence.flight for evidence in case.ranks if evidence.flight is not None]
-    positions = Positions(records, {*case.world, *by_rank})
+    positions = Positions(records, {*case.world, *by_rank}, case.usual_s)
     return Bench(case=case, by_rank=by_rank, positions=positions, clusters=clusters, doing=doing)
 
 
@@ -228,7 +229,7 @@ def _queued(bench: Bench) -> Finding:
     return Finding(
         code="ES-H00",
         sentence=f"no fault found: {len(pending)} ranks have operations queued, and most ranks queued or ended some "
-        f"within {LATELY_S:.0f} s of their record, as in every running job.",
+        f"within {seconds(lately_s(bench.positions))} of their record, as in every running job.",
         confidence=Confidence.MEDIUM,
     )
 

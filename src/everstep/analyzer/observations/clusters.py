@@ -24,12 +24,18 @@ Higher: a whole stage is called an outlier. Lower: a sick group of a small job h
 _SHAPE = attrgetter("file", "name", "is_user")
 """What a frame is, but for its line."""
 
+_DEVICE_FILES = tuple(
+    f"torch/{each}" for each in ("cuda/__init__.py", "cuda/streams.py", "xpu/__init__.py", "accelerator/__init__.py")
+)
+"""Their `synchronize` waits for all that the device has queued, collectives of NCCL as well. CUDA spins in it."""
+
 
 class Activity(enum.StrEnum):
     """What a main thread is doing, as far as its stack tells."""
 
     COLLECTIVE = "waits in communication"
     BACKWARD = "in the backward pass"
+    DEVICE = "waits for its device"
     LOADER = "waits for its data loader"
     SAVING = "saves or loads a checkpoint"
     PYTHON = "executes Python"
@@ -141,6 +147,8 @@ def activity_of(thread: Thread) -> Activity:
             return Activity.SAVING
         if "torch/distributed/" in frame.file:
             return Activity.COLLECTIVE
+        if frame.name == "synchronize" and frame.file.endswith(_DEVICE_FILES):
+            return Activity.DEVICE
         if frame.file.endswith("torch/autograd/graph.py"):
             return Activity.BACKWARD if thread.active else Activity.COLLECTIVE
     if thread.owns_gil:

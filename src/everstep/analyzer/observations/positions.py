@@ -43,7 +43,10 @@ class Position(msgspec.Struct, kw_only=True):
 class Positions:
     """Index over the records of one generation."""
 
-    def __init__(self, records: Iterable[FlightRecord], world: Iterable[int] = ()) -> None:
+    def __init__(
+        self, records: Iterable[FlightRecord], world: Iterable[int] = (), usual_s: float | None = None
+    ) -> None:
+        self.usual_s = usual_s
         self.records = {record.rank: record for record in records}
         worlds = {id(record.world): record.world for record in self.records.values()}  # mostly one object
         self.world = tuple(sorted(set(world).union(self.records, *worlds.values())))

@@ -365,3 +365,4 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[RankEvidence, ...]
     world: tuple[int, ...] = ()
     unread: tuple[int, ...] = ()  # ranks whose files are there, and there was no time to read them
+    usual_s: float | None = None  # longest pause that is usual in this job; None: nobody watched it
