@@ -129,8 +129,12 @@ def _killed(request: Request, report: Report) -> None:
     report.figure("NCCL, one of four killed: all resumed", all(each["resumed"] for each in ranks), goal="is true")
     report.figure("NCCL: the same parameters", len({each["digest"] for each in ranks}) == 1, goal="is true")
     report.figure("NCCL: steps lost", closed[0].get("lost_steps") if closed else None, goal="<= 0")
-    took_s = max(each["stepped"] for each in ranks) - float((folder / "killed").read_text())
+    at = float((folder / "killed").read_text())
+    took_s = max(each["stages"]["first step"] for each in ranks) - at
     report.figure("NCCL: kill to next step of all", took_s, "s", "<= 4.0")
+    for stage, reached in ranks[0]["stages"].items():
+        report.figure(f"NCCL: of it, {stage}", reached - at, "s")
+        at = reached
 
 
 if __name__ == "__main__":

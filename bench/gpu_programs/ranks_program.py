@@ -23,18 +23,22 @@ import everstep
 def main() -> None:
     device, num_steps, kill_at, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     generation = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    stages = {"in the program again": time.monotonic()}
     if sys.argv[5] == "nccl":
         os.environ["NCCL_HOSTID"] = f"host-{os.environ['RANK']}"
         torch.cuda.set_device(device)
     dist.init_process_group(sys.argv[5])
+    stages["process group"] = time.monotonic()
     rank = dist.get_rank()
     torch.manual_seed(5)
     model = nn.Sequential(nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 512)).to(device)
     wrapped = nn.parallel.DistributedDataParallel(model)
+    stages["model, DDP"] = time.monotonic()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    stages["optimizer"] = time.monotonic()
     state = everstep.State(model=wrapped, optimizer=optimizer)
+    stages["State"] = time.monotonic()
     torch.manual_seed(100 + rank)
-    stepped = 0.0
     for step in state.steps(num_steps):
         if generation == 0 and rank == 1 and step == kill_at:
             (folder / "killed").write_text(str(time.monotonic()))
@@ -44,14 +48,14 @@ def main() -> None:
         (wrapped(batch) - batch).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        stepped = stepped or time.monotonic()
+        stages.setdefault("first step", time.monotonic())
     digest = hashlib.sha256(b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())).hexdigest()
     result = {
         "digest": digest,
         "resumed": state.resumed,
         "generation": generation,
         "step": state.step,
-        "stepped": stepped,
+        "stages": stages,
     }
     (folder / f"rank-{rank}.json").write_text(json.dumps(result))
     dist.barrier()
