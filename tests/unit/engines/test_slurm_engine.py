@@ -387,6 +387,18 @@ def test_of_the_host_that_had_the_controller_slurm_is_told_what_its_kernel_says(
         assert f"NodeName=gpu1 State={state} Reason=everstep r1: {why}" in cluster.asked
 
 
+def test_the_lost_first_node_is_told_of_also_when_the_run_is_over_at_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, doors: dict[str, tuple[str, int]]
+):
+    monkeypatch.setattr(engine, "ANSWER_S", 0.3)
+
+    async def story(made: engine.SlurmEngine) -> None:
+        await asyncio.sleep(0)
+
+    cluster.run(story, predecessor=engine.Predecessor("gpu1", "5", doors["silent"]))
+    assert "NodeName=gpu1 State=down" in cluster.asked
+
+
 def test_a_job_that_would_end_with_the_first_node_is_not_set_down(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, doors: dict[str, tuple[str, int]]
 ):

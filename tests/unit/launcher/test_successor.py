@@ -286,6 +286,23 @@ def test_of_three_nothing_counts_before_another_host_has_it(tmp_path):
     run(story, tmp_path)
 
 
+def test_at_the_end_of_a_run_nobody_is_missed(tmp_path):
+    async def story(bench):
+        said = []
+        bench.say = said.append
+        await bench.vote(bench.join(1), bench.join(2))
+        bench.copying._told_at = float("-inf")
+        later = time.monotonic() + 5.0
+        bench.copying.finish()
+        bench.copying._mind_others(later, 5.0)
+        assert said == []
+        bench.copying._is_over = False
+        bench.copying._mind_others(later, 5.0)
+        assert "fewer than 2 of the 3 hosts" in said[0]
+
+    run(story, tmp_path)
+
+
 def test_who_stood_still_knows_that_another_one_may_have_the_controller(tmp_path):
     async def story(bench):
         one, two = bench.join(1), bench.join(2)

@@ -186,6 +186,7 @@ class SlurmEngine:
                     with contextlib.suppress(SlurmError):
                         await self._slurm.cancel(left[0])
                     del left[0]
+                await self._mark_predecessor()  # the run may have been over before
                 await self._tell()
         except TimeoutError:
             self._say(f"Slurm has not answered for {END_S:g} s, and is asked no more{_not_done(left, self._marks)}")
@@ -221,10 +222,11 @@ class SlurmEngine:
         It is the node of the batch script as well. Slurm ends that script when a node that is down comes back, and with
         it the job; so a machine that still takes connections, whose processes stand still, is only drained. One that
         is switched on again is no danger to the job if it was set down before, and else is."""
-        lost, self._predecessor = self._predecessor, None
+        lost = self._predecessor
         if lost is None or not lost.node:
             return
         answer = await _knock(lost.door)
+        self._predecessor = None
         if answer is _Answer.REFUSED:
             self._say(f"{lost.node} answers, and only its launcher has ended: its state in Slurm stays")
             return

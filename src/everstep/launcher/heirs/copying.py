@@ -139,7 +139,7 @@ class Copying:
         self._size = begins_at  # of the journal, as the controller says
         self._safe = -1
         self._told_at = time.monotonic()
-        self._was_alone = False
+        self._was_alone = self._is_over = False
         self._noted_at = float("-inf")
         self._asked_at = float("-inf")
         pair = sockets or socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -163,6 +163,10 @@ class Copying:
         self.controllers_end.close()
         if self._fd >= 0:
             os.close(self._fd)
+
+    def finish(self) -> None:
+        """The run is over: that hosts are not heard of any more is as it should be."""
+        self._is_over = True
 
     def joined(self, host: Host) -> None:
         """It is connected, perhaps again."""
@@ -359,6 +363,8 @@ class Copying:
 
     def _mind_others(self, now: float, alone_s: float) -> None:
         """Too few hosts are heard of: they may have another controller by now."""
+        if self._is_over:
+            return
         is_alone = alone_s > self._patience_s
         if is_alone and not self._was_alone:
             num = to_commit(len(self.roster.voters))

@@ -244,6 +244,8 @@ class Fleet:
         line.send(Vote(is_granted=False, epoch=epoch, why=HAS_CONTROLLER, endpoints=endpoints))
 
     def announce(self, exit_code: int, outcome: str, why: str) -> None:
+        if self.copying is not None:
+            self.copying.finish()
         if self._engine is not None:
             self._engine.announce(Over(exit_code=exit_code, outcome=outcome, why=why))
 

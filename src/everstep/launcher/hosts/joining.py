@@ -80,7 +80,7 @@ def join(
     if end.had_controller and hosts.slurm is not None:
         said = end_job(hosts.slurm.job, os.environ)
         if said:
-            terminal.say(said)
+            _say(said)
     return end.exit_code
 
 
@@ -107,8 +107,12 @@ class _Shown:
         if self._terminal is not None:
             self._terminal.say(text)
         else:
-            sys.stderr.write(safe(f"everstep: {text}\n"))
-            sys.stderr.flush()
+            _say(text)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(safe(f"everstep: {text}\n"))
+    sys.stderr.flush()
 
 
 def _said(end: End) -> str:
