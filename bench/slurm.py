@@ -190,7 +190,8 @@ def succeeded(job: Job, fault: str) -> str:
         time.sleep(max(0.0, at + WAKES_S - time.time()))
         first.thaw()
         job.until("the end of its launcher", lambda: not _launchers(first))
-        job.until("more steps", lambda: job.all_stepped(after, len(job.steps(after, rank)) + 40))
+        more = len(job.steps(after, rank)) + 40
+        job.until("more steps", lambda: job.all_stepped(after, more))
         own = begun.glob("logs/gen-*/rank-*/stdout.log")
         late = [line for path in own for line in path.read_text().splitlines() if _when(line) > at + WAKES_S]
         text += f"; woken after {WAKES_S:g} s: {len(late)} steps of its ranks, generation {job.generation()} goes on"
