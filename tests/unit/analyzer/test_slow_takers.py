@@ -71,6 +71,24 @@ def test_what_ran_there_before_is_usual() -> None:
     assert find_robbed(rounds(5, 1, burnt=1), rounds(9, 2, burnt=1), 4) is None
 
 
+def test_a_crowd_of_short_lived_processes_is_not_who_takes_it() -> None:
+    """A compiler's, each bound and gone within a round: who is named has to be there round after round."""
+    now = [
+        [msgspec.structs.replace(t, takers=(Taken(500 + number, "cc1", 0.3),) if t.rank == 1 else ()) for t in timings]
+        for number, timings in enumerate(rounds(5, 1))
+    ]
+    assert find_robbed(now, rounds(9, 2), 4) is None
+
+
+def test_where_each_rank_has_a_process_of_its_own_at_its_cpu_nobody_is_singled_out() -> None:
+    """A monitor that was started on each core takes a little more here and a little less there."""
+    now = [
+        [msgspec.structs.replace(t, takers=(Taken(500 + t.rank, "mon", 0.10 + 0.01 * t.rank),)) for t in timings]
+        for timings in rounds(5, 1)
+    ]
+    assert find_robbed(now, rounds(9, 2), 4) is None
+
+
 def test_on_another_machine_the_same_number_is_another_process() -> None:
     def beside(timings: list[RankTiming]) -> list[RankTiming]:
         other = Taken(71, "init", 0.2)
@@ -135,6 +153,17 @@ def test_sleeps_that_the_kernel_told_are_found_where_looks_see_none(kind: str, c
     assert find_grown([timings(0.001) for _ in range(5)], usual, 4) is None
     shared = [[msgspec.structs.replace(t, held={kind: 0.04}) for t in timings(0.0)] for _ in range(5)]
     assert find_grown(shared, usual, 4) is None, "all of them wait as long"
+
+
+def test_what_varies_by_itself_by_as_much_is_not_named() -> None:
+    """A rank that writes a log every other round waits for the disk now and then: also four times in five rounds."""
+
+    def timings(held_s: float) -> list[RankTiming]:
+        return [RankTiming(rank=rank, compute_s=0.1, held={"write": held_s} if rank == 2 else {}) for rank in RANKS]
+
+    usual = [timings(0.03 * (number % 2)) for number in range(8)]
+    assert find_grown([timings(0.0), *(timings(0.03) for _ in range(4))], usual, 4) is None
+    assert find_grown([timings(0.2) for _ in range(5)], usual, 4) is not None
 
 
 @pytest.mark.parametrize("kind", ["reclaim", "cgroup reclaim", "swap"])
