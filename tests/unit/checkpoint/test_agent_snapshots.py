@@ -7,6 +7,7 @@ import pytest
 from filled_arena import filled
 
 from everstep.agent.copies.anchors import Anchors
+from everstep.agent.copies.backing_up import BackingUp
 from everstep.agent.copies.stopping import wants_save
 from everstep.agent.memory import arenas as memory_module
 from everstep.agent.memory.arenas import Memory
@@ -137,7 +138,7 @@ def test_memory_that_is_promised_to_others_is_not_free():
     free = memory_module.free_bytes()
     assert free is not None
     with pytest.raises(memory_module.ArenaRefusal, match="are free"):
-        memory_module.make(1 << 20, 0, 2, 2, promised_bytes=free)
+        memory_module.make(1 << 20, 0, 2, 2, promised_bytes=2 * free)  # others may give memory back meanwhile
 
 
 def test_anchors_are_the_same_steps_for_all_who_began_together():
@@ -232,3 +233,20 @@ def test_garbage_from_a_rank_costs_the_frame_and_its_descriptors_are_closed(told
 def test_a_rank_says_for_how_many_buffers_it_asks():
     assert granting.asked({"bytes": 8192}) == granting.Asked(num_bytes=8192, num_buffers=arena.NUM_BUFFERS)
     assert granting.asked({"bytes": 8192, "buffers": 5}).num_buffers == 5
+
+
+def test_the_first_anchor_stays_though_its_rank_formats_the_memory(memory):
+    """Copies on other nodes may be late by more steps than a rank keeps: the anchor is what both have."""
+    memory.begin((0,), None)
+    memory.pin(0, arena.PIN_SPARE, 0)
+    fd = filled(num_buffers=6)
+    memory.add(0, fd)
+    arena.format_arena(fd, rank=0, world_size=2, num_buffers=6)  # as a rank does that has asked for it
+    mine = arena.Arena(fd)
+    copying = BackingUp(memory, Policy(), Anchors(Policy()), "token", "run")
+    for step in range(20):
+        assert mine.begin(step, 0, keep_previous=True) is not None
+        mine.publish(8, 4, 0)
+        copying._pinned(0, None, 0 if step > 1 else -1)  # its copy is complete after step 1
+    mine.close()
+    assert arena.held_steps(fd) == (0, 15, 16, 17, 18, 19)

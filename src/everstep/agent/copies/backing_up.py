@@ -156,6 +156,8 @@ class BackingUp:
         kept = self._memory.pinned(rank, arena.PIN_SPARE)
         if self._anchors.may_go(-1 if kept is None else kept, anchor, newest.step):
             self._memory.pin(rank, arena.PIN_SPARE, anchor)
+        elif kept is not None:  # again: the rank has formatted its memory since, pins and all
+            self._memory.pin(rank, arena.PIN_SPARE, kept)
         waiting = [s.step for s in held if s.step > anchor and self._anchors.includes(s.step)]
         step = max(waiting, default=newest.step)
         self._memory.pin(rank, arena.PIN_BACKUP, step)
