@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from everstep.worker.process.signals import handlers_code, has_passed
+
 TYPE_CHECKING = False  # `typing` would be imported before the program imports it
 if TYPE_CHECKING:
     from types import FrameType
@@ -47,9 +49,7 @@ def end_prepared_threads() -> None:
 def _in_a_signal() -> str:
     """Whoever goes on from here would do what the signal asks for, which most often is to save and to end, and nobody
     has sent it one."""
-    import _signal  # type: ignore[import-not-found]
-
-    handlers = {_code_of(_signal.getsignal(number)) for number in _signal.valid_signals()} - {None}
+    handlers = handlers_code()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code in handlers:
@@ -57,26 +57,10 @@ def _in_a_signal() -> str:
         frame = frame.f_back
     error = sys.exc_info()[1]
     while error is not None:
-        if isinstance(error, KeyboardInterrupt) or _has_passed(error, handlers):
+        if isinstance(error, KeyboardInterrupt) or has_passed(error, handlers):
             return "a signal has interrupted it"
         error = error.__context__
     return ""
-
-
-def _code_of(handler: object) -> object:
-    """Of a function, a method, a partial, or an object that is called."""
-    function = getattr(handler, "func", handler)
-    called = next((vars(each)["__call__"] for each in type(function).__mro__ if "__call__" in vars(each)), None)
-    return getattr(function, "__code__", None) or getattr(called, "__code__", None)
-
-
-def _has_passed(error: BaseException, handlers: set[object]) -> bool:
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code in handlers:
-            return True
-        trace = trace.tb_next
-    return False
 
 
 def _in_a_fork_handlers_module() -> str:
