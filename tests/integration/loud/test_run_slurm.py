@@ -50,6 +50,17 @@ class Job:
         logs = sorted(run_dir.glob(f"logs/gen-*/rank-{slot}/stdout.log"), key=lambda each: int(each.parts[-3][4:]))
         return bool(logs) and re.search(f"slot {slot} on {nodes}$", logs[-1].read_text(), re.MULTILINE) is not None
 
+    def lose_first(self, end: Callable[[], None]) -> Path:
+        """By `end`, when both ranks step and another host could take over: the run's directory of that one."""
+        self.until_both_ranks(self.run_dir)
+        until("hosts that could take over", lambda: may_be_succeeded(self.run_dir))
+        end()
+        until("another controller", lambda: find_run(str(self.run_dir)).path != self.run_dir)
+        return find_run(str(self.run_dir)).path
+
+    def until_both_ranks(self, run_dir: Path, first: str = "n0") -> None:
+        until("both ranks", lambda: self.is_on(run_dir, 0, first) and self.is_on(run_dir, 1, "n[12]"))
+
     def finish(self) -> None:
         (self._shared / "done").touch()
         until("the end", lambda: (self.run_dir / "exit-code").exists())
@@ -82,12 +93,8 @@ def may_be_succeeded(run_dir: Path) -> bool:
 def test_the_job_goes_on_without_its_first_node(bed: SlurmBed):
     """Which has the controller, and the batch script."""
     job = Job(bed)
-    until("both ranks", lambda: job.is_on(job.run_dir, 0, "n0") and job.is_on(job.run_dir, 1, "n[12]"))
-    until("hosts that could take over", lambda: may_be_succeeded(job.run_dir))
-    bed.nodes["n0"].power_off()
-    until("another controller", lambda: find_run(str(job.run_dir)).path != job.run_dir)
-    led = find_run(str(job.run_dir)).path
-    until("both ranks again", lambda: job.is_on(led, 0, "n[12]") and job.is_on(led, 1, "n[12]"))
+    led = job.lose_first(bed.nodes["n0"].power_off)
+    job.until_both_ranks(led, first="n[12]")
     until("our reason", lambda: bed.state_of("n0").startswith("down"))
     assert "it had the controller, and was not heard of" in bed.reason_of("n0")
     assert re.search(r"controller on n[12] \(.*\), epoch 2", job.everstep("status", "slurm-1"))
@@ -101,15 +108,11 @@ def test_the_job_goes_on_without_its_first_node(bed: SlurmBed):
 def test_a_first_node_that_wakes_after_it_was_replaced_ends_nothing(bed: SlurmBed):
     """Neither its controller does, nor Slurm by the end of its batch script."""
     job = Job(bed)
-    until("both ranks", lambda: job.is_on(job.run_dir, 0, "n0") and job.is_on(job.run_dir, 1, "n[12]"))
-    until("hosts that could take over", lambda: may_be_succeeded(job.run_dir))
-    bed.nodes["n0"].freeze()
-    until("another controller", lambda: find_run(str(job.run_dir)).path != job.run_dir)
-    led = find_run(str(job.run_dir)).path
+    led = job.lose_first(bed.nodes["n0"].freeze)
     until("our reason", lambda: "it had the controller" in bed.reason_of("n0"))
     bed.nodes["n0"].thaw()
     until("its launcher's end", lambda: not any(b"everstep.cli.main" in words(pid) for pid in launchers(bed)))
-    until("both ranks", lambda: job.is_on(led, 0, "n[12]") and job.is_on(led, 1, "n[12]"))
+    job.until_both_ranks(led, first="n[12]")
     assert not job.has_ended()
     assert not (job.run_dir / "exit-code").exists()
     assert bed.state_of("n0").startswith("drain")
@@ -134,7 +137,7 @@ def launchers(bed: SlurmBed) -> list[int]:
 @pytest.mark.skipif(bool(why_not()), reason=f"no Slurm: {why_not()}")
 def test_a_drained_node_is_left_for_the_spare_of_the_allocation(bed: SlurmBed):
     job = Job(bed)
-    until("both ranks", lambda: job.is_on(job.run_dir, 0, "n0") and job.is_on(job.run_dir, 1, "n[12]"))
+    job.until_both_ranks(job.run_dir)
     lost, spare = ("n1", "n2") if job.is_on(job.run_dir, 1, "n1") else ("n2", "n1")
     bed.run("scontrol", "update", f"NodeName={lost}", "State=DRAIN", "Reason=a fan is to be replaced")
     until("the spare", lambda: job.is_on(job.run_dir, 1, spare))

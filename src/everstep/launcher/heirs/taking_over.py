@@ -73,44 +73,22 @@ class Here(msgspec.Struct, frozen=True, kw_only=True):
 
 async def take_over(here: Here, epoch: int) -> End:
     """The rest of the run. Raises EverstepError."""
-    heir, path, file = here.heir, here.local.path, here.local.file
+    heir, waiting, path = here.heir, here.waiting, here.local.path
     assert heir.legacy is not None
-    assert heir.roster is not None
-    assert heir.door is not None
-    own = next(each for each in heir.roster.voters if each.session == heir.keys.own)
-    policy = file.policy
-    earlier_epoch, size = heir.replica.age
+    inherited = _inherited(here, epoch)
     heir.replica.close()
-    waiting = here.waiting
-    network = Address(here.address) if waiting is None else ReadyAddress(here.address, waiting.for_nodes)
     with contextlib.ExitStack() as opened:
         lock_fd = lock(RunDir(path))
         opened.callback(os.close, lock_fd)
-        keys = Keys.inherited(path, file.run, heir.legacy)
-        prepared = Prepared(path=path, file=file, keys=keys, lock_fd=lock_fd)
-        register(file.run, RunDir(path))
+        prepared = _prepared(here.local, heir.legacy, lock_fd)
         begun = begun_at(heir.legacy)
         if begun is not None:
             _lead_to(path, begun)
-        inherited = Inherited(
-            epoch=epoch,
-            own=own,
-            session=heir.session,
-            acquaintances=heir.keys,
-            roster=heir.roster,
-            endpoints=heir.endpoints,
-            begins_at=size,
-            earlier_epoch=earlier_epoch,
-            door=heir.door,
-            numbers={each.session: each.number for each in heir.roster.voters},
-            copied=waiting.copied if waiting is not None else None,
-            run_dir=heir.legacy.run_dir,
-            predecessor=_predecessor(heir, heir.roster, heir.legacy),
-        )
-        fleet = Fleet(here.hosts, heir.door.sock, here.token, here.munge, prepared, here.terminal.say, inherited)
-        _listen_at_endpoint(here, heir.door, heir.endpoints)
+        fleet = Fleet(here.hosts, inherited.door.sock, here.token, here.munge, prepared, here.terminal.say, inherited)
+        _listen_at_endpoint(here, inherited.door, heir.endpoints)
         listener = waiting.listener if waiting is not None else checks.bind(0, "the controller's port")
         opened.enter_context(listener)
+        network = Address(here.address) if waiting is None else ReadyAddress(here.address, waiting.for_nodes)
         supervisor = Supervisor(
             prepared,
             listener=listener,
@@ -120,21 +98,57 @@ async def take_over(here: Here, epoch: int) -> End:
             terminal=here.terminal,
             origin=here.origin,
             fleet=fleet,
-            taken_over=TakenOver(
-                epoch=epoch,
-                children=here.children,
-                keeper=here.keeper,
-                local=here.engine,
-                first_number=_first_number(RunDir(path).journal),
-                lost=heir.nodes,
-                lost_after_s=max(0.0, policy.lease_s - heir.patience_s) + SLACK_S,
-                begin=waiting.begin if waiting is not None else None,
-            ),
+            taken_over=_taken_over(here, epoch),
         )
         end = await supervisor.run()
         if begun is not None and here.hosts.slurm is not None and not end.is_deposed:
             note_exit_code(begun, end.exit_code)
         return end
+
+
+def _inherited(here: Here, epoch: int) -> Inherited:
+    """What the other hosts know of this one, and it of them."""
+    heir, waiting = here.heir, here.waiting
+    assert heir.legacy is not None
+    assert heir.roster is not None
+    assert heir.door is not None
+    earlier_epoch, size = heir.replica.age
+    return Inherited(
+        epoch=epoch,
+        own=next(each for each in heir.roster.voters if each.session == heir.keys.own),
+        session=heir.session,
+        acquaintances=heir.keys,
+        roster=heir.roster,
+        endpoints=heir.endpoints,
+        begins_at=size,
+        earlier_epoch=earlier_epoch,
+        door=heir.door,
+        numbers={each.session: each.number for each in heir.roster.voters},
+        copied=waiting.copied if waiting is not None else None,
+        run_dir=heir.legacy.run_dir,
+        predecessor=_predecessor(heir, heir.roster, heir.legacy),
+    )
+
+
+def _prepared(local: LocalRun, legacy: Legacy, lock_fd: int) -> Prepared:
+    keys = Keys.inherited(local.path, local.file.run, legacy)
+    register(local.file.run, RunDir(local.path))
+    return Prepared(path=local.path, file=local.file, keys=keys, lock_fd=lock_fd)
+
+
+def _taken_over(here: Here, epoch: int) -> TakenOver:
+    """What of the run is on this host, or lost with the first one."""
+    heir, waiting, policy = here.heir, here.waiting, here.local.file.policy
+    return TakenOver(
+        epoch=epoch,
+        children=here.children,
+        keeper=here.keeper,
+        local=here.engine,
+        first_number=_first_number(RunDir(here.local.path).journal),
+        lost=heir.nodes,
+        lost_after_s=max(0.0, policy.lease_s - heir.patience_s) + SLACK_S,
+        begin=waiting.begin if waiting is not None else None,
+    )
 
 
 def begun_at(legacy: Legacy) -> Path | None:
