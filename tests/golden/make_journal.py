@@ -143,6 +143,7 @@ class Story:
                     last_step=account.last_step + 1,
                     last_step_at=round(self.now + 0.0002 * rank, 6),
                     published_step=account.last_step + 1,
+                    communicated_at=self.now,
                     stall_s=round(account.stall_s + 0.0006, 6),
                 )
             if number % 10 == 0:

@@ -40,6 +40,7 @@ class Cluster:
         policy: Policy | None = None,
         *,
         snapshots: bool = True,
+        collectives: bool = True,
         copies_lag: int | None = None,
         racks: tuple[str, ...] = (),
         capacity: int | None = None,
@@ -53,6 +54,7 @@ class Cluster:
         self.actions: list[Action] = []
         self.held_back: set[str] = set()  # types of actions that nobody answers: "StartWorkers", ...
         self.snapshots = snapshots
+        self.unheard: set[str] = set()  # nodes whose reports of progress do not come
         self.memory = FakeMemory(copies_lag=copies_lag)
         self.tier = FakeTier()
         self.exams = FakeExams()
@@ -62,6 +64,7 @@ class Cluster:
         self.limit_s: float | None = None
         self.broken: dict[str, str] = {}  # versions of the program that cannot start, and why
         self._spec = spec
+        self._collectives = collectives  # the ranks' watch sees collectives
         self._capacity = capacity
         self._queue: deque[Event] = deque()
         self._num_nodes = 0
@@ -427,10 +430,12 @@ class Cluster:
                 accounts=tuple(self._account(w.rank) for w in self.state.workers.values() if w.node == node),
             )
             for node in self.state.active_nodes
+            if node not in self.unheard
         ]
         return self.feed(*reports)
 
     def _account(self, rank: int) -> RankAccount:
         formation = self.state.formation
         resume = formation.resume_step if formation is not None else None
-        return account_of(rank, self._done.get(rank), resume, self.clock.now, snapshots=self.snapshots)
+        kinds = {"snapshots": self.snapshots, "collectives": self._collectives}
+        return account_of(rank, self._done.get(rank), resume, self.clock.now, **kinds)

@@ -73,7 +73,7 @@ class _Player:
 
     def run(self, args: list[str]) -> list[Action]:
         """run ranks=4 nodes=2 (or 2:4) capacity=3 racks=a,b standby=1 mode=act policy=default snapshots=yes
-        copies_lag=1 disk=/ckpt every=600 max_restarts=3 ..."""
+        collectives=yes copies_lag=1 disk=/ckpt every=600 max_restarts=3 ..."""
         options = dict(arg.split("=", 1) for arg in args)
         least, _, most = options.pop("nodes", "1").partition(":")
         nodes = int(most or least)
@@ -91,6 +91,7 @@ class _Player:
         )
         racks = tuple(options.pop("racks", "").split(","))
         snapshots = options.pop("snapshots", "yes") == "yes"
+        collectives = options.pop("collectives", "yes") == "yes"
         copies_lag = int(options.pop("copies_lag")) if "copies_lag" in options else None
         capacity = int(options.pop("capacity")) if "capacity" in options else None
         preset = PRESETS[options.pop("policy", "default")]
@@ -101,7 +102,13 @@ class _Player:
             raise ScenarioError(f"unknown options {sorted(unknown)}")
         policy = Policy(**{**fields, **{k: type(fields[k])(v) for k, v in values.items()}})
         self._cluster = Cluster(
-            spec, policy, snapshots=snapshots, copies_lag=copies_lag, racks=racks, capacity=capacity
+            spec,
+            policy,
+            snapshots=snapshots,
+            collectives=collectives,
+            copies_lag=copies_lag,
+            racks=racks,
+            capacity=capacity,
         )
         self._cluster.start()
         return self._cluster.actions
@@ -123,6 +130,12 @@ def _disk(player: _Player, args: list[str]) -> list[Action]:
 
 def _node_event(player: _Player, args: list[str]) -> list[Action]:
     return player.cluster.lose_node(args[0])
+
+
+def _unheard(player: _Player, args: list[str]) -> list[Action]:
+    """unheard NODE: it trains on, and what it reports comes no more."""
+    player.cluster.unheard.add(args[0])
+    return []
 
 
 def _drill(player: _Player, args: list[str]) -> list[Action]:
@@ -296,6 +309,7 @@ COMMANDS: dict[str, Callable[[_Player, list[str]], list[Action]]] = {
     "alert": lambda player, args: player.cluster.alert(*args),
     "drain": _drain,
     "undrain": _undrain,
+    "unheard": _unheard,
     "anomaly": _anomaly,
     "doctor": _doctor,
     "damage": _damage,

@@ -10,7 +10,9 @@ from everstep.model.verdict import Blame, Certainty, Confidence, Verdict
 from everstep.testing.memory import Failed
 
 
-def account_of(rank: int, done: int | None, resume: int | None, now: float, *, snapshots: bool) -> RankAccount:
+def account_of(
+    rank: int, done: int | None, resume: int | None, now: float, *, snapshots: bool, collectives: bool = True
+) -> RankAccount:
     """`done`: the newest step that it has completed. `resume`: the one that its generation went on from."""
     first = None if done is None or done == resume else (0 if resume is None else resume + 1)
     return RankAccount(
@@ -22,6 +24,7 @@ def account_of(rank: int, done: int | None, resume: int | None, now: float, *, s
         first_step_at=now if first is not None else None,
         last_step_at=now if first is not None else None,
         published_step=done if snapshots else None,
+        communicated_at=now if first is not None and collectives else None,
         counts_own_steps=True,
     )
 

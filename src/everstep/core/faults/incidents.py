@@ -10,7 +10,7 @@ from everstep.core.decide import allowance, eviction, examining, flow, program_e
 from everstep.core.decide.recovery import Plan, decide
 from everstep.core.faults.opening import add_exits, open_incident
 from everstep.core.restore import holdings
-from everstep.core.run import elastic, ending, stopping, updates
+from everstep.core.run import completed, elastic, ending, stopping, updates
 from everstep.core.run.forming import ask_for_store, form_if_possible, start_limit_s
 from everstep.core.run.progress import note_best_step, note_success
 from everstep.core.state.frozenmap import Names
@@ -73,6 +73,8 @@ def on_slot_lost(turn: Turn, event: NodeLost, member: Member) -> None:
     turn.set(held=turn.state.held.without(*ranks).updated(kept))
     if turn.state.phase in ALIVE:
         open_incident(turn, FaultFacts(at=turn.at))
+    if turn.state.incident is not None:
+        completed.note_unheard(turn, event.node, ranks, kept.values())
     if turn.state.incident is not None and event.node not in turn.incident.evicting:
         lost = LostNode(node=event.node, at=event.at, reason=event.reason, ranks=ranks, rack=member.rack)
         facts = turn.incident.facts
@@ -225,10 +227,7 @@ def _after_stop(turn: Turn) -> None:
         _gather(turn)
         return
     if turn.state.incident is not None:
-        resumed = turn.state.formation.resume_step if turn.state.formation is not None else None
-        completed = turn.state.tally.completed_step
-        steps = (turn.incident.best_step, resumed if completed is None else completed)
-        turn.set_incident(best_step=max((step for step in steps if step is not None), default=None))
+        completed.note_at_end(turn)
     if turn.state.ending is not None:
         ending.finish(turn, turn.state.ending)
         return

@@ -89,6 +89,9 @@ def _from_where(restore: Restore, world_size: int) -> str:
 
 def _cost(state: State, restore: Restore, is_corrupted: bool) -> str:
     """Completed steps that are done again, and because of whom."""
+    if state.incident is not None and state.incident.unheard:
+        ranks = ranks_text(state.incident.unheard)
+        return f"; how many steps are done again is not known: {ranks} had not reported how far they were"
     best = state.incident.best_step if state.incident is not None else None
     if best is None or best <= restore.step:
         return ""

@@ -96,7 +96,7 @@ def _through_at(turn: Turn) -> float:
 def _close_recovered(turn: Turn, recovered_at: float) -> None:
     resumed_step = _resumed_step(turn)
     lost_steps = None
-    if resumed_step is not None and turn.incident.best_step is not None:
+    if resumed_step is not None and turn.incident.best_step is not None and not turn.incident.unheard:
         lost_steps = max(0, turn.incident.best_step + 1 - resumed_step)
     why = f"every rank of generation {turn.state.generation} is through"
     if resumed_step is not None:
