@@ -32,7 +32,7 @@ def check(state: State) -> None:
 
 
 def check_step(before: State, after: State, records: Sequence[Record] = ()) -> None:
-    """What must hold between two states. `records`: the journal so far; the newest are told where a rule is broken."""
+    """Check what must hold between two states. `records`: the journal so far; a violation quotes the newest ones."""
     try:
         _check_step(before, after)
     except InvariantError as error:

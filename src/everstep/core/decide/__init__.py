@@ -1,1 +1,1 @@
-"""What to do about a fault: the rules, who is evicted or examined, and when a restart waits."""
+"""How to react to a fault: the rules, which nodes to evict or examine, and when a restart waits."""

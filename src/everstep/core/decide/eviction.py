@@ -32,8 +32,8 @@ def suspects(turn: Turn, verdict: Verdict) -> tuple[str, ...]:
 
 
 def is_asked(verdict: Verdict) -> bool:
-    """Somebody takes the machine away: nothing was concluded, so the circuit breaker has no say, and nothing is counted
-    for it."""
+    """Whether the node is being drained by its operator. Nothing was diagnosed, so the circuit breaker neither blocks
+    nor counts it."""
     return verdict.code == DRAINED
 
 

@@ -1,7 +1,7 @@
-"""Which examination comes next, and what the answers say. Pure, over the rounds of one `Examination`.
+"""The next examination round, and what its answers mean. Pure, over the rounds of one `Examination`.
 
-Checks go from cheap to dear and stop at the first that names somebody: a machine that fails its own test needs no
-all-gather. No answer is unknown: never a pass, and alone never a reason to evict.
+Checks run from cheap to expensive and stop at the first that identifies a node: a machine that fails its own test needs
+no all-gather. A missing answer means unknown: never a pass, and never enough to evict on its own.
 """
 
 import re

@@ -18,7 +18,7 @@ from everstep.model.facts import ExamKind
 from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
 
 FEWEST = 3
-"""Machines in an examination, where there are standbys to make up for it: of two, nobody can say which is wrong."""
+"""Machines needed for an examination by exclusion, with standbys filling in: with two, neither can be singled out."""
 
 _GONE = Answer(passed=None, why="it is not part of the run any more")
 
@@ -148,7 +148,7 @@ def _end(turn: Turn, examination: Examination) -> None:
 
 
 def _end_standby(turn: Turn, member: Member, why: str) -> None:
-    """It is no standby any more; another one is asked for when its loss is told."""
+    """Evict a standby that failed. A replacement is requested when its exit is reported."""
     why_not = eviction.why_too_many(turn, 1)
     if why_not or member.suspected:
         turn.do(Refused(what=f"evict standby {member.node}", why=f"{why}; {why_not}", incident=turn.incident.id))

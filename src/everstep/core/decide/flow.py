@@ -50,7 +50,7 @@ WORDS = {
 
 EXAMINATIONS = (_S.EXAMINE, _S.REPLAY)
 REMEDIES = (*EXAMINATIONS, _S.ROLL_BACK)
-"""Stages that can find, or take away, who computes wrongly."""
+"""Stages that can find or remove the machine that computes wrongly."""
 
 _ORDER = tuple(FlowStage)
 _NATIVE = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
@@ -67,7 +67,7 @@ _OF_MACHINES = ("ES-H10", "ES-H11")
 """Hangs that no program has by itself: a rank that cannot answer, a collective that all entered."""
 
 _HARDWARE = (Blame.UNKNOWN, Blame.OPERATOR, Blame.MACHINE, Blame.NETWORK)
-"""A process that somebody stopped looks like one that stands on a broken machine."""
+"""Faults that do not indict a machine: a process stopped from outside looks like one on a broken machine."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ def choose(turn: Turn, verdict: Verdict) -> Choice | None:
 
 
 def kind_of(turn: Turn, verdict: Verdict) -> Unexplained | None:
-    """Which column of the table; None for faults with a culprit, and for those that no machine can be behind."""
+    """The column of the table; None for faults with a culprit, and for those that no machine can cause."""
     if verdict.code == "ES-N05":
         return Unexplained.CORRUPTION
     if _is_evictable(verdict):
@@ -126,12 +126,12 @@ def kind_of(turn: Turn, verdict: Verdict) -> Unexplained | None:
     if verdict.blame not in _HARDWARE or verdict.code in _OUTSIDE:
         return None
     if verdict.code.startswith("ES-H"):
-        # A program that waits for long looks like a machine that stands; no machine is taken out for a doubt.
+        # A program that waits for long looks like a hung machine; a doubtful verdict never removes a machine.
         is_doubtful = verdict.certainty is Certainty.DOUBTFUL and verdict.code not in _OF_MACHINES
         return None if is_doubtful else Unexplained.HANG
     if verdict.blame is Blame.OPERATOR:
-        return None  # whoever was interrupted says so, and no machine does that
-    is_said = _OWN_CODES.match(verdict.code) is None  # a line that a rank wrote, such as an internal error of NCCL
+        return None  # an interrupt comes from an operator, never from a machine
+    is_said = _OWN_CODES.match(verdict.code) is None  # a line that a rank logged, such as an internal error of NCCL
     if is_said or verdict.code in _CRASHES:
         return Unexplained.CRASH
     return None

@@ -58,11 +58,11 @@ def ended_at(turn: Turn, verdict: Verdict) -> str:
 
 
 def times(turn: Turn, place: str) -> int:
-    """How often in a row the run has failed like this without a new step, this time included."""
+    """How many times in a row the run has failed like this without a new step, including this time."""
     before = turn.state.failure
     again = before is not None and before.place == place and before.best_step == turn.state.best_step
     if before is not None and place in _FROM_OUTSIDE and turn.at - before.at > FORGET_S:
-        return 1  # the job ran, whether it tells of steps or not, and somebody ended it
+        return 1  # the job ran, whether or not it reports steps, and was ended from outside
     return before.count + 1 if again and before is not None else 1
 
 

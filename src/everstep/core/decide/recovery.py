@@ -68,9 +68,9 @@ def merge_update(turn: Turn, verdict: Verdict) -> Plan | None:
 
 
 def roll_back(turn: Turn, verdict: Verdict) -> Plan | None:
-    """A change of the program that does worse than what was there before is taken back."""
+    """Undo a change of the program that does worse than the version before it."""
     if len(turn.state.candidates) < 2 or turn.spec.mode is Mode.OBSERVE:
-        return None  # nobody has changed it
+        return None  # the program was never changed
     bad, good = turn.state.version, updates.back_to(turn.state)
     blamed = updates.why_to_blame(turn, verdict) if good else ""
     if not blamed:
@@ -148,13 +148,14 @@ def same_place(turn: Turn, verdict: Verdict) -> Plan | None:
 
 
 def corrupted_again(turn: Turn, verdict: Verdict) -> Plan | None:
-    """The same ranks differ again and again, from the same trusted step: going back does not cure it, and perhaps the
-    program means it. A job that trains is not ended for that."""
+    """Leave a job alone whose ranks keep diverging from the same trusted step.
+
+    Rolling back does not cure it, and the program may intend it. A job that trains is not ended for that."""
     if verdict.code not in trust.CORRUPTIONS or trust.why_not_back(turn.state) or turn.incident.facts.anomaly is None:
         return None  # a job that ended because of it is not left alone
     choice = flow.choose(turn, verdict)
     if turn.incident.examination is not None or (choice is not None and choice.stage in flow.REMEDIES):
-        return None  # who computes wrongly may be found, or the code that does
+        return None  # the faulty machine, or the faulty code, may still be found
     count = trust.times_before(turn, verdict.ranks) + 1
     if count < turn.policy.max_same_failure:
         return None
@@ -182,8 +183,10 @@ def observe_only(turn: Turn, verdict: Verdict) -> Plan | None:
 
 
 def propose(turn: Turn, verdict: Verdict) -> Plan | None:
-    """A restart, which somebody has to approve. What mode act would do besides is said and left to people: machines are
-    neither examined nor replaced."""
+    """Propose a restart, which an operator has to approve.
+
+    The proposal lists what mode act would do besides and leaves it to people: machines are neither examined nor
+    replaced."""
     if turn.spec.mode is not Mode.ADVISE:
         return None
     incident = turn.incident.id
@@ -290,7 +293,7 @@ def unexplained(turn: Turn, verdict: Verdict) -> Plan | None:
 
 
 def _examine(turn: Turn, verdict: Verdict, choice: flow.Choice) -> Plan:
-    """The examination that is due; when it has named nobody, the restart after it."""
+    """The examination that is due, or the restart after one that identified no machine."""
     examination = turn.incident.examination
     if examination is not None and examination.is_over:
         refused = (*_no_eviction(turn, verdict), *examination.unclear) if examination.failed else examination.unclear
@@ -311,7 +314,8 @@ def _examination_text(turn: Turn, choice: flow.Choice) -> str:
 
 
 def _evict_group(turn: Turn, verdict: Verdict, choice: flow.Choice) -> Plan:
-    """One of them is at fault, and nobody knows which: isolation goes before localisation."""
+    """Evict the whole group: one of its machines is at fault and it is unknown which. Isolation goes before
+    localisation."""
     gone = turn.incident.evicting
     nodes = gone or flow.group_nodes(turn, verdict)
     rack = flow.shared_rack(turn, verdict, nodes)

@@ -1,7 +1,7 @@
-"""What nodes notice about themselves: remembered, so that it can explain a fault, and judged when the job runs.
+"""Alerts that nodes raise about themselves: kept to explain a later fault, and judged while the job runs.
 
-The same thing is judged once, however often it is told, and by however many nodes of one machine. A standby that needs
-repair is ended under the same conditions as an active node: mode act, and within the circuit breaker.
+An alert is judged once, however often it is reported and by however many nodes of one machine. A standby that needs
+repair is evicted under the same conditions as an active node: mode act, and within the circuit breaker.
 """
 
 from collections.abc import Iterable
@@ -59,7 +59,7 @@ def judge_waiting(turn: Turn) -> None:
 
 
 def _fresh(turn: Turn, new: list[SeenAlert]) -> list[SeenAlert]:
-    """Causes that nobody has told."""
+    """The causes that have not been reported before."""
     told = {_key(turn, seen) for seen in turn.state.alerts if is_cause(seen.alert) and _is_remembered(turn, seen)}
     fresh = []
     for seen in new:
@@ -99,13 +99,14 @@ def _is_remembered(turn: Turn, seen: SeenAlert) -> bool:
 
 
 def _key(turn: Turn, seen: SeenAlert) -> tuple[str, str, str]:
-    """Nodes of one machine read the same kernel log: what one of them has told is told. A drain is of one node."""
+    """The key that identifies an alert. Nodes of one machine read the same kernel log, so one report covers them all; a
+    drain concerns a single node."""
     member = turn.state.members.get(seen.node) if seen.alert.code != DRAINED else None
     return member.host if member is not None else seen.node, seen.alert.code, seen.alert.device
 
 
 def _judge_standby(turn: Turn, member: Member, fresh: list[SeenAlert]) -> None:
-    """It is no standby any more; another one is asked for when its loss is told."""
+    """Evict a standby that raised an alert. A replacement is requested when its exit is reported."""
     broken = [seen for seen in fresh if seen.alert.action in (*eviction.REPLACE, *eviction.DRAIN)]
     if not broken or member.suspected:
         return

@@ -23,8 +23,8 @@ _NOT_DECLARED = "nothing declares them replicas, they were only seen to hold the
 _NO_WAY_BACK = (Refusal(what="go back to a step after which all replicas agreed", why=_NOT_DECLARED),)
 
 DEFERRED_S = 900.0
-"""A slow machine, or an alert, of longer ago may be over: the watches and senses tell it again. Nobody tells a drain
-again, which lasts until it is withdrawn."""
+"""How long an anomaly is remembered. A slow machine or an alert from longer ago may be over: watches and senses report
+it again. A drain is reported once and lasts until it is withdrawn."""
 
 
 def on_anomaly_found(turn: Turn, event: AnomalyFound) -> None:
@@ -40,8 +40,9 @@ def on_anomaly_found(turn: Turn, event: AnomalyFound) -> None:
 
 
 def take(turn: Turn, found: Verdict, *, is_declared: bool = True) -> None:
-    """Nothing has failed yet. A machine that is to blame is evicted if it may be; else only said. `is_declared`: ranks
-    that differ are replicas by somebody's word."""
+    """Judge an anomaly while the job still runs: evict the machine to blame if that is allowed, else only report it.
+
+    `is_declared`: the user declared the differing ranks to be replicas."""
     open_incident(turn, FaultFacts(at=turn.at, anomaly=found))
     verdict = judge(turn.incident.known)
     nodes = eviction.suspects(turn, verdict)

@@ -1,4 +1,4 @@
-"""Faults on request: checked, put on record, and handed to whoever can cause them."""
+"""Faults on request: checked, recorded, and sent to the component that can inject them."""
 
 from collections.abc import Mapping
 
@@ -29,7 +29,7 @@ MACHINE_KINDS = ("miscompute",)
 """A machine has them until it is given back: every process on it, also those of examinations."""
 
 AWAY_KINDS = ("cut-node", "freeze-node")
-"""The node lives, and nobody hears of it for a while."""
+"""Faults after which the node lives but cannot be heard from for a while."""
 
 LINK_KINDS = ("flap-link",)
 """The node's own link goes down and comes back, twice; it is never away for long."""
@@ -99,7 +99,7 @@ def _why_bad_miscompute(options: Mapping[str, float | str]) -> str:
 
 
 def why_unwatched(kind: str, policy: Policy) -> str:
-    """Why nobody would see this fault in this run; empty when somebody looks."""
+    """Why this run would not detect this fault; empty if it would."""
     if kind in HANG_KINDS and not policy.watch_hangs:
         return "this run does not look for hangs, so nothing would end it (policy watch_hangs)"
     if kind == "slow" and not policy.watch_slowness:
@@ -132,8 +132,10 @@ def on_drill_failed(turn: Turn, event: DrillFailed) -> None:
 
 
 def claim(turn: Turn, facts: FaultFacts) -> str | None:
-    """The drill whose doing these facts can be. A drill that nobody has seen yet must not put its name on somebody
-    else's fault; what a slow rank or a wrong number leads to in its generation is all the drill's doing."""
+    """The drill that can have caused these facts.
+
+    A drill whose effect has not been seen must not claim an unrelated fault; a slow rank or a wrong number leads to
+    many things in its generation, and all of them belong to the drill."""
     pending = turn.state.pending_drills
     if facts.anomaly is not None:
         return next((drill for drill in reversed(pending) if _leads_to(pending[drill], facts.anomaly.code)), None)

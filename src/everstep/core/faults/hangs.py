@@ -52,7 +52,8 @@ def on_hang_suspected(turn: Turn, event: HangSuspected) -> None:
 
 
 def on_evidence_requested(turn: Turn, event: EvidenceRequested) -> None:
-    """A look at the ranks that changes nothing: no incident, no diagnosis; whoever asked reads the files."""
+    """Collect evidence from the ranks without changing anything: no incident, no diagnosis. The user reads the
+    files."""
     if turn.state.phase not in ALIVE:
         why = f"no rank is to be looked at now: the run is {turn.state.phase}"
         turn.do(Refused(what=f"evidence {event.request}", why=why))
@@ -123,7 +124,7 @@ def on_standstill_timer(turn: Turn, incident: str, due_at: float) -> None:
 
 
 def on_restart_requested(turn: Turn, event: RestartRequested) -> None:
-    """Only of a job that stands still: whoever wants another run stops this one."""
+    """Restart a job that stands still. A job that runs is restarted by stopping it and starting another run."""
     by = f" by {event.by}" if event.by else ""
     if turn.state.standstill is None:
         why = f"the job does not stand still ({turn.state.phase}); `everstep stop` ends it"

@@ -20,7 +20,7 @@ from everstep.model.facts import Backup, RankGroup
 NO_OTHER = "no other node shares less"
 
 MAX_WHYS = 4
-"""Different reasons that are told of one placement; each stands for many ranks."""
+"""Distinct reasons reported for one placement; each stands for many ranks."""
 
 
 def on_groups_learned(turn: Turn, event: GroupsLearned) -> None:

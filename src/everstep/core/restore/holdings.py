@@ -4,10 +4,10 @@ For one step each rank takes what is nearest: the memory of the node that has it
 checkpoint in the persistent tier is for all ranks together, and is taken where it is newer than what memory has.
 
 A snapshot counts only if it belongs to the history that the job is in: a later generation that went back before its
-step has made it void (`State.resumes`). What could not be restored once is struck, and never offered again.
+step has made it void (`State.resumes`). What failed to restore once is struck, and never offered again.
 
-A node tells of each snapshot how many ranks there were. What was written by as many as there are now is a rank's own;
-the rest can be restored only together, all ranks of that generation, and is kept with the copies of whoever holds it.
+A node reports with each snapshot the world size that wrote it. Snapshots of the current world size belong to a rank;
+the others can be restored only together, all ranks of that generation, and are kept with the copies of their holder.
 """
 
 from collections.abc import Iterable, Iterator
@@ -126,7 +126,7 @@ class _Shelf:
         self._world = range(former_world or self._size)
         own = state.held.items() if not former_world else ()
         self.own = {rank: set(self._valid(held, node="")) for rank, held in own if rank in self._world}
-        self.elsewhere: dict[int, dict[int, Member]] = {}  # rank -> step -> who holds a copy
+        self.elsewhere: dict[int, dict[int, Member]] = {}  # rank -> step -> the node that holds a copy
         for member in state.members.values():
             if member.role is not Role.OUT and member.endpoint:
                 self._add_copies(member)
@@ -162,7 +162,7 @@ class _Shelf:
                     mine.setdefault(step, member)
 
     def _valid(self, held: Held, node: str) -> Iterator[int]:
-        """A step of which it also holds a void snapshot is left out: nobody could say which one would come."""
+        """The valid steps. A step that is also held as a void snapshot is left out: a fetch could return either one."""
         void: set[int] = set()
         found: list[int] = []
         for step, generation in _entries(held):

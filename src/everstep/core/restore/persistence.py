@@ -1,10 +1,10 @@
-"""Steps on their way to the persistent tier: which step, when, and what is done when it does not get there.
+"""Steps on their way to the persistent tier: which step, when, and what happens if it does not get there.
 
-Every `checkpoint_every_s` a step that is still to come is announced to all nodes, so that each can pin it; when all
-parts are there, one node makes the whole visible. One at a time. Whatever fails is told and tried again with the next
-timer; training never waits. Before a run ends, the newest step in memory goes there first. A part that comes for
-another step than the current one is of an attempt that was given up, and is ignored. A commit is not: however late it
-was done, and by whom, the checkpoint is there now, and what retention dropped is not.
+Every `checkpoint_every_s` a future step is announced to all nodes, so that each can pin it; when all parts are there,
+one node makes the whole visible. One at a time. A failure is reported and retried with the next timer; training never
+waits. Before a run ends, the newest step in memory is written first. A part that arrives for another step than the
+current one belongs to an abandoned attempt, and is ignored. A commit is not: however late it happened and whoever did
+it, the checkpoint is there now, and what retention dropped is not.
 """
 
 import math
@@ -107,7 +107,7 @@ def on_replicas_agreed(turn: Turn, event: ReplicasAgreed) -> None:
 
 
 def on_checkpoint_committed(turn: Turn, event: CheckpointCommitted) -> None:
-    """Whether somebody still waits for it, `now` says; what it did to the tier is so in any case."""
+    """Record what a commit did to the tier, also if its attempt was abandoned (`now` is None then)."""
     now = turn.state.persisting
     if now is not None and (event.step != now.step or event.node != now.committer or now.missing):
         now = None
@@ -146,7 +146,7 @@ def on_node_lost(turn: Turn, node: str) -> None:
 
 
 def hurry(turn: Turn, by: float) -> None:
-    """Somebody wants the run to end; the last step is on its way already, and may take until then."""
+    """Shorten the time for the step under way: the run is to end by `by`."""
     now, due_at = turn.state.persisting, turn.state.timers.get(LIMIT_TIMER)
     if now is None or (due_at is not None and due_at <= by):
         return
@@ -308,7 +308,7 @@ def _ask_to_commit(turn: Turn, why: str) -> None:
 
 
 def _note_uncommitted(turn: Turn) -> None:
-    """Nobody waits for it any more. If it is committed all the same, it matters since when it was under way."""
+    """Remember when an abandoned attempt began: if it is committed after all, taint is judged from that time."""
     now = turn.state.persisting
     if now is None or now.missing or now.step in turn.state.uncommitted:
         return

@@ -1,12 +1,12 @@
-"""On which node the copy of each rank's snapshots is kept. Pure, and it knows nothing of a running job.
+"""Placement of the copy of each rank's snapshots on a node. Pure; it knows nothing of a running job.
 
 A unit is what may be lost or evicted as one: a machine, a rack, every machine of a parallel group. The copy goes to a
-node that shares no unit with the rank's own, so that whatever is taken out, one of the two stays. A unit that touches
-any rank of the machine counts, not only the rank's own: who is evicted is the machine. Copies are spread evenly.
+node that shares no unit with the rank's own, so that one of the two survives whatever is removed. A unit counts if it
+touches any rank of the machine, not only this one: evictions remove whole machines. Copies are spread evenly.
 
-Where no such node exists, a copy on the node with which the least is shared is the best there is, and `weaker` says
-what would lose both. Racks are as large as they are: where most nodes are in one, those outside take at most MOST_LOAD
-times the even share, and the rest is placed as if racks were not known. Called by `core.restore.backups`.
+Where no such node exists, the copy goes to the node with the fewest units in common, and `weaker` says what would lose
+both. Racks are as large as they are: where most nodes are in one, those outside take at most MOST_LOAD times the even
+share, and the rest is placed as if racks were not known. Called by `core.restore.backups`.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""Nodes that share a rack, or a switch: what goes as one although no program knows of it. Pure.
+"""Nodes that share a rack or a switch, and so fail as one although no program knows of it. Pure.
 
-A node tells its rack when it joins; empty is not known, and never taken for a rack of its own where somebody asks what
-is safe. Read by whoever places copies, gives slots and takes machines out.
+A node reports its rack when it joins. Empty means unknown, and never counts as a separate rack where safety depends on
+it. Used to place copies, to assign slots and to evict machines.
 """
 
 import re
@@ -48,8 +48,10 @@ def active_nodes(state: State, rack: str) -> tuple[str, ...]:
 
 
 def best_standby(state: State) -> Member | None:
-    """Who takes a slot: of a rack of which this incident has lost no node, then of one with few nodes of the job, as
-    copies have to find another rack; then who came first."""
+    """The standby to take a slot.
+
+    Prefer a rack of which this incident has lost no node, then a rack with few nodes of the job, as copies have to find
+    another rack; then the standby that joined first."""
     ready = [m for m in state.members.values() if m.role is Role.STANDBY and not m.suspected]
     if len(ready) < 2 or not any(member.rack for member in ready):
         return ready[0] if ready else None

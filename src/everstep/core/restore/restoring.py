@@ -88,7 +88,7 @@ def _from_where(restore: Restore, world_size: int) -> str:
 
 
 def _cost(state: State, restore: Restore, is_corrupted: bool) -> str:
-    """Completed steps that are done again, and because of whom."""
+    """The completed steps that will be repeated, and which ranks cause that."""
     if state.incident is not None and state.incident.unheard:
         ranks = ranks_text(state.incident.unheard)
         return f"; how many steps are done again is not known: {ranks} had not reported how far they were"
@@ -97,7 +97,7 @@ def _cost(state: State, restore: Restore, is_corrupted: bool) -> str:
         return ""
     again = f"step {best} is" if best == restore.step + 1 else f"steps {restore.step + 1}-{best} are"
     if not is_corrupted and restore.step < _newest_step(state):
-        return f"; {again} done again"  # newer ones are there, and are not wanted
+        return f"; {again} done again"  # newer ones exist, and are not wanted
     reason = _trust_limit(state, restore.step) if is_corrupted else _limit(state, best)
     return f"; {again} done again: {reason}"
 

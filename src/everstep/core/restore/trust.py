@@ -1,8 +1,8 @@
-"""Trust is not recency: which step is free of corruption as far as is known, and what to do when replicas differ.
+"""Trust is not recency: which step is known to be free of corruption, and what to do when replicas differ.
 
 A step is trusted when all replicas were compared after it and held the same. It belongs to one history: going back
 takes trust along. A comparison that could not be made is no event, so it never gets here. Pure; read by the rules of
-recovery and by whoever chooses what is restored.
+recovery and by the choice of what to restore.
 """
 
 from everstep.core.restore import holdings
@@ -40,8 +40,10 @@ def on_replicas_agreed(turn: Turn, event: ReplicasAgreed) -> None:
 
 
 def note_agreed(turn: Turn, event: AnomalyFound) -> None:
-    """Replicas differ, and agreed later than was told. Nobody is asked to keep that step now: older ones that are kept
-    would go, and which ranks still have it is known when they have ended."""
+    """Replicas differ, but were equal at a later step than the trusted one known so far.
+
+    Nodes are not asked to keep that step now: they would drop the older ones they keep, and which ranks still have it
+    becomes known when they have exited."""
     trusted = turn.state.trusted_step
     if event.agreed_step is not None and (trusted is None or event.agreed_step > trusted):
         turn.set(trusted_step=event.agreed_step)
@@ -95,8 +97,7 @@ def last_trusted(state: State) -> str:
 
 
 def times_before(turn: Turn, ranks: tuple[int, ...]) -> int:
-    """How often some of these ranks, or nobody in particular, have computed wrongly lately, without a newer trusted
-    step since."""
+    """How often these ranks, or unidentified ones, have computed wrongly lately without a newer trusted step since."""
     now = -1 if turn.state.trusted_step is None else turn.state.trusted_step
     return sum(
         (bool(set(ranks) & set(each.ranks)) or not (ranks or each.ranks))
@@ -154,7 +155,7 @@ def strike_actions(state: State) -> list[StrikeCheckpoint]:
 
 
 def _strike(turn: Turn, checkpoint: Checkpoint, why: str) -> None:
-    """Here, and for whoever looks at the persistent tier later."""
+    """Strike a checkpoint in the state, and in the persistent tier for later runs."""
     state, at = turn.state, max(turn.at, checkpoint.at)
     struck = Struck(
         step=checkpoint.step, generation=state.generation, at=at, why=why, path=checkpoint.path, is_untrusted=True

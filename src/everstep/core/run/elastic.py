@@ -1,9 +1,9 @@
-"""`--nnodes MIN:MAX`: when the job goes on with fewer nodes, and when it takes in those that came.
+"""`--nnodes MIN:MAX`: when the job continues with fewer nodes, and when it takes in those that came.
 
-It shrinks between two generations: a slot has no node, MIN are there, and nobody has come for `shrink_after_s`. It
+It shrinks between two generations: a slot has no node, MIN are there, and no node has come for `shrink_after_s`. It
 grows at a step boundary: a node waits, others have had `grow_after_s` to come as well, and all ranks end in order, with
-the snapshot of their last step. `State.spec` has the size of now. What is held in memory is then of a generation with
-another number of ranks: `holdings` offers it as that, and ranks spread it anew.
+the snapshot of their last step. `State.spec` has the current size. What memory holds is then of a generation with
+another world size: `holdings` offers it as such, and ranks redistribute it.
 """
 
 import msgspec
@@ -215,7 +215,7 @@ def _taken_in(state: State) -> tuple[Member, ...]:
 
 
 def _as_former(turn: Turn) -> FrozenMap[str, tuple[Held, ...]]:
-    """All that is in memory, marked with the size of the generations that wrote it, and by who holds it."""
+    """All snapshots in memory by the node that holds them, marked with the world size that wrote them."""
     state, world = turn.state, turn.spec.world_size
     found: dict[str, list[Held]] = {
         node: [held if held.world_size else msgspec.structs.replace(held, world_size=world) for held in copies]

@@ -39,8 +39,9 @@ def stop_with(turn: Turn, ending: Ending) -> None:
 
 
 def _end_sooner(turn: Turn, ending: Ending) -> None:
-    """The run is about to end anyway, as it says. Who asks it to stop gets that within the notice, and at once when
-    asking for a second time; whatever else would end it changes nothing."""
+    """Shorten an ending that is already under way.
+
+    A stop request is honoured within its notice, a second one at once; any other reason to end changes nothing."""
     before = turn.state.ending or ending
     if ending.save_by is None:
         return

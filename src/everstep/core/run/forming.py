@@ -137,7 +137,7 @@ def form_if_possible(turn: Turn) -> None:
         ending.give_up(turn, choice.why)
         return
     _settle_history(turn, choice)
-    version = updates.merge(turn) if len(turn.state.candidates) > 1 else None  # nobody has changed the program
+    version = updates.merge(turn) if len(turn.state.candidates) > 1 else None  # the program was never changed
     state = turn.state
     host, port = state.stores[coming]
     restore = choice.restore
@@ -203,7 +203,7 @@ def start_actions(turn: Turn) -> list[StartWorkers]:
 
 
 def start_limit_s(state: State, policy: Policy) -> float:
-    """Ranks start when their snapshots are there; nobody tells when that is."""
+    """How long the ranks may take to start. It includes the fetch of snapshots: its end is not reported."""
     fetches = state.formation is not None and state.formation.fetch
     return policy.start_timeout_s + (policy.fetch_timeout_s if fetches else 0.0)
 

@@ -39,7 +39,7 @@ def on_accounts(turn: Turn, event: MarksReported | ProgressReported) -> None:
 
 
 def _matters(turn: Turn) -> bool:
-    """Whether somebody waits for every rank to be through."""
+    """Whether the controller is waiting for every rank to get through."""
     is_closing = turn.state.incident is not None and turn.incident.restarted
     return turn.state.phase is Phase.FORMING or (turn.state.phase is Phase.RUNNING and is_closing)
 

@@ -1,13 +1,12 @@
-"""A job that stands still and may go on by itself: the incident waits, and the job is left as it is, for as long as the
-price of a mistake says.
+"""A job that stands still and may recover by itself: when to act on it, by the price of a mistake.
 
-Pure. What is certain is acted on at once. What may end by itself costs, where it is mistaken for a hang, some seconds
-of a job that goes on from a snapshot, and everything of a job that has none: so the first gets half a minute or a
-minute, the second the time limit of the collective that its ranks wait in, after which torch itself ends it. A place
-that was mistaken before, or was seen to take long, gets more (docs/hang-rule.md, ADR 0018).
+Pure. What is certain is acted on at once. If a standstill that would end by itself is mistaken for a hang, a job with a
+snapshot loses some seconds, and a job without one loses everything. So the first gets half a minute or a minute, the
+second the time limit of the collective that its ranks wait in, after which torch itself ends it. A place that was
+mistaken before, or was seen to take long, gets more (docs/hang-rule.md, ADR 0018).
 
-It is on record what is waited for and what will be done when. It ends when the job goes on, when its time is over, when
-somebody does not want to wait, or with whatever else ends the generation.
+The journal records what is awaited and what will be done when. The wait ends when the job continues, when its time is
+over, when a user asks for a restart, or with whatever else ends the generation.
 """
 
 import msgspec
@@ -24,17 +23,17 @@ from everstep.model.verdict import Certainty, Decision, Refusal, Verdict
 RULE = "wait"
 
 LATE_S = 10.0
-"""A timer that fires later than this says that nobody looked meanwhile (the machine slept): it starts again."""
+"""A timer that fires later than this was not watched meanwhile (the machine slept), so it starts again."""
 
 LIMIT_SLACK_S = 30.0
-"""After the time limit of a collective: torch raises first, and its own words say more than ours."""
+"""Slack after the time limit of a collective: torch raises first, and its own message says more than ours."""
 
 SEEN_STRETCH = 2.0
 """A place that was seen to take so long, and went on by itself, may take so many times as long."""
 
 
 STOPPED = "ES-H01"
-"""Somebody outside stops processes, and the program has no part in it: never taken for the program's own."""
+"""Verdicts of processes stopped from outside. The program has no part in them, so they never count as its own."""
 
 
 AGAIN = 5.0
@@ -181,7 +180,7 @@ def take_up(turn: Turn) -> None:
 
 
 def wait_again(turn: Turn) -> None:
-    """Nobody looked while its time passed."""
+    """Start the wait again: it passed unwatched."""
     standing = turn.state.standstill
     assert standing is not None
     assert standing.act_at is not None

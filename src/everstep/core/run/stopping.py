@@ -1,4 +1,4 @@
-"""How the workers of a generation are stopped: with how much time, and after which step where nobody has to hurry."""
+"""How to stop the workers of a generation: with how much time, and after which step if there is no hurry."""
 
 import signal as signals
 from collections.abc import Iterable, Sequence
@@ -11,10 +11,10 @@ from everstep.model.actions import StopWorkers
 from everstep.model.facts import RankAccount
 
 LONGEST_S = 60.0
-"""A stop that takes longer is a stop in which nobody looks after the ranks; one step is then done twice."""
+"""The longest stop. During a longer one the ranks would run unsupervised; repeating one step costs less."""
 
 _TIMES, _MORE_S = 3.0, 5.0
-"""What the step to come may take longer than it should."""
+"""How much longer than expected the next step may take."""
 
 Accounts = Sequence[RankAccount | None]
 
@@ -83,10 +83,10 @@ def _grace_s(turn: Turn, accounts: Accounts) -> float:
 
 
 def _save_s(turn: Turn, accounts: Accounts) -> float:
-    """What ranks that live get to complete the snapshot of their last step. Nobody waits for what is complete."""
+    """How long live ranks get to complete the snapshot of their last step; 0 if it is complete."""
     incident = turn.state.incident
     if is_corrupted(incident):
-        return 0.0  # what they hold now is what must not be restored
+        return 0.0  # what they hold now must not be restored
     has_all = all(account is not None and account.published_step == account.last_step for account in accounts)
     is_hang = incident is not None and incident.facts.hang is not None
     return 0.0 if is_hang and has_all else turn.policy.save_s

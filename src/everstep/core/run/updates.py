@@ -283,7 +283,7 @@ def _has_trained(turn: Turn) -> bool:
 
 
 def _note_trained(turn: Turn, candidate: Candidate) -> None:
-    if candidate.version.id == FIRST.id:  # nobody asked for it, so there is nothing to tell
+    if candidate.version.id == FIRST.id:  # the first version was not requested, so there is nothing to report
         _replace(turn, msgspec.structs.replace(candidate, stage=Stage.TRAINED))
     else:
         _conclude(turn, candidate.version.id, Stage.TRAINED, _trained_text(turn))

@@ -60,8 +60,8 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
     rounds: tuple[ExamRound, ...] = ()  # the last one is under way unless it is over
     waiting: Names = Names()
     is_over: bool = False
-    failed: dict[str, str] = {}  # node -> what it failed, in a sentence
-    unclear: tuple[Refusal, ...] = ()  # who is not named, although something was seen or nothing is known
+    failed: dict[str, str] = {}  # node -> the check that it failed, in a sentence
+    unclear: tuple[Refusal, ...] = ()  # suspicions that identify no node, and checks without an answer
     says: str = ""  # the outcome in a sentence
 
 

@@ -113,7 +113,7 @@ class FrozenMap(Mapping[K, V]):
         return new
 
     def _take(self, items: Mapping[K, V]) -> None:
-        """Only while nobody has seen this map yet."""
+        """Add items in place. Allowed only until this map is shared."""
         leaves: dict[int, _Leaf] = {}
         for key, value in items.items():
             at = _place(key)

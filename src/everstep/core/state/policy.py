@@ -49,8 +49,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """From StartWorkers until every rank has entered the user's program. Importing torch on a cold disk is slow."""
 
     fetch_timeout_s: float = 1800.0
-    """What a start gets besides when snapshots are fetched from other nodes first: 200 GB over 1 Gbit/s. A peer that
-    sends nothing is noticed long before by who fetches; this bounds an agent that says nothing at all."""
+    """Extra time for a start that first fetches snapshots from other nodes: 200 GB over 1 Gbit/s. The node that fetches
+    notices a silent peer long before; this bounds an agent that reports nothing at all."""
 
     rendezvous_timeout_s: float = 600.0
     """From the first rank in init_process_group until the last one is out of it; torchrun's join timeout."""
@@ -84,8 +84,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Whether losses and gradient norms are looked at."""
 
     undo_nan: bool = True
-    """Whether a job whose loss is NaN three times in a row goes back to a trusted step (ES-N07): it would
-    otherwise compute for nothing until somebody looks. Off: only said, as everything else about numbers."""
+    """Whether a job whose loss is NaN three times in a row goes back to a trusted step (ES-N07): it would otherwise
+    compute for nothing until an operator looks. Off: only reported, as everything else about numbers."""
 
     digest_every: int = 50
     """Steps between two digests of the parameters. 0: none. Fewer: a flipped bit is found earlier, and a digest reads
@@ -132,7 +132,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     store that answers late costs a restart. Longer: a server that died is noticed later."""
 
     hang_computing_s: float = 60.0
-    """The same for a rank that works while the others wait. Shorter: an evaluation that nobody announced costs a
+    """The same for a rank that works while the others wait. Shorter: an evaluation that was not announced costs a
     restart. Longer: a loop that never ends burns machines for longer."""
 
     hang_plain_s: float = 0.0
@@ -213,11 +213,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     update_after_s: float = 86400.0
     """How long an update that is not urgent waits for an interruption that comes anyway. Shorter: a restart is paid for
-    it. Longer: a change that somebody counts on is not there."""
+    it. Longer: a change that users count on is not there."""
 
     trained_steps: int = 5
-    """New steps of every rank after which a version counts as one that trains: what a worse one goes back to. Fewer: a
-    version that fails at its first evaluation is gone back to. More: one that was fine is not."""
+    """New steps of every rank after which a version counts as one that trains, and can be rolled back to. Fewer: a
+    version that fails at its first evaluation may be chosen. More: one that was fine may not."""
 
     trained_s: float = 60.0
     """The same for programs that report no steps: how long every rank has to have run."""

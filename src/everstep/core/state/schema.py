@@ -29,8 +29,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
     slot: int | None = None  # set exactly when role is ACTIVE
     suspected: bool = False  # it is being ended: a standby that noticed a fault of its own, or a node that says nothing
-    silent: str = ""  # why it counts as lost, although it is its end that will be told
-    endpoint: str = ""  # "host:port" of its snapshot server; empty: nobody can fetch from it
+    silent: str = ""  # why it counts as lost, although its end is still to be reported
+    endpoint: str = ""  # "host:port" of its snapshot server; empty: it serves no snapshots
     rack: str = ""  # rack or switch; empty: not known
     meant_for: int | None = None  # slot that the user gave its host; None: any
 
@@ -78,7 +78,7 @@ class Corruption(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     ranks: tuple[int, ...]
     trusted_step: int | None  # as far as was trusted then
-    node: str = ""  # whose replica differed; empty: nobody's alone
+    node: str = ""  # the node whose replica differed; empty: no single node
 
 
 class Persisting(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,8 +194,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     tally: Tally = Tally()  # of the workers
     held: FrozenMap[int, Held] = (
         FrozenMap()
-    )  # rank -> snapshots that whoever has its slot finds in memory, as last told
-    # node -> snapshots of other nodes' ranks in its memory, as last told
+    )  # rank -> snapshots in the memory of the node that has its slot, as last reported
+    # node -> snapshots of other nodes' ranks in its memory, as last reported
     copies: FrozenMap[str, tuple[Held, ...]] = FrozenMap()
     checkpoints: tuple[Checkpoint, ...] = ()  # whole ones in the persistent tier
     resumes: dict[int, int | None] = {}  # generation -> step that it went on from; None: from the beginning
@@ -230,10 +230,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     unprotected: tuple[tuple[str, str], ...] = ()  # what the placement cannot protect from, and why, as told last
     checkpoints_known: bool = False  # what the persistent tier holds has been told in this attempt
     persisting: Persisting | None = None
-    uncommitted: dict[int, float] = {}  # step -> since when it was under way; nobody waits for its commit any more
+    # step -> when its write began; the attempt was abandoned, its commit may still come
+    uncommitted: dict[int, float] = {}
     persist_at: float | None = None  # when the next step is due in the persistent tier
     marked_step: int = -1  # newest checkpoint that was asked to be marked as trusted after it was committed
-    persist_refused: str = ""  # why none is written, as told last
+    persist_refused: str = ""  # why none is written, as last reported
     pending_drills: dict[str, str] = {}  # id -> kind: asked for in this generation; incidents can be their doing
     candidates: tuple[Candidate, ...] = (Candidate(version=FIRST, stage=Stage.RUNNING),)  # in the order of their ids
     version: str = FIRST.id  # what runs, or is started next

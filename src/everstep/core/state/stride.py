@@ -63,7 +63,7 @@ class _Draft:
         )
 
     def take(self, report: ProgressReported) -> bool:
-        """False: it needs a turn, and nothing is changed."""
+        """Apply the report. False: it needs a turn, and nothing is changed."""
         state, changed = self._state, self._changed
         if report.generation != state.generation or not state.is_active(report.node):
             return False
@@ -76,7 +76,7 @@ class _Draft:
                 return False
             pairs.append((worker, account))
         if len({worker.rank for worker, _ in pairs}) < len(pairs):
-            return False  # a rank twice: whoever says that is asked in full
+            return False  # a rank twice: handle the report in full
         is_last_gone, self._is_noted = not self._is_noted, True
         for worker, account in pairs:
             changed[worker.rank] = Worker(
@@ -102,7 +102,7 @@ class _Draft:
         return True
 
     def _note_best(self) -> None:
-        """The newest step that all have completed can only grow when nobody is left at the oldest."""
+        """Update the newest step that all have completed. It can only grow when no rank is left at the oldest."""
         if self._is_complete and self._completed:
             newest = min(self._completed)
             if self._best is None or newest > self._best:

@@ -1,7 +1,7 @@
-"""The timers of the brain: a kind, and what it is about (a generation, an incident, a request, a version).
+"""The timers of the brain: a kind, and its subject (a generation, an incident, a request, a version).
 
-On record a timer is its key: the kind, then the subject behind a colon. Journals hold these keys, so a kind keeps its
-value for ever. `core.step` has the table that says who handles which kind.
+In the journal a timer is its key: the kind, then the subject behind a colon. A kind therefore keeps its value for ever.
+`core.step` maps each kind to its handler.
 """
 
 import enum

@@ -20,8 +20,9 @@ from everstep.model.spec import RunSpec
 
 
 class Turn:
-    """`spec` and `incident` are the state's, for what is only called once there are any: else they are None all the
-    same, and whoever reads them fails."""
+    """One turn of the brain. `spec` and `incident` are the state's; only call what reads them once they exist.
+
+    They are None before, although typed otherwise, and reading them then fails."""
 
     def __init__(self, state: State, policy: Policy, at: float) -> None:
         self.policy = policy
