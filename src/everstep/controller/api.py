@@ -174,12 +174,12 @@ class Api:
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             refusal = await self._refusal(request)
-        except ValueError as error:  # headers that cannot be read; anybody may send them, so nobody's log grows
+        except ValueError as error:  # unreadable headers; anyone may send them, so the log must not grow with each
             self._controller.gate.rejections.note("garbage", f"headers of {request.remote}: {error}")
             return _error(400, "the headers cannot be read")
         try:
             if refusal is not None:
-                refusal.force_close()  # whoever has not proven anything asks once
+                refusal.force_close()  # a client without a token gets one request per connection
                 return refusal
             return await handler(request)
         except web.HTTPException as error:  # of the router: no such path

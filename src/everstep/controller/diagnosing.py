@@ -102,8 +102,10 @@ class Diagnosing:
             end_child(child)
 
     async def _joined(self, found: Diagnosis, sight: Callable[[], Sight | None]) -> Verdict:
-        """With what the links say. Where the network could be it, a link that was cut when the job stopped is given
-        the time to be missed: such a hang is doubtful, and nobody waits for the answer."""
+        """Join the verdict with what the links report.
+
+        Where the network could be the cause, a link that was cut when the job stopped gets time to be missed: such a
+        hang is doubtful, and nothing waits for the answer."""
         try:
             if sight() is None:
                 return found.verdict

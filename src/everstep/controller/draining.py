@@ -1,4 +1,4 @@
-"""`everstep drain`: which node is meant, what the run is told, and what the asker can expect. Pure."""
+"""`everstep drain`: resolve the node, and compose the request to the run and the answer to the user. Pure."""
 
 from everstep.analyzer.numbers.alerts import is_cause
 from everstep.core.run.elastic import can_shrink_by

@@ -66,7 +66,7 @@ RETRY_S = 1.0
 
 
 ENGINE_DRILLS = ("lose-node", "cut-node", "freeze-node", "flap-link")
-"""Of those that concern a node: caused by whoever gives nodes, because the node itself is to be gone."""
+"""Drills on a node that the engine injects, not its agent: the node itself is to be gone."""
 
 
 class Controller:
@@ -238,8 +238,8 @@ class Controller:
         return taken
 
     async def _write(self, drafts: list[Drafted]) -> None:
-        """In a thread: a disk takes milliseconds, and connections and timers must not wait for it. Who ends this loop
-        waits until the write is over."""
+        """Write in a thread: a disk takes milliseconds, and connections and timers must not wait for it. Cancellation
+        waits for the write to finish."""
         writing = asyncio.create_task(asyncio.to_thread(self.ledger.write, drafts))
         try:
             await asyncio.shield(writing)
@@ -278,14 +278,14 @@ class Controller:
                     self._inject(action, command_id)
                 case act.SetTimer():
                     self._set_timer(action.key, action.due_at)
-                case _:  # to nobody: it is issued again when that peer connects; or it is only on record
+                case _:  # without a receiver it is issued again when that peer connects; or it is only on record
                     for peer in self._receivers(action):
                         self.peers.send(peer, command_id, action)
             if isinstance(action, act.ReleaseNode):
                 self.peers.turn_out(action.node, action.why)
 
     def _receivers(self, action: act.Action) -> list[Peer]:
-        """Who carries this out, of those that are connected."""
+        """The connected peers that carry this out."""
         match action:
             case act.OpenStore() | act.AcquireNode() | act.EvictNode() | act.ReleaseNode():
                 found = [self.peers.launcher()]
@@ -369,7 +369,7 @@ class Controller:
             self._reissue_to([peer])
 
     def _mind_silence(self, event: object) -> None:
-        """Who is missed when it says nothing: nodes that joined, until they are lost."""
+        """Keep the list of nodes whose silence counts: those that joined, until they are lost."""
         if isinstance(event, NodeLost):
             self.silence.forget(event.node)
         elif isinstance(event, NodeJoined):
@@ -405,7 +405,7 @@ class Controller:
         self.put_soon(Input(event=NodeSilent(at=time.time(), node=node, silent_s=silent_s)))
 
     def on_lost(self, node: str, silent_s: float) -> None:
-        """Nobody could end it, so it has ended itself: its lease is shorter than this."""
+        """Declare a node lost that could not be ended. It has ended itself: its lease is shorter than this."""
         reason = f"it was silent for {silent_s:.1f} s, and the engine did not report its end"
         self.put_soon(Input(event=NodeLost(at=time.time(), node=node, reason=reason)))
 

@@ -32,8 +32,8 @@ class Metrics:
         self._senses: tuple[float, dict[str, dict[str, str]]] = float("-inf"), {}
 
     async def body(self, accept: str, dropped: Mapping[str, int], lag_seconds: float | None) -> tuple[bytes, str]:
-        """(body, content type). Rendering is dear for a fleet, and touches nothing of the loop's."""
-        from everstep.metrics.exposition import render  # for whoever is scraped
+        """(body, content type). Rendering is expensive for a fleet, and touches no state of the loop."""
+        from everstep.metrics.exposition import render  # only runs that are scraped pay for the import
 
         controller, view, samples = self._controller, self._controller.ledger.fold.view, Samples()
         at = time.time()

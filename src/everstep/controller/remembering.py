@@ -1,7 +1,7 @@
-"""What a run learned about machines goes into the memory of machines (`health`), which outlives the run.
+"""What a run learned about machines, written to the memory of machines (`health`), which outlives the run.
 
-Written in a thread, in order, behind the journal: the memory is a convenience and the journal the truth, so a memory
-that cannot be written costs nothing else. Faults that a drill caused are nobody's fault and are not remembered.
+Written in a thread, in order, behind the journal: the memory is a convenience and the journal the truth, so a failed
+write costs nothing else. Faults that a drill caused blame no machine and are not remembered.
 """
 
 import asyncio

@@ -1,11 +1,10 @@
-"""Which nodes have said nothing for too long. It tells; what follows is decided in core.
+"""Nodes that have been silent for too long. This module reports them; core decides what follows.
 
 Silence is counted on a clock that only runs while this controller listens: a controller that was stopped, starved or
-could not take more inputs has not heard anybody, and that is nobody's fault but its own. Nor does it count while the
-node's agent waits for a processor of this very machine (`waited_s`) or, for a while, for its disk (`is_blocked`).
-Two things are told: that a
-node is silent, so that whoever gives nodes ends it, and, when that is not confirmed in time, that it is lost: by then
-it has ended its ranks itself (`agent/lease/clock.py`).
+could not take more inputs has not heard any node, through its own fault. Nor does it count while the node's agent waits
+for a CPU of this very machine (`waited_s`) or, for a while, for its disk (`is_blocked`). Two things are reported: that
+a node is silent, so that the engine ends it, and, when that is not confirmed in time, that it is lost: by then it has
+ended its ranks itself (`agent/lease/clock.py`).
 """
 
 import asyncio
@@ -34,8 +33,8 @@ IDLE_SILENT_S = 10.0
 
 
 def patience(state: State, policy: Policy, node: str) -> float:
-    """How long a node may say nothing. On another host nobody sees from here that its agent only waits for a processor,
-    so one that is not needed yet gets longer; if it is given a slot, the limit is the policy's."""
+    """How long a node may be silent. On another host it is not visible from here that its agent only waits for a CPU,
+    so a node that is not needed yet gets longer; once it has a slot, the policy's limit applies."""
     member = state.members.get(node)
     is_idle = state.generation < 0 or (member is not None and member.role is Role.STANDBY)
     is_elsewhere = state.spec is not None and state.spec.on_hosts
@@ -55,7 +54,7 @@ class Listener(Protocol):
         """Called once: nothing was heard for so long."""
 
     def on_lost(self, node: str, silent_s: float) -> None:
-        """Called once, when whoever gives nodes did not end it in time."""
+        """Called once, when the node was not ended in time."""
 
 
 class Silence:
@@ -65,10 +64,11 @@ class Silence:
         self._clock = clock
         self._looked_at = clock()
         self._now = 0.0  # seconds of listening
-        self._heard: dict[str, tuple[float, float]] = {}  # node: when, in those, and how long it had waited by then
-        self._blocked: dict[str, float] = {}  # node: for how long it could not speak, since it was heard
+        # node: when, in those, and how long it had waited for a CPU by then
+        self._heard: dict[str, tuple[float, float]] = {}
+        self._blocked: dict[str, float] = {}  # node: for how long it could not send, since it was heard
         self._stale: set[str] = set()  # heard since the last look
-        self._told: dict[str, float] = {}  # silent ones that whoever gives nodes was told to end, and when
+        self._told: dict[str, float] = {}  # silent nodes reported to be ended, and when
 
     def expect(self, node: str) -> None:
         """From now on it is missed."""
@@ -76,7 +76,8 @@ class Silence:
         self._told.pop(node, None)
 
     def heard(self, node: str) -> None:
-        """It said something, whatever it was. Who is not expected is not missed; whose end is decided is not spared."""
+        """Note that a node sent something. Nodes that are not expected are ignored, and a node whose end is decided is
+        not spared."""
         if node in self._heard and node not in self._told:
             self._heard[node] = self._now, self._heard[node][1]
             self._stale.add(node)
@@ -113,7 +114,7 @@ class Silence:
                 self._listener.on_lost(node, silent_s)
 
     def _excuse(self, passed: float) -> None:
-        """The clock stands still for who has said nothing for longer than usual, and sleeps where nothing wakes it."""
+        """Stop a node's clock while its agent has been silent for longer than usual and is blocked in the kernel."""
         for node, (at, waited_s) in self._heard.items():
             excused_s = self._blocked.get(node, 0.0)
             if self._now - at > _LATE_S and excused_s < BLOCKED_S and self._starved.is_blocked(node):

@@ -1,8 +1,8 @@
-"""After which steps did all replicas hold the same? Then, and only then, a step can be trusted.
+"""The steps after which all replicas held the same. Only such a step can be trusted.
 
-Every live rank must have taken part, and be equal to its replicas. A digest that is missing, a rank without replicas, a
-group that cannot be decided or numbers that are lost say nothing, and nothing is told. Told at once or not at all: what
-is told late is of a step whose snapshot may be gone, and would cost the one that is kept.
+Every live rank must have taken part, and be equal to its replicas. A missing digest, a rank without replicas, an
+undecidable group or lost numbers prove nothing, and nothing is reported. A step is reported at once or never: a late
+report is about a step whose snapshot may be gone, and would cost the one that is kept.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Did all replicas do as much in each step? Compares what they counted, step by step.
+"""Whether all replicas did as much in each step. Compares what they counted, step by step.
 
-Only of ranks whose parameters were seen equal: others may be anything. A rank that left something out is told once,
-with the program to blame. From then on no machine is accused of what that rank holds, also after a restart (its
-snapshots hold it as well), until its replicas are seen equal again.
+Covers only ranks whose parameters were seen equal: others may differ by design. A rank that left something out is
+reported once, with the program to blame. From then on no machine is accused because of that rank's contents, also after
+a restart (its snapshots carry them), until its replicas are seen equal again.
 """
 
 from collections import OrderedDict
@@ -62,8 +62,8 @@ class CountDetector:
         return next((self._left_out[rank].finding for rank in ranks if rank in self._left_out), None)
 
     def are_known(self, ranks: Iterable[int], after: int, last: int) -> bool:
-        """Whether all of these that count have told what they did in the steps after `after`, up to `last`. Frames may
-        be lost, or late: then nobody knows yet whether a rank left something out."""
+        """Whether all of these ranks that count have reported every step after `after`, up to `last`. Frames may be
+        lost or late: until they arrive it is unknown whether a rank left something out."""
         counting = {rank for held in self._steps.values() for rank in held}.intersection(ranks)
         first = max(after + 1, min(self._steps, default=0))  # the first step of a process is not counted
         return all(counting <= self._steps.get(step, {}).keys() for step in range(first, last + 1))
@@ -101,7 +101,7 @@ class CountDetector:
             self._steps.popitem(last=False)
 
     def _news(self, event: DigestsReported, state: State) -> tuple[AnomalyFound, ...]:
-        """At most one at a time, and not while the brain is busy: it is told then."""
+        """At most one finding at a time, and none while the brain is busy: it is reported afterwards."""
         new = [left_out for left_out in self._left_out.values() if not left_out.is_told]
         if not new or state.phase is not Phase.RUNNING or state.incident is not None:
             return ()

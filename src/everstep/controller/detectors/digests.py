@@ -1,8 +1,9 @@
-"""Do all data-parallel replicas hold the same parameters? Compares the digests of one step, bit by bit.
+"""Whether all data-parallel replicas hold the same parameters. Compares the digests of one step, bit by bit.
 
-Who is a replica of whom is declared (DDP's process group), or learned: ranks whose digests were equal twice and changed
-in between. Digests of a step are compared when all live ranks concerned have given theirs. A group that was never seen
-equal is a case of its own. Found once; again after the group was equal in between, or in another generation.
+Replica groups are declared (DDP's process group), or learned: ranks whose digests were equal twice and changed in
+between. Digests of a step are compared when all live ranks concerned have sent theirs. A group that was never seen
+equal is a case of its own. A difference is reported once; again after the group was equal in between, or in another
+generation.
 """
 
 import logging
@@ -51,8 +52,8 @@ class DigestDetector:
     def __init__(
         self, counts: CountDetector | None = None, *, are_numbers_lost: Callable[[float], bool] = lambda at: False
     ) -> None:
-        """`counts`: what ranks did in each step; it has seen each report before this watch does. `are_numbers_lost`:
-        parameters are NaN then, which is told already; their bits say nothing."""
+        """`counts`: what ranks did in each step; it takes each report before this watch does. `are_numbers_lost`:
+        whether parameters are NaN, which is already reported; their bits prove nothing then."""
         self._counts = counts or CountDetector()
         self._are_numbers_lost = are_numbers_lost
         self._generation = -1
@@ -62,7 +63,7 @@ class DigestDetector:
         self._equal_at: dict[Ranks, int] = {}  # newest step, of the whole run: a restart makes no replicas differ
         self._history: dict[int, list[Whole]] = {}  # last two of each rank without declared replicas
         self._equal: dict[int, set[int]] = {}  # step -> ranks that hold the same as all of their replicas
-        self._partial: set[int] = set()  # steps of which somebody gave a digest of not all parameters
+        self._partial: set[int] = set()  # steps with a digest that does not cover all parameters
         self._bad: set[tuple[str, Ranks]] = set()
         self._said: set[tuple[int, str]] = set()
         self._uncounted: dict[Ranks, int] = {}  # comparisons in a row that waited for counts
@@ -142,7 +143,7 @@ class DigestDetector:
         self._uncounted.clear()
 
     def _ranks(self, declared: Declared) -> Ranks:
-        """Who should hold the same; () where nobody said so."""
+        """The ranks that should hold the same; () if none are declared."""
         known = self._groups.get(declared)
         if known is None:
             ranks, stride = declared
@@ -190,8 +191,9 @@ class DigestDetector:
         return [tuple(ranks) for ranks in groups.values() if len(ranks) > 1]
 
     def _waits_for_counts(self, ranks: Ranks, step: int) -> bool:
-        """What a rank left out is the program's; while it is not known whether one did, no machine is accused. Replicas
-        that differ will differ at the next digest, and of frames that are lost for good nobody hears any more."""
+        """Whether to wait for counts before accusing a machine: what a rank left out is the program's fault.
+
+        Replicas that differ will differ at the next digest. The wait is bounded, because lost frames never arrive."""
         equal_at = self._equal_at.get(ranks)
         if equal_at is None or self._counts.are_known(ranks, equal_at, step):
             self._uncounted.pop(ranks, None)

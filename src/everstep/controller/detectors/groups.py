@@ -1,7 +1,7 @@
-"""Which ranks work together? The job's parallel groups, as its ranks declare them in the rounds of the fail-slow vote.
+"""The job's parallel groups, as its ranks declare them in the rounds of the fail-slow vote.
 
-Told when every live rank has declared its groups, and again when there are more; not when they are what the brain knows
-already, as after most restarts. Groups of one rank, and the whole job, say nothing about who is evicted together.
+Reported when every live rank has declared its groups, and again when there are more; not when the brain knows them
+already, as after most restarts. Groups of one rank, and the whole job, do not affect which nodes are evicted together.
 """
 
 from everstep.core.state.schema import State
@@ -27,7 +27,7 @@ class GroupDetector:
         if event.generation != self._generation:
             self._begin(event.generation)
         is_new_round, self._round = event.round > self._round >= 0, max(self._round, event.round)
-        # What has grown is told when a round is over: its groups come node by node.
+        # Report additions only when a round is over: its groups arrive node by node.
         found = self._tell(event.at, state) if is_new_round and self._num_told else ()
         for rank in event.ranks:
             self._heard.add(rank.rank)

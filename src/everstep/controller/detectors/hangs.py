@@ -1,8 +1,8 @@
-"""Does the job stand still? Feeds the agents' signals and the job's own step times to `analyzer.hangs.hang.judge`.
+"""Hang detection. Feeds the agents' signals and the job's own step times to `analyzer.hangs.hang.judge`.
 
 It knows the newest signals of every node, and from `learned` how long steps take here; all of it is in memory only and
-learned anew by another controller. It judges only a complete, fresh look at all live ranks of a running generation: a
-node that is silent is somebody else's business, and what is not seen is not judged.
+learned anew by another controller. It judges only a complete, fresh set of signals from all live ranks of a running
+generation: silent nodes are handled elsewhere, and a rank that was not seen is not judged.
 """
 
 import logging
@@ -26,12 +26,12 @@ FRESH_S = 3.0
 """Older signals of a node are not judged: its agent or its link has a trouble of its own."""
 
 GAP_S = 3.0
-"""Nobody looked for so long: the machine slept, its clock was set, or it is overloaded. Ages say nothing then until a
-window has passed under observation: after a sleep of ten seconds everything has been silent for ten seconds."""
+"""A gap in observation: the machine slept, its clock was set, or it is overloaded. Ages are meaningless until a window
+has passed under observation: after a sleep of ten seconds everything has been silent for ten seconds."""
 
 AGAIN_S = 30.0
-"""After a suspicion that came to nothing, unless the job has moved since. Twice as long after each further one: a hang
-that is left alone is one piece of news, not a hundred an hour."""
+"""Pause after a suspicion that came to nothing, unless the job has moved since. It doubles each time: a hang that is
+left alone is one piece of news, not a hundred an hour."""
 
 MAX_AGAIN_S = 3600.0
 
@@ -50,7 +50,7 @@ per rank, and nothing while no rank is quiet."""
 JUDGE_AT_LEAST_EVERY_S = 2.0
 
 STOPPED = "T"
-"""Letter of /proc/PID/stat; who is traced by a debugger has another."""
+"""State letter in /proc/PID/stat of a stopped process. A process traced by a debugger has another."""
 
 MIN_SILENT = HangPolicy().min_silent
 MAX_SENTENCES = 64
@@ -75,10 +75,10 @@ class HangDetector:
         self._excused_at = float("-inf")
         self._resumed_at = float("-inf")
         self._said = ""
-        self._told_end = ""  # of which standstill
-        self._had_culprit = True  # the last suspicion: somebody had a reason
+        self._told_end = ""  # of which standstill the end was reported
+        self._had_culprit = True  # the last suspicion named a culprit
         self.is_near = False
-        """In the newest report a rank is silent for half of what makes a suspicion."""
+        """Whether a rank in the newest report is silent for half of what makes a suspicion."""
 
     def take(self, event: object, state: State) -> tuple[HangSuspected | StandstillEnded, ...]:
         """One node's signals; the suspicion, if they complete one, or the end of a standstill."""
@@ -118,11 +118,12 @@ class HangDetector:
         if not any(self._is_quiet(each) for each in signals):
             return None
         if all(each.last_step is None and each.communication_s is None for each in signals):
-            return None  # neither steps nor process groups: nobody knows what this program is doing
+            return None  # neither steps nor process groups: it is unknown what this program is doing
         if all(each.is_over for each in signals):
-            return None  # there is nothing to restart: what is left of it is told, however long it takes
+            return None  # there is nothing to restart: the rest is reported however long it takes
         is_excuse_new = 0 <= event.at - self._excused_at < self._policy.hang_window_s
-        if is_excuse_new and not any(map(is_excused, signals)):  # while it lasts, the rule knows for how long it may
+        # while an excuse lasts, the rule knows for how long it may
+        if is_excuse_new and not any(map(is_excused, signals)):
             return None  # after an evaluation of a minute everything has been silent for a minute
         may_suspect = self._may_suspect(event.at)
         if may_suspect and (
@@ -146,9 +147,9 @@ class HangDetector:
     def _suspect_stopped(
         self, stopped: list[int], signals: list[Signals], event: SignalsReported, state: State
     ) -> HangSuspected | None:
-        """However long steps take here: nobody goes on who is stopped."""
+        """Suspect ranks that are stopped, however long steps take here: they cannot continue."""
         if state.standstill is not None and not self._had_culprit:
-            return None  # it is told already
+            return None  # already reported
         why = f"{ranks_text(stopped)} {verb(stopped, 'is', 'are')} stopped"
         least_s = self._policy.hang_window_s
         verdict = HangVerdict(hung=True, ranks=tuple(stopped), window_s=least_s, why=why, by_rank=())
@@ -168,7 +169,7 @@ class HangDetector:
         )
 
     def _is_known(self, verdict: HangVerdict, signals: list[Signals], at: float, state: State) -> bool:
-        """This place was seen to take as long, and went on by itself. Only where somebody has a reason to take long."""
+        """Whether this place was seen to take as long and recovered by itself. Only if the verdict names a culprit."""
         if verdict.culprit is None:
             return False
         stood_s = at - _stood_since(signals, at)
@@ -267,7 +268,7 @@ class HangDetector:
         )
 
     def _say(self, verdict: HangVerdict) -> None:
-        """Why it is not a hang although ranks are silent: once, for whoever reads the log."""
+        """Log once why it is not a hang although ranks are silent."""
         kind = verdict.why.partition("(")[0] if any(each.hung for each in verdict.by_rank) else ""
         if kind and kind != self._said:
             log.info("hang rule: %s", verdict.why)

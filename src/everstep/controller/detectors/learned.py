@@ -1,7 +1,7 @@
 """How long steps, evaluations and saves take in this job, learned from the agents' signals. In memory only.
 
-Two rhythms: of everything, and of the steps in which nobody had a reason to take long. Who was seen to compute or to
-wait for something outside for a minute, again and again, says nothing about a minute in which nobody has a reason.
+Two rhythms: of all steps, and of the steps in which no rank had a reason to take long. Ranks that repeatedly computed
+or waited for something outside for a minute say nothing about a minute in which no rank has a reason.
 """
 
 from collections import deque
@@ -71,7 +71,7 @@ class Learned:
         self._learn_phases(event)
 
     def note_reason(self, begun: float, ended: float) -> None:
-        """Somebody had a reason to keep the others waiting."""
+        """Record a span in which a rank had a reason to keep the others waiting."""
         self._reasoned.add(begun, ended)
 
     @property
@@ -79,7 +79,7 @@ class Learned:
         return self._rhythm(self._step_s)
 
     def rhythm(self, rule: HangPolicy) -> Rhythm:
-        """For who has no reason: of such steps, unless there are too few of them."""
+        """The rhythm for ranks without a reason: from such steps only, unless there are too few of them."""
         without_reason = self._rhythm(self._without_reason_s)
         return min(self.usual, without_reason, key=lambda rhythm: look_s(rhythm, JobPhase.TRAIN, rule))
 

@@ -93,7 +93,7 @@ class NumberDetector:
 
     def _anomaly(self, finding: Finding, at: float, num_ranks: int) -> AnomalyFound:
         bad = {rank for (rank, _), known in self._ranks.items() if not _is_finite(known.recent[-1])}
-        is_alone = num_ranks > 1 and len(bad) < 2  # nobody else says so
+        is_alone = num_ranks > 1 and len(bad) < 2  # no other rank confirms it
         verdict = Verdict(
             code=finding.code,
             sentence=finding.sentence,

@@ -6,7 +6,7 @@ from everstep.model.verdict import Blame, Verdict
 
 
 def verdict_of(finding: Finding, at: float) -> Verdict:
-    """The code says whom it blames."""
+    """The verdict for a finding. Its code determines the blame."""
     group = finding.group
     return Verdict(
         code=finding.code,

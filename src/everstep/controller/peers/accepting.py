@@ -1,7 +1,7 @@
-"""The controller's encrypted port: a connection is a socket and nothing more until its first byte has come.
+"""The controller's encrypted port: a connection is only a socket until its first byte has arrived.
 
-TLS takes some 70 KiB for each from its beginning on, and who connects and says nothing shall not have them. Each has
-its place among the guests from the moment in which it is accepted, and keeps it when it becomes a door.
+TLS takes some 70 KiB per connection from its start, and a client that connects and sends nothing shall not have them.
+Each connection counts among the guests from accept on, and keeps its place when it becomes a door.
 """
 
 import asyncio

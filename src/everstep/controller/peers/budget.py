@@ -1,7 +1,7 @@
-"""How much one peer may say: a bucket of units that fills again with time. Who says more is read more slowly.
+"""Rate limit of one peer: a bucket of units that fills again with time. A peer above it is read more slowly.
 
 Nothing is dropped: the peer keeps what is not acknowledged, its connection fills, and it waits. So a peer that floods
-takes its own share of the controller and nobody else's. An agent makes some ten reports a second.
+only uses up its own share of the controller. An agent makes some ten reports a second.
 """
 
 UNITS_PER_S = 100.0

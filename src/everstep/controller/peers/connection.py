@@ -54,7 +54,8 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._ask)
 
     def send(self, message: FromController) -> None:
-        """Never blocks. One that does not read is cut off; when it comes back, what it was told is told again."""
+        """Send without blocking. A peer that does not read is cut off; when it reconnects, its commands are sent
+        again."""
         if self._transport.is_closing():
             return
         self._transport.write(websocket.frame(BINARY, encode(message)))
@@ -62,7 +63,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def end(self, why: str) -> None:
-        """The last thing that it is told."""
+        """Send the peer the reason as the last message, and close."""
         self.send(Reject(why=why))
         self._close(websocket.NORMAL_CLOSURE)
 

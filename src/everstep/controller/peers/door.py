@@ -34,8 +34,10 @@ _buffer = memoryview(bytearray(16 << 10))
 
 
 class Doors:
-    """Makes a door for each connection to one socket. `make_http()`: a protocol for whatever is no link; `guests`: who
-    has a place; `idle_s`: in which one must have asked for something whole, and again after each answer."""
+    """Makes a door for each connection to one socket.
+
+    `make_http()`: a protocol for requests that do not open a link. `guests`: the connections that have a place.
+    `idle_s`: the time to send a complete request, and again after each answer."""
 
     def __init__(
         self,
@@ -163,7 +165,7 @@ class Door(asyncio.BufferedProtocol):
         self._http.data_received(head)
 
     def _open(self, request: bytes, rest: bytes) -> None:
-        """The link, for whoever knocks."""
+        """Open the link for a peer that knocks."""
         transport, gate = self._transport, self._doors.gate
         try:
             _, headers = websocket.parse_request(request)

@@ -30,7 +30,7 @@ MAX_HELLO_BYTES = 4096
 
 REFUSAL_DELAY_S = 0.2
 MAX_DELAYED = 64
-"""Whoever guesses is answered slowly; when so many wait already, at once."""
+"""Limit of delayed refusals. A client that guesses is answered slowly; beyond this many, at once."""
 
 
 class Answering(Protocol):
@@ -42,7 +42,7 @@ class Answering(Protocol):
 
 
 class TurnedAwayError(Exception):
-    """`kind` is what it is counted under, the text what the peer is told."""
+    """`kind` is the counter it goes to, the text is sent to the peer."""
 
     def __init__(self, kind: str, why: str) -> None:
         super().__init__(why)
@@ -62,7 +62,7 @@ class Gate:
         self._num_delayed = 0
 
     def may_read(self, request: web.Request) -> bool:
-        """Who has a token, or the cookie that it was given for one."""
+        """Whether the client has a token, or the cookie that it was given for one."""
         given = request.headers.get("Authorization", "")
         cookie = request.cookies.get(browsers.cookie_name(request), "")
         is_known = is_same(given, f"Bearer {self._read}") or is_same(given, self._act)
@@ -79,7 +79,7 @@ class Gate:
         return is_same(request.headers.get("Authorization", ""), self._act)
 
     async def note_stranger(self, why: str) -> None:
-        """Somebody without a token. Returns when the refusal may be sent."""
+        """Count a client without a token. Returns when the refusal may be sent."""
         self.rejections.note("unauthenticated", why)
         if self._num_delayed >= MAX_DELAYED:
             return
@@ -90,7 +90,7 @@ class Gate:
             self._num_delayed -= 1
 
     def knocked(self, header: str, *, is_encrypted: bool) -> Credentials | None:
-        """Who knocks with the right knock, in the Authorization header; None: a stranger."""
+        """The credentials of a peer whose Authorization header has the right knock; None: a stranger."""
         claim = parse_knock(header)
         if claim is None:
             return None

@@ -101,7 +101,7 @@ async def serve(
     assert http is not None, "the runner is set up"
     most = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
     ours = frozenset({os.geteuid(), 0})
-    for place in places:  # each with places of its own: who is at the one takes none of the other's
+    for place in places:  # each has places of its own: clients of one socket take none of another's
         guests = Guests(most // len(places), ours)
         tls = certificate.context() if place.is_encrypted and certificate is not None else None
         doors = Doors(gate, peers, make_http=http, guests=guests, idle_s=IDLE_S)

@@ -1,8 +1,8 @@
-"""The peers' end of the link: who is connected, what they report, what they are told.
+"""The peers' end of the link: connections, reports from peers, and commands to them.
 
 It turns messages into `Input`s on the controller's queue and counts whatever is not one; it decides nothing and never
-raises for what a peer sends. Of thousands that report every second, nearly all say what need not be on record: that is
-taken at once (`settle_at_once`), and its acknowledgement waits for others of the same peer.
+raises because of what a peer sends. Of thousands of reports every second, nearly all need not be on record: those are
+taken at once (`settle_at_once`), and their acknowledgement waits for others of the same peer.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class Line(Protocol):
 
 
 class Peer:
-    """One connection of somebody who proved who it is."""
+    """One connection of an authenticated peer."""
 
     __slots__ = ("ahead_s", "line", "name", "num_owed", "role", "send", "settled")
 
@@ -113,10 +113,10 @@ class Peer:
 
 
 class Listener(Protocol):
-    """Whom the peers tell what they hear: the controller."""
+    """The receiver of what peers report: the controller."""
 
     def last_seq(self, name: str) -> int:
-        """Of the newest report of this peer that is on record."""
+        """The sequence number of this peer's newest report on record."""
         ...
 
     def connected(self, peer: Peer) -> None: ...
@@ -206,7 +206,7 @@ class Peers:
             self._owed.pop(peer.name, None)
 
     def spend(self, name: str, units: float) -> float:
-        """Seconds for which this peer is not to be read: one that says more than it may slows down nobody else."""
+        """Seconds for which this peer is not to be read, so that a talkative one slows down no other."""
         now = time.monotonic()
         budget = self._budgets.get(name)
         if budget is None:

@@ -63,8 +63,10 @@ def allow_files(num_nodes: int) -> None:
 
 
 def spare_collector() -> None:
-    """Python's collector of cycles looks at every object that lives: a fifth of a second with 100,000 ranks, in which
-    nobody is heard. What is there now stays; what comes later is looked at when much of it has come. The state is made
-    of values, which hold no cycles."""
+    """Keep Python's cycle collector from pausing the controller.
+
+    It visits every live object: with 100,000 ranks that takes a fifth of a second, in which no peer is heard. What
+    exists now is exempt; later objects are visited when there are many. The state consists of values, which form no
+    cycles."""
     gc.freeze()
     gc.set_threshold(20_000, 50, 1_000)

@@ -86,7 +86,8 @@ class Poison:
 
 
 class Drafting:
-    """`put_aside(item, kind)` is told of inputs that lead to nothing and are not recorded."""
+    """Turns inputs into drafts of records. `put_aside(item, kind)` is called for inputs that have no effect and are not
+    recorded."""
 
     def __init__(self, ledger: Ledger, poison: Poison, put_aside: Callable[[Input, str], None]) -> None:
         self._ledger = ledger

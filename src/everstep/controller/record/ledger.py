@@ -188,8 +188,8 @@ class Ledger:
 
     @property
     def fold(self) -> Fold:
-        """The same view as the reading verbs have. Brought up to date when somebody looks: of what thousands report
-        every second, most is not looked at before the next report."""
+        """The same view as the reading verbs have, brought up to date on access: of what thousands report every second,
+        most is replaced by the next report before it is read."""
         while self.fold_one():
             pass
         for event in self._unseen.values():

@@ -1,1 +1,1 @@
-"""Who is slower than the others, and than before: rounds, clocks, pace, and the vote on them."""
+"""Detection of ranks slower than the others, and slower than before: rounds, clocks, pace, and the vote on them."""

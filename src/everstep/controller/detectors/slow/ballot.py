@@ -52,13 +52,13 @@ class Ballot:
         self._pending: dict[int, RankRound] = {}
         self._first: dict[tuple[int, str], list[RankTiming]] = {}  # of a rank on a node, also in later generations
         self._said = ""
-        self.rivals: dict[int, str] = {}  # newest word on who runs on a rank's CPU
-        self.sent: dict[int, str] = {}  # newest word on where a rank's data goes, and how fast
-        self.unread: dict[int, str] = {}  # newest word on who has no room for what a rank sends
+        self.rivals: dict[int, str] = {}  # newest report on which processes run on a rank's CPU
+        self.sent: dict[int, str] = {}  # newest report on where a rank's data goes, and how fast
+        self.unread: dict[int, str] = {}  # newest report on which peers have no room for what a rank sends
         self.kernel: dict[int, tuple[str, ...]] = {}  # what the kernel saw of a rank in its newest round
         self._first_steps: Counter[tuple[int, str]] = Counter()
         self.begun: list[list[RankTiming]] = []  # of this generation
-        self._earlier: deque[list[RankTiming]] = deque(maxlen=NUM_EARLIER)  # that vote no more
+        self._earlier: deque[list[RankTiming]] = deque(maxlen=NUM_EARLIER)  # that no longer vote
         self.is_unusual = False  # something was found in these rounds: they never say what is usual
 
     def begin(self, generation: int) -> None:
@@ -79,7 +79,7 @@ class Ballot:
         """Whether this report completed a round."""
         closed = False
         if event.round < self._number - MAX_BACK:
-            self._number, self._open = -1, {}  # somebody set the clocks back
+            self._number, self._open = -1, {}  # a clock was set back
         if event.round > self._number and self._open:
             closed = self._close(state, ahead_s())
         self._number = max(self._number, event.round)
@@ -106,7 +106,7 @@ class Ballot:
         for rank, each in reported.items():
             if each.rivals:
                 self.rivals[rank] = each.rivals
-            if each.takers is not None or each.kernel:  # else nobody looked, or its answer comes with a later round
+            if each.takers is not None or each.kernel:  # else there was no look, or its answer comes with a later round
                 self.kernel[rank] = each.kernel[:MAX_KERNEL]
             self.sent[rank] = each.sent[:MAX_SENT]
             self.unread[rank] = each.unread[:MAX_SENT]
@@ -142,7 +142,7 @@ class Ballot:
             self._first_steps[timing.rank, node] += num_steps
 
     def _say(self, reported: Mapping[int, RankRound]) -> None:
-        """Why ranks cannot be measured: on change, for whoever reads the log."""
+        """Log on change why ranks cannot be measured."""
         whys = sorted({each.missing for each in reported.values() if each.missing})
         said = "; ".join(whys)
         if said != self._said:

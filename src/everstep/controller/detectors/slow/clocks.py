@@ -1,8 +1,8 @@
-"""By how much the clocks of machines differ, from when their reports come in.
+"""Clock offsets between machines, from the arrival times of their reports.
 
-A report carries the time at which it was made. What it says it took is the journey plus the difference of the clocks;
-the quickest of many journeys is short, so the least value of the last minute is the difference, to a few milliseconds.
-Nodes on one host share a clock. Used by the slowness watch; nobody else compares times of machines so finely.
+A report carries the time at which it was made. Its apparent delay is the journey plus the difference of the clocks; the
+quickest of many journeys is short, so the least value of the last minute is the difference, to a few milliseconds.
+Nodes on one host share a clock. Only the slowness watch compares times of machines so finely.
 """
 
 from collections.abc import Iterable

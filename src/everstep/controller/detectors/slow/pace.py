@@ -1,7 +1,7 @@
 """The job's step time against its own past: one value per second, for whole minutes.
 
 Only a new level counts that has lasted and is above every level that the job had before: one evaluation, one save or
-one hiccup is a single value, and a neighbour that comes and goes is told once. Used by the slowness watch.
+one hiccup is a single value, and a neighbour that comes and goes is reported once. Used by the slowness watch.
 """
 
 import statistics
@@ -23,7 +23,7 @@ MIN_SHARE = 0.1
 """`analyzer.slowness.change` sees three percent; on machines that are shared, a tenth is worth a person's time."""
 
 AGAIN_S = 300.0
-"""Between two changes that are told: a machine that gets ever busier is one piece of news."""
+"""Pause between two reported changes: a machine that gets ever busier is one piece of news."""
 
 
 class _Value(msgspec.Struct, frozen=True):

@@ -12,7 +12,8 @@ from everstep.journal.beside.paces import PaceRound, Paces
 
 NUM_ROUNDS = 60
 MAX_RANKS = 256
-"""Of a larger job the slowest: nobody reads 12,500 rows, and each is written every ten seconds."""
+"""How many ranks of a larger job are listed, slowest first: 12,500 rows are unreadable, and are written every ten
+seconds."""
 
 RECENT = 5
 MESH = ("pp", "dp", "cp", "ep", "tp")

@@ -1,9 +1,9 @@
-"""Does somebody make the others wait, and did the job become slower? Feeds rounds and step times to
-`analyzer.slowness.slow`.
+"""Slowness detection: whether a rank makes the others wait, and whether the job became slower. Feeds rounds and step
+times to `analyzer.slowness.slow`.
 
-Says so once: again only after it was fine for a minute, or in another generation. What is seen and is no machine's
-fault is said as a refusal, once per cause and generation. It decides nothing; `core.faults.anomalies` does. All of it
-is in memory only and learned anew by another controller.
+Reports once: again only after it was fine for a minute, or in another generation. Slowness that is no machine's fault
+is reported as a refusal, once per cause and generation. It decides nothing; `core.faults.anomalies` does. All of it is
+in memory only and learned anew by another controller.
 """
 
 import logging
@@ -160,10 +160,10 @@ class SlownessDetector:
         if verdict is None or any(
             flag_like(timings, self._ballot.groups) for timings in list(self._ballot.rounds)[-2:]
         ):
-            return None  # somebody may be about to be blamed for it
+            return None  # a rank may be about to be blamed for it
         self._pace.accept(verdict, event.at)
         if any(abs(event.at - bad_at) < FINE_S for bad_at in self._bad_at.values()):
-            return None  # somebody was
+            return None  # a rank was
         evidence = [Evidence(at=event.at, source="step times", says=verdict.sentence)]
         starving = self._starving(2, 2)
         busy = self._with_rival(starving) if starving is not None else self._busier()
@@ -184,20 +184,20 @@ class SlownessDetector:
         return AnomalyFound(at=event.at, generation=event.generation, verdict=found)
 
     def _busier(self) -> str:
-        """Whether ranks wait longer for a processor than in the first rounds: somebody else runs on their machines."""
+        """Whether ranks wait longer for a CPU than in the first rounds: other processes run on their machines."""
         now, first = (_delay(rounds) for rounds in (list(self._ballot.rounds)[-2:], self._ballot.begun))
         if now is None or first is None or now - first < BUSIER_S:
             return ""
         return f"ranks wait {per_step(now)} per step for a CPU, at first {per_step(first)}"
 
     def _starving(self, num_rounds: int, min_votes: int) -> Starving | None:
-        """A rank that waits longer for a CPU than usual: somebody else runs on its core."""
+        """A rank that waits longer for a CPU than usual: another process runs on its core."""
         rounds = list(self._ballot.rounds)[-num_rounds:]
         return find_starving(rounds, self._ballot.usual_rounds(), min_votes) if len(rounds) >= min_votes else None
 
     def _unnamed(self, event: RoundReported) -> AnomalyFound | None:
-        """The vote names nobody; is there a rank of which the kernel says why it is slow? None of it accuses a machine.
-        Told when it lasts as long as what a machine is accused of."""
+        """A slow rank for which the kernel has an explanation, when the vote identifies none. None of it accuses a
+        machine. Reported when it has lasted as long as an accusation would need."""
         rounds, usual = list(self._ballot.rounds), self._ballot.usual_rounds()
         if len(rounds) < STARVED_ROUNDS:
             return None
@@ -266,7 +266,7 @@ class SlownessDetector:
         )
 
     def _overloaded(self, rounds: list[list[RankTiming]], event: RoundReported) -> AnomalyFound | None:
-        """Once per machine and generation: nobody can be named there, and that is said."""
+        """Report an overloaded machine, once per machine and generation: no single rank can be identified there."""
         found = find_overload(rounds, STARVED_VOTES)
         if found is None or found.host in self._overloads:
             return None
@@ -289,7 +289,7 @@ class SlownessDetector:
         return tuple(Evidence(at=at, source=KERNEL, says=f"rank {rank}: {line}", rank=rank) for line in lines)
 
     def _unread(self, at: float) -> tuple[Evidence, ...]:
-        """Which ranks cannot send because the other end does not read: it names that end, whoever is blamed."""
+        """Which ranks cannot send because the other end does not read. It names that end, whichever rank is blamed."""
         told = [(rank, says) for rank, says in sorted(self._ballot.unread.items()) if says]
         return tuple(
             Evidence(at=at, source=CONNECTIONS, says=f"rank {rank}: {says}", rank=rank)
@@ -322,7 +322,7 @@ class SlownessDetector:
         )
 
     def _say(self, verdict: SlowVerdict) -> None:
-        """On change, for whoever reads the log."""
+        """Log the verdict on change."""
         if verdict.code != self._said:
             log.info("fail-slow vote: %s", verdict.sentence)
         self._said = verdict.code
