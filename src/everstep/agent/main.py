@@ -66,7 +66,7 @@ _PROBES_AGAIN_S = 60.0
 _WARM_UP_S = 3.0
 _INSPECT_AFTER_S = 5.0
 _ORPHAN_GRACE_S = 0.5
-"""For the workers' own clean-up when the launcher was killed: nobody is left who could end a stubborn one by hand."""
+"""Time for the workers' own clean-up when the launcher was killed: a user can no longer end a stubborn one by hand."""
 
 _log = logging.getLogger(__name__)
 
@@ -287,7 +287,7 @@ async def _beat(node: Node, link: Link) -> None:
 
 
 async def _keep_lease(lease: Lease, gate: LeaseGate, link: Link, following: Following) -> None:
-    """Let it be known that this node is alive; when nobody can know, stop the ranks and ask. Raises LeaseOverError."""
+    """Send signs of life. When none arrives for the lease, stop the ranks and ask. Raises LeaseOverError."""
     while True:
         link.beat(lease.beat_s)
         lease.renew(following.heard_at())
@@ -319,11 +319,11 @@ async def _inspect(node: str, report: Callable[[events.Event], None], folder: Pa
 
 
 async def _watch(node: Node, link: Link) -> None:
-    """A fault of ours in a probe costs the probes, never the ranks."""
+    """Run the probes. A fault of ours in a probe costs the probes, never the ranks."""
     again_s = LOOK_S
     while True:
         await asyncio.sleep(again_s)
-        if link.is_flowing:  # old signals are of no use: not queued
+        if link.is_flowing:  # stale signals are not queued
             try:
                 again_s = node.report_signals()
             except Exception:
@@ -379,7 +379,7 @@ def _home_or(run_dir: Path) -> Path:
 
 
 def _rack_of(name: str) -> str:
-    """Without a usable name the node is one of which nobody knows; it runs all the same."""
+    """The rack of this node; empty if the name is unusable: unknown is allowed."""
     why = why_no_rack(name) if name else ""
     if why:
         _log.warning("rack of this node: unknown: %s", why)
@@ -387,7 +387,7 @@ def _rack_of(name: str) -> str:
 
 
 def _spec_of(run_dir: Path) -> tuple[str, int]:
-    """Run id and --max-restarts as spec.json has them; what ranks are told when it was not given is torchrun's 0."""
+    """Run id and --max-restarts from spec.json. Ranks get torchrun's 0 if it was not given."""
     try:
         raw = json.loads((run_dir / "spec.json").read_bytes())
         policy = raw["policy"]

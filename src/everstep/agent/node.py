@@ -335,7 +335,7 @@ class Node:
         if group is None or worker.exit is None:
             return
         if self._home.policy.watch_numbers:
-            self._observing.end(group, worker)  # before the news of its end: later nobody asks what its numbers were
+            self._observing.end(group, worker)  # before its exit is reported: later its numbers are not used
         if not (worker.exit.succeeded or worker.exit.stopped_by_us):
             self._tracer.end(f"rank {worker.rank} has ended")
             self.hurry.ring()
@@ -372,7 +372,7 @@ class Node:
             os.close(fd)
             return
         if worker.stopped_at is not None:
-            os.close(fd)  # whoever goes on from it has heard the signal, and would end as well
+            os.close(fd)  # a process that continues from it has received the signal, and would end as well
             self._twins.refuse(worker.local_rank, "the rank was ending when it would have left a twin")
             return
         self._twins.add(worker.local_rank, told, fd, worker.placed, worker.paths.stdout, worker.paths.stderr)

@@ -102,8 +102,8 @@ class BackingUp:
             _log.info("rank %d is copied elsewhere now, and its copies on %s are dropped", old.rank, old.node)
 
     async def _keep_copied(self, backup: Backup, world_size: int, generation: int) -> None:
-        """Until it is cancelled. A fault of ours is told and tried again like one of the peer: without this task the
-        rank's snapshots would be lost with this machine, and nobody would know."""
+        """Back up one rank's snapshots until cancelled. Our own faults are reported and retried like the peer's:
+        without this task the rank's snapshots would be lost with this machine, unnoticed."""
         sent: arena.Snapshot | None = None
         anchor, num_failures, told = -1, 0, ""
         while True:
@@ -165,7 +165,7 @@ class BackingUp:
 
 
 def _without_numbers(sentence: str) -> str:
-    """So that the same trouble is told once, and not for each step and each figure."""
+    """Mask numbers, so that the same trouble is reported once and not for each step and each figure."""
     return re.sub(r"\d+", "#", sentence)
 
 

@@ -1,4 +1,4 @@
-"""Everything about snapshots that leaves this node, or is kept here for another: one object, for the node to hold.
+"""Everything about snapshots that leaves this node, or is kept here for another: one object, owned by the node.
 
     server      gives snapshots to other nodes and takes theirs (`checkpoint.transport`)
     shelf       what is held here for ranks of other nodes (`checkpoint.backups`)
@@ -6,8 +6,8 @@
     fetching    what lies elsewhere, before ranks start
     persisting  to disk or an object store, by a process of ours
 
-It fences by generation and ties lives together; the work is done in the modules beside it. No fault in here stops a
-start, a stop or the training: a copy that cannot be made is missing, and that is told.
+It fences by generation and ties lifetimes together; the work is done in the modules beside it. No fault in here stops a
+start, a stop or the training: a copy that cannot be made is missing, and is reported as missing.
 """
 
 import logging
@@ -109,7 +109,7 @@ class Copies:
         return self._backing_up.step_of(rank)
 
     def let_former_go(self, now: float) -> None:
-        """What was taken by another number of ranks, once nobody needs it any more."""
+        """Drop snapshots of a former world size once they are not needed any more."""
         is_copied = self._is_backed_up and self._has_peers
         copied = not is_copied or all(self.backed_up_step(rank) is not None for rank in self._ranks)
         self._memory.let_former_go(now, are_copied=copied)
@@ -124,9 +124,10 @@ class Copies:
         self._persisting.go_back(action.resume_step)
 
     async def prepare(self, action: StartWorkers) -> RestoreFailed | WorkersFailedToStart | None:
-        """Before its ranks start, and after those of the one before have ended: forget what will be done again, and
-        get what lies elsewhere. What does not work is the answer to the start: ranks must not go on from memory of
-        which nobody knows what it holds."""
+        """Prepare memory before the ranks start, and after the previous ones have ended.
+
+        It drops what will be done again, and fetches what lies elsewhere. A failure is the answer to the start: ranks
+        must not resume from memory of unknown contents."""
         try:
             return await self._prepare(action)
         except Exception as error:

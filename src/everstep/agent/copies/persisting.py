@@ -78,7 +78,8 @@ class Persisting:
         task.add_done_callback(_log_failure)
 
     def go_back(self, resume_step: int | None) -> None:
-        """A new generation: a later step is of a history that is given up, and nobody waits for one to come."""
+        """Start a new generation. A step later than the resumed one belongs to an abandoned history, and its save is
+        cancelled."""
         asked = self._asked
         if asked is not None and (resume_step is None or asked.step > resume_step):
             self.cancel(f"the job was restarted, and resumes after step {resume_step}")
@@ -89,7 +90,7 @@ class Persisting:
             self._finish(self._asked, {"why": why}, 0.0)
 
     async def close(self) -> None:
-        """End what is under way; whoever is killed has ended when this returns, or cannot be ended."""
+        """End what is under way. Processes that are killed have ended when this returns, or cannot be ended."""
         tasks = [task for task in (self._task, *self._commits.values(), *self._strikes) if task is not None]
         for task in tasks:
             task.cancel()

@@ -1,13 +1,13 @@
 """The end of a generation's ranks on a node: a step to come, if there is time, the last snapshot, then the signal.
 
-**A step to come**: a stop that nobody has to hurry for lets the ranks go on to a step that is still to come, and all
-end after that one. So no step is begun that is then done again, and no sample is seen twice. Where a rank cannot be
-told in time, or does not get there, the stop goes on as any other.
+**A step to come**: a stop without hurry lets the ranks continue to a future step, and all end after that one. So no
+step is begun that is then done again, and no sample is seen twice. If a rank cannot be asked in time, or does not get
+there, the stop continues like any other.
 
-**The last snapshot**: ranks that live complete the snapshot of their last step, so that it is not done again. Whether
-there is anything to wait for is read off the board, so a rank that publishes every step costs no time here. A rank that
-is stopped, dead or deaf is not waited for; the others never wait longer than they are allowed to. That a save which
-does not finish spoils nothing is the arena's business.
+**The last snapshot**: live ranks complete the snapshot of their last step, so that it is not done again. Whether there
+is anything to wait for is read off the board, so a rank that publishes every step costs no time here. A rank that is
+stopped, dead or unresponsive is not waited for; the others never wait longer than they are allowed to. The arena
+guarantees that a save which does not finish spoils nothing.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ _log = logging.getLogger(__name__)
 
 
 async def stop(group: Group, board: Board, action: StopWorkers, hurries: asyncio.Event) -> list[Exit]:
-    """The exits that this caused. `hurries`: it is wanted at once."""
-    if group.generation != action.generation:  # an older one: nobody goes on from it
+    """Stop the ranks; returns the exits that this caused. `hurries`: set when the stop is wanted at once."""
+    if group.generation != action.generation:  # an older one: its snapshots are not resumed from
         return await group.stop(action.grace_s, action.signal)
     if action.after_step is not None:
         await _hold(group, board, action.after_step, action.after_s, hurries)
@@ -99,7 +99,8 @@ async def _ask(worker: Worker, step: int, limit_s: float) -> str:
 
 
 async def save(group: Group, board: Board, limit_s: float) -> None:
-    """Ask whoever has something to save, and wait for the answers or for `limit_s`. Raises nothing of its own."""
+    """Ask the ranks that have something to save, and wait for the answers or for `limit_s`. Raises nothing of its
+    own."""
     if limit_s <= 0:
         return
     began = time.monotonic()

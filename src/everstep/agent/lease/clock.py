@@ -1,13 +1,13 @@
-"""How long this node may go on without anybody hearing of it. Pure arithmetic on a clock that is passed in.
+"""The lease of this node: how long it may continue without being heard. Pure arithmetic on a clock that is passed in.
 
 The controller gives a node's slot away when it has heard nothing of it for `node_silent_s`; the node's own ranks must
-not go on then, also where nobody can reach it to end them. So the agent counts from the last thing it said that
+not continue then, even if the node cannot be reached to end them. So the agent counts from its last message that
 arrived, and stops its ranks a little earlier than the controller may decide (`doubt`). Both clocks are monotonic and
 count only differences. Called by the agent several times a second, and before every command: after a freeze that is the
 first thing that happens.
 
-A controller that is away costs nothing: the machine where it will begin again still acknowledges (`wire/contact.py`),
-and whoever begins there waits for `node_silent_s` before it misses anybody.
+A controller outage costs nothing: the machine where it will be restarted still acknowledges (`wire/contact.py`), and
+the new controller waits for `node_silent_s` before it misses any node.
 """
 
 import math
@@ -42,9 +42,11 @@ class Lease:
         self.renew(min(now, latest))
 
     def renew(self, heard_at: float | None) -> None:
-        """`heard_at`: when something was said, on this clock, that has arrived. None: nothing new. What is over stays
-        over, because the slot may have been given to somebody else in between; only `assure` takes that back. Before
-        the first welcome there is nothing that could end: this node has no slot."""
+        """Extend the lease. `heard_at`: when the newest message that arrived was sent, on this clock; None: nothing
+        new.
+
+        An expired lease stays expired, because the slot may have been reassigned in between; only `assure` takes that
+        back. Before the first welcome nothing can expire: this node has no slot."""
         if not self.is_over() and heard_at is not None and self._heard_at is not None:
             self._heard_at = max(heard_at, self._heard_at)
 

@@ -1,7 +1,7 @@
-"""A node of which nothing arrived for longer than its lease, and which can ask: is it still counted on?
+"""A node that was not heard for longer than its lease, and that can ask: does it still have its slot?
 
-It need not be lost. It may not have run for seconds (starved, stopped by hand, suspended), and perhaps nobody noticed,
-or all stood still together. Only the controller knows, so it is asked, on record. Until it has answered the ranks stand
+It need not be lost. It may not have run for seconds (starved, stopped by hand, suspended), perhaps unnoticed, or the
+whole job stood still. Only the controller knows, so it is asked, on record. Until it has answered the ranks stand
 still, nothing is reported and no command carried out: whatever was decided meanwhile, nothing of this node happens
 beside it. Without an answer the ranks are ended. Called by `agent.main`; the answer is `core.faults.membership`'s.
 """
@@ -27,10 +27,10 @@ UNREACHED_S = 1.0
 """Nothing of the question arrives: the node is cut off, and there is nothing to wait for."""
 
 UNANSWERED_S = 30.0
-"""It arrives, but who should answer is starved, or is being started again. Ranks that stand still harm nobody."""
+"""How long to wait for the answer: the controller may be starved, or restarting. Ranks that stand still do no harm."""
 
 ASK_AGAIN_S = 1.0
-"""An answer counts from when its question was asked; an old one may be of no use any more."""
+"""Pause between questions. An answer counts from when its question was asked, so an old one may have expired."""
 
 _TICK_S = 0.02
 _STOPPED = "Tt"
@@ -111,7 +111,8 @@ class LeaseGate:
         self._go_on()
 
     def end_ranks(self) -> None:
-        """At once, without a word to them: they must not do another step. What they leave is ended by who closes."""
+        """Kill the ranks at once, without a frame to them: they must not do another step. Closing cleans up after
+        them."""
         group = self._host.ranks()
         if group is not None:
             group.kill()
@@ -137,7 +138,7 @@ class LeaseGate:
         return not self._lease.is_over()
 
     def _stop_ranks(self) -> None:
-        """Whom somebody else has stopped stays with him."""
+        """Stop the ranks. Ranks already stopped by someone else are left to them."""
         group = self._host.ranks()
         for worker in group.workers.values() if group is not None else ():
             found = usage(worker.pid) if worker.is_alive and worker not in self._stopped else None

@@ -11,14 +11,15 @@ from everstep.wire.link import Link
 from everstep.wire.local import Frame
 
 UNREACHED_S = 15.0
-"""For a question that reaches nobody, where a successor may come. The ranks stand still meanwhile."""
+"""Time to answer for a question that cannot be delivered, where a successor may come. The ranks stand still
+meanwhile."""
 
 
 class Following:
     def __init__(self, lease: Lease, link: Link, gate: LeaseGate) -> None:
         self._lease, self._link, self._gate = lease, link, gate
         self.epoch = 0
-        self._confirmed_at = math.inf  # nobody has to confirm anything
+        self._confirmed_at = math.inf  # nothing needs a confirmation
 
     def take(self, frame: Frame) -> None:
         """`{"controller": {"epoch", "url", "confirmed_at"}}`, each of the last two only where it is known."""

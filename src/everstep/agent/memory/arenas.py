@@ -80,7 +80,7 @@ class Memory:
         self._keep(rank, fd)
 
     def arenas_of(self, rank: int) -> tuple[int, ...]:
-        """Oldest first. They may be closed at the next turn of the loop: whoever needs one longer duplicates it."""
+        """Oldest first. They may be closed at the next turn of the loop: duplicate one to keep it longer."""
         return tuple(self._arenas.get(rank, ()))
 
     def begin(self, ranks: Sequence[int], resume_step: int | None, world_size: int = 0) -> None:
@@ -170,7 +170,7 @@ class Memory:
         return max(found, key=lambda each: each[1].generation, default=None)
 
     def own(self) -> list[tuple[int, int]]:
-        """(rank, arena) of all ranks, newest arena first: for whoever serves them to other nodes."""
+        """(rank, arena) of all ranks, newest arena first, to be served to other nodes."""
         mine = [(rank, fd) for rank, fds in sorted(self._arenas.items()) for fd in reversed(fds)]
         return [*mine, *self._former.own()]
 

@@ -101,7 +101,7 @@ class Board:
         return self._ints[line * LINE_BYTES // 8 + IntCell.PHASE]
 
     def communication(self, line: int) -> tuple[float | None, float | None]:
-        """When the groups' sequence numbers last moved, and when somebody last looked."""
+        """When the groups' sequence numbers last moved, and when they were last read."""
         return self._time(line, FloatCell.COMM_MOVED_AT), self._time(line, FloatCell.COMM_LOOKED_AT)
 
     def activity(self, line: int) -> int:

@@ -1,7 +1,7 @@
-"""The progress board of another process's agent, for reading only: which process a rank is, and how far it is.
+"""The progress board of another process's agent, read-only: which process a rank is, and how far it is.
 
-The board has no name in the file system; it is found among the descriptors of the agent, by whoever may look at them:
-the run's user, or root.
+The board has no name in the file system; it is found among the descriptors of the agent, by users allowed to inspect
+them: the run's user, or root.
 """
 
 import mmap

@@ -20,7 +20,7 @@ class Former:
         return bool(self._arenas)
 
     def add(self, fd: int) -> None:
-        """Its header says whose it is; one without a complete snapshot is of no use to anybody."""
+        """Add an arena under the rank in its header; close it if it has no complete snapshot."""
         contents = arena.inspect(fd)
         if contents.snapshots:
             self._arenas.setdefault((contents.world_size, contents.rank), []).append(fd)

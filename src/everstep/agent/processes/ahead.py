@@ -81,7 +81,7 @@ def write(path: Path, ahead: Ahead) -> None:
 
 
 def read(path: Path) -> Ahead | None:
-    """None: nobody has said it yet, or it cannot be read."""
+    """What was told ahead. None: nothing yet, or it cannot be read."""
     try:
         return msgspec.json.decode(read_regular(path), type=Ahead)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,5 +1,5 @@
-"""What drills have made of this machine: faults that every process on it has from now on, ranks and examinations alike,
-until the machine is given back. Only the agent knows them; whoever judges the machine does not.
+"""Faults that drills have given this machine: every process on it has them from now on, ranks and examinations alike,
+until the machine is given back. Only the agent knows them; diagnosis must not.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
-"""Whether ranks get our profiler plug-in for NCCL: where somebody asks for it, there are NVIDIA GPUs, and nothing else
-is to profile NCCL. Not by itself: it is native code in the training, and one version of NCCL has called it so far.
+"""Whether ranks get our profiler plug-in for NCCL: if it is asked for, there are NVIDIA GPUs, and nothing else profiles
+NCCL. Off by default: it is native code in the training, and one version of NCCL has called it so far.
 
-NCCL loads one profiler only. Whoever has named another one, by variable, in a configuration file or by the name that
-NCCL looks for by itself, keeps it.
+NCCL loads one profiler only. A profiler that the user has named, by variable, in a configuration file or by the name
+that NCCL looks for by itself, is kept.
 """
 
 from collections.abc import Mapping

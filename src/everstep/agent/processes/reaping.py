@@ -22,7 +22,7 @@ _MAX_UNCLAIMED = 256
 
 
 class Reaper:
-    """Hands the end of each watched process to whoever watches it."""
+    """Reports the end of each watched process to its watcher."""
 
     def __init__(self) -> None:
         self._watched: dict[int, Callable[[Ended], None]] = {}
@@ -41,14 +41,14 @@ class Reaper:
             asyncio.get_running_loop().call_soon(self._tell, ended)
 
     def hand_over(self, pid: int, on_end: Callable[[Ended], None]) -> bool:
-        """Let somebody else watch `pid`. False if it has ended."""
+        """Change the watcher of `pid`. False if it has ended."""
         if pid not in self._watched:
             return False
         self._watched[pid] = on_end
         return True
 
     def let_go(self, pid: int) -> bool:
-        """Nobody watches it from now on: its end is kept for whoever does next. False if it has ended."""
+        """Stop watching `pid`; its end is kept for the next watcher. False if it has ended."""
         return self._watched.pop(pid, None) is not None
 
     def reap(self) -> None:
@@ -57,7 +57,7 @@ class Reaper:
             self._tell(ended)
 
     def adopted(self) -> list[int]:
-        """Children that nobody watches: what dead processes left behind. What another thread has started is its own."""
+        """Children without a watcher: what dead processes left behind. Children of another thread are left to it."""
         return [pid for pid in proc.children(os.getpid(), os.getpid()) if pid not in self._watched]
 
     def _tell(self, ended: Ended) -> None:

@@ -1,7 +1,7 @@
 """Faults on request, as far as the agent causes them: real signals, real exits, a real out-of-memory kill.
 
-What cannot be done is answered with the reason (DrillFailed), never done by halves: memory is only eaten inside a
-limited cgroup, because otherwise the kernel might choose somebody else's process.
+A drill that cannot be done is answered with the reason (DrillFailed), never done by halves: memory is only eaten inside
+a limited cgroup, because otherwise the kernel might kill an unrelated process.
 """
 
 import asyncio

@@ -34,7 +34,8 @@ class LastWords:
             self._sizes.append((now, size))
 
     def begin(self, ended_at: float) -> int:
-        """Where they begin in the log. 0 where nobody looked in time: then all of it may belong to the end."""
+        """The offset in the log where the last words begin. 0 if the log was not looked at in time: all of it may
+        belong to the end then."""
         stepped = self._last_step_at
         limit = ended_at - UNKNOWN_S if stepped is None else min(ended_at - LAST_S, stepped)
         return max((size for at, size in self._sizes if at <= limit), default=0)

@@ -90,7 +90,7 @@ class Readiness:
         await self.twins.fork_ahead()
 
     def _start_spares(self) -> None:
-        """Nobody has asked for ranks here: this node waits, and what it waits with is warm."""
+        """Start warm spares while this node waits and has had no ranks."""
         if self._had_ranks or self._starter is None:
             return
         for local_rank in range(self._home.nproc):

@@ -19,7 +19,7 @@ APPEAR_S = 2.0
 
 
 class Awake(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that goes on from a twin and waits for its assignment. Whoever takes it owns the socket."""
+    """A process that continues from a twin and waits for its assignment. Its taker owns the socket."""
 
     pid: int
     link: socket.socket
@@ -97,7 +97,7 @@ class Twin:
         self._answers.put_nowait(({"is": "over"}, []))
 
     async def ask(self, frame: ToTwin, timeout_s: float) -> tuple[local.Frame, list[int]]:
-        """One answer to one request. Raises TimeoutError; the twin is of no use then."""
+        """One answer to one request. Raises TimeoutError; the twin is unusable then."""
         async with self._busy:
             if self.why_over or not self.channel.send(frame):
                 return {"is": "over"}, []
@@ -117,7 +117,7 @@ class Twin:
         return self._busy.locked()
 
     def close(self) -> None:
-        """It reads the end of its socket, and ends. Whoever waits for its answer gets none."""
+        """Close the socket; the twin reads that and ends. A pending request gets no answer."""
         self.why_over = self.why_over or "closed"
         self.channel.close()
         self.is_here.set()

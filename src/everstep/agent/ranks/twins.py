@@ -1,7 +1,8 @@
-"""The twins of this node's ranks: who could go on in whose place, and if nobody, why not.
+"""The twins of this node's ranks: which twin can replace which rank, and if none can, why not.
 
 A rank leaves a twin of itself early (when torch has been imported) and a later one before its first effect; a standby
-node has spares, which run the program up to the first question who they are. The latest one that is still true goes on.
+node has spares, which run the program up to the first question about their rank. The latest one that is still valid
+continues.
 """
 
 import asyncio
@@ -43,10 +44,10 @@ _log = logging.getLogger(__name__)
 
 
 class TwinOwner(Protocol):
-    """Who makes ready what a node comes back from."""
+    """The owner of the twins, which prepares what a node comes back from."""
 
     def tell_session(self, pid: int) -> None:
-        """A process leads a session of its own, and waits: it must not outlive the agent."""
+        """Report that a process leads a session of its own, and waits: it must not outlive the agent."""
 
     def note_news(self) -> None:
         """There is a twin more, or one less."""
@@ -166,7 +167,7 @@ class Twins:
         return why
 
     def _is_ours(self, twin: Twin, pid: int) -> bool:
-        """A process that this twin has just forked, or ahead of time. Afterwards nobody watches it yet."""
+        """Whether this twin has just forked the process, or did so ahead of time. It is unwatched afterwards."""
         if twin.pid_ahead and pid == twin.pid_ahead:
             twin.pid_ahead = 0
             return self._reaper.let_go(pid)
@@ -282,7 +283,8 @@ class Twins:
         return spoiler
 
     def _replace(self, local_rank: int, twin: Twin, ahead: Twin) -> bool:
-        """False: the twin has gone meanwhile, and what came of it is of no use."""
+        """Put the process made ahead in the place of its twin. False: the twin has gone meanwhile, and the new one is
+        unusable."""
         mine = self._twins.get(local_rank, [])
         if twin not in mine:
             return False

@@ -43,12 +43,12 @@ class Warden:
         theirs.close()
 
     def tell_session(self, sid: int) -> None:
-        """A worker with a session of its own exists. Workers that ended stay on the list until their number is told
-        to be free: their children may live on."""
+        """Report a worker with a session of its own. Ended workers stay on the list until their number is reported
+        free: their children may live on."""
         self._say(f"+{sid}")
 
     def forget_session(self, sid: int) -> None:
-        """Nothing of that session is left; its number may now belong to somebody else."""
+        """Report that nothing of that session is left; its number may now belong to another process."""
         self._say(f"-{sid}")
 
     def keep_stream(self, fd: int, path: Path) -> None:
@@ -121,7 +121,7 @@ class _Told:
                 stream.close()
 
     def finish(self) -> None:
-        """Until nobody writes any more, and what was written is in the files, if they take it."""
+        """Copy until all writers are gone and everything written is in the files, if they take it."""
         for stream in self._streams:
             stream.resume()
         num_looks = 0

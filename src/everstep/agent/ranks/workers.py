@@ -1,6 +1,6 @@
-"""The worker processes of one generation on this node: start them, follow them, end them, say how they ended.
+"""The worker processes of one generation on this node: start, follow and end them, and report how they ended.
 
-A group is used once: its ranks start together and are never replaced one by one. Everything that happens is told to
+A group is used once: its ranks start together and are never replaced one by one. Everything that happens is reported to
 the owner through callbacks, in the order in which it happened.
 """
 
@@ -91,7 +91,7 @@ class Worker:
         return self.ended is None
 
     def send_signal(self, signum: int) -> None:
-        """Only while it is alive: afterwards its number may belong to somebody else."""
+        """Send a signal, if the worker is alive: afterwards its number may belong to another process."""
         if self.is_alive:
             reaping.kill(self.pid, signum)
 
@@ -101,7 +101,7 @@ class Worker:
 
     @property
     def has_survivors(self) -> bool:
-        """Only while one is there does the session's number belong to it, and not perhaps to somebody else."""
+        """Whether a process of the session is left. Only then is the session's number still its own."""
         return any(
             began is not None and reaping.began(pid) == began and reaping.session_of(pid) == self.pid
             for pid, began in self.survivors.items()
@@ -137,7 +137,7 @@ class Worker:
         if error is not None and error.at is not None and not self._lived_at(error.at, ended):
             error = msgspec.structs.replace(error, at=None if self.stopped_at is None else ended.at)
         had_failed = error is not None and (error.at is None or self.stopped_at is None or error.at < self.stopped_at)
-        is_killed = ended.signal == signal.SIGKILL and not self.was_killed  # by somebody else, whatever we had sent
+        is_killed = ended.signal == signal.SIGKILL and not self.was_killed  # by another process, whatever we had sent
         oom = self.oom.evidence() if is_killed else None
         self._spool.drain()
         rest = self._spool.rest(self.paths.stderr, exits.MAX_WORDS_BYTES)
@@ -167,7 +167,7 @@ class Worker:
 
 
 class Frames(Protocol):
-    """Who takes what workers tell."""
+    """Receives the frames of workers."""
 
     def take(self, worker: Worker, frame: local.Frame, fds: list[int]) -> None: ...
 
@@ -194,7 +194,7 @@ class Group:
         store_port: int | None = None,
     ) -> None:
         self.generation = generation
-        self.store_port = store_port  # of the job's own store: who waits there waits for another rank
+        self.store_port = store_port  # of the job's own store: a rank that waits there waits for another rank
         self.workers: dict[int, Worker] = {}
         self._reaper = reaper
         self._frames = frames
@@ -213,7 +213,7 @@ class Group:
         return not self.is_stopping and bool(self.workers) and all(map(_has_succeeded, self.workers.values()))
 
     def add(self, worker: Worker, channel_of: Callable[[Callable[[local.Frame, list[int]], None]], Channel]) -> None:
-        """Follow a process. `channel_of` makes its channel, given who takes the frames."""
+        """Follow a process. `channel_of` makes its channel, given the receiver of the frames."""
         self.workers[worker.rank] = worker
         worker.channel = channel_of(functools.partial(self._frames.take, worker))
         on_end = functools.partial(self._on_end, worker)
@@ -221,13 +221,13 @@ class Group:
             self._reaper.watch(worker.pid, on_end)
 
     def begin(self, worker: Worker) -> None:
-        """Its program runs, whoever says so."""
+        """Note that the worker's program runs, as its own frame would."""
         self._frames.take(worker, {"begins": worker.pid}, [])
 
     async def stop(self, grace_s: float, signum: int = signal.SIGTERM) -> list[Exit]:
         """End every worker: the signal, after the grace SIGKILL, then what they left running. Returns the exits that
-        this caused; a rank that had ended before goes the usual way, through `on_exit`."""
-        self._reaper.reap()  # who has ended by now did so without us
+        this caused; the exit of a rank that had ended before is reported as usual, through `on_exit`."""
+        self._reaper.reap()  # workers that have ended by now did so without us
         self.is_stopping = True
         now = time.time()
         mine = [worker for worker in self.workers.values() if worker.is_alive]
@@ -248,7 +248,7 @@ class Group:
         return [worker.exit or worker.conclude() for worker in mine]
 
     def kill(self) -> None:
-        """Every worker, now. Their ends are told by nobody: they are the doing of this node, which is over."""
+        """Kill every worker now. These exits are not reported: the node itself is shutting down."""
         self.is_stopping, now = True, time.time()
         for worker in self.workers.values():
             worker.stopped_at, worker.was_killed = worker.stopped_at or now, True
@@ -287,7 +287,7 @@ class Group:
         return True
 
     async def _wait_ended(self, timeout_s: float, still: Mapping[Worker, Stillness]) -> bool:
-        """Whether all have ended by then. Who does not is looked at meanwhile."""
+        """Whether all have ended by then. The others are looked at meanwhile."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while self.is_alive:
@@ -324,8 +324,8 @@ class Group:
         worker.ended = ended
         if worker.channel is not None:
             try:
-                worker.channel.read_now()  # what it said before its end, perhaps within this turn of the loop
-            except Exception:  # its end is told whatever it said
+                worker.channel.read_now()  # its last frames, perhaps of this turn of the loop
+            except Exception:  # report the exit even if its last frame was garbage
                 _log.exception("what rank %d of generation %d said last", worker.rank, self.generation)
             worker.channel.close()
         if worker.watch is not None:

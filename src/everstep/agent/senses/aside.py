@@ -1,4 +1,4 @@
-"""A call that may never return, for the event loop: whoever waits can be cancelled, and the process can end.
+"""Calls that may never return, for the event loop: the caller can be cancelled, and the process can end.
 
 The loop's own executor is not for such calls: an agent that ends waits for it. Used by `inspecting` and `agent.main`.
 """
@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 
 async def aside(call: Callable[[], T], name: str) -> T:
-    """Raises whatever the call raises. What hangs keeps its thread; who asks again starts another one."""
+    """Run a call in a thread of its own; raises what the call raises. A call that hangs keeps its thread, and the next
+    one gets another."""
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Listens to the kernel log in a thread of its own, so that a line is reported at once and a flood hurts nobody.
+"""Listens to the kernel log in a thread of its own, so that a line is reported at once and a flood delays nothing else.
 
 The thread waits in poll() and costs nothing while the kernel is silent. It opens the log at once and loads the known
 signatures a moment later, so that a node that starts during a recovery is not held up. Owned by `agent.senses.sensing`.
@@ -46,8 +46,8 @@ class Brain(Protocol):
 
 
 class Ears:
-    """`opened`: a log that was opened before there was time for a thread; it belongs to this from now on. `hurry`: who
-    rings it has the log read at once."""
+    """The listener. `opened`: a log that was opened before there was time for a thread; this object owns it from now
+    on. `hurry`: ring it to have the log read at once."""
 
     def __init__(
         self,

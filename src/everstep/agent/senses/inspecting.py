@@ -1,9 +1,9 @@
-"""The light checks of `everstep check`, again and again while a job runs: does the node still look as it should?
+"""The light checks of `everstep check`, repeated while a job runs: is the node still in order?
 
-Some milliseconds every minute, in a thread, no process started. What is wrong goes on record as a warning: the node's
-senses have rules of their own for what must be acted upon. What comes and goes is told ever less often, as with all
-alerts. `nodes/<node>/inspection.json` has all results of the last look. Nothing in here ever stops the agent, nor holds
-up its end: a look at a dead disk never returns. Started by `agent.main`.
+Some milliseconds every minute, in a thread, no process started. A failed check is recorded as a warning: the node's
+senses have rules of their own for what must be acted upon. What comes and goes is reported ever less often, like all
+alerts. `nodes/<node>/inspection.json` has all results of the newest run. Nothing in here ever stops the agent, nor
+delays its end: a check of a dead disk never returns. Started by `agent.main`.
 """
 
 import asyncio

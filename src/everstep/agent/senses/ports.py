@@ -20,7 +20,7 @@ _TROUBLE = (
     *("error", "discard", "retrans", "cnp", "pause", "timeout", "out_of_sequence", "slow_restart", "tx_dropped"),
     *("qdisc_drops", "link_downed", "link_error_recovery", "integrity", "overrun", "ecn_marked"),
 )
-"""Parts of names. Received packets that Linux drops are mostly of protocols that nobody listens to."""
+"""Parts of names of counters. Received packets that Linux drops mostly belong to protocols without a listener."""
 
 
 class Ports:

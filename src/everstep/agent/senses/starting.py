@@ -2,7 +2,7 @@
 later.
 
 A node often starts in the middle of a recovery, where each tenth of a second counts, and the known signatures take
-longer than that to import. Whatever fails here is logged; the node goes on without senses. Called by `agent.main`.
+longer than that to import. A failure here is logged; the node continues without senses. Called by `agent.main`.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ async def sense(
 
 
 def _open(path: str) -> KernelLines | None:
-    """None: whoever listens later tries again, and says why not."""
+    """The kernel log. None: the listener tries again later, and logs why not."""
     try:
         return KernelLines(path)
     except UnsupportedError:

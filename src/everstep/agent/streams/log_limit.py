@@ -1,8 +1,8 @@
-"""Keeps the ranks' log files below a limit: of one that is larger, the middle gives its place on the disk back.
+"""Keeps the ranks' log files below a limit: in a larger file, a hole in the middle gives disk space back.
 
-The file's beginning and its end stay, and so does every offset in it: readers go on reading, and nobody has to be told.
-What was in between reads as zeros (a hole). Files in --log-dir are the user's, and kept whole. A file system that makes
-no holes keeps all of it, as before.
+The file's beginning and its end stay, and so does every offset in it: readers continue without being notified. What was
+in between reads as zeros (a hole). Files in --log-dir are the user's, and kept whole. A file system that makes no holes
+keeps all of it, as before.
 """
 
 import logging

@@ -1,10 +1,10 @@
 """Drains the ranks' pseudo-terminals into their memory (`spool`): a thread of the agent, apart from its event loop.
 
-A pseudo-terminal holds some KiB, and who writes to a full one waits. So nothing that the agent does may come in
-between: the thread reads, appends, and does nothing else; no disk is part of that. If the whole agent stands still, its
-node is silent, and is replaced.
+A pseudo-terminal holds some KiB, and a write to a full one blocks. So nothing that the agent does may come in between:
+the thread reads, appends, and does nothing else; no disk is part of that. If the whole agent stands still, its node is
+silent, and is replaced.
 
-The size of the real terminal is looked at twice a second: no signal of it reaches an agent.
+The size of the real terminal is polled twice a second: its signal does not reach an agent.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ class Pump:
                     pass  # read, not asked for readiness: only that waits for what is under way in the kernel
 
     def close(self) -> None:
-        """What is there is taken; who writes afterwards gets an error, as on a terminal that was closed."""
+        """Drain what is there. Later writes fail, as on a terminal that was closed."""
         self.drain()
         with self._lock:
             self._is_over = True
@@ -94,7 +94,7 @@ class Pump:
                 time.sleep(0.05)
 
     def _take(self, fd: int) -> bool:
-        """With the lock. What is there now of one terminal; False if there is nothing."""
+        """Take what one terminal has now, with the lock held; False if there is nothing."""
         line = self._lines.get(fd)
         if line is None:
             return False
@@ -103,7 +103,7 @@ class Pump:
         except BlockingIOError:
             return False
         except OSError:
-            data = b""  # nobody has the other end any more
+            data = b""  # the other end is closed everywhere
         if not data:
             self._forget(fd)
             return False

@@ -1,8 +1,8 @@
 """What the ranks of this node write, on its way from memory to their log files: a thread of the agent.
 
-Nothing that a rank writes needs room on a disk, the agent, or a reader (docs/adr/0028-spool.md). The thread is the only
-one that touches the files, so a file server that hangs holds up nobody. The warden has each stream too: it keeps the
-memory bounded, and when the agent is gone it goes on until nobody writes any more.
+A rank that writes needs neither room on a disk, nor the agent, nor a reader (docs/adr/0028-spool.md). The thread is the
+only one that touches the files, so a file server that hangs holds up nothing else. The warden has each stream too: it
+keeps the memory bounded, and when the agent is gone it continues until the last writer has closed.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Successor(Protocol):
-    """Who goes on with a stream when this process is gone."""
+    """The process that continues a stream when this one is gone."""
 
     def keep_stream(self, fd: int, path: Path) -> None: ...
 

@@ -1,7 +1,7 @@
 """One stream of a rank: a file in memory that the rank writes to, and the log file that it goes to from there.
 
-Writing to memory needs no room on a disk and waits for nobody. What has been copied gives its place back (a hole), so
-what is left says by itself how far that came: whoever has a descriptor can go on with it.
+Writing to memory needs no room on a disk and waits for nothing. What has been copied gives its space back (a hole), so
+the remainder itself shows how far the copy got: any holder of a descriptor can continue it.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _PIECE_BYTES = 256 << 10
 _LIMIT_EVERY_BYTES = 8 << 20
 _FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _NO_WRITER = fcntl.F_RDLCK
-"""A lease for readers, which the kernel gives for a file that nobody can write to."""
+"""A read lease, which the kernel grants for a file without writers."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,11 +48,11 @@ class Spooled:
         self.path = path
         self._at = 0  # copied up to here
         self._target = -1
-        self._why = ""  # the file takes nothing
+        self._why = ""  # why the file takes nothing
         self._failed_size = 0
         self._num_unlimited = 0
         self._waits = (0, 0.0)  # from which byte, and since when
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # who opens it while we hold a lease sends this: ignored
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # opening it while we hold a lease sends this: ignored
 
     def begin(self) -> None:
         """The log file is there, if there is room for it."""

@@ -1,11 +1,11 @@
 """Where a rank's three streams go: descriptors 0, 1 and 2 of its process, opened by the agent.
 
-stdin is the launcher's own, shared by all ranks as under torchrun: who reads first gets it. stdout and stderr are
-files in memory, so that nobody who is slow, paused or dead holds up training, and no full disk; the spool copies them
+stdin is the launcher's own, shared by all ranks as under torchrun: the first reader gets it. stdout and stderr are
+files in memory, so that neither a slow, paused or dead reader nor a full disk holds up training; the spool copies them
 to the log files. Where the launcher's stream is a terminal, the rank's is a pseudo-terminal, which the agent's pump
 drains into the same memory (docs/adr/0017-streams.md, 0028-spool.md).
 
-For whoever starts a rank:
+To start a rank:
 
     with streams.open_streams(origin, spec, paths, local_rank=0, spool=spool) as fds:
         spawn.spawn_worker(env, python, fds)            # a fresh process: dup2 to 0, 1 and 2 before it begins, or

@@ -1,7 +1,7 @@
 """Where traces go: a directory of the run, which a stranger, or a rank, may have filled.
 
-Nothing is written through a link and nothing that is there is replaced: `everstep trace` may be root's, on a run of
-somebody who is not. What root writes then belongs to the run's owner, who can read it and delete the run.
+Nothing is written through a link and no existing file is replaced: root may call `everstep trace` on the run of an
+unprivileged user. What root writes then belongs to the run's owner, who can read it and delete the run.
 """
 
 import os
@@ -32,7 +32,7 @@ class TooLargeError(Exception):
 
 
 def name_of(asked_as: str, generation: int, rank: int) -> str:
-    """`asked_as`: of an incident, or of whoever asked."""
+    """The file of a trace. `asked_as`: the incident or the request."""
     return f"{asked_as}-gen-{generation}-rank-{rank}.json"
 
 

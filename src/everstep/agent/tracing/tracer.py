@@ -60,7 +60,7 @@ class Tracer:
         self._is_busy = False
         self._process: _Process | None = None
         self._why_ended = ""
-        self._flights: list[str] = []  # a rank that answers too late writes one of these when nobody waits for it
+        self._flights: list[str] = []  # a rank that answers too late writes one of these after the wait is over
 
     async def trace(self, action: TraceRank, group: Group | None) -> None:
         """Reports what became of it, whatever that is."""

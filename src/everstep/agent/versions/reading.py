@@ -177,7 +177,7 @@ def _imports_of(tree: ast.Module, package: str) -> Iterator[_Import]:
             base = _base_of(node, package)
             if base:
                 yield _Import(name=base, line=node.lineno, is_certain=id(node) in certain)
-                for alias in node.names:  # a submodule, or only a name: nobody can tell without running it
+                for alias in node.names:  # a submodule, or only a name: undecidable without running it
                     if alias.name != "*":
                         yield _Import(name=f"{base}.{alias.name}", line=node.lineno, is_certain=False)
 

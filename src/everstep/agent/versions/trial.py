@@ -1,5 +1,5 @@
-"""Whether a version of the program can start, asked of a process of its own: within a limit, at low priority
-unless somebody waits for it, and ended with everything that it started. Used by `agent.node`; answers ValidateUpdate.
+"""Whether a version of the program can start, tried in a process of its own: within a limit, at low priority unless it
+is urgent, and ended with everything that it started. Used by `agent.node`; answers ValidateUpdate.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class Trials:
             "GROUP_RANK": spec.num_slots - 1,
             "GROUP_WORLD_SIZE": spec.num_slots,
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": 1,  # nobody is there: the trial ends before it asks
+            "MASTER_PORT": 1,  # nothing listens there: the trial ends before it connects
             "EVERSTEP_AGENT_PID": os.getpid(),
             "EVERSTEP_TRIAL": 1,
         }

@@ -17,7 +17,7 @@ from everstep.worker.process import errors, relocation
 from everstep.worker.start import program
 
 NICENESS = 10
-"""Nobody waits for an update that is in no hurry."""
+"""Priority of the trial of an update that is in no hurry."""
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from everstep.model.facts import NumberPoint
 
 MAX_BYTES = 64 << 10
 MAX_POINTS = 64
-"""Per look and file, the newest; nobody trains a hundred steps in half a second and logs each of them."""
+"""The newest points to keep per look and file; no job trains a hundred steps in half a second and logs each of them."""
 
 
 class LogTail:

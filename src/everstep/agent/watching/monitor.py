@@ -57,7 +57,7 @@ ENDING_S = 10.0
 """After a program's last line its process ends within a moment, where nothing is left to do."""
 
 UNSEEN_S = 15.0
-"""So long after that it is told without where it is."""
+"""How long after that it is reported without its place."""
 
 BUSY, ENDING = "busy", "ending"
 _OVER = (BoardPhase.FINISHING, BoardPhase.ENDING)
@@ -212,8 +212,8 @@ class _RankMonitor:
             self._num_moves += 1
 
     def _phase(self, account: RankAccount, told: int) -> Phase:
-        """Before the first step and after the last one nobody knows what is usual: the start-up's patience. A program
-        whose steps are not seen trains when it has communicated for a while."""
+        """Before the first step and after the last one it is unknown what is usual: the start-up's patience applies. A
+        program whose steps are not seen trains when it has communicated for a while."""
         is_through = account.first_step is not None or self._num_moves >= MIN_MOVES
         if is_through and self._board.phase(self.worker.local_rank) == BoardPhase.FINISHING:
             return Phase.FINISH

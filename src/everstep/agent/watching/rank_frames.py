@@ -228,4 +228,4 @@ _KNOWN: Mapping[str, tuple[type, Callable[[RankFrames, Worker, Any], None]]] = {
     "restore_failed": (frames.RestoreFailed, RankFrames._on_restore_failed),
     "no_twin": (frames.NoTwin, RankFrames._on_no_twin),
 }
-"""By the field that a frame is known by: its type, and who acts on it. The rest is `Observing`'s."""
+"""The frame types and their handlers, by the field that identifies a frame. The rest is `Observing`'s."""

@@ -77,13 +77,14 @@ class Streams:
         limit: int,
         device: Sequence[DeviceOp] = (),
     ) -> None:
-        """`device`: what NCCL's profiler plug-in recorded in this process."""
+        """Take the new entries. `device`: what NCCL's profiler plug-in recorded in this process."""
         after = self._told.get(pid, -1)
         new = sorted((entry for entry in entries if entry.record_id > after), key=lambda each: each.record_id)
         times = _times(new, answer, device)
         begun = _under_way(new, times)
         if begun is not None and new[begun].record_id != self._held.get(pid):
-            # Once: it is told with its time in the next round. Else what is long would be left out of the mean.
+            # Hold it back once: the next round reports it with its time. Else the longest ones would be left out of the
+            # mean.
             self._held[pid] = new[begun].record_id
             new, times = new[:begun], times[:begun]
         self._told[pid] = new[-1].record_id if new else after

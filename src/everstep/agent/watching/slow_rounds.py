@@ -56,7 +56,7 @@ MOVES_LOOKS = 10
 MAX_KIND = 60
 
 WAITS_SHARE = 0.05
-"""Of the window: a rank that waits so long for a CPU has somebody beside it who is worth a look at all processes."""
+"""Share of the window: a rank that waits so long for a CPU has a neighbour that is worth a scan of all processes."""
 
 MAX_RIVALS = 300
 
@@ -223,7 +223,7 @@ class SlowRounds:
         self._views.close()
 
     async def _rivals(self, worker: Worker, found: RankRound) -> str:
-        """Who has its CPU, if it waits for one for long."""
+        """Which processes use its CPU, if it waits for one for long."""
         if found.delay_s is None or found.delay_s < WAITS_SHARE * found.window_s:
             return ""
         try:
@@ -258,7 +258,7 @@ class SlowRounds:
 
     def _at_first_step(self, worker: Worker, entries: list[Entry]) -> _Totals | None:
         """Where the rank stood after its first step, which is no step like the others, or where its record begins when
-        that is later. Cumulative figures are not known from then."""
+        that is later. Cumulative figures are unknown from then on."""
         account = self._board.account(worker.local_rank)
         first, first_at, last, last_at = (
             account.first_step,
@@ -273,7 +273,7 @@ class SlowRounds:
         if oldest.record_id == 0 or oldest_at <= first_at:
             earlier = [entry.record_id for entry in entries if entry.time_created_ns / 1e9 <= first_at]
             return _Totals(first_at, first, None, None, None, None, record_id=max(earlier, default=-1))
-        # Overwritten: which step it was is told by how long steps take here.
+        # The first step is overwritten: estimate its number from the usual step time.
         num_steps = round((last_at - oldest_at) * (last - first) / (last_at - first_at))
         return _Totals(oldest_at, last - num_steps, None, None, None, None, record_id=oldest.record_id)
 

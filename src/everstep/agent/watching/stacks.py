@@ -1,7 +1,8 @@
 """Stacks of a rank, by whatever works here: py-spy from outside, the rank's own sampler, frames spilled on a signal.
 
-Never waits on the event loop, never more py-spys at a time than processors can bear, never longer than asked. Each way
-that failed is named. py-spy's end is told by the agent's reaper, like every child's; its output goes to memory.
+Never waits on the event loop, never runs more py-spys at a time than the CPUs can bear, never takes longer than asked.
+Each method that failed is listed. The agent's reaper reports py-spy's exit, like every child's; its output goes to
+memory.
 """
 
 import asyncio
@@ -44,10 +45,10 @@ _MAX_BYTES = 16 << 20
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """Threads in py-spy's form, who gave them, and why others did not."""
+    """Threads in py-spy's form, which method gave them, and why others did not."""
 
     threads: list[object]
-    source: str = ""  # "py-spy", "sampler", "signal"; empty: nobody
+    source: str = ""  # "py-spy", "sampler", "signal"; empty: none
     missing: tuple[str, ...] = ()
 
     @property
@@ -148,7 +149,7 @@ async def _spilled(worker: Worker, spill: Spill, until: float) -> tuple[list[obj
         os.lseek(fd, 0, os.SEEK_SET)  # the rank's offset too: both ends are one open file
         worker.send_signal(spill.signum)
         began = time.monotonic()
-        limit = began + SPILL_S  # enough for one that waits in the kernel (D): more time is of no use to it
+        limit = began + SPILL_S  # enough for a rank that waits in the kernel (D): more time would not help it
         text = await _written(fd, worker, limit if use.state == "D" else max(until, limit))
     finally:
         os.close(fd)
