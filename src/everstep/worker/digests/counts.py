@@ -51,11 +51,11 @@ class StepCounts:
         now, before = (self._runtime.num_optimizer_steps, collectives()), self._before
         self._before = now
         if before is None:
-            return  # what came before the first step is start-up
+            return  # work before the first step is start-up
         moved = -1 if now[1] is None or before[1] is None or now[1] < before[1] else now[1] - before[1]
         is_news = self._add(step, now[0] - before[0], moved)
         at = self._clock()
-        # Before a digest of this step, on the same link: whoever compares digests knows the counts.
+        # Before a digest of this step, on the same link, so that the counts are known when digests are compared.
         is_due = self._runtime.digest_every > 0 and (step + 1) % self._runtime.digest_every == 0
         if is_news or is_due or at - self._sent_at >= SEND_EVERY_S or len(self._runs) >= MAX_RUNS:
             self._sent_at = at

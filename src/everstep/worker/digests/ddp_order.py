@@ -5,10 +5,10 @@ lies. DDP begins with buckets in order of definition and rebuilds them, once per
 first backward produced gradients. So with three or more ranks the first step of a new process adds in another order
 than the same step of a process that has run for a while, and the last bits differ (measured, torch 2.13, gloo).
 
-What is done: the layout that DDP made is read after the first step and kept in the snapshot; a restarted process
-gets a reducer with that layout before its first step. Nothing changes in a run that is never interrupted, not even
-the numbers. Uses private names of torch; whoever calls this catches what they raise and reports it.
-Called by `everstep.State` only.
+What is done: the layout that DDP made is read after the first step and kept in the snapshot; a restarted process gets a
+reducer with that layout before its first step. Nothing changes in a run that is never interrupted, not even the
+numbers. Uses private names of torch; the caller catches what they raise and reports it. Called by `everstep.State`
+only.
 """
 
 import gc

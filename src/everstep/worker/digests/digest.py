@@ -5,7 +5,7 @@ changes its word by a power of two, and a power of two times an odd number is no
 data type, always changes the digest. At most MAX_RANGES named digests go to the agent, in one frame.
 
 It never waits for a device: sums that are computed there are fetched in one small copy and sent at a later step. Which
-parameters, and who holds the same, is `replicas`' business. Whoever calls this catches what it raises.
+parameters to digest, and which ranks hold the same, is decided in `replicas`. The caller catches what this raises.
 """
 
 import dataclasses

@@ -19,7 +19,7 @@ Named = tuple[str, torch.Tensor]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is digested: parameters in a fixed order, and the ranks that should hold the same; () if nobody said so."""
+    """What to digest: parameters in a fixed order, and the ranks that should hold the same; () if none are declared."""
 
     parameters: list[Named]
     replicas: tuple[int, ...] = ()

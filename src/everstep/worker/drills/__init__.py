@@ -25,8 +25,8 @@ class DrillRefusal(Exception):  # noqa: N818 - an answer
 
 
 class Happened:
-    """To be called with what was done, when it is done: the agent waits for it, and the rank's own output has it, so
-    that nobody who reads that later takes the fault for bad luck."""
+    """Reports that a drill has been done. The agent waits for that, and the rank's own output has it, so that the fault
+    is not mistaken for a real one later."""
 
     def __init__(self, runtime: Runtime, request: Mapping[str, Any]) -> None:
         self._runtime = runtime

@@ -35,9 +35,10 @@ def arm(runtime: Runtime, request: Mapping[str, Any]) -> None:
 
 
 class SkippedCollective:
-    """The next collective is left out, of DDP the reduction of one backward. The rank goes on with its program, also
-    with collectives of other groups; where it would pair its next one of the same group with the one that the others
-    still wait in, and nobody would ever notice, it waits outside of all of them."""
+    """Skips the next collective; with DDP, the reduction of one backward.
+
+    The rank continues with its program, also with collectives of other groups. If its next collective of the same group
+    would pair with the one that the others still wait in, and so hide the fault, it waits outside of all of them."""
 
     def __init__(self, happened: Happened) -> None:
         self._happened = happened

@@ -39,7 +39,7 @@ _FOR_EVER_S = 1_000_000
 
 
 class DrillError(Exception):
-    """Raised in the user's program because somebody asked for it: `everstep drill raise`."""
+    """Raised in the user's program on request: `everstep drill raise`."""
 
 
 def install(runtime: Runtime) -> None:

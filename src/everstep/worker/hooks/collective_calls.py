@@ -66,8 +66,8 @@ def _timed(function: Callable[..., Any]) -> FunctionType:
 
 
 def _in_place_of(wrapper: FunctionType, timed: FunctionType) -> FunctionType:
-    """`timed`, for whoever looks at frames (warnings and their filters, stacks of hangs): in the module, the file and
-    the line in which torch's wrapper makes this call."""
+    """`timed`, placed in the module, file and line in which torch's wrapper makes this call, so that whatever looks at
+    frames (warnings and their filters, stacks of hangs) sees no difference."""
     code = timed.__code__
     shift = _line_of("func", wrapper.__code__) - _line_of("function", code)
     code = code.replace(

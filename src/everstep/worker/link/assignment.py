@@ -1,7 +1,7 @@
-"""What a worker process is told to be: parsed once, checked, then only read.
+"""A worker process's assignment: parsed once, checked, then only read.
 
 The frame comes from this rank's own agent over an inherited socket; a frame that does not fit means two versions of
-everstep on one machine, and the worker ends with a sentence that says so.
+everstep on one machine, and the worker exits with a message that says so.
 """
 
 import dataclasses

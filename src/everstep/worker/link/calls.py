@@ -10,5 +10,5 @@ noted: deque[tuple[int, int, int]] = deque(maxlen=MAX_CALLS)
 
 
 def newest() -> list[tuple[int, int, int]]:
-    """What is noted now."""
-    return list(noted)  # in one go: nobody runs Python meanwhile
+    """The calls noted now."""
+    return list(noted)  # one operation under the GIL: no other thread runs Python meanwhile

@@ -1,8 +1,8 @@
 """All ranks end after the same step: each stops at the end of it, and begins no other one.
 
 The agent says after which, while the step is still to come; its snapshot is taken whatever the pace is. A rank that
-waits here is ended by its agent's signal, or let go by it; without either it goes on by itself, because a training
-must not stand still for a wish that nobody remembers. Asked by the watch thread, kept by the training thread.
+waits here is ended by its agent's signal, or let go by it; without either it continues by itself, because a stale
+request must not stop a training. Checked by the watch thread, kept by the training thread.
 """
 
 import threading

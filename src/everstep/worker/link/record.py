@@ -14,7 +14,7 @@ from everstep.worker.link.groups import groups
 from everstep.worker.process.capturing import relax
 
 _NO_GROUPS = re.compile(rb'"pg_config":{"":{"desc":"","name":"","ranks":"\[[0-9, ]*\]"}}')
-"""What gloo's record says instead of who is in which group: an empty list, with torch 2.15 the ranks of the job."""
+"""The field that gloo's record has in place of group members: an empty list, with torch 2.15 the ranks of the job."""
 
 
 def flight_record() -> bytes:
@@ -36,8 +36,8 @@ def flight_record() -> bytes:
 
 
 def with_groups(record: bytes) -> bytes:
-    """The record, with the groups in the form of NCCL's where it names none: else nobody knows whom a collective waits
-    for that others never entered."""
+    """The record with groups added in NCCL's form where it lists none. Without them it is unknown which ranks a
+    collective waits for."""
     if not _NO_GROUPS.search(record):
         return record
     config = {

@@ -161,7 +161,7 @@ class Runtime:
         self._ring({"mark": name})
 
     def own_steps(self) -> None:
-        """Steps are told by the program itself (State): the optimizer hook stops counting."""
+        """Stop counting steps in the optimizer hook: the program reports its own (State)."""
         self.board.set_counts_own_steps()
         self._rung.discard("first_step")
 
@@ -203,7 +203,7 @@ class Runtime:
 
     def request_arena(self, num_bytes: int, *, is_patient: bool = False) -> int:
         """Ask the agent for snapshot memory of `num_bytes`; returns the descriptor, which the caller owns. From any
-        thread; nobody else waits for it. `is_patient`: the answer may take as long as it takes.
+        thread; other threads do not wait for it. `is_patient`: wait for the answer without limit.
 
         Raises ArenaRefused, also when the agent is gone, or does not answer.
         """
@@ -216,7 +216,7 @@ class Runtime:
                     local.send(link, {"memory": {"bytes": num_bytes}})
                 return self._await_arena(link, num_bytes, None if is_patient else time.monotonic() + _ARENA_TIMEOUT_S)
         except (OSError, local.FrameError) as error:
-            self._link = None  # a frame may be cut in the middle: nothing more can be said on it
+            self._link = None  # a frame may be cut in the middle: the link is unusable
             raise ArenaRefused(f"the agent did not answer: {error}") from error
         finally:
             if self._drills:

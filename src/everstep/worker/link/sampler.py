@@ -1,12 +1,12 @@
 """What this process's threads execute, seen from inside: for when py-spy is missing, not permitted, or fails.
 
-Answers in the form of `py-spy dump --json`, so that one reader does for both. Called by the watch thread only, when
-the agent asks. It needs the interpreter lock: a rank that is stopped, or that holds the lock in native code, gives no
-answer here. For that case `spill` lets a signal write the frames without the lock. Only the standard library: it is
-imported in the user's process.
+Answers in the form of `py-spy dump --json`, so that one reader does for both. Called by the watch thread only, when the
+agent asks. It needs the GIL: a rank that is stopped, or that holds the GIL in native code, gives no answer here. For
+that case `spill` lets a signal write the frames without the GIL. Only the standard library: it is imported in the
+user's process.
 
-From inside, a thread that executes Python and one that computes in native code look alike. They are told apart by what
-the lock does: whoever executes Python gives it back only after the switch interval.
+From inside, a thread that executes Python and one that computes in native code look alike. The GIL tells them apart: a
+thread that executes Python releases it only after the switch interval.
 """
 
 import faulthandler
@@ -25,10 +25,10 @@ SPILL_SIGNAL = signal.SIGRTMIN + 9
 """Next to the drill's. The agent sends it only to a process that has a handler for it."""
 
 NAP_S = 0.002
-"""Long enough for whoever waits for the lock to take it."""
+"""Long enough for a thread that waits for the GIL to take it."""
 
 NUM_NAPS = 3
-"""The shortest of so many hand-overs counts: what else delays one or two of them never makes one shorter."""
+"""The shortest of so many hand-overs counts: other delays of one or two of them never make one shorter."""
 
 STARVED_S = 0.25
 """For so long a thread that wants a processor and gets none is waited for: the lock that it did not come to take says
@@ -40,8 +40,8 @@ BUSY_NS = 500_000
 on a machine with ten times as much work as processors."""
 
 OWNER_NS = 200_000
-"""Somebody keeps the lock: then it is the thread that used most, if it used at all this much. Less in a nap: nobody was
-there to take the lock."""
+"""Some thread keeps the GIL: it is the one that used most CPU time, if it used at least this much. Less in a nap: no
+thread was there to take the GIL."""
 
 MAX_FRAMES = 400
 MAX_THREADS = 256
@@ -122,8 +122,8 @@ def _hand_over(others: list[int]) -> tuple[float, bool]:
 
 
 def _nap(task: int) -> tuple[float, int]:
-    """How long it took, but for the time in which only a processor was missing: who waits for the lock sleeps. And the
-    processor time of all other threads meanwhile, in ns."""
+    """How long a nap took, without the time spent waiting for a CPU: a thread that waits for the GIL sleeps. And the
+    CPU time of all other threads meanwhile, in ns."""
     began, before = time.perf_counter(), _sched_ns(task)
     used = time.process_time_ns() - time.thread_time_ns()
     time.sleep(NAP_S)

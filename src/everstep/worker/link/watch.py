@@ -80,7 +80,7 @@ class _Ending:
 
 
 def _run(board: BoardLine, link: socket.socket, ending: _Ending) -> None:
-    """Until the agent closes its end, or the program ends."""
+    """Run until the agent closes its end, or the program ends."""
     name_thread(THREAD)
     sequence = Sequence(lambda: ending.is_set)
     try:
@@ -102,9 +102,9 @@ def _run(board: BoardLine, link: socket.socket, ending: _Ending) -> None:
                     local.send(link, _answer(received[0]))
             _look(board, sequence)
     except Exception:
-        return  # whatever it was, it is ours: the program hears nothing of it
+        return  # whatever it was, it is our fault: the program must not see it
     finally:
-        board.forget_communication()  # nobody looks any more: unknown, not silent
+        board.forget_communication()  # communication is no longer observed: unknown, not silent
         ending.note_over()
 
 

@@ -187,7 +187,7 @@ class Process:
             frame = frame.f_back
         is_library = frame is not None and frame.f_code.co_filename.startswith(self.roots)
         if is_walk and is_library:
-            return  # it looks at all variables for a prefix of its own: no question who this is
+            return  # a library filters all variables by a prefix of its own: that does not ask for the rank
         if self.is_spare:
             self.park(f"asks for {name.decode()}")
         elif name != variables.NAMES:
@@ -338,7 +338,8 @@ class Process:
         return f" at {place}" if place else ""
 
     def _is_fixed(self, path: str, *, content: bool) -> bool:
-        """Nobody changes it while the job runs. Of a folder in which libraries lie that holds for what it is."""
+        """Whether the path cannot change while the job runs. A folder that contains libraries is fixed as a folder, not
+        in its content."""
         if not content and path in self._above_roots:
             return True
         return effects.is_nowhere(path) or (path + os.sep).startswith(self.roots)
@@ -359,7 +360,7 @@ class _Hook:
         process = self._process
         if event == "sys.excepthook":
             process.report(args[2])
-            process.is_over = True  # it ends: whoever went on from what its own hook does would end as well
+            process.is_over = True  # it ends: a process continued from what its own hook does would end as well
         elif event in QUESTIONS:
             process.frozen.release()
         if process.is_over or event not in effects.WATCHED or process._is_busy:

@@ -44,7 +44,7 @@ def library_roots() -> tuple[str, ...]:
 
 
 def folders_above(roots: tuple[str, ...]) -> frozenset[str]:
-    """The folders that they lie in. Whoever resolves the path of a library's file looks at each of them."""
+    """The folders that contain the roots. Resolving the path of a library's file looks at each of them."""
     found = set()
     for root in roots:
         while (root := os.path.dirname(root)) not in found:

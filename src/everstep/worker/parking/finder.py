@@ -1,4 +1,4 @@
-"""Calls somebody right after a module has been loaded. It finds nothing itself: the others do."""
+"""Calls a callback right after a module has been loaded. It finds nothing itself: the other finders do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IMPORTER = "<frozen importlib._bootstrap_external>"
 
 
 class OnImport:
-    """In front of `sys.meta_path` for as long as somebody waits for a module."""
+    """In front of `sys.meta_path` while a callback waits for a module."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Loaded] = {}

@@ -38,8 +38,10 @@ def why_unfit(safe: set[int], own_fds: set[int]) -> str:
 
 
 def end_prepared_threads() -> None:
-    """By a fork that does nothing else: threads of libraries that prepare themselves for one end before it, and come
-    back when they are used. OpenBLAS's do, and scipy brings one of its own. For a process that nobody misses."""
+    """End library threads by a fork that does nothing else.
+
+    Threads of libraries that prepare themselves for a fork end before it, and come back when they are used. OpenBLAS's
+    do, and scipy brings one of its own. For a process whose loss does not matter."""
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -47,8 +49,10 @@ def end_prepared_threads() -> None:
 
 
 def _in_a_signal() -> str:
-    """Whoever goes on from here would do what the signal asks for, which most often is to save and to end, and nobody
-    has sent it one."""
+    """Why no twin may be left here: the process is handling a signal. Empty if it is not.
+
+    A twin that continues from here would do what the signal asks for, usually save and exit, although it was never sent
+    one."""
     handlers = handlers_code()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -1,9 +1,9 @@
-"""What a rank had when it left its twin. The two share that memory, and whoever writes to a part of it copies it first.
+"""What a rank had when it left its twin. The two share that memory, and a write by either copies the page first.
 
-A full collection writes to every object. Two or three of them come between the imports of a large program and its
-first step: they would copy nearly all of it, in a quarter of a second for each rank. So the collector passes over what
-was there until the first step. A collection that the program asks for, or a question for all objects, ends that at
-once: only `gc.get_freeze_count` can tell.
+A full collection writes to every object. Two or three of them come between the imports of a large program and its first
+step: they would copy nearly all of it, in a quarter of a second for each rank. So the collector passes over what was
+there until the first step. A collection that the program asks for, or a query for all objects, ends that at once: only
+`gc.get_freeze_count` can tell.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LONGEST_S = 60.0
 """A program whose steps are not seen is collected as a whole after this."""
 
 _OF_PYTHON = 1000
-"""Python 3.12 and later may freeze a few hundred objects of their own. Who calls `gc.freeze` freezes all, thousands."""
+"""Python 3.12 and later may freeze a few hundred objects of their own. A call of `gc.freeze` freezes all, thousands."""
 
 QUESTIONS = frozenset({"gc.get_objects", "gc.get_referents", "gc.get_referrers"})
 """Audit events."""
@@ -58,7 +58,7 @@ class Frozen:
 
 
 def _is_automatic() -> bool:
-    """So many new objects that the next one would begin a collection: nobody has asked for it."""
+    """Whether a collection was due by its threshold, so that the program has not asked for it."""
     import gc
 
     return gc.isenabled() and gc.get_count()[0] > gc.get_threshold()[0]

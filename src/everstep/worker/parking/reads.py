@@ -40,7 +40,7 @@ class Reads:
         return len(self._noted)
 
     def is_known(self, path: object, *, content: bool) -> bool:
-        """There is nothing to note, whoever looks at it."""
+        """Whether a read of this path needs no note."""
         if not isinstance(path, str) or not path.startswith("/"):
             return False
         return (path, content) in self._noted or self._is_fixed(path, content=content)

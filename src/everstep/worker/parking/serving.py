@@ -130,7 +130,7 @@ class Forked:
         self.link = link
 
     def is_there(self) -> bool:
-        """Its socket is open: it says nothing until it is told what to do."""
+        """Whether its socket is open: it sends nothing until it gets its assignment."""
         try:
             return bool(self.pid) and self.link.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) != b""
         except BlockingIOError:

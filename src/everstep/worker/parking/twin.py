@@ -21,7 +21,7 @@ _SIGCHLD = 17
 
 
 class Ended(BaseException):
-    """The socket of a twin is closed: nobody will wake it."""
+    """The socket of a twin is closed: it will not be woken."""
 
 
 def leave(process: Any, stage: str) -> bool:  # noqa: ANN401 - begin.Process
@@ -99,7 +99,8 @@ def _serve(process: Any) -> None:  # noqa: ANN401
 
 
 def is_adopted(agent: int, between: int) -> bool:
-    """Once the process between has ended: by the agent, or by somebody else, where there is no agent any more."""
+    """Wait until the process between has ended; whether the agent adopted this one, and not another process because the
+    agent is gone."""
     while os.getppid() == between:
         time.sleep(0.0005)
     return os.getppid() == agent

@@ -24,15 +24,16 @@ IDENTITY = frozenset(
 """What the launcher says of a rank; the rest is the user's own and the same for all."""
 
 OF_ONE_GENERATION = ("EVERSTEP_GENERATION", "TORCHELASTIC_RESTART_COUNT")
-"""Of those, what is another value in each generation: who has asked for it cannot go on in the next one."""
+"""Of those, the ones whose value changes with each generation: a process that has read one cannot continue in the
+next."""
 
 NAMES = b"(all names)"
-"""Asked for where somebody looks which variables there are: a spare has not all of them. Of a rank it says nothing, all
-generations have the same."""
+"""Recorded when the program lists all variables: a spare lacks some of them. For a rank that is harmless: the names are
+the same in all generations."""
 
 
 class Asked(dict[bytes, bytes]):
-    """The variables themselves, and who was asked for."""
+    """The variables themselves, and a record of those that were read."""
 
     def __init__(self, variables: dict[bytes, bytes], on_question: Callable[[bytes], None]) -> None:
         super().__init__(variables)
@@ -45,7 +46,7 @@ class Asked(dict[bytes, bytes]):
         return dict.__getitem__(self if now is self else now, name)  # parked meanwhile: others may be the answers
 
     def __iter__(self) -> Iterator[bytes]:
-        """Which variables there are tells who this is, too."""
+        """Listing which variables exist also reveals whether this is a rank."""
         self._on_question(NAMES)
         now: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
         return dict.__iter__(self if now is self else now)
@@ -57,8 +58,8 @@ class Asked(dict[bytes, bytes]):
 
 
 def why_of_one_generation(asked: Collection[str]) -> str:
-    """Why a twin of who has asked for these would be true of this generation only: an earlier one is made ready then.
-    Empty if it would not."""
+    """Why a twin of a process that has read these would be valid in this generation only: an earlier one is made ready
+    then. Empty if it would not."""
     found = [name for name in OF_ONE_GENERATION if name in asked]
     return f"the program has read {found[0]}, which each generation changes" if found else ""
 
@@ -69,7 +70,7 @@ def is_environment(frame: FrameType) -> bool:
 
 
 def is_walking(frame: FrameType | None) -> bool:
-    """Somebody looks at all variables."""
+    """Whether the program iterates over all variables."""
     while frame is not None and is_environment(frame):
         if frame.f_code.co_name in _WALKS:
             return True

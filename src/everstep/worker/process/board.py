@@ -129,7 +129,7 @@ class BoardLine:
         self._why = view[WHY]
 
     def move(self, fd: int, line: int) -> None:
-        """Be another line from now on: whoever holds this object writes there."""
+        """Move to another line: all holders of this object write there from now on."""
         self.__init__(fd, line)  # type: ignore[misc]
 
     @property

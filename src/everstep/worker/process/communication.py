@@ -1,8 +1,8 @@
 """The threads that torch communicates with, when a process group or the program is over.
 
-DDP's last collective may be done before the thread that did it has let go of it, and letting go takes the interpreter
-lock. Who frees a process group holds that lock and waits for the thread: with torch 2.13 neither ever continues, seen
-in four of 18 short runs of two ranks on a busy machine. And a thread that asks for the lock once the interpreter is
+DDP's last collective may be done before the thread that did it has let go of it, and letting go takes the GIL. The
+thread that frees a process group holds the GIL and waits for that thread: with torch 2.13 neither ever continues, seen
+in four of 18 short runs of two ranks on a busy machine. And a thread that asks for the GIL once the interpreter is
 being taken down is ended by it, in the middle of a destructor, and the process aborts ("terminate called without an
 active exception"): one short run in ten, under torchrun as well.
 """
@@ -16,7 +16,8 @@ PREFIX = "pt_"
 LIMIT_S = 0.25
 LOOK_S = 0.001
 LOOKS = 2
-"""So many in a row found all of them asleep. The lock is free between two: whoever waited for it had it."""
+"""How many looks in a row must find all of them asleep. The GIL is free between two: a thread that waited for it had
+it."""
 
 _TASKS = "/proc/self/task"
 

@@ -47,7 +47,7 @@ def is_failure(ended: SystemExit) -> bool:
 
 
 def report_exception(path: str, error: BaseException) -> None:
-    """Write the report of an uncaught exception, unless somebody did already."""
+    """Write the report of an uncaught exception, unless there is one already."""
     text = "".join(traceback.format_exception(type(error), error, trim(error.__traceback__)))
     write_report(path, kind=type(error).__name__, message=_message(error), text=text, place=place_of(error))
 
@@ -71,7 +71,7 @@ def write_report(path: str, *, kind: str, message: str, text: str = "", place: s
     with open(draft, "w", encoding="utf-8", errors="backslashreplace") as file:
         json.dump(report, file)
     try:
-        os.link(draft, path)  # fails if the name exists: whoever was first stays
+        os.link(draft, path)  # fails if the name exists: the first report stays
     except FileExistsError:
         pass
     finally:

@@ -1,4 +1,4 @@
-"""The kernel's name of a thread of ours: whoever looks from outside can tell it from the program's own threads."""
+"""The kernel's name of a thread of ours, which tells it from the program's own threads in outside views."""
 
 import _thread
 import contextlib

@@ -1,8 +1,8 @@
 """What this rank does besides training: the activity on its line of the board, and how long evaluations and saves took.
 
-Told by hooks (`phase_hooks`) and by the program (`everstep.phase`, `everstep.paused`). Only the thread that runs the
-program counts: a save in a background thread keeps nobody waiting. Imports the standard library only, and a call is a
-few stores; whoever forks gets a copy that says nothing.
+Reported by hooks (`phase_hooks`) and by the program (`everstep.phase`, `everstep.paused`). Only the thread that runs
+the program counts: a save in a background thread keeps no rank waiting. Imports the standard library only, and a call
+is a few stores; a forked process gets a copy that reports nothing.
 """
 
 import os
@@ -101,7 +101,7 @@ class Phases:
             self._settle(now)
 
     def evaluation_ended(self) -> None:
-        """By a call of train(), or because a step was done: nobody evaluates in the middle of one."""
+        """Note the end of an evaluation: train() was called, or a step was done, which no evaluation contains."""
         since = self.evaluating_since
         if since is None or threading.get_ident() != self._thread:
             return

@@ -1,4 +1,4 @@
-"""Objects whose own `state_dict` is of no use after every step, and what is kept of them in its place.
+"""Objects whose own `state_dict` is useless after every step, and what is kept of them in its place.
 
 Called by `everstep.State` for each object it is given.
 """

@@ -4,9 +4,9 @@ Answers: is the copy of the last step done, and is it whole? A copy may begin wh
 before an optimizer changes what it reads; the optimizer waits for it, and for nothing else. Every tensor counts its
 changes in place: if a count moved while the copy ran, the program itself wrote to parameters outside of an optimizer's
 step, the copy is torn, and it is never published. What is written behind torch's back is not counted: a job that
-`is_to_compare` is published only after its copy was compared with what it was taken of, when the optimizer is there or
-the next step is done, and until then nobody sees it. A copy that was made ready and not begun (`Job` in stage READY)
-costs nothing and can still be begun for as long as no optimizer has.
+`is_to_compare` is published only after its copy was compared with its source, when the optimizer is there or the next
+step is done, and stays hidden until then. A copy that was made ready and not begun (`Job` in stage READY) costs nothing
+and can still be begun for as long as no optimizer has.
 
 The thread also seals snapshots, when it has nothing to copy (`worker.snapshots.sealing`). Used by
 `worker.snapshots.snapshots`; it decides what is copied and where to, and this module never raises into the program.
@@ -72,7 +72,7 @@ class Job:
     at_once_s: float = 0.0  # what it took to copy the other tensors, where they are many
     stage: Stage = Stage.READY
     why: str = ""  # it was not published because of this
-    is_released: bool = False  # somebody has waited for it and looked: changes mean nothing any more
+    is_released: bool = False  # the check is done: later changes mean nothing
     versions: list[int] = dataclasses.field(default_factory=list)
     begun: list[tuple[Any, Any]] = dataclasses.field(
         default_factory=list
@@ -130,8 +130,8 @@ class Copier:
         return self._job
 
     def prepare(self, job: Job) -> None:
-        """Keep it ready. There must be no other one under way (`settle`)."""
-        with self._changed:  # nobody is woken up: there is nothing to do yet
+        """Keep it ready. No other one may be under way (`settle`)."""
+        with self._changed:  # no wake-up: there is nothing to do yet
             self._job = job
 
     def start(self, job: Job) -> bool:
@@ -200,8 +200,8 @@ class Copier:
             self._changed.notify_all()
 
     def hold_sealing(self) -> None:
-        """The program needs the processor and the interpreter now: sums are gone on with in a while, or once
-        `let_seal` is called. From the program's thread, without waiting for anything."""
+        """Pause sealing: the program needs the CPU and the GIL now. Checksumming resumes later, or once `let_seal` is
+        called. From the program's thread, without waiting for anything."""
         self._held_until = time.monotonic() + HELD_S
 
     def let_seal(self) -> None:
@@ -252,12 +252,13 @@ class Copier:
         self._changed.notify_all()
 
     def _release(self, job: Job) -> None:
-        """Its tensors may change: was the copy torn, or is it not equal? On the program's thread, with the lock."""
+        """Let the job's tensors change; first check whether the copy was torn or differs. On the program's thread, with
+        the lock."""
         if not (job.is_released or job.why) and (job.is_torn or (job.is_to_compare and not _are_equal(job))):
             self._tear(job)
         job.is_released = True
         if job.is_to_compare:
-            self._changed.notify_all()  # the copy may be withheld; to wake somebody up for nothing costs the program
+            self._changed.notify_all()  # the copy may be withheld; a needless wake-up costs the program
 
     def _tear(self, job: Job) -> None:
         """It was torn, but not seen to be: what is published is taken back."""

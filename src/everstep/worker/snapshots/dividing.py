@@ -16,7 +16,7 @@ from everstep.worker.digests.replicas import Target
 from everstep.worker.snapshots.stepping import Optimizers, Place, place_of
 
 LEAST_STATE_BYTES = 16 << 20
-"""Less is kept whole by every rank: a restart then needs nobody else's memory."""
+"""Less is kept whole by every rank, so that a restart needs no other rank's memory."""
 
 LEAST_BYTES = 4 << 10
 """A tensor that is smaller costs more to look up than to keep."""

@@ -1,14 +1,14 @@
 """Page-locks the memory of snapshots, so that a device reads and writes it by itself, at the speed of the link.
 
 CUDA copies other memory in pieces through a buffer of its own, and keeps the calling thread until all is done. To lock
-a gigabyte takes a twentieth of a second or more, so a thread of ours does it; what is copied meanwhile is copied as
-ever. Where it cannot be done, all of it is. Only memory of a process that uses CUDA already is locked: this never
-begins to use a device. Called by `worker.snapshots.snapshots` and `worker.snapshots.restoring`.
+a gigabyte takes a twentieth of a second or more, so a thread of ours does it; copies made meanwhile take the usual way.
+Where it cannot be done, all of them do. Only memory of a process that uses CUDA already is locked: this never begins to
+use a device. Called by `worker.snapshots.snapshots` and `worker.snapshots.restoring`.
 
 Each buffer is locked in one call. CUDA refuses a copy that begins in one locked range and ends in another ("invalid
-argument", seen on an H200), and nobody can say where the tensors of a program will begin and end; a program's own
-`load_state_dict` copies them as well. Whoever asks the driver for memory meanwhile waits for that call, once in the
-life of a process: some 50 ms for each gigabyte.
+argument", seen on an H200), and the places where a program's tensors begin and end are unknown; a program's own
+`load_state_dict` copies them as well. Other requests to the driver for memory wait for that call, once in the life of a
+process: some 50 ms for each gigabyte.
 """
 
 import atexit
@@ -60,7 +60,7 @@ class Pinned:
         return not self._is_over
 
     def want_all(self) -> None:
-        """Lock the other buffers as well: whoever reads from the first one has it, and is no longer held up by that."""
+        """Lock the other buffers as well: the first one is locked, and its reader is no longer delayed."""
         with self._changed:
             self._is_all_wanted = True
             self._changed.notify_all()

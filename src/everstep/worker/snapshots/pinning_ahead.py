@@ -30,7 +30,7 @@ class PinningAhead:
         atexit.register(self.end)  # in torch while the interpreter is taken down, it would abort the process
 
     def end(self) -> None:
-        """Nobody needs it any more."""
+        """Stop: the memory is not needed any more."""
         self._is_over.set()
         self._thread.join()
         atexit.unregister(self.end)

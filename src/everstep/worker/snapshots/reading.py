@@ -58,7 +58,7 @@ class Reading:
         return self.opened()
 
     def end(self) -> None:
-        """Nobody needs it any more."""
+        """Stop: the data is not needed any more."""
         self._is_wanted = False
         self._thread.join(END_LIMIT_S)
         atexit.unregister(self.end)

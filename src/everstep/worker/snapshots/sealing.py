@@ -1,6 +1,6 @@
-"""Which snapshot is sealed next, when the copying thread has nothing to copy.
+"""Which snapshot to seal next, when the copying thread has nothing to copy.
 
-A large state is not summed up within one step: its sums are kept when the next copy breaks them off, and gone on with
+A large state is not summed up within one step: its sums are kept when the next copy interrupts them, and resumed
 afterwards, for as long as the snapshot is there. One is finished before a newer one is begun, because the newest is
 overwritten just as soon; steps that stay for long (trusted, an anchor, being persisted, or waiting for their digest)
 come first. Pure bookkeeping. Called by `worker.snapshots.copying`, with its lock held.

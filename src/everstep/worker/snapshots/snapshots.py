@@ -190,7 +190,7 @@ class Snapshots:
         is_hurried = is_small or self._is_hurried or not has_stepped or not has_room
         is_due = not has_room or self._is_due(step, arena)
         if not is_due and (self._is_hurried or not has_stepped or self._optimizers.of(packed).now_bytes > FELT_BYTES):
-            return False  # nobody would tell when it is out of date, or making it ready would be felt
+            return False  # nothing would invalidate it, or staging it would stall the step
         index = arena.begin(step, self._runtime.generation, self.is_candidate, keep_previous=has_room)
         if index is None:
             self._skipped(step, arena)
@@ -207,7 +207,8 @@ class Snapshots:
         return is_due
 
     def _is_due(self, step: int, arena: arenas.Arena) -> bool:
-        """Also where the pace is slower: steps that may come to be trusted, and those that somebody waits for."""
+        """Whether this step is kept. Also where the pace is slower: steps that may come to be trusted, and those that
+        are pinned or held for."""
         if self._cadence is None:
             self._cadence = cadence.begin(self._runtime.world_size, self._runtime.rank)
         self._cadence.step_done(time.monotonic())
@@ -239,12 +240,12 @@ class Snapshots:
             self._copier.seal(arena, snapshot)
 
     def _divide(self, step: int, arena: arenas.Arena, index: int, packed: Packed) -> Job:
-        """Copy now what may change at any time; the rest is the job."""
+        """Copy now what may change at any time; the rest becomes the job."""
         target, theirs = self._targets[index], self._optimizers.of(packed)
         places, tensors = target.places(packed), packed.tensors
         later, now = theirs.later, theirs.now
         if packed.devices:
-            # A copy on the device is in order with what the program does there, and nobody has to wait for it.
+            # A copy on the device is in order with what the program does there, so nothing has to wait for it.
             tensors = list(tensors)
             for number in now:
                 if tensors[number].device.type != "cpu":
@@ -290,7 +291,7 @@ class Snapshots:
         """Parameters are about to change."""
         try:
             if is_capturing():
-                self._is_hurried = True  # when the graph is replayed nobody will tell
+                self._is_hurried = True  # a replay of the graph does not call this hook
                 return
             self._copier.hold_sealing()
             self._optimizers.saw(optimizer)

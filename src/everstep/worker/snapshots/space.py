@@ -34,7 +34,7 @@ class Space:
     """Of one rank."""
 
     def __init__(self, runtime: Runtime, on_scarce: Callable[[str], None]) -> None:
-        """`on_scarce` is told when there was room for the least number of buffers only."""
+        """`on_scarce` is called when there was room for the least number of buffers only."""
         self._runtime = runtime
         self._on_scarce = on_scarce
         self._arena: arenas.Arena | None = None

@@ -1,7 +1,7 @@
-"""The state that a generation of another size has left in memory, into the objects of a State.
+"""Restores the state that a generation of another size has left in memory into the objects of a State.
 
-The snapshots of all its ranks are at hand. They become a checkpoint in this process's memory, which is read as one of
-the persistent tier is: the same names, the same blocks, the same refusals, so a job that goes on with fewer ranks has
+The snapshots of all its ranks are at hand. They become a checkpoint in this process's memory, which is read like one of
+the persistent tier: the same names, the same blocks, the same refusals, so a job that continues with fewer ranks has
 exactly what a job of that size would have read from disk. Called by `restoring`, once. Raises SnapshotError.
 """
 

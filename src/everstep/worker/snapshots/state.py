@@ -54,7 +54,8 @@ class State:
     """
 
     def __init__(self, **objects: Stateful) -> None:
-        begin.park("everstep.State")  # who goes on from here restores its own snapshot: later would be too late
+        # a process that continues from here restores its own snapshot: later would be too late
+        begin.park("everstep.State")
         for name, thing in objects.items():
             missing = [m for m in ("state_dict", "load_state_dict") if not callable(getattr(thing, m, None))]
             if missing:
@@ -97,7 +98,7 @@ class State:
         return self._steps(operator.index(num_steps))
 
     def begin(self) -> int:
-        """For a loop that belongs to somebody else, in place of `steps`: the next step begins now. Returns its index.
+        """Begin the next step, in a loop of another library that cannot use `steps`. Returns its index.
 
         Random state is restored here: whatever the loop draws before its first step must be drawn before this call.
         """
@@ -263,7 +264,7 @@ class State:
             snapshots.take(self._step, self._parts)
 
     def _hold(self, runtime: Runtime, snapshots: Snapshots) -> None:
-        """Where this step is to be the last: its snapshot is whole before anybody is told, and no other one begins."""
+        """Hold after a last step: its snapshot is complete before that is reported, and no other step begins."""
         if runtime.hold.is_due(self._step):
             self._guarded(snapshots, "snapshot", snapshots.finish)
             runtime.hold.wait(self._step)

@@ -1,7 +1,7 @@
 """Makes a process that runs a program natively one of ours: its runtime, its hooks, the handlers of drills.
 
 Called when torch has been imported, not before: until then everything is as the interpreter made it. In a process that
-goes on from a twin the runtime is the one that the twin came with, filled anew; whoever holds it holds the right one.
+continues from a twin the runtime is the twin's own object, filled anew, so that references to it stay valid.
 """
 
 import faulthandler
