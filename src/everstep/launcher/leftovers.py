@@ -17,7 +17,7 @@ CHOICES = (LEAVE, WAIT, KILL)
 WAIT_S = 60.0
 _LOOK_S = 0.1
 _MOMENT_S = 0.3
-"""What ends within it was on its way: nobody needs to hear of it."""
+"""Children that end within this time were ending anyway: they are not reported."""
 
 
 async def look_after(children: Children, how: str, say: Callable[[str], None], is_hurried: asyncio.Event) -> None:

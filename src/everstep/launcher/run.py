@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from everstep.launcher.hosts.first import First
 
 _COPY_LIMIT_S = 2.0
-"""A run that is over does not wait longer for the copy of its code, which nobody goes back to."""
+"""How long the end of a run waits for the copy of its code, which will not be rolled back to."""
 
 
 def launch(given: argparse.Namespace) -> int:
@@ -116,7 +116,7 @@ def _launch(settings: Settings, signals: tuple[int, ...], first: "First | None")
 
 @contextlib.contextmanager
 def _logging(path: Path) -> Iterator[None]:
-    """What only somebody who looks for a fault of ours wants to know; never on the terminal."""
+    """Log what only helps to debug Everstep itself; never on the terminal."""
     root, handler = logging.getLogger(), PrivateLog(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.raiseExceptions = False  # a full disk must not turn log lines into tracebacks

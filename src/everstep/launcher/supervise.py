@@ -57,7 +57,7 @@ SUCCEEDED = "succeeded"
 """Finish's outcome when every rank ended well."""
 
 AWAY_S = 20.0
-"""How long the drills cut-node and freeze-node last when nobody says."""
+"""How long the drills cut-node and freeze-node last by default."""
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TakenOver(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a host that goes on with the controller in the place of another one: what it has from before."""
+    """What a host that takes over the controller has from before."""
 
     epoch: int
     children: Children

@@ -43,7 +43,7 @@ def check_limits() -> None:
 
 
 def unseen(environ: Mapping[str, str]) -> str:
-    """What the nodes of this machine do not notice as this user; empty: nothing is missing, or nobody wants it."""
+    """What the nodes of this machine cannot observe as this user; empty: nothing is missing, or sensing is off."""
     if environ.get("EVERSTEP_SENSING", "").lower() in OFF:
         return ""
     try:

@@ -35,7 +35,7 @@ MAX_ID_CHARS = 90
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the launcher was asked for."""
+    """Everything that the launcher was asked to do."""
 
     program: str
     args: tuple[str, ...]
@@ -68,8 +68,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     may_share_id: bool = True  # with a run of the same --rdzv-id: this one gets a directory of its own
     virtual_local_rank: bool = False
     signals: tuple[str, ...] = ()
-    notices: str = ""  # the file that names who is told of incidents; empty: nobody
-    notes: tuple[str, ...] = ()  # said once at the start
+    notices: str = ""  # the file that configures who is notified of incidents; empty: no notices
+    notes: tuple[str, ...] = ()  # logged once at the start
 
 
 def resolve(given: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
@@ -237,7 +237,7 @@ def _run_id(given: argparse.Namespace) -> str:
 
 
 def _rdzv_id(given: argparse.Namespace) -> str:
-    """What ranks are told: the id that was given, torchrun's "none" where it would meet others, else a new one."""
+    """The id that ranks get: the one that was given, torchrun's "none" where it would meet others, else a new one."""
     if not given.standalone and given.rdzv_id not in ("", "none", None):
         return str(given.rdzv_id)
     is_alone = given.standalone or (

@@ -1,1 +1,1 @@
-"""Another host goes on with the controller when its host is gone: who may, with what, and how two never act."""
+"""Failover of the controller when its host is gone: which host may take over, with what, and how two never act."""

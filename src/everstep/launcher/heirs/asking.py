@@ -1,4 +1,4 @@
-"""One heir's questions to the others: each on a connection of its own, and nobody waits for one that is silent."""
+"""One heir's questions to the others: each on a connection of its own, so that a silent one delays no other."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ class Ballot:
         self._others, self._acquaintances = others, acquaintances
         self._connections: dict[str, Connection] = {}
         self._granted: set[str] = set()
-        self.why = ""  # somebody said no
+        self.why = ""  # an objection from a voter
         self.promised = 0  # the newest epoch that any of them has promised to a host
 
     async def __aenter__(self) -> "Ballot":
@@ -101,8 +101,9 @@ class Ballot:
 
 
 async def who(voters: Sequence[Voter], acquaintances: Acquaintances) -> int:
-    """The newest epoch that any of them knows of; 0: nobody answers. Whoever answers has proven to be the one asked:
-    the answer may end a controller."""
+    """The newest epoch that any of them knows of; 0: no answer.
+
+    Each answer comes from an authenticated host, because it may end a controller."""
 
     async def one(voter: Voter) -> int:
         async with asyncio.timeout(LIMIT_S):

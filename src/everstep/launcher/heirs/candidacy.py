@@ -1,7 +1,8 @@
-"""A joined host's part in who has the controller: it keeps the journal, votes, finds who was elected, or is elected.
+"""A joined host's part in electing the controller's host: it keeps the journal, votes, finds who was elected, or is
+elected.
 
-Made by `hosts.member`, which passes on what the first host says, asks where the controller is when that host is gone,
-and goes on with `succeed` when this one is elected. Our own failure here costs the successor, not the run.
+Made by `hosts.member`, which passes on frames of the first host, asks where the controller is when that host is gone,
+and continues with `succeed` when this one is elected. Our own failure here costs the successor, not the run.
 """
 
 import asyncio
@@ -43,8 +44,8 @@ log = logging.getLogger("everstep.launcher")
 
 
 class Candidacy:
-    """`elected`: the epoch for which this host goes on with the controller. `moved`: the host that is connected has it
-    no longer."""
+    """`elected`: the epoch for which this host takes over the controller. `moved`: the connected host has lost the
+    controller."""
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class Candidacy:
             if self._refusal:
                 log.info("the journal is not kept here: %s", self._refusal)
                 if self._at_endpoint is not None:
-                    self._at_endpoint.close()  # nobody would answer there
+                    self._at_endpoint.close()  # this host would not answer there
         return bool(self._refusal)
 
     async def find(self) -> Connection:
@@ -236,7 +237,7 @@ class Candidacy:
             log.exception("this host does not vote any more")
 
     def _on_led(self, leader: Voter) -> None:
-        """Another host goes on with the controller."""
+        """Note that another host took over the controller."""
         assert self._heir is not None
         self._leader = leader
         self._say(f"{leader.host} ({leader.address}) continues with the controller")
@@ -261,7 +262,8 @@ class Candidacy:
         return None
 
     def _voters(self, heir: Heir) -> list[Voter]:
-        """Who is known to lead, then those that were asked least: one without the controller takes connections too."""
+        """The known leader first, then those that were asked least: a host without the controller takes connections
+        too."""
         everybody = heir.roster.voters if heir.roster is not None else ()
         voters = sorted(everybody, key=lambda each: self._tried[each.session])
         known = [self._leader] if self._leader is not None else []

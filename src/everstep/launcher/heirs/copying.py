@@ -102,9 +102,11 @@ class ControllerHost(Protocol):
 
 
 class Copying:
-    """`own`: this host, of this `session`. `acquaintances`: to whom it can prove that. `endpoints`: under which hosts
-    look for the run. `roster`: of the election, None
-    for the first one. `begins_at`: bytes of the journal that an earlier controller wrote, in `earlier_epoch`."""
+    """Replicates the journal to the other hosts.
+
+    `own`: this host, of this `session`. `acquaintances`: to whom it can prove that. `endpoints`: under which hosts look
+    for the run. `roster`: of the election, None for the first one. `begins_at`: bytes of the journal that an earlier
+    controller wrote, in `earlier_epoch`."""
 
     def __init__(
         self,
@@ -232,7 +234,7 @@ class Copying:
             if not data:
                 return
             self._size = int(data)
-        self._safe = -1  # whoever asked is told
+        self._safe = -1  # the controller is notified
         for heir in self._heirs.values():
             if heir.voter is not None:
                 self._feed(heir)
@@ -269,7 +271,7 @@ class Copying:
 
     @property
     def is_confirmed(self) -> bool:
-        """Enough hosts have heard of this one lately: nobody else has the controller."""
+        """Whether enough hosts have heard of this one lately, so that no other host has the controller."""
         return time.monotonic() - self._confirmed_at() <= self._patience_s
 
     def _confirmed_at(self) -> float:
@@ -304,8 +306,8 @@ class Copying:
         self._settle()
 
     def _note(self, now: float) -> None:
-        """If this host is lost now, and comes back, it must know whom to ask: also hosts that have been told, or are
-        about to be, that they vote, and who still does."""
+        """Note the voters on disk. If this host is lost now and comes back, it must know whom to ask: also hosts that
+        have just been, or are about to be, made voters, and former ones that still vote."""
         self._noted_at = now
         largest = max(self._rosters, key=lambda each: len(each.voters))
         note_succession(self._path.parent, largest, self._own.session, self.endpoints)

@@ -1,8 +1,9 @@
-"""Where a host that would join looks for the run: at the endpoint, where its user says that the run may be, and where
-this machine remembers that its hosts were. All are asked at once who has the controller, and those say where it is.
+"""Where a joining host looks for the run: at the endpoint, where its user says that the run may be, and where this
+machine remembers that its hosts were. All are asked at once which host has the controller, and their answers lead to
+it.
 
-Without this, who is told the endpoint of a lost host would look at nobody's address. Called by `hosts.member` and, for
-a first host that is started again, by `returning`.
+Without this, a host that knows only the endpoint of a lost host would find nothing. Called by `hosts.member` and, for a
+first host that is started again, by `returning`.
 """
 
 import asyncio
@@ -78,7 +79,8 @@ def _is_loopback(host: str) -> bool:
 
 
 class Search:
-    """`noted`: where hosts of a run at this endpoint were; who is there now must say that it is of such a run."""
+    """`noted`: where hosts of a run at this endpoint were. A host found there must prove that it belongs to such a
+    run."""
 
     def __init__(self, noted: Noted | None = None) -> None:
         self._noted = dict.fromkeys(noted.doors if noted is not None else ())
@@ -98,7 +100,8 @@ class Search:
         return await attempt(hosts.at(found), find_token)
 
     async def look(self, hosts: Hosts, find_token: FindToken) -> Place | None:
-        """Once, by a host that has the endpoint itself; where nobody has the controller, `there` is who answered."""
+        """Search once, from the host that has the endpoint itself. Returns the place of the host that has the
+        controller; if none has it, `there` lists the hosts that answered."""
         votes, _ = await self._ask_everybody(hosts, hosts.others, find_token)
         return _leader(votes)
 
@@ -171,7 +174,7 @@ async def _ask(place: Hosts, find_token: FindToken) -> Vote:
 def _failure(
     hosts: Hosts, given: Sequence[Place], votes: dict[Place, Vote], errors: dict[Place, Exception]
 ) -> Exception:
-    """Why no controller was found, as a person is told it."""
+    """The error for the user: why no controller was found."""
     first = errors.get(given[0])
     tokenless = next((each for each in errors.values() if isinstance(each, ConfigError)), None)
     if tokenless is not None:

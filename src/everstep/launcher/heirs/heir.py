@@ -1,7 +1,7 @@
 """A host that joined keeps the journal, votes, and asks for votes when the controller's host is not heard of any more.
 
-Called by `hosts.member` with what comes from the host that it follows. It acts on nothing: who is elected is told to
-`hosts.member`, which goes on from there.
+Called by `hosts.member` with what comes from the host that it follows. It acts on nothing: the result of an election
+goes to `hosts.member`, which continues from there.
 """
 
 import asyncio
@@ -114,7 +114,7 @@ class Heir:
 
     @property
     def is_next(self) -> bool:
-        """Nobody asks for votes before this host."""
+        """Whether this host is the first to ask for votes."""
         return self.may_succeed and self.voting.place_of(self.keys.own) <= 1
 
     def begin(self, epoch: int) -> None:
@@ -256,8 +256,8 @@ class Heir:
         self._on_led(leader)
 
     async def wait_elected(self) -> int:
-        """Until this host is to go on with the controller: the new epoch. Asks nobody before the time for it has
-        come."""
+        """Wait until this host is to take over the controller; returns the new epoch. It asks for no votes before it is
+        time."""
         while True:
             await asyncio.sleep(LOOK_S)
             roster = self.voting.roster

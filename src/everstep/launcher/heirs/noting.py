@@ -1,4 +1,5 @@
-"""Leaves in a host's run directory who has the controller and who would take over, for `everstep status` there."""
+"""Notes in a host's run directory which host has the controller and which would take over, for `everstep status`
+there."""
 
 import logging
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""How one host of a run proves to another one which host it is: a key for each pair of them.
+"""Authentication between the hosts of a run: a key for each pair of them.
 
-The join token opens a place in the run to whoever has it, so it says nothing about whose vote this is. The host that
-has the controller knows the sessions of all hosts, makes the pairs' keys from them, and gives each host its own. A
-successor makes the same ones. Proofs cover both nonces and the certificate of the connection, so a recorded one fits no
-other connection, and say which of the two speaks, so none can be sent back.
+The join token opens a place in the run to any holder, so it does not prove whose vote this is. The host that has the
+controller knows the sessions of all hosts, makes the pairs' keys from them, and gives each host its own. A successor
+makes the same ones. Proofs cover both nonces and the certificate of the connection, so a recorded one fits no other
+connection, and name the side that speaks, so none can be sent back.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """How many hosts must have something, or agree. Pure.
 
 A record counts when half of the voters have it, the controller's own host included; a successor needs more than half.
-The two cannot be apart: half and more than half have a host in common. So with two hosts the controller needs nobody,
-and nobody can succeed it; the tie of an even number goes to whoever has the controller.
+The two sets always overlap: half and more than half have a host in common. So with two hosts the controller needs no
+other host, and has no successor; the tie of an even number goes to the host that has the controller.
 """
 
 from collections.abc import Iterable

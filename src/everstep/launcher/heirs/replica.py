@@ -31,8 +31,8 @@ class Replica:
         return self.epoch, self.size
 
     def take(self, part: JournalPart) -> int:
-        """Up to where this host has what `part`'s sender has: what it may count on. Raises OSError, ValueError for a
-        part that does not fit."""
+        """Store `part`; returns up to where this host has the sender's journal, which the sender may count on. Raises
+        OSError, ValueError for a part that does not fit."""
         if part.at == 0 and self.size and self.epoch != part.epoch:
             self._begin_new()
         if self._new_fd >= 0:
@@ -41,7 +41,7 @@ class Replica:
             raise ValueError(f"a part of the journal at {part.at}, where {self.size} bytes are")
         if self.epoch == part.epoch and part.at < self.size:
             raise ValueError(f"a part of the journal at {part.at} again, of which {self.size} bytes are here")
-        if part.at < self.size:  # what an earlier controller wrote, and nobody counted on
+        if part.at < self.size:  # what an earlier controller wrote, and was never confirmed
             os.ftruncate(self._fd, part.at)
         _write(self._fd, part.data, part.at)
         self.size = part.at + len(part.data)

@@ -1,7 +1,7 @@
-"""A first host that is started again, by a person or by itself: whether the run that it began goes on with another one.
+"""A first host that is started again, by a person or by itself: whether its run continues on another host.
 
 Hosts of that run are asked before a new one begins: the two would have the same program, the same checkpoints and
-perhaps the same name. Where they are, this host's own directories tell, and whoever starts it may. Called by
+perhaps the same name. Their addresses come from this host's own directories, and from the user. Called by
 `launcher.run`.
 """
 
@@ -20,7 +20,7 @@ from everstep.wire.joining import JoinToken
 
 AGAIN_S = 0.2
 UNCLEAR_S = 3.0
-"""A machine that has just been switched on reaches nobody at first: its network comes up beside this command."""
+"""A machine that has just booted cannot connect at first: its network comes up beside this command."""
 
 
 class Led(msgspec.Struct, frozen=True):

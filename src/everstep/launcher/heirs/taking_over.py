@@ -1,5 +1,5 @@
-"""A host that was elected goes on with the controller: with the journal that it has, the nodes that run on it, and the
-door at which the other hosts find it. Called by `hosts.member`; from then on this host is the first one.
+"""Takeover by an elected host: the controller runs here with this host's journal, its nodes, and the door at which the
+other hosts find it. Called by `hosts.member`; from then on this host is the first one.
 """
 
 import contextlib

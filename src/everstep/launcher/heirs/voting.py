@@ -11,7 +11,8 @@ STEP_AFTER = 0.15
 """... and so much later for each host that comes before: two that ask at once hold each other up."""
 
 MOST_AHEAD = 100_000
-"""No host can have missed so many elections. Who says so would have the others count up to where numbers end."""
+"""The largest jump of the epoch. No host can have missed more elections; a larger one would make the others count up to
+the end of numbers."""
 
 
 class Voting(msgspec.Struct, kw_only=True):
@@ -26,8 +27,9 @@ class Voting(msgspec.Struct, kw_only=True):
     def objection(
         self, ask: AskVote, asker: str, *, journal: tuple[int, int], silent_s: float, patience_s: float
     ) -> str:
-        """`asker`: who has proven to be the other side, "" where nobody has. `journal`: this host's own. Empty: it gets
-        the vote."""
+        """Why the asking host does not get this host's vote; empty: it gets it.
+
+        `asker`: the authenticated session of the other side, "" if there is none. `journal`: this host's own."""
         if ask.session != asker:
             return "who asks has not proven to be the host that it asks for"
         if self.roster is None or all(each.session != ask.session for each in self.roster.voters):
@@ -70,7 +72,7 @@ class Voting(msgspec.Struct, kw_only=True):
         return True
 
     def may_lead(self, session: str, epoch: int, asker: str) -> bool:
-        """Whether who says that it was elected is the one that this host has promised itself to."""
+        """Whether the host that claims to be elected is the one that this host has promised its vote to."""
         return session == asker == self.promised_to and epoch == self.promised > self.epoch
 
     @property

@@ -1,8 +1,8 @@
-"""Whether a host takes part in who goes on with the controller.
+"""Whether a host takes part in electing the controller's host.
 
-Ranks on the controller's host stand still when too few others confirm that they hear it, and who waits for a disk
-confirms nothing. A file server that hangs would stop a training that does not need it: so nobody takes part whose files
-lie on one, unless a person wants it.
+Ranks on the controller's host stand still when too few others confirm that they hear it, and a host that waits for a
+disk confirms nothing. A file server that hangs would stop a training that does not need it: so a host whose files lie
+on one takes no part, unless the user wants it.
 """
 
 import os

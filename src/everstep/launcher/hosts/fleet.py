@@ -148,7 +148,7 @@ class Fleet:
         return msgspec.json.encode(self._prepared.keys.of_agent(node, is_encrypted=True))
 
     def _copying(self, local: LocalEngine, keeper: MemoryKeeper, end: Callable[[str], None]) -> Copying | None:
-        """None: nobody succeeds this host."""
+        """The replication of the journal. None: this host has no successor."""
         given, step = self._inherited, self._hosts.slurm
         if given is None and not self._may_be_succeeded():
             return None
@@ -222,7 +222,8 @@ class Fleet:
         return self._hosts.endpoint if self._inherited is None else shown(*self._sock.getsockname()[:2])
 
     def _may_act(self) -> bool:
-        """Nobody else has the controller: one that stood still, and was replaced meanwhile, tells Slurm nothing."""
+        """Whether no other host has the controller. One that stood still and was replaced meanwhile must not report to
+        Slurm."""
         return self.copying is None or self.copying.is_confirmed
 
     async def open(self) -> None:

@@ -1,6 +1,6 @@
-"""A host that joined: starts and ends the node that it is told to, shows its ranks' output, sends what they wrote.
+"""A host that joined: starts and ends its node on command, shows its ranks' output, sends what they wrote.
 
-It decides nothing about faults. When the first host cannot be reached, its node goes on until its lease is over; when
+It decides nothing about faults. When the first host cannot be reached, its node continues until its lease is over; when
 the first host's launcher is gone, the run is, and the node ends.
 """
 
@@ -59,7 +59,7 @@ LOOK_S = 0.1
 """Between two looks at what ranks have written."""
 
 GONE_S = 5.0
-"""Nobody listens at the endpoint for so long, and its machine says so: the run is not there any more."""
+"""How long connections to the endpoint may be refused: after that the run is not there any more."""
 
 MAX_UNSENT_BYTES = 8 << 20
 FLUSH_S = 5.0
@@ -85,7 +85,7 @@ class Member:
         search: Search,
         at_endpoint: socket.socket | None = None,
     ) -> None:
-        """`show`: called once, when it is known what runs here; returns what shows it. `at_endpoint`: as in `join`."""
+        """`show`: called once, when it is known what runs here; returns the terminal. `at_endpoint`: as in `join`."""
         self._hosts, self._about, self._find_token = hosts, about, find_token
         self._search = search
         self._signals = signals
@@ -101,7 +101,7 @@ class Member:
         self._local: LocalRun | None = None
         self._sending: Sending | None = None
         self._connection: Connection | None = None
-        self._untold: list[NodeEnded] = []  # while nobody was connected
+        self._untold: list[NodeEnded] = []  # ends that happened without a connection
         self._credentials: dict[str, bytes] = {}
         self._signal = 0
         self._given_up = ""  # why this host is to leave the run

@@ -1,6 +1,6 @@
-"""Joining by munge, where the nodes of a Slurm job share no directory: Slurm's own proof of who somebody is.
+"""Joining by munge, where the nodes of a Slurm job share no directory: Slurm's own authentication.
 
-A munge credential says which user of the cluster made it, and can be read once, by that user only. What it carries
+A munge credential proves which user of the cluster made it, and can be read once, by that user only. What it carries
 covers the certificate and the random bytes of both sides, as the proofs of a join token do (docs/adr/0021), and the
 job: a process of the same user in another job does not get in. libmunge is called in this process: a launcher waits for
 all of its children itself, so it starts no helpers for a moment.
@@ -115,7 +115,7 @@ def of_job(hosts: Hosts) -> MungeToken | None:
 
 
 def _socket_of_slurm() -> str:
-    """Where Slurm's own munged listens, if its configuration names another place; "" when nobody can say."""
+    """Where Slurm's own munged listens, if its configuration sets another place; "" if unknown."""
     try:
         said = subprocess.run(
             ["scontrol", "show", "config"], capture_output=True, timeout=_ASK_S, check=True, text=True, errors="replace"

@@ -1,7 +1,7 @@
 """From the endpoint to a connection on which both sides have proven that they know the token.
 
-A name that is not known, or a host that does not answer at all, is said within ten seconds and ends this host. A port
-at which nobody listens yet is waited for: people start hosts one after the other.
+A name that is not known, or a host that does not answer at all, is reported within ten seconds and ends this host. A
+port that refuses connections is waited for: people start hosts one after the other.
 """
 
 import asyncio
@@ -51,7 +51,8 @@ class RefusedError(UnreachableError):
     """The first host does not want this one; the message is its own."""
 
     def __init__(self, why: str, exit_code: int, *, may_pass: bool = False) -> None:
-        """It never ends this host with success: whoever answers may have proven nothing. `may_pass`: ask again soon."""
+        """The refusal never ends this host with success: the sender may be unauthenticated. `may_pass`: ask again
+        soon."""
         super().__init__(why)
         self.may_pass = may_pass
         self.exit_code = exit_code if 0 < exit_code < 256 else ConfigError.exit_code
@@ -93,7 +94,7 @@ class Connection:
         return message
 
     def abort(self) -> None:
-        """Whoever waits for a message is told that there will be none."""
+        """Abort the connection; a pending receive fails."""
         self._writer.transport.abort()
 
     async def close(self) -> None:

@@ -59,7 +59,7 @@ class Sending:
                     yield piece
 
     def _files(self) -> Iterator[tuple[str, bool]]:
-        """The small ones first."""
+        """The files to send, small ones first."""
         for folder in _folders(self._run_dir / "errors"):
             yield from ((f"errors/{folder}/{name}", False) for name in _names(self._run_dir / "errors" / folder))
         for incident in _folders(self._run_dir / "evidence"):
@@ -69,7 +69,7 @@ class Sending:
         yield from (
             (f"{traces.FOLDER}/{name}", False)
             for name in _names(self._run_dir / traces.FOLDER)
-            if traces.SENT.fullmatch(name)  # not what somebody recorded here for himself
+            if traces.SENT.fullmatch(name)  # not what a user recorded here for themselves
         )
         for node in _folders(self._run_dir / "nodes"):
             yield from ((f"nodes/{node}/{name}", True) for name in _NODE_LOGS)

@@ -1,4 +1,4 @@
-"""The join token: where this host has it from. Without one nobody joins; it never reaches a rank.
+"""The join token: where this host finds it. Without one no host joins; it never reaches a rank.
 
     EVERSTEP_JOIN_TOKEN, EVERSTEP_JOIN_TOKEN_FILE     given to all hosts by the user
     RUN_DIR/join-token                                with --run-dir on a shared file system
@@ -46,14 +46,14 @@ def shared(hosts: Hosts, run_dir: str) -> JoinToken | None:
 
 
 def make(hosts: Hosts, run_dir: Path) -> tuple[JoinToken, tuple[Path, ...]]:
-    """A new token, and where it was put. Raises JournalError when it cannot be written for this run."""
+    """A new token, and where it was written. Raises JournalError when it cannot be written for this run."""
     text = secrets.token_hex(_TOKEN_BYTES)
     places = [run_dir / NAME]
     try:
         write_whole(places[0], f"{text}\n".encode(), mode=0o600)
     except OSError as error:
         raise JournalError(f"cannot write {places[0]}: {error.strerror}") from error
-    with contextlib.suppress(ConfigError, OSError):  # without a home that can be written, nobody shares it
+    with contextlib.suppress(ConfigError, OSError):  # without a writable home there is nothing to share
         place = place_at_home(hosts)
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(place, f"{text}\n".encode(), mode=0o600)
@@ -62,7 +62,7 @@ def make(hosts: Hosts, run_dir: Path) -> tuple[JoinToken, tuple[Path, ...]]:
 
 
 def forget(places: tuple[Path, ...]) -> None:
-    """The run is over, and nobody joins it any more."""
+    """Remove the tokens: the run is over, and no host joins it any more."""
     for place in places:
         with contextlib.suppress(OSError):
             place.unlink()
@@ -82,9 +82,10 @@ def missing(hosts: Hosts) -> ConfigError:
 
 
 def _read(path: Path, said_by: str, *, is_given: bool = True) -> JoinToken:
-    """A file of somebody else, or one that others can read, is no secret. `is_given`: the user names it, and it may be
-    what a container mounts: a link, or root's. Where it is only looked for, a link could lead to a file of which
-    everybody knows the content."""
+    """Read a token from a file that only this user can have written and read.
+
+    `is_given`: the user names it, and it may be what a container mounts: a link, or root's. Where it is only looked
+    for, a link could lead to a file whose content is public."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if is_given else os.O_NOFOLLOW)
     try:
         fd = os.open(path, flags)

@@ -17,7 +17,7 @@ log = logging.getLogger("everstep.launcher")
 
 
 def start_notifier(config: str, run_dir: Path) -> subprocess.Popen[bytes] | None:
-    """None: nobody is to be told, or it cannot be started, which is no reason not to train."""
+    """None: no notices are configured, or it cannot be started, which is no reason not to train."""
     return _start("notices", run_dir, "--config", config) if config else None
 
 

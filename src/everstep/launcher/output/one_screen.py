@@ -1,8 +1,8 @@
-"""Several ranks on one screen: nobody writes into the middle of another's line. Pure.
+"""Several ranks on one screen, without writing into the middle of another's line. Pure.
 
-`python -u` writes `print("step", 3)` in four pieces, so pieces of two ranks come mixed. Whoever has begun a line has
-the screen until it ends; the others wait, but never for long, because a question at a prompt and a progress bar have
-no end of line. Where nobody else waits, every piece is shown at once.
+`python -u` writes `print("step", 3)` in four pieces, so pieces of two ranks come mixed. A rank that has begun a line
+has the screen until it ends; the others wait, but never for long, because a question at a prompt and a progress bar
+have no end of line. While no other rank waits, every piece is shown at once.
 """
 
 import re
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 PATIENCE_S = 0.3
 MAX_WAITING = 1 << 20
-"""Bytes that wait; above, they are shown whoever has the screen."""
+"""Limit of bytes that wait; above, they are shown even in the middle of a line."""
 
 _LINE_END = re.compile(rb"\r?\n|\r")
 
@@ -63,7 +63,7 @@ class OneScreen:
             self._begun_by = None if data.endswith((b"\n", b"\r")) else piece.owner
 
     def _next(self) -> _Piece | None:
-        """The oldest that waits, or the oldest of the one who has begun a line."""
+        """The oldest piece that waits, or the oldest of the rank that has begun a line."""
         if self._begun_by is None:
             return self._waiting[0] if self._waiting else None
         return next((piece for piece in self._waiting if piece.owner is self._begun_by), None)

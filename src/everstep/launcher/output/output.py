@@ -1,9 +1,9 @@
 """The ranks' output on the terminal, live: follows their log files.
 
-What no flag names is shown as it was written: every byte, no prefix, and no waiting for the end of a line unless
-another rank is in the middle of one (`one_screen`). What --tee names is shown as torchrun shows it (`teed`). The files
-are complete; this only shows them. It never blocks the ranks, and runs in a thread of its own (`terminal`), so that a
-terminal that takes nothing blocks nobody else either.
+Output that no flag selects is shown as it was written: every byte, no prefix, and no waiting for the end of a line
+unless another rank is in the middle of one (`one_screen`). What --tee selects is shown as torchrun shows it (`teed`).
+The files are complete; this only shows them. It never blocks the ranks, and runs in a thread of its own (`terminal`),
+so that a terminal that takes nothing blocks nothing else either.
 """
 
 import contextlib
@@ -150,9 +150,11 @@ class OutputTail:
         self._just_opened.add((rank, stream))
 
     def _copy_in_turn(self, changed: list[object], opened: Sequence[object] = ()) -> list[object]:
-        """Of several that were written to before we came: what each wrote, and in which order they took turns, but not
-        how much at a time. So one line each turn, and in its last turn the rest. A rank that writes a line at a
-        time is shown where it belongs. `opened`: since the last call. Returns all events."""
+        """Show the output of several files in the order in which their writers took turns; returns all events.
+
+        It is known what each wrote and in which order they took turns, but not how much at a time. So each turn shows
+        one line, and the last turn the rest. A rank that writes a line at a time is shown where it belongs. `opened`:
+        since the last call."""
         unread = {key: self._take(key) for key in dict.fromkeys((*opened, *changed))}
         for _ in range(_MAX_LOOKS):
             more = self._changes.take()
@@ -164,7 +166,7 @@ class OutputTail:
         is_much = [key for key, data in unread.items() if len(data) >= _CHUNK_BYTES]
         lines = {key: deque(data.splitlines(keepends=True)) for key, data in unread.items()}
         turns = Counter(changed)
-        for key in opened:  # what nobody told of was written before the file was watched
+        for key in opened:  # output without an event was written before the file was watched
             self._show_next(key, lines[key], len(lines[key]) - turns[key])
         for key in changed:
             turns[key] -= 1
@@ -212,7 +214,7 @@ class OutputTail:
                 self._duplicate(file, lines)
 
     def _show_rests(self) -> None:
-        """Lines that nobody has finished for a while: somebody may be asked something."""
+        """Show unfinished lines after a while: one may be a prompt."""
         now = time.monotonic()
         for file in self._files.values():
             if file.teed is not None and file.teed.has_rest and now - file.grew_at > PATIENCE_S:

@@ -64,7 +64,7 @@ class Keys:
 
     @classmethod
     def inherited(cls, run_dir: Path, run: str, legacy: Legacy) -> "Keys":
-        """The same ones on another host, which goes on with the run. Raises JournalError, ConfigError."""
+        """The same keys on another host that takes over the run. Raises JournalError, ConfigError."""
         made = cls(run_dir, run, root=legacy.secret)
         _write(run_dir / CERTIFICATE_NAME, legacy.certificate)
         _write(run_dir / KEY_NAME, legacy.key)

@@ -58,11 +58,12 @@ class _Earlier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare(settings: Settings, spec: RunSpec) -> Prepared:
-    """Raises JournalError (not writable, full, damaged), RunLockedError, ConfigError (finished, another shape).
+    """Create or reopen the run directory. Raises JournalError (not writable, full, damaged), RunLockedError,
+    ConfigError (finished, another shape).
 
     An id from --rdzv-id may be used again, as under torchrun: for another step of the same Slurm job, after a requeue,
     after success. A run of this id that is over, in use, or something else keeps its directory; the new one goes into
-    "job77.2". One that did not end, and is the same program, is gone on with.
+    "job77.2". One that did not end, and is the same program, is resumed.
     """
     may_share = bool(settings.run_id) and not settings.run_dir and settings.may_share_id
     run = settings.run_id or new_run_id()
@@ -180,7 +181,7 @@ def _policy(reading: Reading) -> Policy:
 
 
 def _reopen(file: SpecFile, earlier: _Earlier, settings: Settings, path: Path) -> tuple[SpecFile, tuple[str, ...]]:
-    """Goes on with what the run was started with; says what of the new settings has no effect."""
+    """Resume with the settings that the run was started with; returns notes on new settings without effect."""
     if settings.run_dir and settings.run_id and settings.run_id != earlier.run:
         raise ConfigError(f"{path} holds run {earlier.run}, not {settings.run_id}: leave --rdzv-id out, or another dir")
     was, now = earlier.spec, file.spec

@@ -24,7 +24,7 @@ WHOLE = "whole"
 
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the launcher ends it, after everybody who uses a store
+        signal.signal(number, signal.SIG_IGN)  # the launcher ends it, after all users of a store
     if not die_with_parent(int(sys.argv[1])):
         return
     heap.keep_little()

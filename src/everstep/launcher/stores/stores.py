@@ -65,8 +65,8 @@ def _addresses(name: str) -> list[str]:
 
 class Stores:
     def __init__(self, listening: socket.socket, network: Network, told_host: str) -> None:
-        """`listening`: where ranks come to. `network`: where nodes reach it. `told_host`: what ranks are told, a name
-        of its address."""
+        """`listening`: where ranks come to. `network`: where nodes reach it. `told_host`: the name of its address that
+        ranks get."""
         self._listening = listening
         self._network = network
         self._address: tuple[str, int] = listening.getsockname()[:2]
@@ -97,7 +97,7 @@ class Stores:
         return self._told_host, self._address[1]
 
     async def end(self) -> None:
-        """At once: nobody uses a store any more."""
+        """End at once: the store is not used any more."""
         process, self._process = self._process, None
         if process is not None:
             await process.end()

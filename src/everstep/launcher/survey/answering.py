@@ -44,7 +44,7 @@ def _mtu(interface: str) -> int | None:
 
 
 async def answer(address: str) -> asyncio.Server:
-    """Say to whoever connects how many bytes arrived; nothing is kept of them. Raises OSError."""
+    """Report to each client how many bytes arrived; the bytes are dropped. Raises OSError."""
 
     async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, EOFError, TimeoutError):

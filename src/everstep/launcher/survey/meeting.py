@@ -48,12 +48,12 @@ class _Head:
         self.found: Findings | None = None
 
     async def welcome(self, join: Join, line: Line) -> None:
-        """The life of one host's connection. Raises WireError, EOFError, OSError."""
+        """Serve one host's connection. Raises WireError, EOFError, OSError."""
         facts = await line.receive()
         if not isinstance(facts, Facts) or self.are_there.is_set():
             raise WireError("not a host that is awaited")
         host = _Surveyed(facts, await _offset(line))
-        if self.are_there.is_set():  # meanwhile: the others know already whom they try
+        if self.are_there.is_set():  # the others have the list of hosts already
             raise WireError("not a host that is awaited")
         self.all.append(host)
         self._say(f"{facts.host} ({facts.address}) is there, {len(self.all)} of {self._num}")

@@ -1,6 +1,6 @@
-"""Removes copies of code that nobody can go back to: of runs that are over, all but the newest.
+"""Removes copies of code that will not be rolled back to: of runs that are over, all but the newest.
 
-A run directory stays for as long as its user wants; what was copied into it is of use only while the run can still be
+A run directory stays for as long as its user wants; its copy of the code is needed only while the run can still be
 started again. Called beside the start of another run. Never raises for what it finds.
 """
 
@@ -18,7 +18,7 @@ from everstep.model.actions import Finish
 from everstep.model.record import Record
 
 KEPT = 20
-"""Runs that keep their copy after their end, for whoever wants to see what ran."""
+"""How many ended runs keep their copy, to show what ran."""
 
 _TAIL_BYTES = 256 << 10
 

@@ -1,7 +1,7 @@
-"""Copies of the program's code in the run directory, so that every version of it can be started, and gone back to.
+"""Copies of the program's code in the run directory, so that every version of it can be started, and rolled back to.
 
-For `everstep update` a folder becomes `<run_dir>/code/<hash of its content>`: small files are copied, so that nobody
-who edits the original changes a version; large ones, which are data, are linked to where they are. What `everstep run`
+For `everstep update` a folder becomes `<run_dir>/code/<hash of its content>`: small files are copied, so that edits of
+the original do not change a version; large ones, which are data, are linked to where they are. What `everstep run`
 starts with becomes `<run_dir>/code/start`: code only (`code_files`), copied beside the start, which does not wait.
 """
 
@@ -59,8 +59,8 @@ def plan_start(spec: RunSpec, run_dir: Path) -> RunSpec:
 
 
 def copy_start(spec: RunSpec) -> str:
-    """Copy what `plan_start` planned; the folder appears when it is complete. Why there is none, or empty. Never
-    raises for that: the way back to it then runs what is in the user's folder."""
+    """Copy what `plan_start` planned; the folder appears when it is complete. Returns why there is none, or "". Never
+    raises for that: a rollback to it then runs what is in the user's folder."""
     program = _program_file(spec)
     target, root = Path(spec.code_copy), Path(spec.code_root)
     if program is None or target.exists():
@@ -72,7 +72,7 @@ def copy_start(spec: RunSpec) -> str:
         try:
             for name in names:
                 (draft / name).parent.mkdir(parents=True, exist_ok=True)
-                with contextlib.suppress(FileNotFoundError):  # somebody works in the folder
+                with contextlib.suppress(FileNotFoundError):  # files may be edited meanwhile
                     shutil.copy(root / name, draft / name)
             draft.rename(target)
         finally:
@@ -94,7 +94,7 @@ def copy_for_update(what: str, spec: RunSpec, run_dir: Path) -> Copy:
 
 
 def copy_folder(folder: Path, root: Path, run_dir: Path, source: str = "", max_files: int = MAX_FILES) -> Copy:
-    """Raises ConfigError for a folder that is too large, OSError."""
+    """Copy a folder into the run directory. Raises ConfigError for a folder that is too large, OSError."""
     store = run_dir / "code"
     store.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=store))
@@ -105,7 +105,7 @@ def copy_folder(folder: Path, root: Path, run_dir: Path, source: str = "", max_f
             try:
                 draft.rename(target)
             except OSError:
-                if not target.exists():  # else somebody made the same at the same time
+                if not target.exists():  # else another process made the same at the same time
                     raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
