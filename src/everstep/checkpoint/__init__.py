@@ -5,5 +5,5 @@
     transport/  snapshots between nodes: a server per agent, push and fetch
     persist/    the tier on disk or in object storage: written, verified, read, exported
 
-Who decides where copies go and which step is restored is `core`.
+`core` decides where copies go and which step is restored.
 """

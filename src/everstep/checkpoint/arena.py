@@ -1,22 +1,22 @@
 """Where one rank's snapshots live: a piece of memory with a header page and 2 to 8 buffers.
 
-Answers: which completed steps does this memory hold, and where may the next snapshot be written so that a
-writer killed at any instruction never costs a complete one that is still needed. It does not know what a snapshot
-contains, imports nothing but the standard library, and never trusts what it reads: the agent inspects memory that a
-dying worker wrote. Called by the worker (class `Arena`, one writer per arena), by the agent, by the copies between
-nodes (`receive`, `publish_received`: one writer as well) and by what writes to disk.
+Answers: which completed steps does this memory hold, and where may the next snapshot be written so that a writer killed
+at any instruction never costs a complete one that is still needed. It does not know what a snapshot contains, imports
+nothing but the standard library, and never trusts what it reads: the agent inspects memory that a dying worker wrote.
+Called by the worker (class `Arena`, one writer per arena), by the agent, by the copies between nodes (`receive`,
+`publish_received`: one writer as well) and by what writes to disk.
 
     page 0         magic, layout version, world size, rank, capacity, buffers; pins; one cell per buffer
     page 1 ...     buffer 0, capacity bytes: the snapshot (`length` bytes, the skeleton last), its table of sums
     ...            buffer 1, ...
 
-A cell is WRITING before the first byte of its buffer changes and COMPLETE after the last one has. Every field
-is one aligned 8-byte store. A process that is killed has done a prefix of its stores, so no checksum over the
-data is needed for that. Against damage of another kind a complete snapshot is sealed soon after (`seal`).
+A cell is WRITING before the first byte of its buffer changes and COMPLETE after the last one has. Every field is one
+aligned 8-byte store. A process that is killed has done a prefix of its stores, so no checksum over the data is needed
+for that. Against damage of another kind a complete snapshot is sealed soon after (`seal`).
 
-A pin is a step whose snapshot must stay, set by others than the writer, before or after that step exists. Who pins
-and then sees the step COMPLETE has it until they unpin: both sides write before they read, and the writer gives way.
-Both read through the kernel, whose counters order the store before it.
+A pin is a step whose snapshot must stay, set by others than the writer, before or after that step exists. A pinner that
+then sees the step COMPLETE has it until it unpins: both sides write before they read, and the writer gives way. Both
+read through the kernel, whose counters order the store before it.
 """
 
 import ctypes
@@ -103,14 +103,15 @@ def arena_bytes(snapshot_bytes: int, num_buffers: int = NUM_BUFFERS) -> int:
 def create(
     num_bytes: int, *, rank: int, world_size: int, num_buffers: int = NUM_BUFFERS, num_present: int = MAX_BUFFERS
 ) -> int:
-    """New empty arena of `num_bytes` in all, its memory really allocated; with `num_present` of so many buffers only,
-    and of the rest soon after by `allocate`. Raises OSError if there is not enough."""
+    """New empty arena of `num_bytes` in all, its memory really allocated. Raises OSError if there is not enough.
+
+    With `num_present`, only so many buffers are allocated now, and the rest soon after by `allocate`."""
     fd = os.memfd_create(f"everstep-arena-{rank}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, num_bytes)
-        # Allocated now: memory that is only promised would kill the rank with SIGBUS in the middle of a step.
+        # Allocate now: overcommitted memory would kill the rank with SIGBUS in the middle of a step.
         large_pages.allocate(fd, min(num_bytes, PAGE_BYTES + num_present * (num_bytes // num_buffers)))
-        # Nobody may cut it under a process that has it mapped: that is SIGBUS as well.
+        # Forbid truncation: it would kill a process that has it mapped with SIGBUS as well.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         format_arena(fd, rank=rank, world_size=world_size, num_buffers=num_buffers)
     except BaseException:
@@ -120,7 +121,7 @@ def create(
 
 
 def allocate(fd: int) -> None:
-    """All of its memory. Takes a while, and does no harm to who reads or writes it. Raises OSError."""
+    """Allocate all of its memory. Takes a while; readers and writers may continue meanwhile. Raises OSError."""
     large_pages.allocate(fd, os.fstat(fd).st_size)
 
 
@@ -173,8 +174,8 @@ def publish_received(fd: int, buffer: int, like: Snapshot) -> None:
 
 
 def verify(fd: int, snapshot: Snapshot, mapped: memoryview | None = None, num_threads: int = 1) -> str:
-    """Empty if the snapshot's bytes are those that were written, or if nobody had sealed it; otherwise what is wrong.
-    Reads all of it: where it is mapped already, or in a mapping of its own."""
+    """Empty if the snapshot's bytes are those that were written, or if it is not sealed; otherwise what is wrong. Reads
+    all of it: where it is mapped already, or in a mapping of its own."""
     contents = inspect(fd)
     if contents.why:
         return contents.why
@@ -200,7 +201,7 @@ def _choose(
     is_candidate: Callable[[int], bool] | None,
     keep_previous: bool,
 ) -> int | None:
-    """A buffer that holds nothing complete, else the oldest that nobody needs; None: all are needed."""
+    """A buffer without a complete snapshot, else the oldest that is not needed; None: all are needed."""
     complete = {snapshot.buffer for snapshot in contents.snapshots}
     unused = next((buffer for buffer in range(contents.num_buffers) if buffer not in complete), None)
     if unused is not None:
@@ -211,7 +212,7 @@ def _choose(
     waiting = [s for s in snapshots if is_candidate is not None and is_candidate(s.step)]
     candidate = [s for s in waiting[-1:] if trusted is None or s.step > trusted]
     previous = list(snapshots[-2:-1]) if keep_previous else []
-    # What is given up when there is not room for all: first the candidate, which costs trust that comes later.
+    # What to give up when there is not room for all: first the candidate, which costs trust that comes later.
     for kept in (candidate + previous, previous, []):
         for snapshot in free:
             if snapshot not in kept:
@@ -314,9 +315,9 @@ class Arena:
     def seal(
         self, snapshot: Snapshot, is_wanted: Callable[[], bool] = lambda: True, table: bytearray | None = None
     ) -> bool:
-        """Put sums behind a complete snapshot; False: it is gone, there is no room, or it is not wanted
-        any more (asked after every piece). May run while another snapshot is written. `table` has the sums of a call
-        that was broken off, and gets those of this one: given again, they are gone on with."""
+        """Put sums behind a complete snapshot; False: it is gone, there is no room, or it is not wanted any more (asked
+        after every piece). May run while another snapshot is written. `table` has the sums of an interrupted call, and
+        gets those of this one: pass it again to resume."""
         at = page.seal_at(snapshot.length)
         num_bytes = seal.table_bytes(snapshot.length)
         if at + num_bytes > self.capacity_bytes:
@@ -346,7 +347,7 @@ class Arena:
                 return
 
     def close(self) -> None:
-        """Unmap. Memory that somebody still looks at stays mapped until they let go."""
+        """Unmap. Memory that is still viewed stays mapped until the last view is released."""
         for view in (self._signed, self._words, self._bytes):
             view.release()
         try:

@@ -60,8 +60,9 @@ class Backups:
         num_buffers: int = 3,
         is_candidate: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """`free_bytes()`: what copies may take now; unknown (None) is none. `num_buffers`: newest, trusted, and one to
-        write; with one more, the newest copy of a step that `is_candidate` says waits for its verdict stays as well."""
+        """`free_bytes()`: what copies may take now; unknown (None) counts as none. `num_buffers`: newest, trusted, and
+        one to write; with one more, the newest copy of a step that waits for its verdict (`is_candidate`) stays as
+        well."""
         self._free_bytes = free_bytes
         self._num_buffers = num_buffers
         self._is_candidate = is_candidate
@@ -74,7 +75,7 @@ class Backups:
             int, int
         ] = {}  # rank: generation in which it was last offered; others may be placed elsewhere
         self._is_closed = False
-        self._dropped: list[_Memory] = []  # to be closed as soon as nobody writes there
+        self._dropped: list[_Memory] = []  # to be closed as soon as nothing writes there
         self._changed = threading.Condition()
         self._making = threading.Lock()  # memory that is being made counts as free until it is
 
@@ -127,8 +128,9 @@ class Backups:
     # For the threads of the server.
 
     def begin(self, offer: Offer, stop: Callable[[], None]) -> Incoming | None:
-        """Where to put this snapshot; None: it is here already. A transfer of the same rank that is under way is
-        ended: whoever sends it has called again, or is not the one any more. Raises Refusal."""
+        """Where to put this snapshot; None: it is here already. Raises Refusal.
+
+        A transfer of the same rank that is under way is ended: its sender has called again, or has been replaced."""
         transfer = _Transfer(offer=offer, stop=stop)
         with self._changed:
             self._refuse_stale(offer)
@@ -242,8 +244,8 @@ class Backups:
             self._give_up(transfer, "copies of this rank are no longer kept here")
 
     def _drop_unpushed(self) -> bool:
-        """Whether something was dropped: copies of ranks that nobody has offered here in this generation. They may be
-        placed elsewhere by now, and this memory is wanted by one that is placed here."""
+        """Whether something was dropped: copies of ranks that were not offered here in this generation. They may be
+        placed elsewhere by now, and a copy that is placed here needs this memory."""
         with self._changed:
             unpushed = [rank for rank in self._memories if self._pushed.get(rank, -1) < self._generation]
             for rank in unpushed:
@@ -294,7 +296,7 @@ class Backups:
         return memory
 
     def _fitting(self, offer: Offer) -> _Memory | None:
-        """Arenas of a job with another number of ranks are of no use to anybody, and go."""
+        """The arena with room for this offer. Drops arenas with a different world size."""
         memories = self._memories.get(offer.rank, [])
         for memory in [m for m in memories if m.world_size != offer.world_size]:
             memories.remove(memory)

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 
 Reduced = tuple[Any, ...]
-"""What a pickler is told to write in a tensor's place."""
+"""What a pickler writes in a tensor's place."""
 
 _traits = attrgetter("layout", "dtype", "device", "shape", "requires_grad")
 _attributes = attrgetter("__dict__")
 _looks = attrgetter("shape", "dtype", "requires_grad")
 
 _UNEXPECTED: Reduced = (torch.Tensor, ())
-"""For a tensor too many: the count is wrong, so nobody will ever read it."""
+"""For a tensor too many: the count is wrong, so the result is never read."""
 
 
 class Expected:

@@ -1,6 +1,6 @@
-"""What memory holds, in the form in which it is told: steps of a rank, and which generation wrote each.
+"""What memory holds, in the form in which it is reported: steps of a rank, and which generation wrote each.
 
-Called by whoever owns arenas: agents (their own ranks' and other nodes'), and the launcher's keeper. It reads headers
+Called by the owners of arenas: agents (their own ranks' and other nodes'), and the launcher's keeper. It reads headers
 only, and believes nothing that is not a complete snapshot.
 """
 

@@ -16,7 +16,7 @@ PAGE_BYTES = 2 << 20
 
 _PIECE_BYTES = 32 << 20
 _LEAST_BYTES = 16 << 20
-"""Below that nobody would tell."""
+"""Below that the difference is not noticeable."""
 
 _PATIENCE_S_PER_BYTE = 1.0 / (1 << 30)
 """About what ordinary pages take. Where large ones are at hand it is a fifth to a third of a second for 1 GiB."""

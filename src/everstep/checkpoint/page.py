@@ -127,9 +127,9 @@ def held(fd: int) -> tuple[tuple[int, int], ...]:
 
 
 def invalidate_after(fd: int, step: int) -> None:
-    """Forget snapshots of steps after `step`: the job goes on from there, and what came next is no longer true.
+    """Forget snapshots of steps after `step`: the job resumes there, and later steps are no longer true.
 
-    With -1 everything is forgotten. Safe whenever nobody writes to the arena, and as often as one likes.
+    With -1 everything is forgotten. Safe whenever nothing writes to the arena, and idempotent.
     """
     for snapshot in inspect(fd).snapshots:
         if snapshot.step > step:

@@ -34,7 +34,7 @@ def table_sum(table: bytes | bytearray) -> int:
 
 
 def check(memory: memoryview, table: bytes, crc: int, num_threads: int = 1) -> str:
-    """Empty, or what does not match. Beside the calling one no thread is left when it returns."""
+    """Empty, or what does not match. No extra thread is left when it returns."""
     if len(table) != table_bytes(len(memory)) or table_sum(table) != crc:
         return "its table of sums is damaged"
 
@@ -43,7 +43,7 @@ def check(memory: memoryview, table: bytes, crc: int, num_threads: int = 1) -> s
 
     pieces = range(_num_pieces(memory))
     if num_threads > 1 and len(pieces) > 1:
-        from concurrent.futures import ThreadPoolExecutor  # by who restores, and nobody else
+        from concurrent.futures import ThreadPoolExecutor  # only a restore pays for the import
 
         with ThreadPoolExecutor(num_threads, "everstep-sums") as pool:
             found = list(itertools.compress(pieces, pool.map(is_damaged, pieces)))

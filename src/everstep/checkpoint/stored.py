@@ -37,7 +37,7 @@ class Stored:
         written."""
         self._is_there = is_there
         self._others: list[Stored] = []
-        self.is_sealed = is_sealed  # or else nobody could compare its tensors with what was written
+        self.is_sealed = is_sealed  # else its tensors could not be compared with what was written
         skeleton = bytes(memory[length - skeleton_bytes : length])
         if zlib.crc32(skeleton) != skeleton_crc:
             raise DamagedError("the checksum of its skeleton does not match")
@@ -143,7 +143,7 @@ class Stored:
         return begins, end, pickle.dumps((table, self._parts), pickle.HIGHEST_PROTOCOL)
 
     def _shares(self) -> tuple[tuple[int, ...], dict[str, Any]]:
-        """Of each divided tensor who keeps it and what it is: the same for all who share."""
+        """Owner and kind of each divided tensor: the same for all ranks that share it."""
         assert self._division is not None
         owners = self._division.owners
         kinds = {name: (owner, self._entries[number][1:5]) for number, (name, owner) in owners.items()}

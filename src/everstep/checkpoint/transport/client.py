@@ -161,7 +161,7 @@ class _Fetching:
                 self.close()
 
     def close(self) -> None:
-        """Nobody wants it any more."""
+        """Close: the descriptor is not wanted any more. A running transfer keeps it until it is done."""
         with self._lock:
             self._is_unwanted = True
             if self._is_at_work:

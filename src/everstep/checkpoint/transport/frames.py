@@ -1,17 +1,17 @@
-"""What the two sides of a transfer say to each other, once both are known.
+"""Frames between the two sides of a transfer, once both are authenticated.
 
     push     client: Push(offer)                          fetch    client: Fetch(rank, step)
              server: Known + table, or Refused                     server: Offering(offer), or Refused
-                                                                    client: Known + table, or Refused
+                                                                   client: Known + table, or Refused
     drop     client: Drop(rank, generation)
              server: Stored: nothing is kept for that rank any more, unless a later generation offered it
-    then, whoever has the snapshot: pieces, each with its place, kind and sum, the last one END (or why there is none)
-    then, whoever takes it: Stored, Again(pieces that are missing) and from there once more, or Refused
+    then, the sender of the snapshot: pieces, each with its place, kind and sum, the last one END (or why there is none)
+    then, its receiver: Stored, Again(pieces that are missing) and from there once more, or Refused
 
-Pieces and sums are those of the seal (`checkpoint.seal`): what a rank sealed is sent without being read once more,
-and is right on the other side if it is what the rank wrote. A table has the sums of what the taker has at the place
-of each piece, zeros for nothing. So a transfer that broke off goes on where it was, and what did not change since the
-last snapshot is not sent. Messages are a length and JSON, checked field by field; a length above the limit ends the
+Pieces and sums are those of the seal (`checkpoint.seal`): what a rank sealed is sent without being read once more, and
+is right on the other side if it is what the rank wrote. A table has the sums of what the receiver has at the place of
+each piece, zeros for nothing. So an interrupted transfer resumes where it was, and what did not change since the last
+snapshot is not sent. Messages are a length and JSON, checked field by field; a length above the limit ends the
 connection before a byte is allocated.
 """
 
@@ -63,7 +63,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return start, min(PIECE_BYTES, self.length - start)
 
     def impossible(self) -> str:
-        """Why nobody can have such a snapshot; "" if one can."""
+        """Why such a snapshot cannot exist; "" if it can."""
         if not 0 <= self.rank < self.world_size < 1 << 31:
             return f"rank {self.rank} of {self.world_size}"
         if not 0 <= self.step < 1 << 63 or not 0 < self.skeleton_bytes <= self.length:

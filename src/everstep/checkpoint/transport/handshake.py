@@ -4,10 +4,10 @@
     client -> server   magic and protocol version, 32 random bytes, HMAC-SHA256
     server -> client   verdict, HMAC-SHA256
 
-Each proof covers who gives it, the run, the endpoint that was called and both sides' random bytes: a recorded one is
-of no use a second time, one made for another server of the run is of no use here, and a run's token does not open
-another run. It keeps others out. It does not hide what is sent, and an attacker who sits on the path could change it
-after the handshake: a network that is not the job's own needs a tunnel.
+Each proof covers its side, the run, the endpoint that was called and both sides' random bytes: a replayed one is
+useless, one made for another server of the run is useless here, and a run's token does not open another run. It keeps
+others out. It does not hide what is sent, and an attacker who sits on the path could change it after the handshake: a
+network that is not the job's own needs a tunnel.
 """
 
 import hashlib
@@ -18,8 +18,7 @@ import struct
 from everstep.checkpoint.transport.stream import Stream
 
 LIMIT_S = 5.0
-"""For the whole handshake: it is a few hundred bytes, and whoever has not proven anything may not hold a place
-longer."""
+"""Limit of the whole handshake: it is a few hundred bytes, and an unauthenticated peer may not hold a place longer."""
 
 MAGIC = b"EVTRANS\x01"  # the last byte is the version of the protocol
 _RANDOM_BYTES = 32

@@ -1,13 +1,13 @@
-"""How a transfer ends: what was sent, or a sentence that says what failed, to whom and why."""
+"""How a transfer ends: what was sent, or a sentence with the failure, the peer and the cause."""
 
 import dataclasses
 
 
 class TransferError(Exception):
-    """A snapshot did not get to the other side. The message is one sentence: what, to or from whom, and why.
+    """A snapshot did not get to the other side. The message is one sentence: what, to or from which node, and why.
 
     `is_refusal`: the other side answered, and will answer the same again until something changes there (no memory, an
-    older generation, another run); otherwise it may be tried again at once, and goes on where it was.
+    older generation, another run); otherwise it may be retried at once, and resumes where it was.
     """
 
     def __init__(self, sentence: str, *, is_refusal: bool = False) -> None:

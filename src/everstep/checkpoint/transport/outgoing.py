@@ -1,9 +1,8 @@
 """The side that has the snapshot: pieces out of an arena, whether they are pushed or were asked for.
 
-The sums of a sealed snapshot lie behind it, so its bytes go from shared memory to the network without being looked
-at. A rank may overwrite a buffer at any moment (whoever sends pins it, but a pin can come too late). So the cell is
-looked at after the last piece as well, and a snapshot that is no longer what it was is never published on the other
-side.
+The sums of a sealed snapshot lie behind it, so its bytes go from shared memory to the network without being looked at.
+A rank may overwrite a buffer at any moment (the sender pins it, but a pin can come too late). So the cell is checked
+after the last piece as well, and a snapshot that has changed is never published on the other side.
 """
 
 import os
@@ -89,7 +88,7 @@ class Outgoing:
             at += num_bytes
 
     def _check(self, stream: Stream) -> None:
-        """Is it still there? If not, the other side is told."""
+        """Check that the snapshot is still there; if not, notify the other side and raise."""
         ours = self._snapshot
         try:
             self._find(arena.inspect(self._fd), ours.buffer, ours.step, ours.generation)
@@ -104,7 +103,7 @@ class Outgoing:
         raise Refusal(f"the snapshot of rank {contents.rank} at step {step} is gone")
 
     def _sealed_table(self) -> bytes:
-        """Empty if nobody has sealed it yet."""
+        """The table of sums; empty if the snapshot is not sealed yet."""
         snapshot = self._snapshot
         if not snapshot.sealed:
             return b""

@@ -40,7 +40,7 @@ class Limiter:
             return
         with self._lock:
             earliest = time.monotonic() - _BURST_S
-            # Debt is taken on before the wait: who comes next waits behind us, so all get their share.
+            # Take on the debt before the wait: the next caller waits behind this one, so all get their share.
             self._paid_until = due_at = max(self._paid_until, earliest) + num_bytes / self.rate_bytes_s
         while not is_over():
             left_s = due_at - time.monotonic()

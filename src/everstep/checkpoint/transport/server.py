@@ -1,7 +1,7 @@
-"""A node's side that is called: takes snapshots of other nodes' ranks, and gives out those that this node holds.
+"""A node's server side: takes snapshots of other nodes' ranks, and gives out those that this node holds.
 
-The event loop only accepts; each connection is a thread, which ends when its peer makes no progress. Whoever has not
-proven to be of this run gets nothing but random bytes, has five seconds, and cannot keep others out.
+The event loop only accepts; each connection is a thread, which ends when its peer makes no progress. An unauthenticated
+peer gets nothing but random bytes, has five seconds, and cannot keep others out.
 """
 
 import asyncio
@@ -246,9 +246,10 @@ class Server:
         return found
 
     def _give(self, stream: Stream, rank: int, step: int) -> None:
-        """A fetch: out of the memory of the rank itself if it is one of this node's, else of the copy. Nothing is
-        pinned: what is fetched is what the job goes on with, so nobody writes newer ones before it has arrived; should
-        somebody, the other side gets nothing."""
+        """Serve a fetch: out of the memory of the rank itself if it is one of this node's, else of the copy.
+
+        Nothing is pinned: the job resumes from what is fetched, so newer snapshots are not written before it has
+        arrived; if one is, the other side gets nothing."""
         with contextlib.ExitStack() as opened:
             try:
                 fd, snapshot = self._find(rank, step, opened)
@@ -257,7 +258,7 @@ class Server:
                 self._refuse(stream, str(error) or "this node is too busy to look")
             frames.say(stream, frames.Offering(offer=outgoing.offer))
             frames.hear(stream, frames.Known)
-            outgoing.send(stream, Limiter())  # somebody waits for it: never slowed down
+            outgoing.send(stream, Limiter())  # a restart waits for it: never slowed down
 
     def _find(self, rank: int, step: int, opened: contextlib.ExitStack) -> tuple[int, arena.Snapshot]:
         """Of a step that is there twice the newer generation's: the other one is of a history that was given up."""

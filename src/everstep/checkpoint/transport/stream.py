@@ -15,8 +15,8 @@ _LEAST_WAIT_S = 0.001  # zero would mean no limit to the kernel
 
 
 class StreamError(Exception):
-    """The connection is of no use any more. The message says why, without naming the peer. `is_silence`: it stands, but
-    nobody answers, and waiting once more would take as long."""
+    """The connection is unusable. The message says why, without naming the peer. `is_silence`: it is open, but the peer
+    does not answer, and waiting once more would take as long."""
 
     def __init__(self, why: str, *, is_silence: bool = False) -> None:
         super().__init__(why)
@@ -40,7 +40,7 @@ class Stream:
         self._wait_at_most(patience_s)
 
     def hurry(self, limit_s: float | None) -> None:
-        """Everything from now on within `limit_s` in all; None: patience with whoever makes progress."""
+        """Limit everything from now on to `limit_s` in all; None: no limit while the peer makes progress."""
         self._ends_at = None if limit_s is None else time.monotonic() + limit_s
         self._wait_at_most(self._patience_s)
 
@@ -89,7 +89,7 @@ class Stream:
         return self._aborted.is_set()
 
     def abort(self) -> None:
-        """From any thread: whoever waits in this stream gets a StreamError now."""
+        """Abort the stream, from any thread: pending calls raise StreamError now."""
         self._aborted.set()
         with self._closing, contextlib.suppress(OSError):
             if not self._is_closed:

@@ -25,9 +25,9 @@ async def in_thread(
     *,
     release: Callable[[], None],
 ) -> T:
-    """Raises what `work` raises. When cancelled it calls `abort`, which must make `work` end soon; a result that comes
-    all the same goes to `discard`. `release` is called once in any case, when `work` has ended or never began; a thread
-    that cannot be started is an OSError."""
+    """Run `work` in a thread; raises what it raises. When cancelled it calls `abort`, which must make `work` end soon;
+    a result that comes all the same goes to `discard`. `release` is called once in any case, when `work` has ended or
+    never began; a thread that cannot be started is an OSError."""
     made: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def run() -> None:
@@ -36,7 +36,7 @@ async def in_thread(
                 result = work()
             finally:
                 release()
-        except BaseException as error:  # whatever it is belongs to whoever waits
+        except BaseException as error:  # whatever it is belongs to the caller
             made.set_exception(error)
         else:
             made.set_result(result)
@@ -55,7 +55,7 @@ async def in_thread(
         abort()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait({waiter}, timeout=_LET_GO_S)
-        waiter.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is nobody's any more
+        waiter.add_done_callback(lambda done: done.cancelled() or done.exception())  # its result is not used any more
         raise
 
 
@@ -69,7 +69,7 @@ def ask_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], T], limit_s: fl
             return
         try:
             made.set_result(call())
-        except Exception as error:  # belongs to whoever asked
+        except Exception as error:  # belongs to the caller
             made.set_exception(error)
 
     loop.call_soon_threadsafe(run)

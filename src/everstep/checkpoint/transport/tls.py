@@ -1,9 +1,9 @@
-"""A transfer's connection with TLS 1.3, for nodes on several hosts. Who is at the other end, the handshake of the run's
-token says afterwards, inside.
+"""A transfer's connection with TLS 1.3, for nodes on several hosts. The handshake of the run's token, inside,
+authenticates the other end.
 
-All nodes of a run have one certificate and its key, from the first host. A caller takes no other certificate, so who
-stands in between cannot answer in a node's place. Bytes go through this process on their way, which the kernel's
-sendfile spares a plain connection.
+All nodes of a run have one certificate and its key, from the first host. A caller takes no other certificate, so a man
+in the middle cannot answer in a node's place. Bytes go through this process on their way, which the kernel's sendfile
+spares a plain connection.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ class Tls:
         return cls(certificate, key) if certificate else None
 
     def answered(self, sock: socket.socket, patience_s: float) -> Stream:
-        """Of a connection that somebody made to this node."""
+        """The stream of an incoming connection."""
         wrapped = self._server.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         return _TlsStream(wrapped, patience_s, fingerprint=None)
 

@@ -36,7 +36,7 @@ _OBJECT = re.compile(r"[0-9a-f]{32}")
 _T = TypeVar("_T")
 
 ObjectName = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")]
-"""Checked when a file is read: the name of an object becomes a path, and the file may be somebody else's."""
+"""Checked when a file is read: the name of an object becomes a path, and the file may be another user's."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 

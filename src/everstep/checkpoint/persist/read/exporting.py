@@ -47,7 +47,7 @@ def export(
     on_note: OnNote = lambda _: None,
     on_progress: OnProgress = lambda _done, _total, _says: None,
 ) -> int:
-    """Write it to `out`; returns its size. `on_note`: what a person should know of it. Raises ConfigError,
+    """Write the checkpoint to `out`; returns its size. `on_note`: what a person should know of it. Raises ConfigError,
     SnapshotError."""
     if format not in form.EXPORTED_AS:
         raise ConfigError(f"no format {format!r}; there are: {', '.join(form.EXPORTED_AS)}")
@@ -57,7 +57,7 @@ def export(
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         struck = _struck(root, step)
-        if struck:  # who asks for it by its number may have it
+        if struck:  # an explicit request by number is honoured
             on_note(f"step {step} is not to be restored from: {struck}")
         flat, paths, left_out = _read(root, step, tensors_only=format == "safetensors", on_progress=on_progress)
         for why in dict.fromkeys(left_out.values()):
@@ -131,7 +131,7 @@ def _struck(root: str, step: int) -> str:
     try:
         return reason(storage, folder, read_manifest(storage, folder))
     except form.DamagedFileError:
-        return ""  # that is told in its place
+        return ""  # reported where the manifest is read
 
 
 def _empty(metadata: Metadata, name: str, length: int) -> torch.Tensor | None:

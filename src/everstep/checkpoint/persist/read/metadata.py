@@ -1,8 +1,8 @@
-"""Reads the `.metadata` of a checkpoint of ours without running what somebody may have put into it.
+"""Reads the `.metadata` of a checkpoint of ours without running code that another user may have put into it.
 
-It is a pickle, because torch.distributed.checkpoint wants one, and its checksum lies beside it, so whoever writes the
-one writes the other. We know which classes `form.metadata` writes; no other is looked up. Called by `resharding` and
-`exporting`.
+It is a pickle, because torch.distributed.checkpoint wants one, and its checksum lies beside it, so an attacker who
+writes the one writes the other. We know which classes `form.metadata` writes; no other is looked up. Called by
+`resharding` and `exporting`.
 """
 
 import io

@@ -108,7 +108,8 @@ class Packer:
         self._pack_bytes = 0
 
     def add(self, key: str, num_bytes: int, make: Make, place: Callable[[str, int], None], *, size: int) -> None:
-        """`key` names the content; `size` is its weight; `place` is told the object and where the stream begins."""
+        """`key` names the content; `size` is its weight; `place` is called with the object and the start of the stream
+        in it."""
         item = _Packed(key, num_bytes, make, place)
         if size >= OWN_BYTES:
             self._close([item])

@@ -1,8 +1,8 @@
-"""Claims on a persistent tier: "somebody writes here", "somebody collects here", by processes that may be killed.
+"""Claims on a persistent tier, "writing here" or "collecting here", by processes that may be killed.
 
-Answers: is a claim that lies there still somebody's. A claim is a small file that its owner writes anew now and then.
-One of this machine is checked against the process itself; one of another machine counts until it is old. Called by
-`retention` and `writing`. It prevents waste, not damage: a commit looks at every object again.
+Answers: does the owner of a claim still live. A claim is a small file that its owner writes anew now and then. One of
+this machine is checked against the process itself; one of another machine counts until it is old. Called by `retention`
+and `writing`. It prevents waste, not damage: a commit looks at every object again.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ class Claim:
         self.renew()
 
     def renew(self) -> bool:
-        """False: it was not renewed for so long that others may take it for nobody's; stop what it protects."""
+        """Renew the claim. False: it was not renewed for so long that others may ignore it; stop what it protects."""
         now = time.monotonic()
         is_kept = self._at < 0 or now - self._at < STALE_S / 2
         if is_kept and now - self._at >= RENEW_S:

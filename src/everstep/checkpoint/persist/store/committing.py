@@ -20,7 +20,7 @@ from everstep.version import __version__
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent is told."""
+    """The report to the agent."""
 
     path: str = ""
     size_bytes: int = 0

@@ -1,13 +1,13 @@
-"""Keeps a generation that is over from making checkpoints, also where nobody could end its processes.
+"""Keeps a generation that is over from making checkpoints, also where its processes could not be ended.
 
 Answers: may this commit still become visible; does this checkpoint belong to the history that its run is in. A machine
-can stand still between any two acts of a commit, and go on when another generation has trained and committed. So:
+can stand still between any two acts of a commit, and continue when another generation has trained and committed. So:
 
- - the controller says which generation commits, and that one first moves away the drafts of all before it. In a folder
-   this and the move that makes a step visible are both one act of the file system: one of them comes first, and if it
-   was the fence, the other fails;
- - a manifest says after which steps its run went on. What an earlier generation did beyond them did not happen, and
-   whoever reads leaves it out. That also holds where nothing is one act, as in an object store.
+- the controller names the generation that commits, and that one first moves away the drafts of all before it. In a
+  folder this and the move that makes a step visible are both one act of the file system: one of them comes first, and
+  if it was the fence, the other fails;
+- a manifest records after which steps its run resumed. What an earlier generation did beyond them did not happen, and
+  readers leave it out. That also holds where nothing is one act, as in an object store.
 
 Called by `committing`, `scanning` and `retention`.
 """

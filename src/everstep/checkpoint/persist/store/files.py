@@ -12,7 +12,7 @@ from everstep.checkpoint.persist.store.storage import Storage, open_storage
 from everstep.errors import SnapshotError
 
 MOST_OBJECT_BYTES = 256 << 20
-"""Of an object whose size nobody has told: many times what is ever written as one (a piece of 32 MiB)."""
+"""Limit for an object of unknown size: many times what is ever written as one (a piece of 32 MiB)."""
 
 
 def locate(path: str) -> tuple[Storage, str]:
@@ -51,8 +51,9 @@ def read_part(storage: Storage, folder: str, manifest: form.Manifest, rank: int)
 
 
 def read_object(storage: Storage, content: str, size: int | None = None) -> memoryview:
-    """Whole and checked. One that is damaged, also when it is read once more, is put aside. One of another length than
-    `size` that is whole by itself stays: it may be right for another checkpoint, and who writes measures it."""
+    """Read an object, whole and checked. One that is damaged, also when it is read once more, is put aside.
+
+    One that is whole but not `size` long stays: it may be right for another checkpoint, and a writer measures it."""
     name = _checked_name(content)
     most = MOST_OBJECT_BYTES if size is None else max(size, form.FOOTER_BYTES)
     try:

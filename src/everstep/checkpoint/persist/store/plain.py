@@ -1,4 +1,4 @@
-"""Regular files of a folder that somebody else may have filled: read to a limit, renamed without following links.
+"""Regular files of a folder that another user may have filled: read to a limit, renamed without following links.
 
 A persistent tier can be another user's. A link there may lead to any file of ours, a pipe never ends, and a sparse file
 claims any size. Called by `storage.FolderStorage`. All raise OSError.

@@ -1,11 +1,11 @@
-"""Which checkpoints stay, and which objects nobody needs any more.
+"""Which checkpoints stay, and which objects are not needed any more.
 
 Answers: what may be removed, without harm to a checkpoint that stays or to one that is being written. Called by
 `committing` (after a step became visible) and by `writing` (after a part failed).
 
-Who writes or commits claims so first and then waits until nobody collects; who collects claims so first and then looks
-for writers, and gives way. So of two that begin in the same moment at least one sees the other. Each claim has a name
-of its own: one that ends takes away nobody else's. What is referred to is read from the drafts first and from the steps
+A writer or committer first claims so and then waits until no collector is left; a collector first claims so and then
+looks for writers, and gives way. So of two that begin in the same moment at least one sees the other. Each claim has a
+name of its own, so that ending one takes away no other. References are read from the drafts first and from the steps
 then, because a commit makes a step of a draft, never the other way round.
 """
 
@@ -41,7 +41,8 @@ def claim_name(draft: str, rank: int) -> str:
 
 
 def await_collector(storage: Storage, claim: Claim) -> None:
-    """Keeps `claim` alive. Raises OSError when somebody collects for longer than anybody should."""
+    """Wait until no collector is left, and keep `claim` alive. Raises OSError after the longest time that collecting
+    should take."""
     is_hurried = os.environ.get(HURRY_VARIABLE) == "1"
     deadline = time.monotonic() + (_HURRIED_WAIT_S if is_hurried else _WAIT_S)
     while _is_anybody(storage, _COLLECTING):
@@ -55,7 +56,7 @@ def await_collector(storage: Storage, claim: Claim) -> None:
 
 @contextmanager
 def committing(storage: Storage) -> Iterator[None]:
-    """Nobody begins to collect while a draft becomes a step. Raises OSError."""
+    """Keep collectors from beginning while a draft becomes a step. Raises OSError."""
     claim = Claim(storage, _own_name(_COMMITTING))
     try:
         await_collector(storage, claim)
@@ -113,7 +114,7 @@ def _damage(storage: Storage, one: Found) -> str:
 
 
 def collect(storage: Storage, *, committed: tuple[int, str] | None = None) -> int:
-    """Remove drafts that nobody will finish and objects that no checkpoint or draft refers to; how many objects.
+    """Remove abandoned drafts and objects that no checkpoint or draft refers to; returns how many objects.
 
     `committed`: drafts up to this step of this run are superseded. Gives way to writers: then the next commit does it.
     """
@@ -132,11 +133,11 @@ def collect(storage: Storage, *, committed: tuple[int, str] | None = None) -> in
         for one in find_steps(storage):
             if one.why == NO_MANIFEST and _is_old(storage, one.folder):  # half removed, or half put in place
                 storage.remove(one.folder)
-        # Listed before it is known what is in use: what is made from now on is not in the list.
+        # List the objects before the references are read: objects made from now on are not in the list.
         objects = list(_all_objects(storage))
         return _drop_objects(storage, claim, objects, _referred(storage))
     except FileNotFoundError:
-        return 0  # somebody moves or removes what is being looked at: the next commit collects
+        return 0  # another process moves or removes what is being looked at: the next commit collects
     finally:
         if claim is not None:
             claim.give_up()
@@ -186,8 +187,8 @@ def _drop_stale_draft(storage: Storage, name: str, committed: tuple[int, str] | 
 
 
 def _referred(storage: Storage) -> set[str]:
-    """Objects in use, of drafts first and then of steps. Raises OSError: something cannot be read, and refers to nobody
-    knows what; FileNotFoundError: a folder vanished meanwhile. Nothing is collected then."""
+    """Objects in use, of drafts first and then of steps. Raises OSError: something cannot be read, so its references
+    are unknown; FileNotFoundError: a folder vanished meanwhile. Nothing is collected then."""
     used: set[str] = set()
     for name in storage.names(form.WRITING):
         if form.draft_of(name) is not None:
@@ -214,7 +215,8 @@ def _objects_in(storage: Storage, folder: str, expected: str = "") -> set[str]:
 
 
 def _objects_of(storage: Storage, name: str) -> Iterable[str]:
-    """None of a part that is damaged, also when it is read once more: nobody will know any more."""
+    """The objects of a part. None for a part that is damaged, also when it is read once more: they cannot be known any
+    more."""
     for _ in range(2):
         try:
             return form.unseal(name, storage.read(name), form.RankPart).objects

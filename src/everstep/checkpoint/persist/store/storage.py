@@ -1,10 +1,10 @@
 """Files of the persistent tier by name, in a folder or in an object store.
 
-Answers: how are bytes put under a name so that a reader sees all of them or nothing, whoever dies. It knows no
-checkpoint. Two kinds: a local folder (temporary name, fsync, rename), and everything that fsspec knows by a URL, where
-an upload appears whole or not at all. Called by everything in `persist`; imports fsspec only for a URL.
+Answers: how are bytes put under a name so that a reader sees all of them or nothing, whichever process dies. It knows
+no checkpoint. Two kinds: a local folder (temporary name, fsync, rename), and everything that fsspec knows by a URL,
+where an upload appears whole or not at all. Called by everything in `persist`; imports fsspec only for a URL.
 
-Names are relative to the root, with "/". Faults stay OSErrors; `sentence` makes of them what a person reads.
+Names are relative to the root, with "/". Faults stay OSErrors; `sentence` puts them into words for people.
 """
 
 import errno
@@ -26,7 +26,7 @@ REPLACED = ".replaced"
 """Of a folder that is being put in the place of another, the other one."""
 
 DISCARDED = ".discarded"
-"""Of a folder that is being removed, so that nobody can do anything with it meanwhile."""
+"""Suffix of a folder that is being removed, so that it cannot be used meanwhile."""
 
 _TEMPORARY_STALE_S = 3600.0
 """A file under a temporary name is written within one attempt; older ones were left by a process that was killed."""
@@ -67,8 +67,8 @@ class Storage(Protocol):
         """Put a folder in the place of `to`; where that is not one act, the file `last` goes first and comes last."""
 
     def discard_folder(self, name: str, into: str, first: str) -> None:
-        """Remove it by way of the folder `into`: in one act nobody finds it under its name any more. Where there is no
-        such act, the file `first` goes first. Nothing happens if it is not there."""
+        """Remove a folder by way of the folder `into`: it loses its name in one act. Where there is no such act, the
+        file `first` goes first. Nothing happens if it is not there."""
 
     def path(self, name: str) -> str:
         """As a person or another library writes it."""
@@ -158,7 +158,7 @@ class FolderStorage:
             target.rename(self._base / (name + REPLACED))
         try:
             (self._base / name).rename(target)
-        except FileNotFoundError:  # somebody has discarded it
+        except FileNotFoundError:  # another process has discarded it
             with suppress(FileNotFoundError):
                 (self._base / (name + REPLACED)).rename(target)
             raise

@@ -28,7 +28,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Striking(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent is told."""
+    """The report to the agent."""
 
     path: str
     was_struck: bool  # before this
@@ -51,14 +51,14 @@ def strike(root: str, *, step: int, why: str) -> Striking:
 
 
 def reason(storage: Storage, folder: str, manifest: form.Manifest | None) -> str:
-    """Why this checkpoint must not be restored; "" if nobody struck it. Raises OSError."""
+    """Why this checkpoint must not be restored; "" if it is not struck. Raises OSError."""
     name = f"{folder}/{STRUCK}"
     try:
         note = form.unseal(name, storage.read(name, SMALL_BYTES), Note)
     except FileNotFoundError:
         return ""
     except form.DamagedFileError as error:
-        return f"struck, and why cannot be read: {error}"  # somebody had a reason
+        return f"struck, and why cannot be read: {error}"  # it was struck for some reason
     if manifest is not None and note.order not in (None, manifest.order):
         return ""  # of the one that was here before
     return f"struck: {note.why}"

@@ -1,7 +1,7 @@
 """A rank's snapshot in its arena, planned as a part of a checkpoint: which objects, and which piece is where in them.
 
-Called by `writing`. Hashes everything once, at the speed of memory; serialises nothing yet. The snapshot must be
-pinned by whoever started this process; whether it still is the same one is looked at again at the end (`is_intact`).
+Called by `writing`. Hashes everything once, at the speed of memory; serialises nothing yet. The parent process must
+have pinned the snapshot; whether it still is the same one is checked again at the end (`is_intact`).
 """
 
 import contextlib

@@ -27,10 +27,10 @@ _NUM_THREADS = 4
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent is told."""
+    """The report to the agent."""
 
     written_bytes: int = 0
-    total_bytes: int = 0  # what it would have been without what was there already
+    total_bytes: int = 0  # what it would have been without reused objects
     why: str = ""
 
 
@@ -127,6 +127,7 @@ class _Writer:
         return num_bytes
 
     def undo(self) -> None:
-        """Take away what this attempt made: nobody refers to it yet, or who does finds out before it is committed."""
+        """Remove what this attempt made. Nothing refers to it yet; another attempt that does notices before it
+        commits."""
         for name in self._made:
             self._storage.remove(name)
