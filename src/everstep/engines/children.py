@@ -50,7 +50,7 @@ class Child:
                 os.kill(self.pid, number)
 
     def kill_below(self) -> None:
-        """Its descendants, by force: one that does not end itself ends nobody."""
+        """Kill its descendants: a process that does not exit does not end them itself."""
         killed: set[int] = set()
         while self.ended is None and (found := set(descendants(self.pid, _MAX_BELOW)) - killed):
             for pid in found:
@@ -159,7 +159,7 @@ class Children:
             child.kill_below()
 
     def wake_all(self) -> None:
-        """Those that somebody has stopped (SIGSTOP) run again."""
+        """Continue children that were stopped (SIGSTOP)."""
         for child in list(self._own.values()):
             child.send(signal.SIGCONT)
 

@@ -1,7 +1,7 @@
-"""Stops every process of a node, as if its machine stood still, and lets them go on. For drills.
+"""Stops every process of a node, as if its machine stood still, and continues them later. For drills.
 
 A node is its agent and all descendants; whatever escapes its parents is adopted by the agent, which is a subreaper. The
-agent is stopped first, so that nobody notices that the others are.
+agent is stopped first, so that it does not notice that the others are.
 """
 
 import contextlib

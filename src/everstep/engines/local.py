@@ -27,10 +27,11 @@ EARLY_END_S = 5.0
 """An agent that lived shorter ended early; the next one waits, or a broken one would be started in a busy loop."""
 
 FLAPS, FLAP_S = 2, 0.4
-"""A flapping link: down and up so often, each for so long. TCP gets over it, and nobody takes the node for lost."""
+"""A flapping link: down and up so often, each for so long. TCP survives it, and the node must not be declared lost."""
 
 BELOW_S = 2.0
-"""An agent that SIGKILL has not ended by then is stuck, or frees much memory: either way its ranks must not go on."""
+"""An agent that SIGKILL has not ended by then is stuck, or frees much memory: either way its ranks must not
+continue."""
 
 RECOVERY_S = 5.0
 """A standby for the next fault waits so long: its imports would take the processors that the ranks recover with."""
@@ -132,7 +133,7 @@ class LocalEngine:
         return node
 
     def start(self, node: str) -> None:
-        """The node of that name, which whoever calls this has chosen. Raises NoNodeError."""
+        """Start the node of that name, chosen by the caller. Raises NoNodeError."""
         self._start(node, "")
 
     def _next_name(self) -> str:
@@ -149,7 +150,7 @@ class LocalEngine:
     def evict(self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False) -> None:
         agent = self._agents.get(node)
         if agent is not None and node not in self._released:
-            agent.send(signal.SIGKILL)  # what is told of its end is a loss, like any other
+            agent.send(signal.SIGKILL)  # its end is reported as a loss, like any other
             self._later(self._end_below(agent))
 
     def lose(self, node: str) -> None:
@@ -254,7 +255,7 @@ class LocalEngine:
                 self._on_loss(Loss(node=node, at=time.time(), reason=str(error)))
 
     def _start(self, node: str, request: str) -> None:
-        """Raises NoNodeError; then the request is forgotten, because whoever asks again means it."""
+        """Start a node. Raises NoNodeError; then the request is forgotten, so that a repeated one is tried anew."""
         folder = self._run_dir / "nodes" / node
         inherited = tuple(self._lost)
         try:
@@ -297,7 +298,7 @@ class LocalEngine:
         self._later(self._after_end(agent, ended))
 
     async def _after_end(self, agent: Child, ended: Ended) -> None:
-        """What it left is ended first, so that the loss means that nothing of the node runs."""
+        """End what the agent left first, so that the loss means that nothing of the node runs."""
         node = agent.name
         if ended.code != 0 and not self._spares:  # else it has ended what was to be ended
             await self._children.end_orphans()
@@ -310,7 +311,7 @@ class LocalEngine:
             return
         kept = self._pass_on_memory(node)
         if node in self._ready:
-            self._ready.remove(node)  # who asks gets another one
+            self._ready.remove(node)  # the next request gets another one
         elif node not in self._released:
             reason = _why_lost(ended) or f"its agent ended ({ended}) after {lived_s:.1f} s; see nodes/{node}/agent.log"
             loss = Loss(node=node, at=ended.at, reason=reason, exit_code=ended.code, signal=ended.signal, kept=kept)

@@ -83,8 +83,8 @@ class MemoryKeeper:
         return tuple(each for of_rank in found for each in of_rank)
 
     def forget(self, node: str) -> None:
-        """Its machine is gone, and so is what its ranks had: also for whoever was given a duplicate, because on a real
-        machine there would be none."""
+        """Drop what a node's ranks had: its machine is gone. Duplicates given to others are invalidated as well,
+        because on a real machine there would be none."""
         gone = self._runs.pop(node, frozenset())
         for rank, arenas in list(self._kept.items()):
             for kept in [each for each in arenas if node in each.holders]:

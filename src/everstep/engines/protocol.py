@@ -1,8 +1,8 @@
-"""The seam to whoever gives and takes nodes. One implementation per way to get nodes:
-`local` starts them on this machine, `hosts` takes those that join from other machines, `slurm` tells a cluster of them.
+"""The interface to what provides nodes. One implementation per source: `local` starts them on this machine, `hosts`
+takes those that join from other machines, `slurm` reports them to a cluster.
 
-An engine acts, it does not decide: what it is told comes from `core` through the launcher, and what it sees goes
-back as events.
+An engine acts, it does not decide: its commands come from `core` through the launcher, and what it observes goes back
+as events.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     exit_code: int | None = None
     signal: int | None = None
-    kept: tuple[Held, ...] = ()  # snapshots of its ranks that whoever takes its slot will find
+    kept: tuple[Held, ...] = ()  # snapshots of its ranks that the next node in its slot will find
 
 
 OnLoss = Callable[[Loss], None]
@@ -40,9 +40,10 @@ class Engine(Protocol):
         """Take the node back: its agent may end its workers in order first. Unknown and gone nodes are ignored."""
 
     def evict(self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False) -> None:
-        """End the node now, by force, and tell the loss with what outlived it. Unknown and gone nodes are ignored. If
-        there is another machine, this one is not used again, and the scheduler is told `why`; unless nothing is held
-        against it: a silent node's machine may be well, and so is that of a drill."""
+        """End the node now, by force, and report the loss with what outlived it. Unknown and gone nodes are ignored.
+
+        If there is another machine, this one is not used again, and the scheduler gets `why`; unless the machine is not
+        blamed: a silent node's machine may be well, and so is that of a drill."""
 
     def lose(self, node: str) -> None:
         """A drill: the machine is gone, and its memory with it. Told as a loss of which nothing was kept. Raises

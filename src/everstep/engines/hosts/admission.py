@@ -1,4 +1,5 @@
-"""Whether a host fits the run. Pure: the run's shape, who is there, who asks; a sentence, or "" for yes."""
+"""Whether a host fits the run. Pure: from the run's shape, the hosts that are there and the one that asks; a sentence,
+or "" for yes."""
 
 import re
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ def objection(shape: Shape, known: Sequence[Known], join: Join) -> str:
 
 
 def _odd(join: Join) -> str:
-    """What it calls itself is shown, and a scheduler is told of it."""
+    """Check a host's own names: they are shown to users and sent to the scheduler."""
     named = {
         "its name": join.host,
         "the scheduler's node": join.scheduler_node,

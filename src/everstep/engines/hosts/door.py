@@ -1,8 +1,8 @@
 """Where hosts join: one listening socket at the endpoint, TLS 1.3, and a proof of the token before anything is read.
 
-Strangers cost a place for seconds and a line in the log once a minute, and never the place of somebody else's host: a
-user of this machine, or an address, has an eighth of the places. Whoever has proven itself becomes a `Line`, and
-belongs to the engine from then on.
+A stranger takes a place for seconds and a line in the log once a minute, and never the place of another user's host: a
+user of this machine, or an address, has an eighth of the places. An authenticated host becomes a `Line`, and belongs to
+the engine from then on.
 """
 
 import asyncio
@@ -43,14 +43,14 @@ MAX_STRANGERS = 64
 """Connections that have proven nothing yet, those in a TLS handshake included."""
 
 REFUSAL_DELAY_S = 0.2
-"""For so long whoever proved nothing keeps its place: a handshake costs CPU, and there are to be few a second."""
+"""How long an unauthenticated client keeps its place: a handshake costs CPU, and there are to be few a second."""
 
 SHUTDOWN_S = 2.0
-"""For the end of TLS, after which the socket is closed."""
+"""Limit for the end of TLS, after which the socket is closed."""
 
 RETRY_ACCEPT_S = 0.1
 MAX_UNSENT_BYTES = 32 << 20
-"""A host that reads nothing for so long is cut off; it comes back and is told again."""
+"""A host that reads nothing for so long is cut off; when it comes back, its commands are sent again."""
 
 log = logging.getLogger("everstep.launcher")
 
@@ -64,7 +64,7 @@ class Line:
         self.voter = ""  # the host that it has proven to be, by its public session
 
     def send(self, message: FromHead) -> None:
-        """Never waits, raises nothing: an end is noticed by who reads."""
+        """Send without waiting; raises nothing. The reader notices when the connection ends."""
         if self._writer.is_closing():
             return
         self._writer.write(packed(message))
@@ -107,7 +107,7 @@ Welcome = Callable[[Join, Line], Awaitable[None]]
 """Has the line until it returns."""
 
 Answer = Callable[[FromHeir, Line], Awaitable[None]]
-"""To whoever does not want to join, but asks who has the controller; has the line until it returns."""
+"""Answers a client that does not join, but asks which host has the controller; owns the line until it returns."""
 
 
 async def _know_nothing(question: FromHeir, line: Line) -> None:

@@ -1,8 +1,8 @@
 """Nodes on this host and on those that joined: one node each. An `Engine` round the local one.
 
-Who asks for a node gets one of a host without any, in the order in which the hosts came; without such a host the
+A request for a node takes one of a host without any, in the order in which the hosts came; without such a host the
 request waits until one comes. Nothing that a lost node held is promised to its successor (`Loss.kept`): the next one
-may be on another host, and one on the same host says itself what it finds in memory.
+may be on another host, and one on the same host reports itself what it finds in memory.
 """
 
 import asyncio
@@ -112,9 +112,9 @@ class HostsEngine:
         heirs: Heirs | None = None,
         earlier: Mapping[str, int] | None = None,
     ) -> None:
-        """`on_stop`: the scheduler has sent this signal to the whole job, as another host says; only hosts of `job` are
-        believed, and where there is none, nobody is. `heirs`: who takes what
-        hosts say about succession. `earlier`: another host was the first one; numbers of hosts by public session."""
+        """`on_stop`: another host reports that the scheduler has sent this signal to the whole job; only hosts of `job`
+        are believed, and without a job none. `heirs`: receives what hosts report about succession. `earlier`: another
+        host was the first one; numbers of hosts by public session."""
         self._heirs = heirs
         self._earlier = earlier
         self._on_stop, self._job = on_stop, job
@@ -165,7 +165,7 @@ class HostsEngine:
         self._end_node(node, "evict")
 
     def _give_up(self, node: str, why: str) -> None:
-        """Its machine gets no other node: it is broken, or somebody needs it."""
+        """Use the node's machine for no other node: it is broken, or is needed elsewhere."""
         host = self._roster.give_up(node, why)
         if host is not None and host.given_up:
             self._first.say(f"host {host.number}: {host.name} is given up: {why}")
@@ -189,7 +189,7 @@ class HostsEngine:
         self.cut(node, 0.0)
 
     def announce(self, over: Over) -> None:
-        """The run is over: hosts end with this, and nobody joins any more."""
+        """Announce the end of the run: hosts end with this, and none joins any more."""
         self._over = over
         for host in self._roster:
             if host.line is not None:
@@ -205,7 +205,7 @@ class HostsEngine:
 
     @property
     def was_complete(self) -> bool:
-        """All hosts have been there once: whoever is missing now is lost."""
+        """Whether all hosts have been there once: a host that is missing now is lost."""
         return self._roster.was_complete
 
     @property
@@ -391,8 +391,8 @@ class HostsEngine:
             self._lose(Loss(node=node, at=time.time(), reason="its host has not come back since the controller moved"))
 
     def _end_elsewhere(self, host: Host, node: str, how: str) -> None:
-        """Who was silent for as long as its node cannot be asked: the node's lease was over before anybody asked for
-        its end, so it counts as lost, and is ended by its host when that comes back."""
+        """End a node on another host. A host that was silent cannot be asked: the node's lease was over before its end
+        was requested, so it counts as lost, and its host ends it when it comes back."""
         if host.line is not None and host.node == node:
             host.line.send(EndNode(node=node, how=how, given_up=host.given_up))
         if how == "evict":

@@ -101,7 +101,7 @@ class Received:
         self._written[session] = written
 
     def _node(self, path: str) -> str | None:
-        """Whose file this is; None: nobody's."""
+        """The node that owns this file; None: none does."""
         if own := _NODE_FILE.fullmatch(path):
             return own[1]
         found = next((match for match in (each.fullmatch(path) for each in (LOG, *_OTHERS)) if match), None)

@@ -26,7 +26,7 @@ class Places:
         self._starts: dict[int, list[StartWorkers]] = {}
 
     def node_of(self, generation: int, rank: int) -> str | None:
-        """None: nobody was told to start it."""
+        """The node that was to start this rank; None: no node was."""
         found = self._find(generation, rank)
         if found is None:
             self._read()
@@ -40,10 +40,11 @@ class Places:
         return None
 
     def _read(self) -> None:
-        """Raises nothing: without a journal nobody is believed, and others say that it cannot be read."""
+        """Read new lines of the journal. Raises nothing: without a journal no host is believed, and other code reports
+        that it cannot be read."""
         try:
             with self._journal.open("rb") as file:
-                # A failed append is cut off again by the writer, possibly after we saw it.
+                # The writer truncates a failed append, possibly after we saw it.
                 self._offset = min(self._offset, os.fstat(file.fileno()).st_size)
                 file.seek(self._offset)
                 rest = b""

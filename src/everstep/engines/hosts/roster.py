@@ -85,7 +85,8 @@ class Roster:
         return host
 
     def may_have_run(self, node: str) -> bool:
-        """On a host that says so: begun before this one had the controller, and nobody else's."""
+        """Whether to believe a host that says that the node ran there: it began before this host had the controller,
+        and belongs to no other host."""
         return self._earlier is not None and node not in self._local.pids and self.host_of(node) is None
 
     def idle(self) -> Host | None:

@@ -27,7 +27,7 @@ INTERFACE = "eth0"
 
 _PREFIX = 16
 _NET = "10.77"
-"""Seen by nobody but the nodes and the switch, so any will do."""
+"""Only the nodes and the switch see it, so any will do."""
 
 _BACKLOG = 2048
 _MAX_NODES = 60_000
@@ -88,7 +88,7 @@ class Namespaces:
         self._inside.shutdown(wait=False)
 
     def _connect(self, link: str, address: str) -> int:
-        """A new namespace on a new cable. The thread that makes it is of no use for anything else afterwards."""
+        """A new namespace on a new cable. The thread that makes it is unusable afterwards."""
         with ThreadPoolExecutor(1, thread_name_prefix="everstep-namespace") as there:
             namespace, far = there.submit(_make_namespace).result()
             try:

@@ -31,7 +31,7 @@ class Network(Protocol):
         """Run it where sockets that it makes can be reached by nodes. Raises what it raises."""
 
     def listen(self) -> socket.socket:
-        """A socket that nodes can connect to, and nobody outside of this machine. Raises OSError."""
+        """A socket that nodes can connect to, but not from outside this machine. Raises OSError."""
 
     def plug(self, node: str) -> Plug:
         """Raises NetworkError."""

@@ -1,1 +1,1 @@
-"""A Slurm allocation: its nodes are given to the run, and what happens to them is told to Slurm in its own terms."""
+"""A Slurm allocation: its nodes are given to the run, and their faults are reported to Slurm in its own terms."""

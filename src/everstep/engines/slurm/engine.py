@@ -1,8 +1,8 @@
-"""Nodes of a Slurm job: given by the hosts that joined, and what happens to them is told to Slurm. An `Engine`.
+"""Nodes of a Slurm job: given by the hosts that joined, and reported to Slurm. An `Engine`.
 
-Faults are found by everstep; Slurm is told, and never waited for. A node that is evicted is set to drain, or down when
-nothing was heard of it; what an administrator drains is replaced by the run. For a lost node without a spare a job of
-one node is asked for. What Slurm does not answer is tried again and decides nothing meanwhile.
+Everstep finds faults; it reports to Slurm and never waits for it. A node that is evicted is set to drain, or down when
+nothing was heard of it; a node that an administrator drains is replaced by the run. For a lost node without a spare a
+job of one node is requested. What Slurm does not answer is retried and decides nothing meanwhile.
 """
 
 import asyncio
@@ -178,7 +178,7 @@ class SlurmEngine:
         may_act = self._may_act()  # hosts that have ended confirm nothing
         await self._hosts.end(grace_s, spares=spares)
         if not may_act:
-            return  # what Slurm is told is another host's by now, and so are the jobs
+            return  # another host has taken over the reports to Slurm by now, and the jobs
         left = list(self._all_pilots)
         try:
             async with asyncio.timeout(END_S):
@@ -195,7 +195,7 @@ class SlurmEngine:
         return self._own if node in self._hosts.local_nodes else ""
 
     async def _work(self) -> None:
-        """Until cancelled. A fault of ours here costs what Slurm is told, and no training."""
+        """Work until cancelled. A fault of ours here costs the reports to Slurm, and no training."""
         while True:
             try:
                 if not self._may_act():
@@ -261,7 +261,7 @@ class SlurmEngine:
         return name in self._nodes or (bool(job) and is_of(await self._slurm.job_fields(job), name))
 
     def _is_of_others(self, host: Host) -> bool:
-        """Another host that is there calls itself by the same name in Slurm: nobody knows which of them it is."""
+        """Whether another host that is there has the same name in Slurm, so that the name is ambiguous."""
         name = host.join.scheduler_node
         others = [each for each in self._hosts.hosts if each is not host and each.join.scheduler_node == name]
         return name == self._own or any(each.is_heard for each in others)

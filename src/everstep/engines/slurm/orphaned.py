@@ -14,7 +14,7 @@ from everstep.fabric.readers.hostlist import expand
 from everstep.fabric.topology.values import FabricError
 
 ASK_FOR_S = 60.0
-"""slurmctld may be away, and nobody else ends the job."""
+"""How long to keep trying: slurmctld may be away, and nothing else ends the job."""
 
 AGAIN_S = 2.0
 ANSWER_S = 3.0
@@ -36,8 +36,8 @@ def end_job(job: str, environ: Mapping[str, str]) -> str:
 
 
 def _is_orphaned(fields: Mapping[str, str], environ: Mapping[str, str]) -> bool:
-    """By Slurm's word the script's node is not of the job any more; or nothing answers there. Whoever may set no node
-    down waits for the first for SlurmdTimeout."""
+    """Whether Slurm reports that the script's node has left the job, or nothing answers there. A user who may set no
+    node down waits for the first for SlurmdTimeout."""
     host = fields.get("BatchHost", "")
     if fields.get("BatchFlag") != "1" or not host:
         return False
