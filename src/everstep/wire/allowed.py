@@ -1,6 +1,6 @@
-"""Which peer may say what: least privilege of the link. An event that is in no list is the controller's own.
+"""Which events each peer may send: least privilege of the link. An event that is in no list is the controller's own.
 
-Whoever adds an event that comes over the link adds it here; a test holds that none is forgotten.
+Add a new event that comes over the link here; a test requires that none is forgotten.
 """
 
 from everstep.model import events, observations
@@ -69,7 +69,7 @@ OF_CONTROLLER: frozenset[type[Event]] = frozenset(
         events.UpdateRequested,
     }
 )
-"""Never over the link, whoever says it."""
+"""Never accepted over the link from any peer."""
 
 
 def objection(role: str, name: str, event: Event) -> str:

@@ -1,9 +1,9 @@
-"""Reports of a node whose clock is wrong, told in the controller's time. Pure.
+"""Reports of a node whose clock is wrong, converted to the controller's time. Pure.
 
-Times in an event are on the clock of whoever saw it. The brain compares them with those of other nodes, and sets timers
-by them: an end that is told an hour ahead would be looked at an hour later. So the controller asks every peer for
-its clock when they meet, and moves everything that it tells by the difference. Small differences stay: moving times by
-what is hardly known would make them worse.
+Times in an event are on the observer's clock. The brain compares them with those of other nodes, and sets timers by
+them: an end reported an hour ahead would be looked at an hour later. So the controller asks every peer for its clock
+when they meet, and shifts all its reports by the difference. Small differences stay: moving times by what is hardly
+known would make them worse.
 """
 
 from typing import Any, TypeVar

@@ -27,7 +27,8 @@ _from_controller: msgspec.msgpack.Decoder[FromController] = msgspec.msgpack.Deco
 
 
 def encode(message: FromPeer | FromController) -> bytes:
-    """Text that is not Unicode is told as it can be: a report that cannot be sent keeps back all that come after it."""
+    """Encode a message. Text that is not Unicode is replaced: a report that cannot be sent would block all that come
+    after it."""
     try:
         return _encoder.encode(message)
     except UnicodeEncodeError:

@@ -2,7 +2,7 @@
 
 TCP acknowledges what arrived also while the process behind it is busy, stopped or being replaced by another; only a
 link that carries nothing, or a machine that is gone, acknowledges nothing. So an agent can tell "my controller is away"
-(training continues) from "I am cut off" (somebody else may be started in my place). Used by `wire.link`.
+(training continues) from "I am cut off" (my slot may be reassigned). Used by `wire.link`.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Contact:
         self._answered_at: float | None = None
 
     def note_refusal(self) -> None:
-        """Nobody listens there now, and the machine says so."""
+        """Note a refused connection: nothing listens there now, but the machine answers."""
         self._answered_at = self._clock()
 
     def make_socket(self, address: tuple[Any, ...]) -> socket.socket:
@@ -70,6 +70,6 @@ class Contact:
         return None
 
     def is_fresh(self) -> bool:
-        """The other side's kernel answers, whoever listens there or not."""
+        """Whether the other side's kernel answers, with or without a listener there."""
         told = [at for at in (self.acknowledged_at(), self._answered_at) if at is not None]
         return bool(told) and self._clock() - max(told) <= FRESH_S

@@ -1,14 +1,14 @@
-"""Who a peer is, and how it proves that without ever sending what proves it.
+"""Authentication of a peer, without ever sending its key.
 
     peer -> controller    the WebSocket's request, Authorization: Everstep <role>:<name>:<knock>
     controller -> peer    Challenge: 32 random bytes, new for each connection
     peer -> controller    Hello: that challenge, 32 random bytes of its own, a proof
     controller -> peer    Welcome with a proof, or Reject with a sentence
 
-Every peer has a key of its own, derived from the run's secret, so it can speak as nobody else. The knock is the same
-each time: without it a connection never becomes a WebSocket, and costs next to nothing. A recording of a connection
-has a knock that is good and a proof that is not, because the challenge is another one. Both proofs cover the
-certificate that the connection was made with, so nobody can stand between the two. Pure: random bytes are passed in.
+Every peer has a key of its own, derived from the run's secret, so it cannot speak as another. The knock is the same
+each time: without it a connection never becomes a WebSocket, and costs next to nothing. A recording of a connection has
+a knock that is good and a proof that is not, because the challenge is another one. Both proofs cover the certificate
+that the connection was made with, which excludes a man in the middle. Pure: random bytes are passed in.
 """
 
 import hashlib

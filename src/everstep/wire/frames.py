@@ -22,9 +22,8 @@ class Drill(TypedDict):
 
 
 class Assign(TypedDict):
-    """What a process is told to be. With it come the rank's 0, 1 and 2 (with `streams`), the board, the rank's own
-    arenas, oldest first, those of `siblings` and of `former`, for reading only, and, with `watch`, the socket of the
-    watch thread."""
+    """What a process is to be. With it come the rank's 0, 1 and 2 (with `streams`), the board, the rank's own arenas,
+    oldest first, those of `siblings` and of `former`, read-only, and, with `watch`, the socket of the watch thread."""
 
     do: Literal["assign"]
     rank: int
@@ -174,7 +173,7 @@ class Counts(TypedDict):
 
 
 class Drilled(TypedDict):
-    """Done; or armed, to come at the next step or collective, when it is told again; or, with a reason, refused."""
+    """Done; or armed, to come at the next step or collective, when it is reported again; or, with a reason, refused."""
 
     drilled: str | None
     why: str
@@ -375,4 +374,4 @@ CONVERSATIONS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("Watch thread to agent", (Spill, Answer)),
     ("Agent and launcher", (Keep, Kept, Runs, ControllerIs)),
 )  # fmt: skip
-"""Who says what, in the order of the page."""
+"""Which side sends what, in the order of the page."""

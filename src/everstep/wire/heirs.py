@@ -28,7 +28,7 @@ class HeirMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag=
 class Voter(msgspec.Struct, frozen=True, kw_only=True):
     """A host that has the journal and a vote."""
 
-    number: int  # in order of arrival; who asks for votes first
+    number: int  # in order of arrival, and of asking for votes
     session: str  # of its process: one that was started again is another voter
     host: str
     address: str
@@ -36,7 +36,7 @@ class Voter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Roster(HeirMessage, frozen=True, kw_only=True):
-    """Who votes. A newer one has a higher (epoch, number)."""
+    """The hosts that vote. A newer roster has a higher (epoch, number)."""
 
     epoch: int
     number: int
@@ -105,7 +105,7 @@ class AskVote(HeirMessage, frozen=True, kw_only=True):
     epoch: int  # that is to begin
     roster: tuple[int, int]
     journal: tuple[int, int]  # epoch of its last byte, size
-    is_probe: bool = True  # nothing is promised yet: whoever would say no does not have to be asked
+    is_probe: bool = True  # nothing is promised yet: finds objections before a real vote
 
 
 class AskWho(HeirMessage, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What a host and the launcher that it joins say to each other, and how both prove that they know the join token.
+"""Messages between a host and the launcher that it joins, and how both prove that they know the join token.
 
     head -> host    Challenge: random bytes, new for each connection
     host -> head    Knock: random bytes of its own, a proof
@@ -7,9 +7,9 @@
     then            head: StartNode, EndNode, Got, Ahead, Over      host: NodeEnded, Piece, Leaving, StopAsked, Bye
                     both: Ping
 
-Everything goes over TLS 1.3. Both proofs cover the certificate of this very connection, so whoever stands in between
-shows another certificate and has proofs that fit neither side (docs/adr/0021). Frames are a length and msgpack; before
-both have proven themselves a frame has at most a few KiB. Pure but for the stream that is read.
+Everything goes over TLS 1.3. Both proofs cover the certificate of this very connection, so a man in the middle shows
+another certificate and has proofs that fit neither side (docs/adr/0021). Frames are a length and msgpack; before both
+sides are authenticated a frame has at most a few KiB. Pure but for the stream that is read.
 """
 
 import asyncio
@@ -84,7 +84,8 @@ class Admitted(_Message, frozen=True, kw_only=True):
     port: int  # where agents find the controller, at the address of the endpoint
     has: dict[str, int] = {}  # file of this host: bytes up to which the head has it
     epoch: int = 1  # how many hosts have had the controller, this one included
-    endpoints: tuple[tuple[str, int], ...] = ()  # under which hosts look for the run, whoever has the controller
+    # under which hosts look for the run, on whichever host the controller is
+    endpoints: tuple[tuple[str, int], ...] = ()
 
 
 class Refused(_Message, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""TLS connections that keep little memory: whoever may connect may have hundreds, before he has proven anything.
+"""TLS connections that use little memory: a client may open hundreds of them before it has proven anything.
 
 asyncio gives each 256 KiB to read into, from its first byte on. A record of TLS has 16 KiB at most.
 """

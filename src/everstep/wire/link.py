@@ -75,7 +75,7 @@ class Link:
 
     @property
     def is_flowing(self) -> bool:
-        """Connected, and what was said is acknowledged: otherwise what is of no use later need not be said."""
+        """Whether it is connected and its reports are acknowledged; if not, drop reports that would be stale."""
         return self._socket is not None and len(self._outbox) < _FLOWING
 
     def beat(self, beat_s: float) -> None:

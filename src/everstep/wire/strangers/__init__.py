@@ -1,1 +1,1 @@
-"""Whoever connects and has proven nothing: who keeps a place, whose process it is, what was turned away."""
+"""Unauthenticated connections: which of them keep a place, which user they belong to, what was rejected."""

@@ -1,16 +1,16 @@
-"""Whether a connection says anything: TLS takes some 70 KiB from its beginning on, and whoever connects and is silent
-shall not have them."""
+"""Whether a connection has sent anything: TLS takes some 70 KiB from its start, and a silent client shall not have
+them."""
 
 import asyncio
 import socket
 
 
 def has_said(sock: socket.socket) -> bool:
-    """Of a socket that can be read and does not block; False: it only ends. The byte stays."""
+    """Whether a readable non-blocking socket has a byte; False: it only ends. The byte stays."""
     try:
         return bool(sock.recv(1, socket.MSG_PEEK))
     except BlockingIOError:
-        return True  # woken for nothing: whoever reads waits for it
+        return True  # a spurious wake-up: the reader waits for it
     except OSError:
         return False
 

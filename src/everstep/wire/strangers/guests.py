@@ -1,9 +1,9 @@
-"""Who keeps a place among the connections that are no peer's, when there are too many. Pure bookkeeping.
+"""Which unauthenticated connections keep a place when there are too many. Pure bookkeeping.
 
-One per listening socket. Everybody on the machine may connect, so places run out. All users but ours share half of
-them, and each has an eighth; who comes next takes the place of the one of them that has been idle for longest. So
-a crowd of idle strangers keeps out strangers, and no verb, agent or page of ours. Beyond loopback an address counts as
-a user. Called at every port of ours.
+One per listening socket. Every user of the machine may connect, so places run out. All users but ours share half of
+them, and each has an eighth; a new connection takes the place of the one of them that has been idle for longest. So a
+crowd of idle strangers keeps out strangers, and no verb, agent or page of ours. Beyond loopback an address counts as a
+user. Called at every port of ours.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 OTHERS_SHARE = 2
 EACH_SHARE = 8
 MOST_OF_USER = 64
-"""Of a user of this machine, who has a few verbs and pages; an address may have a whole fleet behind it."""
+"""Places of one user of this machine, who has a few verbs and pages; an address may have a whole fleet behind it."""
 
 _OURS = -1
 _UNKNOWN = -2

@@ -32,12 +32,12 @@ class Owners:
                 self._socket = socket.socket(socket.AF_NETLINK, flags, _NETLINK_SOCK_DIAG)
                 self._socket.settimeout(0.2)
             except OSError:
-                pass  # a sandbox without it: nobody is known
+                pass  # a sandbox without it: all users are unknown
         return self._socket
 
     def who(self, peer: object, here: object) -> int | str | None:
-        """The user, where the other end is on this machine; from elsewhere its address, of IPv6 the network of 64 bits
-        (whoever has one such address has them all). None: not known."""
+        """The user, if the other end is on this machine; else its address, for IPv6 the network of 64 bits (one owner
+        has all of its addresses). None: not known."""
         try:
             there, own = (_address(one) for one in (peer, here))
         except (ValueError, TypeError, IndexError):

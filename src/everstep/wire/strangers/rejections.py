@@ -1,7 +1,7 @@
-"""What was turned away, counted by kind; said in the log once in a while, however often it happens.
+"""Rejected connections and requests, counted by kind and logged once in a while, however often they happen.
 
-Nothing of it is in the journal: whoever can reach the port could fill the disk. Seen in `/metrics`, `/api/health` and
-`everstep doctor`.
+None of it is in the journal: any client that can reach the port could fill the disk. Seen in `/metrics`, `/api/health`
+and `everstep doctor`.
 """
 
 import logging
