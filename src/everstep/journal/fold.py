@@ -1,7 +1,7 @@
 """Records to a `RunView`, one after the other. Pure; keeps no record but those that belong to an incident.
 
-Called by the reading verbs (through `load`) and by whoever follows a live journal. It trusts what is recorded and
-decides nothing: a decision that it would have to guess is missing from the journal, not from here.
+Called by the reading verbs (through `load`) and by followers of a live journal. It trusts what is recorded and decides
+nothing: a decision that it would have to guess is missing from the journal, not from here.
 """
 
 from collections.abc import Callable, Iterable
@@ -116,7 +116,7 @@ def _resized(view: RunView, record: Record, action: actions.Resized) -> None:
     if view.spec is not None:
         view.spec = msgspec.structs.replace(view.spec, num_slots=action.num_slots)
     for node in view.nodes.values():
-        node.slot = None  # those that hold one are told their ranks next
+        node.slot = None  # those that hold one get their ranks next
 
 
 def _controller_started(view: RunView, record: Record, event: events.ControllerStarted) -> None:
@@ -139,7 +139,7 @@ def _node_lost(view: RunView, record: Record, event: events.NodeLost) -> None:
     if node is None:
         return
     node.slot = None
-    if node.lost is None:  # whoever gave the node may tell of its end once more, and later
+    if node.lost is None:  # the engine may report the end once more, and later
         node.lost = event
         view.losses.append(event)
 

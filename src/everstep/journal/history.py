@@ -1,4 +1,5 @@
-"""A `RunView` to the `History` that `goodput` accounts for. Pure; called by `cli` and by whoever shows goodput."""
+"""A `RunView` to the `History` that `goodput` accounts for. Pure; called by `cli` and by everything that shows
+goodput."""
 
 import msgspec
 

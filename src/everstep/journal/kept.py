@@ -161,7 +161,8 @@ def _found(kept: Kept, record: Record, event: events.CheckpointsFound) -> None:
 
 
 def _reopened(kept: Kept, record: Record, event: events.RunReopened) -> None:
-    """Memory is gone, and whoever wrote. What was compared stays compared: checkpoints up to there are trusted."""
+    """Forget memory, and the writes under way. What was compared stays compared: checkpoints up to there are
+    trusted."""
     kept.backups, kept.written, kept.last_failure, kept.is_tier_known = {}, None, "", False
 
 
@@ -171,7 +172,7 @@ def _trusted(kept: Kept, record: Record, action: actions.TrustStep) -> None:
 
 
 def _found_wrong(kept: Kept, record: Record, event: events.AnomalyFound) -> None:
-    """Where an incident came of it, the agreement that it tells of counts, and nobody is told to keep that step."""
+    """Take over the agreed step from an anomaly that led to an incident. Nodes are not asked to keep that step."""
     is_taken = any(isinstance(action, actions.IncidentOpened) for action in record.actions)
     if is_taken and event.agreed_step is not None and event.refusal is None:
         kept.trusted_step = max(event.agreed_step, -1 if kept.trusted_step is None else kept.trusted_step)

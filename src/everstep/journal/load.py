@@ -1,4 +1,4 @@
-"""A journal file to a `RunView`: reading and folding in one, for who reads it once and for who follows it."""
+"""A journal file to a `RunView`: reading and folding in one, both to read it once and to follow it."""
 
 from pathlib import Path
 

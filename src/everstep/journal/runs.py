@@ -105,7 +105,8 @@ def make_run_dir(run: str, run_dir: str | None = None) -> RunDir:
 
 
 def register(run: str, run_dir: RunDir) -> str:
-    """Let `run` and "latest" find this directory. Returns what went wrong, "" if nothing: a run goes on without."""
+    """Register the directory under `run` and "latest". Returns what went wrong, "" if nothing: a run continues
+    without."""
     try:
         runs = home() / "runs"
     except ConfigError:
@@ -133,8 +134,8 @@ def make_known(run: str, run_dir: RunDir) -> None:
 
 
 def find_run(argument: str | None = None, run_dir: str | None = None) -> RunDir:
-    """The run that is meant: --run-dir, RUN as id, directory or journal file, or the latest; where another host goes on
-    with it, what that host has, but for a journal file. Raises ConfigError."""
+    """The run that is meant: --run-dir, RUN as id, directory or journal file, or the latest. If another host has taken
+    it over, what that host has, but for a journal file. Raises ConfigError."""
     if run_dir:
         return _with_journal(Path(run_dir).expanduser(), f"--run-dir {run_dir}")
     if argument:

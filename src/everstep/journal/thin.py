@@ -1,8 +1,8 @@
-"""Which lines of a long journal need not be decoded to know how the run is.
+"""Which lines of a long journal need not be decoded to know the state of the run.
 
 Agents report cumulative accounts every two seconds, so nearly all of a long journal is accounts that a later one of the
 same node and generation replaces. A run of a day has a hundred thousand of them; `everstep status` has 150 ms. Only
-`load_run` skips; whoever opens a journal to go on with it decodes every line.
+`load_run` skips; a controller that resumes the journal decodes every line.
 """
 
 import re

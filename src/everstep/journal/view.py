@@ -105,8 +105,8 @@ class NodeView(msgspec.Struct, kw_only=True):
     rack: str = ""  # empty: not known
     slot: int | None = None
     lost: NodeLost | None = None
-    template: TemplateReported | None = None  # what was told last
-    drained: str = ""  # who takes it away, and why; it is left when a standby is ready
+    template: TemplateReported | None = None  # as reported last
+    drained: str = ""  # who drains it, and why; it is left when a standby is ready
 
 
 class RefusedView(msgspec.Struct, kw_only=True):

@@ -20,7 +20,7 @@ def save(run_dir: Path, table: Table) -> None:
 
 
 def load(run_dir: Path) -> Table | None:
-    """None: nobody has written one. Raises JournalError."""
+    """The table of the run; None: not written yet. Raises JournalError."""
     path = run_dir / NAME
     table = read_table(path, Table, MAX_BYTES)
     if table is None:

@@ -1,7 +1,7 @@
-"""Where a run goes on since another host has its controller: `continued`, a link in the directory where it was begun.
+"""Where a run continues since another host has its controller: `continued`, a link in the directory where it was begun.
 
-Only where hosts share that directory. The successor makes it, and verbs that name the run follow it; the controller of
-before, should it wake, writes into its own journal and leads nobody there.
+Only where hosts share that directory. The successor makes it, and verbs that name the run follow it; the former
+controller, should it wake, writes into its own journal and creates no such link.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ def forget(begun: Path) -> None:
 
 
 def is_elsewhere(begun: Path) -> bool:
-    """Another host has gone on with it."""
+    """Whether another host has taken over the run."""
     return os.path.lexists(begun / NAME)
 
 
 def followed(begun: Path, journal_name: str) -> Path:
-    """Where the run's newest journal is; `begun` itself where no other host has gone on with it. A link to a directory
-    of somebody else is not followed."""
+    """Where the run's newest journal is; `begun` itself if no other host has taken over. A link to a directory of
+    another user is not followed."""
     try:
         path = (begun / NAME).resolve(strict=True)
         is_ours = path.stat().st_uid == begun.stat().st_uid == (begun / NAME).lstat().st_uid

@@ -14,9 +14,9 @@ from everstep.errors import JournalError, RunLockedError
 from everstep.linux.regular import open_regular
 
 _PATIENCE_S = 0.3
-"""A reader asking `holder` owns a shared lock for microseconds; a controller that starts just then tries
-again. Too short: a status command can stop a controller from starting. Too long: a real second controller is
-told late."""
+"""How long to retry. A reader asking `holder` owns a shared lock for microseconds; a controller that starts just then
+tries again. Too short: a status command can stop a controller from starting. Too long: a real second controller is
+reported late."""
 
 
 def acquire(path: Path) -> int:
@@ -46,7 +46,7 @@ def acquire(path: Path) -> int:
 
 
 def holder(path: Path) -> int | None:
-    """Process id of the lock's holder, 0 if it is held by somebody unknown, None if nobody holds it."""
+    """Process id of the lock's holder, 0 if the holder is unknown, None if it is free."""
     try:
         fd = open_regular(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""Where `everstep fabric traffic` finds the network of a run, and the jobs that share it, if nobody names them.
+"""Where `everstep fabric traffic` finds the network of a run, and the jobs that share it, by default.
 
 RUN_DIR/fabric/topology.*       what the network is, in any format that is known
 RUN_DIR/fabric/*.jsonl          lines of `everstep fabric counters --every 1`, a file for each node or one for all

@@ -39,7 +39,7 @@ def save(run_dir: Path, paces: Paces) -> None:
 
 
 def load(run_dir: Path) -> Paces | None:
-    """None: nobody has written one. Raises JournalError."""
+    """The paces of the run; None: not written yet. Raises JournalError."""
     path = run_dir / NAME
     paces = read_table(path, Paces, MAX_BYTES)
     if paces is None:

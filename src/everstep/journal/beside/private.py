@@ -1,7 +1,7 @@
 """A directory that is this user's alone: made so, or refused, before anything is written into it.
 
-What lies in a run directory is believed (journal, code to go back to), obeyed (token) and appended to (logs). So nobody
-else may have put it there, or be able to. Called by `runs.make_run_dir`. Raises ConfigError, OSError.
+The contents of a run directory are believed (journal, code to roll back to), obeyed (token) and appended to (logs). So
+no other user may have put them there, or be able to. Called by `runs.make_run_dir`. Raises ConfigError, OSError.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def _adopt(path: Path, *, is_run: bool) -> None:
         path.chmod(_MODE)
     elif found.st_mode & stat.S_IWOTH:
         raise ConfigError(f"run directory {path}: every user may write into it, and it is not empty. {_CHOOSE}")
-    elif found.st_mode & 0o077:  # it holds other things, and who reads those may go on
+    elif found.st_mode & 0o077:  # it holds other files, and their readers must keep access
         for name in FOLDERS:
             with contextlib.suppress(FileExistsError):
                 (path / name).mkdir(mode=_MODE)

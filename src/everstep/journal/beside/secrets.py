@@ -1,5 +1,5 @@
-"""Secrets that are known here: keys and tokens of a run, values of its variables, of the shell's own where the name
-speaks of a secret. For whoever hides them in what leaves this machine; never shown, never kept.
+"""Known secrets: keys and tokens of a run, values of its variables, and of the shell's own whose name suggests a
+secret. Used to mask them in what leaves this machine; never shown, never kept.
 """
 
 import contextlib

@@ -78,7 +78,7 @@ def note(
 
 
 def known(run_dir: Path) -> Succession | None:
-    """None: nobody is to take over."""
+    """The succession on record; None: no host is to take over."""
     try:
         return msgspec.json.decode(read_regular(run_dir / NAME), type=Succession)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 def read_table(path: Path, kind: type[_T], max_bytes: int) -> _T | None:
-    """None: nobody has written one. Raises JournalError."""
+    """Read a table; None: not written yet. Raises JournalError."""
     try:
         return msgspec.json.decode(read_regular(path, max_bytes), type=kind)
     except FileNotFoundError:
