@@ -1,4 +1,4 @@
-"""Who speaks of which component: what only the kernel and its drivers know, a program can at most repeat."""
+"""Which component's word counts: what only the kernel and its drivers know, a program can at most repeat."""
 
 KERNEL = frozenset(
     {"cpu", "disk", "fs", "gpu", "gpu_amd", "host", "host_memory", "kernel", "network", "nic", "nvlink", "nvswitch"}

@@ -66,8 +66,8 @@ class NodeJoined(Happened, frozen=True, kw_only=True):
 
 
 class NodeLost(Happened, frozen=True, kw_only=True):
-    """The agent is gone, and with it its workers. `kept`: snapshots of its ranks that outlived it, and that whoever
-    takes its slot finds in memory."""
+    """The agent is gone, and with it its workers. `kept`: snapshots of its ranks that outlived it, in memory for the
+    next node in its slot."""
 
     node: str
     reason: str
@@ -145,14 +145,14 @@ class ProgressReported(Happened, frozen=True, kw_only=True):
 
 
 class AnomalyFound(Happened, frozen=True, kw_only=True):
-    """The job runs, and something is wrong with it: slow, numbers gone wrong, replicas that differ. `refusal`: somebody
+    """The job runs, and something is wrong with it: slow, numbers gone wrong, replicas that differ. `refusal`: a rank
     takes longer and no machine is to blame."""
 
     generation: int
     verdict: Verdict
     refusal: Refusal | None = None
     agreed_step: int | None = None  # of replicas that differ: newest step known after which all held the same
-    is_declared: bool = True  # ... False: nobody said that they are replicas, they were only seen to hold the same
+    is_declared: bool = True  # False: not declared replicas, they were only seen to hold the same
 
 
 class NodeAlerted(Happened, frozen=True, kw_only=True):
@@ -183,7 +183,7 @@ class StandstillEnded(Happened, frozen=True, kw_only=True):
 
 
 class RestartRequested(Happened, frozen=True, kw_only=True):
-    """Somebody does not want to wait until a standstill ends (`everstep restart`)."""
+    """A user does not want to wait until a standstill ends (`everstep restart`)."""
 
     by: str = ""
 
@@ -363,7 +363,7 @@ class StopRequested(Happened, frozen=True, kw_only=True):
 
 
 class DrillRequested(Happened, frozen=True, kw_only=True):
-    """Somebody asked for a fault to be injected."""
+    """A user asked for a fault to be injected."""
 
     drill: str  # id: d1, d2, ...
     kind: str  # one of core.faults.drills
@@ -373,13 +373,13 @@ class DrillRequested(Happened, frozen=True, kw_only=True):
 
 
 class EvidenceRequested(Happened, frozen=True, kw_only=True):
-    """Somebody wants to know what all ranks are doing (`everstep doctor`)."""
+    """A user wants to know what all ranks are doing (`everstep doctor`)."""
 
     request: str  # e41: stands where an incident's id stands in CollectEvidence and EvidenceCollected
 
 
 class TraceRequested(Happened, frozen=True, kw_only=True):
-    """Somebody wants a trace of a rank that lives on another host (`everstep trace`)."""
+    """A user wants a trace of a rank that lives on another host (`everstep trace`)."""
 
     request: str  # t41: stands where an incident's id stands in TraceRank and RankTraced
     rank: int
@@ -392,7 +392,7 @@ class DrillFailed(Happened, frozen=True, kw_only=True):
 
 
 class UpdateRequested(Happened, frozen=True, kw_only=True):
-    """Somebody changed the program: code, arguments or environment. None and empty: as in the version before."""
+    """A user changed the program: code, arguments or environment. None and empty: as in the version before."""
 
     version: str  # v1, v2, ...
     source: str = ""  # "git 3f2c1a9", "folder /home/anna/job"

@@ -37,7 +37,7 @@ class OomEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker process ended. Exactly one of `code`, `signal` is set, or neither if nobody could tell."""
+    """How a worker process ended. Exactly one of `code`, `signal` is set, or neither if it is unknown."""
 
     rank: int
     at: float
@@ -161,9 +161,11 @@ class RankNumbers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankDigest(msgspec.Struct, frozen=True, kw_only=True):
-    """Digests of the parameters that one rank held after a step. `values`: name of a parameter, or of a range of them,
-    to its digest. `replicas`: ranks that should hold the same; empty when nobody declared it. With a `stride` these are
-    the first and the last of them: ten thousand ranks must not name each other one by one."""
+    """Digests of the parameters that one rank held after a step.
+
+    `values`: name of a parameter, or of a range of them, to its digest. `replicas`: ranks that should hold the same;
+    empty if none are declared. With a `stride` these are the first and the last of them: ten thousand ranks must not
+    name each other one by one."""
 
     rank: int
     step: int
@@ -208,11 +210,12 @@ class RankRound(msgspec.Struct, frozen=True, kw_only=True):
     throttled_s: float | None = None  # stopped by the CPU quota of its cgroup
     io_s: float | None = None  # in uninterruptible sleep: a disk, or a server of files
     cpu_s: float | None = None  # of the training thread; None as well where a device computes for it
-    rivals: str = ""  # who runs on its CPU while it waits for one, in words
-    send_s: float | None = None  # its data was on its way to another machine, on the connection that was longest
-    sent: str = ""  # to whom and how fast, in words
+    rivals: str = ""  # which processes run on its CPU while it waits for one, in words
+    # seconds in which its data was on its way to another machine, on the connection where it took longest
+    send_s: float | None = None
+    sent: str = ""  # to which peer and how fast, in words
     lost: int | None = None  # segments that it sent again on that connection
-    unread: str = ""  # who has no room for what it sends, in words
+    unread: str = ""  # which peers have no room for what it sends, in words
     kernel: tuple[str, ...] = ()  # why its threads did not run, as the kernel saw it (eBPF), in words
     takers: tuple[Taken, ...] | None = None  # of its training thread's CPU, as the kernel saw it (eBPF)
     held: dict[str, float] | None = None  # kind of sleep of its training thread -> share of its time (eBPF)
@@ -221,7 +224,7 @@ class RankRound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DRAINED = "ES-M39"
-"""Code of the alert, and of the verdict, that somebody takes a node away: it was asked for, and not concluded."""
+"""Code of the alert, and of the verdict, of a requested drain: it was not diagnosed."""
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,7 +268,7 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     step: int
-    node: str  # who holds it
+    node: str  # the node that holds it
     endpoint: str  # "host:port" of that node's snapshot server
 
 

@@ -10,9 +10,9 @@ from everstep.model.facts import LinkSeen, PortSeen, RankCounts, RankDigest, Ran
 
 
 class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
-    """What every event has."""
+    """Base of all events."""
 
-    at: float  # seconds since the epoch, on the clock of whoever saw it
+    at: float  # seconds since the epoch, on the observer's clock
 
 
 class SignalsReported(Happened, frozen=True, kw_only=True):

@@ -6,11 +6,11 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 MAX_RANKS = 1 << 20
-"""Eight times the largest job that has been published. Whoever reads a journal makes a row for each rank: one that
-names more was not written by us, and would fill the memory of who looks at it."""
+"""Eight times the largest published job. Readers of a journal make a row for each rank: one that lists more was not
+written by us, and would fill the reader's memory."""
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_RANKS)]
-"""Of ranks, nodes or slots; checked where it is read."""
+"""A count of ranks, nodes or slots; checked where it is read."""
 
 
 class Mode(enum.StrEnum):
@@ -26,7 +26,7 @@ STDOUT, STDERR = 1, 2
 
 def standard_streams(text: str, local_rank: int) -> int:
     """Bits of STDOUT and STDERR that torchrun's -r or -t names for this rank: "3", or "0:1,1:2". What it does not name,
-    or nobody can read, is none."""
+    or cannot be parsed, is 0."""
     if text.isdigit():
         return int(text) & 3
     named = dict(part.split(":", 1) for part in text.split(",") if ":" in part)
@@ -55,7 +55,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     launch: Launch = Launch.SCRIPT
     num_slots: Count = 1
     nproc_per_node: Count = 1
-    min_slots: Count = 0  # the fewest nodes that the job goes on with; 0: `num_slots`, always
+    min_slots: Count = 0  # the fewest nodes with which the job continues; 0: `num_slots`, always
     max_slots: Count = 0  # the most; 0: `num_slots`, always
     num_standby: Count = 0
     mode: Mode = Mode.ACT
@@ -73,7 +73,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     code_copy: str = ""  # folder with a copy of the program's code as it was when the run was started
     code_root: str = ""  # the user's folder that it is a copy of
     code_why: str = ""  # why there is no copy
-    rdzv_id: str = ""  # what ranks are told as TORCHELASTIC_RUN_ID; empty: the run's id
+    rdzv_id: str = ""  # TORCHELASTIC_RUN_ID of the ranks; empty: the run's id
     virtual_local_rank: bool = False  # every rank is LOCAL_RANK 0 and sees one GPU
     on_hosts: bool = False  # nodes are on several hosts, which share no run directory
     init_from: str = ""  # a checkpoint, of torch.distributed.checkpoint or ours, that the first step starts from

@@ -12,7 +12,7 @@ class Blame(enum.StrEnum):
     STORAGE = "storage"
     ENVIRONMENT = "environment"  # limits of the container or the host: /dev/shm, memlock, threads, read-only mounts
     SCHEDULER = "scheduler"
-    OPERATOR = "operator"  # somebody ended or stopped it by hand, or with a tool: Ctrl-C, kill, scancel
+    OPERATOR = "operator"  # ended or stopped by hand, or with a tool: Ctrl-C, kill, scancel
     UNKNOWN = "unknown"
 
 
@@ -27,12 +27,11 @@ class Confidence(enum.StrEnum):
 
 
 class Certainty(enum.StrEnum):
-    """Of a hang: whether it could end by itself. What a mistake would cost decides what follows
-    (core/run/standstill.py)."""
+    """Whether a hang could end by itself. The price of a mistake decides what follows (core/run/standstill.py)."""
 
     UNSTATED = ""  # no hang, or of an older everstep
     CERTAIN = "certain"  # nothing can release it: acted on within seconds
-    DOUBTFUL = "doubtful"  # somebody could still answer, or something still works
+    DOUBTFUL = "doubtful"  # a process could still answer, or something still works
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +46,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`sentence` is the whole verdict for somebody in a hurry."""
+    """A diagnosis. `sentence` is the whole verdict for a reader in a hurry."""
 
     code: str  # stable: "ES-P09"
     sentence: str
