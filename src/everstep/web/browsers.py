@@ -20,7 +20,7 @@ COOKIE = "everstep-read-"
 
 
 def why_foreign(request: web.Request) -> str:
-    """Why this request may come from a page of somebody else; "" if not."""
+    """Why this request may come from a foreign page; "" if not."""
     hosts = request.headers.getall("Host", [])
     if request.raw_path and "://" in request.raw_path.partition("?")[0]:
         hosts = [*hosts, urlsplit(request.raw_path).netloc]
@@ -45,8 +45,8 @@ def admit(request: web.Request, response: web.StreamResponse, token: str) -> Non
 
 
 def _is_ours(host: str) -> bool:
-    """An address cannot be rebound, a name can; which of our addresses it is does not matter. What is not of the form
-    of a host is nobody's."""
+    """Whether the host is one of ours. An address cannot be rebound, a name can; which of our addresses it is does not
+    matter. What is not of the form of a host is foreign."""
     whole = _HOST.fullmatch(host)
     if whole is None:
         return False

@@ -12,7 +12,7 @@ MAX_KEPT = 16
 
 
 class Evidence:
-    """One reading at a time, whoever asks."""
+    """One reading at a time, for all clients."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()

@@ -1,5 +1,5 @@
-"""What aiohttp says of requests that are none: counted or dropped, never written. A stranger could fill the disk, or
-write to the terminal of whoever started a page. Faults of ours are caught before, where requests are answered.
+"""aiohttp's messages about invalid requests: counted or dropped, never written. A stranger could fill the disk, or
+write to the terminal from which a page was started. Faults of ours are caught before, where requests are answered.
 """
 
 import logging
@@ -9,8 +9,8 @@ _MAX_SAID = 200
 
 
 def garbage_log(name: str, note: Callable[[str], None]) -> logging.Logger:
-    """For `web.AppRunner`. `note` hears of each, in few words."""
-    logger = logging.Logger(name, logging.DEBUG)  # not of the tree: nothing inherits to it, and nobody writes it
+    """A logger for `web.AppRunner`. `note` is called with each message, shortened."""
+    logger = logging.Logger(name, logging.DEBUG)  # not in the tree: it has no parent and no writer
     logger.addHandler(_Garbage(note))
     return logger
 

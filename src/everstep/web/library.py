@@ -100,6 +100,6 @@ class Library:
             return run_row(name, view, asked, goodput)
         except EverstepError as error:
             return unread_row(name, str(error), is_damaged=True, last_at=at)
-        except Exception as error:  # a journal that somebody wrote by hand must not hide the others
+        except Exception as error:  # a journal edited by hand must not hide the others
             why = f"its journal cannot be understood: {type(error).__name__}: {error}"
             return unread_row(name, why, is_damaged=True, last_at=at)

@@ -1,7 +1,7 @@
-"""Tells open pages what changed, by server-sent events. Looks only while somebody listens, once for all of them.
+"""Pushes changes to open pages, by server-sent events. Looks only while a page listens, once for all of them.
 
-The longer a look takes the longer the feed rests, so ten pages of a fleet of 12,500 machines cost the
-controller what one page costs. Who does not read is let go; his browser comes back with the version that it has.
+The longer a look takes the longer the feed rests, so ten pages of a fleet of 12,500 machines cost the controller what
+one page costs. A client that does not read is dropped; its browser reconnects with the version that it has.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Live:
         return self._whole[1], self._whole[2]
 
     async def refresh(self) -> None:
-        """Look, unless somebody did just now."""
+        """Look, unless there was a look just now."""
         async with self._lock:
             if time.monotonic() - self._looked_at < max(EVERY_S, self._rest_s):
                 return

@@ -25,7 +25,7 @@ class Recorded:
         self._dir = run_dir
         self._lock = threading.Lock()
         self._growing = Growing(run_dir.journal)
-        self._whole: tuple[tuple[int, int], RunView] | None = None  # of a run that nobody writes
+        self._whole: tuple[tuple[int, int], RunView] | None = None  # of a run without a writer
 
     @property
     def run_dir(self) -> Path:

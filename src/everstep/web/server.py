@@ -1,4 +1,4 @@
-"""`everstep ui`: the pages of recorded runs, on loopback, for whoever has the printed link. It only reads.
+"""`everstep ui`: the pages of recorded runs, on loopback, for users with the printed link. It only reads.
 
 /                       all runs of the directory
 /runs/ID/...            one of them: the same pages and JSON as at the controller's port

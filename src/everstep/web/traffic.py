@@ -1,7 +1,7 @@
-"""The traffic of a run's network: what `everstep fabric traffic --json` prints, asked of a process of its own.
+"""The traffic of a run's network: what `everstep fabric traffic --json` prints, computed by a process of its own.
 
-Arrays of ten thousand links and files of many nodes are nothing for the process that looks after the job. It is asked
-again seldom, and runs with the lowest priority: whoever trains goes first.
+Arrays of ten thousand links and files of many nodes are too much for the process that supervises the job. It is run
+seldom, and with the lowest priority: training goes first.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ LIMIT_S = 60.0
 KEPT_S = 10.0
 """Agents tell of collectives as often."""
 REST = 30.0
-"""How many times as long as an answer took it is kept: three percent of a CPU while somebody looks."""
+"""How many times as long as an answer took it is kept: three percent of a CPU while a page is open."""
 _MOST_BYTES = 32 << 20
 _LOWEST = 19
 
 
 class Traffic:
-    """One process at a time, whoever asks."""
+    """One process at a time, for all clients."""
 
     def __init__(self, kept_s: float = KEPT_S) -> None:
         self._lock = asyncio.Lock()

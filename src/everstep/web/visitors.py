@@ -1,7 +1,8 @@
-"""Connections to `everstep ui`: who has a place, and for how long without a question. Anybody on the machine connects.
+"""Connections to `everstep ui`: which keep a place, and for how long without a request. Any user of the machine
+connects.
 
-Shared out as at the controller's port (`wire.strangers.guests`): a crowd of another user keeps out that user. Requests
-that are none are not written to the terminal of whoever started it.
+Shared out as at the controller's port (`wire.strangers.guests`): a crowd of another user keeps out that user. Invalid
+requests are not written to the terminal of the user who started it.
 """
 
 import asyncio
