@@ -24,7 +24,7 @@ hold the newest steps; a copy that is older than those may have no counterpart o
 
 class NodeCopies(msgspec.Struct, frozen=True, kw_only=True):
     """The snapshots of one node's ranks. Ages are in steps since each rank's own newest, by one report: nodes do not
-    report at the same moment, so the newest steps of two nodes say little of who is behind."""
+    report at the same moment, so the newest steps of two nodes do not show which is behind."""
 
     node: str
     ranks: tuple[int, ...]
@@ -156,7 +156,7 @@ def loss_text(loss: Loss) -> str:
 
 
 def committed_text(run: RunView, written: Written, checkpoint: Checkpoint) -> str:
-    """What is told when a step has arrived: "checkpoint of step 400 in DIR: 12 MB written of 500 MB, 1.3s"."""
+    """The line for a step that has arrived: "checkpoint of step 400 in DIR: 12 MB written of 500 MB, 1.3s"."""
     where = run.spec.checkpoint_dir if run.spec is not None else checkpoint.path
     amount = written_text(written.written_bytes, written.total_bytes)
     took = "" if written.took_s is None else f", {duration(written.took_s)}"

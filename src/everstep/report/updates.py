@@ -80,7 +80,7 @@ def cold_text(view: RunView, update: UpdateView) -> str:
 
 
 def running_text(view: RunView) -> str:
-    """The version that runs, and what else is on its way; empty when nobody ever changed anything."""
+    """The version that runs, and what else is on its way; empty if the program was never changed."""
     if not view.updates:
         return ""
     generation = view.generation

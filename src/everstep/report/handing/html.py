@@ -1,6 +1,6 @@
-"""Pages as one HTML file that asks for nothing else: an incident, for whoever has no access to the run. Pure.
+"""Pages as one HTML file that loads nothing else: an incident, for readers without access to the run. Pure.
 
-Whatever a rank wrote is escaped; the file has no script, and its own policy forbids one.
+Everything that a rank wrote is escaped; the file has no script, and its own policy forbids one.
 """
 
 from collections.abc import Iterable

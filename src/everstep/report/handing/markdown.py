@@ -15,7 +15,7 @@ _CALLS = re.compile(r"(?<=:)(?=//)|(?<=@)|(?i:(?<=www)(?=\.))")
 
 
 def plain(text: str) -> str:
-    """A rank's words in a line of Markdown: no markup, no link, nobody who is called, no second line."""
+    """A rank's words in a line of Markdown: no markup, no link, no mention of a user, no second line."""
     line = printable(text).replace("\n", " ").replace("\t", " ")
     return _CALLS.sub("\u200b", _MARKS.sub(r"\\\1", line))
 

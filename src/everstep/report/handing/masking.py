@@ -1,7 +1,7 @@
 """Takes secrets out of text that leaves this machine: known values, and what looks like a key, a password or a token.
 
-Linear in the length of the text, whoever wrote it (RE2). It hides too much rather than too little; what it cannot know
-is a secret that looks like nothing and is not among the known values. Pure.
+Linear in the length of any text (RE2). It hides too much rather than too little; what it cannot know is a secret that
+looks like nothing and is not among the known values. Pure.
 """
 
 import json

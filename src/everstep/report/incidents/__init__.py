@@ -1,1 +1,1 @@
-"""One incident, or all: what it was, why this was decided, who was examined, what the first error said."""
+"""One incident, or all: what it was, why this was decided, which nodes were examined, what the first error was."""

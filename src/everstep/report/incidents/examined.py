@@ -1,4 +1,4 @@
-"""Examinations of an incident: who was examined, at what, with what result. View to lines; pure."""
+"""Examinations of an incident: which nodes were examined, with which check and result. View to lines; pure."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ _DIFFERS = "differs"  # it saw nothing wrong itself, and computed something else
 
 
 def examined_lines(incident: IncidentView) -> list[str]:
-    """One line per examination and result; nothing when nobody was examined."""
+    """One line per examination and result; nothing if there was none."""
     asked: dict[str, dict[str, ExamineNode]] = {}
     said: dict[tuple[str, str], NodeExamined] = {}
     for record in incident.records:

@@ -63,7 +63,7 @@ def code_text(incident: IncidentView) -> str:
 
 
 def belief_text(incident: IncidentView) -> str:
-    """Who is blamed, and how sure that is."""
+    """What is blamed, and how sure that is."""
     verdict = incident.verdict
     if verdict is None:
         return ""

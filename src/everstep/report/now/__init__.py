@@ -1,1 +1,1 @@
-"""What a run does now: status, terminal pages, the live line, and what is told as it happens."""
+"""What a run does now: status, terminal pages, the live line, and what is reported as it happens."""

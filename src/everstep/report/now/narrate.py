@@ -89,7 +89,7 @@ class Narrator:
         return [printable(event_sentence(event))] if isinstance(event, _TOLD_AS_IT_IS) else []
 
     def _is_told(self, event: events.NodeLost) -> bool:
-        """Its end was on record before: whoever gave the node tells of it when he learns of it."""
+        """Whether the node's end is on record already: the engine reports it too, once it learns of it."""
         known = self.view.nodes.get(event.node)
         return known is not None and known.lost is not event
 

@@ -1,4 +1,4 @@
-"""`everstep top`, the ranks: who was how slow, when, a line each. Pure; what does not fit is cut by `top`."""
+"""`everstep top`, the ranks: how slow each was, and when, a line each. Pure; what does not fit is cut by `top`."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ def rank_lines(
     page: Json | None, first: int, room: int, width: int, style: Style, *, cut: Callable[[str, int], str],
     is_asked: Callable[..., bool],
 ) -> list[str]:  # fmt: skip
-    """`page`: of `report.picture.stragglers`, or None where nobody measured single ranks."""
+    """`page`: of `report.picture.stragglers`, or None if single ranks were not measured."""
     if page is None:
         return [cut(" no step of single ranks was measured (yet): agents report every ten seconds", width)]
     cells = max(5, width - _FIXED)

@@ -62,7 +62,7 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person or a program is told of a trace, beside its file."""
+    """The facts about a trace, for a person or a program, beside its file."""
 
     rank: int
     pid: int

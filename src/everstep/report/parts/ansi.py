@@ -50,7 +50,7 @@ _COLOUR = re.compile(r"\x1b\[(?:0|[12]|38;5;\d{1,3})(?:;(?:[12]|38;5;\d{1,3})){0
 
 
 def safe(text: str) -> str:
-    """A whole page as it may go to a terminal: our colours, and no other control character, whoever wrote the text."""
+    """A whole page, safe for a terminal: our colours, and no other control character, whatever wrote the text."""
     if text.isprintable():
         return text
     parts, at = [], 0

@@ -1,4 +1,4 @@
-"""When and of whom a person asked: the few facts about now that the journal cannot hold."""
+"""When a person asked, and whether a controller answered: the few facts about now that the journal cannot hold."""
 
 import msgspec
 

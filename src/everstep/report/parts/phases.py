@@ -1,4 +1,4 @@
-"""The phases of an incident: when each began, how long it took. Pure; None where nobody knows."""
+"""The phases of an incident: when each began, how long it took. Pure; None if unknown."""
 
 import msgspec
 

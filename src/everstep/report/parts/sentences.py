@@ -19,7 +19,7 @@ def event_sentence(event: Any) -> str:  # noqa: ANN401  (any event: the table sa
 
 
 def action_sentences(record: Record) -> list[str]:
-    """What was decided on this record; the same action for many nodes is told once."""
+    """The decisions on this record; the same action for many nodes is listed once."""
     told = (_ACTIONS[type(action)](action) for action in record.actions if type(action) in _ACTIONS)
     return list(dict.fromkeys(told))
 

@@ -28,7 +28,7 @@ GROUPS = {
 
 
 class Costs:
-    """Keeps what cannot change any more, for one who looks again and again."""
+    """Caches what cannot change any more, for repeated looks."""
 
     def __init__(self) -> None:
         self._sample: Sample | None = None

@@ -81,7 +81,7 @@ def _timeline(view: RunView, incident: IncidentView) -> list[Moment]:
     for record in incident.records:
         if isinstance(record.event, NodeLost):
             if record.event.node in lost:
-                continue  # whoever gave the node told of it once more, and later
+                continue  # the engine reported it once more, and later
             lost.add(record.event.node)
         if sentence := event_sentence(record.event):
             found.append(Moment(at=record.event.at, says=sentence, is_key=False, seq=record.seq))

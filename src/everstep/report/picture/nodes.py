@@ -20,7 +20,7 @@ class NodePage(msgspec.Struct, frozen=True, kw_only=True):
     lost_why: str
     ranks: tuple[int, ...]
     restarts: str  # why its ranks would start cold; empty: warm, or not known
-    drained: str  # who takes it away, and why
+    drained: str  # who drains it, and why
     incidents: tuple[IncidentRow, ...]
     commands: tuple[str, ...]
 

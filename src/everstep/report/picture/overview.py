@@ -32,7 +32,7 @@ Made = TypeVar("Made")
 
 
 class Overview:
-    """Of one run, for one who looks again and again."""
+    """The overview of one run, for repeated looks."""
 
     def __init__(self) -> None:
         self.costs = Costs()

@@ -1,4 +1,4 @@
-"""Step times over a run as rows of 32 points, for one who looks again and again: of 512 intervals one changes. Pure."""
+"""Step times over a run as rows of 32 points, for repeated looks: of 512 intervals one changes. Pure."""
 
 from everstep.journal.pace import Interval, Pace
 from everstep.report.asjson import Json

@@ -1,4 +1,4 @@
-"""The values of the picture. Each row has a key, so that a reader who gets it twice has it once (docs/page.md).
+"""The values of the picture. Each row has a key, so that a reader who gets it twice can deduplicate it (docs/page.md).
 
 Times are seconds since the epoch. None is "not measured", never zero.
 """

@@ -1,6 +1,6 @@
-"""Who waits for whom in a hang: a mark per rank and collective, and ranks that stand at the same place. Pure.
+"""Which ranks wait for which in a hang: a mark per rank and collective, and ranks that stand at the same place. Pure.
 
-Rows follow the job's mesh, so a fault lines up as a row or a column; a rank of which nobody knows is shown as unknown.
+Rows follow the job's mesh, so a fault lines up as a row or a column; a rank without data is shown as unknown.
 """
 
 import enum
