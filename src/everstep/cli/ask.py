@@ -28,10 +28,10 @@ RETRY_FOR_S = 5.0
 """A controller that was killed is back well within this; a run without one for longer needs a look, not patience."""
 
 ABSENT_FOR_S = 1.5
-"""Nobody holds the journal for so long: the run is over. A controller that was killed is replaced sooner."""
+"""How long the journal may be without a writer: after that the run is over. A killed controller is replaced sooner."""
 
 _TIMEOUT_S = 30.0
-_ANSWER_S = 60.0  # all of it
+_ANSWER_S = 60.0  # for the whole answer
 _MAX_ANSWER = 16 << 20
 _MAX_FILE = 64 << 10
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -41,7 +41,7 @@ Answer = tuple[int, dict[str, Any]]  # HTTP status, decoded body
 
 
 class AnswerLostError(UnreachableError):
-    """The controller got the request and was gone before it answered; nobody knows from here what it did."""
+    """The controller got the request and was gone before it answered; what it did is unknown here."""
 
 
 def post(run_dir: RunDir, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -96,8 +96,10 @@ def _post_once(run_dir: RunDir, path: str, body: dict[str, Any]) -> Answer:
 
 
 def _known(run_dir: RunDir) -> tuple[Address, str]:
-    """Both of one directory, which may be somebody else's: a link in the place of its token would have a file of ours
-    sent to where its `controller.json` says, and so would a directory that is exchanged in between."""
+    """Address and token, both from one open directory, which may be another user's.
+
+    A link in the place of its token would send a file of ours to where its `controller.json` points, and so would a
+    directory that is exchanged in between."""
     at = os.open(run_dir.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         address = msgspec.json.decode(
@@ -115,7 +117,7 @@ def _known(run_dir: RunDir) -> tuple[Address, str]:
 
 @contextlib.contextmanager
 def _hurried(sock: socket.socket) -> Iterator[None]:
-    """Who answers a byte now and then is cut off."""
+    """Cut off a server that answers a byte now and then."""
 
     def cut() -> None:
         with contextlib.suppress(OSError):
@@ -162,7 +164,7 @@ def _ask(connection: http.client.HTTPConnection, path: str, body: bytes, headers
 
 
 def who() -> str:
-    """For the record: who asks."""
+    """The user's name, for the record."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name

@@ -84,8 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """/dev/null where 0, 1 or 2 is closed: or the next file or socket that is opened gets its number, and is written to
-    by whoever prints."""
+    """Open /dev/null where 0, 1 or 2 is closed: else the next file or socket that is opened gets its number, and prints
+    go into it."""
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(fd)

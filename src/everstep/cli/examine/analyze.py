@@ -135,7 +135,7 @@ def _encodable(value: Any) -> Any:  # noqa: ANN401 - plain data of any shape
 
 
 def render(diagnosis: Diagnosis, folder: Folder) -> str:
-    """For people: verdict, whom to isolate, evidence by source, what was not used, what to do."""
+    """The diagnosis for people: verdict, what to isolate, evidence by source, what was not used, what to do."""
     verdict, group = diagnosis.verdict, diagnosis.group
     title = f"{verdict.code} {_name(verdict.code, folder)}".strip()
     lines = [f"{title} ({verdict.confidence} confidence): {verdict.sentence}"]

@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 def read_lines(path: str, kind: type[T], what: str, *, is_growing: bool = False) -> list[T]:
-    """`is_growing`: somebody writes to it, and its last line may not be whole yet. Raises FabricError."""
+    """`is_growing`: the file has a writer, and its last line may not be whole yet. Raises FabricError."""
     data = read_bytes(Path(path), "file")
     return _decoded(data[: data.rfind(b"\n") + 1 if is_growing else None], path, kind, what)
 
 
 def read_newest_lines(path: Path, kind: type[T], what: str, most_bytes: int) -> list[T]:
-    """Of a file that somebody writes to, for hours perhaps: the whole lines at its end. Raises FabricError."""
+    """The whole lines at the end of a file that may have been growing for hours. Raises FabricError."""
     try:
         with regular(path) as file:
             begin = max(0, os.fstat(file.fileno()).st_size - most_bytes)

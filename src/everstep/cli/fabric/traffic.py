@@ -107,14 +107,15 @@ def _show(given: argparse.Namespace) -> None:
 
 
 def _counted(given: argparse.Namespace, topology: Path) -> tuple[list[Counted], list[str]]:
-    """A file that somebody named has to be right; one that is only there is left out, and said to be."""
+    """Read the counters. A file that the user named has to be right; one that is only found is left out, with a
+    warning."""
     named = [Path(each) for each in given.counters]
     paths = named or (counters_beside(topology) if given.file is None else [])
     most = max(_LEAST_BYTES, MOST_BYTES // max(1, len(paths)))
     counted, missing = list[Counted](), list[str]()
     for path in paths:
         try:
-            if named and not path.is_file():  # a pipe of somebody's shell
+            if named and not path.is_file():  # a pipe of the user's shell
                 counted += read_lines(str(path), Counted, _LINE, is_growing=True)
             else:
                 counted += read_newest_lines(path, Counted, _LINE, most)

@@ -78,7 +78,7 @@ def _time(text: str, path: Path, number: int) -> float:
 
 
 def _seen_here() -> list[float]:
-    """One per fault and machine: what is told by an alert, an incident and an eviction is one."""
+    """Times of faults seen on machines: an alert, an incident and an eviction of one fault count once."""
     times: list[float] = []
     for host in Store().hosts(0.0):
         last = None

@@ -99,7 +99,7 @@ def _seconds(text: str) -> float:
 
 @contextmanager
 def _line_of(view: RunView, rank: int) -> Iterator[RankLine | None]:
-    """Of the rank's process, where that is on this machine; None: it is on another one. Raises ConfigError."""
+    """The line of the rank's process, if that is on this machine; None: it is on another one. Raises ConfigError."""
     generation = view.generation
     world = len(generation.accounts) if generation is not None else 0
     if world and not 0 <= rank < world:
@@ -107,7 +107,7 @@ def _line_of(view: RunView, rank: int) -> Iterator[RankLine | None]:
     node = view.nodes.get(generation.node_of.get(rank, "")) if generation is not None else None
     if node is None or node.lost is not None:
         raise ConfigError(f"rank {rank} of run {view.run} {_NO_PROCESS}")
-    if node.host != socket.gethostname():  # a process of that number here would be somebody else's
+    if node.host != socket.gethostname():  # a process of that number here would be an unrelated one
         yield None
         return
     try:

@@ -167,7 +167,8 @@ def _file(bundle: Bundle, run_dir: Path, name: str, *, only_tail: bool = False) 
 
 
 def _is_in(run_dir: Path, folder: Path) -> bool:
-    """The names are of a journal that somebody else may have written, and a folder may be a link."""
+    """Whether the folder is in the run directory. The names are of a journal that another user may have written, and a
+    folder may be a link."""
     try:
         return folder.resolve().is_relative_to(run_dir.resolve())
     except (OSError, RuntimeError, ValueError):  # a link to itself; what cannot be a name

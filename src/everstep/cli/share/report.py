@@ -62,7 +62,7 @@ def length_s(text: str) -> float:
 
 
 def gather(which: str | None, run_dir: str | None, since_s: float | None, now: float) -> Period:
-    """Raises ConfigError, JournalError."""
+    """Gather the runs of the period. Raises ConfigError, JournalError."""
     folder = _folder(which, run_dir)
     if folder is None:
         return _of_one(find_run(which, run_dir), since_s, now)
@@ -77,7 +77,7 @@ def gather(which: str | None, run_dir: str | None, since_s: float | None, now: f
                 parts += [] if part is None else [part]
             except EverstepError as error:
                 unread.append(Unread(name=each.path.name, why=str(error)))
-            except Exception as error:  # one that somebody wrote by hand must not hide the others
+            except Exception as error:  # a journal edited by hand must not hide the others
                 why = f"its journal cannot be understood: {type(error).__name__}: {error}"
                 unread.append(Unread(name=each.path.name, why=why))
             bar.step()
