@@ -1,5 +1,5 @@
 """The one reader, and the one writer, of what Linux offers: /proc, InfiniBand ports, whole files, ties to the parent.
 
-Below everything else, because who supervises and who is supervised need the same. A rank imports it as well: so only
+Below everything else, because supervisors and supervised processes need the same. A rank imports it as well: so only
 the standard library, and no package of ours.
 """

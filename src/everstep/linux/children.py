@@ -12,7 +12,7 @@ OWN_THREAD = 0x20000000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """How a process ended: by `code` or by `signal`; neither: nobody could see it."""
+    """How a process ended: by `code` or by `signal`; neither: unknown."""
 
     pid: int
     at: float

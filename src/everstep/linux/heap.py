@@ -1,7 +1,8 @@
 """How the C library keeps memory that was freed, in processes that serve others for weeks.
 
-By itself it has an area for each of many threads, and learns to keep larger and larger pieces: what a busy minute took,
-or a neighbour who knocks all day, is never given back. Of a process's own code only; ranks are left as they are.
+By default it has an area for each of many threads, and learns to keep larger and larger pieces: memory of a busy
+minute, or of a stranger who connects all day, is never given back. Of a process's own code only; ranks are left as they
+are.
 """
 
 import ctypes

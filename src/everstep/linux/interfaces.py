@@ -1,5 +1,5 @@
-"""What each network interface has counted: one question to the kernel, where /sys has a file for each number. Of the
-network namespace of this thread, where /sys shows that of whoever mounted it."""
+"""The counters of each network interface: one question to the kernel, where /sys has a file for each number. Of the
+network namespace of this thread, while /sys shows the one in which it was mounted."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Regular files in a directory that somebody else may have filled: opened without waiting, read to a limit.
+"""Regular files in a directory that another user may have filled: opened without waiting, read to a limit.
 
 A pipe never opens, a device never ends, a link may lead to either, and a sparse file claims any size. All raise
 OSError.
