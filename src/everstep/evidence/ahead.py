@@ -1,7 +1,7 @@
-"""Processes that read the flight records of a large folder ahead of whoever reads the folder, one for each CPU.
+"""Processes that read the flight records of a large folder ahead of the folder's reader, one for each CPU.
 
 They only save time. Each takes every n-th file and gives its record, or nothing: then, and when one of them ends, hangs
-or says nonsense, the file is read as if it had not been there, by the process that can say what is wrong with it.
+or gives garbage, the reader reads the file itself, and can report what is wrong with it.
 """
 
 import contextlib

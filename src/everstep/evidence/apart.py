@@ -1,7 +1,7 @@
-"""Reads a folder of foreign files in a process of its own, so that no file can crash, hang or exhaust whoever asks.
+"""Reads a folder of foreign files in a process of its own, so that no file can crash, hang or exhaust the caller.
 
-The child interrupts itself at a file that takes too long, and goes on with the next. A file that ends the child, or
-that it cannot be interrupted in, is left out, named, and the reading is begun again: one bad file costs itself.
+The child interrupts itself at a file that takes too long, and continues with the next. A file that ends the child, or
+that it cannot be interrupted in, is left out and listed, and the reading is begun again: a bad file costs only itself.
 """
 
 import contextlib
@@ -141,7 +141,7 @@ def read_apart(
 
 
 def start_child() -> Child:
-    """It loads what it needs and waits to be asked; without whoever started it, it ends. Raises OSError."""
+    """Start the child. It loads what it needs and waits for requests; it ends with its parent. Raises OSError."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "everstep.evidence.child"],
         stdin=subprocess.PIPE,

@@ -119,9 +119,9 @@ def _last_at(record: FlightRecord) -> float:
 
 
 def _processes(processes: list[ProcessStack]) -> tuple[ProcessStack, ...]:
-    """The rank's own process first: it is nobody's child here, and its stack has the user's main program.
+    """The rank's own process first: it has no parent here, and its stack has the user's main program.
 
-    py-spy's JSON does not say whose child a process is; then a data-loader worker is known by its stack.
+    py-spy's JSON does not report parents; then a data-loader worker is known by its stack.
     """
     by_pid = {process.pid: process for process in processes}  # several dumps of one process: the last one
     return tuple(sorted(by_pid.values(), key=lambda process: (_is_child(process, by_pid), process.pid)))
@@ -143,8 +143,8 @@ def _is_multiprocessing(frame: Frame) -> bool:
 
 
 def _states(files: RankFiles, processes: tuple[ProcessStack, ...]) -> tuple[tuple[int, str], ...]:
-    """States, of the rank's own process first: the first that is nobody's child, or without its stack, the first that
-    was listed and has none."""
+    """States, of the rank's own process first: the first without a parent here, or if its stack is missing, the first
+    that was listed and has none."""
     states = {pid: letter for _, part in files.parts for pid, letter in part.states}
     by_pid = {process.pid: process for process in processes}
     own = processes[0].pid if processes else None

@@ -1,7 +1,7 @@
 """A folder of logs, stacks and flight records becomes a Case for the analyzer, with a note for all that was left out.
 
 Reads regular files only, never follows a link, never opens a pipe or a device. A file that cannot be used is listed
-with the reason and blames nobody. Called by `everstep analyze` and by the tracer of `everstep doctor`.
+with the reason and blames no rank. Called by `everstep analyze` and by the tracer of `everstep doctor`.
 """
 
 import os
@@ -73,7 +73,7 @@ class _Reading:
                 self.refuse(path, say(error), self.numbered.get(path) if rank is None and is_content else rank)
 
     def leave(self, path: str) -> None:
-        """There is no time left for it: nothing is known of its rank, and that is nobody's doing but ours."""
+        """Leave a file out for lack of time: its rank is unknown, by our own limit."""
         self.refuse(path, f"not read: the files before it took {MAX_READ_S:.0f} s", None)
         rank = rank_in(path)
         self.unread.update(() if rank is None else (rank,))

@@ -49,7 +49,7 @@ def read_lines(file: BinaryIO, size: int) -> list[str]:
 
 
 def facts_by_rank(lines: list[str], rank: int | None) -> dict[int | None, LogFacts]:
-    """Lines by the rank that they name, else by the file's; None is "nobody knows which"."""
+    """Lines by the rank that they name, else by the file's; None is "rank unknown"."""
     facts: defaultdict[int | None, LogFacts] = defaultdict(LogFacts)
     for line in lines:
         if line.strip():

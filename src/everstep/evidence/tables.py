@@ -1,7 +1,7 @@
 """A trace of timed operations as a Table: CSV, JSON lines, Parquet, or a Chrome trace as torch's profiler writes it.
 
-A trace comes from anybody: each field is checked, a row that lacks one is counted and left out, and sizes are bounded.
-Raises UnreadableError where the whole file is of no use. Called by `everstep analyze FILE`.
+A trace is untrusted input: each field is checked, a row that lacks one is counted and left out, and sizes are bounded.
+Raises UnreadableError if the whole file is unusable. Called by `everstep analyze FILE`.
 """
 
 import csv
@@ -84,7 +84,7 @@ def is_table(path: Path) -> bool:
 
 
 def read_tables(paths: Iterable[Path], num_stages: int = 0) -> Table:
-    """All ranks together. `num_stages`: pipeline stages, where the trace does not say who is in which."""
+    """All ranks together. `num_stages`: pipeline stages, where the trace does not say which rank is in which."""
     operations: list[Operation] = []
     places: dict[int, tuple[int, int]] = {}
     notes: list[str] = []

@@ -1,6 +1,6 @@
-"""What may go wrong while one file is read: said in a sentence, and bounded in processor time.
+"""What may go wrong while one file is read: put into a sentence, and bounded in CPU time.
 
-`Watch` is called for each file before it is read, so that whoever reads can be interrupted and knows at which file.
+`Watch` is called for each file before it is read, so that the reader can be interrupted and knows at which file.
 """
 
 import contextlib
