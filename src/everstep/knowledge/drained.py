@@ -1,4 +1,4 @@
-"""What a run is told when somebody takes a node away, or lets it stay after all."""
+"""The alert of a requested drain, and of its withdrawal."""
 
 from everstep.knowledge.node_codes import SENSED
 from everstep.knowledge.signature import Action

@@ -1,6 +1,6 @@
 """What was found: one finding per fault, however many ranks and lines repeat it, in bounded memory.
 
-Called by `matcher`; read by `ranking`, the command line and whoever acts on a verdict.
+Called by `matcher`; read by `ranking`, the command line and everything that acts on a verdict.
 """
 
 import dataclasses

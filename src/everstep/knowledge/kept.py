@@ -1,8 +1,8 @@
 """The compiled signatures of a process that lives for weeks.
 
 RE2 makes the states of its automata as it meets text, and keeps them: new words of a kernel log, or of ranks that die,
-take memory that it gives back to nobody, up to 80 MiB for each of several automata. So what reading has taken is
-measured, and with too much of it the automata are made anew: 0.2 s of CPU, and as small as after the start.
+take memory that is never freed, up to 80 MiB for each of several automata. So what reading has taken is measured, and
+with too much of it the automata are made anew: 0.2 s of CPU, and as small as after the start.
 """
 
 import threading
@@ -13,7 +13,8 @@ from typing import Generic, TypeVar
 from everstep.linux.heap import Growth
 
 MAX_BYTES = 32 << 20
-"""All lines of a kernel log of 2,400 take 5 MiB. Who prints random words gets there in a few hundred lines."""
+"""All lines of a kernel log of 2,400 take 5 MiB. A program that prints random words gets there in a few hundred
+lines."""
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ class Kept(Generic[T]):
         self.num_renewed = 0
 
     def get(self) -> T:
-        """Made with the first call; whoever comes meanwhile waits for the rest of it, and does not do it all again."""
+        """Made with the first call; a concurrent caller waits for the rest of it, and does not do it all again."""
         with self._making:
             if self._made is None:
                 self._made = self._make()
@@ -49,7 +50,8 @@ class Kept(Generic[T]):
         return self._growth.num_bytes > self._max_bytes
 
     def renew(self) -> None:
-        """Make it anew, unless somebody does. Whoever reads meanwhile has the old one; it goes with its last reader."""
+        """Make it anew, unless that is under way. Current readers keep the old one, which goes with the last of
+        them."""
         if not self._renewing.acquire(blocking=False):
             return
         try:

@@ -62,7 +62,7 @@ class Line:
     """One line taken apart."""
 
     message: bytes  # what is left when stamps and tags are gone
-    tag: bytes  # the rank tag as written: who speaks, in a stream of many ranks
+    tag: bytes  # the rank tag as written: the rank of the line, in a stream of many ranks
     rank: int | None
     at: float | None  # wall clock, seconds since the epoch
     uptime: float | None  # kernel clock, seconds since boot

@@ -95,7 +95,7 @@ class Matcher:
         self._streams: dict[str, _Stream] = {}
         self._fold = Fold()
         self.arrived_at: float | None = None  # when set, the time of every line, instead of its stamp
-        self.may_prepare = True  # False in a process that nobody may keep waiting
+        self.may_prepare = True  # False in a process that must not be kept waiting
         self.is_of_program = False  # when set, what looks like a line of the kernel log is what a program printed
 
     @property

@@ -39,7 +39,8 @@ class Action(enum.StrEnum):
     DRAIN_AND_RESTART_NODE = "DRAIN_AND_RESTART_NODE"
     REBOOT_NODE = "REBOOT_NODE"
     REPLACE_NODE = "REPLACE_NODE"
-    CHECK_NODE = "CHECK_NODE"  # somebody says that the machine is at fault, and the machine itself does not
+    # another machine or a program blames this machine, and the machine itself reports nothing
+    CHECK_NODE = "CHECK_NODE"
     CHECK_USER_CODE = "CHECK_USER_CODE"
     CHECK_ENVIRONMENT = "CHECK_ENVIRONMENT"
     CHECK_NETWORK = "CHECK_NETWORK"

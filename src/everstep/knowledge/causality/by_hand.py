@@ -1,8 +1,8 @@
-"""Jobs that somebody ended: whether the hand was the cause, or came when something had failed already.
+"""Jobs that were ended by hand: whether the hand was the cause, or came when something had failed already.
 
-Who sees a job stand or fail interrupts it, and a launcher whose rank has failed cancels the rest. So a cancellation, an
-interrupt or a signal is only the cause where nothing failed before it, and the scheduler gives no other reason. Pure;
-called by `ranking`.
+A user who sees a job stand or fail interrupts it, and a launcher whose rank has failed cancels the rest. So a
+cancellation, an interrupt or a signal is only the cause where nothing failed before it, and the scheduler gives no
+other reason. Pure; called by `ranking`.
 """
 
 import dataclasses

@@ -56,7 +56,7 @@ _LOOKED_AT_BYTES = 32 << 10
 
 _CRASHES = frozenset({"process_aborted", "segfault", "bus_error_rank", "process_lost"})
 _OF_ENDS = frozenset({"nccl", "pytorch_dist", "gloo", "network", "rdma", "process", "scheduler", "unknown"})
-"""Components that tell of processes that part from each other, and of whoever ends them."""
+"""Components whose lines are about processes that lose each other, and about what ends them."""
 _OF_OTHERS = frozenset({Blame.OPERATOR, Blame.SCHEDULER})
 
 

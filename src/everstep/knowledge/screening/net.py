@@ -43,7 +43,7 @@ def everyday() -> tuple[str, ...]:
 
 
 def library() -> ModuleType | None:
-    """hyperscan, loaded by who reads much text. None: it cannot be loaded here, and the automaton reads everything."""
+    """hyperscan, loaded only to read much text. None: it cannot be loaded here, and the automaton reads everything."""
     try:
         return importlib.import_module("hyperscan")
     except ImportError:
