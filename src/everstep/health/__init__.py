@@ -1,11 +1,11 @@
-"""The memory of machines across runs, for those who must never be stopped by it.
+"""The memory of machines across runs, for callers that it must never stop.
 
     health.record(HealthEvent(host=..., at=..., kind=Kind.EVICTION, code="ES-G79", why="...", run="..."))
     health.passed(host, at=..., why="everstep check --quick")
     health.state_of(host)          None: nothing on record, or the store cannot be read
 
-Everything here waits at most `store.BUSY_S`, raises nothing, and says once per process when the store cannot be used.
-Who wants to know why calls `health.store.Store`.
+Everything here waits at most `store.BUSY_S`, raises nothing, and logs once per process when the store cannot be used.
+To get the reason call `health.store.Store`.
 """
 
 import logging

@@ -16,7 +16,7 @@ DAY_S = 86400.0
 class State(enum.StrEnum):
     HEALTHY = "healthy"  # nothing that still counts
     SUSPECT = "suspect"  # had a fault not long ago; in use, watched
-    QUARANTINED = "quarantined"  # not to be used until a check passed and somebody readmitted it
+    QUARANTINED = "quarantined"  # not to be used until a check passed and a user readmitted it
 
 
 class Kind(enum.StrEnum):
@@ -32,7 +32,7 @@ class Kind(enum.StrEnum):
 
 
 class HealthEvent(msgspec.Struct, frozen=True, kw_only=True):
-    host: str = ""  # filled in by who knows the machine of a node
+    host: str = ""  # filled in where the machine of a node is known
     at: float
     kind: Kind
     why: str
@@ -60,11 +60,11 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """A fresh error counts 0.5, a fresh fault 1."""
 
     episode_s: float = 600.0
-    """One fault is told by several: the alert, the incident, the eviction. What is this near counts once."""
+    """One fault arrives several times: as alert, incident and eviction. Events this near count once."""
 
     goes_on_s: float = 7800.0
-    """An alert of the same code within this time is the same fault going on: agents tell of it again every fifty
-    minutes, and take it for new after two hours without it."""
+    """An alert of the same code within this time is the same fault going on: agents repeat it every fifty minutes, and
+    treat it as new after two hours without it."""
 
     network_weight: float = 0.5
     """Of a fault of the network among `max_faults`: the other end of the cable may be to blame as well."""

@@ -1,8 +1,8 @@
 """The memory of machines across runs: one small SQLite file, `$EVERSTEP_HOME/nodes.db`, keyed by host name.
 
 Only what happened is stored; what it means is judged anew by `health.rules` each time it is read. Each call opens the
-file, does one transaction and closes it, so several runs can write at once and nobody holds it. Raises HealthError;
-`everstep.health` is the face for those who must not be stopped by it. Written by the controller's shell and by
+file, does one transaction and closes it, so several runs can write at once and none holds it. Raises HealthError;
+`everstep.health` is the face for callers that must not be stopped by it. Written by the controller's shell and by
 `everstep check`, read by `everstep node`.
 """
 
@@ -206,7 +206,7 @@ def _version_of(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def _events(rows: Sequence[tuple[object, ...]]) -> list[HealthEvent]:
-    """Rows that make sense; one that somebody else wrote is left out."""
+    """Valid rows; one that another program wrote is left out."""
     found = []
     for row in rows:
         with contextlib.suppress(msgspec.ValidationError):
