@@ -56,6 +56,7 @@ def test_a_policy_that_does_not_look_for_hangs_finds_none():
     assert job.until(200) == []
 
 
+@pytest.mark.slow
 def test_a_hang_that_is_left_alone_is_told_ever_less_often():
     job = Job()
     job.until(10)

@@ -63,6 +63,7 @@ def test_most_records_are_taken(folder):
     assert sum(taken(folder)) > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("does", ["ends", "is killed", "loops", "raises", "needs memory", "says nonsense", "is silent"])
 def test_what_becomes_of_them_costs_nothing_but_time(folder, monkeypatch, does):
     alone, before = read_folder(folder, NOW), children()

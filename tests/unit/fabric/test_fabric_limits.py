@@ -33,6 +33,7 @@ def unjudged(verdict: Verdict, link: Link) -> Unjudged | None:
     return next((each for each in verdict.unjudged if each.link == name(link)), None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [60, 150])
 def test_what_is_said_to_be_seen_is_seen(sent: int) -> None:
     limit = blame(losses({}, 0, sent=sent), NAMES).smallest_rate
@@ -41,6 +42,7 @@ def test_what_is_said_to_be_seen_is_seen(sent: int) -> None:
     assert sum(found) >= 54
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", [UPLINKS, LINKS], ids=["uplinks", "all"])
 @pytest.mark.parametrize("lossy", [("n5", "leaf1"), ("leaf0", "spine0")])
 @pytest.mark.parametrize("rate", [0.02, 0.1])

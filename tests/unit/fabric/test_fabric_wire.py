@@ -69,6 +69,7 @@ def both(rate: Speed, loss: float, seed: int, *, seconds: int = 60, offset_s: fl
     return wire_of(cable.windows("tx", seed + 2000, seconds=seconds), came)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [steady, waves, bursts, lambda _: 90.0], ids=["full", "waves", "bursts", "probes"])
 @pytest.mark.parametrize("offset_s", [0.0, 0.7, -0.7], ids=["", "ahead", "behind"])
 def test_a_good_cable_is_never_called_lossy(rate: Speed, offset_s: float) -> None:

@@ -149,6 +149,7 @@ def test_it_can_stop_again_and_again(name):
     assert seen[:20] == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [stateful, stateful_with_sampler, plain], ids=["stateful", "its sampler", "plain"])
 def test_what_workers_have_fetched_ahead_is_read_again_and_nothing_else(make):
     def loader():

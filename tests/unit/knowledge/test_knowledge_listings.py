@@ -278,6 +278,7 @@ def test_a_fault_below_a_table_is_found(table: Callable[..., str], message: str)
     assert found.text.endswith(message[-20:])
 
 
+@pytest.mark.slow
 def test_a_long_table_is_read_in_linear_time():
     """Each line asks what opened the table: it asks the line before it."""
     rows = "".join(f'    "{number}": {quoted(MESSAGES[number % 12])},\n' for number in range(20_000))

@@ -295,6 +295,7 @@ def healthy_windows(num: int) -> list[str]:
     return windows
 
 
+@pytest.mark.slow
 def test_nothing_is_done_about_healthy_logs():
     templates = (GOLDEN / "healthy.txt").read_text().splitlines()
     rng = random.Random(1)

@@ -57,6 +57,7 @@ def test_hyperscan_is_there_and_every_signature_goes_through_the_net():
     assert net.rest == []
 
 
+@pytest.mark.slow
 def test_a_line_that_a_pattern_matches_holds_one_of_its_words():
     rarity = Rarity(everyday())
     num_seen = 0
@@ -88,6 +89,7 @@ def broken(rng: random.Random, line: str) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_findings_are_the_same_with_the_net_and_without(seed: int):
     rng = random.Random(seed)

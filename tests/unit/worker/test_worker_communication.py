@@ -43,12 +43,14 @@ def test_a_thread_of_torch_that_works_is_waited_for(thread, monkeypatch):
     assert thread, "it has done its work"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thread", [("pt_gloo_runloop", 3.0)], indirect=True)
 def test_but_not_for_long(thread):
     communication.let_go()
     assert not thread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thread", [("mine", 3.0)], indirect=True)
 def test_a_thread_of_the_program_is_not_waited_for(thread, monkeypatch):
     monkeypatch.setattr(communication, "LIMIT_S", 30.0)
