@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"everstep {__version__}")
         return 0
     if arguments[0] not in VERBS:
-        print(f"everstep: no verb {arguments[0]!r}; there are: {', '.join(VERBS)}", file=sys.stderr)
+        print(f"everstep: unknown command {arguments[0]!r} (choose from {', '.join(VERBS)})", file=sys.stderr)
         return EXIT_USAGE
     return _guarded(arguments[0], arguments[1:])
 

@@ -13,6 +13,9 @@ if not live_with_named(sys.argv):
     sys.exit(0)
 
 gc.disable()
+from everstep.wire.lean_tls import import_aiohttp  # noqa: E402
+
+import_aiohttp()
 from everstep.controller.main import main  # noqa: E402
 
 gc.freeze()

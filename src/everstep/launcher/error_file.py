@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from everstep.agent.processes.error_reports import SYSTEM_EXIT, read_bytes
+from everstep.agent.processes.report_file import SYSTEM_EXIT, read_bytes
 from everstep.journal.runs import RunDir
 from everstep.journal.view import RunView
 from everstep.linux.files import write_whole

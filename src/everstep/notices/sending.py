@@ -4,6 +4,9 @@ Nothing is followed, nothing is waited for longer than the receiver's `limit_s`,
 receiver is a stranger.
 """
 
+import functools
+import ssl
+
 import aiohttp
 import msgspec
 
@@ -12,7 +15,7 @@ from everstep.notices.errors import NoticeError
 from everstep.notices.mail import send_mail
 from everstep.notices.outbox import Due
 from everstep.notices.settings import Receiver
-from everstep.notices.threads import Resolver
+from everstep.notices.threads import Resolver, on_own_thread
 
 MAX_ANSWER_BYTES = 64 << 10
 _SLACK_MARKS = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
@@ -77,7 +80,8 @@ async def _post(receiver: Receiver, url: str, body: object, headers: dict[str, s
             plain = {"Accept-Encoding": "identity"}  # little that is packed is much that is unpacked
             headers = {"Content-Type": "application/json; charset=utf-8", **plain, **headers}
             data = msgspec.json.encode(body)
-            async with session.post(url, data=data, headers=headers, allow_redirects=False) as answer:
+            trusted = await on_own_thread(receiver.limit_s, _authorities) if url.startswith("https:") else True
+            async with session.post(url, data=data, headers=headers, allow_redirects=False, ssl=trusted) as answer:
                 read = await answer.content.read(MAX_ANSWER_BYTES)
                 if 300 <= answer.status < 400:
                     raise NoticeError(f"it answered {answer.status}: redirects are not followed", is_final=True)
@@ -89,3 +93,9 @@ async def _post(receiver: Receiver, url: str, body: object, headers: dict[str, s
         raise NoticeError(f"no answer within {receiver.limit_s:g} s") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise NoticeError(f"it cannot be reached: {type(error).__name__}") from error
+
+
+@functools.cache
+def _authorities() -> ssl.SSLContext:
+    """Those whose certificates a receiver's has to come from. aiohttp's own are left out (`wire/lean_tls.py`)."""
+    return ssl.create_default_context()

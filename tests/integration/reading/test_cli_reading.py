@@ -146,7 +146,7 @@ def test_a_process_id_given_to_another_program_is_not_a_controller(env: dict[str
         (["explain"], 2, "usage"),
         (["logs"], 2, "no logs in"),
         (["logs", "--tail", "-1"], 2, "must not be negative"),
-        (["frobnicate"], 2, "no verb 'frobnicate'; there are: run, status"),
+        (["frobnicate"], 2, "unknown command 'frobnicate' (choose from run, status"),
         ([], 2, ""),
     ],
 )

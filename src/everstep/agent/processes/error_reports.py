@@ -17,17 +17,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+from everstep.agent.processes.report_file import read_bytes
 from everstep.knowledge.ending import end_of_rank
-from everstep.linux.regular import read_regular, regular
+from everstep.linux.regular import regular
 from everstep.model.facts import Alert, ErrorReport
 from everstep.model.text import without_surrogates
 from everstep.worker.process.modules import is_library_file, library_roots
 
-SYSTEM_EXIT = "SystemExit"
-"""Kind of the report of a program that ended itself, with an exit code other than 0."""
-
 MAX_OUTPUT_BYTES = 2048
-_MAX_REPORT_BYTES = 4 << 20
 _MAX_TEXT_CHARS = 32 << 10
 """Of a message or a traceback: the ends of all ranks of a node go in one report, and a report has a limit."""
 
@@ -141,11 +138,6 @@ def last_words(path: Path, begin: int = 0, rest: bytes = b"") -> str:
         data = os.pread(file.fileno(), MAX_WORDS_BYTES, start)
     text = (data + rest).decode("utf-8", "replace")
     return text.split("\n", 1)[1] if start > begin and "\n" in text else text
-
-
-def read_bytes(path: Path) -> bytes:
-    """The whole error report. Raises OSError when it is too large for one, or no file."""
-    return read_regular(path, _MAX_REPORT_BYTES)
 
 
 def _text(value: object) -> str:

@@ -18,6 +18,7 @@ from everstep.agent.processes import error_reports as exits
 from everstep.agent.processes import reaping
 from everstep.agent.processes.channel import Channel
 from everstep.agent.processes.reaping import Reaper
+from everstep.agent.processes.report_file import SYSTEM_EXIT
 from everstep.agent.ranks.last_words import LastWords
 from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.streams.paths import Paths
@@ -145,7 +146,7 @@ class Worker:
         last_output = exits.last_output(words)
         by_itself = self.stopped_at is None or had_failed or is_killed
         failed = by_itself and ended.code != 0
-        is_exit = error is not None and error.kind == exits.SYSTEM_EXIT  # says where; it is no exception of its own
+        is_exit = error is not None and error.kind == SYSTEM_EXIT  # says where; it is no exception of its own
         place = error.place if error is not None and is_exit and ended.code else ""
         if ended.signal is not None and not is_exit:
             place = exits.crash_place(words)

@@ -14,6 +14,9 @@ from everstep.errors import EverstepError
 def run(argv: Sequence[str]) -> int:
     """The run's exit code (docs/exit-codes.md): torchrun's, unless everstep's are asked for."""
     gc.disable()  # nothing of what is imported is garbage: it is not searched for any
+    from everstep.wire.lean_tls import import_aiohttp
+
+    import_aiohttp()
     from everstep.launcher import error_file
     from everstep.launcher.arguments import exit_codes, options
     from everstep.launcher.hosts.spreading import become, srun_command
