@@ -12,19 +12,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from everstep.engines.hosts.admission import Known, Shape
 from everstep.engines.hosts.door import Line
 from everstep.engines.hosts.files import Received
+from everstep.engines.hosts.first_host import FirstHost, Heirs
 from everstep.engines.hosts.host import Host
 from everstep.engines.hosts.roster import Roster
 from everstep.engines.local import LocalEngine
 from everstep.engines.protocol import Loss, NoNodeError, OnLoss
 from everstep.errors import WireError
-from everstep.wire.heirs import FromHeir, HasJournal, HasRoster, PulseHeard, Ready
+from everstep.wire.heirs import HasJournal, HasRoster, PulseHeard, Ready
 from everstep.wire.joining import (
     PING_S,
     Admitted,
@@ -61,28 +61,6 @@ HEAD = "head"
 _END_GRACE_S = 10.0
 
 log = logging.getLogger("everstep.launcher")
-
-
-class Heirs(Protocol):
-    """Where hosts may go on with the controller when this one is gone."""
-
-    epoch: int
-    endpoints: tuple[tuple[str, int], ...]
-
-    def joined(self, host: Host) -> None:
-        """It is connected, and was told so."""
-
-    def hear(self, host: Host, message: FromHeir) -> None: ...
-
-
-class FirstHost(Protocol):
-    """The launcher of the host at the endpoint."""
-
-    def credentials(self, node: str) -> bytes:
-        """What that node's agent proves itself with, encoded."""
-
-    def say(self, text: str) -> None:
-        """To the person at the terminal."""
 
 
 class HostsEngine:

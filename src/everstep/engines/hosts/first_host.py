@@ -1,0 +1,28 @@
+"""What the launcher of the first host does for the engine."""
+
+from typing import Protocol
+
+from everstep.engines.hosts.host import Host
+from everstep.wire.heirs import FromHeir
+
+
+class Heirs(Protocol):
+    """Where hosts may go on with the controller when this one is gone."""
+
+    epoch: int
+    endpoints: tuple[tuple[str, int], ...]
+
+    def joined(self, host: Host) -> None:
+        """It is connected, and was told so."""
+
+    def hear(self, host: Host, message: FromHeir) -> None: ...
+
+
+class FirstHost(Protocol):
+    """The launcher of the host at the endpoint."""
+
+    def credentials(self, node: str) -> bytes:
+        """What that node's agent proves itself with, encoded."""
+
+    def say(self, text: str) -> None:
+        """To the person at the terminal."""
