@@ -40,7 +40,7 @@ class Overdue(msgspec.Struct, frozen=True, kw_only=True):
 
     code: str  # "ES-P04" or "ES-P05"
     at: float
-    ranks: tuple[int, ...]  # those that others wait for; empty: nobody knows
+    ranks: tuple[int, ...]  # those that others wait for; empty: unknown
     says: str
 
 
@@ -225,7 +225,7 @@ def hang_verdict(facts: FaultFacts, hang: Hang) -> Verdict:
 
 
 def _given_up_verdict(facts: FaultFacts, stood: Hang, failures: list[Exit]) -> Verdict:
-    """Those that waited for somebody have given up. He is to be looked at, and not they."""
+    """The verdict when ranks gave up waiting: the rank that they waited for is to be investigated, not they."""
     found, first = hang_verdict(facts, stood), failures[0]
     waited = seconds(max(0.0, fault_time(first) - stood.at))
     return msgspec.structs.replace(

@@ -57,7 +57,7 @@ def _explains(cause: Known, hang: Diagnosis) -> bool:
 
 
 def _after_training(last: Known, known: Sequence[Known], hang: Diagnosis) -> Diagnosis:
-    """Nothing ended the training but its own end. What came then is told."""
+    """The diagnosis when the training ended by itself; later events are only reported."""
     sentence = (
         f"the training was over: {last.source}:{last.finished_line} says so. After that, {last.code} {last.title} "
         f'("{last.text[:160].strip()}"), which ended no training.'

@@ -22,7 +22,7 @@ _CONSEQUENCE = re.compile(
     r"|watchdog caught|heartbeat monitor|failed to (connect|recv|send)",
     re.IGNORECASE,
 )
-"""What gloo, NCCL and the store say when somebody else is gone (wordings of torch 2.6 to 2.13)."""
+"""Messages of gloo, NCCL and the store when a peer is gone (wordings of torch 2.6 to 2.13)."""
 
 _OF_JOB = re.compile(
     r"peer|gloo|c10|nccl|rccl|hccl|watchdog|collective|process ?group|heartbeat|\bpair\b|\bstore\b|tcpstore|recvvalue"
@@ -88,10 +88,10 @@ def _is_cascade(exit_: Exit) -> bool:
 
 
 def _named(exit_: Exit) -> Alert | None:
-    """What its own words say about a cause that is more than "the program raised an exception"."""
+    """The finding in its own words, if its cause is more than "the program raised an exception"."""
     found = exit_.finding
     if found is None or exit_.oom is not None or exit_.signal == signals.SIGKILL:
-        return None  # whoever is killed from outside has not said why
+        return None  # a process killed from outside does not know why
     is_plain = found.component == "python" and blame_of(found) is Blame.USER  # its exception says as much
     is_end = found.code in _ENDS_ONLY and (exit_.signal is not None or shell_signal(exit_) is not None)
     return found if is_cause(found) and not is_plain and not is_end and not _is_of_machine(found) else None
@@ -164,7 +164,7 @@ def classify(cause: Exit, causes: list[Exit], num_ranks: int) -> tuple[str, Blam
     named = _named(cause)
     is_alone = num_ranks > 1 and len({e.rank for e in causes if same_fault(cause, e)}) < 2
     if named is not None:
-        # A program's words are a hint where somebody else would have to act on them, or where no other rank says so.
+        # A program's words are only a hint if others would have to act on them, or if no other rank confirms them.
         is_own = named.role == "root" and blame_of(named) is Blame.USER and not is_alone
         confidence = Confidence.HIGH if is_own else Confidence.MEDIUM
         return named.code, blame_of(named), confidence, f" ({named.sentence})"

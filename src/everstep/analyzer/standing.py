@@ -30,7 +30,7 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_of_left(left: Sequence[Left], hang: Hang) -> bool:
-    """Whether the others wait for nobody but ranks that have ended."""
+    """Whether the others wait only for ranks that have ended."""
     gone = {each.rank for each in left}
     return hang.verdict is not None and hang.verdict.code != "ES-H00" and set(hang.verdict.ranks) <= gone
 

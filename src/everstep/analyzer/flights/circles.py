@@ -79,8 +79,8 @@ def _circle(edges: Edges) -> set[int]:
 
 
 def alone(edges: Edges, at: float, rank: int, entry: Collective, group: ParallelGroup) -> Finding | None:
-    """Nobody else has ever been seen in this group, and a group of one waits for nobody: others belong to it, and
-    they wait elsewhere. Who should have come, and did not, the records do not tell: nobody is named."""
+    """A rank in a group in which no other rank was ever seen. A group of one waits for no other rank, so others belong
+    to it and wait elsewhere. The records do not show which rank should have come: none is blamed."""
     waiting = tuple(sorted(other for other, behind in edges.behind.items() if rank in behind))
     if not waiting:
         return None

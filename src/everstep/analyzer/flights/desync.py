@@ -28,7 +28,7 @@ Token: TypeAlias = tuple[str, str, Hashable]
 
 
 def find_mismatch(positions: Positions, waits: dict[int, list[Collective]], at: float) -> Finding | None:
-    """The first place, among those where somebody waits, at which not all ranks called the same."""
+    """The first place at which a rank waits and not all ranks called the same."""
     found: dict[tuple[int, int], tuple[int, ParallelGroup]] = {}
     for rank, entries_of_rank in waits.items():
         for entry in entries_of_rank:

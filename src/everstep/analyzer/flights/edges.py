@@ -1,7 +1,7 @@
-"""Who waits for whom, from flight records: the edges that the rules of `localise` follow. Pure.
+"""Which rank waits for which, from flight records: the edges that the rules of `localise` follow. Pure.
 
 A rank that waits in an operation waits for the members of its group that have not entered it. An operation that a peer
-has finished waits for nobody: all were there, and what keeps this rank is its own.
+has finished waits for no member: all were there, and what keeps this rank is its own.
 """
 
 import functools
@@ -23,7 +23,7 @@ class Edges:
         self.waits = waits
         self.behind: dict[int, set[int]] = defaultdict(set)  # waiting rank -> ranks with a record that lag
         self.unseen: dict[int, set[int]] = defaultdict(set)  # waiting rank -> ranks without a usable record
-        self.missed: dict[int, dict[int, Missed]] = defaultdict(dict)  # rank -> who waits for it, and in what
+        self.missed: dict[int, dict[int, Missed]] = defaultdict(dict)  # rank -> which ranks wait for it, and in what
         self.finished: dict[int, list[Missed]] = defaultdict(list)  # rank -> what it waits in and a peer has finished
         self._lag: dict[tuple[str, tuple[int, ...], int], tuple[set[int], set[int]]] = {}
         self._most: dict[tuple[str, tuple[int, ...]], list[tuple[int, int]]] = {}
@@ -45,7 +45,7 @@ class Edges:
                 self.missed[other][rank] = (entry, group)
 
     def is_finished(self, entry: Collective, group: ParallelGroup, rank: int) -> bool:
-        """Whether a peer has finished what nobody finishes without all."""
+        """Whether a peer has finished an operation that needs all members."""
         if entry.is_p2p or entry.op not in STRICT:
             return False
         return any(other != rank and finished >= entry.seq for other, finished in self._furthest(group))
@@ -80,14 +80,15 @@ class Edges:
         return behind, unseen
 
     def _against_group(self, entry: Collective, group: ParallelGroup) -> tuple[set[int], set[int]]:
-        """Once per operation, however many ranks wait in it."""
+        """The members that lag, and those without a record. Once per operation, however many ranks wait in it."""
         key = (group.name, group.ranks[:1], entry.seq)
         if key not in self._lag:
             positions = {rank: self.positions.at(group.name, rank) for rank in group.ranks}
             behind = {rank for rank, position in positions.items() if position and position.entered < entry.seq}
             unseen = {rank for rank, position in positions.items() if position is None}
             if not behind and not unseen and not group.complete:
-                unseen = set(self.positions.missing())  # gloo does not say who is in a group: one of these must be
+                # gloo does not list the members of a group: one of these must be
+                unseen = set(self.positions.missing())
             self._lag[key] = behind, unseen
         return self._lag[key]
 

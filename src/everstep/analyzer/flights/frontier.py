@@ -1,7 +1,7 @@
-"""Ranks whose device or host stands, although every rank has entered what the others wait in. Pure; for `localise`.
+"""Ranks whose device or host is stuck, although every rank has entered what the others wait in. Pure; for `localise`.
 
-On NCCL a collective is queued by the host and run by the device, so records in which nobody is behind still tell:
-who has not finished what a peer finished, who has not begun what the peers began, and whose host queued least.
+On NCCL a collective is queued by the host and run by the device, so records in which no rank is behind still show which
+rank has not finished what a peer finished, which has not begun what the peers began, and whose host queued least.
 """
 
 from collections import Counter, defaultdict
@@ -37,8 +37,9 @@ def finished_elsewhere(edges: Edges) -> tuple[int, ...]:
 
 def never_started(edges: Edges, first: Oldest) -> tuple[int, ...]:
     """Ranks whose device has only scheduled its oldest operation, while most devices have begun theirs and wait in it.
-    A device begins a collective as soon as it gets there, whoever is late; a send or receive may be begun by the last
-    one of its batch, so it says this only where its peer has begun it."""
+
+    A device begins a collective as soon as it gets there, whichever rank is late; a send or receive may be begun by the
+    last one of its batch, so it counts only if its peer has begun it."""
     begun = sum(bool(entry.started) for entry in first.values())
     if 2 * begun < len(first):
         return ()
@@ -51,7 +52,7 @@ def never_started(edges: Edges, first: Oldest) -> tuple[int, ...]:
 
 
 def _began(edges: Edges, rank: int, entry: Collective) -> bool:
-    """Whether a peer has begun the same; of a collective that is taken for granted where nobody can be asked."""
+    """Whether a peer has begun the same; for a collective that is assumed if no peer has a record."""
     others = partners(edges, rank, entry).values()
     if not others:
         return not entry.is_p2p and not edges.is_finished(entry, edges.positions.group(entry.group, rank), rank)
@@ -76,8 +77,8 @@ def partners(edges: Edges, rank: int, entry: Collective) -> dict[int, Collective
 
 
 def host_frontier(edges: Edges, first: Oldest) -> tuple[int, ...]:
-    """Ranks whose newest operation is older than a peer's in at least half of the groups that they share, where nobody
-    is behind in what the devices are in."""
+    """Ranks whose newest operation is older than a peer's in at least half of the groups that they share, if no rank is
+    behind in what the devices are in."""
     if edges.finished or any(id(entry) in edges.lacking for entry in first.values()):
         return ()
     positions = edges.positions
@@ -143,8 +144,8 @@ def _ends(start: _Key, held_by: dict[_Key, set[_Key]]) -> set[_Key]:
 
 
 def is_held_with_all(positions: Positions, edges: Edges, rank: int, roots: set[int]) -> bool:
-    """Whether the rank stands in operations that all entered and nobody finished, together with ranks that wait for
-    nobody either: then the fault is within them, and the records do not say with whom."""
+    """Whether the rank stands in operations that all entered and none finished, together with ranks that wait for no
+    other rank either: then the fault is within them, and the records do not show in which."""
     for entry in edges.waits.get(rank, ()):
         group = positions.group(entry.group, rank)
         if edges.is_finished(entry, group, rank):

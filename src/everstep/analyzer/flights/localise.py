@@ -1,10 +1,10 @@
 """Which rank the others wait for, from flight records alone.
 
 Every waiting rank waits for the members of its group that have not entered the same operation. Following these edges
-ends at ranks that wait for nobody (the culprits), at ranks that left no record (gone, or stopped), or in a circle
+ends at ranks that wait for no other (the culprits), at ranks that left no record (gone, or stopped), or in a circle
 (two groups entered in opposite order). A rank that waits itself is never blamed for being behind: torch's own
 `torchfrtrace` does that. Before all that, ranks that called different things at the same place are looked for. Where
-all have entered, what a device finished or began tells more (`frontier`).
+all have entered, what a device finished or began shows more (`frontier`).
 
 Pure. Called by `combine`; used by the controller and by `everstep analyze`.
 """
@@ -70,9 +70,11 @@ def _merged(named: list[Finding]) -> list[Finding]:
 
 
 def _roots(edges: Edges, device: tuple[int, ...] = ()) -> list[int]:
-    """Ranks that others wait for and that wait for nobody. One that has operations pending is a root only where all of
-    its groups are declared, and only if those operations are not what the others of them stand in as well. What a rank
-    of `device` waits in may be over: whoever only it waits for is no root."""
+    """Ranks that others wait for and that wait for no other.
+
+    A rank with pending operations is a root only where all of its groups are declared, and only if those operations are
+    not what the other members stand in as well. What a rank of `device` waits in may be over: a rank that only it waits
+    for is no root."""
     positions = edges.positions
     awaited = {other for rank, others in edges.behind.items() if rank not in device for other in others}
     awaited = {rank for rank in awaited if rank in positions.records and rank not in positions.stale}

@@ -1,4 +1,4 @@
-"""Ranks that disagree on who belongs to a process group: their collectives never meet. Pure; used by `localise`."""
+"""Ranks that disagree on the members of a process group: their collectives never meet. Pure; used by `localise`."""
 
 from collections import Counter, defaultdict
 
@@ -11,7 +11,7 @@ from everstep.model.verdict import Confidence
 
 
 def find_mismatch(positions: Positions, waits: dict[int, list[Collective]], at: float) -> Finding | None:
-    """The first group in which somebody waits and that its members declare with different ranks."""
+    """The first group in which a rank waits and that its members declare with different ranks."""
     declared: defaultdict[str, dict[int, ParallelGroup]] = defaultdict(dict)
     for other, record in positions.records.items():
         for group in record.groups:

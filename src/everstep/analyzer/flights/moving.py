@@ -7,12 +7,13 @@ wait, and ranks differ by as many. So what most ranks entered just before their 
 from everstep.analyzer.observations.positions import Positions
 
 LATELY_S = 5.0
-"""A host that queued, or a device that ended, something within so many seconds before its record moves. NCCL writes
-records by itself when a collective timed out, minutes later; who takes them by hand sooner gets them taken again. Of a
-job that was watched it is known what is usual: then nothing older than that moves (`lately_s`)."""
+"""The record counts as moving if a host queued, or a device ended, something within so many seconds before it.
+
+NCCL writes records by itself when a collective timed out, minutes later; a user who takes them by hand sooner gets them
+taken again. For a watched job the usual pause is known: then nothing older than that moves (`lately_s`)."""
 
 LEAST_S = 1.0
-"""A look at the ranks is no finer than this."""
+"""Resolution of a look at the ranks."""
 
 SPREAD_S = 5.0
 """Ranks take their records within so many seconds of each other. What begins later than this after the first record is

@@ -1,4 +1,4 @@
-"""Groups of one kind do the same at the same place: who differs from them, where its own peer left no record. Pure.
+"""Groups of one kind do the same at the same place: which rank differs from them, if its own peer left no record. Pure.
 
 A rank that skipped an operation called something else than its peers. Without the peers' records nothing in its own
 group shows that; the other groups of that kind do.

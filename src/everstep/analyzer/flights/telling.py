@@ -11,7 +11,7 @@ MAX_TOLD = 8
 
 
 def missed_by(edges: Edges, missed: Mapping[int, Missed]) -> str:
-    """`rank 9 never entered all_reduce #6 in tp; rank 8 waits there.` for each operation that somebody missed."""
+    """`rank 9 never entered all_reduce #6 in tp; rank 8 waits there.` for each missed operation."""
     ranks_of: dict[tuple[object, ...], list[int]] = {}
     what_of: dict[tuple[object, ...], Missed] = {}
     for rank, (entry, group) in missed.items():

@@ -1,1 +1,1 @@
-"""Does the job stand still, whom does it wait for, and could that end by itself."""
+"""Hang analysis: does the job stand still, which rank does it wait for, and could that end by itself."""

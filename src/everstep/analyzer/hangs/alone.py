@@ -1,8 +1,8 @@
-"""One rank's word against the others': then a verdict that names them is a guess, however clear that rank's record is.
+"""One rank's record against the others': then a verdict on them is a guess, however clear that rank's record is.
 
-Whoever says that it finished what at least two of the named say that they still wait in, while it is a member, is wrong
-or lies: nobody finishes such an operation before all have entered it. A rank of which one record only knows is
-perhaps none. Pure. Called by `combine`.
+A member that claims to have finished what at least two of the accused report that they still wait in is wrong or lies:
+such an operation cannot finish before all have entered it. A rank that only one record knows of may not exist. Pure.
+Called by `combine`.
 """
 
 from everstep.analyzer.observations.finding import Finding

@@ -1,4 +1,4 @@
-"""Can this hang end by itself? Certain: nothing can release it. Doubtful: somebody could answer, or something works.
+"""Can this hang end by itself? Certain: nothing can release it. Doubtful: a process could answer, or something works.
 
 Pure. Each answer has its reason, in words. In doubt it is doubtful: a healthy job that is restarted is worse than a
 hang that is reported late. Asked by `combine` of each verdict on a hang.
@@ -21,7 +21,8 @@ _CANNOT_MEET = {
 }
 _IN_COMMUNICATION = (Activity.COLLECTIVE, Activity.BACKWARD)
 LONGEST_S = 1800.0
-"""A timer that ends later than this ends after the time limit of every usual collective: nobody waits for it."""
+"""A timer that ends later than this ends after the time limit of every usual collective: the others cannot wait for
+it."""
 
 NEAR_LIMIT_S = 60.0
 """A rank that computes, and has no more CPU time left than this, is ended by its limit and not by its program."""
@@ -71,15 +72,15 @@ def _certain(because: str, blame: Blame | None = None) -> Judgement:
 
 
 def _is_elsewhere(finding: Finding, doing: Mapping[int, Activity]) -> bool:
-    """A circle is one only while its ranks do wait in it: an operation that was begun and is not waited for holds
-    nobody. Different calls at one place never meet, whoever waits."""
+    """Whether the ranks of a circle do not wait in it after all: an operation that was begun and is not waited for
+    holds no rank. Different calls at one place never meet, whichever rank waits."""
     return finding.code == "ES-H05" and any(
         doing.get(rank, Activity.COLLECTIVE) not in _IN_COMMUNICATION for rank in finding.ranks
     )
 
 
 def _suspects(finding: Finding, by_rank: Mapping[int, RankEvidence], doing: Mapping[int, Activity]) -> tuple[int, ...]:
-    """Whoever is named; else whoever does not wait for the others."""
+    """The accused ranks; else those that do not wait for the others."""
     return finding.ranks or tuple(rank for rank in by_rank if doing.get(rank) not in _IN_COMMUNICATION)
 
 
@@ -142,10 +143,11 @@ def _all_communicate(
 
 
 def _of_rank(evidence: RankEvidence, activity: Activity | None, limit_s: float | None) -> tuple[Opener | None, str]:
-    """Who could end what this rank does; nobody, and why; or nobody and nothing: not known."""
+    """The opener that could end what this rank does; or None and why none can; or None and "": unknown."""
     main = evidence.main_wait
     if main is not None and main.hold in WITHIN and activity in _IN_COMMUNICATION:
-        return Opener(works=False, does="waits for the other ranks"), ""  # whatever lock it waits behind, they open it
+        # whatever lock it waits behind, the other ranks release it
+        return Opener(works=False, does="waits for the other ranks"), ""
     if main is None:
         return Opener(works=False, does="waits for something that cannot be seen"), ""
     if main.hold in WITHIN or main.hold is Hold.TIMED:

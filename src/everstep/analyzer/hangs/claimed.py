@@ -1,7 +1,7 @@
-"""Findings from what libraries and tools said in text, for the case that their records themselves are not there. Pure.
+"""Findings from the text output of libraries and tools, for the case that their records themselves are missing. Pure.
 
-Who differs is a suspect, whichever way: a minority that went on to another operation is as odd as one that is behind.
-Where all say the same, nobody is named.
+A rank that differs is a suspect, in either direction: a minority that went on to another operation is as odd as one
+that is behind. If all agree, none is accused.
 """
 
 from collections import Counter, defaultdict
@@ -82,7 +82,7 @@ def _listed(told: Mapping[int, Call], code: str) -> str:
 
 
 def _minority(values: Mapping[int, Hashable]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ranks that differ, and those that do as most. In a draw all of them, and nobody; nothing where all agree."""
+    """Ranks that differ, and those that agree with the majority. In a draw all and none; nothing if all agree."""
     counts = Counter(values.values()).most_common()
     if len(counts) < 2:
         return (), ()
@@ -124,7 +124,7 @@ def _evidence(told: Sequence[Named], at: float) -> tuple[Evidence, ...]:
 
 
 def _traced(calls: Sequence[Call], at: float) -> list[Finding]:
-    """The newest call of each rank in NCCL's trace: who stands at another number, or calls something else there."""
+    """The newest call of each rank in NCCL's trace: ranks at another number, or with another call there."""
     by_group: defaultdict[str, dict[int, Call]] = defaultdict(dict)
     for call in calls:
         by_group[call.group][call.rank] = call

@@ -1,8 +1,8 @@
-"""All evidence about one moment becomes one verdict: who, why, how sure, and which group to isolate.
+"""All evidence about one moment becomes one verdict: which rank, why, how sure, and which group to isolate.
 
 Order of trust: what the flight records prove (`localise`), the state of processes, what stacks show (`clusters`), what
-the library said when it timed out, loads. A stronger source decides, a weaker one refines it or lowers the confidence.
-Nobody is blamed for having no evidence while another explanation is there.
+the library reported when it timed out, loads. A stronger source decides, a weaker one refines it or lowers the
+confidence. No rank is blamed for missing evidence while there is another explanation.
 
 Pure. Called by the controller and by `everstep analyze`.
 """
@@ -89,7 +89,7 @@ def limit_of(bench: Bench) -> float | None:
 
 
 def _place(finding: Finding, bench: Bench) -> str:
-    """Where the first suspect stands, or whoever is kept waiting."""
+    """The place where the first suspect stands, else the first rank kept waiting."""
     for rank in (*finding.ranks, *finding.waiting):
         evidence = bench.by_rank.get(rank)
         thread = main_thread(evidence.own) if evidence is not None and evidence.own is not None else None
@@ -143,7 +143,7 @@ def _findings(bench: Bench) -> list[Finding]:
     others = fallbacks.stopped(bench.case.at, bench.by_rank, bench.suspects_by_state)
     stacked = fallbacks.stacks(bench.case.at, bench.clusters, bench.doing)
     if weaker and stacked and not set(weaker[0].ranks) & set(stacked[0].ranks):
-        stacked = []  # the records name somebody; stacks alone do not overrule them
+        stacked = []  # the records identify ranks; stacks alone do not overrule them
     said = claimed.findings(bench.case.claims, bench.case.at)
     sure = [finding for finding in said if finding.confidence is Confidence.HIGH]
     rest = [
@@ -158,7 +158,7 @@ def _findings(bench: Bench) -> list[Finding]:
 
 
 def _still(bench: Bench, found: list[Finding]) -> list[Finding]:
-    """Nobody is in communication, by record or by stack, but for the job's store."""
+    """The finding when no rank communicates, by record or by stack, but for the job's store."""
     at_store = {rank for rank, evidence in bench.by_rank.items() if certainty.is_at_store(evidence)}
     communicate = {rank for rank, doing in bench.doing.items() if doing is Activity.COLLECTIVE}
     if found or communicate - at_store:
@@ -197,7 +197,7 @@ def _is_young(finding: Finding, bench: Bench) -> bool:
 
 
 def _is_moving(bench: Bench) -> bool:
-    """All records are there, nobody waits, and an operation is fresh: then stacks differ as they always do."""
+    """Whether all records are there, no rank waits, and an operation is fresh: then stacks differ as they always do."""
     taken_at = _taken_at(bench)
     ages = [
         taken_at - created_at

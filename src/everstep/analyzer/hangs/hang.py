@@ -1,10 +1,9 @@
 """Does the job stand still? Two silent signals of four, in a window that the job's own step times set.
 
-Answers with a sentence, also when the answer is no. It only says when the evidence is worth looking at: at once when
-nobody has a reason to take long, a little later when somebody has one (he works, he waits for something outside).
-Whether it is a hang is `certainty`'s question, how long to wait then `core.run.standstill`'s, who is to blame
-`combine`'s. Pure: the monitor calls it once or several times a second with what its probes saw. docs/hang-rule.md
-explains each number.
+Answers with a sentence, also when the answer is no. It only decides when the evidence is worth collecting: at once if
+no rank has a reason to take long, a little later if one has (it works, or waits for something outside). `certainty`
+decides whether it is a hang, `core.run.standstill` how long to wait then, `combine` which rank is to blame. Pure: the
+monitor calls it once or several times a second with what its probes saw. docs/hang-rule.md explains each number.
 """
 
 from collections.abc import Sequence
@@ -53,10 +52,10 @@ class HangPolicy(msgspec.Struct, frozen=True, kw_only=True):
     it does not prove has the patience of the fallback."""
 
     report_s: float = 5.0
-    """After so long a standstill for which somebody has a reason is looked at as well. Nothing happens to the job."""
+    """After so long a standstill that has a reason is looked at as well. Nothing happens to the job."""
 
     computing_s: float = 300.0
-    """The same where every rank computes, and so nobody is known to wait: a long step of all."""
+    """The same if every rank computes, so that none is known to wait: a long step of all."""
 
     min_silent: int = 2
     """Baige's two of four: one signal alone is silent in every healthy job now and then."""
@@ -127,8 +126,8 @@ def judge_rank(sample: RankSample, rhythm: Rhythm, policy: HangPolicy = DEFAULT)
 
 
 def _takes_part(sample: RankSample, window: float) -> bool:
-    """It was in a collective lately: whatever it does, nobody waits for it. Half the window, because ages of ranks that
-    came out of one collective differ by a look."""
+    """Whether it was in a collective lately: then no other rank waits for it. Half the window, because ages of ranks
+    that came out of one collective differ by a look."""
     age = sample.silent_s(Signal.COMMUNICATION)
     return age is not None and age < window / 2
 
@@ -198,12 +197,12 @@ def judge(samples: Sequence[RankSample], rhythm: Rhythm, policy: HangPolicy = DE
 
 
 def _culprit(verdicts: Sequence[RankVerdict]) -> RankVerdict | None:
-    """Who works is found before who waits: the others wait for him rather."""
+    """The culprit: a rank that works before one that waits, as the others more likely wait for it."""
     return next((v for v in verdicts if v.computing), None) or next((v for v in verdicts if v.waiting), None)
 
 
 def _alone_s(verdicts: Sequence[RankVerdict], policy: HangPolicy) -> float:
-    """Nobody is known to wait for anybody."""
+    """The patience if no rank is known to wait for another."""
     return policy.report_s if any(v.waiting for v in verdicts) else policy.computing_s
 
 

@@ -1,9 +1,9 @@
 """Joins a verdict on a hang with what the nodes see of the links between them: is it the network, or a rank?
 
-A pair of nodes is cut only when both of them say so: a node that lies, or that is only busy, speaks of its own links
-and is not enough. What nobody knows changes nothing. A link is to blame only where every rank waits in communication; a
+A pair of nodes is cut only when both of them report it: a node that lies, or that is only busy, reports its own links
+and is not enough. What is unknown changes nothing. A link is to blame only where every rank waits in communication; a
 rank that never called stays the culprit, whatever the network does meanwhile. Nothing of this makes a hang certain: a
-network heals, and TCP goes on then.
+network heals, and TCP continues then.
 
 Pure. Called by the controller with the newest reports of the nodes.
 """
@@ -28,7 +28,7 @@ _OF_A_RANK = ("ES-H01", "ES-H06", "ES-H07", "ES-H08", "ES-H09", "ES-H03", "ES-H0
 _TOGETHER = (Activity.COLLECTIVE, Activity.BACKWARD)
 _MOST_TOLD = 8
 _MOST_WATCHED = 64
-"""Links of one node that are looked at: nobody is asked to watch more than a few."""
+"""How many links of one node are evaluated: no node has to watch more than a few."""
 
 
 class Between(enum.StrEnum):
@@ -109,7 +109,7 @@ def pairs_of(sight: Sight, nodes: Iterable[str]) -> list[Pair]:
 
 
 def _age(seconds: float) -> float:
-    """What a node says is no reason for a verdict that nobody can read."""
+    """The age as reported, or 0: a node's garbage must not make a verdict unreadable."""
     return seconds if 0.0 <= seconds < math.inf else 0.0
 
 

@@ -1,7 +1,7 @@
-"""The idle one among the busy, the busy one among the idle. Pure.
+"""The idle rank among the busy, the busy one among the idle. Pure.
 
-The weakest of the four kinds of evidence: it says who differs, not why. While ranks wait in NCCL their GPUs show 100 %,
-so the idle one is the culprit; while ranks wait in gloo their processors idle, so the busy one is.
+The weakest of the four kinds of evidence: it shows which rank differs, not why. While ranks wait in NCCL their GPUs
+show 100 %, so the idle one is the culprit; while ranks wait in gloo their CPUs idle, so the busy one is.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ IDLE_SHARE = 0.1
 MAX_ODD_SHARE = 0.25
 """More odd ones than a quarter are no exception: then the job has two kinds of ranks."""
 MIN_KNOWN = 3
-"""With two ranks nobody is the odd one."""
+"""With two ranks neither is the odd one."""
 
 
 class OddOnes(msgspec.Struct, frozen=True, kw_only=True):

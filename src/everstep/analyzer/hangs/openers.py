@@ -1,8 +1,8 @@
-"""Who could end a wait within a process: its other threads and its children, and what those wait for themselves.
+"""What could end a wait within a process: its other threads and its children, and what those wait for themselves.
 
-Pure. A lock, a queue, a pipe between own processes is opened by somebody of the same rank. It is hopeless only where
-nobody of them could: all are in locks too, are stopped, or are known to serve nobody. If one of them runs, sleeps, or
-waits for something outside, the main thread inherits that wait. What is not known could.
+Pure. A lock, a queue, a pipe between own processes is opened by a thread or process of the same rank. It is hopeless
+only if none of them could: all are in locks too, are stopped, or are known to serve no lock. If one of them runs,
+sleeps, or waits for something outside, the main thread inherits that wait. What is unknown counts as able to.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,15 +13,15 @@ from everstep.analyzer.observations.clusters import Activity, activity_of
 from everstep.analyzer.observations.records import Hold, Thread, ThreadWait
 
 WITHIN = (Hold.LOCK, Hold.OWN)
-"""What somebody of the same rank has to open."""
+"""Holds that a thread or process of the same rank has to open."""
 
 _NEVER = (Hold.LOCK, Hold.OWN, Hold.STOPPED, Hold.ENDED)
-"""Whoever is held so opens nothing for others before somebody opens it for him."""
+"""A thread held like this opens nothing for others before it is released itself."""
 
 _SERVANTS = (
     "gloo_", "pt_gloo", "pt_tcpstore", "pt_nccl", "pt_elastic", "nccl", "iou-", "jemalloc", "mimalloc", "everstep-",
 )  # fmt: skip
-"""Threads of libraries, by the kernel's name of them: they work for the rank when it asks, and for nobody's locks."""
+"""Threads of libraries, by the kernel's name of them: they work for the rank on request, and release no locks."""
 
 _WORKERS = ("pt_autograd", "cuda")
 """The same while they wait; when one of them runs, the rank computes."""
@@ -42,7 +42,7 @@ _DOES = {Hold.NOTHING: "works", Hold.TIMED: _TIMED, Hold.DISK: "waits for a disk
 
 
 class Opener(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who could end the wait; his own wait is inherited."""
+    """A thread or process that could end the wait; its own wait is inherited."""
 
     works: bool  # it runs; it does not only wait
     does: str  # "waits for a socket"
@@ -57,8 +57,10 @@ class Opener(msgspec.Struct, frozen=True, kw_only=True):
 def find_opener(
     main: ThreadWait, waits: Sequence[ThreadWait], threads: Mapping[int, Thread], *, polls: bool = False
 ) -> Opener | None:
-    """For a main thread that waits within its rank; `threads`: Python's, by the kernel's number, as far as known.
-    `polls`: its own time limit is that of a loop which asks the others again and again. None: nobody could."""
+    """The opener for a main thread that waits within its rank; None: none could.
+
+    `threads`: Python's, by the kernel's number, as far as known. `polls`: its own time limit is that of a loop which
+    asks the others again and again."""
     if main.hold is Hold.TIMED and not polls:
         return Opener(works=False, does=_TIMED, left_s=main.left_s)
     if main.moved and not polls:

@@ -1,7 +1,7 @@
-"""Four signals per rank, and the job's own rhythm that says when silence is unusual. Values only.
+"""Four signals per rank, and the job's own rhythm that shows when silence is unusual. Values only.
 
-A signal is "how long it has been silent", or None when nobody could tell. None counts neither as silent nor as
-healthy. Filled by the monitor from its probes, judged by `hang`.
+A signal is "how long it has been silent", or None if unknown. None counts neither as silent nor as healthy. Filled by
+the monitor from its probes, judged by `hang`.
 """
 
 import enum
@@ -29,15 +29,15 @@ class Phase(enum.StrEnum):
 
 
 class WaitsOn(enum.StrEnum):
-    """What a main thread that waits, and not for the other ranks, waits for."""
+    """What a main thread waits for if it does not wait for the other ranks."""
 
     NOTHING = ""  # not known, or nothing that could be late: a lock, a process in uninterruptible sleep
     OWN = "own"  # processes of its own, and they work: a data loader
-    OUTSIDE = "outside"  # what somebody else has to do: a socket, a file, a timer
+    OUTSIDE = "outside"  # what something else has to do: a socket, a file, a timer
 
 
 def phase_seen(reported: Phase, activities: Iterable[Activity]) -> Phase:
-    """The phase, where stacks know more than the job said: a save that nobody announced is still a save."""
+    """The phase, where stacks show more than the job reported: an unannounced save is still a save."""
     if reported is Phase.TRAIN and Activity.SAVING in activities:
         return Phase.CHECKPOINT
     return reported

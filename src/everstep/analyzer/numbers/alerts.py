@@ -38,12 +38,12 @@ def is_cause(alert: Alert) -> bool:
 
 
 def cause_among(seen: Sequence[SeenAlert], at: float, nodes: Collection[str]) -> SeenAlert | None:
-    """The alert that explains a fault of this time. `nodes`: where it happened; empty when nobody knows."""
+    """The alert that explains a fault of this time. `nodes`: where it happened; empty if unknown."""
     near = [
         each
         for each in seen
         if is_cause(each.alert)
-        and each.alert.code != DRAINED  # whoever wants a machine back has not broken it
+        and each.alert.code != DRAINED  # the operator who drains a machine has not broken it
         and at - BEFORE_S <= each.alert.at <= at + AFTER_S
         and (not nodes or each.node in nodes)
     ]
@@ -99,7 +99,7 @@ def _seen_before(chosen: SeenAlert, seen: Sequence[SeenAlert]) -> bool:
         return False
     return any(
         each.node == chosen.node
-        and is_cause(each.alert)  # not what somebody else's program did there
+        and is_cause(each.alert)  # not what an unrelated program did there
         and (each.alert.code, each.alert.device) == (alert.code, alert.device)
         and each.alert.at < alert.at - BEFORE_S / 4
         for each in seen

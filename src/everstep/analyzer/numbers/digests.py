@@ -22,10 +22,11 @@ Digest = RankDigest
 def compare(
     digests: Sequence[Digest], replicas: ParallelGroup, at: float, *, were_equal: bool = True
 ) -> Finding | None:
-    """At the newest step for which two replicas of the group gave a digest. None: they agree, or too few gave one.
+    """Compare at the newest step for which two replicas of the group sent a digest. None: they agree, or too few sent
+    one.
 
-    A rank that gave none for that step is neither right nor wrong. `were_equal`: they have been seen equal before;
-    otherwise nobody computed wrongly as far as is known, and the job itself may be made so.
+    A rank that sent none for that step is neither right nor wrong. `were_equal`: they have been seen equal before;
+    otherwise no rank is known to have computed wrongly, and the job itself may be made so.
     """
     members = [digest for digest in digests if digest.rank in replicas.ranks]
     steps = Counter(digest.step for digest in members)

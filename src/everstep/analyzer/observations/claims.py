@@ -1,6 +1,6 @@
-"""What libraries and tools said of ranks in text: NCCL's watchdog, its RAS, collective fingerprints, torchfrtrace.
+"""What libraries and tools report about ranks in text: NCCL's watchdog, its RAS, collective fingerprints, torchfrtrace.
 
-A flight record is seen; a claim is read, out of whatever somebody pasted. Made by `reading.tool_text`, judged by
+A flight record is observed; a claim is read, out of any pasted text. Made by `reading.tool_text`, judged by
 `hangs.claimed`.
 """
 

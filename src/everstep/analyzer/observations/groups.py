@@ -1,7 +1,7 @@
-"""Process groups: who is in them, what they are for, and which one all suspects share.
+"""Process groups: their members, their purpose, and which one all suspects share.
 
-NCCL's records name the ranks of each group. gloo's do not, so a group's ranks are then those whose records show an
-operation in it: a lower bound, good enough to find who is behind, not to say that nobody else belongs to it.
+NCCL's records list the ranks of each group. gloo's do not, so a group's ranks are then those whose records show an
+operation in it: a lower bound, good enough to find which rank is behind, not to exclude other members.
 """
 
 import re

@@ -86,7 +86,7 @@ class Positions:
         return found
 
     def _entry(self, rank: int, number: int) -> Collective:
-        """One and the same each time: rules compare who waits by identity."""
+        """The same object each time: rules compare waiting ranks by identity."""
         key = rank, number
         if key not in self._made:
             self._made[key] = self.records[rank].entries[number]
@@ -149,7 +149,7 @@ class Positions:
         return stale
 
     def _proven(self, name: str, known: Mapping[int, Position]) -> int:
-        """The newest operation of which somebody's end proves that all had entered it."""
+        """The newest operation that all members are proven to have entered, because one of them finished it."""
         finished = max((position.finished for position in known.values()), default=0)
         proven = max((position.completed_strict for position in known.values()), default=0)
         for rank, position in known.items():

@@ -1,6 +1,6 @@
-"""What the analysis is given: flight records, stacks and loads of ranks, already read and normalised.
+"""The input of the analysis: flight records, stacks and loads of ranks, already read and normalised.
 
-Values only. Whoever collects evidence (tracer, probes, `everstep analyze`) makes them; `analyzer.hangs.combine` judges
+Values only. The collectors of evidence (tracer, probes, `everstep analyze`) make them; `analyzer.hangs.combine` judges
 them. Unknown is None or empty, and never a number that could be mistaken for a measurement.
 """
 
@@ -19,7 +19,7 @@ Sizes: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class ParallelGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A process group as one rank or several described it. `ranks` is empty when nobody said who is in it."""
+    """A process group as one rank or several described it. `ranks` is empty if its members are unknown."""
 
     name: str  # torch's own: "0", "3", or a hash
     desc: str = ""  # "default_pg", "mesh_tp", "TENSOR_MODEL_PARALLEL_GROUP", ...
@@ -252,7 +252,7 @@ class Hold(enum.StrEnum):
     LOCK = "lock"  # of a thread or process of its own: without a time limit
     TIMED = "timed"  # the same with a time limit: it wakes up by itself
     OWN = "own"  # a pipe whose ends only the rank's processes hold, or the end of a child
-    OUTSIDE = "outside"  # a socket, a file, a file lock, somebody at a terminal
+    OUTSIDE = "outside"  # a socket, a file, a file lock, a user at a terminal
     TIMER = "timer"  # sleeps
     DISK = "disk"  # uninterruptible
     STOPPED = "stopped"
@@ -365,4 +365,4 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[RankEvidence, ...]
     world: tuple[int, ...] = ()
     unread: tuple[int, ...] = ()  # ranks whose files are there, and there was no time to read them
-    usual_s: float | None = None  # longest pause that is usual in this job; None: nobody watched it
+    usual_s: float | None = None  # longest pause that is usual in this job; None: not observed

@@ -1,7 +1,7 @@
 """How large decoded data is once everything that it shares is written out. Pure.
 
-A pickle of 300 bytes can hold a tuple of three times itself, forty deep: small in memory, without end for whoever walks
-it. So data is measured before anybody does.
+A pickle of 300 bytes can hold a tuple of three times itself, forty deep: small in memory, endless to walk. So data is
+measured before it is walked.
 """
 
 import itertools

@@ -1,9 +1,9 @@
 """A flight record of torch (gloo or NCCL, from pickle or JSON, already decoded) as a FlightRecord.
 
-Every field is checked before it is used, because the file may say anything. `pg_status` numbers its groups by the
-order of their creation and not by name (`reading.status`). On gloo `state` stays "scheduled" and
-`pg_config` names no group: whether an operation completed is read from `retired`, and who is in a group is learned
-by `groups.learn` from the records of all ranks.
+Every field is checked before it is used, because the file may contain anything. `pg_status` numbers its groups by the
+order of their creation and not by name (`reading.status`). On gloo `state` stays "scheduled" and `pg_config` names no
+group: whether an operation completed is read from `retired`, and the members of a group are learned by `groups.learn`
+from the records of all ranks.
 """
 
 import functools

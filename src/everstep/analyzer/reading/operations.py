@@ -1,7 +1,7 @@
 """Timed operations of ranks become seconds of computing per rank and step. Pure.
 
-Fields were checked by whoever read them (`evidence.tables`). What waits for other ranks, loads data or collects garbage
-is no computing; of operations that contain each other only the time that they cover counts, once.
+The reader (`evidence.tables`) has checked the fields. Waiting for other ranks, loading data and garbage collection are
+no computing; of operations that contain each other only the time that they cover counts, once.
 """
 
 import re

@@ -1,11 +1,11 @@
 """Reads pickles that hold plain data (torch's flight-recorder dumps), and can do nothing else.
 
 This is not a restricted `pickle.Unpickler`: it is a machine that only knows the opcodes for numbers, strings, lists,
-tuples and dictionaries. There is no opcode in it that names a class, calls, or builds an object, so a hostile file
-has nothing to ask for. CPython's unpickler would also allocate what a length or a memo index claims before reading it;
-here every length is checked against the bytes that are there, and the number of operations is bounded.
+tuples and dictionaries. There is no opcode in it that names a class, calls, or builds an object, so a hostile file has
+nothing to ask for. CPython's unpickler would also allocate what a length or a memo index claims before reading it; here
+every length is checked against the bytes that are there, and the number of operations is bounded.
 
-Called by whoever reads evidence. Pure: bytes in, data or UnreadableError out.
+Called by the readers of evidence. Pure: bytes in, data or UnreadableError out.
 """
 
 import struct

@@ -1,7 +1,7 @@
 """The report of NCCL's RAS (`ncclras`, since NCCL 2.24) as text: which ranks are missing, dead, behind or different.
 
-The report prints the outliers rank by rank and the rest as a number of ranks. One sample proves little, because ranks
-run ahead of each other; but who is missing or dead is.
+The report prints the outliers rank by rank and the rest as a number of ranks. One sample proves little about ranks that
+are behind, because ranks run ahead of each other; but it does prove which are missing or dead.
 """
 
 import re

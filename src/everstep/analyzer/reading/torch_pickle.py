@@ -36,7 +36,7 @@ _LATIN1.dot_nl = True
 _UP_TO_TEXT = re2.compile(rf"(?:{_GET}{_GET}\x86|{_MARKED}|{_NUMBER}|{_GET}|{_PUT})*".encode(), _LATIN1)
 _NEW_PAIR = re.compile(rf"{_PUT}?\x86".encode(), re.S)
 _LAST_PUT = re.compile(rb"(?<=u)(?:q.|r.{4})\.\Z", re.S)
-"""torch remembers the whole at its end. Nobody can ask for it there; without this it is shared by nothing. What only
+"""torch memoizes the whole at its end. Nothing can refer to it there; without this it is shared by nothing. What only
 looks like it is an operation cut short, which does not load."""
 
 _TAIL = 7
