@@ -1,7 +1,7 @@
 """Judges results: by fixed limits, by what the user expects, by a baseline, and by the other nodes of the same kind.
 
 Pure: values in, values out. A verdict only gets worse on the way, or becomes known (`noted` to `ok`). What could not be
-measured stays unsupported, except when somebody expects a value of it: then it is bad that it cannot be confirmed.
+measured stays unsupported, unless the user expects a value of it: then it is bad that it cannot be confirmed.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The other side of the network check: answers round trips, takes bytes, gives bytes. `everstep check --serve PORT`.
 
-One line asks, everything after it is filler: nothing of the node is told, nothing received is kept or interpreted.
-Whoever asks proves that it knows the token (HMAC over the server's nonce; the token itself is never sent). Each request
+One line asks, everything after it is filler: no fact about the node is sent, nothing received is kept or interpreted.
+The client proves that it knows the token (HMAC over the server's nonce; the token itself is never sent). Each request
 is bounded in time, and only a few are served at once.
 """
 
@@ -98,7 +98,7 @@ class _Stranger:
 
 
 class _Waiting:
-    """Who has shown no token yet. A crowd keeps out itself, also one that comes again and again."""
+    """Clients that have shown no token yet. A crowd keeps out itself, also one that comes again and again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

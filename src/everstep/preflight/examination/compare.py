@@ -1,8 +1,8 @@
-"""Who computed wrongly, from what all ranks of a group noted bit by bit. Pure.
+"""Which rank computed wrongly, from what all ranks of a group noted bit by bit. Pure.
 
 A rank's trace is the digests of all that it computed and all that it was sent, in the order of its program. Ranks of
-the same role, and the same rank in every round, have equal traces on sound machines. A wrong number spreads: whoever
-is sent it computes something else from then on. So a rank is to blame only if the first thing in which it differs from
+the same role, and the same rank in every round, have equal traces on sound machines. A wrong number spreads: every
+receiver computes something else from then on. So a rank is to blame only if the first thing in which it differs from
 the majority of its role is one that it computed itself, from what the others were sent as well.
 """
 
@@ -20,7 +20,7 @@ COMPUTED, RECEIVED = "c", "r"
 """With what an entry begins."""
 
 LEAST_SAMPLES = 3
-"""Of a role; with two nobody can say who is right."""
+"""Least number of ranks of a role; with two it is undecidable which is right."""
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):

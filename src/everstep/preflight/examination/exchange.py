@@ -1,7 +1,7 @@
 """All-to-all between the ranks of a node, and all-gather with a neighbour: does what is sent arrive, bit by bit?
 
-Only whether the data is right and comes at all decides. The rate is told and compared with nothing: what is usual
-between these machines is not known here, and a bound out of the air would evict sound ones.
+Only the correctness and the arrival of the data decide. The rate is reported and compared with nothing: what is usual
+between these machines is unknown here, and an invented bound would evict sound ones.
 """
 
 import statistics

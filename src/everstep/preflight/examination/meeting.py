@@ -1,8 +1,8 @@
-"""Where the processes of an examination meet: a store that somebody else opened, and a process group over it.
+"""Where the processes of an examination meet: a store that another process opened, and a process group over it.
 
-Whoever is not there, or falls silent, is named: each process leaves a word in the store when it is done and when its
-exchange breaks, and the first break ends the exchanges of all, so nobody who is sound waits in one and looks dead.
-Every wait has an end.
+A process that is missing, or falls silent, is reported: each leaves a word in the store when it is done and when its
+exchange breaks, and the first break ends the exchanges of all, so that no sound one waits in one and looks dead. Every
+wait has an end.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _TELL_SHARE = 0.1
 """Kept back at the end to say what happened."""
 
 _SILENCE_S = 1.5
-"""After a break everybody who lives says a word within it: they look at the store at least every `_LOOK_S`."""
+"""After a break every live process leaves a word within it: they look at the store at least every `_LOOK_S`."""
 
 _LOOK_S = 0.05
 _POLL_S = 0.0005
@@ -40,7 +40,7 @@ class Absent(Exception):  # noqa: N818 - an answer
 
 
 class Broken(Exception):  # noqa: N818 - an answer
-    """An exchange of this process failed, or somebody else's did."""
+    """An exchange of this process failed, or another process's did."""
 
 
 class Unreachable(Exception):  # noqa: N818 - an answer
@@ -136,7 +136,7 @@ class Meeting:
             self._store.set(f"said/{self.rank}", json.dumps(word))
 
     def hear(self) -> dict[int, Any]:
-        """What all of them said. Raises Broken when somebody fell silent or broke off."""
+        """The words of all processes. Raises Broken when one fell silent or broke off."""
         with _reaching():
             self._wait("said", self.left_s, or_broken=True)
             words = self._words()
@@ -152,7 +152,7 @@ class Meeting:
             self._store.set(f"alive/{self.rank}", "1")
 
     def silent(self) -> set[int]:
-        """After a break: who says nothing any more. Raises Unreachable."""
+        """After a break: the processes that have fallen silent. Raises Unreachable."""
         with _reaching():
             return self._wait("alive", min(_SILENCE_S, max(0.3, self._limit_s * _TELL_SHARE)))
 

@@ -1,6 +1,6 @@
 """Bit-wise alignment and replay: the same step of the same small model, round after round, compared bit by bit.
 
-Between the rounds and the replicas of a group here; between groups by whoever asked, with the digest.
+The rounds and the replicas of a group are compared here; groups are compared by the requester, with the digest.
 """
 
 import hashlib

@@ -78,7 +78,7 @@ def _computed(device: str) -> Iterable[str]:
         if not copies(_COPY_BYTES, 1, device, device)["is_equal"]:
             yield f"a copy in the memory of {device} is not equal"
     except torch.OutOfMemoryError:
-        raise  # somebody else has it: nothing is known of the device
+        raise  # another process uses it: the device stays unknown
     except RuntimeError as error:
         if not device.startswith("cuda"):
             raise

@@ -22,7 +22,7 @@ from everstep.preflight.result import Judgement, Result
 from everstep.preflight.settings import Settings
 from everstep.preflight.shown.spoken import Begun, Busy, Ended, Found, Line, Request
 
-_TICK_S = 0.2  # how often progress is told while a check says nothing
+_TICK_S = 0.2  # how often progress is reported while a check is silent
 _TAIL_BYTES = 2000
 
 

@@ -1,6 +1,6 @@
 """Disks and filesystems: size, state, settings, errors; free space, inodes, mount options, and whether they answer.
 
-A filesystem of a dead server blocks whoever asks: each is announced before it is asked, so the runner can name it.
+A filesystem of a dead server blocks its callers: each is announced before it is asked, so the runner can name it.
 """
 
 import os
