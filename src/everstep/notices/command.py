@@ -27,7 +27,7 @@ _PAUSE_S = 0.01
 
 
 _running: set[int] = set()
-"""Commands, each of which has somebody who waits for its end."""
+"""Commands whose end is awaited."""
 
 
 async def run_command(receiver: Receiver, data: bytes) -> None:
@@ -81,7 +81,7 @@ def _left_of(mark: str) -> list[int]:
 
 
 def _reap(others: set[int]) -> None:
-    """Wait for what has ended and became ours since the command began: nobody else does."""
+    """Reap what has ended and became ours since the command began: nothing else does."""
     for pid in set(proc.children(os.getpid())) - others - _running:
         found = proc.stat(pid)
         if found is not None and found.state == "Z":

@@ -1,5 +1,5 @@
-"""What became of what was told of a run, by receiver: `notices.json` of the notifier, `otlp.json` of the exporter to
-OpenTelemetry. Read by whoever counts."""
+"""Delivery results of a run's messages, by receiver: `notices.json` of the notifier, `otlp.json` of the exporter to
+OpenTelemetry. Read for the counters."""
 
 import contextlib
 from pathlib import Path

@@ -16,7 +16,7 @@ log = logging.getLogger("everstep.notices")
 
 
 class Following:
-    """`is_alone()`: whoever started this is gone."""
+    """`is_alone()`: the parent is gone."""
 
     def __init__(self, run_dir: RunDir, is_alone: Callable[[], bool]) -> None:
         self._run_dir, self._is_alone = run_dir, is_alone

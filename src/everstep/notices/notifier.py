@@ -1,4 +1,4 @@
-"""Follows a run's journal and tells its receivers, each in its own task: one that hangs keeps nobody else waiting.
+"""Follows a run's journal and notifies its receivers, each in its own task: one that hangs delays no other.
 
 A process of its own with the lowest priority. It only reads, so nothing that happens here reaches training.
 """
@@ -31,7 +31,7 @@ log = logging.getLogger("everstep.notices")
 
 
 class Notifier:
-    """`is_alone()`: whoever started this is gone."""
+    """`is_alone()`: the parent is gone."""
 
     def __init__(self, run_dir: RunDir, receivers: tuple[Receiver, ...], is_alone: Callable[[], bool]) -> None:
         self._run_dir = run_dir
@@ -41,7 +41,7 @@ class Notifier:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Until the run is over, or nobody is there any more, and what was to be told is told."""
+        """Run until the run is over, or the parent is gone, and all messages are delivered."""
         first = self._messages()
         for outbox in self._outboxes:
             for message in first:
@@ -121,7 +121,8 @@ class Notifier:
         return self._mask(message.text) + more + (f" {link}" if link else "")
 
     def _mask(self, text: str) -> str:
-        """What is secret now: an update may have brought variables. Who has a receiver's address can write there."""
+        """Mask what is secret now: an update may have brought variables. Anyone with a receiver's address can write
+        there."""
         return Mask(secret_values(self._run_dir.path, os.environ) | self._own)(text)
 
     def _save(self) -> None:

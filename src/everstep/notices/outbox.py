@@ -1,6 +1,6 @@
-"""What one receiver is told, and when: one message per incident, edited where that is possible, and not too many.
+"""The messages to one receiver, and when: one per incident, edited where that is possible, and not too many.
 
-Pure: it is given the time. `due` says what to send now; `settle` what became of it.
+Pure: it is given the time. `due` returns what to send now; `settle` takes the result.
 """
 
 import enum

@@ -1,4 +1,4 @@
-"""`[[notices]]` of the TOML file: who is told. What is wrong is found before a run starts.
+"""`[[notices]]` of the TOML file: the receivers. Mistakes are found before a run starts.
 
 A receiver's address is often a secret itself, so it can be named by an environment variable or by a file.
 """
@@ -40,7 +40,7 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     drills: bool = False  # also of drills
     most: int = 10  # messages in `per_s`
     per_s: float = 600.0
-    wait_s: float = 120.0  # who cannot edit is told of an incident that is still open after this long
+    wait_s: float = 120.0  # a receiver that cannot edit gets an incident that is still open after this long
     limit_s: float = 10.0  # an answer that takes longer is none
     link: str = ""  # added to each message; {run} and {incident} are filled in
 

@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 async def on_own_thread(limit_s: float, call: Callable[[], T]) -> T:
-    """Raises TimeoutError, and what `call` raises. A thread that is late is left alone, and nobody waits for it."""
+    """Run `call` in a thread. Raises TimeoutError, and what `call` raises. A late thread is left alone, and not waited
+    for."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[T] = loop.create_future()
 
@@ -28,7 +29,7 @@ async def on_own_thread(limit_s: float, call: Callable[[], T]) -> T:
             found.append(call())
         except BaseException as error:
             raised = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is no waiter any more
             loop.call_soon_threadsafe(_settle, ended, found, raised)
 
     threading.Thread(target=work, name="everstep-notice", daemon=True).start()
