@@ -1,4 +1,4 @@
-"""A clock that moves only when it is told to, with the timers that the brain set."""
+"""A clock that moves only on request, with the timers that the brain set."""
 
 import heapq
 

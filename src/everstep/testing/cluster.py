@@ -45,20 +45,20 @@ class Cluster:
         racks: tuple[str, ...] = (),
         capacity: int | None = None,
     ) -> None:
-        """`copies_lag`: nodes copy their snapshots to others when they are told to, so many steps behind. `racks`: of
-        the nodes in turn; "" tells none. `capacity`: nodes that the engine has."""
+        """`copies_lag`: nodes copy their snapshots to others on request, so many steps behind. `racks`: of the nodes in
+        turn; "" for none. `capacity`: nodes that the engine has."""
         self.policy = policy or Policy()
         self.clock = FakeClock()
         self.state = State.initial()
         self.records: list[Record] = []
         self.actions: list[Action] = []
-        self.held_back: set[str] = set()  # types of actions that nobody answers: "StartWorkers", ...
+        self.held_back: set[str] = set()  # types of actions that get no answer: "StartWorkers", ...
         self.snapshots = snapshots
         self.unheard: set[str] = set()  # nodes whose reports of progress do not come
         self.memory = FakeMemory(copies_lag=copies_lag)
         self.tier = FakeTier()
         self.exams = FakeExams()
-        self.chosen: list[tuple[int | None, int | None]] = []  # of each generation: step gone on from, best possible
+        self.chosen: list[tuple[int | None, int | None]] = []  # of each generation: step resumed from, best possible
         self.diagnosis = diagnosis_of(None, "", 0.0)
         self.moved_on = False
         self.limit_s: float | None = None

@@ -1,4 +1,4 @@
-"""Examinations of a cluster without machines: who is bad at what, always or now and then."""
+"""Examinations of a cluster without machines: which node fails which check, always or now and then."""
 
 import random
 

@@ -55,7 +55,7 @@ class Host:
     """One machine. Its home is a folder that no other host uses."""
 
     def __init__(self, network: Namespaces, name: str, folder: Path, names: Path) -> None:
-        """`names`: what all hosts have as /etc/hosts. Nobody else answers for names or addresses."""
+        """`names`: what all hosts have as /etc/hosts. No other server answers for names or addresses."""
         self.name = name
         self.folder = folder
         self._names = names
@@ -228,7 +228,8 @@ class Bed:
         """`disk_mib`: its home is a disk of its own, of that size."""
         folder = self._folder / name
         (folder / "home").mkdir(parents=True)
-        (folder / "sys").mkdir()  # where its own ports are mounted from: /sys shows those of whoever mounted it
+        # where its own ports are mounted from: /sys shows those of the namespace that mounted it
+        (folder / "sys").mkdir()
         if disk_mib:
             disk = str(folder / "home")
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={disk_mib}m", "tmpfs", disk], check=True, timeout=20)

@@ -1,7 +1,7 @@
 """What the nodes of a fake cluster hold in memory and on disk: the truth that decisions are checked against.
 
-Every snapshot knows which generation took it, and the history says which generation's version of a step is the one
-that counts. `start` does what agents and ranks do with a StartWorkers, and raises if somebody could not have the step.
+Every snapshot knows which generation took it, and the history records which generation's version of a step counts.
+`start` does what agents and ranks do with a StartWorkers, and raises if a rank could not have the step.
 """
 
 from collections.abc import Iterable, Mapping
@@ -111,7 +111,7 @@ class FakeMemory:
         return max((common or set()) | on_disk | self._best_former(), default=None)
 
     def _best_former(self) -> set[int]:
-        """Steps that all ranks of a generation of another size have in somebody's memory."""
+        """Steps that all ranks of a generation of another size have in some node's memory."""
         found: set[int] = set()
         for size in {world for shelves in self.former.values() for world, _ in shelves} - {self.world_size}:
             by_rank = [

@@ -196,7 +196,7 @@ def _hang(player: _Player, args: list[str]) -> list[Action]:
 
 
 def _restart(player: _Player, args: list[str]) -> list[Action]:
-    """restart [WHO]: somebody does not want to wait until a standstill ends."""
+    """restart [WHO]: a user does not want to wait until a standstill ends."""
     return player.cluster.feed(events.RestartRequested(at=player.cluster.clock.now, by=args[0] if args else ""))
 
 
@@ -263,7 +263,7 @@ def _restore_failed(player: _Player, args: list[str]) -> list[Action]:
 
 
 def _drain(player: _Player, args: list[str]) -> list[Action]:
-    """drain NODE [why ...]: somebody takes it away."""
+    """drain NODE [why ...]: an operator drains it."""
     alert = drained(player.cluster.clock.now, f"anna drains this node: {' '.join(args[1:])}", "operator")
     return player.cluster.feed(events.NodeAlerted(at=alert.at, node=args[0], alerts=(alert,)))
 
@@ -275,7 +275,7 @@ def _undrain(player: _Player, args: list[str]) -> list[Action]:
 
 
 def _update(player: _Player, args: list[str]) -> list[Action]:
-    """update VERSION [urgent] [by=WHO] [cannot start, because ...]: somebody changed the code."""
+    """update VERSION [urgent] [by=WHO] [cannot start, because ...]: a user changed the code."""
     version, *rest = args
     words = [word for word in rest if word != "urgent" and not word.startswith("by=")]
     if words:

@@ -131,7 +131,7 @@ class SlurmBed:
             self._controller = self.login.start(command, env=self.environ, out=log, err=log)
 
     def stop_controller(self) -> None:
-        """slurmctld answers nobody until it is started again. Its jobs go on."""
+        """Stop slurmctld; it answers no request until it is started again. Its jobs go on."""
         assert self._controller is not None
         self._controller.kill()
         self._controller.wait()
