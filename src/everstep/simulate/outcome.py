@@ -88,7 +88,7 @@ PARTS = {
     "steps done again": Bucket.REDONE,
     "stalls of saves": Bucket.CHECKPOINT_STALL,
 }
-"""Buckets of docs/goodput.md that are parts as they are; `schedule` is told in four."""
+"""Buckets of docs/goodput.md that are parts as they are; `schedule` is split into four."""
 
 STOPPING, EXAMINING, WAITING, RESUBMITTING = (
     "stopping and evicting",

@@ -56,7 +56,7 @@ def negative_binomial_quantile(mean: float, variance: float, quantile: float = Q
 
 
 def size_by_rate(num_nodes: int, rate: float, quantile: float = QUANTILE) -> Sizing:
-    """From a rate somebody gives: nothing is known of how faults cluster. Raises ValueError."""
+    """The sizing for an assumed rate: how faults cluster is unknown. Raises ValueError."""
     needed = binomial_quantile(num_nodes, rate, quantile)
     return Sizing(
         num_nodes=num_nodes,

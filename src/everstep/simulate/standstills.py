@@ -29,8 +29,8 @@ def benchmarked() -> tuple[Standstill, ...]:
 
 
 def recorded(records: Iterable[Record], policy: Policy) -> tuple[Standstill, ...]:
-    """Of one journal. A verdict that does not say how certain it is (an older everstep's) is left out, and so is a hang
-    of which nobody knows how it would have ended."""
+    """The standstills of one journal. A verdict without a certainty (an older everstep's) is left out, and so is a hang
+    whose own end is unknown."""
     state = State.initial()
     open_: dict[str, Standstill] = {}
     found: list[Standstill] = []

@@ -1,9 +1,9 @@
 """A recorded run with another policy: where its decisions would have been others. Pure; records in, differences out.
 
-Two folds go over the same events. One has the recorded policy, and says what this version of the rules decides; the
+Two folds go over the same events. One has the recorded policy, and shows what this version of the rules decides; the
 other has the other policy. As long as both want the same of the world, the recorded events are answers to both. From
 the first difference that changes the world they are answers to what was done only: what the other policy would have met
-from there on, nobody knows. After it each decision is asked in the situation that was recorded, and the page says so.
+from there on is unknown. After it each decision is asked in the situation that was recorded, and the page says so.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ ON_RECORD = (actions.Concluded, actions.Refused, actions.IncidentOpened, actions
 """What changes nothing in the world."""
 
 _SAME_FOR_ALL = ("why", "at", "due_at", "grace_s", "save_s", "limit_s", "verdict", "store_host", "store_port")
-"""Fields of actions that are no other decision: words, and times; those are told as times."""
+"""Fields of actions that are no other decision: words, and times; those are reported as times."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from everstep.core.restore.trust import LASTING_NAN
 
 
 class Sign(enum.StrEnum):
-    """How a fault shows first, which decides how soon it is seen and what the brain is told."""
+    """How a fault shows first, which decides how soon it is seen and which event the brain gets."""
 
     ALERT = "alert"  # the machine says so itself: kernel log, counters
     LOST = "lost"  # the machine is gone

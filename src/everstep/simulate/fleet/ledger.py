@@ -52,7 +52,7 @@ class Ledger:
         self._now = _Begun(formed_at=at, pace=pace, restore_s=restore_s)
 
     def break_at(self, at: float) -> None:
-        """From here on no step is done, whoever knows of it."""
+        """From here on no step is done, whether or not it is noticed."""
         if self._now is not None and self._now.broken_at is None:
             self._now.broken_at = at
 

@@ -12,7 +12,7 @@ class Memory:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._copies_on: dict[str, list[int]] = {}  # node -> ranks of which it keeps copies
-        self._fetching: set[str] = set()  # nodes that begin with a snapshot of somebody else's
+        self._fetching: set[str] = set()  # nodes that begin with another node's snapshot
         self._resumed: int | None = None
 
     def place(self, places: Sequence[PlaceBackups]) -> None:

@@ -1,6 +1,6 @@
 """Steps of a training as arithmetic: how many were done at a time, and which of them a checkpoint has. Pure.
 
-Nobody simulates steps one by one: between two faults they come at a steady pace, so their number is a division.
+Steps are not simulated one by one: between two faults they come at a steady pace, so their number is a division.
 """
 
 import math

@@ -86,7 +86,7 @@ def _repair_s(start: Line, lines: list[Line]) -> float | None:
 
 
 def _cause(name: str, count: int) -> Cause:
-    """How its description shows; what nobody has explained is a rank that dies and says nothing."""
+    """The cause for a description in the trace; an unexplained one is a rank that dies without a message."""
     told: tuple[tuple[str, dict[str, Any]], ...] = (
         ("Silent Data", {"sign": Sign.WRONG}),
         ("Link Down", {"sign": Sign.ALERT, "code": "ES-M10", "action": "DRAIN_AND_RESTART_NODE"}),

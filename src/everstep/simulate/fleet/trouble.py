@@ -1,7 +1,7 @@
-"""Faults strike a simulated fleet: when each happens, when it is noticed, what is told of it, whether it comes again.
+"""Faults strike a simulated fleet: when each happens, when it is noticed, how it is reported, whether it comes again.
 
 A fault that stays with a machine or in the code comes again after every start, until the job runs without that machine
-or with other code. One that strikes while nothing runs is told only if the machine is gone.
+or with other code. One that strikes while nothing runs is reported only if the machine is gone.
 """
 
 from functools import partial

@@ -1,9 +1,9 @@
-"""A fleet in virtual time around the real brain: answers every action with the events that a fleet would tell, after
+"""A fleet in virtual time around the real brain: answers every action with the events that a fleet would report, after
 the seconds that it would take. `core.step` decides everything; nothing here decides. Faults are `trouble`'s.
 
 What is simplified, so that months of ten thousand machines take seconds: machines are seen in cells (`Setup`); steps
-are arithmetic (`pace`), so progress is told only when it matters; what all nodes tell of their steps at one time is
-one report. Copies on other nodes are as old as `backup_s`, and outlive a new placement.
+are arithmetic (`pace`), so progress is reported only when it matters; what all nodes report of their steps at one time
+is one report. Copies on other nodes are as old as `backup_s`, and outlive a new placement.
 
 Pure: no clock, and the dice are passed in.
 """
