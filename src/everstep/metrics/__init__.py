@@ -1,1 +1,1 @@
-"""What Prometheus and OpenTelemetry are told of a run: one table of names, one set of samples (docs/metrics.md)."""
+"""The metrics of a run for Prometheus and OpenTelemetry: one table of names, one set of samples (docs/metrics.md)."""

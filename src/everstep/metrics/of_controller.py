@@ -6,7 +6,7 @@ from everstep.metrics.samples import Samples
 from everstep.version import __version__
 
 MAX_NODES = 1000
-"""Of a larger fleet the nodes with the largest values: nobody looks at 12,500 lines, and each costs the scraper."""
+"""How many nodes of a larger fleet, by largest value: 12,500 lines are unreadable, and each costs the scraper."""
 
 
 MAX_SENSES = 100

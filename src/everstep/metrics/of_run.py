@@ -23,7 +23,8 @@ _KIND = re.compile(r"[A-Za-z_][A-Za-z0-9_. -]{0,47}", re.ASCII)
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """Goodput, and its ratio in windows by name. Of a large fleet some ranks stand for all. `rising`: of who asks."""
+    """Goodput, and its ratio in windows by name. In a large fleet some ranks stand for all. `rising`: the scraper's
+    own."""
 
     goodput: Goodput
     ratios: dict[str, float | None] = {}
@@ -90,7 +91,7 @@ def _checkpoints(samples: Samples, view: RunView, at: float) -> None:
     for tier, step in (("memory", held), ("peer", copies.backup_step), ("disk", disk_step)):
         samples.add("everstep_checkpoint_step", step, run=run, tier=tier)
         if tier != "disk" and stepped is not None and step is not None and step == stepped.last_step:
-            done_at = stepped.last_step_at  # of an older step nobody wrote down when it was done
+            done_at = stepped.last_step_at  # the end of an older step is not on record
             samples.add("everstep_checkpoint_age_seconds", _age(at, done_at), run=run, tier=tier)
     samples.add("everstep_checkpoint_age_seconds", _age(at, newest.at if newest else None), run=run, tier="disk")
     samples.add("everstep_checkpoint_timestamp_seconds", newest.at if newest is not None else None, run=run)
@@ -147,7 +148,7 @@ def _kind(where: str) -> str:
 
 
 def _few(counts: Counter[str]) -> Counter[str]:
-    """The first ones; what came later is told together."""
+    """The first kinds; later ones are counted together."""
     found = Counter(dict(list(counts.items())[:MAX_KINDS]))
     rest = counts.total() - found.total()
     return found + Counter({OTHER: rest})

@@ -1,13 +1,13 @@
-"""The seconds of a live run as counters, which never go down: whoever asks for their rate would take that for a new
-beginning, and count everything again.
+"""The seconds of a live run as counters, which never go down: a rate over a drop would treat it as a restart of the
+counter, and count everything again.
 
 What ranks do now is known when they report it, and what a fault cost when it is over; until then some seconds stand
-under another name. What is sorted anew lowers nothing, so a counter may be too high by as much as was not known once.
+under another name. Reclassifying lowers nothing, so a counter may be too high by as much as was not known once.
 """
 
 
 class Rising:
-    """Of one who is asked again and again."""
+    """The counters of one scraper."""
 
     def __init__(self) -> None:
         self._highest: dict[str, float] = {}
