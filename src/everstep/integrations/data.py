@@ -46,7 +46,7 @@ class ResumableLoader:
 
     @property
     def epoch(self) -> int:
-        """The epoch that iterating goes on with, from 0."""
+        """The epoch with which iterating continues, from 0."""
         return self._epoch
 
     @property

@@ -1,4 +1,4 @@
-"""What is left of an epoch when another number of ranks goes on with it: no sample twice, none left out.
+"""The rest of an epoch when it continues with another number of ranks: no sample twice, none left out.
 
 Answers: how much of the epoch's order have all ranks together taken, and which of the rest is this rank's. The order is
 torch's `DistributedSampler`'s own, which does not depend on the number of ranks: they took a piece from its front, so
@@ -72,7 +72,7 @@ class Rest:
 
 
 def _find(loader: Any) -> tuple[Any, Any] | None:  # noqa: ANN401
-    """Who asks a DistributedSampler for indices, and it."""
+    """The part that takes indices from a DistributedSampler, and that sampler."""
     for part in parts_of(loader):
         if isinstance(part, BatchSampler | Pulls):
             sampler = getattr(part, _name(part))

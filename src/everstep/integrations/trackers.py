@@ -39,8 +39,8 @@ class TensorBoard:
         self._own.flush()  # a rank that is killed has no time for it
 
     def _open(self) -> Any:  # noqa: ANN401
-        """Only now is it known who counts the steps. Without State they begin at 0 after each restart: then each start
-        gets a run of its own."""
+        """Open the writer late: only now is it known how steps are counted. Without State they begin at 0 after each
+        restart: then each start gets a run of its own."""
         runtime, folder = self._runtime, Path(str(self._writer.log_dir))
         make = type(self._writer)
         if not runtime.board.counts_own_steps and runtime.generation:

@@ -48,7 +48,7 @@ def purge_step() -> int | None:
 def log_to(tracker: Any) -> None:  # noqa: ANN401 - a SummaryWriter or a wandb run
     """From now on, beside what the program writes: `everstep/loss`, `everstep/grad_norm` (of `everstep.step`),
     `everstep/step_seconds`, and a text at each restart. None is left alone."""
-    begin.park("everstep.integrations.tracking")  # who goes on from here resumes at a step of its own
+    begin.park("everstep.integrations.tracking")  # a process that continues from here resumes at a step of its own
     runtime = current()
     if runtime is None or tracker is None:
         return
@@ -135,7 +135,7 @@ class Feed:
 
 
 def _shown(why: str) -> str:
-    """One line without secrets: what a rank printed may be in it, and trackers may be somebody else's machine."""
+    """One line without secrets: a rank's output may be in it, and the tracker may be a third party's machine."""
     from everstep.journal.beside.secrets import secrets_of
     from everstep.report.handing.masking import Mask
 

@@ -266,4 +266,4 @@ def _begins_after(runtime: Runtime) -> int | None:
     from everstep.checkpoint.persist.store.files import locate, read_manifest
 
     manifest = read_manifest(*locate(runtime.init_from))
-    return manifest.step if manifest is not None else None  # of somebody else: weights, to begin with
+    return manifest.step if manifest is not None else None  # a foreign checkpoint: weights, to begin with
