@@ -1,6 +1,6 @@
 """The exporter of one run: `python -m everstep.otlp --run-dir DIR`, started by the launcher.
 
-Its stdin is a pipe of whoever started it: its end means that nobody is there any more.
+Its stdin is a pipe from its parent: the end of the pipe means that the parent is gone.
 """
 
 import argparse

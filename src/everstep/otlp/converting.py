@@ -1,6 +1,6 @@
 """Samples, incidents and messages in the data model of OpenTelemetry's SDK. Nothing is sent here.
 
-Ids of traces follow from run and incident: a span that is sent again, by whoever, is the same span.
+Ids of traces follow from run and incident: a span that is sent again, by any process, is the same span.
 """
 
 import hashlib

@@ -32,7 +32,7 @@ LINGER_S = 15.0
 
 
 class Exporter:
-    """`is_alone()`: whoever started this is gone."""
+    """`is_alone()`: the parent is gone."""
 
     def __init__(self, run_dir: RunDir, environ: Mapping[str, str], is_alone: Callable[[], bool]) -> None:
         self._run_dir, self._environ = run_dir, environ
@@ -45,7 +45,7 @@ class Exporter:
         self._resource: Resource | None = None
 
     async def run(self) -> None:
-        """Until the run is over, or nobody is there any more, and what was to be told is told."""
+        """Run until the run is over, or the parent is gone, and everything is exported."""
         self._know()
         metrics_at = time.monotonic()
         ends_at: float | None = None
