@@ -86,7 +86,7 @@ def _with_stall(bucket: Bucket, stall: float) -> Shares:
 
 
 def _kept_share(history: History, index: int, account: RankAccount) -> tuple[float | None, float]:
-    """Shares of the generation's step time that were kept and redone; (None, 0) when nobody can know."""
+    """Shares of the generation's step time that were kept and redone; (None, 0) if unknown."""
     later = history.generations[index + 1 :]
     if not later:
         return 1.0, 0.0

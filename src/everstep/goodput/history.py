@@ -10,7 +10,7 @@ from everstep.model.facts import RankAccount
 class EndKind(enum.StrEnum):
     FAULT = "fault"  # an incident ended it
     DONE = "done"  # every rank ended by itself, with success
-    STOPPED = "stopped"  # somebody asked for it
+    STOPPED = "stopped"  # on request
     UPDATED = "updated"  # for another version of the program, or more nodes, which the next one runs with
     CUT = "cut"  # everything ended at once, launcher and journal included
 
@@ -44,7 +44,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     generations: tuple[GenerationHistory, ...] = ()
     is_over: bool = False
     has_runtime: bool = True  # False for `--no-python`: nothing of ours inside can report
-    gaps: tuple[tuple[float, float], ...] = ()  # nothing ran in them, and nobody watched
+    gaps: tuple[tuple[float, float], ...] = ()  # nothing ran in them, and nothing watched
 
     @property
     def reports_steps(self) -> bool:
