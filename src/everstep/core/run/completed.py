@@ -38,7 +38,7 @@ def note_at_end(turn: Turn) -> None:
 
 
 def _best(state: State, unheard: tuple[int, ...]) -> tuple[int | None, tuple[int, ...]]:
-    """The newest step that all had completed, and of whom that is not known; then all had done at least this one."""
+    """The newest step that all had completed, and the ranks for which that is unknown: at least this one."""
     resumed = state.formation.resume_step if state.formation is not None else None
     newest = holdings.newest_by_rank(state) if any(worker.exit is None for worker in state.workers.values()) else {}
     told: list[int | None] = []
@@ -73,7 +73,7 @@ def _at_least(account: RankAccount | None) -> int:
 
 
 def _goes_together(state: State) -> bool:
-    """Collectives ended during the last steps of those who remained: nobody was further behind than they wait for."""
+    """Whether collectives ended during the last steps of the remaining ranks: no rank was further behind than that."""
     return any(worker.exit is not None and _communicated(worker.account) for worker in state.workers.values())
 
 

@@ -104,7 +104,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     generation: int  # in which the fault happened
     lived_s: float = 0.0  # how long that generation had been there
     best_step: int | None = None  # newest step that every rank had completed when the generation ended
-    unheard: tuple[int, ...] = ()  # of these nobody knows how far they had come: at least to `best_step`
+    unheard: tuple[int, ...] = ()  # ranks whose last step is unknown: at least `best_step`
     verdict: Verdict | None = None
     decision: Decision | None = None
     facts: FaultFacts  # but for the exits
