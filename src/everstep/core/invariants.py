@@ -13,7 +13,7 @@ _WITH_GENERATION = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING, Phase.STOPPING
 
 
 STORY = 10
-"""Records that the message of a broken rule tells: enough for the input and for what set it up."""
+"""Records that the message of a broken rule quotes: enough for the input and for what set it up."""
 
 LONGEST = 400
 """Characters of one event: some hold the accounts of a thousand ranks."""
@@ -123,7 +123,7 @@ def _budget(state: State) -> None:
 
 
 def _broken_promises(before: State, after: State) -> Iterator[str]:
-    """A sentence for each rule that this formation breaks: every rank can have the step that it goes on from. Written
+    """A sentence for each rule that this formation breaks: every rank can have the step that it resumes from. Written
     from the state alone, so that a fault of `holdings` does not excuse itself."""
     formation = after.formation
     if formation is None:
@@ -188,7 +188,7 @@ def _is_trusted(before: State, after: State, formation: Formation) -> bool:
 
 
 def _told(state: State, rank: int, node: str) -> list[Held]:
-    """Of the rank's own memory; of its copies on `node`, if one is given."""
+    """The reported snapshots in the rank's own memory, or its copies on `node`, if one is given."""
     if node:
         return [held for held in state.copies.get(node, ()) if held.rank == rank]
     return [state.held[rank]] if rank in state.held else []

@@ -124,7 +124,7 @@ _FROM_ANY_NODE = (
     events.DrillRequested,
     events.UpdateValidated,
 )
-"""Told by, or of, nodes that hold no slot as well."""
+"""Also reported by, or about, nodes that hold no slot."""
 
 
 def step(state: State, event: Event, policy: Policy) -> tuple[State, list[Action]]:

@@ -23,7 +23,7 @@ FREE = 2
 LONGEST_S = 60.0
 
 FORGET_S = 600.0
-"""Between two restarts: with more, the job ran, whether it tells of steps or not."""
+"""A restart at least so long after the one before follows a job that ran, whether or not it reports steps."""
 
 
 def counted(turn: Turn) -> tuple[float, ...]:

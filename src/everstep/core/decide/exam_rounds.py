@@ -280,6 +280,6 @@ def _digest(answer: Answer | None) -> str:
 
 
 def _size_of(state: State, words: tuple[str, ...]) -> int:
-    """Of the parallel groups with such a name, if all are of one size."""
+    """The size of the parallel groups with such a name, if all are of one size."""
     sizes = {len(group.ranks) for group in state.groups if any(w in group.title.lower() for w in words)}
     return sizes.pop() if len(sizes) == 1 else 1

@@ -23,7 +23,7 @@ FEWEST = 3
 _GONE = Answer(passed=None, why="it is not part of the run any more")
 
 ANSWER_SHARE = 0.8
-"""Of the limit, what a node gets: an answer with what there is by then is better than none."""
+"""A node's share of the limit: an answer with partial results is better than none."""
 
 
 def begin(turn: Turn, stage: FlowStage) -> bool:

@@ -298,7 +298,7 @@ def _is_evictable(verdict: Verdict) -> bool:
 
 
 def _signals(turn: Turn, verdict: Verdict) -> set[int]:
-    """By which the named ranks ended; of a shell's child, that which the shell tells."""
+    """The signals that ended the accused ranks; for a shell's child, the one that the shell reports."""
     mine = [e for e in turn.incident.exits.values() if e.rank in verdict.ranks and not e.stopped_by_us]
     return {signum for e in mine if (signum := e.signal if e.signal is not None else shell_signal(e)) is not None}
 

@@ -1,7 +1,7 @@
 """What is certain from how the program ended: that its work is done, or that it would end like this again.
 
 A rank may end by a signal after its program has come to its last line: torch's threads may abort it. The work is done.
-A job without snapshots would do all of it again after a restart, so the other ranks go on to their own ends, and the
+A job without snapshots would do all of it again after a restart, so the other ranks continue to their own ends, and the
 run ends as under torchrun. One that keeps snapshots loses seconds, and is restarted as always.
 
 A program that has not made a step yet has nothing that a restart could save: what ends it twice in the same way ends it
@@ -36,7 +36,7 @@ def has_all_work_done(turn: Turn) -> bool:
 
 
 def first_end(turn: Turn, verdict: Verdict) -> Exit | None:
-    """Of the ranks that the verdict names, the first that was not ended by us."""
+    """The first of the ranks in the verdict that we did not end."""
     exits = turn.incident.exits
     ends = [exits[rank] for rank in verdict.ranks if rank in exits]
     return next((end for end in ends if not end.succeeded and not end.stopped_by_us), None)

@@ -103,7 +103,7 @@ def cannot_run(turn: Turn, verdict: Verdict) -> Plan | None:
 
 
 def cannot_begin(turn: Turn, verdict: Verdict) -> Plan | None:
-    """What could not be restored was not chosen here: the run was told to begin with it, so there is no other."""
+    """Give up if the step that could not be restored was given by the user: there is no other."""
     formation = turn.state.formation
     if verdict.code != "ES-P08" or formation is None or formation.resume_step is not None:
         return None

@@ -1,8 +1,8 @@
-"""A snapshot turns out to be damaged, or not to be there: strike it, and let the next candidate be chosen.
+"""A snapshot turns out to be damaged, or missing: strike it, and let the next candidate be chosen.
 
-The generation that was to start from it is stopped, because all ranks go on from the same step or none does. Each
-candidate is struck once and there are finitely many, so this ends; `restoring` says when nothing is left. What could
-only not be read is tried again first (`rereading`), and struck for this attempt of the run alone. Pure.
+The generation that was to start from it is stopped, because all ranks resume from the same step or none does. Each
+candidate is struck once and there are finitely many, so this ends; `restoring` reports when nothing is left. What could
+only not be read is retried first (`rereading`), and struck for this attempt of the run alone. Pure.
 """
 
 import msgspec

@@ -85,7 +85,7 @@ def on_evidence_timer(turn: Turn, incident: str, _due_at: float) -> None:
 
 
 def on_diagnosis_timer(turn: Turn, incident: str, _due_at: float) -> None:
-    """The diagnosis is late: go on without it."""
+    """The diagnosis is late: continue without it."""
     if _is_awaited(turn, incident):
         _judge(turn)
 

@@ -167,7 +167,7 @@ def _stops(turn: Turn, nodes: Iterable[str]) -> list[StopWorkers]:
 
 
 def _evict(turn: Turn, evicting: tuple[str, ...], why: str, new: tuple[str, ...]) -> None:
-    """Their loss, told by the engine, is what confirms that their workers have ended."""
+    """Evict the nodes. The engine's report of their loss confirms that their workers have ended."""
     if not _is_drain(turn):
         eviction.count(turn, len(new))
     turn.set_incident(evicting=evicting)
@@ -273,7 +273,7 @@ def on_examined_lost(turn: Turn, node: str, reason: str) -> None:
 
 
 def _after_examination(turn: Turn) -> None:
-    """As when the ranks had just ended, with more known."""
+    """Continue as if the ranks had just ended, with more known."""
     turn.enter(Phase.STOPPING, waiting=Names())
     _after_stop(turn)
 

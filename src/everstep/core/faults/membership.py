@@ -67,7 +67,8 @@ def on_node_lost(turn: Turn, event: NodeLost) -> None:
 
 
 def on_node_silent(turn: Turn, event: NodeSilent) -> None:
-    """Cut off, frozen, or only very late: it is ended before anybody takes its place. Its loss is what counts."""
+    """Evict a silent node, which is cut off, frozen, or only very late, before its slot is reassigned. Its loss is what
+    counts."""
     member = turn.state.members.get(event.node)
     if member is None or member.role is Role.OUT or member.silent:
         return

@@ -14,21 +14,21 @@ from everstep.model.events import TraceRequested
 from everstep.model.verdict import Verdict
 
 MAX_BYTES = 8 << 20
-"""Of one file; what is more is cut."""
+"""Limit of one file; the rest is cut off."""
 
 MAX_ASKED_BYTES = 32 << 20
-"""Of one that a person asked for: what a host sends to the first one as a whole."""
+"""Limit of one that a user asked for: a host sends it to the first one as a whole."""
 
 MAX_ASKED_S = 120.0
 
 MAX_SAME = 2
-"""Of one rank and code: the first, and another one to compare it with."""
+"""Files per rank and code: the first, and another one to compare it with."""
 
 _SLOW = "ES-S"
 
 
 def trace_slow(turn: Turn) -> None:
-    """Ask for it, if the open incident says that a rank is slow. Where a limit is met, that goes on record."""
+    """Ask for a trace if the open incident says that a rank is slow. If a limit prevents it, that is recorded."""
     incident = turn.incident
     if incident.verdict is None:
         return

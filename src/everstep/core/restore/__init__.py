@@ -1,1 +1,1 @@
-"""What ranks go on from: which snapshots there are, which are trusted, where copies lie."""
+"""What ranks resume from: which snapshots there are, which are trusted, where copies lie."""

@@ -38,7 +38,7 @@ def place_once(turn: Turn) -> None:
 
 
 def placement_of(state: State) -> Placement:
-    """Of the nodes that are there now."""
+    """The placement on the nodes that are there now."""
     ranks_of_node: dict[str, list[int]] = {}
     for rank, worker in sorted(state.workers.items()):
         ranks_of_node.setdefault(worker.node, []).append(rank)

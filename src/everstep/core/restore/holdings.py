@@ -78,7 +78,7 @@ def newest_checkpoint(state: State, *, only_trusted: bool = False, even_struck: 
 
 
 def newest_by_rank(state: State) -> dict[int, tuple[int, str] | None]:
-    """Of every rank, the newest snapshot in anybody's memory, and on which node; None: there is none."""
+    """The newest snapshot of every rank in any memory, and on which node; None: there is none."""
     shelf = _Shelf(state, even_struck=False)
     found: dict[int, tuple[int, str] | None] = {}
     for rank, steps in shelf.by_rank():
@@ -88,7 +88,7 @@ def newest_by_rank(state: State) -> dict[int, tuple[int, str] | None]:
 
 
 def cut(state: State, last: int | None) -> tuple[FrozenMap[int, Held], FrozenMap[str, tuple[Held, ...]]]:
-    """What ranks and copies hold once the agents were told to go back to this step: they forget what is newer."""
+    """What ranks and copies hold after the agents went back to this step: they forget newer ones."""
     newest = -1 if last is None else last
     held = {rank: _up_to(each, newest) for rank, each in state.held.items()}
     copies = {node: [_up_to(each, newest) for each in told] for node, told in state.copies.items()}
@@ -99,7 +99,7 @@ def cut(state: State, last: int | None) -> tuple[FrozenMap[int, Held], FrozenMap
 
 
 def divided(state: State, told: Iterable[Held]) -> tuple[tuple[Held, ...], tuple[Held, ...]]:
-    """Of generations of the present size, and of others."""
+    """Snapshots of generations of the present size, and of others."""
     world = _world(state)
     same: list[Held] = []
     other: list[Held] = []
@@ -177,7 +177,7 @@ class _Shelf:
 
 
 def floors(state: State) -> list[tuple[int, int]]:
-    """(generation, step that it went on from), oldest first, without those that a later one undercuts."""
+    """(generation, step that it resumed from), oldest first, without those that a later one undercuts."""
     found: list[tuple[int, int]] = []
     for generation in sorted(state.resumes):
         step = state.resumes[generation]
@@ -193,7 +193,7 @@ def _world(state: State) -> int:
 
 
 def _entries(held: Held) -> Iterator[tuple[int, int | None]]:
-    """(step, generation that wrote it); None: it was not told, as by agents of older versions."""
+    """(step, generation that wrote it); None: not reported, as by agents of older versions."""
     told = held.generations if len(held.generations) == len(held.steps) else (None,) * len(held.steps)
     return zip(held.steps, told, strict=True)
 

@@ -31,17 +31,17 @@ LEAD_S = 1.0
 when its pin comes may be gone; a longer lead only makes the checkpoint that much newer."""
 
 MAX_AGE_S = 4.0
-"""Agents tell of progress every two seconds. A rank that is silent for longer does not step on meanwhile."""
+"""Agents report progress every two seconds. A rank that is silent for longer is not assumed to step on meanwhile."""
 
 YOUNG_S = 30.0
-"""A generation that is younger may just not have told of a step yet."""
+"""A generation that is younger may just not have reported a step yet."""
 
 RETRY_S = 10.0
-"""When one is due in the middle of a recovery, or before every rank has told of a snapshot."""
+"""Delay if one is due in the middle of a recovery, or before every rank has reported a snapshot."""
 
 COMMIT_LIMIT_S = 300.0
-"""From when all parts are there. The same as agents give to the process that commits: what is given up earlier here
-might still succeed there."""
+"""Time limit from when all parts are there. The same as agents give to the process that commits: what is abandoned
+earlier here might still succeed there."""
 
 MAX_UNCOMMITTED = 16
 """Commits without an answer that are remembered; agents give up on each of them within their limit."""
@@ -351,7 +351,7 @@ def _step_s(account: RankAccount) -> float:
 
 
 def _step_by_now(account: RankAccount, step_s: float, now: float) -> int:
-    """As far as it has got since it told."""
+    """The rank's estimated step, from its last report."""
     done, at = account.last_step or 0, account.last_step_at
     if at is None or step_s <= 0:
         return done

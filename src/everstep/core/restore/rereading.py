@@ -12,7 +12,7 @@ MAX_RETRIES = 3
 
 
 def note_unread(turn: Turn) -> None:
-    """Some rank of this generation could not read what all were to go on from. Counted once for each generation."""
+    """Some rank of this generation could not read what all were to resume from. Counted once for each generation."""
     formation, before, generation = turn.state.formation, turn.state.unread, turn.state.generation
     if formation is None or formation.resume_step is None:
         return

@@ -1,7 +1,7 @@
-"""Which step a generation goes on from, from where, and what that costs, in words. Pure; asked by `forming`.
+"""Which step a generation resumes from, from where, and what that costs, in words. Pure; asked by `forming`.
 
-Beginning anew in silence is worse than ending: where steps were kept and none of them can be restored, the run gives
-up. Where nothing was ever kept, or no step by all ranks, the program begins as it does under torchrun, and it is said.
+Starting over silently is worse than ending: if steps were kept and none of them can be restored, the run gives up. If
+nothing was ever kept, or no step by all ranks, the program starts as under torchrun, and that is reported.
 """
 
 import msgspec

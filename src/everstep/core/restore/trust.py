@@ -30,7 +30,7 @@ _COMPARING = (Phase.FORMING, Phase.RUNNING, Phase.SETTLING, Phase.STOPPING)
 
 
 def on_replicas_agreed(turn: Turn, event: ReplicasAgreed) -> None:
-    """Of this generation (others are fenced off), so of the history that the job is in."""
+    """Trust the step. It is of this generation (others are fenced off), so of the history that the job is in."""
     state = turn.state
     is_news = state.trusted_step is None or event.step > state.trusted_step
     if state.phase not in _COMPARING or not is_news or is_corrupted(state.incident):
@@ -77,7 +77,7 @@ def why_not_back(state: State) -> str:
 
 
 def newest_trusted(state: State) -> int | None:
-    """As far as is known while the job runs; whether every rank still has it is known when it has ended."""
+    """The newest trusted step as far as is known; whether every rank still has it is only known when it has ended."""
     in_memory = state.trusted_step if _keeps_snapshots(state) else None
     checkpoint = holdings.newest_checkpoint(state, only_trusted=True)
     known = [step for step in (in_memory, checkpoint.step if checkpoint is not None else None) if step is not None]
@@ -175,7 +175,8 @@ def _keeps_snapshots(state: State) -> bool:
 
 
 def _may_keep(account: RankAccount | None) -> bool:
-    """Of a rank that has told of its first step only, it is not known yet whether State has published it."""
+    """Whether the rank may keep snapshots. After its first reported step it is still unknown whether State has
+    published it."""
     if account is None:
         return False
     is_first_word = account.counts_own_steps and account.num_steps <= 1

@@ -1,7 +1,7 @@
-"""How far all ranks had come when a generation ended, also those whose node took its last report with it.
+"""How far all ranks had come when a generation ended, also those whose node was lost before its last report.
 
-A node tells every two seconds how far its ranks are, and once more when they end. Of a lost one the last of these is
-missing, so its own report says too little. Its copies on other nodes and what the others had done say more.
+A node reports every two seconds how far its ranks are, and once more when they end. A lost node never sends the last
+one, so its own reports lag. Its copies on other nodes and what the others had done show more.
 """
 
 from collections.abc import Iterable

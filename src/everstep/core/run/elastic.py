@@ -149,7 +149,7 @@ def can_shrink_by(state: State, num_nodes: int) -> bool:
 
 
 def _return_to(turn: Turn, num_slots: int) -> None:
-    """The program can go on with so many only."""
+    """Go back to the only number of nodes with which the program can continue."""
     kept = turn.state.active_nodes[:num_slots]
     extra = tuple(
         msgspec.structs.replace(turn.state.members[node], role=Role.STANDBY, slot=None)

@@ -29,7 +29,7 @@ def on_run_started(turn: Turn, event: RunStarted) -> None:
 
 
 def on_run_reopened(turn: Turn, event: RunReopened) -> None:
-    """All processes of the earlier attempt are gone, with what they held in memory. Generations go on counting."""
+    """All processes of the earlier attempt are gone, with what they held in memory. Generations are numbered on."""
     if turn.state.incident is not None:
         turn.do(
             IncidentClosed(

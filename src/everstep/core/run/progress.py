@@ -59,7 +59,7 @@ def _on_through(turn: Turn, through_at: float) -> None:
 
 
 def _wait_and_see(turn: Turn, through_at: float) -> None:
-    """A program that tells of no steps has recovered once it lives longer than the generation that failed."""
+    """A program that reports no steps has recovered once it lives longer than the generation that failed."""
     timer = Timer.of_generation(TimerKind.RECOVERED, turn.state.generation)
     if turn.has_timer(timer):
         return
@@ -69,7 +69,7 @@ def _wait_and_see(turn: Turn, through_at: float) -> None:
 
 
 def on_recovered_timer(turn: Turn, generation: str, _due_at: float) -> None:
-    """It has lived long enough, and no step was seen meanwhile that would tell more."""
+    """It has lived long enough, and no step was seen meanwhile that would prove more."""
     if turn.is_current(generation) and turn.state.phase is Phase.RUNNING and not turn.state.has_stepped:
         _close_unseen(turn)
 

@@ -29,7 +29,7 @@ LIMIT_SLACK_S = 30.0
 """Slack after the time limit of a collective: torch raises first, and its own message says more than ours."""
 
 SEEN_STRETCH = 2.0
-"""A place that was seen to take so long, and went on by itself, may take so many times as long."""
+"""A place that was seen to take so long, and recovered by itself, may take so many times as long."""
 
 
 STOPPED = "ES-H01"

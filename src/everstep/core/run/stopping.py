@@ -63,8 +63,8 @@ def boundary(turn: Turn) -> tuple[int | None, float]:
 
 
 def hurry(turn: Turn, why: str) -> None:
-    """Ranks that go on to a step to come end now: something else has happened, and a rank that is gone lets the others
-    never get there."""
+    """End ranks now that were to end at a later step: something else has happened, and the others never get there
+    without a rank that is gone."""
     state = turn.state
     if state.phase is Phase.STOPPING and state.growing:
         turn.do(*stops(turn, state.waiting, why, save_s=turn.policy.save_s))

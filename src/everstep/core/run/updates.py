@@ -262,7 +262,8 @@ def _counts_own_steps(state: State) -> bool:
 
 
 def _has_new_step(turn: Turn) -> bool:
-    """Of every rank, since the version was started. A program that does not count its steps begins at 0 each time."""
+    """Whether every rank has made a new step since the version was started. A program that does not count its steps
+    begins at 0 each time."""
     state = turn.state
     if not _counts_own_steps(state):
         return state.tally.completed_step is not None

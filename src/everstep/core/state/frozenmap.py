@@ -20,7 +20,7 @@ W = TypeVar("W")
 _BITS = 6
 _WIDTH = 1 << _BITS
 _MASK = _WIDTH - 1
-"""Of both levels, so 4,096 leaves. 100,000 entries: 24 per leaf; a million still work, a little slower."""
+"""Fan-out of both levels, so 4,096 leaves. 100,000 entries: 24 per leaf; a million still work, a little slower."""
 
 _TOGETHER = 4
 """Bits of an int that do not choose its leaf: neighbours, such as the ranks of a node, are copied together."""

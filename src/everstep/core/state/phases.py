@@ -1,7 +1,7 @@
 """The phases of a run, and which may follow which: one literal table. `docs/state-machine.md` is generated from it.
 
-`Turn.enter` is the only function that changes the phase. It looks the edge up here. An edge that is not listed is a
-bug of ours: `core.invariants` fails on it in every test, and in production the run goes on and the controller logs it.
+`Turn.enter` is the only function that changes the phase. It looks the edge up here. An edge that is not listed is a bug
+of ours: `core.invariants` fails on it in every test, and in production the run continues and the controller logs it.
 """
 
 import enum

@@ -224,7 +224,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lease_s(self) -> float:
-        """How long a node goes on while nothing that it says arrives. Its ranks stand still then, and are killed a
+        """How long a node continues while none of its reports arrives. Its ranks stand still then, and are killed a
         second later. Shorter than `node_silent_s`, which counts from a later moment besides."""
         return 0.85 * self.node_silent_s
 

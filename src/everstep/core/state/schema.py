@@ -64,7 +64,7 @@ class Struck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last generations were to go on from, and could not read; that may pass."""
+    """What the last generations were to resume from, and could not read; that may pass."""
 
     step: int
     path: str
@@ -108,14 +108,14 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict | None = None
     decision: Decision | None = None
     facts: FaultFacts  # but for the exits
-    exits: FrozenMap[int, Exit] = FrozenMap()  # rank -> how it ended, in the order in which it was told
+    exits: FrozenMap[int, Exit] = FrozenMap()  # rank -> how it ended, in order of the reports
     drill: str | None = None
     asked: Names = Names()  # nodes whose evidence of a hang has not come
     evicting: tuple[str, ...] = ()  # nodes that are ended because they are suspected; also when they are gone
     not_evicted: tuple[str, ...] = ()  # the engine did not end them
     examination: Examination | None = None  # under way in phase EXAMINING; over: what it found
     restarted: bool = False  # a new generation was started because of it
-    through_at: float | None = None  # when that was where it can train; it tells of no steps, so more has to be seen
+    through_at: float | None = None  # when that was where it can train; it reports no steps, so more has to be seen
 
     @property
     def known(self) -> FaultFacts:
@@ -132,7 +132,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standstill(msgspec.Struct, frozen=True, kw_only=True):
-    """The job stands still, and may go on by itself: left alone until `act_at`, or for ever."""
+    """The job stands still, and may recover by itself: left alone until `act_at`, or for ever."""
 
     incident: Incident  # open, and not the current one: whatever else happens has one of its own
     since: float
@@ -198,7 +198,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     # node -> snapshots of other nodes' ranks in its memory, as last reported
     copies: FrozenMap[str, tuple[Held, ...]] = FrozenMap()
     checkpoints: tuple[Checkpoint, ...] = ()  # whole ones in the persistent tier
-    resumes: dict[int, int | None] = {}  # generation -> step that it went on from; None: from the beginning
+    resumes: dict[int, int | None] = {}  # generation -> step that it resumed from; None: from the beginning
     trusted_step: int | None = None  # newest step of this history after which all replicas held the same
     struck: tuple[Struck, ...] = ()
     unread: Unread | None = None
@@ -206,7 +206,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Names = Names()  # STOPPING: nodes that have not confirmed
     ending: Ending | None = None  # STOPPING: how it ends instead of restarting; OVER: how it ended
     incident: Incident | None = None
-    recovered: Incident | None = None  # the last one, for as long as what a node tells late may explain it
+    recovered: Incident | None = None  # the last one, for as long as a late report of a node may explain it
     standstill: Standstill | None = None  # phase RUNNING only
     places: FrozenMap[str, Place] = FrozenMap()  # at which the job stood still: what was learnt of them
     num_incidents: int = 0
@@ -227,8 +227,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[RankGroup, ...] = ()  # the job's parallel groups, as far as its ranks declared them
     backups: dict[int, str] = {}  # rank -> node that its snapshots are copied to, in `backups_generation`
     backups_generation: int = -1
-    unprotected: tuple[tuple[str, str], ...] = ()  # what the placement cannot protect from, and why, as told last
-    checkpoints_known: bool = False  # what the persistent tier holds has been told in this attempt
+    unprotected: tuple[tuple[str, str], ...] = ()  # what the placement cannot protect from, and why, as last reported
+    checkpoints_known: bool = False  # the contents of the persistent tier were reported in this attempt
     persisting: Persisting | None = None
     # step -> when its write began; the attempt was abandoned, its commit may still come
     uncommitted: dict[int, float] = {}
@@ -242,12 +242,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     version_since: int | None = None  # newest step that was complete when it was started first
     has_returned: bool = False  # a version was rolled back to: its code is taken from the copy, also v0's
     updating: str = ""  # STOPPING: for this version, and not because of a fault
-    growing: int = 0  # STOPPING: to go on with more nodes, and not because of a fault
-    fixed_slots: int = 0  # the program can go on with this number of nodes only; 0: with any
+    growing: int = 0  # STOPPING: to continue with more nodes, and not because of a fault
+    fixed_slots: int = 0  # the program can continue with this number of nodes only; 0: with any
     fixed_why: str = ""
-    shrinks: tuple[float, ...] = ()  # times within the budget's window at which the job went on with fewer nodes
-    shrink_refused: int = -1  # generation to come for which it was told that the job waits
-    proposed_version: str = ""  # PROPOSING: the version that is gone back to, if that is approved
+    shrinks: tuple[float, ...] = ()  # times within the budget's window at which the job continued with fewer nodes
+    shrink_refused: int = -1  # generation to come for which it was reported that the job waits
+    proposed_version: str = ""  # PROPOSING: the version to roll back to, if that is approved
     timers: FrozenMap[str, float] = FrozenMap()
     stale: int = 0  # messages of older generations dropped
     unlisted: str = ""  # the last change of phase that is not in the table: a bug of ours, which ends no run

@@ -58,7 +58,7 @@ MEANINGS: dict[TimerKind, tuple[str, str]] = {
 """The subject, and what is due."""
 
 LASTING = (TimerKind.NODE, TimerKind.STANDBY, TimerKind.UPDATE_CHECK, TimerKind.UPDATE_DUE)
-"""These go on when a generation is over. All others are about it, or about what stopped it."""
+"""These outlive a generation. All others are about it, or about what stopped it."""
 
 
 class Timer(NamedTuple):

@@ -65,7 +65,7 @@ class Turn:
         self.set(workers=after, tally=self.state.tally.changed(pairs))
 
     def set_accounts(self, node: str, accounts: Iterable[RankAccount]) -> None:
-        """Of this node's ranks, which is who told; others are left out."""
+        """Set the accounts of this node's own ranks; others are ignored."""
         newest = {account.rank: account for account in accounts}
         own = self.own_workers(node, newest)
         self.set_workers(*(msgspec.structs.replace(worker, account=newest[worker.rank]) for worker in own))
@@ -130,7 +130,7 @@ class Turn:
         self.set(timers=FrozenMap(kept))
 
     def workers_of(self, node: str) -> list[Worker]:
-        """Of a node that holds a slot, what runs there of this generation; of any other node nothing."""
+        """The workers of this generation on a node that holds a slot; none on any other node."""
         member = self.state.members.get(node)
         if member is None or member.slot is None:
             return []

@@ -31,8 +31,8 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     unstepped: int = 0  # no first step
     blocked: int = 0  # ... and in init_process_group
     in_rendezvous: int = 0  # in init_process_group, whether they made steps before or not
-    stepped: int = 0  # have told of a step
-    incomplete: int = 0  # have not told of a completed step
+    stepped: int = 0  # have reported a step
+    incomplete: int = 0  # have not reported a completed step
     completed: dict[int, int] = {}  # newest completed step -> number of ranks; a few entries, as ranks go together
 
     @classmethod
