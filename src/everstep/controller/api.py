@@ -321,7 +321,7 @@ class Api:
         return await self._take(event, {"incident": body.incident})
 
     async def _restart(self, request: web.Request) -> web.Response:
-        """Of a job that stands still: do now what would be done later."""
+        """Restart a job that stands still now instead of later."""
         body = await _body(request, RestartBody)
         if isinstance(body, web.Response):
             return body
@@ -332,7 +332,7 @@ class Api:
         return await self._take(event, {"incident": standing.incident.id})
 
     async def _drain(self, request: web.Request) -> web.Response:
-        """Of a node: it is left for a standby at the next step, or not any more."""
+        """Drain a node: it is left for a standby at the next step; or undo that."""
         body = await _body(request, DrainBody)
         if isinstance(body, web.Response):
             return body

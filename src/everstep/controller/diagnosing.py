@@ -32,11 +32,11 @@ LINKS_WAIT_S = 2.0
 """No longer than this: the diagnosis has a limit of its own."""
 
 AHEAD_S = 300.0
-"""A reader that is not asked within this time is ended. To start one takes a quarter of a second of a processor, so a
-job that pauses at each step pays less than a thousandth of one."""
+"""A reader without a request within this time is ended. Starting one takes a quarter of a second of a CPU, so a job
+that pauses at each step pays less than a thousandth of one."""
 
 MAX_EVIDENCE = 64
-"""Of so many pieces in the journal; all of it stays in the files."""
+"""How many pieces go into the journal; all of them stay in the files."""
 
 log = logging.getLogger("everstep.controller")
 
@@ -54,7 +54,7 @@ class Diagnosing:
         self._ahead: Child | None = None
 
     def note(self, event: Event) -> None:
-        """Of one incident at a time: the newest."""
+        """Note the evidence of one incident at a time: the newest."""
         if isinstance(event, HangSuspected):
             self._stood_since, self._usual_s = event.since, event.window_s
             self.prepare()

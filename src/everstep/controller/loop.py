@@ -59,10 +59,10 @@ BREATH = 16
 """Inputs after which the loop looks after its connections and timers: some milliseconds."""
 
 TABLES_S = 1.0
-"""Between two looks for new tables. The agents tell every ten seconds."""
+"""Interval between two looks for new tables. The agents report every ten seconds."""
 
 RETRY_S = 1.0
-"""Between attempts to write a journal that cannot be written."""
+"""Interval between attempts to write a journal that cannot be written."""
 
 
 ENGINE_DRILLS = ("lose-node", "cut-node", "freeze-node", "flap-link")
@@ -379,13 +379,14 @@ class Controller:
                 self.silence.expect(event.node)
 
     def _welcome_back(self, nodes: list[str]) -> None:
-        """Of thousands that come back at once, what is still to be done is read off the state once for all."""
+        """Reissue commands to nodes that reconnect. For thousands at once the pending ones are read off the state only
+        once."""
         again = [node for node in nodes if node in self._joined]
         self._joined.update(nodes)
         self._reissue_to([peer for node in again if (peer := self.peers.get(node)) is not None])
 
     def _reissue_to(self, peers: list[Peer]) -> None:
-        """What these were told, or should have been, and have not answered. Repeating is harmless."""
+        """Send again what these peers have not answered. Repeating is harmless."""
         if not peers:
             return
         self._num_reissued += 1

@@ -24,7 +24,7 @@ _MAX_SENSES = 1 << 20
 
 
 class Metrics:
-    """Of one controller. `costs`: the page's, which keeps what cannot change any more."""
+    """The metrics of one controller. `costs`: the page's, which caches what cannot change any more."""
 
     def __init__(self, controller: Controller, costs: Costs) -> None:
         self._controller = controller
@@ -64,7 +64,7 @@ class Metrics:
 
 
 def step_ratios(timings: Sequence[RankTiming], node_of: Mapping[int, str]) -> dict[str, float]:
-    """Of each node its slowest rank's own time per step, against the median of all ranks."""
+    """Per node, the time per step of its slowest rank, against the median of all ranks."""
     usual = statistics.median(timing.compute_s for timing in timings) if timings else 0.0
     found: dict[str, float] = {}
     for timing in timings:
@@ -75,7 +75,7 @@ def step_ratios(timings: Sequence[RankTiming], node_of: Mapping[int, str]) -> di
 
 
 def _read_senses(run_dir: Path, nodes: list[str]) -> dict[str, dict[str, str]]:
-    """Of the nodes whose agents write into this directory."""
+    """The senses of the nodes whose agents write into this directory."""
     found = {}
     for node in nodes:
         with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -42,7 +42,7 @@ def patience(state: State, policy: Policy, node: str) -> float:
 
 
 class Listener(Protocol):
-    """The controller, as far as it is asked and told here."""
+    """What this module needs of the controller."""
 
     def silent_limit_s(self, node: str) -> float:
         """How long this node may say nothing."""
@@ -89,7 +89,7 @@ class Silence:
 
     @property
     def silent_s(self) -> dict[str, float]:
-        """Of each node that is missed: since it was heard, in seconds of listening."""
+        """Per expected node: seconds of listening since it was heard."""
         return {node: self._now - at for node, (at, _) in self._heard.items()}
 
     def look(self) -> None:
@@ -109,7 +109,7 @@ class Silence:
             if node not in self._told:
                 self._told[node] = self._now
                 self._listener.on_silent(node, silent_s)
-            elif self._now - self._told[node] > FENCE_S:  # since it was told, which may have been late
+            elif self._now - self._told[node] > FENCE_S:  # since it was reported, which may have been late
                 self.forget(node)
                 self._listener.on_lost(node, silent_s)
 

@@ -1,8 +1,8 @@
-"""What keeps agents on this machine from speaking: an agent that wants to speak and may not is not lost.
+"""What keeps agents on this machine from sending: an agent that wants to send and cannot is not lost.
 
-The kernel counts for every thread how long it has waited for a processor (`/proc/PID/task/TID/schedstat`), and says
-whether it sleeps uninterruptibly. An agent's main thread is the one that speaks, but any other may hold the lock of the
-interpreter meanwhile. Agents of other machines are not seen from here, and what is not seen is no excuse.
+The kernel counts for every thread how long it has waited for a CPU (`/proc/PID/task/TID/schedstat`), and shows whether
+it sleeps uninterruptibly. An agent's main thread is the one that sends, but any other may hold the GIL meanwhile.
+Agents of other machines cannot be seen from here, and what is not seen is no excuse.
 """
 
 import socket
@@ -27,7 +27,7 @@ class Starved:
             self._pids[node] = pid
 
     def waited_s(self, node: str) -> float:
-        """Of all its threads, since each began. 0 where it is not known."""
+        """How long all its threads have waited for a CPU, since each began. 0 if unknown."""
         pid = self._pids.get(node)
         told = [proc.sched_ns(pid, tid) for tid in proc.threads(pid)] if pid is not None else []
         return sum(each[1] for each in told if each is not None) / _NS

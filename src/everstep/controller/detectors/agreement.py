@@ -49,7 +49,7 @@ class AgreementDetector:
         return ()
 
     def date(self, found: AnomalyFound, state: State) -> AnomalyFound:
-        """With the newest step after which all agreed, also where that was not told: going back to it costs less. Its
+        """Add the newest step after which all agreed, even if it was not reported: going back to it costs less. Its
         snapshots, and older ones that are kept, are still there as a rule."""
         steps = (step for step in self._digests.equal_steps() if (step + 1) % self._every == 0)
         agreed = next((step for step in steps if self._is_agreed(step, state)), None)

@@ -35,7 +35,7 @@ class CollectiveDetector:
         return ()
 
     def _close(self, state: State) -> None:
-        """Everybody is in this round, or the next one has begun."""
+        """Close the round: all ranks are in it, or the next one has begun."""
         streams, self._open = self._open, {}
         if any(each.ops for each in streams.values()):
             self._folding.add(

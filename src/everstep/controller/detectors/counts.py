@@ -22,7 +22,7 @@ from everstep.model.observations import DigestsReported
 Ranks = tuple[int, ...]
 
 MAX_STEPS = 4096
-"""Kept until all replicas have told theirs. Ranks are at most a second apart."""
+"""How many steps to keep until all replicas have reported theirs. Ranks are at most a second apart."""
 
 
 @dataclass(kw_only=True)

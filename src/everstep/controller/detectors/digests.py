@@ -41,7 +41,7 @@ MAX_RANKS = 1 << 20
 
 Ranks: TypeAlias = tuple[int, ...]
 Declared: TypeAlias = tuple[Ranks, int]
-"""As digests say it: replicas and stride. Short, where the ranks themselves may be ten thousand."""
+"""As digests carry it: replicas and stride. Short, where the ranks themselves may be ten thousand."""
 Whole: TypeAlias = tuple[tuple[str, str], ...]
 """All that a rank holds."""
 
@@ -89,7 +89,7 @@ class DigestDetector:
                 self._begin_anew(digest.step, declared)
             held[digest.rank] = _share(digest, held)
             for finding, group in self._compare(digest.step, declared, held, state, event.at):
-                # Asked first: what is not told is no old news when numbers are fine again.
+                # Asked first: what is not reported now is still news when numbers are fine again.
                 if self._are_numbers_lost(event.at) or self._waits_for_counts(group, digest.step):
                     continue
                 if self._is_news(finding, group, state):

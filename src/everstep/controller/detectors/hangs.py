@@ -54,7 +54,7 @@ STOPPED = "T"
 
 MIN_SILENT = HangPolicy().min_silent
 MAX_SENTENCES = 64
-"""Of so many silent ranks on record; the verdict names the culprit."""
+"""How many silent ranks go on record; the verdict names the culprit."""
 
 log = logging.getLogger("everstep.controller")
 
@@ -107,7 +107,7 @@ class HangDetector:
             interval_s = JUDGE_AT_LEAST_EVERY_S  # only to learn from
         if not self._quiet or abs(event.at - self._judged_at) < interval_s:
             return None  # clocks of nodes differ by a little, and may be set back by much
-        self._judged_at, begun = event.at, time.thread_time()  # who had the processor meanwhile is not its cost
+        self._judged_at, begun = event.at, time.thread_time()  # CPU time: what ran meanwhile is not its cost
         try:
             return self._judge(event, state)
         finally:
@@ -156,7 +156,8 @@ class HangDetector:
         return self._suspect(verdict, signals, event, least_s)
 
     def _ended(self, event: SignalsReported, state: State, standing: Standstill) -> StandstillEnded | None:
-        """Every rank has done something since. Asked of the signals alone: another controller can tell as well."""
+        """Report the end of a standstill once every rank has done something since. Uses the signals alone, so that
+        another controller can do it as well."""
         since = standing.since + MOVED_S
         moved = [moved_at(each, event.at) for each in self._complete(state, event.at)]
         known = [at for at in moved if at is not None]
@@ -236,7 +237,7 @@ class HangDetector:
         )
 
     def _complete(self, state: State, at: float) -> list[Signals]:
-        """Of all live ranks; empty when some of them are not known or not fresh."""
+        """The signals of all live ranks; empty if some are unknown or stale."""
         seen = {
             each.rank: each
             for node, event in self._newest.items()

@@ -25,7 +25,7 @@ LEAST_PHASE_S = 0.5
 NUM_PHASE_TIMES = 64
 
 MOSTLY = 0.9
-"""Of a step of which so much was something else, nothing can be said."""
+"""Share of a step: if more of it was something else, the step is not used."""
 
 Span = tuple[float, float]
 
@@ -37,7 +37,7 @@ class _Spans:
         self._spans: deque[Span] = deque(maxlen=64)
 
     def add(self, begun: float, ended: float) -> None:
-        """One that touches the one before, as another node tells of the same, makes that longer."""
+        """Add a span. One that touches the one before, as when another node reports the same, extends that."""
         if self._spans and begun <= self._spans[-1][1]:
             begun, ended = min(begun, self._spans[-1][0]), max(ended, self._spans.pop()[1])
         self._spans.append((begun, ended))

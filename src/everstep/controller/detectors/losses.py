@@ -1,7 +1,7 @@
-"""The loss as people will see it: a few points of what one rank tells, noted often after a start and seldom later.
+"""The loss as people will see it: a few points of one rank's reports, noted often after a start and seldom later.
 
-One rank stands for all, the lowest that tells a loss in this generation: ranks usually tell the mean of all, and where
-they do not, one line that is whole says more than a mixture.
+One rank stands for all, the lowest that reports a loss in this generation: ranks usually report the mean of all, and
+where they do not, one line that is whole shows more than a mixture.
 """
 
 import math
@@ -28,7 +28,7 @@ class LossNotes:
         self._begun_at = self._noted_at = float("-inf")
 
     def take(self, event: object, state: State) -> tuple[LossNoted, ...]:
-        """One node's new points; what of them goes on record."""
+        """Take one node's new points; returns those that go on record."""
         if not isinstance(event, NumbersReported):
             return ()
         left: tuple[LossNoted, ...] = ()

@@ -23,7 +23,7 @@ MAX_UNREAD_BYTES = 32 << 20
 """That wait for one peer. More than two of the longest messages: it does not read."""
 
 _buffer = memoryview(bytearray(256 << 10))
-"""Of all connections: what arrived is taken out of it before anything else can arrive."""
+"""Shared by all connections: what arrived is taken out of it before anything else can arrive."""
 
 
 class Connection(asyncio.BufferedProtocol):

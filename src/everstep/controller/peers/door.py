@@ -1,9 +1,9 @@
-"""A connection before anybody knows what it is for: a peer's link, or a request for the HTTP API.
+"""A connection before its purpose is known: a peer's link, or a request for the HTTP API.
 
-A link is asked for by `GET /link` and a knock (`wire/credentials.py`); without it there is no WebSocket, and it costs
+A link is requested by `GET /link` and a knock (`wire/credentials.py`); without it there is no WebSocket, and it costs
 next to nothing. Every other head of a request is handed to aiohttp, whole, and what follows it once the answer has
-begun: of a stranger, nothing is kept behind what is refused. What has not become either within seconds is closed.
-Where the port is encrypted, a connection has waited before (`accepting`), and its door takes its place over.
+begun: of a stranger, nothing is kept behind what is refused. What has not become either within seconds is closed. Where
+the port is encrypted, a connection has waited before (`accepting`), and its door takes its place over.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ _LINKS = (b"GET /link ", b"GET /link?")
 _END = b"\r\n\r\n"
 
 _buffer = memoryview(bytearray(16 << 10))
-"""Of all doors: what arrived is taken out of it before anything else can arrive. asyncio's own pieces have 256 KiB."""
+"""Shared by all doors: what arrived is taken out of it before anything else can arrive. asyncio's own pieces have 256
+KiB."""
 
 
 class Doors:

@@ -24,7 +24,7 @@ HELLO_TIMEOUT_S = 10.0
 """From the connection to Hello. Too short: a stopped machine's agent is turned away. Too long: idle sockets pile up."""
 
 MAX_GREETINGS = 4
-"""Of one peer at a time. More is not that peer."""
+"""Connections of one peer at a time. More are not that peer."""
 
 MAX_HELLO_BYTES = 4096
 
@@ -144,7 +144,7 @@ def parse_hello(data: bytes | bytearray, *, is_binary: bool) -> Hello:
 
 
 def is_loopback(address: object) -> bool:
-    """Of a socket's own name, as (host, port, ...)."""
+    """Whether a socket's own name, as (host, port, ...), is loopback."""
     if not isinstance(address, tuple) or not address:
         return False
     try:

@@ -1,13 +1,13 @@
-"""The head of an HTTP request, before anybody reads it: whether what has come may still become one. Pure.
+"""The head of an HTTP request, before it is parsed: whether what has come may still become one. Pure.
 
-aiohttp says what is wrong with a request, but keeps what was sent for as long as its error, and asks for more. So it
+aiohttp reports what is wrong with a request, but keeps what was sent for as long as its error, and asks for more. So it
 gets a whole head at once, or nothing.
 """
 
 import re
 
 MAX_BYTES = 32 << 10
-"""As much as a browser sends that carries the cookies of every program on this machine."""
+"""Limit of a head: as much as a browser sends that carries the cookies of every program on this machine."""
 
 _END = b"\r\n\r\n"
 _MAX_LINE = 8190  # aiohttp's own limit

@@ -53,7 +53,7 @@ class Input:
     source: str = ""  # peer that reported it; empty: the controller's own
     seq: int = 0
     arrived: float = 0.0  # monotonic; 0: it did not come from a peer
-    settled: Callable[[bool], None] | None = None  # told whether it went on record (HTTP requests wait for it)
+    settled: Callable[[bool], None] | None = None  # called with whether it went on record (HTTP requests wait for it)
 
     @property
     def key(self) -> str:
@@ -174,7 +174,7 @@ class Peers:
         peer.send(Command(id=command_id, action=action))
 
     def turn_out(self, name: str, why: str) -> None:
-        """It does not belong to the run any more: told so, it ends itself."""
+        """Turn out a node that left the run: it ends itself on the reject."""
         peer = self._connected.get(name)
         if peer is not None:
             peer.send(Reject(why=why))

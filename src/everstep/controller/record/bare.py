@@ -15,7 +15,7 @@ MAX_REASON = 500
 
 
 def bare(event: Event, at: float) -> Event | None:
-    """The event with nothing in it but what must not get lost; None for one without which the run goes on."""
+    """The event with nothing in it but what must not get lost; None for one that the run does not need."""
     moment = event.at if math.isfinite(event.at) else at
     match event:
         case WorkerExited():

@@ -1,6 +1,6 @@
 """Waits until enough hosts have what is on record here: before that nothing of it is carried out or acknowledged.
 
-The launcher gives the journal to other hosts (`launcher.heirs.copying`); here is only told how long it is, and heard
+The launcher gives the journal to other hosts (`launcher.heirs.copying`); this side only sends its length, and receives
 up to where it counts. Without other hosts there is nothing to wait for, and none of this.
 """
 

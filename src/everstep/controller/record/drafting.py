@@ -49,7 +49,7 @@ NEEDS_NO_PROGRESS = (
     StoreOpened,
     TemplateReported,
 )
-"""Told by every node of a fleet, and decided without a look at the accounts of its ranks."""
+"""Sent by every node of a fleet, and decided without a look at the accounts of its ranks."""
 
 log = logging.getLogger("everstep.controller")
 

@@ -20,9 +20,9 @@ MAX_INTERVAL_S = 30.0
 the controller itself, the only case in which a held report can be lost."""
 
 RECORDS_PER_S = 100.0
-"""Of all nodes together. Up to 200 nodes it changes nothing; 12,500 are recorded every two minutes, so that a large
-fleet does not write its journal 60 times as fast. Also when all of them come due within the same second, as they do
-two minutes after they started together. More: finer figures after a crash of the controller."""
+"""Rate for all nodes together. Up to 200 nodes it changes nothing; 12,500 are recorded every two minutes, so that a
+large fleet does not write its journal 60 times as fast. Also when all of them come due within the same second, as they
+do two minutes after they started together. More: finer figures after a crash of the controller."""
 
 SAVED_PER_S = 500.0
 """Reports written to progress.json: 12,500 nodes every 25 seconds."""

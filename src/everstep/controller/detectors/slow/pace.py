@@ -89,7 +89,7 @@ class Pace:
         return verdict
 
     def accept(self, verdict: SlowVerdict, now: float) -> None:
-        """It was told, or is explained: the new level is the usual one."""
+        """It was reported, or is explained: the new level is the usual one."""
         self._accepted_at = now
         since = verdict.since_step if verdict.since_step is not None else -1
         before = [v.step_s for v in self._values if v.step < since]

@@ -21,7 +21,7 @@ MESH = ("pp", "dp", "cp", "ep", "tp")
 
 
 class PaceHistory:
-    """Of one generation."""
+    """The step times of one generation."""
 
     def __init__(self) -> None:
         self._generation = -1

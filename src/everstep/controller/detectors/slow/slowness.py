@@ -37,16 +37,17 @@ FINE_S = 60.0
 """Without the fault for so long: it is another one when it comes again."""
 
 MAX_REFUSALS = 8
-"""Per generation; uneven work would otherwise be told for ever."""
+"""Refusals per generation; uneven work would otherwise be reported for ever."""
 
 BUSIER_S = 0.001
-"""More per step is worth a word."""
+"""More per step is worth a remark."""
 
 STARVED_ROUNDS, STARVED_VOTES = 5, 4
-"""As in the vote: the same rank in four of five rounds is not chance."""
+"""Votes needed, as in the vote: the same rank in four of five rounds is not chance."""
 
 LINK_VOTES = 3
-"""Where the vote named a rank already: that rank must not be accused a round before the link is sure by itself."""
+"""Votes needed if the vote named a rank already: that rank must not be accused a round before the link is certain by
+itself."""
 
 UNEXPLAINED = {"ES-S01", "ES-S02", "ES-S04", "ES-S08", "ES-S10"}
 """What follows from how long ranks take alone: a slow link makes its receiver take longer, by nothing of its own."""
