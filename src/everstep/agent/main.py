@@ -157,7 +157,7 @@ class _Agent:
         )
 
     async def run(self) -> None:
-        """Until it is over. Raises EverstepError."""
+        """Run until it is over. Raises EverstepError."""
         over, reaper, launcher = asyncio.Event(), Reaper(), os.getppid()
         loop = asyncio.get_running_loop()
         reaper.start()
@@ -167,7 +167,7 @@ class _Agent:
             handle(loop, signum, over.set if is_ours else _ignore)
         handle(loop, self._options.end_signal, over.set)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        words: list[Frame] = []  # before there is anybody to take them
+        words: list[Frame] = []  # frames that arrive before there is a receiver
         kept = KeptMemory(self._options.keeper_fd, lambda: node.report_joined(), lambda frame: on_word(frame))
         on_word = words.append
         memory = Memory(kept.keep, kept.tell_ranks)
@@ -283,7 +283,7 @@ async def _beat(node: Node, link: Link) -> None:
             try:
                 node.report_progress()
             except Exception:
-                _log.exception("progress cannot be reported")  # the ranks go on, and the next beat may tell it
+                _log.exception("progress cannot be reported")  # the ranks continue, and the next beat may report it
 
 
 async def _keep_lease(lease: Lease, gate: LeaseGate, link: Link, following: Following) -> None:
@@ -301,7 +301,7 @@ async def _keep_lease(lease: Lease, gate: LeaseGate, link: Link, following: Foll
 
 
 async def _warm_up(over: asyncio.Event) -> None:
-    """What the first fault needs and takes long to load, after the ranks' own start has had the processors."""
+    """Import what the first fault needs and takes long to load, after the ranks' own start has had the CPUs."""
     await asyncio.sleep(_WARM_UP_S)
     await aside(warm_up, "everstep-import")
     await over.wait()
@@ -332,7 +332,7 @@ async def _watch(node: Node, link: Link) -> None:
 
 
 async def _observe(node: Node, link: Link) -> None:
-    """As above, for numbers."""
+    """The same for numbers."""
     while True:
         await asyncio.sleep(observing.LOOK_S)
         if link.is_flowing:
@@ -397,7 +397,7 @@ def _spec_of(run_dir: Path) -> tuple[str, int]:
 
 
 def _policy_of(run_dir: Path) -> Policy:
-    """As spec.json has it: what is watched, and how often."""
+    """The policy in spec.json: what is watched, and how often."""
     try:
         return msgspec.convert(json.loads((run_dir / "spec.json").read_bytes())["policy"], Policy)
     except (OSError, ValueError, KeyError, TypeError, ConfigError):  # msgspec's errors are ValueErrors

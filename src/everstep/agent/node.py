@@ -103,7 +103,7 @@ class Node:
     def _listen(self) -> RankFrames:
         return RankFrames(self.node, self._memory, self._observing, self)
 
-    # -- what the link tells ---------------------------------------------------------------------------------------
+    # -- callbacks of the link ---------------------------------------------------------------------------------------
 
     def on_welcome(self, spec: RunSpec) -> None:
         """Connected. NodeJoined comes first; the first time, whatever is made ready ahead starts after it."""
@@ -173,7 +173,7 @@ class Node:
                 _log.warning("not for an agent: %s", type(action).__name__)
 
     def report_progress(self) -> None:
-        """The periodic account; also where the worker lives now, which only a live process tells."""
+        """Report the periodic account, and where each worker is now, which only a live process can report."""
         group = self._group
         if group is None or not group.is_alive:
             return
@@ -219,7 +219,7 @@ class Node:
             self._report(event)
 
     def ranks(self) -> Group | None:
-        """Of the newest generation here. What they leave behind is ended by `close`."""
+        """The group of the newest generation here. `close` cleans up after it."""
         return self._group
 
     async def close(self, grace_s: float = END_GRACE_S) -> None:

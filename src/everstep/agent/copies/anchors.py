@@ -15,7 +15,7 @@ EVERY_WITHOUT_DIGESTS = 64
 
 
 class Anchors:
-    """Of one generation."""
+    """The anchors of one generation."""
 
     def __init__(self, policy: Policy) -> None:
         self.every = policy.digest_every or EVERY_WITHOUT_DIGESTS

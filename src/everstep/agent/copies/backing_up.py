@@ -22,8 +22,8 @@ LOOK_S = 0.02
 """How soon a new snapshot is noticed: a machine that is lost in between costs its step."""
 
 MAX_PAUSE_S = 0.1
-"""After a push, twice the time that it took, but at most so long: small states of quick steps must not keep a processor
-busy with shaking hands."""
+"""Pause after a push: twice the time that it took, but at most this, so that handshakes for small states of quick steps
+keep no CPU busy."""
 
 _BACK_OFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 

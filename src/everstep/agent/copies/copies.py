@@ -38,7 +38,7 @@ from everstep.model.events import Event, RestoreFailed, WorkersFailedToStart
 from everstep.model.facts import Held
 
 _NUM_BUFFERS = 4
-"""Of what is held for others: the newest, the trusted one, the newest anchor, and one to write."""
+"""Buffers for what is held for others: the newest, the trusted one, the newest anchor, and one to write."""
 
 CopyAction = PlaceBackups | TrustStep | PersistSnapshot | CommitCheckpoint | StrikeCheckpoint
 

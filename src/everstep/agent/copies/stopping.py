@@ -21,20 +21,20 @@ from everstep.model.facts import Exit, RankAccount
 from everstep.probes.process import usage
 
 LONGER_S = 5.0
-"""A rank that was not ended or let go by then goes on by itself."""
+"""When a rank that was neither ended nor let go continues by itself."""
 
 LET_GO_AFTER_S = 0.2
-"""After the signal: a program that handles it itself ends at the end of a step, perhaps of the next."""
+"""Time after the signal: a program that handles it itself ends at the end of a step, perhaps of the next."""
 
 _ASK_S = 1.0
 _HOLD_POLL_S = 0.005
 
 DEAF_S = 1.5
 """A watch thread that did not look for so long, three times its interval, will hardly answer: something holds the
-interpreter lock."""
+GIL."""
 
 DEAF_LIMIT_S = 0.3
-"""What it gets all the same, and all of the time if it has looked meanwhile: then it was only late."""
+"""Time that it gets all the same, and all of the time if it has looked meanwhile: then it was only late."""
 
 _SAVE_POLL_S = 0.01
 _STOPPED = "TtZX"

@@ -1,4 +1,4 @@
-"""The process that writes to the persistent tier: it ends with its agent, takes no processor from the training, and is
+"""The process that writes to the persistent tier: it ends with its agent, takes no CPU from the training, and is
 `python -m everstep.checkpoint.persist` otherwise. Started by `agent.copies.writer`.
 """
 

@@ -22,10 +22,10 @@ from everstep.model.facts import ExamKind
 from everstep.preflight.examination.request import Request, Said
 
 MARGIN_SHARE = 0.1
-"""Of the limit: the processes say by then what they know, before they are killed."""
+"""Share of the limit at which the processes report what they know, before they are killed."""
 
 _MAX_KEPT = 64
-"""Answers, for when they are asked for again."""
+"""Answers kept, for when they are asked for again."""
 
 _log = logging.getLogger(__name__)
 

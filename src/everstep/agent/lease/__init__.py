@@ -1,1 +1,1 @@
-"""How long a node may go on when nothing of it arrives, and the gate that all reports and commands pass."""
+"""How long a node may continue when none of its messages arrives, and the gate that all reports and commands pass."""

@@ -55,7 +55,8 @@ class Lease:
         self.why_over, self._heard_at = "", max(asked_at, self._heard_at or asked_at)
 
     def is_over(self) -> bool:
-        """Then nothing may be started, written or told in this node's name, unless the controller says otherwise."""
+        """Whether the lease is over: nothing may be started, written or reported in this node's name, unless the
+        controller says otherwise."""
         if not self.why_over and self._heard_at is not None:
             silent_s = self._clock() - self._heard_at
             if silent_s > self.ends_s:

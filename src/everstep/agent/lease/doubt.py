@@ -70,8 +70,8 @@ class LeaseGate:
         self._answer: SettleDoubt | None = None
 
     def report(self, event: Event) -> None:
-        """To the controller, now or when the doubt is settled."""
-        if self._lease.is_over():  # after a freeze, this may come before anybody has looked
+        """Report to the controller, now or when the doubt is settled."""
+        if self._lease.is_over():  # after a freeze, this may come before the first look at the lease
             self._stop_ranks()
             self._held.append(event)
         else:
@@ -88,7 +88,7 @@ class LeaseGate:
             self._carry_out(command)
 
     async def settle(self) -> None:
-        """The lease is over. Returns when the node may go on. Raises LeaseOverError."""
+        """Settle an expired lease. Returns when the node may continue. Raises LeaseOverError."""
         _log.warning("%s; the ranks stand still until the controller says what is so", self._lease.why_over)
         self._answer, self._asked = None, {}
         began, waited_s, since_s, is_reached = self._clock(), 0.0, math.inf, False

@@ -1,6 +1,6 @@
-"""Which controller this agent obeys, where another host may go on with it: that of the newest epoch that its launcher
-has told. On the controller's own host: when enough other hosts last heard of that one. Without that another
-controller may be at work, and this node's lease runs out like that of a node that is cut off.
+"""Which controller this agent obeys, where another host may take over: that of the newest epoch that its launcher has
+reported. On the controller's own host: if enough other hosts last heard of that one. Without that another controller
+may be at work, and this node's lease runs out like that of a node that is cut off.
 """
 
 import math
@@ -44,6 +44,6 @@ class Following:
         return self._confirmed_at
 
     def heard_at(self) -> float | None:
-        """As the link says, and the launcher."""
+        """When the controller last heard this node, by the link and by the launcher."""
         heard_at = self._link.heard_at()
         return None if heard_at is None else min(heard_at, self._confirmed_at)

@@ -27,7 +27,7 @@ FORMER_S = 30.0
 """Snapshots of another number of ranks stay for so long after this node does without them: others may be later."""
 
 _LEAST_BUFFERS = {arena.PIN_TRUSTED: 3, arena.PIN_SPARE: 4}
-"""Of pins that stay for many steps, how many buffers an arena must have for them."""
+"""Buffers that an arena must have for pins that stay for many steps."""
 
 
 class ArenaRefusal(Exception):  # noqa: N818 - an answer, not a fault
@@ -43,11 +43,11 @@ class Memory:
     def __init__(
         self, keep: Callable[[int, int], None], tell_ranks: Callable[[Sequence[int]], None] = lambda _: None
     ) -> None:
-        """`keep(rank, fd)` passes a duplicate to the launcher; `tell_ranks` tells it which ranks run here."""
+        """`keep(rank, fd)` passes a duplicate to the launcher; `tell_ranks` reports to it which ranks run here."""
         self._arenas: dict[int, list[int]] = {}
         self._pins: dict[tuple[int, int], int] = {}  # (rank, which): step; for arenas that are yet to come
-        self._ranks: tuple[int, ...] = ()  # that run here, or ran last
-        self._trusted: int | None = None  # told last, also if that was before the ranks were known
+        self._ranks: tuple[int, ...] = ()  # ranks that run here, or ran last
+        self._trusted: int | None = None  # as last reported, also if that was before the ranks were known
         self._former = Former()
         self._safe_since: float | None = None  # the ranks that run here have snapshots, and copies, of their own
         self._keep = keep
@@ -84,9 +84,9 @@ class Memory:
         return tuple(self._arenas.get(rank, ()))
 
     def begin(self, ranks: Sequence[int], resume_step: int | None, world_size: int = 0) -> None:
-        """These ranks run here from now on, and go on after `resume_step`. Snapshots after it are of a future that is
-        done again, so they are invalidated first: they must never be mistaken for the new one's. `world_size`: what
-        was written by another number of ranks is put aside; 0: there is none."""
+        """These ranks run here from now on, and resume after `resume_step`. Snapshots after it are of a future that is
+        done again, so they are invalidated first: they must never be mistaken for the new one's. `world_size`: what was
+        written with another world size is put aside; 0: there is none."""
         if world_size:
             self._put_aside(world_size)
         newest = -1 if resume_step is None else resume_step
@@ -153,8 +153,8 @@ class Memory:
         return self._pins.get((rank, which))
 
     def trust(self, step: int) -> None:
-        """Of the ranks that run here, or will once `begin` says which; others' arenas may be here as well, and in use
-        elsewhere."""
+        """Pin the step for the ranks that run here, or will once `begin` lists them; others' arenas may be here as
+        well, and in use elsewhere."""
         self._trusted = step
         for rank in self._ranks:
             self.pin(rank, arena.PIN_TRUSTED, step)

@@ -1,10 +1,10 @@
 """The agent's side of the progress board: makes the memory, resets lines, reads accounts.
 
-Layout and the worker's side are in `worker/process/board.py`. Reading never waits for anybody: the values are as old
-as the worker's last store, which also holds for a worker that was killed.
+Layout and the worker's side are in `worker/process/board.py`. Reading never waits: the values are as old as the
+worker's last store, which also holds for a worker that was killed.
 
-Ranks write here, so anything may be in it. Whose a line is and when that process was started, the agent knows itself.
-A time in the future, a negative count, NaN: unknown.
+Ranks write here, so anything may be in it. The agent knows itself which rank owns a line and when that process was
+started. A time in the future, a negative count, NaN: unknown.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""What ranks of this run import after their twins were left: told by the first node that knows, read by standbys.
+"""What ranks of this run import after their twins were left: written by the first node that knows, read by standbys.
 
 A file in the run directory. On a machine that does not share it a standby imports nothing ahead, which costs its first
 start those imports and nothing else.
@@ -81,7 +81,7 @@ def write(path: Path, ahead: Ahead) -> None:
 
 
 def read(path: Path) -> Ahead | None:
-    """What was told ahead. None: nothing yet, or it cannot be read."""
+    """The imports on record. None: nothing yet, or it cannot be read."""
     try:
         return msgspec.json.decode(read_regular(path), type=Ahead)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

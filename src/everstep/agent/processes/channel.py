@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping
 from everstep.wire import local
 
 MAX_FRAME_BYTES = 16 << 20
-"""Of a local peer. The longest honest frames list modules or the stacks of all threads, some hundred KiB."""
+"""Limit for a frame of a local peer. The longest honest frames list modules or the stacks of all threads, some hundred
+KiB."""
 
 MAX_FRAMES_PER_TURN = 64
 """A peer that writes as fast as we read must not keep the loop, and with it the node's signs of life."""
 
 MAX_LAST_FRAMES = 4096
-"""Of one that has ended; a process that it left may hold its end of the socket, and write on."""
+"""Limit for a peer that has ended; a process that it left may hold its end of the socket, and keep writing."""
 
 OnFrame = Callable[[local.Frame, list[int]], None]
 OnClosed = Callable[[str], None]

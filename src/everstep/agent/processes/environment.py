@@ -15,7 +15,7 @@ _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_I
 
 FLIGHT_RECORD_ENTRIES = "512"
 """Size of torch's flight recorder's ring; without the variable it is off where NCCL is not used. Reading it holds the
-interpreter lock for some ten microseconds per entry: torch's own 2,000 entries would stop a rank for 20 ms."""
+GIL for some ten microseconds per entry: torch's own 2,000 entries would stop a rank for 20 ms."""
 
 _SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 
@@ -29,10 +29,11 @@ def base_environment(
     interface: str = "",
     profiler: str = "",
 ) -> dict[str, str]:
-    """What all ranks of this node share. torchrun's rule for threads: one each, if the user did not say otherwise and
-    there are several ranks on the node. `interface`: the one that other nodes are reached through, where the host's
-    name does not tell; collectives use it if the user did not name another. `profiler`: a plug-in for NCCL; empty:
-    none."""
+    """Variables that all ranks of this node share.
+
+    torchrun's rule for threads: one each, unless the user set it, if there are several ranks on the node. `interface`:
+    the one that other nodes are reached through, where the host's name does not resolve to it; collectives use it
+    unless the user named another. `profiler`: a plug-in for NCCL; empty: none."""
     base = {name: value for name, value in environ.items() if name not in _PRIVATE}
     if nproc > 1:
         base.setdefault("OMP_NUM_THREADS", "1")

@@ -26,7 +26,7 @@ from everstep.worker.process.modules import is_library_file, library_roots
 
 MAX_OUTPUT_BYTES = 2048
 _MAX_TEXT_CHARS = 32 << 10
-"""Of a message or a traceback: the ends of all ranks of a node go in one report, and a report has a limit."""
+"""Limit for a message or a traceback: the ends of all ranks of a node go in one report, and a report has a limit."""
 
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _CRASH = "Fatal Python error: "

@@ -1,8 +1,8 @@
-"""Who of our children ended, and how. The one place in the agent that waits for processes.
+"""Which of our children ended, and how. The one place in the agent that waits for processes.
 
-The agent is a child subreaper: twins come to it from their ranks, and so does everything that a dead worker
-leaves behind. So it has to wait for any child, and SIGCHLD is what tells it about all of them. A pid that we have not
-reaped cannot be given to another process, which makes signals by pid safe.
+The agent is a child subreaper: twins come to it from their ranks, and so does everything that a dead worker leaves
+behind. So it has to wait for any child, and SIGCHLD announces all of them. A pid that we have not reaped cannot be
+given to another process, which makes signals by pid safe.
 
 It is a matter of the main thread alone: only that one starts what is watched here, and the kernel gives it what was
 left behind. What another thread starts (a vendor's tool of a sense) is that thread's own, which waits for it and takes

@@ -8,7 +8,7 @@ from everstep.agent.ranks.workers import Worker
 from everstep.linux import proc
 
 BUSY_S = 3.0
-"""Processor time that no interpreter needs to come as far as a program."""
+"""CPU time below which no interpreter has reached a program."""
 
 
 def has_surely_begun(worker: Worker) -> bool:

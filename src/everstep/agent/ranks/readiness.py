@@ -1,4 +1,4 @@
-"""What this node makes ready before anybody asks for it: twins that have imported what ranks import, and spares.
+"""What this node prepares before it is asked for ranks: twins that have imported what ranks import, and spares.
 
 Nothing of it is needed: without it ranks start cold. It keeps out of the way while a generation is formed.
 """
@@ -110,7 +110,7 @@ class Readiness:
                 await self._make_ready()
 
     def note_news(self) -> None:
-        """Whether ranks of this node could go on from twins."""
+        """Report whether ranks of this node could continue from twins."""
         if self._starter is None:
             return
         why = self._starter.why_cold() or next(filter(None, map(self.twins.why_not, range(self._home.nproc))), "")
@@ -127,7 +127,7 @@ class Readiness:
             self._keep(told)
 
     def _keep(self, told: Ahead | None) -> None:
-        """`told`: what its ranks import; None: as it is known."""
+        """Keep what ranks import on record. `told`: as just reported; None: as it is known."""
         assert self._spec is not None
         path = ahead.cache_path(self._home.home, self._spec.program)
         known = ahead.read(path)

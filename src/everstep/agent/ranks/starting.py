@@ -131,7 +131,7 @@ class Starter:
         return Recipe(placed=placed, is_native=self._is_native(placed), known=known)
 
     async def _wake(self, recipe: Recipe, envs: Sequence[Mapping[str, str]]) -> list[Awake | str]:
-        """By local rank: the process that goes on from its twin, or why there is none."""
+        """By local rank: the process that continues from its twin, or why there is none."""
         why = self._why_cold(is_native=recipe.is_native)
         if why:
             return [why] * len(envs)
@@ -299,8 +299,8 @@ class Starter:
             raise EverstepError(f"rank {worker.rank}: the new process {worker.pid} does not listen")
 
     def _memory_of_others(self, action: StartWorkers, worker: Worker) -> dict[int, list[int]]:
-        """Of the node's other ranks: they may keep parts of this one's state. None where a frame cannot take them all;
-        then nothing is divided either."""
+        """Memory of the node's other ranks, which may keep parts of this one's state. None if a frame cannot take them
+        all; then nothing is divided either."""
         ranks = [r for r in range(action.first_rank, action.first_rank + action.num_ranks) if r != worker.rank]
         found = {rank: self._memory.for_rank(rank) for rank in ranks}
         return found if arenas.MAX_ARENAS * action.num_ranks + 5 <= local.MAX_FDS else {}

@@ -1,4 +1,4 @@
-"""One twin of a rank, seen from the agent: its socket, what it can do, and the process that goes on from it."""
+"""One twin of a rank, seen from the agent: its socket, what it can do, and the process that continues from it."""
 
 import asyncio
 import socket
@@ -36,7 +36,7 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True):
     err_bytes: int | None = None
 
     def read(self) -> tuple[bytes, bytes]:
-        """Of stdout, and of stderr if that is another file. What cannot be read is not shown again."""
+        """The output of stdout, and of stderr if that is another file. What cannot be read is not shown again."""
         is_one = self.stdout == self.stderr
         return _read(self.stdout, self.out_bytes), b"" if is_one else _read(self.stderr, self.err_bytes)
 
@@ -69,7 +69,7 @@ class Twin:
         self.is_last = is_last  # left at the last moment at which its rank could leave one
         self.pid = 0
         self.pid_ahead = 0
-        """Of the process that it has forked ahead, which goes on when the rank has to come back; 0: none."""
+        """The process that it has forked ahead, which continues when the rank has to come back; 0: none."""
         self.num_modules = 0
         self.has_imported = False
         self.told_at = time.monotonic()

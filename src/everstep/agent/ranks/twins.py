@@ -33,10 +33,10 @@ FINISH_S = 5.0
 would have to import the same itself, from the start."""
 
 MAX_TWINS = 4
-"""Of one rank: an early one, a late one, and the same while they are replaced."""
+"""Twins of one rank: an early one, a late one, and the same while they are replaced."""
 
 MAX_SPOILED = 8
-"""Modules that a twin does without; after so many it has what came before them."""
+"""Modules that a twin may lack; with more, an earlier twin is used."""
 
 NO_TWIN = "the rank has left no twin yet"
 
@@ -57,7 +57,7 @@ class TwinOwner(Protocol):
 
 
 class Twins:
-    """Of all ranks of this node, by local rank."""
+    """The twins of all ranks of this node, by local rank."""
 
     def __init__(self, reaper: Reaper, owner: TwinOwner) -> None:
         self._reaper = reaper
@@ -65,7 +65,7 @@ class Twins:
         self._twins: dict[int, list[Twin]] = {}
         self._why_not: dict[int, str] = {}
         self._num_waking = 0
-        self._num_wanted = 0  # no import begins meanwhile: the processors are for those that come back
+        self._num_wanted = 0  # no import begins meanwhile: the CPUs are for those that come back
         self._making: dict[int, Twin] = {}  # that import ahead
         self._room = asyncio.Semaphore(imports_at_a_time())
         self.ahead: Ahead | None = None
@@ -82,7 +82,7 @@ class Twins:
         )
 
     def why_not(self, local_rank: int) -> str:
-        """Why the rank could not go on from a twin now; empty if it could."""
+        """Why the rank could not continue from a twin now; empty if it could."""
         if self._twins.get(local_rank):
             return ""
         return self._why_not.get(local_rank, NO_TWIN)
@@ -129,7 +129,7 @@ class Twins:
         return True
 
     async def wake(self, local_rank: int, placed: Placed, env: Mapping[str, str]) -> "Awake | str":
-        """The process that goes on, or why there is none. Tries the latest twin first."""
+        """The process that continues, or why there is none. Tries the latest twin first."""
         self._num_wanted += 1
         try:
             await self._finish_making(local_rank, placed)
@@ -174,8 +174,8 @@ class Twins:
         return pid in self._reaper.adopted()
 
     async def fork_ahead(self) -> None:
-        """Let each rank's latest twin fork the process that would go on from it: a copy of the memory's tables takes
-        longer than all else of a start. One after another: the processors are the ranks'."""
+        """Let each rank's latest twin fork the process that would continue from it: a copy of the memory's tables takes
+        longer than all else of a start. One after another: the CPUs are the ranks'."""
         for local_rank in sorted(self._twins):
             twin = next(iter(reversed(self._twins.get(local_rank, ()))), None)
             if twin is None or twin.pid_ahead or twin.is_busy or not twin.pid or not twin.is_here.is_set():
@@ -201,8 +201,8 @@ class Twins:
             self._reaper.watch(pid, functools.partial(_on_end_ahead, twin))
 
     async def import_ahead(self) -> None:
-        """Let each rank's latest twin leave one that has imported what its rank has imported later. The processor time
-        that the ranks lose is the same one after another or at once; at once, all are ready sooner."""
+        """Let each rank's latest twin leave one that has imported what its rank has imported later. The CPU time that
+        the ranks lose is the same one after another or at once; at once, all are ready sooner."""
         if self.ahead is None or not self.ahead.modules:
             return
         await asyncio.gather(*(self._import_in_turn(local_rank, self.ahead) for local_rank in sorted(self._twins)))

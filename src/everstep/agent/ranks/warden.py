@@ -56,7 +56,7 @@ class Warden:
         self._say(f">{path}", fd)
 
     def spare(self) -> None:
-        """The ranks ended well: what they left running goes on when the agent ends."""
+        """Spare what the ranks left running, as they ended well: it continues when the agent ends."""
         self._say("=")
 
     def dismiss(self) -> None:

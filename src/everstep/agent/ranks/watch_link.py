@@ -1,7 +1,7 @@
 """The agent's end of the socket to a rank's watch thread: asks for the flight record or the stacks, and waits.
 
-A rank that is stopped, or whose interpreter lock is held, does not answer: that is said, with the time that was given.
-The thread's first frame says how to have the frames written all the same (`spill`).
+A rank that is stopped, or whose GIL is held, does not answer: that is reported, with the time that was given. The
+thread's first frame describes how to have the frames written all the same (`spill`).
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class WatchLink:
 
 
 def _content(fd: int) -> bytes:
-    """Of the file that a rank passed; nothing of anything else, such as a device without an end."""
+    """The content of the file that a rank passed; empty for anything else, such as an endless device."""
     try:
         return os.pread(fd, MAX_RECORD_BYTES, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     except OSError:

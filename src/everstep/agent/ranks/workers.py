@@ -46,7 +46,7 @@ _WHOLE_S = 1.0
 
 
 Answers: TypeAlias = "asyncio.Queue[tuple[str, bool]]"
-"""Of a rank that was asked for a drill: why not, and whether it is only armed."""
+"""Answer of a rank that was asked for a drill: why not, and whether it is only armed."""
 
 
 class Worker:
@@ -210,7 +210,8 @@ class Group:
 
     @property
     def has_succeeded(self) -> bool:
-        """Every rank ended by itself, and well: what they left running is the user's, and goes on as under torchrun."""
+        """Whether every rank ended by itself, and well: what they left running is the user's, and continues as under
+        torchrun."""
         return not self.is_stopping and bool(self.workers) and all(map(_has_succeeded, self.workers.values()))
 
     def add(self, worker: Worker, channel_of: Callable[[Callable[[local.Frame, list[int]], None]], Channel]) -> None:
@@ -315,7 +316,7 @@ class Group:
                     self._write_off(worker)
 
     def _write_off(self, worker: Worker) -> None:
-        """Go on as if it had ended. Nothing of its program runs again; its memory and its devices stay taken."""
+        """Continue as if it had ended. Nothing of its program runs again; its memory and its devices stay taken."""
         worker.left_behind = describe(worker.pid)
         _log.error("rank %d is left behind: SIGKILL does not end %s", worker.rank, worker.left_behind)
         if self._reaper.hand_over(worker.pid, lambda ended: _log.info("left behind, and ended now: %s", ended)):

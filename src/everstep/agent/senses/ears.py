@@ -126,7 +126,7 @@ class Ears:
         return KernelLog(base, rank_of=self._brain.rank_of, queue=self._queue)
 
     def _listen(self, lines: KernelLines, log: KernelLog) -> bool:
-        """Until told to stop (True). Raises UnsupportedError when the log is gone."""
+        """Listen until asked to stop (True). Raises UnsupportedError when the log is gone."""
         num_overwritten = 0
         while True:
             if self._stops_before_lines(lines):
@@ -152,7 +152,7 @@ class Ears:
         return self._stops_within(None, *self._rings, lines.fd)
 
     def _stops_within(self, limit_s: float | None, *others: int) -> bool:
-        """Whether it was told to stop. Waits so long, or until one of the others has something."""
+        """Whether it was asked to stop. Waits so long, or until one of the others has something."""
         poll = select.poll()
         for fd in (self._stop_fd, *others):
             poll.register(fd, select.POLLIN)

@@ -29,7 +29,7 @@ from everstep.probes.sense import alert
 FIRST_AFTER_S = 30.0
 EVERY_S = 60.0
 MAX_TOLD = 8
-"""Bad results told in one look; all are in the file."""
+"""Bad results that one look reports; all are in the file."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,11 +51,11 @@ async def inspect(node: str, report: Callable[[events.Event], None], folder: Pat
 
 
 class _News:
-    """What was not bad in the look before, and was not told lately."""
+    """Results that were not bad in the look before, and were not reported lately."""
 
     def __init__(self) -> None:
         self._bad: set[str] = set()
-        # One per result: a debounce tells alerts apart by device, and most results here are of none.
+        # One per result: a debounce distinguishes alerts by device, and most results here have none.
         self._debounces: defaultdict[str, Debounce] = defaultdict(Debounce)
 
     def take(self, results: Sequence[Result], now: float) -> list[Alert]:

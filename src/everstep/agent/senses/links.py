@@ -1,4 +1,5 @@
-"""This node's links to other hosts of the run: answers their probes, sends its own, and tells when a link has changed.
+"""This node's links to other hosts of the run: answers their probes, sends its own, and reports when a link has
+changed.
 
 Only on several hosts: without neighbours no socket is opened. A fault in here costs what is known of links, never the
 ranks. The probes are small and few: `PER_PEER_S` apart for each of at most eight neighbours.
@@ -162,7 +163,7 @@ class _Round:
 
 
 def _sizes(ports: tuple[PortSeen, ...]) -> list[tuple[str, str, int]]:
-    """What grew, and how many digits that has: a counter that goes on growing is not news each second."""
+    """What grew, and how many digits that has: a counter that keeps growing is not news each second."""
     return [(port.nic, name, value.bit_length()) for port in ports for name, value in sorted(port.grown.items())]
 
 

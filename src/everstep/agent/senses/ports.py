@@ -1,4 +1,4 @@
-"""What this node's network ports and TCP count that speaks of trouble: changes over the last seconds. For evidence."""
+"""Counters of this node's network ports and TCP that suggest trouble: changes over the last seconds. For evidence."""
 
 import time
 from collections import deque

@@ -67,7 +67,7 @@ class Sensing:
 
     @property
     def states(self) -> Mapping[str, str]:
-        """Sense to "" when it works, else the reason why it cannot tell."""
+        """Sense to "" when it works, else the reason why it cannot answer."""
         return dict(self._states)
 
     async def run(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from everstep.agent.streams.holes import punch
 
 LIMIT_BYTES = 256 << 20
-"""Of one stream of one rank in one generation, on the disk."""
+"""Limit of one stream of one rank in one generation, on the disk."""
 
 HEAD_BYTES = 16 << 20
 _BLOCK = 1 << 20

@@ -90,7 +90,7 @@ class Pump:
                         for line in self._lines.values():
                             _keep_size(line)
             except Exception:
-                _log.exception("the pump")  # it must go on: ranks write
+                _log.exception("the pump")  # it must not stop: ranks write
                 time.sleep(0.05)
 
     def _take(self, fd: int) -> bool:

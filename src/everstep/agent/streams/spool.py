@@ -67,7 +67,7 @@ class Spool:
         return writing
 
     def drain(self) -> None:
-        """What ranks wrote until now is in their files, if those take it: for the last words of a dead one."""
+        """Copy what ranks wrote until now into their files, if those take it: for the last words of a dead one."""
         self.terminals.drain()
         with self._turn:
             if self._thread is None or self._is_late:
@@ -96,7 +96,7 @@ class Spool:
             try:
                 self._take(self._changes.wait(LOOK_S))
             except Exception:
-                _log.exception("the spool")  # it must go on: ranks write
+                _log.exception("the spool")  # it must not stop: ranks write
                 time.sleep(0.05)
 
     def _take(self, changed: Sequence[object]) -> None:
@@ -115,7 +115,7 @@ class Spool:
             self._turn.notify_all()
 
     def _look(self) -> None:
-        """At all of them, whatever was told."""
+        """Look at all of them, with or without a notification."""
         for fd, stream in list(self._streams.items()):
             is_last = not stream.has_writers()
             stream.copy()

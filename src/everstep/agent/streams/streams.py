@@ -116,8 +116,8 @@ def _open_one(terminal: int, path: Path, spool: Spool, *, is_live: bool) -> int:
 
 
 def _open_terminal(terminal: int, target: int, pump: Pump) -> int:
-    """The rank's side of a pseudo-terminal like `terminal`. It never becomes anybody's controlling terminal, as the
-    launcher's does not under torchrun: a rank leads a session of its own."""
+    """The rank's side of a pseudo-terminal like `terminal`. It never becomes a controlling terminal, as the launcher's
+    does not under torchrun: a rank leads a session of its own."""
     ours, theirs = os.openpty()
     try:
         settings = termios.tcgetattr(terminal)

@@ -17,7 +17,7 @@ NAME = "collectives"
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """As much of a flight record as is needed, with the calls that the rank's watch thread puts beside it."""
+    """The needed fields of a flight record, with the calls that the rank's watch thread puts beside it."""
 
     entries: list[Entry] = []
     everstep_calls: list[tuple[int, int, int]] = []
@@ -66,7 +66,7 @@ def _begins_late(entries: Sequence[Entry], begin: float) -> bool:
 
 
 def _apart(slices: Iterable[Slice]) -> list[Slice]:
-    """Of one thread each slice ends before one that it does not contain begins; two clocks were read."""
+    """Cut the slices of each thread so that none overlaps one that it does not contain; two clocks were read."""
     by_lane: defaultdict[str, list[Slice]] = defaultdict(list)
     for each in sorted(slices, key=lambda each: (each.begin, -each.end)):
         lane = by_lane[each.lane]

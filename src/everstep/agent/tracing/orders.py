@@ -20,7 +20,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of the process: it wants the flight record now; or it is done."""
+    """Frame of the process: it wants the flight record now; or it is done."""
 
     wants_flight: bool = False
     num_bytes: int = 0  # of the file; 0: there is none

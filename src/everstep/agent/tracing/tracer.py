@@ -42,7 +42,7 @@ class _EndedError(Exception):
 
 
 class Tracer:
-    """Of one node."""
+    """The tracer of one node."""
 
     def __init__(
         self,

@@ -35,8 +35,8 @@ def record(
     show: Show = _show_nothing,
     max_stacks: int = MAX_BYTES,
 ) -> Trace:
-    """Of the rank that has this line and process, from now on; shorter if it ends before. `collectives`: asked at the
-    end, for what was between two times."""
+    """Record the rank that has this line and process, from now on; shorter if it ends before. `collectives`: asked at
+    the end, for what was between two times."""
     rank, generation = line.rank, line.generation
     stacks, why_no_stacks = _start(pid, seconds, max_stacks)
     kernel = KernelWindows(pid)

@@ -155,7 +155,8 @@ class _Reader:
                 yield spec.origin, name, spec.submodule_search_locations is not None
 
     def _is_own(self, spec: importlib.machinery.ModuleSpec | None) -> bool:
-        """Libraries make modules as they please; what they lack is not told by looking for files."""
+        """Whether the module is the program's own. Libraries make modules as they please; looking for files does not
+        show what they lack."""
         if spec is None:
             return False
         folders = [f"{folder}{os.sep}" for folder in spec.submodule_search_locations or ()]

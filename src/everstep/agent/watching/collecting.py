@@ -32,10 +32,10 @@ MAX_CHILDREN = 8
 
 DEAF_S = 1.5
 """A watch thread that did not look for so long, three times its interval, will hardly answer: the rank is stopped, or
-something holds the interpreter lock."""
+something holds the GIL."""
 
 DEAF_LIMIT_S = 0.2
-"""What it gets all the same. The others wait for it, and the job hangs meanwhile."""
+"""Time that it gets all the same. The others wait for it, and the job hangs meanwhile."""
 
 _INSTEAD = {"sampler": "the rank's own sampler was used", "signal": "frames that it wrote on a signal were used"}
 
@@ -197,10 +197,10 @@ def said(board: Board, worker: Worker) -> dict[str, object]:
 
 
 def _phase(phase: int, activity: int) -> str:
-    """In words. Within steps it is the activity that tells."""
+    """The phase in words. Within steps the activity is more specific."""
     try:
         return str((Activity(activity) if phase == Phase.STEPPING else Phase(phase)).name.lower())
-    except ValueError:  # of a worker that knows more
+    except ValueError:  # of a newer worker
         return ""
 
 

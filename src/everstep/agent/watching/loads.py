@@ -1,7 +1,7 @@
-"""How much each rank does right now: processor, network, GPU, over a short interval. For evidence.
+"""How much each rank does right now: CPU, network, GPU, over a short interval. For evidence.
 
 Two looks with a pause between them; what is slow to ask (netlink, NVML) is asked in threads that may be lost. Every
-source that does not tell is named with its reason, and its figure is missing, not 0.
+source without an answer is listed with its reason, and its figure is missing, not 0.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ from everstep.probes.rank.infiniband import port_bytes
 T = TypeVar("T")
 
 INTERVAL_S = 0.25
-"""Processor time is counted in hundredths of a second: four percent of this. Longer: evidence of a hang waits."""
+"""CPU time is counted in hundredths of a second: four percent of this. Longer: evidence of a hang waits."""
 
 ASK_S = 1.0
-"""For one source. NVML takes a tenth of a second to start; on a broken GPU it takes for ever."""
+"""Limit for one source. NVML takes a tenth of a second to start; on a broken GPU it takes for ever."""
 
 
 _bounded: Bounded[Any] = Bounded()
-"""For the whole process: NVML that hangs, hangs for everybody."""
+"""Shared by the whole process: NVML that hangs, hangs for all callers."""
 
 
 class Loads(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one node. Rates in bytes a second."""
+    """The loads of one node. Rates in bytes a second."""
 
     by_rank: dict[int, RankLoad]
     gpus: dict[int, tuple[GpuLoad, ...]]  # rank -> the GPUs that it uses

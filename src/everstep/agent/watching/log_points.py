@@ -1,4 +1,4 @@
-"""Losses and gradient norms from the log files of ranks that do not tell them themselves.
+"""Losses and gradient norms from the log files of ranks that do not report them themselves.
 
 Reads what was added since the last look, at most `MAX_BYTES` per file: of a rank that writes faster only the newest is
 looked at. It knows nothing of formats: `analyzer.reading.log_lines` does. Called by `observing`, twice a second.
@@ -56,7 +56,7 @@ class LogTail:
 
 
 class LogPoints:
-    """Of one rank: its output and its errors (progress bars and loggers write there)."""
+    """The points of one rank: from its output and its errors (progress bars and loggers write there)."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._tails = [LogTail(path) for path in dict.fromkeys(paths)]

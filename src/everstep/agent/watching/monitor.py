@@ -40,7 +40,7 @@ QUIET_S = 0.6
 """No stack before a rank has been quiet for this long, or for half as much again as its usual long steps."""
 
 USUAL = 0.9
-"""Of the recent steps; what is longer is an evaluation, a save, a stall, and must not make us look late."""
+"""Limit for recent steps; a longer one is an evaluation, a save, a stall, and must not make us look late."""
 
 STACK_EVERY_S = 0.4
 STACK_SHARE = 0.1
@@ -225,7 +225,7 @@ class _RankMonitor:
 
 
 class Monitor:
-    """Of the node's current generation."""
+    """The monitor of the node's current generation."""
 
     def __init__(
         self, node: str, board: Board, stacks: Stacks, spawn: Callable[[Coroutine[Any, Any, None]], None]
@@ -265,7 +265,7 @@ class Monitor:
         return rank.note(now) if rank is not None and rank.worker is worker else None
 
     def take_news(self, now: float) -> list[Worker]:
-        """Ranks of which there is something to be told at once."""
+        """Ranks with something to be reported at once."""
         return [rank.worker for rank in self._ranks.values() if rank.news(now)]
 
     async def _take(self, rank: _RankMonitor, at: float) -> None:

@@ -1,4 +1,4 @@
-"""What ranks tell on their links, made into reports: marks, faults, requests for memory, snapshots that do not restore.
+"""Frames of ranks on their links, made into reports: marks, faults, requests for memory, snapshots that do not restore.
 
 Called by the node's groups for every frame. It decides nothing; garbage from a rank costs that frame only.
 """
@@ -26,7 +26,7 @@ from everstep.wire import frames, local
 MAX_TEXT = 2000
 MAX_TOLD = 64
 """Faults and failed restores of one rank in one generation that are reported, and garbage that is logged: a rank that
-goes on for ever must fill neither the journal nor the log."""
+never stops must fill neither the journal nor the log."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class RankHost(Protocol):
 
 
 class RankFrames:
-    """Of the node's current group."""
+    """The frames of the node's current group."""
 
     def __init__(
         self,

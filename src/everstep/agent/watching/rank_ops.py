@@ -20,7 +20,7 @@ _NCCL = "nccl:"
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """As much of torch's as is needed."""
+    """The needed fields of torch's entry."""
 
     record_id: int
     process_group: tuple[str, str]
@@ -57,7 +57,7 @@ class Streams:
     """What the ranks of this node entered since they were asked before."""
 
     def __init__(self) -> None:
-        self._told: dict[int, int] = {}  # process id -> newest entry that was told
+        self._told: dict[int, int] = {}  # process id -> newest entry that was reported
         self._held: dict[int, int] = {}  # ... and the entry that may have been under way
         self._found: list[RankOps] = []
 
@@ -122,7 +122,7 @@ def declared(answer: local.Frame) -> Declared:
 
 
 class Times(msgspec.Struct, frozen=True):
-    """Of one operation on one rank."""
+    """The times of one operation on one rank."""
 
     took_s: float  # -1: not known
     begun_at: float | None = None  # its kernels began on the device; None: only when it was queued is known
@@ -132,7 +132,7 @@ class Times(msgspec.Struct, frozen=True):
 def rank_ops(
     rank: int, entries: Sequence[Entry], times: Sequence[Times], groups: Declared, *, num_entered: int
 ) -> RankOps:
-    """Of these entries, oldest first."""
+    """The operations of these entries, oldest first."""
     kinds: dict[Kind, int] = {}
     ops: list[Op] = []
     for entry, known in zip(entries, times, strict=True):
@@ -170,7 +170,7 @@ def _times(entries: Sequence[Entry], answer: local.Frame, device: Sequence[Devic
 
 
 def _of_device(entry: Entry, own: DeviceOp | None) -> Times:
-    """What a device took: by NCCL's profiler plug-in, or where torch was told to time it; the call itself only queued
+    """What a device took: by NCCL's profiler plug-in, or where torch was set to time it; the call itself only queued
     the operation."""
     if own is not None and own.took_s is not None:
         return Times(own.took_s, own.begin_at)

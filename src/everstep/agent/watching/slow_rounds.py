@@ -1,8 +1,8 @@
 """A node's part in a round of the fail-slow vote: when each rank entered its newest collectives, and what it did since
 the round before.
 
-It decides nothing. What a rank cannot say is said with the reason. Making the record costs the rank some microseconds
-of its interpreter lock per entry; a rank whose record is large is asked in fewer rounds, so that it never costs more
+It decides nothing. What a rank cannot report is listed with the reason. Making the record costs the rank some
+microseconds of its GIL per entry; a rank whose record is large is asked in fewer rounds, so that it never costs more
 than `MAX_SHARE`. Called by the node at multiples of the policy's `slow_round_s`, on all nodes at the same moment, so
 that whatever it costs is one short pause and not one per rank.
 """
@@ -35,7 +35,7 @@ from everstep.probes.rank.rivals import find_rivals, is_bound, throttled_s
 from everstep.probes.rank.sending import Sending, Sent
 
 MAX_SHARE = 0.002
-"""Of a rank's time, spent on its records."""
+"""Share of a rank's time that may be spent on its records."""
 
 MAX_ARRIVALS = 512
 MIN_ARRIVALS = 32
@@ -232,8 +232,8 @@ class SlowRounds:
             return ""
 
     def _stands(self, worker: Worker, before: _Totals, totals: _Totals) -> bool:
-        """Whether its step takes much longer than usual. Making a record uses the processor, and would look like a sign
-        of life of a job that hangs."""
+        """Whether its step takes much longer than usual. Making a record uses the CPU, and would look like a sign of
+        life of a job that hangs."""
         last_at = self._board.account(worker.local_rank).last_step_at
         usual_s = (totals.at - before.at) / (totals.step - before.step)
         return last_at is not None and totals.at - last_at > max(STANDS_S, 2 * usual_s)

@@ -14,10 +14,10 @@ EVERY_S = 0.9
 """So that there are two counts of a rank within the shortest window."""
 
 SHARE = 0.02
-"""Of a processor, at most: on a node with very many sockets they are counted less often."""
+"""Share of a CPU, at most: on a node with very many sockets they are counted less often."""
 
 AGAIN_S = 30.0
-"""Until it is tried again where sockets cannot be counted."""
+"""Pause until it is tried again where sockets cannot be counted."""
 
 FRESH_S = 2 * EVERY_S
 """Bytes that moved within this time move now."""
@@ -50,7 +50,7 @@ class Sockets:
 
 
 def _counted(pids: Sequence[int]) -> tuple[dict[int, dict[int, int]], float]:
-    """And the seconds of a processor that it took. By the clock it takes ten times as long where processors are busy,
-    and a download would be seen to move once in a while only, which looks like a rank that stands still."""
+    """The counts, and the CPU seconds that they took. By the clock it takes ten times as long on busy CPUs, and a
+    download would be seen to move once in a while only, which looks like a rank that stands still."""
     began = time.thread_time()
     return bytes_of(pids), time.thread_time() - began

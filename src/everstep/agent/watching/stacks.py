@@ -24,19 +24,19 @@ from everstep.probes.process import usage
 from everstep.probes.rank.stack import command, find_py_spy, is_undecided, parse, parse_spill, why_no_py_spy
 
 MAX_AT_ONCE = max(2, (os.cpu_count() or 2) // 4)
-"""py-spy needs a processor for some tens of milliseconds; more of them would take it from the ranks."""
+"""py-spy needs a CPU for some tens of milliseconds; more of them would take it from the ranks."""
 
 SAMPLE_S = 0.6
-"""A rank whose lock is free answers in 20 ms; a busy machine gets the rest."""
+"""A rank whose GIL is free answers in 20 ms; a busy machine gets the rest."""
 
 SPILL_S = 0.3
 SPILL_STEP_S = 0.005
-"""Frames are written within a millisecond of the signal, where there is a processor for the rank; a busy machine gets
-what is left of the time. Complete is what has not grown for one step."""
+"""Frames are written within a millisecond of the signal, where there is a CPU for the rank; a busy machine gets what is
+left of the time. Complete is what has not grown for one step."""
 
 MAX_LOOKS = 4
-"""For evidence: py-spy catches a rank that runs Python without the interpreter lock when it lends the lock to another
-thread for that moment. One look in thirty did, on a busy machine."""
+"""Looks for evidence: py-spy catches a rank that runs Python without the GIL when it lends the GIL to another thread
+for that moment. One look in thirty did, on a busy machine."""
 
 REFUSED_S = 60.0
 """Not permitted is not permitted a moment later either; but a container may be given the right."""
