@@ -1,12 +1,12 @@
-"""What a program may tell everstep: numbers of a step, evaluations, checkpoints, pauses. All of it optional.
+"""The calls by which a program reports to everstep: numbers of a step, evaluations, checkpoints, pauses. All optional.
 
     everstep.step(loss=loss, grad_norm=norm)
     with everstep.phase("evaluation"): ...
     with everstep.busy("uploading the model"): ...
     with everstep.paused("waits for the lock"): ...
 
-Outside `everstep run` nothing happens. Nothing here raises into the program, waits for anybody, or synchronises with a
-device; a failure of ours is reported and forgotten.
+Outside `everstep run` nothing happens. Nothing here raises into the program, waits for another process, or synchronises
+with a device; a failure of ours is reported and swallowed.
 """
 
 import contextlib
@@ -121,7 +121,7 @@ class Busy(Context):
 
 
 def _bytes_of(why: object) -> bytes:
-    """As much of it as there is room for, and no half characters."""
+    """The text, cut to the room there is, without half characters."""
     return str(why).encode("utf-8", "replace")[: WHY.stop - WHY.start].decode("utf-8", "ignore").encode()
 
 

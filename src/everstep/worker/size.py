@@ -47,8 +47,8 @@ def world() -> World:
 
 
 def keep_size(why: str = "") -> None:
-    """This program cannot go on with another number of ranks: a run of `--nnodes MIN:MAX` then waits for missing nodes,
-    and takes in no others. Nothing happens outside `everstep run`."""
+    """Declare that this program cannot continue with another number of ranks: a run of `--nnodes MIN:MAX` then waits
+    for missing nodes, and takes in no others. Nothing happens outside `everstep run`."""
     runtime = current()
     if runtime is not None and runtime.rank == 0:
         said = f"the program called everstep.keep_size(){f': {why}' if why else ''}"

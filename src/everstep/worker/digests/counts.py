@@ -1,8 +1,8 @@
 """How many optimizer steps and collectives each loop step had: what replicas must have in common at every step.
 
-A rank that leaves out an optimizer step under a condition on its data holds other parameters from then on, as a machine
-would that computed wrongly. The counts tell the two apart. Steps that are alike are one run of four numbers; a second's
-runs go to the agent in one frame, and at once where a long run ends. Nothing waits; no torch is imported.
+A rank that leaves out an optimizer step under a condition on its data holds other parameters from then on, like a
+machine that computed wrongly. The counts distinguish the two. Steps that are alike are one run of four numbers; a
+second's runs go to the agent in one frame, and at once where a long run ends. Nothing waits; no torch is imported.
 """
 
 import sys
@@ -19,7 +19,7 @@ LONG = 4
 
 MAX_RUNS = 256
 MAX_GROUPS = 8
-"""Each group's number costs an exchange of the interpreter lock: jobs with more of them count optimizer steps only."""
+"""Each group's number costs an exchange of the GIL: jobs with more of them count optimizer steps only."""
 
 
 class Teller(Protocol):
@@ -44,7 +44,7 @@ class StepCounts:
         self._last: list[int] = []  # newest run that was sent
 
     def anew(self) -> "StepCounts":
-        """For the next life of the process, which goes on from a twin. `link.runtime` finds it by this name."""
+        """For the next life of the process, which continues from a twin. `link.runtime` finds it by this name."""
         return StepCounts(self._runtime, self._clock)
 
     def __call__(self, step: int) -> None:

@@ -31,7 +31,7 @@ MAX_NAME = 80
 """64 names and digests, and 1,024 ranks, fit into one frame of 16 KiB, which the kernel takes whole."""
 
 MAX_CPU_BYTES = 4 << 30
-"""Of parameters in the CPU's memory, which the training thread reads itself: 0.2 to 0.6 s. Decided by their size
+"""Limit for parameters in the CPU's memory, which the training thread reads itself: 0.2 to 0.6 s. Decided by their size
 alone, so that all ranks decide alike."""
 
 _WORD_BYTES = 8
@@ -57,7 +57,7 @@ class _Pending:
 
 
 class Digests:
-    """Of one rank."""
+    """The digests of one rank."""
 
     def __init__(self, runtime: Teller, every: int) -> None:
         self._runtime = runtime

@@ -17,7 +17,7 @@ from everstep.worker.process.capturing import is_capturing
 
 
 class StateDigests:
-    """Of what a State keeps. Made when its loop begins. The caller catches what this raises."""
+    """Digests of what a State keeps. Made when its loop begins. The caller catches what this raises."""
 
     def __init__(self, runtime: Runtime, objects: Iterable[object]) -> None:
         self._digests = Digests(runtime, runtime.digest_every)
@@ -34,7 +34,7 @@ class StateDigests:
 
 
 class OptimizerDigests:
-    """Of what the first optimizer that steps is given. Its steps count from 0 in every generation."""
+    """Digests of what the first optimizer that steps is given. Its steps count from 0 in every generation."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._digests = Digests(runtime, runtime.digest_every)

@@ -2,8 +2,8 @@
 
 To ask Python's and NumPy's generators for their states takes a fifth of a millisecond, most of it element by element,
 and most programs draw from neither between two steps. So the memory in which a generator keeps its state is compared
-with what it was: only where it is the same to the last bit, what was told of it then still holds. What the bytes mean
-is never looked at. Answers are None for any other generator than the usual ones: then nothing is known of its memory.
+with what it was: if it is the same to the last bit, the state read then still holds. What the bytes mean is never
+looked at. Answers are None for any other generator than the usual ones: the layout of its memory is unknown.
 """
 
 import ctypes
@@ -12,10 +12,10 @@ import random
 from typing import Any
 
 _HEAD_BYTES = object.__basicsize__
-"""Of every object: its type and counts of references, which change all the time."""
+"""The header of every object: its type and counts of references, which change all the time."""
 
 _MT19937_BYTES = 624 * 4 + 4
-"""Of numpy.random.MT19937's state: its key and the position in it."""
+"""The size of numpy.random.MT19937's state: its key and the position in it."""
 
 Look = tuple[Any, ...]
 """To be compared with another one by `==`."""
@@ -24,7 +24,7 @@ _is_cpython = platform.python_implementation() == "CPython"  # where an object's
 
 
 def of_python() -> Look | None:
-    """Of the functions of `random`. The second number of a pair that `gauss` has drawn is an attribute."""
+    """A look at the functions of `random`. The second number of a pair that `gauss` has drawn is an attribute."""
     generator = getattr(random.getstate, "__self__", None)
     if not _is_cpython or type(generator) is not random.Random:
         return None
@@ -32,7 +32,7 @@ def of_python() -> Look | None:
 
 
 def of_numpy(numpy: Any) -> Look | None:  # noqa: ANN401 - the module
-    """Of the functions of `numpy.random`: a generator of bits, and an object that keeps the second of a pair."""
+    """A look at the functions of `numpy.random`: a generator of bits, and an object that keeps the second of a pair."""
     generator = getattr(numpy.random.get_state, "__self__", None)
     if not _is_cpython or type(generator) is not numpy.random.RandomState:
         return None

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 SEND_EVERY_S = 1.0
 JUMP = 3.0
-"""Of a value's own running level: sent at once. Lower than what is judged, so that the judge is never late."""
+"""Times a value's own running level: sent at once. Lower than what is judged, so that the judge is never late."""
 
 URGENT_EVERY_S = 0.1
-"""Doubled each time until it is as long as usual: a loss that stays NaN on ten thousand ranks must not drown the
-controller. Fresh again after CALM_S without."""
+"""Interval, doubled each time until it is as long as usual: a loss that stays NaN on ten thousand ranks must not drown
+the controller. Reset after CALM_S without."""
 
 CALM_S = 10.0
 
@@ -65,7 +65,7 @@ class _Level:
 
 
 class Numbers:
-    """Of one rank. `take` is all there is to call."""
+    """The numbers of one rank. `take` is the only call."""
 
     def __init__(self, runtime: Teller, hooks: Sequence[Hook] = ()) -> None:
         self._runtime = runtime

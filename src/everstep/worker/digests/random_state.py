@@ -86,7 +86,8 @@ def restore(state: dict[str, Any]) -> None:
 
 
 def _bytes_of(state: torch.Tensor) -> bytes:
-    """As bytes it goes with the pickle. A tensor of its own in every step would have to be copied at once."""
+    """As bytes the state becomes part of the pickle. A tensor of its own in every step would have to be copied at
+    once."""
     return ctypes.string_at(state.data_ptr(), state.nbytes)
 
 

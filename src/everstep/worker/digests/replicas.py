@@ -27,7 +27,7 @@ class Target:
 
 
 def of_state(objects: Iterable[object], instances: Sequence[Any]) -> Target:
-    """Of the modules that a State keeps, or of its optimizers where it keeps none. `instances`: the process's DDPs."""
+    """The modules that a State keeps, or its optimizers where it keeps none. `instances`: the process's DDPs."""
     listed = list(objects)
     if instances:
         return _of_ddp(instances)
@@ -43,7 +43,7 @@ def of_state(objects: Iterable[object], instances: Sequence[Any]) -> Target:
 
 
 def of_optimizer(optimizer: object, instances: Sequence[Any]) -> Target:
-    """Of what an optimizer steps; the names and the replicas come from the DDP that it belongs to, if there is one."""
+    """What an optimizer steps; the names and the replicas come from the DDP that it belongs to, if there is one."""
     own = _of_groups(optimizer)
     ids = {id(parameter) for _, parameter in own}
     for instance in instances:
@@ -66,7 +66,7 @@ def _of_groups(optimizer: object) -> list[Named]:
 
 
 def _of_ddp(instances: Sequence[Any]) -> Target:
-    """Of the DDPs that share the first one's ranks."""
+    """The DDPs that share the first one's ranks."""
     if any(_averages_later(instance) for instance in instances):
         return Target(parameters=[], missing="DDP with local SGD: replicas differ on purpose between two averages")
     distributed: Any = torch.distributed

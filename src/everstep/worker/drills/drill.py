@@ -43,7 +43,7 @@ class DrillError(Exception):
 
 
 def install(runtime: Runtime) -> None:
-    """Be ready to be told; what the machine has already begins with the program."""
+    """Get ready for requests; faults that the machine has already begin with the program."""
     signal.signal(DRILL_SIGNAL, _on_signal)
     loader.install()
     born_with(runtime)
@@ -102,7 +102,7 @@ def _do(runtime: Runtime, kind: str, request: dict[str, Any]) -> None:
     elif kind == "python-loop":
         _loop()
     elif kind == "native-call":
-        while True:  # a signal ends the call; PyDLL, unlike CDLL, keeps the interpreter lock
+        while True:  # a signal ends the call; PyDLL, unlike CDLL, keeps the GIL
             ctypes.PyDLL(None).sleep(_FOR_EVER_S)
     elif kind in _SILENT:
         _arm(runtime, kind, request)
@@ -125,7 +125,7 @@ def _arm(runtime: Runtime, kind: str, request: dict[str, Any]) -> None:
 
 
 def _loop() -> None:
-    """A loop that never ends, in Python: the processor is busy and nothing moves."""
+    """A loop that never ends, in Python: the CPU is busy and nothing moves."""
     count = 0
     while True:
         count += 1

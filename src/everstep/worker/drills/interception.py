@@ -2,8 +2,8 @@
 
 The methods of `ProcessGroup` are replaced, so that it does not matter by which name the program calls them. DDP reduces
 its gradients in C++ and cannot be seen there: its class's forward is replaced as well, because what it decides there
-(synchronise in the coming backward or not) is decided in Python. Hooks would lie in the module itself, and no program
-that pickles it could go on. Collectives of compiled graphs go neither way and are not seen.
+(synchronise in the coming backward or not) is decided in Python. Hooks would lie in the module itself, and a program
+that pickles it would fail. Collectives of compiled graphs go neither way and are not seen.
 """
 
 import dataclasses

@@ -73,7 +73,7 @@ def _unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _parameters() -> Iterator[Named]:
-    """Of the State's modules; else of all modules' and optimizers' that live."""
+    """Parameters of the State's modules; else of all live modules and optimizers."""
     torch = loaded("torch")
     modules = [thing for thing in _kept() if isinstance(thing, torch.nn.Module)]
     embedding = torch.nn.Embedding

@@ -22,10 +22,10 @@ BURST_S = 4.0
 """Shorter than a round of the vote, so that each sees the bursts and the pauses."""
 
 NUM_STEPS = 15
-"""Of which the median is taken: one evaluation or checkpoint among them does not count."""
+"""How many steps the median is taken over: one evaluation or checkpoint among them does not count."""
 
 LEAST_SLEEP_S = 0.001
-"""Less is saved up: the kernel would not sleep so short."""
+"""Shorter sleeps are saved up: the kernel would not sleep so short."""
 
 
 def arm(runtime: Runtime, request: Mapping[str, Any]) -> None:
@@ -41,7 +41,7 @@ def arm(runtime: Runtime, request: Mapping[str, Any]) -> None:
 
 
 class Clocks(Protocol):
-    """Of the module `time`."""
+    """The functions of the module `time`."""
 
     def monotonic(self) -> float: ...
 

@@ -1,1 +1,1 @@
-"""The rank's line to its agent: what it was told to be, what it reports, and the thread that answers."""
+"""The rank's link to its agent: its assignment, its reports, and the thread that answers."""

@@ -1,9 +1,9 @@
-"""When this rank entered its collectives, and how long its calls of them took: torch's flight record, for the rounds
-of the fail-slow vote and the table of collectives.
+"""When this rank entered its collectives, and how long its calls of them took: torch's flight record, for the rounds of
+the fail-slow vote and the table of collectives.
 
 Runs on the watch thread. The record goes into memory without a name, which the agent reads and drops; a rank that is
-killed meanwhile leaves nothing behind. Making it holds the interpreter lock for some microseconds per entry: the answer
-says how long, and the agent asks less often where that is too much. Raises only for a link that is gone.
+killed meanwhile leaves nothing behind. Making it holds the GIL for some microseconds per entry: the answer carries how
+long, and the agent asks less often where that is too much. Raises only for a link that is gone.
 """
 
 import array

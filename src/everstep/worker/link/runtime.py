@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DRILL_SIGNAL = signal.SIGRTMIN + 8
 MAX_FAULT_REPORTS = 20
-"""Per worker. The board goes on counting; the agent's log must not be flooded by a fault in every step."""
+"""Reports per worker. The board keeps counting; the agent's log must not be flooded by a fault in every step."""
 
 MAX_TOLD_BYTES = 16 << 10
 MAX_UNSENT = 64
@@ -79,8 +79,8 @@ class Runtime:
         self._take(link, assignment, board, arenas)
 
     def begin_again(self, link: socket.socket, assignment: "Assign", board_fd: int, arenas: list[int]) -> None:
-        """This process goes on from a twin: another assignment, and nothing is left of what the twin came with. Hooks
-        hold the board and the phases, so those stay the objects that they are."""
+        """This process continues from a twin: another assignment, and nothing is left of the twin's own. Hooks hold the
+        board and the phases, so those stay the same objects."""
         if self._link is not None:
             self._link.detach()  # the twin has closed it, and its number may be another's by now
         if self.watch_link is not None:
@@ -110,9 +110,9 @@ class Runtime:
         self.restore_path = str(assignment.get("restore_path") or "")
         self.init_from = str(assignment.get("init_from") or "")
         self.are_modules_known = bool(assignment.get("knows_modules"))
-        """The agent has been told already which modules the ranks of this run import."""
+        """Whether the agent knows already which modules the ranks of this run import."""
         self.born_with: list[dict[str, Any]] = list(assignment.get("drills") or ())
-        """Requests of drills that this machine has had before the process began."""
+        """Requests of drills that this machine had before the process began."""
         self.board = board
         self.watch_link: socket.socket | None = None
         self.reading: Any = None
@@ -121,11 +121,11 @@ class Runtime:
         # Those that a twin was set up with begin anew; the others were of its life.
         self.step_hooks = [anew() for hook in self.step_hooks if (anew := getattr(hook, "anew", None)) is not None]
         self.num_optimizer_steps = 0
-        """Of all optimizers, since the process began."""
+        """Optimizer steps of all optimizers, since the process began."""
         self.number_hooks: list[Callable[[int, float | None, float | None], None]] = []
-        """Called with step, loss and gradient norm that the program told."""
+        """Called with step, loss and gradient norm that the program reported."""
         self.why = str(assignment.get("why") or "")
-        """Of this generation's start, for people."""
+        """Why this generation was started, for people."""
         self.save_now: Callable[[float], tuple[int | None, str]] | None = None
         """Completes the snapshot of the last completed step within so many seconds, from any thread: its step, or why
         not. Set by State."""
@@ -143,11 +143,11 @@ class Runtime:
         self.digest_every = int(assignment.get("digest_every") or 0)
         """Steps between two digests of the parameters; 0: none."""
         self.step_in_progress: int | None = None
-        """Told by State's loop; None outside of it."""
+        """Set by State's loop; None outside of it."""
         self.is_told_steps = False
         """The program counts steps itself, with `everstep.step`: the optimizer hook does not."""
         self.is_told_work = False
-        """The program says how much work a step was: batches are not measured."""
+        """The program reports how much work a step was: batches are not measured."""
 
     def mark(self, name: "MarkName") -> None:
         """Reach a milestone: "entered", "rendezvous_begun", "rendezvous_done", "first_step".
@@ -223,7 +223,7 @@ class Runtime:
                 os.kill(self._pid, DRILL_SIGNAL)
 
     def report_fault(self, where: str, why: str) -> None:
-        """Something of ours failed and was swallowed: count it, and tell the agent. Never raises."""
+        """Report a failure of ours that was swallowed: count it, and send it to the agent. Never raises."""
         try:
             if os.getpid() != self._pid:
                 return
@@ -269,7 +269,7 @@ class Runtime:
         self._drills.appendleft(request)
 
     def answer_drill(self, request: Mapping[str, Any], why_not: str, *, is_armed: bool = False) -> None:
-        """Tell the agent that the drill is done, or will be at the next occasion, or why it cannot be."""
+        """Report that the drill is done, or will be at the next occasion, or why it cannot be."""
         self._ring({"drilled": request.get("id"), "why": why_not[:2000], "is_armed": is_armed})
 
     def _await_arena(self, link: socket.socket, num_bytes: int, until: float | None) -> int:

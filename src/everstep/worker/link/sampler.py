@@ -31,13 +31,13 @@ NUM_NAPS = 3
 """The shortest of so many hand-overs counts: other delays of one or two of them never make one shorter."""
 
 STARVED_S = 0.25
-"""For so long a thread that wants a processor and gets none is waited for: the lock that it did not come to take says
-nothing about it."""
+"""How long to wait for a thread that wants a CPU and gets none: that it did not come to take the GIL proves nothing
+about it."""
 
 BUSY_SHARE = 0.03
 BUSY_NS = 500_000
-"""Of the time of the naps, and at least. A thread that waits uses some microseconds; one that works gets this much also
-on a machine with ten times as much work as processors."""
+"""Share of the time of the naps, and a minimum. A thread that waits uses some microseconds; one that works gets this
+much also on a machine with ten times as much work as CPUs."""
 
 OWNER_NS = 200_000
 """Some thread keeps the GIL: it is the one that used most CPU time, if it used at least this much. Less in a nap: no
@@ -96,7 +96,7 @@ def spill() -> tuple[int, int]:
 
 
 def _is_caught(signum: int) -> bool:
-    """Whether anybody in this process, in C or Python, has a handler for it."""
+    """Whether this process has a handler for it, in C or Python."""
     caught = proc.catches("self", signum)
     if caught is None:
         raise OSError("/proc/self/status cannot be read")
@@ -138,13 +138,13 @@ def _wants_cpu(task: int) -> bool:
 
 
 def _cpu_ns(task: int) -> int | None:
-    """Processor time of one thread; None where the kernel does not tell."""
+    """CPU time of one thread; None if the kernel does not provide it."""
     told = _sched_ns(task)
     return None if told is None else told[0]
 
 
 def _sched_ns(task: int) -> tuple[int, int] | None:
-    """For how long one thread has had a processor, and has waited for one; None where the kernel does not tell."""
+    """How long one thread has had a CPU, and has waited for one; None if the kernel does not provide it."""
     return proc.sched_ns("self", task)
 
 

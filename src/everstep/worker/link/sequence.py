@@ -1,7 +1,7 @@
-"""How far have the process groups come? The sum of their sequence numbers, read without holding up the program.
+"""Progress of the process groups: the sum of their sequence numbers, read without holding up the program.
 
-Each number costs one exchange of the interpreter lock, so a job with hundreds of groups is read piece by piece: a look
-ends after LIMIT_S, the next one goes on where it ended, and what was not read counts as it was.
+Each number costs one exchange of the GIL, so a job with hundreds of groups is read piece by piece: a look ends after
+LIMIT_S, the next one continues where it ended, and what was not read counts as it was.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """One thread of ours in the training process: where do its process groups stand, and the flight record on request.
 
 It writes two cells of the board every half second and sleeps otherwise; the training thread never waits for it. It
-holds no reference to a group between two looks. Everything fails open: what it cannot see is unknown. A rank whose
-interpreter lock is held, or that is stopped, does not answer, and that is an answer as well.
+holds no reference to a group between two looks. Everything fails open: what it cannot see is unknown. A rank whose GIL
+is held, or that is stopped, does not answer, and that is an answer as well.
 
 Started by `Runtime.start_watch` when the first rendezvous is done. The agent asks over a socket of its own, because the
 link is read by the main thread.
@@ -45,7 +45,7 @@ _MIN_OBJECT = len("{}") + 1
 
 
 def start(board: BoardLine, link: socket.socket) -> None:
-    """Tell the agent how to have frames written without the interpreter lock, and begin."""
+    """Send the agent the means to have frames written without the GIL, and start the thread."""
     try:
         fd, signum = sampler.spill()
         local.send(link, {"spill": fd, "signal": signum}, (fd,))
@@ -61,7 +61,7 @@ def start(board: BoardLine, link: socket.socket) -> None:
 
 
 class _Ending:
-    """Of the thread: when the program ends, it is woken up and waited for."""
+    """The end of the thread: when the program ends, it is woken up and waited for."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link

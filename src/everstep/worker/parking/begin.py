@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     Install = Callable[["Process", Any], None]
-    """Puts the runtime into this process: of it, and what it has been told already."""
+    """Puts the runtime into this process. Called with the process and the assignment that it has received already."""
 
 AFTER_IMPORT = "after import torch"
 
 
 class Process:
-    """One per rank, spare, or process that went on from a twin."""
+    """One per rank, spare, or process that continues from a twin."""
 
     def __init__(self, link_fd: int, agent: int, *, is_spare: bool, install: Install) -> None:
         self.pid = os.getpid()
@@ -45,7 +45,7 @@ class Process:
         self.closing = {self.link_fd}
         """Those that end with the rank: a twin has its own."""
         self.env = dict(os.environ)
-        """As the agent gave it."""
+        """The environment as the agent gave it."""
         self.asked: set[str] = set()
         self.roots = effects.library_roots()
         self._above_roots = effects.folders_above(self.roots)
@@ -57,7 +57,7 @@ class Process:
         self.finder = OnImport()
         self.frozen = Frozen()
         self.assignment: tuple[dict[str, Any], list[int]] | None = None
-        """Of a process that went on and has no runtime yet."""
+        """The assignment of a process that continues and has no runtime yet."""
         self.is_over = False
         """It is parked for good, or never will be."""
         self.why_not = ""
@@ -107,7 +107,7 @@ class Process:
             twin.say(self.link_fd, {"begins": self.pid})
 
     def park(self, why: str, *, is_last: bool = True) -> None:
-        """Leave a twin here. Returns in the rank, and later once more in each process that goes on from the twin."""
+        """Leave a twin here. Returns in the rank, and later once more in each process that continues from the twin."""
         if self.is_over or self._is_busy or os.getpid() != self.pid:
             return
         self._is_busy = True
@@ -124,7 +124,7 @@ class Process:
             self._is_busy = False
 
     def become(self, frame: dict[str, Any], fds: list[int]) -> None:
-        """Be what a new assignment says: its environment, where it differs from what was given before."""
+        """Take over a new assignment: its environment, where it differs from what was given before."""
         self.is_spare = False
         self.own_fds |= set(fds)
         self.closing |= set(fds)
@@ -136,7 +136,7 @@ class Process:
                 os.environ[name] = value
         self.env = env
         self.assignment = (frame, fds)
-        if not self.is_over:  # it goes on from an early twin, and may leave a later one
+        if not self.is_over:  # it continues from an early twin, and may leave a later one
             self.asked.clear()
         if "torch" in sys.modules or self._is_installed:
             self._install()
@@ -244,7 +244,7 @@ class Process:
         def init_process_group(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever torch's takes
             is_inner = self.is_over
             self.park("rendezvous")
-            now = module.init_process_group  # with hooks, in the process that went on
+            now = module.init_process_group  # with hooks, in the process that continues
             return (original if is_inner or now is init_process_group else now)(*args, **kwargs)
 
         module.init_process_group = init_process_group
@@ -392,7 +392,7 @@ _STARTS_A_THREAD = ("start_new_thread", "start_new", "start_joinable_thread")
 
 
 def _parking_before(process: Process, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Interpreters before 3.12 tell no audit hook of a thread that is about to start."""
+    """Interpreters before 3.12 raise no audit event for a thread that is about to start."""
 
     def start(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         process.park("start of a thread")
@@ -424,7 +424,7 @@ def _noting(process: Process, function: Callable[..., Any]) -> Callable[..., Any
 
 
 process: Process | None = None
-"""Of this process; None where it is none of ours."""
+"""The state of this process; None if it is none of ours."""
 
 
 def begin(link_fd: int, agent: int, *, is_spare: bool, install: Install) -> None:

@@ -1,8 +1,8 @@
-"""A CUDA context made ahead, in a process that waits to go on as its rank: only where a user asks for it.
+"""A CUDA context made ahead, in a process that waits to continue as its rank: only on request.
 
 It takes some tenths of a second from a rank's return. It costs some hundred megabytes of the device for as long as the
-process waits, and a program that goes on from it cannot choose its devices (CUDA_VISIBLE_DEVICES) itself any more. The
-process is never forked again: with a device open it is no twin.
+process waits, and a program that continues from it cannot choose its devices (CUDA_VISIBLE_DEVICES) itself any more.
+The process is never forked again: with a device open it is no twin.
 """
 
 import sys
@@ -13,9 +13,11 @@ SWITCH = "EVERSTEP_CUDA_AHEAD"
 
 
 def begin(env: Mapping[str, str], *, has_torch: bool) -> None:
-    """Of the rank whose environment this is, on the device of its local rank. `has_torch`: all of torch's module has
-    run; an early twin waits just after that, where the interpreter still counts it as being imported. Raises whatever
-    torch raises."""
+    """Make the context of the rank whose environment this is, on the device of its local rank. Raises whatever torch
+    raises.
+
+    `has_torch`: all of torch's module has run; an early twin waits just after that, where the interpreter still counts
+    it as being imported."""
     torch: Any = sys.modules.get("torch")
     if env.get(SWITCH) != "on" or torch is None or not has_torch:
         return

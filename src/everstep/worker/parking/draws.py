@@ -1,4 +1,4 @@
-"""Random numbers over a fork: what the program has seeded goes on as it was; what it has not is drawn anew.
+"""Random numbers over a fork: what the program has seeded continues as it was; what it has not is drawn anew.
 
 Python's `random` seeds itself anew in every fork, also where the program has seeded it; NumPy's and torch's global
 generators never do. Under torchrun a rank that is started again runs its own seeds again, and has another entropy where
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 624
 _MAX_BLOCKS = 32
-"""Of numbers drawn before parking without a seed; beyond that the generator counts as seeded."""
+"""Limit of numbers drawn before parking without a seed; beyond that the generator counts as seeded."""
 
 
 class Draws:
@@ -43,7 +43,7 @@ class Draws:
         self._kept = {"python": python.getstate()} if self._python is not None and python is not None else {}
 
     def restore(self) -> None:
-        """In a fork that goes on as the same program: every generator as it was before."""
+        """In a fork that continues as the same program: every generator as it was before."""
         python = sys.modules.get("random")
         if python is not None and "python" in self._kept:
             python.setstate(self._kept["python"])

@@ -53,7 +53,7 @@ def folders_above(roots: tuple[str, ...]) -> frozenset[str]:
 
 
 def is_writing(flags: object) -> bool:
-    """Of the flags of an `open` event."""
+    """Whether the flags of an `open` event include writing."""
     return isinstance(flags, int) and bool(flags & _WRITES)
 
 

@@ -2,7 +2,7 @@
 parked before it does.
 
 The global generators do not count, they are drawn anew (`draws`); nor does what a library draws while it is imported.
-Neither the interpreter nor an audit event tells of it, so three functions are wrapped until then.
+No audit event exists for it, so three functions are wrapped until then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a process can be forked now and its twin go on later: threads, devices, children, pipes and open files."""
+"""Whether a process can be forked now and its twin continue later: threads, devices, children, pipes and open files."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _DEVICES = (
 )  # fmt: skip
 _SHARED = ("pipe:", "socket:", "anon_inode:")
 _OURS = "/memfd:everstep"
-"""The line of the board, and memory for snapshots: the process that goes on gets its own."""
+"""The line of the board, and memory for snapshots: the process that continues gets its own."""
 _READ_ONLY = 0
 
 
 def threads() -> set[int]:
-    """Of this process, as the kernel numbers them."""
+    """The threads of this process, by the kernel's numbers."""
     return {int(name) for name in os.listdir("/proc/self/task")}
 
 

@@ -35,7 +35,7 @@ class Frozen:
             gc.freeze()
 
     def begin(self) -> None:
-        """In the rank, and in a process that goes on from the twin."""
+        """In the rank, and in a process that continues from the twin."""
         self._until = time.monotonic() + LONGEST_S if self._is_ours else 0.0
 
     def wait(self) -> None:

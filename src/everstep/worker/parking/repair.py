@@ -1,5 +1,5 @@
-"""What a fork breaks in a Python program that goes on in it, and how it is put right: threads that were about to start,
-locks between processes that a dead rank may hold, the number of the main thread, modules that only we have loaded.
+"""What a fork breaks in a Python program that continues in it, and its repair: threads that were about to start, locks
+between processes that a dead rank may hold, the number of the main thread, modules that only we have loaded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def keep() -> dict[str, Any]:
 
 
 def restore(before: dict[str, Any]) -> None:
-    """In the process that goes on."""
+    """In the process that continues."""
     threading = sys.modules.get("threading")
     if threading is not None:
         for thread in before["starting"]:

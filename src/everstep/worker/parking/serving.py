@@ -1,4 +1,4 @@
-"""What a twin does while it waits: it forks the process that goes on, or imports ahead what its rank imported later.
+"""What a twin does while it waits: it forks the process that continues, or imports ahead what its rank imported later.
 
 Runs in the twin alone, so it may import what it needs.
 """
@@ -25,7 +25,7 @@ OURS = ("everstep.worker.link.watch", "everstep.worker.digests.digesting")
 
 
 def serve(process: Any) -> None:  # noqa: ANN401 - begin.Process
-    """Returns in a process that goes on, which has its assignment. Raises Ended."""
+    """Serve the agent. Returns in a process that continues, which has its assignment. Raises Ended."""
     serving = _Serving(process)
     try:
         serving.say_here()
@@ -45,7 +45,7 @@ def serve(process: Any) -> None:  # noqa: ANN401 - begin.Process
 
 
 class _Serving:
-    """The socket to the agent, and the process that was forked ahead: it goes on at the next `wake`, which then waits
+    """The socket to the agent, and the process that was forked ahead: it continues at the next `wake`, which then waits
     for no copy of this process's memory."""
 
     def __init__(self, process: Any) -> None:  # noqa: ANN401
@@ -57,7 +57,7 @@ class _Serving:
         local.send(self.sock, {"is": "here", "pid": os.getpid(), "num_modules": len(sys.modules)})
 
     def answer(self, frame: dict[str, Any]) -> socket.socket | None:
-        """Do what is asked. Returns a link in a process that goes on: its assignment comes through it."""
+        """Do what is asked. Returns a link in a process that continues: its assignment comes through it."""
         what = frame.get("do")
         if what == "import":
             answer = _import(self._process, [str(name) for name in frame.get("modules", ())])
@@ -123,7 +123,7 @@ def stale(process: Any, frame: dict[str, Any]) -> str:  # noqa: ANN401
 
 
 class Forked:
-    """A process that goes on from this one, seen from here: it waits for its assignment."""
+    """A process that continues from this one, seen from here: it waits for its assignment."""
 
     def __init__(self, pid: int, link: socket.socket) -> None:
         self.pid = pid  # 0: it did not get that far

@@ -1,7 +1,7 @@
-"""The twin: a fork of a rank that waits, and from which the rank goes on when it has to come back.
+"""The twin: a fork of a rank that waits, and from which the rank continues when it has to come back.
 
 It belongs to the agent (a double fork, the agent adopts it), holds no socket, pipe or stream of the rank, and ends when
-its own socket closes. Each time it is woken it forks the process that goes on, and waits again.
+its own socket closes. Each time it is woken it forks the process that continues, and waits again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Ended(BaseException):
 
 
 def leave(process: Any, stage: str) -> bool:  # noqa: ANN401 - begin.Process
-    """Fork a twin and tell the agent of it. False in the rank; True in the process that goes on from the twin, which
-    has a new assignment then."""
+    """Fork a twin and report it to the agent. False in the rank; True in the process that continues from the twin,
+    which has a new assignment then."""
     import _socket
 
     process.draws.keep()
@@ -59,7 +59,7 @@ def leave(process: Any, stage: str) -> bool:  # noqa: ANN401 - begin.Process
 
 
 def serve_as_spare(process: Any) -> None:  # noqa: ANN401
-    """This process is the twin: it never goes on itself. Returns in its forks."""
+    """This process is the twin: it never continues itself. Returns in its forks."""
     process.draws.keep()
     before = repair.keep()
     process.frozen.freeze()
@@ -84,7 +84,7 @@ def _become_twin(process: Any, fd: int, between: int) -> None:  # noqa: ANN401
 
 
 def _serve(process: Any) -> None:  # noqa: ANN401
-    """Wait for what the agent asks. Returns in a process that goes on."""
+    """Wait for requests of the agent. Returns in a process that continues."""
     before = set(sys.modules)
     try:
         from everstep.worker.parking import serving
@@ -125,7 +125,7 @@ def say(link_fd: int, told: dict[str, Any]) -> None:
 
 
 def _frame(members: str) -> bytes:
-    """As in wire/local.py, without the modules that it needs."""
+    """A frame as in wire/local.py, without the modules that it needs."""
     data = ("{" + members + "}").encode()
     return len(data).to_bytes(4, "little") + data
 

@@ -21,7 +21,7 @@ _here = threading.local()
 
 
 def is_capturing() -> bool:
-    """Of the calling thread's current stream. False where CUDA is not in use."""
+    """Whether the calling thread's current stream is being captured. False where CUDA is not in use."""
     cuda: Any = sys.modules.get("torch.cuda")
     return cuda is not None and cuda.is_initialized() and bool(cuda.is_current_stream_capturing())
 

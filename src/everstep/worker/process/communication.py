@@ -11,7 +11,7 @@ import os
 import time
 
 PREFIX = "pt_"
-"""Of the names that torch gives its threads: pt_gloo_runloop, pt_nccl_watchdg ..."""
+"""Prefix of the names that torch gives its threads: pt_gloo_runloop, pt_nccl_watchdg ..."""
 
 LIMIT_S = 0.25
 LOOK_S = 0.001

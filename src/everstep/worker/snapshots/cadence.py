@@ -1,9 +1,9 @@
-"""After which steps is a snapshot copied: after each, or, where optimizers wait for copies, after every k-th.
+"""After which steps a snapshot is copied: after each, or, where optimizers wait for copies, after every k-th.
 
-All ranks must keep the same steps, or after a fault there is none that everybody has. So k is agreed: a rank that waits
-too long proposes one in the job's own store, to begin at a step some seconds ahead, and every rank looks there now and
-then, on a thread of its own. The first proposal counts. Where there is no store to be seen, or it fails, k stays what
-it is. Called by `worker.snapshots.snapshots`; the training thread never waits for the store.
+All ranks must keep the same steps, or after a fault there is none that all have. So k is agreed: a rank that waits too
+long proposes one in the job's own store, to begin at a step some seconds ahead, and every rank looks there now and
+then, on a thread of its own. The first proposal counts. Where no store can be found, or it fails, k stays what it is.
+Called by `worker.snapshots.snapshots`; the training thread never waits for the store.
 
 Steps are numbered here as they are completed by this process, from 0: indices of the program's own may leave some out,
 and all ranks begin after the same one.
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from everstep.worker.process.naming import name_thread
 
 STALL_SHARE = 0.01
-"""Of a step that may be spent waiting. More is felt; less would give up steps that cost nothing."""
+"""Share of a step that may be spent waiting. More is felt; less would give up steps that cost nothing."""
 
 CALM_SHARE = 0.004
 """Below this at twice the pace, the pace is doubled: far enough from STALL_SHARE not to swing."""
@@ -31,7 +31,7 @@ MAX_EVERY = 64
 """Steps that are lost at most when ranks cannot complete their last one before they end."""
 
 NUM_WAITS = 8
-"""Of them the median counts: a busy moment is no reason. Copies into memory that is new are left out before."""
+"""Waits of which the median counts: a busy moment is no reason. Copies into memory that is new are left out before."""
 
 NUM_FIRST = 8
 
@@ -62,13 +62,13 @@ class Agreement(Protocol):
 
 
 class Cadence:
-    """Of one rank. `agreement` is None for a job of one rank: it decides alone."""
+    """The cadence of one rank. `agreement` is None for a job of one rank: it decides alone."""
 
     def __init__(self, agreement: "Agreement | None", *, may_relax: bool) -> None:
         """`may_relax`: this rank proposes a faster pace when its own waits allow it; one rank is enough for that."""
         self.every = 1
         self.share: float | None = None
-        """Of a step, what optimizers waited at the last pace, as far as this rank has measured it."""
+        """Share of a step that optimizers waited at the last pace, as far as this rank has measured it."""
         self._agreement = agreement
         self._may_relax = may_relax
         self._waits: collections.deque[float] = collections.deque(maxlen=NUM_WAITS)

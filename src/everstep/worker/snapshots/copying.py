@@ -32,15 +32,15 @@ from everstep.worker.snapshots import device_copies
 from everstep.worker.snapshots.sealing import Sealing, Unsealed
 
 CHUNK_BYTES = 256 << 20
-"""Copied in one call, without the interpreter lock in between. Getting it back may take 5 ms from a program that
-computes in Python, so small pieces would be slow there."""
+"""Copied in one call, without taking the GIL in between. Getting it back may take 5 ms from a program that computes in
+Python, so small pieces would be slow there."""
 
 END_LIMIT_S = 30.0
 """How long the end of a program waits for a copy that runs. Above what the largest state of a rank takes."""
 
 HELD_S = 0.05
-"""How long sealing waits for a program that is about to complete a step: what a GPU's optimizer takes to be queued.
-One that computes on this processor for longer leaves time for it."""
+"""How long sealing waits for a program that is about to complete a step: what a GPU's optimizer takes to be queued. One
+that computes on this CPU for longer leaves time for it."""
 
 _LOST_S = 1.0
 """How often a waiting thread looks whether the copying one is still there."""
@@ -165,7 +165,7 @@ class Copier:
         return time.perf_counter() - began
 
     def device_waited_s(self) -> float:
-        """How long devices stood still for earlier copies, told once, when it is known. On the program's thread."""
+        """How long devices stood still for earlier copies, reported once, when it is known. On the program's thread."""
         return self._on_devices.held_s()
 
     def settle(self) -> None:
@@ -370,6 +370,6 @@ def _are_equal(job: Job) -> bool:
 
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""As numbers of another kind, NaN is equal to itself."""
+"""Compared as integers, NaN is equal to itself."""
 
 TORN = "the program changed parameters outside of an optimizer's step while they were copied"

@@ -30,7 +30,7 @@ def mark(devices: tuple[torch.device, ...]) -> Marked:
 
 
 class DeviceCopies:
-    """Of one process."""
+    """The device copies of one process."""
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, Any] = {}
@@ -58,7 +58,7 @@ class DeviceCopies:
         return device, done
 
     def hold_program(self, copied: Marked) -> None:
-        """The program's streams go on when these copies are done."""
+        """Make the program's streams wait until these copies are done."""
         for device, done in copied:
             stream = torch.get_device_module(device).current_stream(device)
             if device.type == "cuda":
@@ -68,7 +68,8 @@ class DeviceCopies:
             stream.wait_event(done)
 
     def held_s(self) -> float:
-        """How long the program's streams stood still for copies, as far as that is known now and was not told yet."""
+        """How long the program's streams stood still for copies, as far as that is known now and was not reported
+        yet."""
         known = [pair for pair in self._waits if all(event.query() for event in pair)]
         self._waits = [pair for pair in self._waits if pair not in known]
         return sum((max(0.0, float(here.elapsed_time(done))) for here, done in known), 0.0) * 1e-3

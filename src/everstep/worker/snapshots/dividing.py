@@ -31,7 +31,7 @@ class Runtime(Protocol):
 
 
 class Dividing:
-    """Of one rank."""
+    """The division on one rank."""
 
     def __init__(self, runtime: Runtime, optimizers: Optimizers) -> None:
         self._rank = runtime.rank

@@ -20,7 +20,7 @@ _LIMIT_S = 600.0
 
 
 class PinningAhead:
-    """Of one snapshot's buffer, for one device. The thread ends with the lock, with `end`, or after a while."""
+    """Locks one snapshot's buffer, for one device. The thread ends with the lock, with `end`, or after a while."""
 
     def __init__(self, arena: Arena, device: torch.device, buffer: int) -> None:
         self._arena, self._device, self._buffer = arena, device, buffer

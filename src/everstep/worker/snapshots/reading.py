@@ -22,10 +22,10 @@ Opened = tuple[Stored, Callable[[], None]]
 
 
 class Reading:
-    """Of one rank, once."""
+    """The reading of one rank, once."""
 
     def __init__(self, open_snapshot: Callable[[], Opened]) -> None:
-        """`open_snapshot` finds it, and reads no more of it than what it is. Called on the thread."""
+        """`open_snapshot` finds it, and reads no more of it than its description. Called on the thread."""
         self._open = open_snapshot
         self._stored: Stored | None = None
         self._pending: dict[str, Pending] = {}

@@ -1,9 +1,9 @@
 """What a rank begins with after a restart: a snapshot in its memory, or a checkpoint in the persistent tier.
 
 Answers with the values to load; it loads nothing into the program's objects itself but for checkpoints, which are
-spread over another number of ranks on the way. Raises SnapshotError, because a job that was told to resume and
-silently began anew would be worse than one that ends with a reason; before that it tells the agent, so that another
-source is tried. Called by `everstep.State`, once.
+spread over another number of ranks on the way. Raises SnapshotError, because a job that was to resume and silently
+began anew would be worse than one that ends with a reason; before that it reports to the agent, so that another source
+is tried. Called by `everstep.State`, once.
 """
 
 import contextlib
@@ -189,8 +189,8 @@ class Attempt:
 
 
 def confirm(runtime: Runtime, stored: Stored) -> None:
-    """Everything was read: was it there until now? Ranks that share a state go on at about the same time, and one that
-    is ahead by several steps may have overwritten what this one was still reading. Raises SnapshotError."""
+    """Check that the snapshot stayed while it was read. Ranks that share a state resume at about the same time, and one
+    that is ahead by several steps may have overwritten what this one was still reading. Raises SnapshotError."""
     if not stored.is_intact():
         why = "another rank of the node has overwritten its part while it was being read"
         tell(runtime, "memory", "", why, is_damaged=True)
@@ -213,7 +213,7 @@ class _Source:
 
 
 def _num_threads() -> int:
-    """This rank's share of the processors, and few."""
+    """This rank's share of the CPUs, and few."""
     share = len(os.sched_getaffinity(0)) // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
     return max(1, min(MAX_THREADS, share))
 
@@ -301,8 +301,10 @@ def _say(loaded: Loaded, what: str = "the checkpoint") -> None:
 def tell(
     runtime: Runtime, source: "Source", where: str, why: str, *, is_damaged: bool, rank: int | None = None
 ) -> None:
-    """What this rank was to begin with cannot be used. `is_damaged`: nor can anybody else use it, ever; otherwise it
-    could not be read from here and now, which says nothing about the bytes. `rank`: whose it is, if not this one's."""
+    """Report that what this rank was to begin with cannot be used.
+
+    `is_damaged`: no rank can ever use it; otherwise it could not be read from here and now, which proves nothing about
+    the bytes. `rank`: the rank that owns it, if not this one."""
     told: RestoreTold = {
         "step": runtime.resume_step,
         "source": source,

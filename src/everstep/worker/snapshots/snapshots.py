@@ -235,7 +235,7 @@ class Snapshots:
         snapshot = arena.publish(*self._targets[index].write(packed))
         self.note_published(snapshot.step)
         if is_small:
-            arena.seal(snapshot)  # its bytes are still in the processor's caches
+            arena.seal(snapshot)  # its bytes are still in the CPU's caches
         else:
             self._copier.seal(arena, snapshot)
 

@@ -31,7 +31,7 @@ class Runtime(Protocol):
 
 
 class Space:
-    """Of one rank."""
+    """The snapshot memory of one rank."""
 
     def __init__(self, runtime: Runtime, on_scarce: Callable[[str], None]) -> None:
         """`on_scarce` is called when there was room for the least number of buffers only."""

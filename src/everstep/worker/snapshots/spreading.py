@@ -65,7 +65,7 @@ def from_former(runtime: Runtime, objects: Mapping[str, Any]) -> "Loaded":
 
 
 def tell_fixed(runtime: Runtime, world_size: int, why: str) -> None:
-    """The program can go on with this number of ranks only."""
+    """Report that the program can continue with this number of ranks only."""
     runtime.tell({"size_fixed": {"world_size": world_size, "why": why[:1000]}})
 
 

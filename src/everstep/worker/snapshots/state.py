@@ -1,13 +1,13 @@
-"""`everstep.State`: the loop that goes on at the very next step.
+"""`everstep.State`: the loop that resumes at the very next step.
 
     state = everstep.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
     for step in state.steps(10_000):
         ...
 
 Answers: which step is next, and what did the objects look like after the last one that every rank has completed.
-Outside `everstep run` it is a counter from 0. Used by the user's program; the only module of ours whose name they
-know. It must not raise into the program for a failure of ours; it raises TypeError for an object that cannot be
-kept, SnapshotError for a snapshot that cannot be restored, and EverstepError for a second State in one process.
+Outside `everstep run` it is a counter from 0. Used by the user's program; the only module of ours whose name they know.
+It must not raise into the program for a failure of ours; it raises TypeError for an object that cannot be kept,
+SnapshotError for a snapshot that cannot be restored, and EverstepError for a second State in one process.
 """
 
 import operator
@@ -93,7 +93,7 @@ class State:
         """Indices of the steps still to do, up to `num_steps - 1`. A step is complete when the next is asked for.
 
         Leaving the loop early (break, an exception) leaves the step that was in progress incomplete. A second call
-        goes on after the last completed step.
+        continues after the last completed step.
         """
         return self._steps(operator.index(num_steps))
 

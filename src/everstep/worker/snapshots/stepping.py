@@ -2,8 +2,8 @@
 
 Everything else (buffers, averages, state of the program's own) may change at any moment, so it is copied before the
 next step begins. An optimizer counts once torch's hook has been called for it in the step that was just done: one whose
-steps the hook does not see (a CUDA graph took its place) must not be relied on, because nothing would tell. Called by
-`worker.snapshots.snapshots`.
+steps the hook does not see (a CUDA graph took its place) must not be relied on, because its changes would go unnoticed.
+Called by `worker.snapshots.snapshots`.
 """
 
 import dataclasses

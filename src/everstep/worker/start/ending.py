@@ -17,7 +17,7 @@ from everstep.worker.process import communication
 
 
 def install() -> None:
-    """Once per process, and for what goes on from its twins."""
+    """Install once per process, also for what continues from its twins."""
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
         register(_end)

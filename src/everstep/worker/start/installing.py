@@ -27,7 +27,7 @@ ASSIGNMENT_S = 30.0
 
 
 def install(process: Any, assignment: "tuple[Assign, list[int]] | None") -> None:  # noqa: ANN401 - begin.Process
-    """`assignment`: what the process has been told already; None: it waits on the link. Raises OSError,
+    """`assignment`: what the process has received already; None: it waits on the link. Raises OSError,
     assignment.AssignmentError; the program then runs without us."""
     link = socket.socket(fileno=process.link_fd)
     try:
@@ -36,7 +36,7 @@ def install(process: Any, assignment: "tuple[Assign, list[int]] | None") -> None
         process.closing |= set(fds)
         job = assignments.parse(frame)
     except Exception:
-        link.detach()  # its number goes on meaning the link
+        link.detach()  # its number still means the link
         raise
     before = installed()
     process.closing.discard(fds[0])  # the board's is closed when it has been mapped
