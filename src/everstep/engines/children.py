@@ -21,7 +21,7 @@ from everstep.probes.tracker import LIMIT_S, is_tracker
 from everstep.probes.unkillable import Stillness, describe
 
 MARK = b"EVERSTEP_WARD="
-"""Of everything that an agent starts (agent/processes/environment.py)."""
+"""Variable that marks everything that an agent starts (agent/processes/environment.py)."""
 
 _ORPHAN_POLL_S = 0.005
 _LOOK_S = 0.25
@@ -40,7 +40,7 @@ class Child:
 
     @property
     def is_stuck(self) -> bool:
-        """It takes no signal, and has not moved for a while. To be asked now and then."""
+        """Whether it takes no signal, and has not moved for a while. To be asked now and then."""
         return self.ended is None and self._stillness.look()
 
     def send(self, number: int) -> None:
@@ -139,7 +139,7 @@ class Children:
         return not self.left_behind
 
     async def wait_for_wardens(self, limit_s: float = 5.0) -> None:
-        """Of agents that have ended: the last of what their ranks wrote is in the log files then."""
+        """Wait for the wardens of agents that have ended: the last output of their ranks is in the log files then."""
         deadline = time.monotonic() + limit_s
         while any(map(_is_warden, _children_of_this())) and time.monotonic() < deadline:
             await asyncio.sleep(_ORPHAN_POLL_S)
@@ -153,7 +153,7 @@ class Children:
                 self._orphans.pop(pid, None)
 
     def note_unended(self) -> None:
-        """Of our own children, those that were killed and are still there. What is below them ends."""
+        """Note our own children that were killed and are still there, and end what is below them."""
         for child in self._own.values():
             self.left_behind[child.pid] = describe(child.pid)
             child.kill_below()

@@ -34,7 +34,7 @@ BELOW_S = 2.0
 continue."""
 
 RECOVERY_S = 5.0
-"""A standby for the next fault waits so long: its imports would take the processors that the ranks recover with."""
+"""Delay of a standby for the next fault: its imports would take the CPUs that the ranks recover with."""
 
 _BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -59,10 +59,10 @@ class LocalEngine:
         more: Sequence[str] = (),
         end_signal: int = signal.SIGTERM,
     ) -> None:
-        """`equip(node, folder)` puts there what the node's agent proves itself with; it may raise OSError. `racks`: of
-        the nodes in the order in which they are given, over and over; none: agents tell what EVERSTEP_RACK says.
-        `streams`: agents' --streams, which names descriptors of `streams_fds`. `more`: arguments of all agents.
-        `end_signal`: what ends an agent in order; another one where a scheduler sends SIGTERM to every process."""
+        """`equip(node, folder)` puts there the credentials of the node's agent; it may raise OSError. `racks`: of the
+        nodes in the order in which they are given, over and over; none: agents report EVERSTEP_RACK. `streams`: agents'
+        --streams, which names descriptors of `streams_fds`. `more`: arguments of all agents. `end_signal`: what ends an
+        agent in order; another one where a scheduler sends SIGTERM to every process."""
         self._end_signal = end_signal
         self._children = children
         self._keeper = keeper
@@ -124,7 +124,7 @@ class LocalEngine:
             self._ready.append(node)
 
     def new_name(self) -> str:
-        """Of a node that is started elsewhere: its number is not given again. Raises NoNodeError."""
+        """The name of a node that is started elsewhere: its number is not given again. Raises NoNodeError."""
         node = self._next_name()
         try:
             (self._run_dir / "nodes" / node).mkdir(parents=True, exist_ok=True)

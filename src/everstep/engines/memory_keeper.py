@@ -40,7 +40,7 @@ class MemoryKeeper:
     def __init__(self) -> None:
         self._kept: dict[int, list[_Kept]] = {}  # by rank, oldest first
         self._lines: dict[str, _Line] = {}
-        self._word: dict[str, Any] = {}  # what was told last, for agents that come
+        self._word: dict[str, Any] = {}  # the last frame, for agents that come later
         self._runs: dict[str, frozenset[int]] = {}  # node -> ranks that it runs, or ran last
 
     def open_line(self, node: str, inherited: tuple[str, ...] = ()) -> socket.socket:

@@ -46,7 +46,7 @@ class Engine(Protocol):
         blamed: a silent node's machine may be well, and so is that of a drill."""
 
     def lose(self, node: str) -> None:
-        """A drill: the machine is gone, and its memory with it. Told as a loss of which nothing was kept. Raises
+        """A drill: the machine is gone, and its memory with it. Reported as a loss of which nothing was kept. Raises
         NoNodeError when there is no such node."""
 
     def cut(self, node: str, seconds: float) -> None:
@@ -62,4 +62,4 @@ class Engine(Protocol):
         """Make sure, now and by force, that nothing of the node runs on."""
 
     def watch(self, on_loss: OnLoss) -> None:
-        """Tell about nodes that are lost without having been released."""
+        """Report nodes that are lost without having been released."""

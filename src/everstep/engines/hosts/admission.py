@@ -10,7 +10,7 @@ from everstep.wire.joining import Join
 
 _SHOWN_CHARS = 80
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}", re.ASCII)
-"""Of a machine or a job: no list of them, which a scheduler would expand, and nothing that steers a terminal."""
+"""Name of a machine or a job: no list of them, which a scheduler would expand, and nothing that steers a terminal."""
 
 _ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9:.%_-]{0,254}", re.ASCII)
 
@@ -98,5 +98,5 @@ def _no_place(shape: Shape, known: Sequence[Known], join: Join) -> str:
 
 
 def _shown(text: str) -> str:
-    """Of a stranger's words only what can be printed, and not much."""
+    """A stranger's text, printable and short."""
     return "".join(each if each.isprintable() else "?" for each in text[:_SHOWN_CHARS])

@@ -55,7 +55,7 @@ ASK_S, MAX_ASKED = 0.1, 8
 
 MAX_AHEAD_BYTES = 1 << 20
 MAX_REASON_CHARS = 1000
-"""Of another host's words in the journal."""
+"""Limit for another host's words in the journal."""
 
 HEAD = "head"
 _END_GRACE_S = 10.0

@@ -1,8 +1,8 @@
 """Files of other hosts, written into this host's run directory as they arrive: logs and traces of ranks, error reports,
 evidence.
 
-A host is believed about its own ranks and nodes only, as the controller has told nodes to start them, and names follow
-a list of patterns, so nothing else can be written. Each host has a limit. What is skipped stays a hole in the file.
+A host is believed about its own ranks and nodes only, as the controller had nodes start them, and names follow a list
+of patterns, so nothing else can be written. Each host has a limit. What is skipped stays a hole in the file.
 """
 
 import contextlib
@@ -15,16 +15,16 @@ from everstep.errors import WireError
 from everstep.wire.joining import PIECE_BYTES, Piece
 
 MAX_FILE_BYTES = 1 << 40
-"""Where a log may go on; how much of it is sent is limited by the sender, and by the next."""
+"""The largest offset in a log; how much of it is sent is limited by the sender, and by the next limit."""
 
 MAX_HOST_BYTES = 1 << 30
-"""That one host may write here in the life of its process."""
+"""What one host may write here in the life of its process."""
 
 FILE_BYTES = 4096
 """What a new file counts for beside its content: empty ones fill a disk too."""
 
 NodeOf = Callable[[int, int], str | None]
-"""(generation, rank) -> the node that was told to start it."""
+"""(generation, rank) -> the node that was to start it."""
 
 LOG = re.compile(r"logs/gen-(\d{1,9})/rank-(\d{1,7})/std(?:out|err)\.log", re.ASCII)
 _OTHERS = (
@@ -36,7 +36,7 @@ _NODE_FILE = re.compile(r"nodes/(n\d{1,9})/(?:agent\.log|persist\.log)", re.ASCI
 
 
 class Received:
-    """Of all hosts. Raises WireError for what a host may not write, OSError for what cannot be written."""
+    """The files of all hosts. Raises WireError for what a host may not write, OSError for what cannot be written."""
 
     def __init__(self, run_dir: Path, node_of: NodeOf) -> None:
         self._run_dir = run_dir

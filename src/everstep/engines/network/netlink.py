@@ -25,7 +25,7 @@ class Netlink:
     """One socket. All methods raise OSError with what the kernel says."""
 
     def __init__(self) -> None:
-        """Of the calling thread's network namespace."""
+        """Open the calling thread's network namespace."""
         self._sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)  # NETLINK_ROUTE
         self._sock.settimeout(_TIMEOUT_S)
         self._numbers = itertools.count(1)

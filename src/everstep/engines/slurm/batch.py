@@ -72,7 +72,7 @@ def pilot(command: Sequence[str], token_file: str) -> str:
 
 
 def pilot_options(job: dict[str, str], *, run_dir: str, exclude: Sequence[str]) -> list[str]:
-    """As the run's own job has them. `exclude`: nodes that were taken out."""
+    """Options as the run's own job has them. `exclude`: nodes that were taken out."""
     options = [
         "--nodes=1",
         "--ntasks=1",

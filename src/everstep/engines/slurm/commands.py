@@ -73,7 +73,7 @@ class Slurm:
         await self._call("scontrol", "update", f"NodeName={node}", f"State={state}", f"Reason={text}")
 
     async def job_fields(self, job: str) -> dict[str, str]:
-        """Of `scontrol show job`: "Partition", "Account", "JobState", ..."""
+        """The fields of `scontrol show job`: "Partition", "Account", "JobState", ..."""
         fields = parse_fields(await self._call("scontrol", "show", "job", "-o", job))
         if "JobState" not in fields:
             raise SlurmError(f"scontrol: no state of job {job} in what it said")
@@ -136,7 +136,7 @@ def is_of(job: Mapping[str, str], node: str) -> bool:
 
 
 def parse_job(text: str) -> str:
-    """Of `sbatch --parsable`: the id, perhaps with the cluster's name behind it. Raises SlurmError."""
+    """The job id from `sbatch --parsable`, perhaps followed by the cluster's name. Raises SlurmError."""
     found = re.search(r"^(\d+)(;\S+)?$", text, re.MULTILINE)
     if found is None:
         raise SlurmError(f"sbatch: no job in what it said: {' '.join(text.split())[:200]}")

@@ -24,10 +24,10 @@ from everstep.linux.files import write_whole
 from everstep.wire.joining import JoinToken
 
 LOOK_S = 2.0
-"""Between two looks at what Slurm is to be told, and whether a slot waits: Slurm is not asked for that."""
+"""Interval between two looks at what to report to Slurm, and whether a slot waits: Slurm is not asked for that."""
 
 STATES_S = 8.0
-"""Between two questions for the states of the run's nodes: a slurmctld has many who ask."""
+"""Interval between two queries for the states of the run's nodes: a slurmctld has many clients."""
 
 PILOT_AFTER_S = 2.0
 """So long an empty slot waits for a host that is coming anyway, before a node more is asked for."""
@@ -40,7 +40,7 @@ ANSWER_S = 2.0
 """For a machine to refuse a connection."""
 
 END_S = 15.0
-"""For what Slurm is still to be told when the run is over: it may not answer at all."""
+"""Limit for reports to Slurm when the run is over: it may not answer at all."""
 
 _ALIVE = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING")
 
@@ -51,7 +51,7 @@ log = logging.getLogger("everstep.launcher")
 
 
 class _Mark(msgspec.Struct, frozen=True):
-    """What Slurm is to be told of a node. `job`: that the node is said to be of."""
+    """What to report to Slurm about a node. `job`: the job that the node is reported to belong to."""
 
     state: str
     reason: str
@@ -59,7 +59,7 @@ class _Mark(msgspec.Struct, frozen=True):
 
 
 class _Answer(enum.Enum):
-    """Of a machine's kernel; a frozen one accepts, and says nothing more."""
+    """The answer of a machine's kernel; a frozen one accepts, and then stays silent."""
 
     REFUSED = enum.auto()
     ACCEPTED = enum.auto()
