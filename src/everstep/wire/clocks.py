@@ -16,9 +16,9 @@ _T = TypeVar("_T")
 
 
 def ahead_s(theirs: float | None, asked: float, answered: float) -> float:
-    """How far a clock is ahead of ours, for certain; 0 when that is unknown, or too little to say.
+    """How far a clock is ahead of ours, for certain; 0 if that is unknown, or too little.
 
-    `asked`, `answered`: our clock when the other was asked for its own, and when its answer was read. It told `theirs`
+    `asked`, `answered`: our clock when the other was asked for its own, and when its answer was read. It read `theirs`
     at some moment between the two. So a controller that is late by ten seconds, with thousands that come back at once,
     finds no clock wrong for that: its own lateness is between the two.
     """

@@ -27,7 +27,7 @@ FRESH_S = 1.5
 
 
 class Contact:
-    """Of one link, over all its connections. Times are on this process's monotonic clock."""
+    """The contact of one link, over all its connections. Times are on this process's monotonic clock."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

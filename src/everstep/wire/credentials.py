@@ -64,7 +64,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"{path} holds no credentials") from None
 
     def proof(self, who: str, challenge: str, nonce: str) -> str:
-        """Of the peer ("hello") or of the controller ("welcome")."""
+        """The proof of the peer ("hello") or of the controller ("welcome")."""
         return self._mac(who, self.fingerprint, challenge, nonce)
 
     def _mac(self, *parts: str) -> str:
@@ -106,7 +106,7 @@ def mac(key: str, *parts: str) -> str:
 
 
 def is_same(given: str, wanted: str) -> bool:
-    """In a time that does not tell how much of it is right."""
+    """Compare in constant time."""
     return hmac.compare_digest(given.encode(errors="surrogatepass"), wanted.encode())
 
 

@@ -1,7 +1,7 @@
-"""What the processes of one machine say to each other: the fields of each frame that `wire.local` carries as JSON.
+"""Frames between the processes of one machine: the fields of each frame that `wire.local` carries as JSON.
 
-Types only. A rank names them for the type checker alone (`TYPE_CHECKING`), so they cost it nothing; an agent checks
-what a rank tells with them (`agent/watching/rank_frames.py`), because a rank may say anything. docs/local-wire.md is
+Types only. A rank names them for the type checker alone (`TYPE_CHECKING`), so they cost it nothing; an agent checks a
+rank's frames with them (`agent/watching/rank_frames.py`), because a rank may send anything. docs/local-wire.md is
 generated from this file: docstrings are its sentences, and `Annotated` its remarks.
 """
 
@@ -146,7 +146,7 @@ class SizeTold(TypedDict):
 
 
 class SizeFixed(TypedDict):
-    """The program can go on only with so many ranks."""
+    """The program can continue only with so many ranks."""
 
     size_fixed: SizeTold
 
@@ -199,7 +199,7 @@ class NoTwin(TypedDict):
 
 
 class Examined(TypedDict):
-    """Of the program of an examination."""
+    """From the program of an examination."""
 
     examined: dict[str, Any]
 
@@ -221,7 +221,7 @@ class Split(TypedDict):
 
 
 class ForkAhead(TypedDict):
-    """Answered by `ahead`: the process that goes on at the next `Wake` is there."""
+    """Answered by `ahead`: the process that continues at the next `Wake` is there."""
 
     do: Literal["ahead"]
 

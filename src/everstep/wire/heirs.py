@@ -1,11 +1,11 @@
-"""What hosts say to each other so that another one can go on with the controller when its host is gone.
+"""Messages between hosts so that another one can take over the controller when its host is gone.
 
     the host of the controller -> heir    Legacy (what a successor needs), Introduction, JournalPart, Roster, Pulse
     heir -> the host of the controller    Ready, HasJournal, HasRoster, PulseHeard
     heir -> heir                          AskVote, Lead, AskWho; answered by Vote
 
 All of it goes over the connections of `wire.joining`, so after both sides have proven that they know the join token.
-That token is no name: heirs prove to each other who they are, each pair with a key of its own (`Introduction`). A
+That token identifies no host: heirs authenticate each other, each pair with a key of its own (`Introduction`). A
 `session` here is the public name of a host's session; the session itself is known to that host and to the controller's.
 The rules are in docs/adr/0025.
 """
@@ -109,7 +109,7 @@ class AskVote(HeirMessage, frozen=True, kw_only=True):
 
 
 class AskWho(HeirMessage, frozen=True, kw_only=True):
-    """Of a controller's host that has not heard of most others for a while, and of a host that would join."""
+    """Sent by a controller's host that has not heard most others for a while, and by a host that would join."""
 
 
 class Lead(HeirMessage, frozen=True, kw_only=True):

@@ -30,10 +30,10 @@ MIN_TOKEN_CHARS = 16
 MAX_STRANGER_BYTES = 4096
 MAX_BYTES = 4 << 20
 PIECE_BYTES = 256 << 10
-"""Of a file, in one message."""
+"""Limit for a piece of a file, in one message."""
 
 PING_S = 0.4
-"""Between two signs of life, in both directions."""
+"""Interval between two signs of life, in both directions."""
 
 _LENGTH_BYTES = 4
 
@@ -115,7 +115,7 @@ class NodeEnded(_Message, frozen=True, kw_only=True):
 
 
 class Piece(_Message, frozen=True, kw_only=True):
-    """Of a file of this host, which gets the same name below the head's run directory."""
+    """A piece of a file of this host, which gets the same name below the head's run directory."""
 
     path: str
     at: int
@@ -181,7 +181,7 @@ class Proofs(Protocol):
         """For this proof and for the answer to it, where a run takes more than one kind."""
 
     def proof(self, who: str, fingerprint: str, head_nonce: str, host_nonce: str) -> str:
-        """Of the host ("host") or of the launcher ("head")."""
+        """The proof of the host ("host") or of the launcher ("head")."""
 
     def is_right(self, proof: str, who: str, fingerprint: str, head_nonce: str, host_nonce: str) -> bool:
         """Whether the other side made it, for this connection."""
@@ -212,7 +212,7 @@ class JoinToken:
         return self._token
 
     def proof(self, who: str, fingerprint: str, head_nonce: str, host_nonce: str) -> str:
-        """Of the host ("host") or of the launcher ("head")."""
+        """The proof of the host ("host") or of the launcher ("head")."""
         return mac(self._token, "join", who, fingerprint, head_nonce, host_nonce)
 
     def is_right(self, proof: str, who: str, fingerprint: str, head_nonce: str, host_nonce: str) -> bool:

@@ -11,7 +11,7 @@ _AUTHORITIES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 def keep_tls_lean() -> None:
-    """Of all that this process opens or accepts from now on.
+    """Keep all connections small that this process opens or accepts from now on.
 
     asyncio gives each connection 256 KiB to read into, from its first byte on, and a client may open hundreds of them
     before it has proven anything. A record of TLS has 16 KiB at most.

@@ -15,10 +15,10 @@ from typing import Any
 _LENGTH = struct.Struct("<I")
 MAX_FRAME_BYTES = 64 << 20  # an assignment carries an environment; far above any real one
 MAX_FDS = 250
-"""Of one frame; the kernel passes no more with one message."""
+"""Descriptors of one frame; the kernel passes no more with one message."""
 
 Frame = dict[str, Any]
-"""As it comes: what is in it is a type of `wire.frames`, if the other side is honest."""
+"""A received frame: its content is a type of `wire.frames`, if the other side is honest."""
 
 
 class FrameError(Exception):

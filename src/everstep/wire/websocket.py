@@ -27,7 +27,8 @@ _FINAL, _MASKED, _RESERVED, _OPCODE, _LENGTH = 0x80, 0x80, 0x70, 0x0F, 0x7F
 _MOST_IN_CONTROL = 125
 
 MOST_FRAGMENTS = 256
-"""Of one message. Our clients send one; a peer is charged by the message, and empty fragments would cost it nothing."""
+"""Fragments of one message. Our clients send one; a peer is charged by the message, and empty fragments would cost it
+nothing."""
 
 NORMAL_CLOSURE, PROTOCOL_ERROR, TOO_BIG = 1000, 1002, 1009
 

@@ -47,7 +47,7 @@ class Owners:
         return str(there) if there.version == 4 else str(ipaddress.ip_network((int(there), 64), strict=False))
 
     def uid(self, peer: object, here: object) -> int | None:
-        """Of the process at `peer` that is connected to `here`, both as (host, port, ...); None: not known."""
+        """The user of the process at `peer` that is connected to `here`, both as (host, port, ...); None: not known."""
         asking = self._open()
         if asking is None:
             return None
@@ -75,7 +75,7 @@ class Owners:
 
 
 def _address(of: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Of a socket's name as (host, port, ...). Raises ValueError, TypeError, IndexError."""
+    """The address in a socket's name as (host, port, ...). Raises ValueError, TypeError, IndexError."""
     if not isinstance(of, tuple):
         raise TypeError("not the address of a socket")
     found = ipaddress.ip_address(str(of[0]).partition("%")[0])
