@@ -266,16 +266,22 @@ class Launcher:
     ) -> list[dict[str, str]]:
         """What each rank of this program says where nothing happens to it and we are not there, as `Run.said`."""
         command = (sys.executable, Path(__file__).with_name("plain_ranks.py"), num_ranks, script, *argv)
-        ended = subprocess.run(
+        plain = subprocess.Popen(
             [*map(str, command)],
             cwd=self.folder,
             env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},  # as ranks are given where there are several
-            capture_output=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=TIMEOUT_S,
-            check=False,
+            start_new_session=True,
         )
-        assert ended.returncode == 0, ended.stderr
+        try:
+            _, said = plain.communicate(timeout=TIMEOUT_S)
+        except BaseException:
+            os.killpg(plain.pid, signal.SIGKILL)
+            plain.communicate()
+            raise
+        assert plain.returncode == 0, said
         return [last_words((self.folder / f"plain-{rank}").read_text()) for rank in range(num_ranks)]
 
     def start(self, *argv: object, run_dir: str = "run", env: dict[str, str] | None = None) -> Run:

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from real_run import Launcher, Run
+from real_run import TIMEOUT_S, Launcher, Run
 
 from everstep.model.events import WorkersStarted
 
@@ -84,7 +84,7 @@ def assert_kills_leave_no_trace(
     script = launcher.script(PRELUDE + text)
     peaceful, killed = Trail(launcher.folder / "peace", num_ranks), Trail(launcher.folder / "kills", num_ranks)
     if num_ranks == 1:
-        run_alone(launcher, text, "peace", limit_s)
+        run_alone(launcher, text, "peace")
     else:
         launcher.in_peace(script, num_ranks=num_ranks, env=environment(peaceful))
     _run(launcher, script, killed, kills, limit_s)
@@ -107,8 +107,8 @@ def environment(trail: Trail) -> dict[str, str]:
     }
 
 
-def run_alone(launcher: Launcher, text: str, name: str, limit_s: float = 90.0) -> Trail:
-    """The program with its library only, as the only rank."""
+def run_alone(launcher: Launcher, text: str, name: str) -> Trail:
+    """The program with its library only, as the only rank. No test is about how long that takes."""
     script, trail = launcher.script(PRELUDE + text), Trail(launcher.folder / name, 1)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -117,7 +117,7 @@ def run_alone(launcher: Launcher, text: str, name: str, limit_s: float = 90.0) -
     env = {**os.environ, **ranks, **environment(trail)}
     command = [sys.executable, script]
     ended = subprocess.run(
-        command, env=env, cwd=script.parent, capture_output=True, timeout=limit_s, check=False, text=True
+        command, env=env, cwd=script.parent, capture_output=True, timeout=TIMEOUT_S, check=False, text=True
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return trail
