@@ -7,13 +7,13 @@ from everstep.wire.heirs import FromHeir
 
 
 class Heirs(Protocol):
-    """Where hosts may go on with the controller when this one is gone."""
+    """Succession: other hosts that may take over the controller when this one is gone."""
 
     epoch: int
     endpoints: tuple[tuple[str, int], ...]
 
     def joined(self, host: Host) -> None:
-        """It is connected, and was told so."""
+        """The host is connected, and knows it."""
 
     def hear(self, host: Host, message: FromHeir) -> None: ...
 
