@@ -1,8 +1,8 @@
-"""Keeps a controller alive: starts it, and starts another when it ends. Training goes on in between.
+"""Keeps a controller alive: starts it, and starts another when it ends. Training continues in between.
 
-A controller that cannot begin (its journal is damaged, another one owns the run) ends the launcher with that error;
-one that began and dies is replaced, at first at once, then with a back-off. Too many deaths in a row are said loudly,
-and retried for ever: the workers are better off unmanaged than ended.
+A controller that cannot begin (its journal is damaged, another one owns the run) ends the launcher with that error; one
+that began and dies is replaced, at first at once, then with a back-off. Too many deaths in a row are logged loudly, and
+retried for ever: the workers are better off unmanaged than ended.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _CANNOT_BEGIN = range(1, 10)  # EverstepError's exit codes
 
 
 Begin = Callable[[Callable[[Child, Ended], None]], Child | None]
-"""Lets a controller that waits go on; it was started with the sockets that any other one gets."""
+"""Releases a controller that waits; it was started with the sockets that any other one gets."""
 
 
 def arguments(

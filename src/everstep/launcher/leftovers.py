@@ -21,7 +21,7 @@ _MOMENT_S = 0.3
 
 
 async def look_after(children: Children, how: str, say: Callable[[str], None], is_hurried: asyncio.Event) -> None:
-    """Returns when nothing is left, or what is left may go on."""
+    """Returns when nothing is left, or what is left may continue."""
     if how == KILL:
         for pid in _left(children):
             say(f"left running by a rank: {describe(pid)}: killed (--leftovers kill)")

@@ -1,4 +1,4 @@
-"""everstep's own lines on the terminal: what happened, told from the journal while it grows, and the summary.
+"""everstep's own lines on the terminal: what happened, from the journal while it grows, and the summary.
 
 It follows the journal as any reader does; the words are `report`'s. Used by `launcher.output.terminal`, in its thread.
 """
@@ -32,7 +32,7 @@ class Narration:
         self._is_lost = False
 
     def skip_existing(self) -> None:
-        """Earlier attempts were told when they happened."""
+        """Skip earlier attempts: they were reported when they happened."""
         self.lines()
 
     def lines(self) -> list[str]:
@@ -58,7 +58,7 @@ class Narration:
         return live_text(view, load_live(self._path.with_name(LIVE_NAME)).events, time.time())
 
     def summary(self, end: End) -> list[str]:
-        """The last lines. How it ended was told when it was decided; not so when the controller could not."""
+        """The last lines. The outcome was printed when it was decided, unless the controller could not."""
         view = self.view
         lines = [] if view is not None and view.is_over else [f"everstep: {end.outcome}: {end.why}"]
         if view is not None and view.generations:

@@ -71,8 +71,8 @@ def launch(given: argparse.Namespace) -> int:
 
 
 def _launch_on_hosts(settings: Settings, hosts: Hosts, signals: tuple[int, ...]) -> int:
-    """The first host's part where this host owns the endpoint and its run does not go on elsewhere, else the part of
-    one that joins."""
+    """Act as the first host if this host owns the endpoint and its run does not continue elsewhere, else as one that
+    joins."""
     from everstep.launcher.heirs.returning import find_led
     from everstep.launcher.hosts.first import First  # most runs have one host, and load none of this
     from everstep.launcher.hosts.joining import join
@@ -287,7 +287,7 @@ def _cwd() -> str:
 
 
 def torch_version() -> str:
-    """Of the installed torch, without importing it; empty: there is none."""
+    """The version of the installed torch, without importing it; empty: there is none."""
     try:
         return version("torch")
     except PackageNotFoundError:

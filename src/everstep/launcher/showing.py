@@ -11,7 +11,7 @@ from everstep.model.spec import STDERR, STDOUT, RunSpec
 
 
 def shown(settings: Settings | None, spec: RunSpec, run_dir: Path) -> Shown:
-    """`settings`: None for a host that was not told any."""
+    """`settings`: None for a host that has none."""
     return Shown(
         log_dir=run_dir / "logs",
         nproc_per_node=spec.nproc_per_node,

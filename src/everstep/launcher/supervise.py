@@ -1,7 +1,7 @@
-"""The launcher while a run is on: carries out what the controller says, tells it what happens here, and ends it all.
+"""The launcher while a run is on: carries out the controller's commands, reports what happens here, and ends it all.
 
-It decides nothing about faults. The one thing it does by itself is to end every process: when the run is over, when
-the user says so and the controller cannot, and when the controller cannot begin. Started by `launcher.run`.
+It decides nothing about faults. The one thing it does by itself is to end every process: when the run is over, when the
+user asks for it and the controller cannot, and when the controller cannot begin. Started by `launcher.run`.
 """
 
 import asyncio
@@ -225,7 +225,7 @@ class Supervisor:
                 except NoNodeError as error:
                     self._link.report(NodeRefused(at=time.time(), why=str(error)))
             case act.ReleaseNode(node=node):
-                self._engine.fence(node)  # it is out: nothing of it may go on, not even to clean up
+                self._engine.fence(node)  # it is out: nothing of it may continue, not even to clean up
             case act.EvictNode(node=node, why=why):
                 self._engine.evict(node, why, is_silent=action.is_silent, is_drill=action.is_drill)
             case act.Inject():
@@ -359,7 +359,8 @@ class Supervisor:
             self._end.set_result(end)
 
     async def _end_everything(self) -> None:
-        """Agents first, so that they end their workers in order; the controller last, it may still be told."""
+        """End agents first, so that they end their workers in order; the controller last, it may still receive
+        reports."""
         if self._at_once.is_set():
             self._kill_all()
         is_success = self._end.done() and not self._end.cancelled() and self._end.result().outcome == SUCCEEDED
@@ -417,7 +418,7 @@ def _encrypted(listener: socket.socket, for_nodes: socket.socket, *, is_encrypte
 
 
 def _why_never(error: Exception) -> str:
-    """Of a link that was never there: a library with other parameters fails each time, so nothing is retried."""
+    """Why a link was never made: a library with other parameters fails each time, so nothing is retried."""
     return (
         f"no link to the controller can be made: {type(error).__name__}: {error}. aiohttp {aiohttp.__version__} is "
         "installed; Everstep needs 3.12 or later: pip install 'aiohttp>=3.12'"

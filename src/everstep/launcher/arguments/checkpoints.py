@@ -1,7 +1,7 @@
 """The persistent tier as the launcher sees it: where it is, whether it can be used, and what it holds before a run.
 
 Whether it works is found out before anything starts, by writing a small file; what lies there goes to the controller,
-which decides from where the run goes on. Called by `launcher.arguments.settings` and `launcher.run`.
+which decides from where the run resumes. Called by `launcher.arguments.settings` and `launcher.run`.
 """
 
 import math
@@ -103,8 +103,8 @@ def check(wanted: Wanted) -> None:
 
 
 def find(spec: RunSpec) -> CheckpointsFound | None:
-    """What is there already; None without a persistent tier. Raises ConfigError: going on without it would be to begin
-    at step 0 in silence."""
+    """The checkpoints that exist; None without a persistent tier. Raises ConfigError: continuing without it would
+    silently begin at step 0."""
     if not spec.checkpoint_dir:
         return None
     try:
@@ -142,7 +142,7 @@ def _within(work: Callable[[], _T], where: str) -> _T:
     def run() -> None:
         try:
             done.append(work())
-        except BaseException as error:  # told in the other thread
+        except BaseException as error:  # reported in the other thread
             failed.append(error)
 
     thread = threading.Thread(target=run, name="everstep-storage", daemon=True)

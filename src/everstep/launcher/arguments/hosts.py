@@ -120,7 +120,7 @@ def parse_endpoints(text: str) -> list[tuple[str, int]]:
     """The endpoint, and after commas where else the run may be: with the endpoint's port where none is given. Raises
     ConfigError."""
     first, *others = text.split(",")
-    if not first.strip():  # torch's parser would take this host's loopback for it
+    if not first.strip():  # torch's parser would read it as this host's loopback
         raise ConfigError(f"{text!r} begins with no host: give HOST:PORT of the host that begins the run")
     endpoint = parse_endpoint(first)
     return [endpoint, *(parse_endpoint(each, endpoint[1]) for each in others if each)]
@@ -140,9 +140,10 @@ def parse_endpoint(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, in
 
 
 def of_slurm(environ: Mapping[str, str], num_standby: int = 0) -> Hosts | None:
-    """Of a step with one task on each of several nodes (`srun --ntasks-per-node 1 everstep run ...`). The first node of
-    the step owns the endpoint; its port follows from the job, so that two jobs on a node do not meet. The last
-    `num_standby` nodes wait. Raises ConfigError when none would be left."""
+    """The hosts of a step with one task on each of several nodes (`srun --ntasks-per-node 1 everstep run ...`).
+
+    The first node of the step owns the endpoint; its port follows from the job, so that two jobs on a node do not meet.
+    The last `num_standby` nodes wait. Raises ConfigError when none would be left."""
     num, tasks = _number(environ, "SLURM_STEP_NUM_NODES"), _number(environ, "SLURM_STEP_NUM_TASKS")
     rank, job = _number(environ, "SLURM_NODEID"), _number(environ, "SLURM_JOB_ID")
     step = _number(environ, "SLURM_STEP_ID")
@@ -171,7 +172,7 @@ def of_slurm(environ: Mapping[str, str], num_standby: int = 0) -> Hosts | None:
 
 
 def first_host(nodelist: str) -> str:
-    """Of Slurm's short form, as "gpu[007-031,40],login1": "gpu007". Empty when there is none."""
+    """The first host of Slurm's short form: "gpu007" for "gpu[007-031,40],login1". Empty when there is none."""
     name, depth = "", 0
     for character in nodelist.strip():
         if character == "," and not depth:
@@ -195,7 +196,7 @@ def _has_master(given: argparse.Namespace) -> bool:
 
 
 def _conf(text: str) -> dict[str, str]:
-    """Of --rdzv-conf, which was checked before."""
+    """The pairs of --rdzv-conf, which was checked before."""
     pairs = (pair.partition("=") for pair in (text or "").split(",") if "=" in pair)
     return {name.strip(): value.strip() for name, _, value in pairs}
 

@@ -26,7 +26,7 @@ _SINCE: dict[str, Any] = {
 """Flags that torchrun did not always have, as if they were not given: an earlier torch is asked for nothing else."""
 
 _NOT_GIVEN: dict[str, int] = {
-    "max_restarts": 0,  # torchrun never restarts unless told to; here the policy decides
+    "max_restarts": 0,  # torchrun never restarts by default; here the policy decides
     "node_rank": 0,  # slots are given in order of arrival
     "master_port": 29500,  # of torch before 2.13: two jobs on a machine met there, and Slurm's endpoint was never used
 }

@@ -31,7 +31,7 @@ _KEYS = ("local_nodes", "standby", "mode", "run_dir", "ui_port", "network", "rac
 _TABLES = ("policy", "checkpoint", "notices")
 
 MAX_ID_CHARS = 90
-"""Of a run's directory; a number may follow."""
+"""Prefix of a run's directory; a number may follow."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,7 +274,7 @@ def _network(value: object) -> str:
 
 
 def _racks(value: object) -> tuple[str, ...]:
-    """Of a list, as in the file, or a text with commas."""
+    """Racks from a list, as in the file, or a text with commas."""
     names = [str(name).strip() for name in (value if isinstance(value, list) else str(value or "").split(","))]
     if names == [""]:
         return ()

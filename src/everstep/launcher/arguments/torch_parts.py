@@ -13,7 +13,7 @@ from typing import Any
 
 _TORCH = "torch."
 _UNKNOWN = ("torch", "")
-"""Of what is not followed: a relative import, or a name that depends on a condition."""
+"""Value for what is not followed: a relative import, or a name that depends on a condition."""
 
 
 def part(module: str, name: str) -> Any:  # noqa: ANN401 - whatever that name is there

@@ -54,7 +54,7 @@ def machines(nnodes: str) -> tuple[int, int]:
 
 
 def ranks_per_node(text: str) -> int:
-    """Of --nproc-per-node. Raises ConfigError."""
+    """The number in --nproc-per-node. Raises ConfigError."""
     try:
         number = int(text)
     except ValueError:

@@ -59,7 +59,7 @@ class Candidacy:
         moved: Callable[[], None],
         at_endpoint: socket.socket | None = None,
     ) -> None:
-        """`at_endpoint`: listens at the run's endpoint, and says from now on where the run is."""
+        """`at_endpoint`: listens at the run's endpoint, and answers from now on where the run is."""
         self._hosts, self._session, self._find_token = hosts, session, find_token
         self._children, self._keeper = children, keeper
         self._say, self._moved = say, moved
@@ -70,7 +70,7 @@ class Candidacy:
         self.has_succeeded = False
         self._heir: Heir | None = None
         self._epoch = 1
-        self._leader: Voter | None = None  # that is known to go on with the controller
+        self._leader: Voter | None = None  # known to have taken over the controller
         self._has_leader = asyncio.Event()
         self._electing: asyncio.Task[None] | None = None
         self._waiting: Waiting | None = None
@@ -88,7 +88,7 @@ class Candidacy:
 
     @property
     def is_possible(self) -> bool:
-        """Another host may go on with the controller, so it is looked for elsewhere as well."""
+        """Whether another host may take over the controller, so that it is looked for elsewhere as well."""
         return self._heir is not None and self._heir.may_succeed
 
     @property

@@ -39,10 +39,10 @@ from everstep.wire.joining import PIECE_BYTES, PING_S
 
 LOOK_S = 0.1
 WINDOW_BYTES = 4 << 20
-"""Of the journal, on its way to one host."""
+"""Bytes of the journal on their way to one host."""
 
 GONE_S = 10.0
-"""A voter that says nothing for so long, or cannot write what it is sent, votes no more, if the others agree."""
+"""A voter that is silent for so long, or cannot write what it is sent, loses its vote, if the others agree."""
 
 ASK_S = 1.0
 _PULSES = 64
@@ -95,7 +95,7 @@ class ControllerHost(Protocol):
         """That other voters know of."""
 
     def end(self, why: str) -> None:
-        """This host must not go on with the run."""
+        """This host must not continue the run."""
 
     def say(self, text: str) -> None:
         """To the person at the terminal."""
@@ -131,7 +131,7 @@ class Copying:
         self._acquaintances, self._session = acquaintances, session
         voters = roster.voters if roster is not None else (own,)
         self.roster = Roster(epoch=epoch, number=1, voters=voters)
-        self._next: Roster | None = None  # that is being told
+        self._next: Roster | None = None  # not confirmed by its voters yet
         self._begins_at, self._earlier_epoch = begins_at, earlier_epoch
         self._patience_s, self._limit_s = patience_s, limit_s
         self._host = host
@@ -259,7 +259,7 @@ class Copying:
             log.warning("the journal cannot be read for other hosts: %s", error)
 
     def _settle(self) -> None:
-        """Tell the controller up to where its journal counts."""
+        """Report to the controller up to where its journal counts."""
         safe = int(max(-1, min(self._agreed(roster) for roster in self._rosters)))
         if safe > self._safe:
             self._safe = safe

@@ -149,7 +149,7 @@ class Search:
 
 
 def _leader(votes: dict[Place, Vote]) -> Place | None:
-    """Of the newest epoch: an older one may not know yet that it is over."""
+    """The leader of the newest epoch: an older one may not know yet that it is over."""
     leading = {place: vote.epoch for place, vote in votes.items() if vote.why == HAS_CONTROLLER}
     return max(leading, key=lambda place: leading[place]) if leading else None
 

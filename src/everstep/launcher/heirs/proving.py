@@ -16,7 +16,7 @@ _MARK = "voter"
 
 
 def pair_key(one: str, other: str) -> str:
-    """Of two sessions, in any order."""
+    """The key of two sessions, in any order."""
     return mac("\n".join(sorted((one, other))), _MARK)
 
 
@@ -57,7 +57,7 @@ class Acquaintances:
             self._keys[public(session)] = pair_key(self._session, session)
 
     def update(self, keys: Mapping[str, str]) -> None:
-        """As the controller's host says."""
+        """Take the keys that the controller's host sent."""
         self._keys.update(keys)
 
     def clear(self) -> None:

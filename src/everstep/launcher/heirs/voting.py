@@ -1,11 +1,11 @@
-"""Whether this host gives its vote to one that would go on with the controller. Pure."""
+"""Whether this host votes for one that would take over the controller. Pure."""
 
 import msgspec
 
 from everstep.wire.heirs import AskVote, Roster
 
 AGREED_AFTER = 0.75
-"""Of `node_silent_s`: after so long without a word of the controller's host its hosts agree to a successor."""
+"""Times `node_silent_s`: after so long without a word of the controller's host its hosts agree to a successor."""
 
 STEP_AFTER = 0.15
 """... and so much later for each host that comes before: two that ask at once hold each other up."""
@@ -52,7 +52,7 @@ class Voting(msgspec.Struct, kw_only=True):
         self.promised, self.promised_to = ask.epoch, ask.session
 
     def begin(self, epoch: int) -> None:
-        """As the first host says that this one hears of."""
+        """Begin an epoch that the first host has announced."""
         self.epoch, self.promised = epoch, max(epoch, self.promised)
 
     def follow(self, epoch: int, claimant: str) -> bool:

@@ -14,7 +14,7 @@ from everstep.launcher.controller_keeper import arguments
 from everstep.linux.children import Ended
 
 AFTER_S = 10.0
-"""Not while ranks start, which need the processors."""
+"""Delay: ranks that start need the CPUs."""
 
 
 class ReadyAddress(Address):
@@ -48,7 +48,7 @@ class Waiting:
             self._child = children.spawn("controller", argv, on_end=self._tell_end, pass_fds=(*fds, theirs.fileno()))
 
     def begin(self, on_end: Callable[[Child, Ended], None]) -> Child | None:
-        """It goes on now; None: it has ended, and another one must be started."""
+        """Release it; None: it has ended, and another one must be started."""
         self._on_end = on_end
         if self._child.ended is not None:
             return None

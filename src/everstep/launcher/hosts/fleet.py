@@ -41,11 +41,11 @@ from everstep.wire.heirs import HAS_CONTROLLER, FromHeir, Roster, Vote, Voter, p
 from everstep.wire.joining import JoinToken, Over, Proofs
 
 CONFIRMED_WITHIN = 0.6
-"""Of `node_silent_s`: a controller's host that enough others have not heard of for so long says so."""
+"""Times `node_silent_s`: a controller's host that enough others have not heard of for so long reports it."""
 
 
 class Inherited(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host that goes on in the place of another one has from before."""
+    """What a host that takes over for another one has from before."""
 
     epoch: int
     own: Voter
@@ -91,12 +91,12 @@ class Fleet:
 
     @property
     def copied_fd(self) -> int | None:
-        """The controller's end of what tells it how much of the journal others have."""
+        """The controller's end of the socket that carries how much of the journal others have."""
         return self.copying.controllers_end.fileno() if self.copying is not None else None
 
     @property
     def end_signal(self) -> int:
-        """Of our own processes here."""
+        """The signal that ends our own processes here."""
         return end_signal(self._hosts)
 
     @property
@@ -114,7 +114,7 @@ class Fleet:
         end: Callable[[str], None],
     ) -> HostsEngine | SlurmEngine:
         """`port`: where agents find the controller. `drained`, `on_stop`: as the engines have them. `end`: this host
-        must not go on with the run."""
+        must not continue the run."""
         spec = self._prepared.file.spec
         self.copying = self._copying(local, keeper, end)
         self._engine = HostsEngine(
@@ -304,7 +304,7 @@ def end_signal(hosts: Hosts) -> int:
 
 
 def agent_arguments(address: str, node_rank: int | None) -> tuple[str, ...]:
-    """Of an agent on a host that others reach at `address`."""
+    """Arguments of an agent on a host that others reach at `address`."""
     interface = interface_of(address)
     slot = ("--slot", str(node_rank)) if node_rank is not None else ()
     return (*slot, *(("--interface", interface) if interface else ()))

@@ -298,7 +298,7 @@ class Member:
         self._terminal = self._show(local)
 
     def _move(self, admitted: Admitted, connection: Connection) -> None:
-        """Tell the agent here where the controller is, and whose orders it takes."""
+        """Send the agent here the controller's address, and which one to obey."""
         assert self._engine is not None
         self._address = connection.here
         url = _url(connection.there, admitted.port)

@@ -1,4 +1,4 @@
-"""Whether this host is the one that owns the endpoint: then it runs the controller, and everybody meets here."""
+"""Whether this host owns the endpoint: then it runs the controller, and all hosts meet here."""
 
 import errno
 import ipaddress

@@ -105,14 +105,14 @@ class Connection:
 
 
 class EarlierLife:
-    """Of this host, which the run may still count as there when this one asks: nothing has ended its connection."""
+    """An earlier life of this host, which the run may still count as there: nothing has ended its connection."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._ends_at: float | None = None
 
     async def wait(self, refused: RefusedError) -> None:
-        """Until it may be asked again. Raises what was refused when that is no use, or after `EARLIER_LIFE_S`."""
+        """Wait until it may ask again. Raises the refusal if asking again is useless, or after `EARLIER_LIFE_S`."""
         if not refused.may_pass:
             raise refused
         if self._ends_at is None:
@@ -164,7 +164,7 @@ Once = Callable[[Hosts, FindToken], Awaitable[Connection]]
 
 
 class Failure(NamedTuple):
-    """Of one attempt: why, and for how long it is worth trying."""
+    """The failure of one attempt: why, and for how long it is worth trying."""
 
     why: str
     limit_s: float
@@ -172,7 +172,7 @@ class Failure(NamedTuple):
 
 
 class FailureError(Exception):
-    """Of an attempt at several places, with what is said of it."""
+    """The failure of an attempt at several places."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.why)

@@ -18,10 +18,10 @@ from everstep.linux.regular import regular
 from everstep.wire.joining import PIECE_BYTES, Piece
 
 BACKLOG_BYTES = 1 << 20
-"""Of one log. With more that is not sent yet, only its end is."""
+"""Limit for one log. With more that is not sent yet, only its end is sent."""
 
 LOOK_BYTES = 4 << 20
-"""In one look, of all files."""
+"""Limit for one look, over all files."""
 
 MAX_WHOLE_BYTES = 32 << 20
 """A file of evidence that is larger stays here."""
@@ -35,7 +35,7 @@ _NODE_LOGS = ("agent.log", "persist.log")
 
 
 class Sending:
-    """Of one run directory."""
+    """The files of one run directory."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir

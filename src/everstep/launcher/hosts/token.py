@@ -36,7 +36,7 @@ def given(environ: MutableMapping[str, str]) -> JoinToken | None:
 
 
 def shared(hosts: Hosts, run_dir: str) -> JoinToken | None:
-    """As the first host has put it where this one sees it; None: it has not, or nothing is shared. Raises
+    """The token that the first host has put where this one sees it; None: it has not, or nothing is shared. Raises
     ConfigError."""
     places = [Path(run_dir).expanduser() / NAME] if run_dir else []
     with contextlib.suppress(ConfigError):

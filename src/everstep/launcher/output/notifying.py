@@ -1,7 +1,7 @@
-"""The processes that tell people, and OpenTelemetry, of a run. They are started and left alone: nothing here waits for
-them.
+"""The processes that notify people, and OpenTelemetry, about a run. They are started and left alone: nothing here waits
+for them.
 
-Their stdin is a pipe that only the launcher holds: when that ends, they tell what is left within seconds and end.
+Their stdin is a pipe that only the launcher holds: when that ends, they send what is left within seconds and end.
 """
 
 import contextlib

@@ -42,7 +42,7 @@ class _File:
 
 @dataclass
 class OutputTail:
-    """Of `streams`, to `write`."""
+    """Copies `streams` to `write`."""
 
     shown: Shown
     write: Write
@@ -67,7 +67,7 @@ class OutputTail:
         self._changes.wake()
 
     def poll(self, changed: Iterable[object] = ()) -> None:
-        """Show what has come since the last call, also what no event told of; `changed`: events already taken."""
+        """Show what has come since the last call, with or without an event; `changed`: events already taken."""
         events = list(changed)
         while True:
             self._open_generations()
@@ -188,8 +188,8 @@ class OutputTail:
         return data
 
     def _copy(self, keys: Iterable[object], most: int | None = None) -> None:
-        """All that is there of each, or `most` chunks: one that is written faster than the terminal takes it must leave
-        room for the others, and for everstep's own lines. The rest comes with the next look."""
+        """Copy all that is there of each, or `most` chunks: one that is written faster than the terminal takes it must
+        leave room for the others, and for everstep's own lines. The rest comes with the next look."""
         left = dict.fromkeys(keys, most)
         while left:
             for key, chunks in list(left.items()):

@@ -41,7 +41,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
         return any(needle in line for needle in self.filters.get(stream, ()))
 
     def filtered_file(self, generation: int, rank: int, stream: int) -> Path:
-        """As torchrun names it; without --log-dir with the other logs of the run."""
+        """The filtered log's path, named as by torchrun; without --log-dir with the other logs of the run."""
         name = "filtered_stdout.log" if stream == STDOUT else "filtered_stderr.log"
         if not self.published:
             return self.log_dir / f"gen-{generation}" / name

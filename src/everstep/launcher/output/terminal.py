@@ -22,7 +22,8 @@ PERIOD_S = 0.1
 
 _HURRIED_S = 5.0
 _STUCK_S = 600.0
-"""A terminal that takes nothing for so long gets no more: the run is over, and its machine may be waited for."""
+"""A terminal that takes nothing for so long gets no more: the run is over, and other processes may wait for its
+machine."""
 
 
 class Terminal:

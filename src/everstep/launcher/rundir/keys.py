@@ -45,10 +45,10 @@ basicConstraints = critical, CA:false
 
 
 class Keys:
-    """Of one attempt of a run. `fingerprint` is empty as long as there is no certificate."""
+    """The keys of one attempt of a run. `fingerprint` is empty as long as there is no certificate."""
 
     def __init__(self, run_dir: Path, run: str, root: str = "") -> None:
-        """`root`: of keys that were made before. Raises JournalError when they cannot be written."""
+        """`root`: root of keys that were made before. Raises JournalError when they cannot be written."""
         self._run_dir = run_dir
         self._root = root = root or secrets.token_hex(RANDOM_BYTES)
         self._secret = RunSecret(root, run)
@@ -73,7 +73,7 @@ class Keys:
         return made
 
     def legacy(self) -> Legacy:
-        """For another host of the run that may go on with it. Raises JournalError."""
+        """The keys for another host of the run that may take over. Raises JournalError."""
         try:
             certificate, key = (self._run_dir / name for name in (CERTIFICATE_NAME, KEY_NAME))
             return Legacy(

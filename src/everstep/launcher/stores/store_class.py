@@ -1,4 +1,4 @@
-"""torch's `TCPStore` without the rest of torch: a third of the processor time, while the ranks need the processors.
+"""torch's `TCPStore` without the rest of torch: a third of the CPU time, while the ranks need the CPUs.
 
 Only for the process with the stores, which uses nothing else of torch and never imports a user's code. `loaded` puts
 empty packages where torch's extension module expects its own; whatever is missing then raises, and the process begins
@@ -39,7 +39,7 @@ def loaded() -> Any:  # noqa: ANN401
 
 
 def imported() -> Any:  # noqa: ANN401
-    """As a program imports it. Raises whatever a broken build raises."""
+    """Import it as a program does. Raises whatever a broken build raises."""
     return importlib.import_module("torch.distributed").TCPStore
 
 
@@ -49,7 +49,7 @@ def kind() -> dict[str, bool]:
 
 
 def _version(folder: Path) -> tuple[int, int]:
-    """Of the torch in that folder; one that does not say so counts as new."""
+    """The version of the torch in that folder; an unknown one counts as new."""
     try:
         found = re.search(r"__version__ = ['\"](\d+)\.(\d+)", (folder / "version.py").read_text())
     except OSError:

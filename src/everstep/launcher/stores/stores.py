@@ -1,10 +1,10 @@
 """One key-value store per generation, in one process of its own: workers come and go, the store they meet in does not.
 
-A store of its own for every generation means that no key is stale. All of them listen on one socket, which the
-launcher keeps: a firewall, a script that was told the port, and a rank that was made ready ahead of time count on it.
-Ranks that come before torch is imported there wait in its queue. The older store is closed first; a new one is asked
-for only when no rank of the older generation lives. It listens where the nodes are, nowhere else: on loopback, or on a
-switch that nothing outside of this machine reaches, or at the address that the user named.
+A store of its own for every generation means that no key is stale. All of them listen on one socket, which the launcher
+keeps: a firewall, a script that was given the port, and a rank that was made ready ahead of time count on it. Ranks
+that come before torch is imported there wait in its queue. The older store is closed first; a new one is asked for only
+when no rank of the older generation lives. It listens where the nodes are, nowhere else: on loopback, or on a switch
+that nothing outside of this machine reaches, or at the address that the user named.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class Stores:
 
     def _lose(self, process: "_StoreProcess", error: Exception) -> None:
         if process is not self._process:
-            return  # it was told to end
+            return  # it was asked to end
         self._num_losses += 1
         self._has_served |= process.has_served
         if process.has_ended:

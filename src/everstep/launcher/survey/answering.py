@@ -18,7 +18,7 @@ BYTES = 64 << 10
 
 
 def facts_of(address: str, port: int, torch: str) -> Facts:
-    """Of this host. Raises nothing: what cannot be found out is not known."""
+    """The facts about this host. Raises nothing: what cannot be found out is unknown."""
     host = socket.gethostname()
     interface = ""
     with contextlib.suppress(OSError):

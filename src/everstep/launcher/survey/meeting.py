@@ -1,7 +1,7 @@
-"""All hosts meet at the endpoint as for a run, tell each other what they are, and try each pair. Nothing is started.
+"""All hosts meet at the endpoint as for a run, exchange their facts, and try each pair. Nothing is started.
 
-The host that owns the endpoint collects, judges and tells all of them, so each prints the same. Called by `everstep
-doctor --hosts`.
+The host that owns the endpoint collects, judges and sends the result to all, so each prints the same. Called by
+`everstep doctor --hosts`.
 """
 
 import asyncio
@@ -154,7 +154,7 @@ async def _try(peers: tuple[Peer, ...]) -> tuple[str, ...]:
 
 
 async def _offset(line: Line) -> float:
-    """Of the host's clock, from the quickest of some answers."""
+    """The offset of the host's clock, from the quickest of some answers."""
     found = []
     for _ in range(NUM_CLOCKS):
         asked_at, began = time.time(), time.monotonic()

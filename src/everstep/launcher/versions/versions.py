@@ -26,7 +26,7 @@ LARGE_BYTES = 1 << 20
 
 MAX_BYTES = 64 << 20
 MAX_FILES = 5000
-"""Of one version. Beyond, the folder is not one of code."""
+"""Limit for one version. Beyond, the folder is not one of code."""
 
 START = "start"
 """Name of the folder with the code that the run was started with."""
@@ -243,7 +243,7 @@ def _copy_revision(revision: str, spec: RunSpec, run_dir: Path) -> Copy:
 
 
 def _stands_for_revision(root: Path, at: Path) -> Path:
-    """The repository's folder as the user's paths name it: git tells it without symbolic links."""
+    """The repository's folder as the user's paths name it: git resolves symbolic links."""
     return next((folder for folder in (at, *at.parents) if folder.resolve() == root.resolve()), root)
 
 
