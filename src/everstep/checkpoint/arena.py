@@ -337,8 +337,8 @@ class Arena:
         return True
 
     def populate(self) -> None:
-        """Map all pages now. Otherwise the first copy into each buffer does, and takes some times as long. Holds no
-        interpreter lock; to be called on a thread. Kernels before 5.14 do not do it."""
+        """Map all pages now. Otherwise the first copy into each buffer does, and takes some times as long. Does not
+        hold the GIL; to be called on a thread. Kernels before 5.14 do not do it."""
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._bytes))
         madvise = ctypes.CDLL(None).madvise
         for start in range(0, len(self._bytes), _POPULATED_BYTES):

@@ -88,7 +88,7 @@ class Backups:
         return tuple(held for each in found for held in each)
 
     def invalidate_after(self, step: int | None, generation: int | None = None) -> None:
-        """The job goes on after `step` (None: from the beginning); copies of later steps are forgotten, and not taken
+        """The job resumes after `step` (None: from the beginning); copies of later steps are forgotten, and not taken
         any more if a generation before `generation` made them."""
         step = -1 if step is None else step
         with self._changed:

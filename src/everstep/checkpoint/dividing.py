@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Division:
-    """Of one state. `ranks`: those that share it; `owners`: of each shared tensor, by its number in the state, its name
-    and which rank keeps it."""
+    """The division of one state. `ranks`: those that share it; `owners`: of each shared tensor, by its number in the
+    state, its name and which rank keeps it."""
 
     rank: int
     ranks: tuple[int, ...]

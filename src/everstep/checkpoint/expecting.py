@@ -140,6 +140,6 @@ def _addresses(tensors: list[torch.Tensor]) -> list[int]:
 
 
 def _sharing(addresses: list[int]) -> list[int]:
-    """Of each tensor, the first one at the same address."""
+    """For each tensor, the first one at the same address."""
     first: dict[int, int] = {}
     return [first.setdefault(address, index) for index, address in enumerate(addresses)]

@@ -49,7 +49,7 @@ def map_whole(fd: int, size: int) -> tuple[mmap.mmap, int]:
 
 
 def _collapse(fd: int, end: int) -> None:
-    """Of all 2 MiB that lie before `end`, until it takes too long, or the kernel does not do it."""
+    """Collapse all 2 MiB that lie before `end`, until it takes too long, or the kernel does not do it."""
     memory, begin = map_whole(fd, end)
     try:
         address = _address(memory) + begin

@@ -344,8 +344,7 @@ class Target:
 
 
 def copy(places: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
-    """Copy in one call, which holds no interpreter lock. What comes from or goes to a device may still be on its
-    way."""
+    """Copy in one call, which does not hold the GIL. What comes from or goes to a device may still be on its way."""
     if not places:
         return
     with torch.no_grad():

@@ -1,8 +1,8 @@
 """The header page of an arena: which snapshots are whole, and which of them must stay.
 
-Answers what a piece of memory says of itself. It never trusts it: the agent reads memory that a dying worker wrote, and
-never raises for what it finds. Only the standard library. The layout is drawn in `checkpoint.arena`, through which
-everybody else comes.
+Answers what a piece of memory claims about itself. It never trusts it: the agent reads memory that a dying worker
+wrote, and never raises for what it finds. Only the standard library. The layout is drawn in `checkpoint.arena`, through
+which all other modules come.
 """
 
 import dataclasses

@@ -15,7 +15,7 @@ import torch
 from everstep.checkpoint.packing import copy, wait_for
 
 CHUNK_BYTES = 64 << 20
-"""Filled in one call, without the interpreter lock in between."""
+"""Filled in one call, without taking the GIL in between."""
 
 
 class Pending:

@@ -1,4 +1,4 @@
-"""What is in the state dict of a model or an optimizer, told without making it.
+"""What is in the state dict of a model or an optimizer, known without making it.
 
 Between two steps only bytes of tensors change in most of them; to make the dict and to walk through it again is most of
 what a snapshot would cost the program. So the object's make-up is noted when its dict was walked through, and as long
@@ -19,11 +19,11 @@ import torch
 from torch import nn
 
 PROTOCOL = 3
-"""Of pickles that are put together from pieces: it has no frames, and counts what is to be referred to explicitly, so
-that each piece counts for itself."""
+"""Protocol of pickles that are put together from pieces: it has no frames, and counts what is to be referred to
+explicitly, so that each piece counts for itself."""
 
 MAX_IN_VAIN = 16
-"""So often in a row an object was made up anew: noting it costs more than it saves."""
+"""After so many changes of the object in a row, noting it costs more than it saves."""
 
 _SCALARS = frozenset((int, float, bool, str, type(None)))
 _WHERE_IT_LOOKS = (__file__, torch.__path__[0])
@@ -53,10 +53,10 @@ _Found = tuple[list[object], list[Any]]
 
 
 class _MakeUp(Protocol):
-    """Of one kind of object."""
+    """The make-up of one kind of object."""
 
     def note(self, state: Any, again: Callable[[object], bytes]) -> bool:  # noqa: ANN401
-        """Note how the object is made up, and `state`, its dict, pickled by `again`; False: this cannot be told."""
+        """Note how the object is made up, and `state`, its dict, pickled by `again`; False: this is impossible."""
 
     def recall(self) -> Recalled | None:
         """None: it is made up in another way than when it was noted."""
@@ -80,7 +80,7 @@ class Part:
             raise PartError(self.name, error) from error
 
     def recall(self, begun: int) -> Recalled | None:
-        """`begun`: how many tensors the walk has met before. None: only `make` can tell. Raises PartError for what
+        """`begun`: how many tensors the walk has met before. None: the dict has to be made. Raises PartError for what
         others raise meanwhile, such as a handler of a signal."""
         recalled = None
         if self._make_up is not None and self._noted_at == begun:  # the pickle counts tensors from the walk's first on
@@ -104,7 +104,7 @@ class Part:
             self._noted_at = begun
         else:
             self.forget()
-            self._make_up = None  # it cannot be told, or not for long
+            self._make_up = None  # it cannot be noted, or not for long
 
     def forget(self) -> None:
         """What was noted is not what is there, and keeps nothing alive any more."""
@@ -212,7 +212,7 @@ class _OfModule:
 
 
 def _in_depth(module: nn.Module) -> Iterator[nn.Module]:
-    """As often as it is in there: under each name a shared one has entries of its own."""
+    """Modules in depth, each as often as it is in there: under each name a shared one has entries of its own."""
     yield module
     for child in module._modules.values():
         if child is not None:
@@ -270,7 +270,7 @@ class _OfOptimizer:
         return Recalled(list(self._tensors), _HEAD + self._state + _piece(groups) + _TAIL)
 
     def _look(self) -> _Found | None:
-        """As of a module."""
+        """The same for an optimizer."""
         optimizer = self._optimizer
         own = optimizer.__dict__
         if own["_optimizer_state_dict_pre_hooks"] or own["_optimizer_state_dict_post_hooks"] or "state_dict" in own:
@@ -289,7 +289,7 @@ _STATE, _GROUPS = "state", "param_groups"
 
 
 def _piece(value: object) -> bytes:
-    """Of a pickle, without its head and its end."""
+    """A piece of a pickle, without its head and its end."""
     return pickle.dumps(value, PROTOCOL)[2:-1]
 
 

@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Iterator
 
 PIECE_BYTES = 4 << 20
-"""Hashing gives up the interpreter lock once per piece, and getting it back may take 5 ms from a program that computes
-in Python: smaller pieces would take long there, larger ones say less about where the damage is."""
+"""Hashing releases the GIL once per piece, and getting it back may take 5 ms from a program that computes in Python:
+smaller pieces would take long there, larger ones locate damage less precisely."""
 
 SUM_BYTES = 8
 

@@ -1,4 +1,4 @@
-"""Bytes of arenas in blocks that stay in the processor's cache between their arrival, their sum and their place.
+"""Bytes of arenas in blocks that stay in the CPU's cache between their arrival, their sum and their place.
 
 By reading and writing, not by mapping: measured, receiving into mapped fresh memory is a third slower (a page that is
 mapped for the first time costs more than its copy), and nothing is left to be unmapped when a transfer ends early.
@@ -13,8 +13,8 @@ import xxhash
 from everstep.checkpoint.transport.outcome import Refusal
 
 BLOCK_BYTES = 1 << 20
-"""Measured, processor time of the receiving side per gigabyte: 0.87 s at 64 KiB, 0.75 s at 256 KiB, 0.60 s at 1 MiB;
-at 4 MiB a block has left the cache before it is summed, and a third of the speed is gone."""
+"""Measured, CPU time of the receiving side per gigabyte: 0.87 s at 64 KiB, 0.75 s at 256 KiB, 0.60 s at 1 MiB; at 4 MiB
+a block has left the cache before it is summed, and a third of the speed is gone."""
 
 
 class Blocks:

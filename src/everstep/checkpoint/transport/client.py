@@ -81,7 +81,7 @@ async def drop(
     patience_s: float = PATIENCE_S,
     tls: Tls | None = None,
 ) -> None:
-    """Tell a node that copies of this rank are complete elsewhere, where this generation has placed them. Raises
+    """Report to a node that copies of this rank are complete elsewhere, where this generation has placed them. Raises
     TransferError."""
     with _as_sentence(f"{endpoint} did not get the request to drop its copies of rank {rank}"):
         secret = Secret(token, run)

@@ -69,7 +69,7 @@ def admit(stream: Stream, secret: Secret, endpoint: str) -> None:
 
 
 def introduce(stream: Stream, secret: Secret, endpoint: str) -> None:
-    """The client's side; `endpoint` exactly as the server told it. Raises HandshakeError or StreamError."""
+    """The client's side; `endpoint` exactly as the server gave it. Raises HandshakeError or StreamError."""
     stream.hurry(LIMIT_S)
     magic = stream.receive(len(MAGIC))
     if magic[:-1] != MAGIC[:-1]:

@@ -68,7 +68,7 @@ class Incoming:
         self._sources += sources
 
     def run(self, stream: Stream, publish: Callable[[], None]) -> None:
-        """Take what is missing, `publish()`, and tell the other side. What has arrived stays if this ends early.
+        """Take what is missing, `publish()`, and confirm to the other side. What has arrived stays if this ends early.
         Raises StreamError; Refusal if the other side took the snapshot back, or `publish` raised it."""
         frames.say(stream, frames.Known(), self._table())
         while True:

@@ -16,7 +16,7 @@ class TransferError(Exception):
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a fault
-    """This side does not take, or does not have, what the peer speaks of. The message is sent to the peer."""
+    """This side does not take, or does not have, what the peer asks for. The message is sent to the peer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,7 +101,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> str:
-        """Listen; returns the endpoint, which others must be told exactly so: their proof covers it."""
+        """Listen; returns the endpoint, which others must use exactly as given: their proof covers it."""
         family = socket.AF_INET6 if self._address.version == 6 else socket.AF_INET
         self._loop = asyncio.get_running_loop()
         self._listener = socket.create_server((str(self._address), 0), family=family, backlog=_BACKLOG)
@@ -261,7 +261,7 @@ class Server:
             outgoing.send(stream, Limiter())  # a restart waits for it: never slowed down
 
     def _find(self, rank: int, step: int, opened: contextlib.ExitStack) -> tuple[int, arena.Snapshot]:
-        """Of a step that is there twice the newer generation's: the other one is of a history that was given up."""
+        """Find the step. If it is there twice, the newer generation's: the other one is of an abandoned history."""
         found = [
             (fd, snapshot)
             for source in (self._own_duplicates, self._shelf.duplicates)

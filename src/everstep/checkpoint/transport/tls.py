@@ -45,7 +45,7 @@ class Tls:
         return _TlsStream(wrapped, patience_s, fingerprint=None)
 
     def called(self, sock: socket.socket, patience_s: float) -> Stream:
-        """Of a connection that this node made."""
+        """The stream of a connection that this node made."""
         sock.settimeout(patience_s)  # or it is wrapped as one that never waits
         wrapped = self._client.wrap_socket(sock, do_handshake_on_connect=False)
         return _TlsStream(wrapped, patience_s, fingerprint=self._fingerprint)

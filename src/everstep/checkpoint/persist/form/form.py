@@ -143,7 +143,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     metadata: str  # checksum of .metadata
     is_trusted: bool = False
     unequal: tuple[str, ...] = ()  # names that ranks hold unshared and unequal: no other number of ranks can have them
-    resumed: tuple[tuple[int, int], ...] = ()  # generations up to this one, and the steps after which they went on
+    resumed: tuple[tuple[int, int], ...] = ()  # generations up to this one, and the steps after which they resumed
     run: str = ""
     everstep: str = ""
     torch: str = ""
@@ -190,7 +190,7 @@ def object_name(content: str) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """Of a folder's name; None for anything else."""
+    """The step in a folder's name; None for anything else."""
     found = _STEP.fullmatch(name)
     return int(found[1]) if found else None
 
@@ -206,7 +206,7 @@ def is_object(name: str) -> bool:
 
 
 def name_of(path: tuple[PathItem, ...]) -> str:
-    """As torch.distributed.checkpoint names it."""
+    """The name that torch.distributed.checkpoint gives it."""
     return ".".join(str(item[0] if isinstance(item, tuple) else item) for item in path)
 
 

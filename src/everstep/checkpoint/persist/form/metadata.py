@@ -1,8 +1,8 @@
 """The `.metadata` of torch.distributed.checkpoint for a checkpoint of ours, made without torch.
 
 Answers: which names are there, how do the parts of all ranks make up each tensor, and where are their bytes. Called by
-`committing`, which has no time to import torch (three seconds of a processor, when a machine is about to go). So the
-pickle is written here, of torch's classes by their names; a test compares it with what torch itself would write.
+`committing`, which has no time to import torch (three seconds of a CPU, when a machine is about to go). So the pickle
+is written here, of torch's classes by their names; a test compares it with what torch itself would write.
 """
 
 import io
@@ -40,7 +40,7 @@ class _Whole:
 
 
 def merge(parts: Sequence[form.RankPart], locate: Callable[[str], str]) -> Merged:
-    """`locate` gives the path of an object as the reader must be told it."""
+    """`locate` gives the path of an object as the reader needs it."""
     merged = Merged()
     for part in parts:
         for named in part.named:
@@ -174,7 +174,7 @@ def metadata_bytes(merged: Merged) -> bytes:
         "storage_data": places,
         "storage_meta": _New(_META, meta),
         "version": DCP_VERSION,
-        # What torch does not tell apart: a key that is the number 0 from one that is the text "0". Not read by torch.
+        # torch does not distinguish a key that is the number 0 from one that is the text "0". Not read by torch.
         TYPED_PATHS: {name: path for name, path in merged.paths.items() if _has_numbers(path)},
     }
     file = io.BytesIO()

@@ -157,8 +157,8 @@ def _to_safetensors(flat: Mapping[str, Any], _: Mapping[str, tuple[form.PathItem
 
 
 def _weights_only(names: Iterable[str], metadata: Metadata) -> list[str]:
-    """Of the models: what has groups of parameters is an optimizer; beside a `model` (model0, model1) the rest is no
-    model."""
+    """The names of the models: what has groups of parameters is an optimizer; beside a `model` (model0, model1) the
+    rest is no model."""
     entries = metadata.state_dict_metadata
     optimizers = {name.split(".", 1)[0] for name in entries if name.split(".")[1:2] == ["param_groups"]}
     wanted = [name for name in names if isinstance(entries[name], TensorStorageMetadata)]

@@ -21,7 +21,8 @@ from everstep.checkpoint.persist.form.form import DamagedFileError
 from everstep.checkpoint.persist.form.metadata import TYPED_PATHS
 
 MOST_INDEX = 1 << 20
-"""Of a list in a state dict: a list is filled up to its index, and optimizers have some thousand parameters."""
+"""Largest index of a list in a state dict: a list is filled up to its index, and optimizers have some thousand
+parameters."""
 
 MOST_DEEP = 1000
 
@@ -80,7 +81,7 @@ def stored_bytes(metadata: dcp.Metadata) -> Counter[str]:
 
 
 def _check(metadata: object) -> None:
-    """Of the right types all the way down, so that nothing after this meets a surprise. Raises ValueError."""
+    """Check the types all the way down, so that nothing after this meets a surprise. Raises ValueError."""
     _demand(type(metadata) is dcp.Metadata, "no Metadata")
     assert isinstance(metadata, dcp.Metadata)
     entries, places = metadata.state_dict_metadata, metadata.storage_data

@@ -112,7 +112,7 @@ def _has_same_layout(part: form.RankPart, objects: Mapping[str, Stateful]) -> bo
 
 
 def _is_sharded(thing: object) -> bool:
-    """By a look at its parameters: a state_dict may be dear."""
+    """Whether its parameters are sharded: state_dict() may be expensive."""
     return isinstance(thing, torch.nn.Module) and any(hasattr(p, "__create_chunk_list__") for p in thing.parameters())
 
 

@@ -35,7 +35,7 @@ def stream_of(value: object) -> Data:
 
 
 def load_tensor(data: memoryview) -> torch.Tensor:
-    """As it was saved; runs nothing that the bytes may ask for. Raises DamagedFileError."""
+    """The tensor as it was saved; runs nothing that the bytes may ask for. Raises DamagedFileError."""
     try:
         tensor: torch.Tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         return tensor
@@ -45,7 +45,7 @@ def load_tensor(data: memoryview) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Of the stream of a tensor of some dtype and shape; the same for all of them."""
+    """The layout of the stream of a tensor of some dtype and shape; the same for all of them."""
 
     stream_bytes: int
     data_at: int

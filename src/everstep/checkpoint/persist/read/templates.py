@@ -21,7 +21,7 @@ _SHOWN = 5
 
 
 class Template:
-    """Of one keyword of a State."""
+    """The template for one keyword of a State."""
 
     def __init__(self, keyword: str, thing: Stateful, objects: Iterable[object], metadata: Metadata) -> None:
         self._keyword = keyword

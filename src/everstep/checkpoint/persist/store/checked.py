@@ -18,7 +18,7 @@ from everstep.checkpoint.persist.store.storage import Storage
 
 
 class CheckedReader(FileSystemReader):  # type: ignore[misc]
-    """Of one checkpoint of ours, whose metadata was checked already."""
+    """Reads one checkpoint of ours, whose metadata was checked already."""
 
     def __init__(self, storage: Storage, metadata: Metadata) -> None:
         super().__init__(storage.root)
@@ -33,7 +33,7 @@ class CheckedReader(FileSystemReader):  # type: ignore[misc]
 
 
 class _Objects:
-    """As a file system of torch's reader."""
+    """The objects as a file system for torch's reader."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

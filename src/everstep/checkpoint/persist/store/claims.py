@@ -16,7 +16,7 @@ from everstep.linux import proc
 
 RENEW_S = 5.0
 STALE_S = 60.0
-"""Twelve renewals: a storage that answers more slowly than that cannot be told from a machine that is gone."""
+"""Twelve renewals: a storage that answers more slowly than that looks like a machine that is gone."""
 
 
 class Claim:

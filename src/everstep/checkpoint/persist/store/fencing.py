@@ -40,7 +40,7 @@ def refuse_if_overtaken(mine: form.Manifest, found: Sequence["Found"]) -> None:
 
 
 def left_behind(one: "Found", found: Sequence["Found"]) -> str:
-    """What it is, if a later generation of its run went on from a step before it; "" if none is known to have."""
+    """A sentence, if a later generation of its run resumed from a step before it; "" if none is known to have."""
     mine = one.manifest
     later = [other.manifest for other in found if mine is not None and other.manifest is not None]
     for manifest in later:

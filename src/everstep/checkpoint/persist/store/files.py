@@ -75,8 +75,8 @@ def read_object(storage: Storage, content: str, size: int | None = None) -> memo
 
 
 def put_aside(storage: Storage, content: str) -> None:
-    """Under another name: the next checkpoint would take it for the piece that it is named after, and leave that out of
-    what it writes."""
+    """Rename a damaged object: the next checkpoint would treat it as the piece that it is named after, and leave that
+    out of what it writes."""
     name = _checked_name(content)
     with suppress(OSError):  # who may not write here cannot write the next one either
         if storage.size(name) is not None:

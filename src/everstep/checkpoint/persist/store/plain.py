@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from everstep.linux.regular import MOST_BYTES, read_regular, regular
 
 SMALL_BYTES = 64 << 20
-"""Of a manifest or a note. A manifest has 35 bytes for each rank."""
+"""Limit for a manifest or a note. A manifest has 35 bytes for each rank."""
 
 _CHUNK = 1 << 20
 

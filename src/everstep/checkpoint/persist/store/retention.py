@@ -104,7 +104,7 @@ def _is_still(storage: Storage, one: Found) -> bool:
 
 
 def _damage(storage: Storage, one: Found) -> str:
-    """Of the ranks' parts."""
+    """Damage of the ranks' parts; "" if there is none."""
     assert one.manifest is not None
     for rank, expected in enumerate(one.manifest.parts):
         name = f"{one.folder}/{form.rank_name(rank)}"
@@ -163,7 +163,7 @@ def _is_writing(storage: Storage, draft: str) -> bool:
 
 
 def _drop_leftover(storage: Storage, name: str) -> None:
-    """Of what is no draft: folders that were replaced, claims of processes that were killed."""
+    """Drop what is no draft: folders that were replaced, claims of processes that were killed."""
     path = f"{form.WRITING}/{name}"
     draft = form.draft_of(name.removesuffix(REPLACED))
     if name.endswith(REPLACED) and draft is not None and not storage.names(form.step_name(draft.step)):

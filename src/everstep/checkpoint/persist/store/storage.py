@@ -23,7 +23,7 @@ from everstep.linux.regular import MOST_BYTES
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[a-z][a-z0-9+.-]*::", re.IGNORECASE)
 _TEMPORARY = ".tmp-"
 REPLACED = ".replaced"
-"""Of a folder that is being put in the place of another, the other one."""
+"""Suffix of the old folder while another one takes its place."""
 
 DISCARDED = ".discarded"
 """Suffix of a folder that is being removed, so that it cannot be used meanwhile."""
@@ -61,7 +61,7 @@ class Storage(Protocol):
         """A file, or a folder with all in it. Nothing happens if it is not there."""
 
     def rename(self, name: str, to: str) -> None:
-        """Of a file; a folder's in the place of none or of an empty one, where folders can be moved at all."""
+        """Rename a file; or a folder, in the place of none or of an empty one, where folders can be moved at all."""
 
     def move_folder(self, name: str, to: str, last: str) -> None:
         """Put a folder in the place of `to`; where that is not one act, the file `last` goes first and comes last."""
@@ -71,10 +71,10 @@ class Storage(Protocol):
         file `first` goes first. Nothing happens if it is not there."""
 
     def path(self, name: str) -> str:
-        """As a person or another library writes it."""
+        """The path as a person or another library writes it."""
 
     def seen_from(self, folder: str, name: str) -> str:
-        """`name` as torch.distributed.checkpoint must be told it in a checkpoint that lies in `folder`."""
+        """`name` as torch.distributed.checkpoint needs it in a checkpoint that lies in `folder`."""
 
 
 def is_url(root: str) -> bool:
