@@ -361,7 +361,7 @@ def _trace_rank(view: RunView, record: Record, action: actions.TraceRank) -> Non
 
 
 def _rank_traced(view: RunView, record: Record, event: events.RankTraced) -> None:
-    """Of the node that was asked, whatever another one says."""
+    """Take the trace of the node that was asked, and of no other."""
     incident = view.incidents.get(event.incident)
     asked = None if incident is None else incident.trace_asked
     if incident is None or asked is None or incident.trace is not None:

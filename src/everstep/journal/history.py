@@ -92,7 +92,7 @@ def _plain(kind: EndKind, at: float) -> Ending:
 
 
 def _unseen_ranks(view: RunView, generation: GenerationView, since: float, until: float | None) -> frozenset[int]:
-    """Ranks of agents that were lost with this generation: their last steps were never told."""
+    """Ranks of agents that were lost with this generation: their last steps were never reported."""
     lost = {loss.node for loss in view.losses if since <= loss.at <= (until or view.last_at or 0.0)}
     return frozenset(rank for rank, node in generation.node_of.items() if node in lost)
 

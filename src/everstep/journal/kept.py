@@ -38,7 +38,7 @@ class Written(msgspec.Struct, kw_only=True):
 
     @property
     def took_s(self) -> float | None:
-        """Of the slowest node, from when it was asked; the wait for a step to come is in it."""
+        """The time of the slowest node, from when it was asked, including the wait for a step to come."""
         return max((part.took_s for part in self.parts.values()), default=None)
 
 
@@ -51,7 +51,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MAX_COMMITS = 1024
-"""Of which the time is kept. In a longer run they are thinned evenly over its time."""
+"""How many times are kept. In a longer run they are thinned evenly over its time."""
 
 
 class Kept(msgspec.Struct, kw_only=True):

@@ -25,7 +25,7 @@ class Growing:
 
     @property
     def view(self) -> RunView | None:
-        """As of the last look; None: nothing was there."""
+        """The view as of the last look; None: nothing was there."""
         return None if self._fold is None else self._fold.view
 
     def look(self) -> RunView | None:

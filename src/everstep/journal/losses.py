@@ -18,7 +18,7 @@ class LossAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Losses(msgspec.Struct, kw_only=True):
-    rank: int | None = None  # that told the newest
+    rank: int | None = None  # the rank that reported the newest
     num_noted: int = 0  # in all, whatever is kept
     points: list[LossAt] = []
     apart_s: float = 0.0  # what is kept lies so far apart, but for the newest and ends of generations
@@ -32,8 +32,8 @@ class Losses(msgspec.Struct, kw_only=True):
                 self._thin()
 
     def is_redone(self, began: dict[int, int]) -> list[bool]:
-        """For each point: whether a later generation trained its step again. `began`: generation -> the first step
-        that it trained, where that is known; else its first point tells."""
+        """For each point: whether a later generation trained its step again. `began`: generation -> the first step that
+        it trained, where that is known; else its first point counts."""
         first: dict[int, int] = {}
         for each in reversed(self.points):
             if each.point.step is not None:

@@ -48,11 +48,11 @@ class Pace(msgspec.Struct, kw_only=True):
             since += self.width_s
 
     def intervals(self) -> list[Interval]:
-        """Those in which a step time was told, in order."""
+        """The intervals with a reported step time, in order."""
         return [self.interval(index) for index in sorted(self.bins)]
 
     def totals(self) -> list[tuple[float, int]]:
-        """(seconds per step, how often it was told) over the whole run."""
+        """(seconds per step, how often it was reported) over the whole run."""
         totals: dict[int, int] = {}
         for found in self.bins.values():
             for place, number in found.items():
@@ -60,7 +60,7 @@ class Pace(msgspec.Struct, kw_only=True):
         return [(math.exp(place / _BINS_PER_E), number) for place, number in totals.items()]
 
     def median_s(self, begin: float, end: float) -> float | None:
-        """Over all intervals that touch this time; None: nothing was told then."""
+        """The median over all intervals that touch this time; None: nothing was reported then."""
         if self.begun_at is None:
             return None
         found: dict[int, int] = {}

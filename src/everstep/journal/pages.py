@@ -11,7 +11,7 @@ from everstep.errors import JournalError
 from everstep.journal.format import Entry, LineError, decode_record
 
 MOST_BYTES = 1 << 20
-"""Of one page, as it lies in the file. A longer record is a page of its own."""
+"""Limit of one page, as it lies in the file. A longer record is a page of its own."""
 
 STRIDE = 256
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 
 class RankNodes(Mapping[int, str]):
-    """Of rank -> node, in the order of ranks. What is placed later counts."""
+    """Rank -> node, in the order of ranks. The latest placement counts."""
 
     def __init__(self, nodes: Mapping[int, str] | None = None) -> None:
         self._firsts: list[int] = []

@@ -74,7 +74,7 @@ class GenerationView(msgspec.Struct, kw_only=True):
 
     @property
     def has_begun(self) -> bool:
-        """Every rank has told all that there is to tell of its start: nothing of that changes any more."""
+        """Whether every rank has reported its whole start: nothing of that changes any more."""
         accounts = self.accounts.values()
         if len(accounts) < len(self.node_of) or None in [a.first_step_at for a in accounts]:
             return False
@@ -88,7 +88,7 @@ class GenerationView(msgspec.Struct, kw_only=True):
 
     @property
     def last_step(self) -> int | None:
-        """Newest step that every rank has done; None while a rank has not told."""
+        """Newest step that every rank has done; None until every rank has reported."""
         lasts = [a.last_step for a in self.accounts.values()]
         return None if not lasts or None in lasts else min(lasts)  # type: ignore[type-var]
 
@@ -181,7 +181,7 @@ class UpdateView(msgspec.Struct, kw_only=True):
     generation: int | None = None  # the first that ran it
     interrupted_at: float | None = None  # the generation before ended, or was asked to
     incident: str | None = None  # the one whose restart it was merged into
-    best_step: int | None = None  # newest step that every rank had told before
+    best_step: int | None = None  # newest step that every rank had reported before
 
 
 class ControllerStart(msgspec.Struct, kw_only=True):
@@ -224,7 +224,7 @@ class RunView(msgspec.Struct, kw_only=True):
     kept: Kept = msgspec.field(default_factory=Kept)
     step_times: list[tuple[float, float]] = []  # (when, seconds per step of the slowest rank), newest last
     pace: Pace = msgspec.field(default_factory=Pace)  # of all ranks, over the whole run
-    loss: Losses = msgspec.field(default_factory=Losses)  # as one rank told it
+    loss: Losses = msgspec.field(default_factory=Losses)  # as one rank reported it
     open_incident: str | None = None
     stop_requested: StopRequested | None = None
     finish: Finish | None = None

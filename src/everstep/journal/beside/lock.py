@@ -1,7 +1,7 @@
-"""Who may write a run's journal: one process, by `flock`. The kernel drops the lock when its holder dies.
+"""The lock of a run's journal: one writing process, by `flock`. The kernel drops the lock when its holder dies.
 
-Also answers, without disturbing anybody, whether a controller is alive: a process id alone can have been
-given to another program since. Called by the writer and by the reading verbs.
+Also answers, without disturbing the holder, whether a controller is alive: a process id alone can have been given to
+another program since. Called by the writer and by the reading verbs.
 """
 
 import errno

@@ -41,7 +41,7 @@ def counters_beside(topology: Path) -> list[Path]:
 
 
 def jobs_beside(run_dir: Path) -> list[Path]:
-    """Other runs in the same directory, of the same user, that tell of collectives at the same time; newest first."""
+    """Other runs in the same directory, of the same user, that report collectives at the same time; newest first."""
     own = _told(run_dir)
     if own is None:
         return []

@@ -20,7 +20,7 @@ class PaceRound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Paces(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the generation that ran last; the newest round last."""
+    """The paces of the generation that ran last; the newest round last."""
 
     generation: int
     num_ranks: int  # of the job; `ranks` are the slowest of a large one

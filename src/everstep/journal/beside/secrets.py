@@ -18,7 +18,7 @@ _MAX_BYTES = 1 << 20
 
 
 def secret_values(run_dir: Path, environ: Mapping[str, str]) -> set[str]:
-    """Of variables, all: what they are for is not known here."""
+    """Secrets of this run and shell. All variables of the run count: their purpose is unknown here."""
     found = secrets_of(environ)
     for name in _FILES:
         found.update(_read(run_dir / name).split())
@@ -30,7 +30,7 @@ def secret_values(run_dir: Path, environ: Mapping[str, str]) -> set[str]:
 
 
 def secrets_of(environ: Mapping[str, str]) -> set[str]:
-    """Values of the variables whose name speaks of a secret."""
+    """Values of the variables whose name suggests a secret."""
     return {value for name, value in environ.items() if _SPEAKS.search(name) and name not in _PATHS}
 
 

@@ -1,4 +1,4 @@
-"""Where the controller of a run over several hosts is, and who would go on with it: `succession.json`.
+"""Where the controller of a run over several hosts is, and which host would take over: `succession.json`.
 
 Each host that keeps the journal has its own, and writes it again while it hears of the controller's host.
 """

@@ -21,7 +21,7 @@ def save_values(run_dir: Path, version: str, values: dict[str, str]) -> None:
 
 
 def values_of(run_dir: Path, version: Version | None) -> dict[str, str]:
-    """Of all variables that this version has from updates."""
+    """The values of all variables that this version has from updates."""
     found: dict[str, str] = {}
     if version is None:
         return found
