@@ -48,7 +48,7 @@ class EvictNode(_Action, frozen=True, kw_only=True):
 
 
 class SettleDoubt(_Action, frozen=True, kw_only=True):
-    """Agent: whether its ranks may go on; if not, it ends. Answers the NodeInDoubt of that number."""
+    """Agent: whether its ranks may continue; if not, it ends. Answers the NodeInDoubt of that number."""
 
     node: str
     number: int
@@ -128,8 +128,8 @@ class CommitCheckpoint(_Action, frozen=True, kw_only=True):
     root: str
     keep: int  # newest steps that stay; the newest trusted one stays besides
     is_trusted: bool
-    generation: int | None = None  # that commits: those before it make no checkpoint any more; None: not told
-    resumed: tuple[tuple[int, int], ...] = ()  # generations up to it, and the steps after which they went on
+    generation: int | None = None  # the one that commits: those before it make no checkpoint any more; None: not given
+    resumed: tuple[tuple[int, int], ...] = ()  # generations up to it, and the steps after which they resumed
 
 
 class StrikeCheckpoint(_Action, frozen=True, kw_only=True):

@@ -105,7 +105,7 @@ class StoreOpened(Happened, frozen=True, kw_only=True):
 
 
 class TemplateReported(Happened, frozen=True, kw_only=True):
-    """Whether ranks of this node could go on from their twins; before 0.2, be forked from a template process."""
+    """Whether ranks of this node could continue from their twins; before 0.2, be forked from a template process."""
 
     node: str
     usable: bool
@@ -175,7 +175,7 @@ class HangSuspected(Happened, frozen=True, kw_only=True):
 
 
 class StandstillEnded(Happened, frozen=True, kw_only=True):
-    """A standstill that was left alone went on by itself: every rank did something since."""
+    """A standstill that was left alone ended by itself: every rank did something since."""
 
     generation: int
     incident: str
@@ -268,16 +268,16 @@ class SnapshotsRefused(Happened, frozen=True, kw_only=True):
 
 
 class ReplicasAgreed(Happened, frozen=True, kw_only=True):
-    """All replicas held the same parameters after this step: its snapshot can be trusted. Told for the newest such
-    step, now and then; a comparison that could not be made tells nothing."""
+    """All replicas held the same parameters after this step: its snapshot can be trusted. Reported for the newest such
+    step, now and then; a comparison that could not be made is not reported."""
 
     generation: int
     step: int
 
 
 class LossNoted(Happened, frozen=True, kw_only=True):
-    """How the loss went since the last of these, as one rank told it: a few points of many, oldest first. For people;
-    nothing is decided by it."""
+    """How the loss developed since the last of these, as one rank reported it: a few points of many, oldest first. For
+    people; nothing is decided by it."""
 
     generation: int
     rank: int
@@ -305,12 +305,13 @@ class RestoreFailed(Happened, frozen=True, kw_only=True):
 
 
 class SizeFixed(Happened, frozen=True, kw_only=True):
-    """The program cannot go on with another number of ranks: it says so, or its state cannot be spread over them."""
+    """The program cannot continue with another number of ranks: it declares so, or its state cannot be spread over
+    them."""
 
     node: str
     generation: int
     rank: int
-    world_size: int  # ranks with which it can go on
+    world_size: int  # ranks with which it can continue
     why: str
 
 

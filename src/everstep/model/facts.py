@@ -206,7 +206,7 @@ class RankRound(msgspec.Struct, frozen=True, kw_only=True):
     titles: dict[str, str] = {}  # group name -> what it was called, "mesh_tp"
     data_s: float | None = None
     gc_s: float | None = None
-    delay_s: float | None = None  # runnable, and waited for a processor
+    delay_s: float | None = None  # runnable, and waited for a CPU
     throttled_s: float | None = None  # stopped by the CPU quota of its cgroup
     io_s: float | None = None  # in uninterruptible sleep: a disk, or a server of files
     cpu_s: float | None = None  # of the training thread; None as well where a device computes for it
@@ -259,7 +259,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     rank: int
     steps: tuple[int, ...]
-    generations: tuple[int, ...] = ()  # in the order of `steps`: which generation wrote each; empty: not told
+    generations: tuple[int, ...] = ()  # in the order of `steps`: which generation wrote each; empty: not reported
     world_size: int = 0  # of the generations that wrote them; 0: as many ranks as there are now
 
 
@@ -288,9 +288,9 @@ class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkState(enum.StrEnum):
-    """Of the network between two nodes, as one of them sees it."""
+    """State of the network between two nodes, as one of them sees it."""
 
-    UNKNOWN = "unknown"  # nothing was ever answered: nothing is concluded from silence
+    UNKNOWN = "unknown"  # nothing was ever answered, so silence proves nothing
     GOOD = "good"
     LOSSY = "lossy"
     PARTIAL = "partial"  # probes of some source ports are lost, those of others come through
@@ -311,7 +311,7 @@ class LinkSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PortSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """What one network port of a node, or its TCP, counted lately that speaks of trouble. For evidence."""
+    """Recent counters of one network port of a node, or of its TCP, that suggest trouble. For evidence."""
 
     nic: str  # "eth0", "mlx5_0/1", "tcp"
     seconds: float

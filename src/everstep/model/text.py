@@ -1,4 +1,4 @@
-"""Text that came from outside, made fit to be told."""
+"""Text from outside, made fit to be shown."""
 
 
 def without_surrogates(value: object) -> object:

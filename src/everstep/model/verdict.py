@@ -17,7 +17,7 @@ class Blame(enum.StrEnum):
 
 
 DRAIN_RULE = "drain"
-"""Of a decision that an operator asked for: it counts neither as a restart nor as an eviction."""
+"""Marks a decision that an operator asked for: it counts neither as a restart nor as an eviction."""
 
 
 class Confidence(enum.StrEnum):
