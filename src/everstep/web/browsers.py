@@ -16,7 +16,7 @@ _HOST = re.compile(
 )
 _LOCAL_NAMES = frozenset({"localhost", "ip6-localhost"})
 COOKIE = "everstep-read-"
-"""And the port: cookies do not tell ports apart, and two runs are two ports of one host."""
+"""Followed by the port: cookies ignore ports, and two runs are two ports of one host."""
 
 
 def why_foreign(request: web.Request) -> str:
@@ -34,7 +34,7 @@ def why_foreign(request: web.Request) -> str:
 
 
 def cookie_name(request: web.Request) -> str:
-    """Of the port that the browser knows, which is another one behind `ssh -L`."""
+    """The cookie for the port that the browser knows, which is another one behind `ssh -L`."""
     whole = _HOST.fullmatch(request.headers.get("Host", ""))
     return f"{COOKIE}{(whole and whole['port']) or 80}"
 

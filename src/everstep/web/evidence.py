@@ -1,4 +1,5 @@
-"""The evidence files of an incident, read in a process of their own and kept: ranks wrote them, and reading is dear."""
+"""The evidence files of an incident, read in a process of their own and cached: ranks wrote them, and reading is
+expensive."""
 
 import asyncio
 import time

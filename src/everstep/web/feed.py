@@ -1,7 +1,7 @@
 """Rows with keys, and which of them changed since a reader last looked: a reconnect neither doubles nor loses a row.
 
-Pure. A reader holds rows by key and the version of the last message. Told a version, the feed answers with every row
-that changed since, whole; told none, or one of another feed, with all rows and the order to forget what it had.
+Pure. A reader holds rows by key and the version of the last message. Given a version, the feed answers with every row
+that changed since, whole; given none, or one of another feed, with all rows and the order to drop the old ones.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Feed:
-    """`epoch` tells this feed from the one of a controller before it."""
+    """`epoch` distinguishes this feed from the one of a controller before it."""
 
     def __init__(self, epoch: str) -> None:
         self._epoch = epoch

@@ -24,7 +24,7 @@ from everstep.report.picture.runs import RunRow, run_row, unread_row
 BUDGET_S = 0.5
 MAX_RUNS = 5000
 MOST_BYTES = 64 << 20
-"""Of a journal that is read for a list; a longer one is listed by name, and read when it is opened."""
+"""Limit for a journal that is read for a list; a longer one is listed by name, and read when it is opened."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

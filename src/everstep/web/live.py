@@ -33,7 +33,7 @@ WRITE_S = 10.0
 
 
 class Live:
-    """Of one run. `look` gives all rows of the moment."""
+    """The live pages of one run. `look` gives all rows of the moment."""
 
     def __init__(self, look: Look, epoch: str) -> None:
         self._look = look
@@ -85,7 +85,7 @@ class Live:
             self._listeners.discard(listener)
 
     def close(self) -> None:
-        """Let everybody go: their browsers come back by themselves, if there is somewhere to come back to."""
+        """Disconnect all pages: their browsers reconnect by themselves, if there is something to connect to."""
         for listener in self._listeners:
             listener.put_nowait(None)
 

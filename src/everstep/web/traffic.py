@@ -16,7 +16,7 @@ from everstep.errors import ConfigError
 MOST_LINKS = 64
 LIMIT_S = 60.0
 KEPT_S = 10.0
-"""Agents tell of collectives as often."""
+"""Interval at which agents report collectives."""
 REST = 30.0
 """How many times as long as an answer took it is kept: three percent of a CPU while a page is open."""
 _MOST_BYTES = 32 << 20
@@ -32,7 +32,7 @@ class Traffic:
         self._kept: tuple[Path, float, bytes | ConfigError] | None = None  # of which run, until when, what
 
     async def read(self, run_dir: Path) -> bytes:
-        """As JSON. Raises ConfigError: what is not known, or cannot be read."""
+        """The traffic as JSON. Raises ConfigError: what is not known, or cannot be read."""
         async with self._lock:
             if self._kept is None or self._kept[0] != run_dir or time.monotonic() > self._kept[1]:
                 began = time.monotonic()
