@@ -1,7 +1,7 @@
-"""Which files were written to, in the order in which that happened: inotify. Where there is none, time alone tells.
+"""Which files were written to, and in which order: inotify. Without it the files are only polled.
 
-With a look every tenth of a second only, what two ranks wrote one after the other would be shown in the order of
-their numbers.
+With a look every tenth of a second only, what two ranks wrote one after the other would be shown in the order of their
+numbers.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ _MODIFIED, _ENTRY_CAME = 0x2, 0x100 | 0x80  # IN_MODIFY, IN_CREATE | IN_MOVED_TO
 _GONE = 0x8000  # IN_IGNORED: the file is no more
 _EVENT = struct.Struct("iIII")
 _BUSY_CHANGES, _BUSY_S = 200, 0.02
-"""More changes than these in a second are taken together: looking costs the ranks' processors."""
+"""More changes than these in a second are taken together: looking costs the ranks' CPUs."""
 
 
 class Changes:
@@ -28,11 +28,11 @@ class Changes:
         self._counted_from = 0.0
 
     def add(self, path: Path, key: object) -> None:
-        """Tell of this file from now on. Where that fails it is looked at all the same, now and then."""
+        """Watch this file from now on. If that fails it is still looked at now and then."""
         self._watch(path, _MODIFIED, key)
 
     def add_folder(self, path: Path, key: object) -> bool:
-        """Tell when something new lies in this folder; False if there is no such folder yet."""
+        """Watch for new entries of this folder; False if there is no such folder yet."""
         return self._watch(path, _ENTRY_CAME, key)
 
     def _watch(self, path: Path, what: int, key: object) -> bool:
@@ -68,7 +68,7 @@ class Changes:
             time.sleep(_BUSY_S)
 
     def take(self) -> list[object]:
-        """As `wait`, what is there now."""
+        """As `wait`, but only what is there now."""
         try:
             data = os.read(self._fd, 64 << 10)
         except OSError:

@@ -27,7 +27,7 @@ class Port(NamedTuple):
         return float(found[1]) * 1e9 if found and float(found[1]) > 0 else None
 
     def counter(self, name: str) -> int | None:
-        """Of the port, or of the driver where the port has none; None if it cannot be read."""
+        """A counter of the port, or of the driver where the port has none; None if it cannot be read."""
         for folder in ("counters", "hw_counters"):
             try:
                 return int((self.path / folder / name).read_text(), 0)

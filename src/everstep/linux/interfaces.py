@@ -26,7 +26,7 @@ def interface_counters() -> dict[str, dict[str, int]]:
             stats = values.get(_STATS, b"")
             numbers = struct.unpack_from(f"={len(stats) // 8}Q", stats)
             if not numbers:
-                continue  # a kernel that does not tell them here
+                continue  # a kernel that does not provide them here
             found[values[_NAME].rstrip(b"\0").decode()] = dict(zip(_NAMES, numbers, strict=False))
     except (OSError, struct.error, KeyError, UnicodeDecodeError):
         return {}

@@ -27,7 +27,7 @@ def is_shared(path: Path, mounts: str) -> bool:
 
 
 def mounts_of_this_process() -> str:
-    """Empty when it cannot be told."""
+    """Empty if they cannot be read."""
     try:
         return Path("/proc/self/mounts").read_text()
     except OSError:

@@ -63,7 +63,8 @@ def _number(path: Path) -> int | None:
 
 
 def read_tcp(root: Path = Path("/")) -> dict[str, int]:
-    """Of all TCP connections of this thread's network namespace: segments sent, and sent again. Empty: not known."""
+    """Counters of all TCP connections of this thread's network namespace: segments sent, and sent again. Empty: not
+    known."""
     try:
         lines = (root / "proc/thread-self/net/snmp").read_text().splitlines()
         names, values = (line.split()[1:] for line in lines if line.startswith("Tcp:"))

@@ -30,7 +30,7 @@ class Stat(NamedTuple):
 
 
 def path_of(pid: int | str, tid: int | None = None) -> str:
-    """Of a process, or of one of its threads. "self" is this process."""
+    """The folder of a process, or of one of its threads. "self" is this process."""
     return f"/proc/{pid}" if tid is None else f"/proc/{pid}/task/{tid}"
 
 
@@ -121,7 +121,7 @@ def threads(pid: int) -> list[int]:
 
 def children(pid: int, tid: int | None = None) -> list[int]:
     """Process ids of what a process, or one of its threads, has started or adopted; an adopted one can be listed under
-    any thread. Empty also where the kernel does not tell (`children_by_parent` does)."""
+    any thread. Empty also where the kernel does not list them (`children_by_parent` does)."""
     files = (f"{path_of(pid, each)}/children" for each in (threads(pid) if tid is None else [tid]))
     return [int(word) for path in files for word in read_or_nothing(path).split()]
 
@@ -131,7 +131,7 @@ def processes() -> list[int]:
 
 
 def children_by_parent() -> dict[int, list[int]]:
-    """Of all processes. For kernels without /proc/PID/task/TID/children, and for whole trees."""
+    """Children of all processes. For kernels without /proc/PID/task/TID/children, and for whole trees."""
     found: dict[int, list[int]] = {}
     for pid in processes():
         one = stat(pid)

@@ -10,7 +10,7 @@ import stat
 from typing import BinaryIO
 
 MOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-"""Of any file: what needs more of this machine's memory is not read."""
+"""Limit for any file: one that needs more of this machine's memory is not read."""
 
 SMALL_BYTES = 64 << 20
 
