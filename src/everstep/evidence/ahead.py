@@ -26,10 +26,10 @@ from everstep.linux.regular import regular
 LEAST_FILES = 48
 MOST_PROCESSES = 8
 MEMORY_BYTES = 1536 << 20
-"""Of each, with what it had when it began: the largest file that it reads at all takes a few hundred MiB."""
+"""Memory limit of each, on top of what it had when it began: the largest file that it reads takes a few hundred MiB."""
 FILE_CPU_S = 10.0
 WAIT_S = 30.0
-"""For one file. A dead file system is found by the process that waits here."""
+"""Limit for one file. A dead file system is found by the process that waits here."""
 
 _LENGTH = struct.Struct("<I")
 _MOST_BYTES = 256 << 20

@@ -73,7 +73,7 @@ class Found(msgspec.Struct, frozen=True, tag=True):
 
 
 class Weighed(msgspec.Struct, frozen=True, tag=True):
-    """It is no directory of evidence, but a trace of timed operations."""
+    """The input is no directory of evidence, but a trace of timed operations."""
 
     shares: Shares
     table: Table
@@ -246,7 +246,7 @@ class _Listener:
         )
 
     def _used_s(self) -> float:
-        """Processor time of the child: what others do on this machine does not count."""
+        """CPU time of the child: what others do on this machine does not count."""
         try:
             return time.clock_gettime(~self._process.pid << 3 | 2)  # CPUCLOCK_SCHED of that process
         except OSError:

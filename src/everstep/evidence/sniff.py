@@ -1,4 +1,4 @@
-"""What a file is, from its first bytes. A name is only asked where bytes cannot tell. Pure."""
+"""What a file is, from its first bytes. The name only counts if the bytes do not decide. Pure."""
 
 import enum
 import re

@@ -12,11 +12,11 @@ from typing import TypeAlias
 from everstep.analyzer.reading.pickled import UnreadableError
 
 Watch: TypeAlias = Callable[[str], contextlib.AbstractContextManager[None]]
-"""Of a path below the folder; empty: no file in particular."""
+"""Called with a path below the folder; empty: no file in particular."""
 
 
 class TooLongError(BaseException):
-    """One file has had its time. No Exception: a reader that catches everything must not go on."""
+    """One file has had its time. No Exception: a reader that catches everything must still stop."""
 
 
 @contextlib.contextmanager
@@ -26,7 +26,7 @@ def unwatched(_path: str) -> Iterator[None]:
 
 
 def timed(cpu_s: float, tell: Callable[[str], None]) -> Watch:
-    """CPU time for each file, in this process and in its main thread; `tell` hears what is read now."""
+    """Limit CPU time for each file, in this process and in its main thread; `tell` is called with the current file."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
         raise TooLongError(f"gave nothing within {cpu_s:g} s of CPU time")
