@@ -18,8 +18,8 @@ MAX_RACKS = 8
 """That are named on a screen."""
 
 _SPARE_BUFFERS = 3
-"""Of the buffers of a rank: the one that is written, the trusted one, the one that waits for its digest. The others
-hold the newest steps; a copy that is older than those may have no counterpart on the ranks that live."""
+"""Buffers of a rank that do not hold the newest steps: the one that is written, the trusted one, the one that waits for
+its digest. A copy that is older than the others may have no counterpart on the ranks that live."""
 
 
 class NodeCopies(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,7 +233,7 @@ def _held_by(nodes: list[NodeCopies]) -> _Held:
 
 
 def _worst(run: RunView, nodes: tuple[NodeCopies, ...], last: int | None, checkpoint: Checkpoint | None) -> Loss:
-    """Of all nodes, the one whose loss costs most."""
+    """The most expensive loss of a node."""
     if last is None or not nodes:
         return Loss(steps=None, why="no step is known of every rank")
     others = _without_each([[node] for node in nodes])
@@ -253,7 +253,7 @@ def _racks(run: RunView) -> dict[str, tuple[str, ...]]:
 
 
 def _worst_rack(run: RunView, nodes: tuple[NodeCopies, ...], last: int | None, checkpoint: Checkpoint | None) -> Loss:
-    """Of all racks, the one whose loss costs most. One node of which it is not known may be in any."""
+    """The most expensive loss of a rack. A node whose rack is unknown may be in any."""
     racks = _racks(run)
     if not racks:
         return Loss(steps=None, why="nothing says which nodes share a rack")

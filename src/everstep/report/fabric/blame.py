@@ -60,7 +60,7 @@ def _rates(full: FullLink) -> str:
 
 
 def _lost(full: FullLink) -> str:
-    """What it loses is its queue's, as far as can be told."""
+    """Whether its loss is its queue's, as far as is known."""
     if full.cable_rate is not None and full.cable_most is not None:
         lost = f"loses {percent(full.rate)} in its queue; " if full.rate >= NOISE and full.cable_rate < LEAST else ""
         if full.cable_rate >= LEAST and full.cable_rate > full.cable_most / 2:

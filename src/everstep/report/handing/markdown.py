@@ -11,7 +11,7 @@ from everstep.report.picture.schema import IncidentPage, Moment, Piece
 
 _MARKS = re.compile(r"([\\`*_{}\[\]<>#|!~&])")
 _CALLS = re.compile(r"(?<=:)(?=//)|(?<=@)|(?i:(?<=www)(?=\.))")
-"""Where a space without width keeps an address from being a link, and a name from being told."""
+"""Where a zero-width space keeps an address from being a link, and a name from being a mention."""
 
 
 def plain(text: str) -> str:

@@ -159,7 +159,7 @@ def _decision(incident: IncidentView, style: Style) -> list[str]:
 
 
 def do_now(incident: IncidentView) -> tuple[str, tuple[str, ...]]:
-    """What a person should do, and the commands that tell more."""
+    """What a person should do, and the commands that show more."""
     verdict = incident.verdict
     code = CODES.get(verdict.code) if verdict is not None else None
     action, commands = "", []

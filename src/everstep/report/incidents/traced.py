@@ -17,7 +17,7 @@ _ASKED = "trace rank "  # how the core's refusal begins
 
 
 class TraceStory(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the trace of one slow rank. Empty and 0: not known, or there is no file."""
+    """The result of the trace of one slow rank. Empty and 0: not known, or there is no file."""
 
     rank: int
     node: str = ""

@@ -91,7 +91,7 @@ def _cells(row: Row, whys: dict[str, None]) -> tuple[str, ...]:
 
 
 def _usual(row: Row) -> str:
-    """Of what it usually is once all are there."""
+    """The bandwidth as a share of what it usually is once all are there."""
     if row.usual_bw.value is None or row.transfer_bw.value is None:
         return "-"
     return f"{row.transfer_bw.value / row.usual_bw.value:.0%}"

@@ -39,7 +39,7 @@ class Narrator:
     def __init__(self, header: Header, style: Style = PLAIN) -> None:
         self._fold = Fold(header)
         self._style = style
-        self._formed = -1  # newest generation whose forming was told
+        self._formed = -1  # newest generation whose forming was reported
         self._stepped = -1
         self._refused_ranks: set[int] = set()
         self._last_steps: set[int] = set()  # written before the end
@@ -64,7 +64,7 @@ class Narrator:
         return [f"{at} {line}" for line in told]
 
     def skip(self, entry: Entry) -> None:
-        """Know an entry without telling it: it was told when it happened."""
+        """Take an entry without printing it: it was printed when it happened."""
         self.tell(entry)
 
     def _event(self, event: events.Event) -> list[str]:

@@ -44,7 +44,7 @@ def _row(phase: str, state: str, doing: str, ranks: Sequence[RankEvidence]) -> t
 
 
 def _state(evidence: RankEvidence) -> str:
-    """Of the rank's own process, and the worst of its children's."""
+    """The state of the rank's own process, and the worst of its children's."""
     if not evidence.states:
         return NOT_MEASURED
     letters = [letter for _, letter in evidence.states]

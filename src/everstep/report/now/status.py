@@ -54,7 +54,7 @@ def render_status(view: RunView, goodput: Goodput, asked: Asked, style: Style = 
 
 
 def step_s(view: RunView, now: float) -> tuple[float | None, float | None]:
-    """Seconds per step of the slowest rank: the last ones told, and the median of the last hour."""
+    """Seconds per step of the slowest rank: the last ones reported, and the median of the last hour."""
     recent = [s for at, s in view.step_times if at > now - _HOUR_S]
     return (recent[-1] if recent else None), (median(recent) if recent else None)
 
@@ -182,7 +182,7 @@ def _trouble(view: RunView, asked: Asked) -> list[str]:
 
 
 def now_text(view: RunView, asked: Asked, status: RunStatus | None = None) -> str:
-    """Of a run without an incident: nothing wrong, or what it waits for. `status`: where it is known already."""
+    """The line for a run without an incident: nothing wrong, or what it waits for. `status`: if it is known already."""
     if (view.status if status is None else status) is not RunStatus.STARTING:
         ending = noted.ending_ranks(view)
         return f"waiting for {ranks_text(ending)} to end; nothing is done" if ending else "nothing wrong"

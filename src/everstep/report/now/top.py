@@ -186,7 +186,7 @@ def _pace(rows: dict[str, Json], width: int, style: Style) -> list[str]:
 
 
 def _loss(rows: dict[str, Json], width: int, style: Style) -> list[str]:
-    """Of what stayed, not of what was trained again; a cell that has a NaN says so."""
+    """The loss that counts, without steps that were trained again; a cell that has a NaN shows it."""
     points = [p for key, row in rows.items() if key.startswith("loss:") for p in row["points"] if not p[3]]
     known = [point[1] for point in points if point[1] is not None]
     if not points:

@@ -53,7 +53,7 @@ MEASURED, UNKNOWN = "measured", "unknown"
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """Of a track, whether it is measured, and how much of it there is."""
+    """Whether a track is measured, and how much of it there is."""
 
     track: str
     state: str = msgspec.field(name="is")  # MEASURED, UNKNOWN

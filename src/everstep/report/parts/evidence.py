@@ -15,7 +15,7 @@ class EvidenceGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evidence_seq(incident: IncidentView, evidence: Evidence) -> int | None:
-    """The journal record in which this was told, if it is one of the incident's."""
+    """The journal record in which this was reported, if it is one of the incident's."""
     for record in incident.records:
         event = record.event
         if isinstance(event, WorkerExited) and evidence.rank == event.exit.rank:

@@ -29,7 +29,7 @@ def ending_ranks(view: RunView) -> list[int]:
 
 
 def ending_text(ranks: list[int], says: str, for_s: float) -> str:
-    """Of ranks that have left their program and are still there."""
+    """The line about ranks that have left their program and are still there."""
     have, their = verb(ranks, "has finished its program", "have finished their programs"), verb(ranks, "its", "their")
     does = verb(ranks, "process does not end", "processes do not end")
     it_is = verb(ranks, "it is", "they are")
@@ -68,7 +68,7 @@ def progress_text(view: RunView, now: float) -> str:
 
 
 def progress_of_ranks(view: RunView) -> dict[int, tuple[str, float | None]]:
-    """Of each rank that runs: what its last progress was, and when."""
+    """For each rank that runs: what its last progress was, and when."""
     return {each.rank: last_progress(each) for each in _alive(view)}
 
 

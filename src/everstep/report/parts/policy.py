@@ -34,7 +34,7 @@ def render_policy() -> str:
 
 
 def _values(key: str) -> list[str]:
-    """Of each preset; of those that do not change it, nothing."""
+    """The values of each preset; empty for those that do not change it."""
     default = getattr(Policy(), key)
     values = {name: getattr(preset, key) for name, preset in PRESETS.items()}
     return [_shown(value) if name == "default" or value != default else "" for name, value in values.items()]

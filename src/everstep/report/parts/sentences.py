@@ -10,7 +10,7 @@ from everstep.model.record import Record
 from everstep.report.parts.units import plural, written_text
 
 STATE_WARNS = "state: "
-"""What `everstep.State` tells of itself says what was done about it, and is no failure of ours by itself."""
+"""Prefix of messages of `everstep.State`: they say what was done about it, and are no failure of ours by themselves."""
 
 
 def event_sentence(event: Any) -> str:  # noqa: ANN401  (any event: the table says which are told)

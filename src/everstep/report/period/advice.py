@@ -9,7 +9,7 @@ from everstep.report.parts.units import plural
 from everstep.report.period.schema import Advice, Class, Seconds
 
 SMALL = 0.001
-"""Of all time: less is not worth a line."""
+"""Share of all time: less is not worth a line."""
 
 MAX_ADVICE = 4
 

@@ -57,7 +57,7 @@ def sections(period: Period) -> list[Section]:
 
 
 def rank_time(seconds: float) -> str:
-    """Of many ranks: hours, because days of a rank mean little to anybody."""
+    """Time of many ranks: in hours, because days of a rank are hard to picture."""
     if seconds < 60.0:
         return f"{seconds:.3g} rank-seconds"
     if seconds < 3600.0:

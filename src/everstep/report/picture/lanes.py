@@ -80,7 +80,7 @@ def _all_ended_at(generation: GenerationView, finished_at: float | None) -> floa
 
 
 def loop_at_of(generation: GenerationView) -> float | None:
-    """Every rank has begun its first step; or entered the program, where no step is ever told."""
+    """When every rank had begun its first step; or had entered the program, if steps are never reported."""
     found: float | None = None
     for account in generation.accounts.values():
         at = account.loop_at if account.loop_at is not None else account.first_step_at

@@ -74,7 +74,8 @@ class Overview:
     def _slowly(
         self, name: str, happened: tuple[object, ...], view: RunView, asked: Asked, make: Callable[[], Made]
     ) -> Made:
-        """Of a fleet the answer of a moment ago, unless something happened: it would take long to ask every second."""
+        """For a fleet, the answer of a moment ago, unless something happened: it would take long to compute every
+        second."""
         kept = self._made.get(name)
         if kept is not None and kept[0] == happened and 0.0 <= asked.at - kept[1] < len(view.nodes) / NODES_PER_S - 1.0:
             made: Made = kept[2]
@@ -176,7 +177,7 @@ def _segment(segment: Json) -> list[float | str | None]:
 
 
 def _restarts_still(view: RunView, number: int | None) -> bool:
-    """The generation that an incident led to is the last: what its ranks tell of their start may still come."""
+    """Whether the generation after the incident is the last: its ranks may still report their start."""
     if number is None or not view.generations or view.generations[-1].number != number:
         return False
     return not view.generations[-1].has_begun

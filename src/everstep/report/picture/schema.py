@@ -125,7 +125,7 @@ class PhaseLength(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the evidence."""
+    """A piece of the evidence."""
 
     source: str
     at: float

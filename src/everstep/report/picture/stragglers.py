@@ -15,7 +15,7 @@ RECENT = 5
 """Rounds that say how it is now: as many as vote."""
 
 NOTABLE = 1.08
-"""As in the vote (docs/slow.md): less is not worth a word."""
+"""As in the vote (docs/slow.md): less is not worth a mention."""
 
 MAX_NAMED = 4
 
