@@ -162,7 +162,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _ask_for(run_dir: RunDir, body: dict[str, object]) -> str:
-    """The drill's id; "" when the controller died of the drill before it could tell."""
+    """The drill's id; "" when the controller died of the drill before it could answer."""
     try:
         return named(post(run_dir, "/api/drill", body), "drill")
     except AnswerLostError:
@@ -210,7 +210,7 @@ class _Watch:
         self._opened_at = 0.0
         self._is_ours = False
         self._machine: str | None = None  # of a drill of a machine: which one
-        self._found = ""  # ... and what was made of it once it was named
+        self._found = ""  # ... and what happened to it once it was named
 
     def add(self, record: Record) -> None:
         result = self.result

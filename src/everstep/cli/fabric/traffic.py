@@ -30,7 +30,7 @@ from everstep.journal.beside.networks import counters_beside, jobs_beside, topol
 
 MOST_SECONDS = 600
 MOST_BYTES = 64 << 20
-"""Of all files of counters together: ten minutes of some hundred ports."""
+"""Limit for all files of counters together: ten minutes of some hundred ports."""
 _LEAST_BYTES = 1 << 20
 _LINE = "a line of `everstep fabric counters`"
 
@@ -174,7 +174,7 @@ def _of_run(opened: Opened, topology: Topology) -> tuple[list[Operation], list[s
 
 
 def _looks_of(table: Table) -> list[float]:
-    """When the agents told of collectives, oldest first."""
+    """When the agents reported collectives, oldest first."""
     return sorted({window.at for group in table.groups for row in group.rows for window in row.history})
 
 

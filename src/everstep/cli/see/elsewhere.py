@@ -88,7 +88,7 @@ def _await_answer(
 
 
 def _answers(event: RankTraced, asked: TraceRank) -> bool:
-    """Of the node that was asked, whatever another one says."""
+    """Whether it is the answer of the node that was asked."""
     told = (event.incident, event.node, event.rank, event.generation)
     return told == (asked.incident, asked.node, asked.rank, asked.generation)
 

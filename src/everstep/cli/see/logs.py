@@ -67,7 +67,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def log_root(opened: Opened) -> Path:
-    """Of a run before 0.2 with --log-dir: there."""
+    """The log folder; of a run before 0.2, its --log-dir."""
     spec = opened.view.spec
     old = Path(spec.log_dir) if spec is not None and spec.log_dir else opened.run_dir.logs
     return opened.run_dir.logs if opened.run_dir.logs.exists() else old

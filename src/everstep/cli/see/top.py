@@ -118,7 +118,7 @@ def _chosen(look: Look, key: str) -> Look:
 
 
 def _typed(look: Look, key: str) -> tuple[Look, bool]:
-    """(look, whether typing goes on)."""
+    """(look, whether typing continues)."""
     if key in ("\r", "\n", "\x1b"):
         return look if key in ("\r", "\n") else msgspec.structs.replace(look, find=""), False
     if key in ("\x7f", "\b"):

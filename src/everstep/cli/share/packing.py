@@ -16,10 +16,10 @@ from everstep.report.handing.masking import Mask
 from everstep.report.parts.units import plural, size
 
 TAIL_BYTES = 256 << 10
-"""Of a log: its end."""
+"""Limit for a log: its end is kept."""
 
 MOST_BYTES = 1 << 20
-"""Of another file; a larger one is left out, because half of it cannot be read by a program."""
+"""Limit for another file; a larger one is left out, because a program cannot read half of it."""
 
 MAX_FILES = 400
 
