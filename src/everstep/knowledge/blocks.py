@@ -111,9 +111,9 @@ def what_links(before: bytes) -> bytes:
 
 
 def packed_exception(before: bytes, rest: bytes) -> bytes:
-    """The exception of a traceback that stands in one line, as structured logs and broken pastes have it. `before` and
-    `rest`: what stands around its head. Empty: the traceback goes on in the next line, none is named, or a program is
-    being listed that has one as a text."""
+    """The exception of a traceback in one line, as structured logs and broken pastes have it. `before` and `rest`: the
+    text around its head. Empty: the traceback continues in the next line, no exception is named, or a program is being
+    listed that has one as a text."""
     names = [] if _LITERAL.match(before) else _PACKED.findall(rest)
     return names[-1].strip() if names else b""
 
@@ -139,7 +139,7 @@ class Traceback:
 
     first_line: int
     indent: int  # spaces that the block as a whole is moved to the right
-    ignored: bool  # "Exception ignored in": Python went on
+    ignored: bool  # "Exception ignored in": Python continued
     place: str = ""
     num_lines: int = 0
     raised_in: bytes = b""  # below the program's own frames: what a known library was doing, as in `PLACES`

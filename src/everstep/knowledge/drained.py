@@ -6,7 +6,7 @@ from everstep.model.facts import DRAINED, Alert
 
 
 def drained(at: float, sentence: str, source: str) -> Alert:
-    """As when a machine reports itself unfit."""
+    """An alert as when a machine reports itself unfit."""
     sensed = SENSED[DRAINED]
     return Alert(
         at=at,

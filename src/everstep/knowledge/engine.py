@@ -1,6 +1,6 @@
 """The signatures compiled for google-re2: a screen for whole blocks of text, sets for single lines.
 
-Why RE2 (docs/adr/0010): every operation is linear in the text whatever the patterns and the text are, its sets tell all
+Why RE2 (docs/adr/0010): every operation is linear in the text whatever the patterns and the text are, its sets find all
 matching patterns in one pass, and it is maintained with wheels for every platform of ours. Texts are bytes, so that
 garbage is no special case. Called by `loading` (to refuse bad patterns) and `matcher`.
 """
@@ -36,7 +36,7 @@ _LEVEL_WITHIN_BYTES = 160
 
 _CONTEXT = rb"(?i:error|exception|fatal|fail|critical|panic|traceback|abort|cannot|denied|unable)|^E\d{4} |\bE: "
 _OF_PROGRAMS = frozenset({"storage", "network", "python", "training", "pytorch_dist", "nccl"})
-"""Components of which programs and their libraries tell: a request that is tried again is no fault yet."""
+"""Components of programs and their libraries: a request that is retried is no fault yet."""
 _CALM = (
     rb"(?: - |\[|\|)\s{0,4}(?:INFO|DEBUG|TRACE)\s{0,4}(?: - |\]|\|)"
     rb"|\] (?:INFO|DEBUG):? |\d (?:INFO|DEBUG) |^(?:INFO|DEBUG):"
@@ -174,7 +174,7 @@ class Engine:
         return self._tone.is_source(message)
 
     def harmless_words(self, message: bytes) -> bytes:
-        """Of a line that matched nothing: the words that make it, and any other line that has them, harmless."""
+        """For a line that matched nothing: the words that make it, and any other line that has them, harmless."""
         return self._tone.repeated_words(message)
 
 

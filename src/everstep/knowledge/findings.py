@@ -13,7 +13,7 @@ from everstep.model.verdict import Blame
 
 MAX_TEXT_BYTES = 2000
 MAX_FINDINGS = 4096
-"""Different findings kept. A stream that says more different things than this is not read by anybody."""
+"""Different findings kept. A stream with more different ones than this is unreadable anyway."""
 MAX_SEEN = 64
 """Ranks, sources and occurrences remembered per finding; further ones are counted."""
 
@@ -40,7 +40,7 @@ class Occurrence:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A fault that was recognised, told by its first line. `at` is on the wall clock; None: not known."""
+    """A fault that was recognised, with its first line. `at` is on the wall clock; None: not known."""
 
     code: str
     klass: str
@@ -232,7 +232,7 @@ class Fold:
             known.finding = dataclasses.replace(first, at=happened.at, source=source, line=line)
 
     def move_on(self, key: tuple[str, ...], source: str) -> None:
-        """Training went on after it in this source."""
+        """Training continued after it in this source."""
         if key in self._folded:
             self._folded[key].open.discard(source)
 

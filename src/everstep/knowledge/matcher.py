@@ -153,7 +153,7 @@ class Matcher:
             self._read(stream, clean(window))
 
     def _read(self, stream: _Stream, data: bytes) -> None:
-        """Complete lines, or one window of a line that goes on."""
+        """Read complete lines, or one window of a longer line."""
         data = stream.repeats.without(data)
         position = counted = stream.looked_to = 0
         look = self._engine.look(data, may_prepare=self.may_prepare)
@@ -422,7 +422,8 @@ def _indent(message: bytes) -> int:
 
 
 def _is_ignored(stream: _Stream, part: Line) -> bool:
-    """The exception right below the line that says that Python went on, where no traceback stands between."""
+    """Whether it is the exception right below the line by which Python announces that it ignores it, with no traceback
+    between."""
     said_at = stream.ignore_next.get(part.tag)
     if said_at is None or stream.line != said_at + 1 or not is_named(part.message):
         return False

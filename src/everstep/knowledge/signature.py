@@ -75,7 +75,7 @@ class Signature:
     confirm: str
     specificity: int = 50  # of several that match one line the highest is reported
     negatives: tuple[str, ...] = ()  # a line that matches one of these is not this fault
-    context: str = ""  # "error": only on lines that speak of an error, or inside a traceback
+    context: str = ""  # "error": only on lines about an error, or inside a traceback
     any_level: bool = False  # counts also on lines that a program logged as information
     recovers: tuple[str, ...] = ()  # codes that this line cancels
     after: tuple[str, ...] = ()  # codes beside which this one is a consequence

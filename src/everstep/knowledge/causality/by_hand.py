@@ -15,9 +15,9 @@ from everstep.model.verdict import Blame
 
 _TASK_EXIT = "ES-SC05"
 _FOLLOWS = frozenset({"ES-TD11", "ES-TD12", "ES-TD13", _TASK_EXIT, "ES-PY17"})
-"""Lines in which a launcher or a scheduler tells how the processes ended that it was told to end."""
+"""Lines in which a launcher or a scheduler reports how the processes ended that it was asked to end."""
 _ON_ITS_OWN = re.compile(r"Exited with exit code (?!1(?:2[89]|3\d|4\d)\b)|: (?:Aborted|Bus error|Segmentation)")
-"""A task that ended so, before anybody's hand was seen, failed: 128 and above is the shell's word for a signal."""
+"""A task that ended so, before it was ended by hand, failed: 128 and above is the shell's code for a signal."""
 
 
 def judge_hands(findings: Sequence[Finding]) -> list[Finding]:

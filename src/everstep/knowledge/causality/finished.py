@@ -41,7 +41,7 @@ _NOT_YET = re.compile(
     rb"(?i:(?:\b(?:not|until|till|when|once|if|unless|while|before|after|never|will|would|should|wait\w*|expect\w*|next"
     rb"|eta|estimat\w*|epoch|fold|stage)\b|\d ?%)[^.\]]{0,60}|\w\(\s*[rbf]?[\"'])$"
 )
-"""What stands before words that only speak of an end to come or of a part, or that are printed source."""
+"""What stands before words about an end to come or of a part only, or that are printed source."""
 _PART = re.compile(
     rb"(?i:d?[ \"']{0,3}(?:(?:for|of|in|on)?:? ?(?:this |the )?"
     rb"(?:epoch|step|iter|phase|stage|fold|batch|\d+(?:\.\d+)? ?%)"
@@ -52,7 +52,7 @@ _AFTER_IT_IS = re.compile(rb"\[after training is done\]")
 _STEPS_AGAIN = 2
 """Different step numbers that prove that it trains again. The last line of a run may repeat its last step."""
 _LOOKED_AT_BYTES = 32 << 10
-"""So much behind the word, and so much before a later line, tells whether it trains: steps stand close together."""
+"""So much behind the word, and so much before a later line, shows whether it trains: steps stand close together."""
 
 _CRASHES = frozenset({"process_aborted", "segfault", "bus_error_rank", "process_lost"})
 _OF_ENDS = frozenset({"nccl", "pytorch_dist", "gloo", "network", "rdma", "process", "scheduler", "unknown"})

@@ -1,8 +1,8 @@
 """Which lines can explain how a run ended, and which only stand in the same log.
 
-A line explains an end when it is linked to it: it is its exception, it came in the last seconds before it, it speaks of
-the same resource, and no training steps stand in between. Everything else is information: words about a read-only
-file system at the start of a job have nothing to do with a KeyError an hour later. Pure; called by `ranking`.
+A line explains an end when it is linked to it: it is its exception, it came in the last seconds before it, it is about
+the same resource, and no training steps stand in between. Everything else is information: words about a read-only file
+system at the start of a job have nothing to do with a KeyError an hour later. Pure; called by `ranking`.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ _OWN = re.compile(
     r"|ZeroDivisionError|NotImplementedError|RecursionError|StopIteration|LookupError|ArithmeticError|OverflowError"
     r"|FloatingPointError|Unicode\w+Error|SyntaxError|IndentationError|TabError|ModuleNotFoundError|ImportError)\b"
 )
-"""Exceptions that Python raises about the program, whatever their text speaks of."""
+"""Exceptions that Python raises about the program, whatever their text is about."""
 _CRASHES = frozenset({"process_aborted", "segfault", "bus_error_rank", "process_lost"})
 
 

@@ -1,9 +1,9 @@
 """Whether a line stands in a printed table of messages: in a listing of a program, its settings or its manual.
 
 A text that knows what may go wrong is full of the words of faults: a dictionary of messages, the arms of a shell's
-`case`, a docstring, a table of errors in Markdown. One line of it looks like a line of a log in JSON. What tells them
-apart is what opens the block: `NAME = {`, `case "$line" in`, a row of headings that promises a meaning or a remedy. A
-log has records, which nothing opens but a bracket. Pure and bounded; asked by `matcher` for a line that matched.
+`case`, a docstring, a table of errors in Markdown. One line of it looks like a line of a log in JSON. The difference is
+what opens the block: `NAME = {`, `case "$line" in`, a row of headings that promises a meaning or a remedy. A log has
+records, which nothing opens but a bracket. Pure and bounded; asked by `matcher` for a line that matched.
 """
 
 import re
@@ -103,7 +103,8 @@ _OPTION = re.compile(rb"--?[a-zA-Z][\w-]*(?:[ =,](?:[A-Z\[{<-][\w\]}>|,.-]*|-\w)
 
 
 class Listing:
-    """Of one stream. Remembers the end of what was read before, and the last answer: tables are long."""
+    """The listing state of one stream. Remembers the end of what was read before, and the last answer: tables are
+    long."""
 
     def __init__(self) -> None:
         self._before = b""
@@ -265,7 +266,7 @@ def _is_in_table(here: _Here, line: bytes, known: tuple[int, bool] | None) -> bo
 
 
 def _is_part(text: bytes) -> bool:
-    """Of a table: an entry, a bracket, a number or a name."""
+    """Whether it is part of a table: an entry, a bracket, a number or a name."""
     return _is_literal(text) or _is_code(text)
 
 
@@ -306,7 +307,7 @@ def _in_case(here: _Here) -> bool:
 
 
 def _in_markdown(here: _Here) -> bool:
-    """A row of a table whose headings promise an explanation, and tell of no rank, node or time."""
+    """Whether it is a row of a table whose headings promise an explanation, and mention no rank, node or time."""
     is_ruled = False
     for _, upper in here.above():
         text = upper.strip()
@@ -343,7 +344,7 @@ def _names_pattern(text: bytes) -> bool:
 
 
 def _in_settings(here: _Here, line: bytes) -> bool:
-    """An entry of YAML whose own key, a key beside it, or one that it stands under, speaks of patterns or remedies."""
+    """Whether it is an entry of YAML under or beside a key, or with one, that is about patterns or remedies."""
     indent, is_item = _indent(line), line.strip().startswith(b"- ")
     own = _YAML.match(line.strip())
     if own is not None and _is_of_settings(own[1]):

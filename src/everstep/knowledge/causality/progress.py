@@ -1,7 +1,7 @@
-"""Training that goes on: the step numbers that a log shows, and whether enough of them stand after a line.
+"""Continued training: the step numbers that a log shows, and whether enough of them stand after a line.
 
-What stands before later training steps did not end the run. A rank that dies lets the others finish a step or two, so
-a few different numbers are asked for. Only text with an open finding is looked at. Pure; called by `matcher`.
+What stands before later training steps did not end the run. A rank that dies lets the others finish a step or two, so a
+few different numbers are required. Only text with an open finding is looked at. Pure; called by `matcher`.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from itertools import islice
 import re2
 
 NUM_STEPS = 4
-"""Different step numbers after a line that prove that the job went on. Peers of a dead rank show two at most."""
+"""Different step numbers after a line that prove that the job continued. Peers of a dead rank show two at most."""
 _SEGMENT_BYTES = 16 << 10
 _MARKS_PER_SEGMENT = 8
 _NUMBER = rb"['\"]?\s{0,3}[:=#]?\s{0,8}(\d{1,12})\b"

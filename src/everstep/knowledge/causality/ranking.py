@@ -29,7 +29,7 @@ AGAIN_AFTER_S = 60.0
 _ENDS = frozenset({"process_aborted", "segfault", "bus_error_rank"})
 """Classes of lines that say how a process ended. Whatever else can be a cause says more."""
 _TALK = frozenset({"nccl", "pytorch_dist", "gloo"})
-"""Components that tell what a process noticed of others. What it noticed of itself explains that more often."""
+"""Components that report what a process noticed of others. What it noticed of itself explains that more often."""
 _CODE_OR_GPU = ("ES-G13", "ES-G31")
 _DRIVERS_VERDICT = ("ES-G154R", "ES-G154B", "ES-G154D")
 _HARDWARE = frozenset(
@@ -141,7 +141,7 @@ def _apply_repeats(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _happened_again(occurrences: Sequence[Occurrence]) -> bool:
-    """Whether the lines tell of two events: another process, or a long time in between."""
+    """Whether the lines are about two events: another process, or a long time in between."""
     if len({o.pid for o in occurrences if o.pid}) > 1:
         return True
     times = sorted(o.at for o in occurrences if o.at is not None)

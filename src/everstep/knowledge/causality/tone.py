@@ -31,7 +31,7 @@ _WARNING = (
     rb"|level=warn|\b\w{0,40}Warning: |^\s{0,8}warnings\.warn\("
 )
 _MILD = rb"non-?fatal|not fatal"
-"""A program that says so goes on. A communication library that says so names what its adapter told it."""
+"""A program that logs this continues. A communication library that logs it names what its adapter reported."""
 _COPED_WITH = (
     rb"(?i:\b(?:will (?:be )?(?:retr(?:y|ied)|reconnect|try again)|re-?trying|trying again|retry (?:in|\d{1,4})"
     rb"|(?:safely |can be |, |: )ignor(?:ed|ing)|ignoring\b"
@@ -51,7 +51,7 @@ _SUPPOSED = (
     rb"|\b(?:some |the |there are )*(?:potential|possible|common|likely|probable) (?:root )?(?:causes?|reasons?)\b"
     rb"|\b(?:is|are|was|were|been)? ?(?:perhaps|probably|possibly|maybe|presumably)\b)"
 )
-"""Where a line goes on to what may be behind it: a list of suspicions, not a report."""
+"""Where a line continues with possible causes: a list of suspicions, not a report."""
 _LIBRARY = rb"\bNCCL (?:WARN|ERROR)\b|\bRCCL\b|\bWARN: Function: "
 """NCCL and its plug-ins print their errors as WARN."""
 

@@ -18,7 +18,7 @@ class Sieve:
 
 
 class Look:
-    """Of one block. Ask with positions that grow."""
+    """A look at one block. Ask with positions that grow."""
 
     __slots__ = ("_at", "_data", "_is_sieved", "_other", "_rest", "_screen", "_spans")
 

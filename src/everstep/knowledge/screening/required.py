@@ -66,7 +66,7 @@ _NOTHING = _Part(_EMPTY)
 
 
 def required(pattern: str, rarity: "Rarity") -> Words | None:
-    """Of these words, each text that the pattern matches holds at least one; empty if there are none. None: the pattern
+    """Words of which each text that the pattern matches holds at least one; empty if there are none. None: the pattern
     has syntax that is not known here."""
     try:
         return _Reader(pattern, rarity).read()
@@ -88,7 +88,7 @@ class Rarity:
         return max(map(self._commonness, words)), -min(len(word.text) for word in words), len(words)
 
     def _commonness(self, word: Word) -> int:
-        """Of a phrase its rarest word counts, and how many there are."""
+        """How common a phrase is: by its rarest word, and by the number of words."""
         found = self._known.get(word)
         if found is None:
             found = self._known[word] = self._look_up(word)
