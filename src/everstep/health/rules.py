@@ -67,10 +67,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     treat it as new after two hours without it."""
 
     network_weight: float = 0.5
-    """Of a fault of the network among `max_faults`: the other end of the cable may be to blame as well."""
+    """Weight of a fault of the network among `max_faults`: the other end of the cable may be to blame as well."""
 
     forgiven: float = 0.5
-    """What faults from before a readmission still count: a repaired machine is believed, not blindly."""
+    """Weight of faults from before a readmission: a repaired machine is trusted, not blindly."""
 
 
 DEFAULT = Rules()
@@ -80,7 +80,7 @@ _FAULTS = (Kind.INCIDENT, Kind.ALERT, Kind.EVICTION, Kind.CHECK_FAILED)
 
 
 class Episode(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault, as often as it was told."""
+    """One fault, however often it was reported."""
 
     at: float
     until: float
@@ -190,7 +190,7 @@ def _quarantine(events: Sequence[HealthEvent], rules: Rules) -> str:
 
 
 def _weight(episode: Episode, readmitted_at: float, rules: Rules) -> float:
-    """Of one fault among those that quarantine. From before the readmission it is remembered at a discount."""
+    """The weight of one fault among those that quarantine. From before the readmission it counts at a discount."""
     weight = rules.network_weight if episode.worst.blame == Blame.NETWORK else 1.0
     return weight * (rules.forgiven if episode.until <= readmitted_at else 1.0)
 
