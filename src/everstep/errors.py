@@ -8,7 +8,7 @@ EverstepError                 1
 ├── PortInUseError            6
 ├── SnapshotError             7   a snapshot cannot be used: world size changed, damaged
 ├── WireError                 8   a peer speaks another protocol, or garbage
-└── LeaseOverError            9   an agent: nobody can know that this node lives, so it ended its ranks
+└── LeaseOverError            9   an agent: the lease of its node is over, so it ended its ranks
 
 Codes of a run itself (docs/exit-codes.md): 0 succeeded, 10 gave up, 11 failed in mode observe or advise, 128 + signal
 stopped by that signal. `everstep run` ends with torchrun's codes instead, unless asked for these.

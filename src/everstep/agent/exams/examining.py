@@ -22,7 +22,7 @@ from everstep.model.facts import ExamKind
 from everstep.preflight.examination.request import Request, Said
 
 MARGIN_SHARE = 0.1
-"""Share of the limit at which the processes report what they know, before they are killed."""
+"""Share of the limit kept as a margin: the processes report what they know before they are killed."""
 
 _MAX_KEPT = 64
 """Answers kept, for when they are asked for again."""

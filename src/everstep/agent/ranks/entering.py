@@ -8,7 +8,7 @@ from everstep.agent.ranks.workers import Worker
 from everstep.linux import proc
 
 BUSY_S = 3.0
-"""CPU time below which no interpreter has reached a program."""
+"""More CPU time than any interpreter needs to reach its program."""
 
 
 def has_surely_begun(worker: Worker) -> bool:

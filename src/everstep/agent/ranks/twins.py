@@ -36,7 +36,7 @@ MAX_TWINS = 4
 """Twins of one rank: an early one, a late one, and the same while they are replaced."""
 
 MAX_SPOILED = 8
-"""Modules that a twin may lack; with more, an earlier twin is used."""
+"""Modules that a twin may lack; after so many it only has what came before them."""
 
 NO_TWIN = "the rank has left no twin yet"
 

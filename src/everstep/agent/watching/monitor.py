@@ -40,7 +40,8 @@ QUIET_S = 0.6
 """No stack before a rank has been quiet for this long, or for half as much again as its usual long steps."""
 
 USUAL = 0.9
-"""Limit for recent steps; a longer one is an evaluation, a save, a stall, and must not make us look late."""
+"""Share of the recent steps that counts as usual; a longer one is an evaluation, a save, a stall, and must not make us
+look late."""
 
 STACK_EVERY_S = 0.4
 STACK_SHARE = 0.1

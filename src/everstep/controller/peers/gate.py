@@ -24,7 +24,7 @@ HELLO_TIMEOUT_S = 10.0
 """From the connection to Hello. Too short: a stopped machine's agent is turned away. Too long: idle sockets pile up."""
 
 MAX_GREETINGS = 4
-"""Connections of one peer at a time. More are not that peer."""
+"""Greetings of one peer at a time. More do not come from that peer."""
 
 MAX_HELLO_BYTES = 4096
 

@@ -18,7 +18,7 @@ from everstep.model.facts import ExamKind
 from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
 
 FEWEST = 3
-"""Machines needed for an examination by exclusion, with standbys filling in: with two, neither can be singled out."""
+"""Fewest machines in an examination where standbys can fill it up: with two, neither can be singled out."""
 
 _GONE = Answer(passed=None, why="it is not part of the run any more")
 

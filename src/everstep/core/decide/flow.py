@@ -50,7 +50,7 @@ WORDS = {
 
 EXAMINATIONS = (_S.EXAMINE, _S.REPLAY)
 REMEDIES = (*EXAMINATIONS, _S.ROLL_BACK)
-"""Stages that can find or remove the machine that computes wrongly."""
+"""Stages that can find or remove the machine, or the code, that computes wrongly."""
 
 _ORDER = tuple(FlowStage)
 _NATIVE = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
@@ -67,7 +67,8 @@ _OF_MACHINES = ("ES-H10", "ES-H11")
 """Hangs that no program has by itself: a rank that cannot answer, a collective that all entered."""
 
 _HARDWARE = (Blame.UNKNOWN, Blame.OPERATOR, Blame.MACHINE, Blame.NETWORK)
-"""Faults that do not indict a machine: a process stopped from outside looks like one on a broken machine."""
+"""Blames that hardware may be behind. OPERATOR is one: a process stopped from outside looks like one on a broken
+machine."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

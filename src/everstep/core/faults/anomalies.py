@@ -23,8 +23,8 @@ _NOT_DECLARED = "nothing declares them replicas, they were only seen to hold the
 _NO_WAY_BACK = (Refusal(what="go back to a step after which all replicas agreed", why=_NOT_DECLARED),)
 
 DEFERRED_S = 900.0
-"""How long an anomaly is remembered. A slow machine or an alert from longer ago may be over: watches and senses report
-it again. A drain is reported once and lasts until it is withdrawn."""
+"""How long a deferred anomaly may still be acted on. An older slow machine or alert may be over: watches and senses
+report it again. A drain is reported once and lasts until it is withdrawn."""
 
 
 def on_anomaly_found(turn: Turn, event: AnomalyFound) -> None:

@@ -22,7 +22,7 @@ MAX_ASKED_BYTES = 32 << 20
 MAX_ASKED_S = 120.0
 
 MAX_SAME = 2
-"""Files per rank and code: the first, and another one to compare it with."""
+"""Traces per rank and code: the first, and another one to compare it with."""
 
 _SLOW = "ES-S"
 

@@ -33,7 +33,7 @@ SEEN_STRETCH = 2.0
 
 
 STOPPED = "ES-H01"
-"""Verdicts of processes stopped from outside. The program has no part in them, so they never count as its own."""
+"""Code of processes stopped from outside. The program has no part in it, so it never counts as the program's own."""
 
 
 AGAIN = 5.0

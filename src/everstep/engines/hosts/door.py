@@ -50,7 +50,7 @@ SHUTDOWN_S = 2.0
 
 RETRY_ACCEPT_S = 0.1
 MAX_UNSENT_BYTES = 32 << 20
-"""A host that reads nothing for so long is cut off; when it comes back, its commands are sent again."""
+"""A host that leaves so much unread is cut off; when it comes back, its commands are sent again."""
 
 log = logging.getLogger("everstep.launcher")
 

@@ -17,7 +17,7 @@ MIN_FILES = 64
 USUAL_FILES = 1024
 
 MIN_FILE_BYTES = 64 << 20
-"""Size of one file: the journal of some days, a rank's log."""
+"""Room for one file: the journal of some days, a rank's log."""
 
 OFF = ("off", "0", "no")
 

@@ -31,7 +31,7 @@ _KEYS = ("local_nodes", "standby", "mode", "run_dir", "ui_port", "network", "rac
 _TABLES = ("policy", "checkpoint", "notices")
 
 MAX_ID_CHARS = 90
-"""Prefix of a run's directory; a number may follow."""
+"""Limit for the name of a run's directory; a number may follow."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ _SOURCES = frozenset(
     {".py", ".pyi", ".pyx", ".pxd", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".sh", ".toml", ".yaml", ".yml",
      ".cfg", ".ini"}
 )  # fmt: skip
-"""Files that git would track and does not: the rest may be anything that the program writes."""
+"""Suffixes to copy among files that git would track and does not: the rest may be anything that the program writes."""
 
 _SETTINGS = frozenset({".toml", ".yaml", ".yml", ".cfg", ".ini"})
 _SECRET_SUFFIXES = (".env", ".pem", ".key", ".p12", ".pfx", ".jks", ".keystore", ".kdbx", ".gpg")
