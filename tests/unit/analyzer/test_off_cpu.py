@@ -112,6 +112,7 @@ def test_a_lock_has_who_gave_it() -> None:
     "sleep",
     [
         Sleep("fsync", 0.4, 5, 0.1, "/data/a.pt"),  # of ten seconds
+        Sleep("timer", 9.0, 90, 0.1),  # as its program asked
         Sleep("futex", 9.0, 50, 1.0),  # for a thread of its own, or a timer
         Sleep("futex", 9.0, 50, 1.0, "", RANK, "python"),
         Sleep("futex", 9.0, 50, 1.0, "", NEIGHBOUR, "python"),  # a queue of the program

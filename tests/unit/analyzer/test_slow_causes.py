@@ -158,3 +158,41 @@ def test_a_machine_with_more_to_run_than_cpus_is_said():
 
 def _dict(t: RankTiming) -> dict[str, object]:
     return {name: getattr(t, name) for name in RankTiming.__struct_fields__}
+
+
+def _asleep(num: int, seed: int, slept_s: float, **parts: float) -> list[list[RankTiming]]:
+    """All ranks sleep 30 ms per step by their program, rank 2 as long as is asked for. Whether they wait for each other
+    is not known: then waiting counts as computing, and the sleep cannot be told by subtraction."""
+    dice = random.Random(seed)
+    found = []
+    for _ in range(num):
+        step_s = 0.4 + slept_s * dice.uniform(0.5, 3.0)
+        found.append(
+            [
+                RankTiming(
+                    rank=rank,
+                    compute_s=step_s,
+                    wait_s=0.0,
+                    delay_s=0.2 * dice.uniform(0.5, 1.5),
+                    host="a",
+                    held={"timer": (slept_s if rank == 2 else 0.03) * dice.uniform(0.95, 1.05)},
+                    **({"cpu_s": 0.06} | parts),
+                )
+                for rank in RANKS
+            ]
+        )
+    return found
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_sleep_is_named_where_waiting_for_others_cannot_be_told_from_computing(seed):
+    found = find_grown(_asleep(5, seed, 0.09), _asleep(9, seed + 100, 0.03), 4)
+    assert found is not None
+    assert (found.code, found.rank) == ("ES-S10", 2)
+    assert "sleeps on a timer" in found.says
+    assert find_grown(_asleep(5, seed, 0.035), _asleep(9, seed + 100, 0.03), 4) is None
+
+
+def test_who_sleeps_while_a_device_computes_is_not_named():
+    asleep = [_asleep(num, 1, slept_s, cpu_s=None) for num, slept_s in ((5, 0.09), (9, 0.03))]
+    assert find_grown(*asleep, 4) is None

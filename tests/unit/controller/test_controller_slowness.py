@@ -224,6 +224,21 @@ def test_what_the_kernel_saw_stays_evidence_where_its_answer_is_late():
     assert not job.watch._ballot.kernel[2], "somebody looked, and saw nothing"
 
 
+def test_another_cause_of_the_same_rank_is_told_when_it_has_lasted():
+    """A quota, and then a lock: told by rank alone, the second was never told."""
+    job = Job(throttled_s=lambda _: 0.0, held=lambda _: {}, cpu_s=lambda _: STEPS * 0.06, delay_s=lambda _: 0.0)
+    job.rounds(8)
+    job.of_rank["throttled_s"] = lambda rank: STEPS * (0.03 if rank == 2 else 0.0)
+    assert [found.verdict.code for found in job.rounds(8)] == ["ES-S09"]
+    job.of_rank["held"] = lambda rank: {"futex": 0.3} if rank == 2 else {}
+    assert job.rounds(5) == [], "not before it has lasted"
+    assert [(found.verdict.code, found.verdict.ranks) for found in job.rounds(20)] == [("ES-S10", (2,))]
+    job.compute_s[2] = 1.6 * STEP_S
+    later = job.rounds(10)
+    assert all(found.refusal is not None for found in later), "no machine is accused while that lasts"
+    assert not {found.verdict.code for found in later} & {"ES-S09"}, "told"
+
+
 def test_a_link_that_is_somewhat_slower_excuses_no_slow_machine():
     job = Job(send_s=lambda rank: STEPS * 0.004)
     job.rounds(6)

@@ -9,13 +9,13 @@ subtraction, as means over the rounds.
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.observations.words import per_step
-from everstep.analyzer.slowness.off_cpu import FILE_LOCK, FUTEX, GROUP_RECLAIM, RECLAIM, SWAP
+from everstep.analyzer.slowness.off_cpu import FILE_LOCK, FUTEX, GROUP_RECLAIM, RECLAIM, SWAP, TIMER
 
 MIN_SHARE = 0.08
 """Of a step, as for a slow machine. Of one without its waiting for CPUs, where the kernel saw each sleep: how long a
@@ -44,10 +44,10 @@ RUNS = 0.5
 SURE_SHARE, SURE_VOTES = 0.25, 3
 """Of a step: a quota that stops a rank for so long is no chance, and its rounds take longer as well."""
 
-_QUOTA, _FILES, _DISK, _LOCKS, _OWN = "throttled_s", "files", "io_s", "locks", ""
+_QUOTA, _FILES, _DISK, _LOCKS, _TIMER, _OWN = "throttled_s", "files", "io_s", "locks", "timer", ""
 _LOCK_KINDS = (FUTEX, FILE_LOCK)
-_NO_FILES = (*_LOCK_KINDS, SWAP, RECLAIM, GROUP_RECLAIM)
-_SEEN = (_FILES, _LOCKS)
+_NO_FILES = (*_LOCK_KINDS, SWAP, RECLAIM, GROUP_RECLAIM, TIMER)
+_SEEN = (_FILES, _LOCKS, _TIMER)
 """By each sleep that the kernel told (eBPF), not by looks."""
 
 _COUNTED = (_QUOTA, *_SEEN)
@@ -57,6 +57,7 @@ _PARTS = (
     (_FILES, *_ON_DISK),
     (_DISK, *_ON_DISK),
     (_LOCKS, "ES-S10", "waits for a lock that another process holds,", "a restart elsewhere waits for it as well"),
+    (_TIMER, "ES-S10", "sleeps on a timer that its own program set,", "a restart elsewhere does the same"),
     (_OWN, "ES-S10", "neither computes nor waits for a CPU: it slept or waited for something of its own,",
      "a restart elsewhere does the same"),
 )  # fmt: skip
@@ -85,6 +86,13 @@ def find_grown(
     rounds: Sequence[Sequence[RankTiming]], usual_rounds: Sequence[Sequence[RankTiming]], min_votes: int
 ) -> Grown | None:
     """The first part that grew for one rank and not for the others, in at least `min_votes` of the rounds."""
+    return next(every_grown(rounds, usual_rounds, min_votes), None)
+
+
+def every_grown(
+    rounds: Sequence[Sequence[RankTiming]], usual_rounds: Sequence[Sequence[RankTiming]], min_votes: int
+) -> Iterator[Grown]:
+    """Each such part, with the rank for which it grew most. What is sure comes first."""
     for part, code, what, cure in _PARTS:
         find = _by_votes if part in _COUNTED else _by_means
         found = find(part, rounds, usual_rounds, min_votes)
@@ -92,8 +100,7 @@ def find_grown(
             now_s, usual_s, others_s = found.now_s, found.usual_s, found.others_s
             figures = f"for {_ms(now_s)} per step, usually {_ms(usual_s)}, the others {_ms(others_s)}"
             says = f"rank {found.rank} {what} {figures}"
-            return Grown(code=code, rank=found.rank, now_s=now_s, usual_s=usual_s, says=says, cure=cure)
-    return None
+            yield Grown(code=code, rank=found.rank, now_s=now_s, usual_s=usual_s, says=says, cure=cure)
 
 
 def _by_votes(
@@ -176,15 +183,20 @@ def _value(timing: RankTiming, part: str) -> float | None:
         return value
     if timing.held is None:
         return None
+    if part == _TIMER:
+        # With a device its main thread may sleep while that computes, and nobody waits for it.
+        return None if timing.cpu_s is None else timing.held.get(TIMER, 0.0)
     is_lock = part == _LOCKS
     return sum(s for kind, s in timing.held.items() if (kind in _LOCK_KINDS if is_lock else kind not in _NO_FILES))
 
 
 def _own_s(timing: RankTiming) -> float | None:
-    """Seconds of a step in which its thread neither ran, nor waited for a CPU, a disk or another rank."""
+    """Seconds of a step in which its thread neither ran, nor waited for a CPU, a disk or another rank, and of which the
+    kernel did not tell what it slept for."""
     if timing.cpu_s is None or timing.delay_s is None:
         return None
-    return timing.compute_s - timing.cpu_s - timing.delay_s - (timing.io_s or 0.0)
+    held_s = sum((timing.held or {}).values())
+    return timing.compute_s - timing.cpu_s - timing.delay_s - max(timing.io_s or 0.0, held_s)
 
 
 def _run(rounds: Sequence[Sequence[RankTiming]]) -> bool:

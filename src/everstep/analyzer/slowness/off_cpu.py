@@ -26,9 +26,10 @@ RUN_QUEUE = "run queue"
 IDLE, UNKNOWN, QUOTA = 0, 0xFFFFFFFF, 0xFFFFFFFE
 """Takers that are no process: the CPU was idle, it was not seen who had it, the quota of the cgroup was used up."""
 
-FUTEX, FILE_LOCK, SWAP, FAULT = "futex", "file lock", "swap", "fault"
+FUTEX, FILE_LOCK, SWAP, FAULT, TIMER = "futex", "file lock", "swap", "fault", "timer"
 RECLAIM, GROUP_RECLAIM = "reclaim", "cgroup reclaim"
-"""Kinds of sleep with words of their own; others are the name of what was done with a file: read, fsync, open."""
+"""Kinds of sleep with words of their own; others are the name of what was done with a file: read, fsync, open. A timer
+has no culprit: the program asked to sleep. It is a figure of the vote, and no line of evidence."""
 
 _WORDS = {
     FUTEX: "for a lock (futex)",
@@ -120,7 +121,7 @@ def sleeps_text(view: KernelView, pid: int, pids: Collection[int], own: Collecti
         for each in view.threads
         if each.pid in pids and each.pid == each.tid
         for sleep in each.sleeps
-        if not _is_own(sleep, own) and sleep.total_s >= MIN_SHARE * view.window_s
+        if sleep.kind != TIMER and not _is_own(sleep, own) and sleep.total_s >= MIN_SHARE * view.window_s
     ]
     if not slept:
         return "", ""

@@ -1,6 +1,7 @@
 """What a thread slept for: told by its system call and its stack in the kernel; and where the file of the call is.
 
-Only what has a culprit is told: a file, a lock, memory. Waiting for a peer, a pipe or a timer is what threads do.
+Told is what has a culprit: a file, a lock, memory; and a program's own sleep, which looks like waiting for a peer from
+outside. Waiting for a peer or a pipe is what threads do, and is not told.
 """
 
 import platform
@@ -10,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from everstep.analyzer.slowness.off_cpu import FAULT, FILE_LOCK, FUTEX, SWAP
+from everstep.analyzer.slowness.off_cpu import FAULT, FILE_LOCK, FUTEX, SWAP, TIMER
 
 _X86 = {
     "read": (0, 17, 19, 295, 40, 326, 78, 217),
@@ -24,6 +25,7 @@ _X86 = {
     "close": (3,),
     FILE_LOCK: (72, 73),
     FUTEX: (202, 455),
+    TIMER: (35, 230),
 }
 _ARM64 = {
     "read": (63, 67, 65, 69, 71, 285, 61),
@@ -37,6 +39,7 @@ _ARM64 = {
     "close": (57,),
     FILE_LOCK: (25, 32),
     FUTEX: (98, 455),
+    TIMER: (101, 115),
 }
 _RELEASES = {"x86": (202, 454, 72, 73, 3, 60, 231), "arm64": (98, 454, 25, 32, 57, 93, 94)}
 _ON_A_FILE = ("read", "write", "fsync", "close", FILE_LOCK)
@@ -60,7 +63,7 @@ class Places:
         self._kinds: dict[int, str] = {}  # start of a function -> what who sleeps in it waits for
 
     def kind(self, frames: Iterable[int], syscall: int, mode: int) -> str:
-        """Empty: nothing that has a culprit. Outside of a system call it is a fault, and the stack says of what."""
+        """Empty: nothing that is told. Outside of a system call it is a fault, and the stack says of what."""
         if syscall < 0:
             found = {self._kind_at(frame) for frame in frames if frame}
             return next((kind for kind, _ in _STACKS if kind in found), "")
@@ -70,7 +73,7 @@ class Places:
         return kind
 
     def told(self, num_calls: int) -> bytes:
-        """Of each system call by its number: 0, a sleep in it has no culprit; 1, it may; 2, with the file of its first
+        """Of each system call by its number: 0, a sleep in it is not told; 1, it is; 2, with the file of its first
         argument."""
         return bytes(1 + (kind in _ON_A_FILE) if (kind := self._calls.get(n)) else 0 for n in range(num_calls))
 

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Collection
 from typing import Any
 
-from everstep.analyzer.slowness.off_cpu import UNKNOWN, Sleep, Taker
+from everstep.analyzer.slowness.off_cpu import TIMER, UNKNOWN, Sleep, Taker
 from everstep.probes.ebpf.libbpf import Library, Loaded
 from everstep.probes.ebpf.noted import Noted, Watched
 from everstep.probes.ebpf.places import Places, full_path
@@ -68,10 +68,7 @@ class Sched:
             sleep = self._sleep(tgid, total_s, count, rest)
             if sleep is not None:
                 found.setdefault((tgid, tid), []).append(sleep)
-        for listed in found.values():
-            listed.sort(key=lambda each: -each.total_s)
-            del listed[MAX_SLEEPS:]
-        return found
+        return {thread: _longest(listed) for thread, listed in found.items()}
 
     def _sleep(self, pid: int, total_s: float, count: int, rest: list[Any]) -> Sleep | None:
         most_ns, *frames = rest[: 1 + _FRAMES]
@@ -84,6 +81,16 @@ class Sched:
         is_known = self._places.releases(waker_syscall)
         most_s = min(most_ns / 1e9, total_s)
         return Sleep(kind, total_s, count, most_s, where, waker if is_known else 0, text_of(name) if is_known else "")
+
+
+def _longest(sleeps: list[Sleep]) -> list[Sleep]:
+    """A timer goes off in whatever runs just then, and the program keeps those apart: here they are one sleep."""
+    timers = [each for each in sleeps if each.kind == TIMER]
+    sleeps = sorted((each for each in sleeps if each.kind != TIMER), key=lambda each: -each.total_s)[:MAX_SLEEPS]
+    if timers:
+        total_s, count = sum(each.total_s for each in timers), sum(each.count for each in timers)
+        sleeps.append(Sleep(TIMER, total_s, count, max(each.most_s for each in timers)))
+    return sleeps
 
 
 def _most(takers: list[Taker]) -> tuple[Taker, ...]:

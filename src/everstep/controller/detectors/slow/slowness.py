@@ -1,21 +1,22 @@
 """Slowness detection: whether a rank makes the others wait, and whether the job became slower. Feeds rounds and step
 times to `analyzer.slowness.slow`.
 
-Reports once: again only after it was fine for a minute, or in another generation. Slowness that is no machine's fault
-is reported as a refusal, once per cause and generation. It decides nothing; `core.faults.anomalies` does. All of it is
-in memory only and learned anew by another controller.
+Reports once: again only after it was fine for a minute, or in another generation. Another cause of the same rank is
+reported too. Slowness that is no machine's fault is reported as a refusal, once per cause and generation. It decides
+nothing; `core.faults.anomalies` does. All of it is in memory only and learned anew by another controller.
 """
 
 import logging
 import statistics
 import time
+from collections import Counter
 
 import msgspec
 
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.observations.words import per_step
-from everstep.analyzer.slowness.grown import Grown, find_grown
+from everstep.analyzer.slowness.grown import Grown, every_grown
 from everstep.analyzer.slowness.overload import find_overload
 from everstep.analyzer.slowness.sending import SlowLink, explains, find_slow_link
 from everstep.analyzer.slowness.shares import Shares, of_rounds
@@ -59,6 +60,8 @@ KERNEL = "kernel (eBPF)"
 CONNECTIONS = "connections"
 MAX_UNREAD = 4
 
+_Cause = tuple[int, str]  # rank, code
+
 log = logging.getLogger("everstep.controller")
 
 
@@ -69,8 +72,9 @@ class SlownessDetector:
         self._ballot = Ballot()
         self._pace = Pace()
         self.paces = PaceHistory()
-        self._bad_at: dict[int, float] = {}  # rank -> when it was last found slow in this generation
-        self._told: set[int] = set()
+        self._bad_at: dict[_Cause, float] = {}  # when it was last found in this generation
+        self._told: set[_Cause] = set()
+        self._rounds_in_a_row: Counter[_Cause] = Counter()  # in which it was found, up to now
         self._refused: set[tuple[str, tuple[int, ...]]] = set()
         self._overloads: set[str] = set()  # machines of which that was said
         self._said = ""
@@ -108,6 +112,7 @@ class SlownessDetector:
         self._clocks.forget(state.active_nodes)
         self._bad_at.clear()
         self._told.clear()
+        self._rounds_in_a_row.clear()
         self._refused.clear()
         self._overloads.clear()
 
@@ -122,26 +127,28 @@ class SlownessDetector:
         self._ballot.is_unusual = verdict.code != "ES-S00"
         if verdict.code == "ES-S00":
             unnamed = self._unnamed(event) if _may_tell(state) else None
-            self._told = {rank for rank in self._told if abs(event.at - self._bad_at.get(rank, event.at)) < FINE_S}
+            self._told = {each for each in self._told if abs(event.at - self._bad_at.get(each, event.at)) < FINE_S}
             return unnamed
         if not _may_tell(state):
             return None
-        self._bad_at |= dict.fromkeys(verdict.ranks, event.at)
+        self._bad_at |= dict.fromkeys(((rank, verdict.code) for rank in verdict.ranks), event.at)
         link = self._slow_link(LINK_VOTES, is_slow=True) if verdict.code in UNEXPLAINED else None
         if link is not None and explains(link, verdict.ranks, self._ballot.rounds):
-            return self._tell_once(self._congested(link, event.at), event)
+            return self._tell_news([self._congested(link, event.at)], event)
         return self._refuse(verdict, event) if verdict.refusal is not None else self._accuse(verdict, event)
 
     def _accuse(self, verdict: SlowVerdict, event: RoundReported) -> AnomalyFound | None:
-        if set(verdict.ranks) <= self._told:
+        known = {rank for rank, _ in self._told}  # whatever it was: a rank whose slowness is explained is not accused
+        if set(verdict.ranks) <= known:
             return None
-        self._told |= set(verdict.ranks)
+        self._told |= {(rank, verdict.code) for rank in verdict.ranks}
         return AnomalyFound(at=event.at, generation=event.generation, verdict=self._verdict(verdict, event.at))
 
     def _refuse(self, verdict: SlowVerdict, event: RoundReported) -> AnomalyFound | None:
         # Whose turn it is to be long changes, and says nothing new.
         key = (verdict.code, () if verdict.code == "ES-S04" else tuple(sorted(verdict.ranks)))
-        if key in self._refused or len(self._refused) >= MAX_REFUSALS:
+        is_told = bool(verdict.ranks) and all((rank, verdict.code) in self._told for rank in verdict.ranks)
+        if key in self._refused or is_told or len(self._refused) >= MAX_REFUSALS:
             return None
         self._refused.add(key)
         refusal = verdict.refusal
@@ -202,24 +209,30 @@ class SlownessDetector:
         rounds, usual = list(self._ballot.rounds), self._ballot.usual_rounds()
         if len(rounds) < STARVED_ROUNDS:
             return None
-        for found in (
+        maybe = (
             self._starved(event.at),
             self._robbed(rounds, usual, event.at),
-            self._grown(find_grown(rounds, usual, STARVED_VOTES), event.at),
+            *(self._grown(each, event.at) for each in every_grown(rounds, usual, STARVED_VOTES)),
             self._linked(event.at),
-        ):
-            if found is not None:
-                return self._tell_once(found, event)
-        return self._overloaded(rounds, event)
+        )
+        found = [each for each in maybe if each is not None]
+        news = self._tell_news(found, event)
+        return news if found else self._overloaded(rounds, event)
 
-    def _tell_once(self, verdict: Verdict, event: RoundReported) -> AnomalyFound | None:
-        (rank,) = verdict.ranks
-        self._ballot.is_unusual = True
-        self._bad_at[rank] = event.at
-        if rank in self._told:
-            return None
-        self._told.add(rank)
-        return AnomalyFound(at=event.at, generation=event.generation, verdict=verdict)
+    def _tell_news(self, verdicts: list[Verdict], event: RoundReported) -> AnomalyFound | None:
+        """The first that was not told. Another cause of a rank must last: the first one moves more than its own part
+        while it begins."""
+        self._ballot.is_unusual = bool(verdicts)
+        causes = [(verdict.ranks[0], verdict.code) for verdict in verdicts]
+        self._bad_at |= dict.fromkeys(causes, event.at)
+        self._rounds_in_a_row = Counter({each: self._rounds_in_a_row[each] + 1 for each in causes})
+        known = {rank for rank, _ in self._told}
+        for cause, verdict in zip(causes, verdicts, strict=True):
+            least = STARVED_ROUNDS if cause[0] in known else 1
+            if cause not in self._told and self._rounds_in_a_row[cause] >= least:
+                self._told.add(cause)
+                return AnomalyFound(at=event.at, generation=event.generation, verdict=verdict)
+        return None
 
     def _starved(self, at: float) -> Verdict | None:
         found = self._starving(STARVED_ROUNDS, STARVED_VOTES)
@@ -236,9 +249,7 @@ class SlownessDetector:
         cure = "a restart elsewhere does not cure what runs beside it"
         return self._of_rank("ES-S03", found.rank, found.says, cure, KERNEL, at)
 
-    def _grown(self, found: Grown | None, at: float) -> Verdict | None:
-        if found is None:
-            return None
+    def _grown(self, found: Grown, at: float) -> Verdict:
         return self._of_rank(found.code, found.rank, found.says, found.cure, "scheduler", at)
 
     def _slow_link(self, min_votes: int, *, is_slow: bool = False) -> SlowLink | None:
