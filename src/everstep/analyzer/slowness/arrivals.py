@@ -110,6 +110,24 @@ def measure(rounds: Sequence[RankRound], ahead_s: Mapping[int, float] | None = N
     return Measured(timings=tuple(sorted(timings, key=lambda t: t.rank)), num_waits=num_waits, why_not=why_not)
 
 
+def counted(report: RankRound, host: str) -> RankTiming | None:
+    """What the kernel counted of a rank in one round, per step. It needs no whole steps, nor the others' arrivals: all
+    of a step's time counts as computing here, waiting for others too. None: it made no step."""
+    if report.num_steps < 1 or report.window_s <= 0:
+        return None
+    num_steps = report.num_steps
+    return RankTiming(
+        rank=report.rank,
+        compute_s=report.window_s / num_steps,
+        delay_s=_per(report.delay_s, num_steps),
+        throttled_s=_per(report.throttled_s, num_steps),
+        cpu_s=_per(report.cpu_s, num_steps),
+        takers=report.takers,
+        held=_held_s(report),
+        host=host,
+    )
+
+
 def is_synchronous(waits: Sequence[Sequence[float]], gaps: Sequence[Sequence[float]]) -> bool:
     """Whether ranks leave a collective only when all have entered it. One sequence per rank: waits, and the seconds to
     the rank's next entry. Undecided, they do, as programs without overlap do: then at worst a number is too large."""

@@ -90,11 +90,19 @@ def find_grown(
 
 
 def every_grown(
-    rounds: Sequence[Sequence[RankTiming]], usual_rounds: Sequence[Sequence[RankTiming]], min_votes: int
+    rounds: Sequence[Sequence[RankTiming]],
+    usual_rounds: Sequence[Sequence[RankTiming]],
+    min_votes: int,
+    *,
+    counted: bool | None = None,
 ) -> Iterator[Grown]:
-    """Each such part, with the rank for which it grew most. What is sure comes first."""
+    """Each such part, with the rank for which it grew most. What is sure comes first. `counted`: only what the kernel
+    counts, or only the rest."""
     for part, code, what, cure in _PARTS:
-        find = _by_votes if part in _COUNTED else _by_means
+        is_counted = part in _COUNTED
+        if counted is not None and counted != is_counted:
+            continue
+        find = _by_votes if is_counted else _by_means
         found = find(part, rounds, usual_rounds, min_votes)
         if found is not None:
             now_s, usual_s, others_s = found.now_s, found.usual_s, found.others_s

@@ -12,7 +12,7 @@ import msgspec
 
 from everstep.analyzer.observations.groups import kind_of
 from everstep.analyzer.observations.records import ParallelGroup, RankTiming
-from everstep.analyzer.slowness.arrivals import join, measure
+from everstep.analyzer.slowness.arrivals import counted, join, measure
 from everstep.controller.detectors.slow.clocks import DOUBT_S
 from everstep.core.state.schema import State
 from everstep.model.facts import RankRound
@@ -42,6 +42,30 @@ MAX_SENT = 120
 log = logging.getLogger("everstep.controller")
 
 
+class Counted:
+    """What the kernel counted, round by round of the agents: where steps are long, rounds of the vote are several of
+    those, and a sleep or a quota need not wait for them."""
+
+    def __init__(self) -> None:
+        self.rounds: deque[list[RankTiming]] = deque(maxlen=NUM_ROUNDS)
+        self.num_closed = 0
+        self._begun: list[list[RankTiming]] = []
+        self._earlier: deque[list[RankTiming]] = deque(maxlen=NUM_EARLIER)
+
+    def close(self, timings: list[RankTiming], *, is_unusual: bool) -> None:
+        """`is_unusual`: something was found in the rounds at hand."""
+        if len(timings) < 2:
+            return
+        if len(self.rounds) == NUM_ROUNDS and not is_unusual:
+            self._earlier.append(self.rounds[0])
+        self.rounds.append(timings)
+        self._begun += [timings] * (len(self._begun) < NUM_FIRST)
+        self.num_closed += 1
+
+    def usual_rounds(self) -> list[list[RankTiming]]:
+        return [*self._begun, *self._earlier]
+
+
 class Ballot:
     def __init__(self) -> None:
         self.rounds: deque[list[RankTiming]] = deque(maxlen=NUM_ROUNDS)
@@ -60,12 +84,14 @@ class Ballot:
         self.begun: list[list[RankTiming]] = []  # of this generation
         self._earlier: deque[list[RankTiming]] = deque(maxlen=NUM_EARLIER)  # that no longer vote
         self.is_unusual = False  # something was found in these rounds: they never say what is usual
+        self.counted = Counted()
 
     def begin(self, generation: int) -> None:
         self.generation = generation
         self.rounds.clear()
         self.begun.clear()
         self._earlier.clear()
+        self.counted = Counted()
         self._open.clear()
         self._pending.clear()
         self.rivals.clear()
@@ -112,6 +138,8 @@ class Ballot:
             self.unread[rank] = each.unread[:MAX_SENT]
             if each.arrivals:
                 self._pending[rank] = _bounded(join(self._pending.get(rank), each))
+        known = (counted(each, _host_of(rank, state)) for rank, each in reported.items())
+        self.counted.close([each for each in known if each is not None], is_unusual=self.is_unusual)
         measured = measure(list(self._pending.values()), ahead_s)
         self._say(reported)
         if len(measured.timings) < 2:

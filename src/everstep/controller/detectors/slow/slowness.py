@@ -117,8 +117,11 @@ class SlownessDetector:
         self._overloads.clear()
 
     def _vote(self, event: RoundReported, state: State) -> AnomalyFound | None:
+        num_counted = self._ballot.counted.num_closed
         if not self._ballot.take(event, state, lambda: self._clocks.ahead_s(state)):
-            return None
+            if self._ballot.counted.num_closed == num_counted or not _may_tell(state):
+                return None
+            return self._tell_news(self._by_kernel(event.at), event, is_vote=False)  # that waits for more steps
         node_of = {rank: worker.node for rank, worker in state.workers.items()}
         self.paces.note(event.at, self._ballot.rounds[-1], node_of, self._ballot.groups)
         first = self._ballot.first_rounds(state)
@@ -209,25 +212,37 @@ class SlownessDetector:
         rounds, usual = list(self._ballot.rounds), self._ballot.usual_rounds()
         if len(rounds) < STARVED_ROUNDS:
             return None
-        maybe = (
+        by_vote = (
             self._starved(event.at),
-            self._robbed(rounds, usual, event.at),
-            *(self._grown(each, event.at) for each in every_grown(rounds, usual, STARVED_VOTES)),
+            *self._by_kernel(event.at),
+            *(self._grown(each, event.at) for each in every_grown(rounds, usual, STARVED_VOTES, counted=False)),
             self._linked(event.at),
         )
-        found = [each for each in maybe if each is not None]
+        found = [each for each in by_vote if each is not None]
         news = self._tell_news(found, event)
+        self._ballot.is_unusual = bool(found)
         return news if found else self._overloaded(rounds, event)
 
-    def _tell_news(self, verdicts: list[Verdict], event: RoundReported) -> AnomalyFound | None:
+    def _by_kernel(self, at: float) -> list[Verdict]:
+        """What needs no whole steps: who took its CPU, its quota, and what it slept for."""
+        rounds, usual = list(self._ballot.counted.rounds), self._ballot.counted.usual_rounds()
+        if len(rounds) < STARVED_ROUNDS:
+            return []
+        robbed = self._robbed(rounds, usual, at)
+        grown = [self._grown(each, at) for each in every_grown(rounds, usual, STARVED_VOTES, counted=True)]
+        return grown if robbed is None else [robbed, *grown]
+
+    def _tell_news(self, verdicts: list[Verdict], event: RoundReported, *, is_vote: bool = True) -> AnomalyFound | None:
         """The first that was not told. Another cause of a rank must last: the first one moves more than its own part
         while it begins."""
-        self._ballot.is_unusual = bool(verdicts)
-        causes = [(verdict.ranks[0], verdict.code) for verdict in verdicts]
+        self._ballot.is_unusual |= bool(verdicts)
+        causes = list(dict.fromkeys((verdict.ranks[0], verdict.code) for verdict in verdicts))
         self._bad_at |= dict.fromkeys(causes, event.at)
-        self._rounds_in_a_row = Counter({each: self._rounds_in_a_row[each] + 1 for each in causes})
+        again = {each: self._rounds_in_a_row[each] + 1 for each in causes}
+        self._rounds_in_a_row = Counter(again if is_vote else self._rounds_in_a_row | again)
         known = {rank for rank, _ in self._told}
-        for cause, verdict in zip(causes, verdicts, strict=True):
+        for verdict in verdicts:
+            cause = (verdict.ranks[0], verdict.code)
             least = STARVED_ROUNDS if cause[0] in known else 1
             if cause not in self._told and self._rounds_in_a_row[cause] >= least:
                 self._told.add(cause)
