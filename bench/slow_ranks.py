@@ -9,7 +9,9 @@ rank, and the run does not count. A rank that
 is named while there is no fault counts as an innocent. Where the machine has more to run than CPUs, that has to be
 said. Needs root (cgroups, namespaces) and two cores. Ends everything it started, also on Ctrl-C.
 
-    python bench/slow_ranks.py [--runs 20] [--seed 1] [--kinds A,B] [--json FILE] [--keep DIR]
+    python bench/slow_ranks.py [--runs 20] [--seed 1] [--kinds A,B] [--stay SECONDS] [--json FILE] [--keep DIR]
+
+`--stay`: the fault lasts so long after it was named; what else is said of a rank then is no second fault, and counts.
 """
 
 import argparse
@@ -24,7 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from everstep.linux import proc
@@ -71,6 +73,7 @@ class Told:
     round_s: float = 0.0  # as measured: rounds with too few steps are joined
     overload: str = ""  # what was said of the machine
     trouble: str = ""
+    later: list[str] = field(default_factory=list)  # what else was said of a rank while the fault lasted
     binds: bool = True  # the fault made the rank slower, as far as that can be told without asking Everstep
 
     @property
@@ -202,7 +205,7 @@ KINDS: dict[str, Callable[[Hurt], AbstractContextManager[None]]] = {
 }
 
 
-def run(kind: str, rng: random.Random, folder: Path) -> Told:
+def run(kind: str, rng: random.Random, folder: Path, stay_s: float) -> Told:
     rank, mode, healthy_rounds = rng.randrange(2), rng.choice(("plain", "state")), rng.uniform(*HEALTHY_ROUNDS)
     told = Told(kind=kind, rank=rank, mode=mode, innocents=[], ranks=[], load=os.getloadavg()[0])
     (folder / "everstep.toml").write_text(f"[policy]\nslow_round_s = {ROUND_S}\n")
@@ -211,12 +214,12 @@ def run(kind: str, rng: random.Random, folder: Path) -> Told:
     if kind in ("link", "loss"):
         spoil = slow_link if kind == "link" else lossy_link
         with Bed() as bed, two_hosts(bed, folder, env, mode) as running:
-            return _hurt(running, told, folder, healthy_rounds, lambda hurt: spoil(bed, hurt, rng))
+            return _hurt(running, told, folder, healthy_rounds, lambda hurt: spoil(bed, hurt, rng), stay_s)
     where = ["--run-dir", str(folder / "run"), "--config", str(folder / "everstep.toml")]
     nodes = ["--local-nodes", "2", "--standby", "1", "--nproc-per-node", "1"]
     command = [sys.executable, "-m", "everstep", "run", *where, *nodes, str(SCRIPT), mode]
     with launched(command, env=os.environ | env, output=folder / "output") as running:
-        return _hurt(running, told, folder, healthy_rounds, KINDS[kind])
+        return _hurt(running, told, folder, healthy_rounds, KINDS[kind], stay_s)
 
 
 def _hurt(
@@ -225,6 +228,7 @@ def _hurt(
     folder: Path,
     healthy_rounds: float,
     cause: Callable[[Hurt], AbstractContextManager[None]],
+    stay_s: float,
 ) -> Told:
     journal = Journal(folder / "run" / "journal.jsonl")
     if not _until(lambda: "step 20\n" in running.last_output(4000), START_LIMIT_S, running):
@@ -250,7 +254,12 @@ def _hurt(
                 _note(told, verdict, hurt, time.monotonic() - began)
             return told.is_right
 
-        _until(is_named, ROUNDS * told.round_s + GRACE_S, running)
+        if _until(is_named, ROUNDS * told.round_s + GRACE_S, running):
+            num_known = len(journal.events("AnomalyFound"))
+            _until(lambda: False, stay_s, running)
+            journal.read()
+            more = [event["verdict"] for event in journal.events("AnomalyFound")[num_known:]]
+            told.later = [verdict["sentence"] for verdict in more if verdict["ranks"]]
     told.binds = hurt.binds
     told.evicted = len(journal.actions("EvictNode"))
     every = [event["verdict"]["sentence"] for event in journal.events("AnomalyFound")]
@@ -286,6 +295,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", default=",".join(KINDS), metavar="A,B")
+    parser.add_argument("--stay", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--json", type=Path, metavar="FILE", help="a line for each run is added here")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave journals and logs here")
     args = parser.parse_args(argv)
@@ -299,7 +309,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if args.keep:
                     folder = args.keep / f"{args.seed}-{number}"
                     folder.mkdir(parents=True)
-                told = run(kinds[number % len(kinds)], rng, folder)
+                told = run(kinds[number % len(kinds)], rng, folder, args.stay)
             results.append(told)
             print(f"{told.kind:8} {told.mode:6} {_line(told)}", flush=True)
             if args.json:
@@ -316,6 +326,7 @@ def _line(told: Told) -> str:
     cause = "cause named" if told.has_cause else "cause NOT named"
     after = "-" if told.after_s is None else f"{told.after_s:.1f} s"
     early = f"; before the fault: {told.innocents}" if told.innocents else ""
+    early += f"; and later: {told.later}" if told.later else ""
     early += "" if told.binds else "; the fault did not bind"
     early += f"; load {told.load:.0f}, rounds of {told.round_s:.0f} s{', overload said' * bool(told.overload)}"
     return f"{told.code or 'nothing'}  {rank}, {cause}, {after}, evicted {told.evicted}: {told.sentence[:160]}{early}"
@@ -329,9 +340,11 @@ def _report(results: Sequence[Told], kinds: Sequence[str]) -> str:
         causes = sum(told.is_right for told in of_kind)
         innocents = sum(len(told.innocents) for told in of_kind)
         only_overload = sum(bool(told.overload) and not told.ranks for told in of_kind)
+        later = sum(len(told.later) for told in of_kind)
         rows.append([kind, str(len(of_kind)), str(right_ranks), str(causes), str(only_overload), str(innocents),
-                     str(sum(told.evicted for told in of_kind))])  # fmt: skip
-    return table(["cause", "runs", "rank", "rank and cause", "only overload", "said while healthy", "evicted"], rows)
+                     str(later), str(sum(told.evicted for told in of_kind))])  # fmt: skip
+    heads = ["cause", "runs", "rank", "rank and cause", "only overload", "said while healthy", "said later", "evicted"]
+    return table(heads, rows)
 
 
 if __name__ == "__main__":
