@@ -28,6 +28,17 @@ def test_not_without_being_asked_for(gpus: Path) -> None:
     assert profiler_for({"EVERSTEP_NCCL_PROFILER": "1"}, gpus) == ""
 
 
+def test_amds_library_has_a_word_of_its_own(gpus: Path) -> None:
+    rccl = {"EVERSTEP_NCCL_PROFILER": "rccl"}
+    assert profiler_for(rccl, gpus) == "", "NVIDIA's GPUs"
+    (gpus / "dev/nvidia0").rename(gpus / "dev/kfd")
+    assert profiler_for(rccl, gpus) == str(plugin.path_of("x86_64"))
+    assert profiler_for(ON, gpus) == ""
+    (gpus / "usr/lib").mkdir(parents=True)
+    (gpus / "usr/lib/librccl-profiler.so").touch()
+    assert profiler_for(rccl, gpus) == "", "RCCL would load another"
+
+
 def test_not_where_no_gpu_is(gpus: Path) -> None:
     (gpus / "dev/nvidia0").rename(gpus / "dev/nvidiactl")
     assert profiler_for(ON, gpus) == ""

@@ -130,6 +130,48 @@ def test_the_ring_of_a_living_process_is_found(host: Path) -> None:
     assert ring.read(os.getpid()) is None
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", ["librccl.so.1", "libother.so"])
+def test_the_clock_of_rccls_kernels_is_not_taken_for_nanoseconds(
+    host: Path, tmp_path: Path, name: str, version: int
+) -> None:
+    """RCCL calls as NCCL does, with the same layouts, and passes ticks of another clock (100 MHz on an MI300)."""
+    compiler = shutil.which("cc")
+    assert compiler is not None
+    subprocess.run([compiler, "-shared", "-o", tmp_path / name, "-x", "c", "/dev/null"], check=True)
+    living = subprocess.Popen(
+        [host, str(plugin.library()), str(version), "well"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "LD_PRELOAD": str(tmp_path / name)},
+    )
+    try:
+        assert living.stdout is not None
+        for line in living.stdout:
+            if line == "ready\n":
+                break
+        found = ring.read(living.pid)
+    finally:
+        living.communicate("", timeout=30)
+    assert found is not None
+    by_device = name == "libother.so" and version > 3
+    for number, op in enumerate(found.ops[:5]):
+        assert op.took_s is not None
+        # By the device 0.1 ms and so on; the thread that noticed slept for 3 ms and so on between begin and end.
+        assert (op.took_s < 0.001) if by_device else (0.003 * (number + 1) < op.took_s < 5)
+
+
+def test_of_more_channels_than_the_ring_has_room_for_the_time_is_unknown(host: Path, tmp_path: Path) -> None:
+    """RCCL uses up to 128, and more in some builds."""
+    _, data = played(host, 6, "well", tmp_path / "ring")
+    many = bytearray(data)
+    many[4096 + 13 * 8 + 2 * 4] = 100
+    (first, second, *_) = ring.parse(bytes(many)).ops
+    assert (first.took_s, first.is_open) == (None, False), "not waited for"
+    assert second.took_s is not None
+
+
 def test_its_times_stand_in_the_table(host: Path, tmp_path: Path) -> None:
     """Torch's record knows the group, and when the host queued an operation; the plug-in knows what the device did."""
     _, data = played(host, 6, "well", tmp_path / "ring")

@@ -9,6 +9,8 @@ import os
 import struct
 import time
 from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
 
 import msgspec
 
@@ -29,6 +31,9 @@ _WIDTHS = {
     "int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "float16": 2, "float32": 4, "float64": 8,
     "bfloat16": 2, "float8e4m3": 1, "float8e5m2": 1,
 }  # fmt: skip
+_CHANNELS = 64
+"""The plug-in knows of so many channels of a collective whether their kernels ended. NCCL has no more, RCCL has."""
+
 _PER_RANK = ("allgather", "reducescatter", "alltoall")
 """Their count is one rank's part of the whole buffer."""
 
@@ -75,11 +80,22 @@ def read(pid: int) -> Ring | None:
         raise RingError(f"the ring of process {pid} cannot be opened: {error.strerror}") from None
     try:
         before, after = os.pread(fd, MAX_BYTES, 0), os.pread(fd, MAX_BYTES, 0)
+        ticks = _is_rccl(pid, os.fstat(fd).st_ino)
     except OSError as error:
         raise RingError(f"the ring of process {pid} cannot be read: {error.strerror}") from None
     finally:
         os.close(fd)
-    return parse(before, after, time.time_ns() - time.monotonic_ns())
+    return parse(before, after, time.time_ns() - time.monotonic_ns(), ticks=ticks)
+
+
+@lru_cache(maxsize=256)
+def _is_rccl(pid: int, inode: int) -> bool:
+    """Whether AMD's library writes this ring. `inode`: the ring's, so that another process of that number is asked."""
+    try:
+        text = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except OSError:
+        return False
+    return any(line.rpartition("/")[2].startswith("librccl.so") for line in text.splitlines())
 
 
 def _place(pid: int) -> str | None:
@@ -96,9 +112,10 @@ def _place(pid: int) -> str | None:
     return None
 
 
-def parse(before: bytes, after: bytes | None = None, offset_ns: int | None = None) -> Ring:
+def parse(before: bytes, after: bytes | None = None, offset_ns: int | None = None, *, ticks: bool = False) -> Ring:
     """Of two copies, one taken after the other; of one that nothing writes to, one is enough. `offset_ns`: wall clock
-    less monotonic clock, where that is known better than when the ring was made. Raises RingError."""
+    less monotonic clock, where that is known better than when the ring was made. `ticks`: the device's clock counts
+    something else than nanoseconds, as RCCL's does, and is not used. Raises RingError."""
     after = before if after is None else after
     if len(before) < _HEADER_BYTES or before[:8] != MAGIC:
         raise RingError("it is not a ring of the profiler plug-in")
@@ -112,7 +129,7 @@ def parse(before: bytes, after: bytes | None = None, offset_ns: int | None = Non
     numbers = range(max(0, recorded - capacity), recorded) if 0 < capacity <= MAX_BYTES // size else range(0)
     ops = []
     for number in _in_file(numbers, capacity, room):
-        op = _op(before, after, _HEADER_BYTES + number % capacity * size, number, offset)
+        op = _op(before, after, _HEADER_BYTES + number % capacity * size, number, offset, ticks=ticks)
         if op is not None:
             ops.append(op)
     num_torn = len(numbers) - len(ops)
@@ -139,12 +156,12 @@ def _in_file(numbers: range, capacity: int, room: int) -> Iterator[int]:
         at += room - place
 
 
-def _op(before: bytes, after: bytes, place: int, number: int, offset_ns: int) -> DeviceOp | None:
+def _op(before: bytes, after: bytes, place: int, number: int, offset_ns: int, *, ticks: bool) -> DeviceOp | None:
     first, second = _raw(before, place), _raw(after, place)
     if not number + 1 == first.stamp == second.stamp or not first.func:
         return None
     is_done = 0 < first.num_channels == first.ended.bit_count() and first.begun == first.ended
-    took_s = _took_s(second) if is_done and not second.is_odd else None
+    took_s = _took_s(second, ticks=ticks) if is_done and not second.is_odd else None
     begin_at = (second.begin_ns + offset_ns) / 1e9 if second.begin_ns >= second.queued_ns > 0 else None
     return DeviceOp(
         comm=f"{second.comm:016x}",
@@ -154,7 +171,7 @@ def _op(before: bytes, after: bytes, place: int, number: int, offset_ns: int) ->
         queued_at=(second.queued_ns + offset_ns) / 1e9,
         begin_at=begin_at,
         took_s=took_s,
-        is_open=not is_done and not second.is_odd,
+        is_open=not is_done and not second.is_odd and second.num_channels <= _CHANNELS,
     )
 
 
@@ -186,9 +203,9 @@ def _text(data: bytes) -> str:
     return name.decode("ascii") if name.isalnum() else ""
 
 
-def _took_s(raw: _Raw) -> float | None:
+def _took_s(raw: _Raw, *, ticks: bool) -> float | None:
     """By the device's clock where it is there; else by that of the thread that noticed."""
-    has_device = raw.device_begin and raw.device_end
+    has_device = raw.device_begin and raw.device_end and not ticks
     begin, end = (raw.device_begin, raw.device_end) if has_device else (raw.begin_ns, raw.end_ns)
     took_s = (end - begin) / 1e9
     return took_s if begin and 0 < took_s <= _MAX_S else None
