@@ -245,6 +245,7 @@ def _hurt(
     early = [event["verdict"] for event in journal.events("AnomalyFound")]
     told.innocents = [verdict["sentence"] for verdict in early if verdict["ranks"]]
     known, began = len(early), time.monotonic()
+    num_evicted = len(journal.actions("EvictNode"))  # a standby, say, that was silent on a busy machine
     with cause(hurt):
 
         def is_named() -> bool:
@@ -261,7 +262,7 @@ def _hurt(
             more = [event["verdict"] for event in journal.events("AnomalyFound")[num_known:]]
             told.later = [verdict["sentence"] for verdict in more if verdict["ranks"]]
     told.binds = hurt.binds
-    told.evicted = len(journal.actions("EvictNode"))
+    told.evicted = len(journal.actions("EvictNode")) - num_evicted
     every = [event["verdict"]["sentence"] for event in journal.events("AnomalyFound")]
     told.overload = next((sentence for sentence in every if OVERLOAD in sentence), "")
     return told

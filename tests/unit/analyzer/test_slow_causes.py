@@ -8,6 +8,7 @@ from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.slowness.grown import find_grown
 from everstep.analyzer.slowness.overload import find_overload
 from everstep.analyzer.slowness.sending import find_slow_link
+from everstep.analyzer.slowness.slow import judge
 from everstep.analyzer.slowness.starving import find_starving
 
 RANKS = range(4)
@@ -196,3 +197,25 @@ def test_a_sleep_is_named_where_waiting_for_others_cannot_be_told_from_computing
 def test_who_sleeps_while_a_device_computes_is_not_named():
     asleep = [_asleep(num, 1, slept_s, cpu_s=None) for num, slept_s in ((5, 0.09), (9, 0.03))]
     assert find_grown(*asleep, 4) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("file lock", "ES-S10"), ("fsync", "ES-S07"), ("timer", "ES-S01"), ("", "ES-S01")]
+)
+def test_beside_a_device_a_rank_that_waits_for_a_lock_or_a_file_is_no_slow_machine(kind, code):
+    """How much CPU time a step needs says nothing there. A thread that sleeps may wait for its own slow device."""
+    rng = random.Random(8)
+    slow = [
+        [
+            RankTiming(
+                rank=rank,
+                compute_s=(0.15 if rank == 2 else 0.1) * rng.uniform(0.99, 1.01),
+                wait_s=0.0 if rank == 2 else 0.05,
+                host="ab"[rank % 2],
+                held={kind: 0.045} if rank == 2 and kind else {},
+            )
+            for rank in RANKS
+        ]
+        for _ in range(5)
+    ]
+    assert judge(slow).code == code

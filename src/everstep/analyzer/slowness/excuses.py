@@ -4,12 +4,14 @@ Each excuse must explain most of the excess by something that was measured. What
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 
 from everstep.analyzer.observations.records import ParallelGroup, RankTiming
 from everstep.analyzer.observations.words import ranks_text, verb
+from everstep.analyzer.slowness.grown import in_files, in_locks
 from everstep.analyzer.slowness.places import peers_of, places_of
 
 MIN_GROWTH = 0.08
@@ -19,6 +21,19 @@ MIN_GROWTH = 0.08
 MOSTLY, SPINS = 0.5, 1.2
 """Of the others' time: what a program that computes on CPUs has something to run, and CPU time that is more than it can
 need."""
+
+
+_Part = Callable[[RankTiming], float | None]
+
+_DISK = "waiting for a disk or a server of files"
+_PARTS: tuple[tuple[_Part, str, str], ...] = (
+    (attrgetter("data_s"), "ES-S07", "waiting for the data loader"),
+    (attrgetter("gc_s"), "ES-S06", "Python's garbage collector"),
+    (attrgetter("throttled_s"), "ES-S09", "the CPU quota of its cgroup, which another machine has as well"),
+    (attrgetter("io_s"), "ES-S07", _DISK),
+    (in_files, "ES-S07", _DISK),
+    (in_locks, "ES-S10", "waiting for a lock that another process holds"),
+)
 
 
 class Excuse(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +56,15 @@ def _mean(listed: list[RankTiming]) -> RankTiming:
         values = [getattr(timing, name) for timing in listed]
         known = [value for value in values if value is not None]
         parts[name] = statistics.fmean(known) if 2 * len(known) > len(values) else None
-    return msgspec.structs.replace(listed[0], compute_s=statistics.fmean(t.compute_s for t in listed), **parts)
+    held = [timing.held for timing in listed if timing.held is not None]
+    kinds = dict.fromkeys(kind for each in held for kind in each)
+    mean = {kind: statistics.fmean(each.get(kind, 0.0) for each in held) for kind in kinds}
+    return msgspec.structs.replace(
+        listed[0],
+        compute_s=statistics.fmean(t.compute_s for t in listed),
+        held=mean if 2 * len(held) > len(listed) else None,
+        **parts,
+    )
 
 
 def find(
@@ -61,19 +84,14 @@ def find(
     flagged = [means[rank] for rank in ranks]
     excess = statistics.fmean(t.compute_s for t in flagged) - statistics.median(t.compute_s for t in others)
     who = f"{ranks_text(ranks)} {verb(ranks, 'takes', 'take')} longer"
-    for name, code, what in (
-        ("data_s", "ES-S07", "waiting for the data loader"),
-        ("gc_s", "ES-S06", "Python's garbage collector"),
-        ("throttled_s", "ES-S09", "the CPU quota of its cgroup, which another machine has as well"),
-        ("io_s", "ES-S07", "waiting for a disk or a server of files"),
-    ):
-        extra = _extra(name, flagged, others)
+    for part, code, what in _PARTS:
+        extra = _extra(part, flagged, others)
         if extra is not None and extra >= share * excess:
             return Excuse(code=code, why=f"{who}, and {min(1.0, extra / excess):.0%} of it is {what}")
     idle = _did_not_run(flagged, others, excess)
     if idle > 0 and idle >= share * excess:
-        part = f"{min(1.0, idle / excess):.0%} of it is not computing"
-        why = f"{who}, and {part}: it slept or waited for something of its own"
+        idle_share = f"{min(1.0, idle / excess):.0%} of it is not computing"
+        why = f"{who}, and {idle_share}: it slept or waited for something of its own"
         return Excuse(code="ES-S10", why=why)
     if _work_explains(flagged, others, excess, share):
         has = verb(ranks, "it has", "they have")
@@ -104,9 +122,9 @@ def long_stage(
     return Excuse(code="ES-S05", why=f"{who}: they are one pipeline stage in all of its replicas ({stage})")
 
 
-def _extra(name: str, flagged: list[RankTiming], others: list[RankTiming]) -> float | None:
-    mine: list[float] = [v for timing in flagged if (v := getattr(timing, name)) is not None]
-    theirs: list[float] = [v for timing in others if (v := getattr(timing, name)) is not None]
+def _extra(part: _Part, flagged: list[RankTiming], others: list[RankTiming]) -> float | None:
+    mine: list[float] = [v for timing in flagged if (v := part(timing)) is not None]
+    theirs: list[float] = [v for timing in others if (v := part(timing)) is not None]
     if len(mine) < len(flagged) or len(theirs) < len(others):
         return None
     return statistics.fmean(mine) - statistics.median(theirs)
@@ -118,8 +136,8 @@ def _did_not_run(flagged: list[RankTiming], others: list[RankTiming], excess: fl
     Zero where that cannot be told: the others had nothing to run for most of their time either (they wait for a
     device), or they burn CPU while they wait for the slow one. Who waits for a CPU has something to run.
     """
-    cpu = _extra("cpu_s", flagged, others)
-    delay = _extra("delay_s", flagged, others)
+    cpu = _extra(attrgetter("cpu_s"), flagged, others)
+    delay = _extra(attrgetter("delay_s"), flagged, others)
     if cpu is None or delay is None:
         return 0.0
     usual = statistics.median(t.compute_s for t in others)

@@ -189,13 +189,20 @@ def _value(timing: RankTiming, part: str) -> float | None:
     if part not in _SEEN:
         value: float | None = getattr(timing, part)
         return value
-    if timing.held is None:
-        return None
     if part == _TIMER:
         # With a device its main thread may sleep while that computes, and nobody waits for it.
-        return None if timing.cpu_s is None else timing.held.get(TIMER, 0.0)
-    is_lock = part == _LOCKS
-    return sum(s for kind, s in timing.held.items() if (kind in _LOCK_KINDS if is_lock else kind not in _NO_FILES))
+        return None if timing.held is None or timing.cpu_s is None else timing.held.get(TIMER, 0.0)
+    return in_locks(timing) if part == _LOCKS else in_files(timing)
+
+
+def in_locks(timing: RankTiming) -> float | None:
+    """Seconds of a step that its main thread slept for locks of other processes; None: nobody looked."""
+    return None if timing.held is None else sum(s for kind, s in timing.held.items() if kind in _LOCK_KINDS)
+
+
+def in_files(timing: RankTiming) -> float | None:
+    """The same in system calls on files."""
+    return None if timing.held is None else sum(s for kind, s in timing.held.items() if kind not in _NO_FILES)
 
 
 def _own_s(timing: RankTiming) -> float | None:
