@@ -122,6 +122,7 @@ class WatchLink:
 def _content(fd: int) -> bytes:
     """The content of the file that a rank passed; empty for anything else, such as an endless device."""
     try:
-        return os.pread(fd, MAX_RECORD_BYTES, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        about = os.fstat(fd)
+        return os.pread(fd, min(MAX_RECORD_BYTES, about.st_size), 0) if stat.S_ISREG(about.st_mode) else b""
     except OSError:
         return b""
