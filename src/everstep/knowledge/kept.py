@@ -14,7 +14,8 @@ from everstep.linux.heap import Growth
 
 MAX_BYTES = 8 << 20
 """What an agent grows by in weeks. One dump of the out-of-memory killer takes 3.5 MiB, and each that is like it 0.1; a
-kernel log of 2,400 lines 8. A program that prints random words gets there in a hundred lines, and pays 3 ms of CPU for each."""
+kernel log of 2,400 lines takes 8. A program that prints random words gets there in a hundred lines, and pays 3 ms of
+CPU for each."""
 
 T = TypeVar("T")
 
