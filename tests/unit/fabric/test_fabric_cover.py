@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.cli.fabric.flows import read_flows
+from everstep.cli.fabric.links.flows import read_flows
 from everstep.cli.main import main
 
 HOSTS = [f"n{number}" for number in range(8)]

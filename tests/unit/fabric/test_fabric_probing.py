@@ -299,7 +299,7 @@ def test_a_host_watches_and_its_lines_are_blamed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To itself, and to an address at which nothing answers."""
-    monkeypatch.setattr("everstep.cli.fabric.watch.MOST_LATE_S", 1e9)  # machines that test are busy
+    monkeypatch.setattr("everstep.cli.fabric.links.watch.MOST_LATE_S", 1e9)  # machines that test are busy
     flows, probes = tmp_path / "flows.jsonl", tmp_path / "probes.jsonl"
     dead = {"to": "127.0.0.3", "there": ["n0", "leaf0", "n2"], "back": ["n2", "leaf0", "n0"]}
     lines = [{**FLOW, "port": _free_port()}, {**FLOW, "port": _free_port(), **dead}]
@@ -329,7 +329,7 @@ def test_a_window_in_which_this_process_was_late_is_left_out(
 ) -> None:
     flows = tmp_path / "flows.jsonl"
     flows.write_text(json.dumps({**FLOW, "port": _free_port()}))
-    monkeypatch.setattr("everstep.cli.fabric.watch.MOST_LATE_S", -1.0)  # any lateness is too much
+    monkeypatch.setattr("everstep.cli.fabric.links.watch.MOST_LATE_S", -1.0)  # any lateness is too much
     often = ["--rate", "100", "--every", "0.2", "--windows", "1", "--port", str(_free_port())]
     assert main(["fabric", "watch", str(flows), "--address", "127.0.0.1", *often]) == 0
     printed = capsys.readouterr()

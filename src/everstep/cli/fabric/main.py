@@ -21,29 +21,33 @@ FILE is Slurm's topology.conf or topology.yaml, NCCL's XML, a model or graph of 
 import argparse
 import importlib
 
+_HERE = "everstep.cli.fabric."
 WHAT: dict[str, tuple[str, str]] = {
-    "show": ("everstep.cli.fabric.show", "hosts, switches, speeds and groups of a topology"),
-    "plan": ("everstep.cli.fabric.plan", "switches, ports, cables and bisection for a number of chips"),
-    "simulate": ("everstep.cli.fabric.simulate", "how long a collective takes on a network, and which links it shares"),
-    "place": ("everstep.cli.fabric.place", "which hosts a job should get, and in which order"),
-    "deadlock": ("everstep.cli.fabric.deadlock", "cycles of PFC buffers that routes make; exit code 1 if any"),
-    "storms": ("everstep.cli.fabric.storms", "pause storms in recorded counters; exit code 1 if any"),
-    "blame": ("everstep.cli.fabric.blame", "which link or host loses the packets of probes; exit code 1 if any"),
-    "cover": ("everstep.cli.fabric.cover", "which probes cross every link; exit code 1 if a link has too few"),
-    "watch": ("everstep.cli.fabric.watch", "send probes of this host, answer those of others"),
-    "counters": ("everstep.cli.fabric.counters", "what the ports of this machine count, for blame"),
-    "traffic": ("everstep.cli.fabric.traffic", "what jobs send over each link: predicted, measured, and hot links"),
-    "check": ("everstep.cli.fabric.check", "what is wrong with a topology; exit code 1 if anything"),
+    "show": ("show", "hosts, switches, speeds and groups of a topology"),
+    "plan": ("plans.plan", "switches, ports, cables and bisection for a number of chips"),
+    "simulate": (
+        "everstep.cli.fabric.plans.simulate",
+        "how long a collective takes on a network, and which links it shares",
+    ),
+    "place": ("plans.place", "which hosts a job should get, and in which order"),
+    "deadlock": ("pfc.deadlock", "cycles of PFC buffers that routes make; exit code 1 if any"),
+    "storms": ("pfc.storms", "pause storms in recorded counters; exit code 1 if any"),
+    "blame": ("links.blame", "which link or host loses the packets of probes; exit code 1 if any"),
+    "cover": ("links.cover", "which probes cross every link; exit code 1 if a link has too few"),
+    "watch": ("links.watch", "send probes of this host, answer those of others"),
+    "counters": ("links.counters", "what the ports of this machine count, for blame"),
+    "traffic": ("traffic", "what jobs send over each link: predicted, measured, and hot links"),
+    "check": ("check", "what is wrong with a topology; exit code 1 if anything"),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
     for name, (module, text) in WHAT.items():
-        found = importlib.import_module(module)
+        found = importlib.import_module(_HERE + module)
         raw = argparse.RawDescriptionHelpFormatter
         found.add_arguments(verbs.add_parser(name, help=text, description=found.__doc__, formatter_class=raw))
 
 
 def run(given: argparse.Namespace) -> int:
-    return int(importlib.import_module(WHAT[given.what][0]).run(given))
+    return int(importlib.import_module(_HERE + WHAT[given.what][0]).run(given))

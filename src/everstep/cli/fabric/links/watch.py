@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.cli.fabric.flows import check_address, read_flows
+from everstep.cli.fabric.links.flows import check_address, read_flows
 from everstep.fabric.locate.observations import Seen
 from everstep.fabric.probing.watch import MOST_LATE_S, Planned, watch
 from everstep.fabric.readers.text import read_bytes

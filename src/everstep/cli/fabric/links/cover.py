@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.cli.fabric.flows import read_flows
+from everstep.cli.fabric.links.flows import read_flows
 from everstep.cli.reading import show, show_json
 from everstep.fabric.probing.coverage import Flow, plan_probes
 from everstep.fabric.probing.watch import Planned

@@ -9,7 +9,7 @@ import argparse
 
 import msgspec
 
-from everstep.cli.fabric.planned import add_plan_arguments, wanted_of
+from everstep.cli.fabric.plans.planned import add_plan_arguments, wanted_of
 from everstep.cli.reading import show, show_json
 from everstep.fabric.plan.build import build
 from everstep.fabric.plan.clos import plan_clos

@@ -1,0 +1,1 @@
+"""Pauses of lossless Ethernet: cycles of buffers that wait for each other, and storms."""

@@ -1,0 +1,1 @@
+"""Networks that are not there yet, and jobs that are not placed yet."""
