@@ -3,8 +3,8 @@
     python bench/fabric.py probes [--seeds 5] [--kinds loss-1,loss-5,dead,...] [--seconds 10]
     python bench/fabric.py quiet [--seconds 60]         `everstep fabric watch` beside TCP: false alarms, cost
         [--cable 20mbit]                                 each cable carries so much, and TCP fills those of the leaves
-    python bench/fabric.py full [--seeds 5] [--kinds loss-5,loss-1,two] [--seconds 60]   cables that lose 5 % or 1 %, or
-                                                     two of them, among cables that TCP fills
+    python bench/fabric.py full [--seeds 5] [--kinds loss-1,...] [--seconds 10]   the same as processes, among cables
+                                                     that TCP fills; what the last ten seconds say, each second
     python bench/fabric.py ports [--seconds 60]          what reading the counters of ports costs an agent
     python bench/fabric.py sent [--seconds 60]          gloo rings: bytes of each link, predicted and counted
     python bench/fabric.py cycles                        10,000 random graphs
@@ -20,12 +20,11 @@ import random
 import signal
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from everstep.fabric.locate.blame import Fault, Verdict, blame
+from everstep.fabric.locate.blame import blame
 from everstep.fabric.locate.observations import Seen, merged
 from everstep.fabric.pfc.deadlock import cycles_of
 from everstep.fabric.placement.place import place
@@ -36,10 +35,11 @@ from everstep.fabric.probing.watch import TICK_S, seen_of
 from everstep.fabric.readers.find import read_topology
 from everstep.fabric.topology.graph import Graph
 from fabrics.bed import PORT, Clos
+from fabrics.faults import KINDS, inject, is_right, names
 from fabrics.full import full
 from fabrics.ports import ports
 from fabrics.published import published
-from fabrics.quiet import across, end, quiet
+from fabrics.quiet import quiet
 from fabrics.sent import sent
 
 SOURCES = range(40_000, 40_004)
@@ -109,98 +109,6 @@ class Fleet:
             responder.close()
 
 
-def _draw_cable(bed: Clos, draw: random.Random, *, of_host: bool = False) -> tuple[str, str]:
-    cable = draw.choice([c for c in bed.cables if (c[0] in bed.leaf_of) == of_host])
-    return cable if draw.random() < 0.5 else (cable[1], cable[0])
-
-
-def _lossy(bed: Clos, ways: list[tuple[str, str]], percent: float) -> Callable[[], None]:
-    for one, other in ways:
-        bed.lose(one, other, percent)
-    return lambda: [bed.unlose(one, other) for one, other in ways] and None
-
-
-def _flapping(bed: Clos, ways: list[tuple[str, str]]) -> Callable[[], None]:
-    """Both ways gone for 0.7 s, back for 0.7 s, again and again."""
-    over = threading.Event()
-
-    def flap() -> None:
-        while not over.wait(0.7):
-            undo = _lossy(bed, ways, 100)
-            over.wait(0.7)
-            undo()
-
-    thread = threading.Thread(target=flap)
-    thread.start()
-
-    def end() -> None:
-        over.set()
-        thread.join()
-
-    return end
-
-
-def _slow(bed: Clos, way: tuple[str, str], rate: str, *, is_busy: bool) -> Callable[[], None]:
-    bed.slow(*way, rate)
-    load = across(bed, way, mbit=1.0) if is_busy else []
-
-    def undo() -> None:
-        end(load)
-        bed.unslow(*way)
-
-    return undo
-
-
-def inject(kind: str, bed: Clos, draw: random.Random) -> tuple[list[set[str]], Callable[[], None]]:
-    """What has to be named: one name of each set. And what undoes it."""
-    way = _draw_cable(bed, draw)
-    back = (way[1], way[0])
-    cable = {f"{min(way)} - {max(way)}"}
-    if kind in ("loss-1", "loss-5"):
-        return [cable], _lossy(bed, [way, back], {"loss-1": 1, "loss-5": 5}[kind])
-    if kind == "flapping":
-        return [cable], _flapping(bed, [way, back])
-    if kind == "dead":
-        return [cable], _lossy(bed, [way, back], 100)
-    if kind == "one-way":
-        return [{f"{way[0]} > {way[1]}"}], _lossy(bed, [way], 5)
-    if kind == "blackhole":
-        return [{f"{way[0]} > {way[1]}"}], _lossy(bed, [way], 100)
-    if kind in ("slow", "choked"):
-        rate = {"slow": "1mbit", "choked": "60kbit"}[kind]  # the probes alone fill a choked one
-        return [{f"{way[0]} > {way[1]}"}], _slow(bed, way, rate, is_busy=kind == "slow")
-    near = _draw_cable(bed, draw, of_host=True)
-    host = near[0] if near[0] in bed.leaf_of else near[1]
-    if kind == "nic":
-        return [{host, f"{min(near)} - {max(near)}"}], _lossy(bed, [near, (near[1], near[0])], 5)
-    other = _draw_cable(bed, draw)
-    while {*other} == {*way}:
-        other = _draw_cable(bed, draw)
-    return [{f"{a} > {b}"} for a, b in (way, other)], _lossy(bed, [way, other], 5)
-
-
-KINDS = ("loss-1", "loss-5", "dead", "slow", "choked", "nic", "one-way", "flapping", "blackhole", "two")
-
-
-def _is_right(kind: str, verdict: Verdict, wanted: list[set[str]]) -> bool:
-    """Nothing else may be named beside, as lossy or as slow. A slow link may be called either: its full queue loses
-    packets, and where the queue is long, probes have timed out before they come."""
-    lossy, slow = verdict.faults, verdict.slow
-    is_either = kind in ("slow", "choked") and not _are(lossy, wanted)
-    asked, beside = (slow, lossy) if is_either else (lossy, slow)
-    named = [{suspect.name for suspect in fault.suspects} for fault in beside]
-    return _are(asked, wanted) and all(any(names & each for each in wanted) for names in named)
-
-
-def _names(faults: Sequence[Fault]) -> list[list[object]]:
-    return [[*(suspect.name for suspect in fault.suspects), round(fault.rate, 3)] for fault in faults]
-
-
-def _are(faults: Sequence[Fault], wanted: list[set[str]]) -> bool:
-    found = [{suspect.name for suspect in fault.suspects} for fault in faults]
-    return len(found) == len(wanted) and all(any(names & each for each in found) for names in wanted)
-
-
 def probes(given: argparse.Namespace) -> None:
     bed = Clos()
     try:
@@ -219,12 +127,12 @@ def probes(given: argparse.Namespace) -> None:
                 undo()
                 fleet.run(1.0)
                 verdicts = [blame(merged(windows[: n + 1]), hosts) for n in range(len(windows))]
-                is_right = [_is_right(kind, verdict, wanted) for verdict in verdicts]
-                right += is_right[-1]
-                if is_right[-1]:
-                    times.append(STRIDE_S * (len(is_right) - [*is_right[::-1], False].index(False) + 1))
+                are_right = [is_right(kind, verdict, wanted) for verdict in verdicts]
+                right += are_right[-1]
+                if are_right[-1]:
+                    times.append(STRIDE_S * (len(are_right) - [*are_right[::-1], False].index(False) + 1))
                 else:
-                    wrong.append((seed, wanted, _names(verdicts[-1].faults), "late", _names(verdicts[-1].slow)))
+                    wrong.append((seed, wanted, names(verdicts[-1].faults), "late", names(verdicts[-1].slow)))
             took = f"named after {statistics.median(times):g} s, {max(times):g} at most" if times else "never named"
             line = f"{kind:<10} {right}/{given.seeds} within {given.seconds:g} s, {took}; {late_s:.2f} s late at most"
             print(line, *wrong, sep="\n   ", flush=True)
@@ -290,10 +198,14 @@ def main() -> None:
         "what", choices=("probes", "quiet", "full", "ports", "sent", "cycles", "placement", "published")
     )
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="`full`: the first of them")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--cable", metavar="RATE", help="as tc writes it: 20mbit; default of `quiet`: no limit")
+    parser.add_argument(
+        "--nice", type=int, help="`quiet`, `full`: of the processes that watch; 22 nodes share a machine"
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="`quiet`, `full`: keeps what was seen and counted")
     parser.add_argument("--mix", help="philly_jobs.csv.xz")
     parser.add_argument("--topologies", help="a directory of topograph's models")

@@ -37,6 +37,7 @@ class Clos:
         self.address = {host: f"10.20.{n * leaves // hosts}.{n + 1}" for n, host in enumerate(self.hosts)}
         self.cables = [(host, self.leaf_of[host]) for host in self.hosts]
         self.cables += [(leaf, spine) for leaf in self.leaves for spine in self.spines]
+        self._rate: str | None = None
         self._made: list[str] = []
         self._pool: dict[str, ThreadPoolExecutor] = {}
         try:
@@ -152,12 +153,21 @@ class Clos:
         with contextlib.suppress(OSError):
             self._tc(_WIRES, "filter", "del", "dev", self._end_of(one, other), "ingress", "pref", "10")
 
+    def shape(self, rate: str) -> None:
+        """What every cable carries, in words of tc."""
+        self._rate = rate
+        for one, other in self.cables:
+            self.slow(one, other, rate)
+            self.slow(other, one, rate)
+
     def slow(self, one: str, other: str, rate: str) -> None:
-        self._tc(
-            one, "qdisc", "add", "dev", f"to-{other}", "root", "tbf", "rate", rate, "burst", "4kb", "limit", "60kb"
-        )
+        words = ("tbf", "rate", rate, "burst", "4kb", "limit", "60kb")
+        self._tc(one, "qdisc", "replace", "dev", f"to-{other}", "root", *words)
 
     def unslow(self, one: str, other: str) -> None:
+        if self._rate is not None:
+            self.slow(one, other, self._rate)
+            return
         with contextlib.suppress(OSError):
             self._tc(one, "qdisc", "del", "dev", f"to-{other}", "root")
 

@@ -1,73 +1,81 @@
-"""Cables that lose packets while TCP fills cables: they are named, or it is said that nothing can be told of them."""
+"""Faults while TCP fills cables: after how many seconds `everstep fabric blame` names them, from the lines of the last
+ten seconds that `watch` and `counters` print on every node. Lines of before the fault are among them at first."""
 
 import argparse
 import random
+import statistics
 import time
 from collections import Counter
 
 from everstep.fabric.locate.blame import Verdict, blame
+from everstep.fabric.locate.loads import loads_of
+from everstep.fabric.locate.observations import Counted, Seen
 from fabrics.bed import Clos
+from fabrics.faults import inject, is_right
 from fabrics.quiet import FINE_S, Counters, Watchers, running, told
 
 CABLE = "20mbit"
-FAULTS = {"loss-5": (5,), "loss-1": (1,), "two": (5, 1)}
-"""Percent of packets that each of the cables loses, both ways."""
+LAST_S = 10.0
+_PRINTED_S = 0.3
+"""A line is there so long after its window at most."""
+
+
+class Lines:
+    """What watchers and counters have printed, for a while."""
+
+    def __init__(self, watchers: Watchers, counters: Counters) -> None:
+        self._watchers, self._counters = watchers, counters
+        self._seen: list[Seen] = []
+        self._counted: list[Counted] = []
+
+    def read(self, oldest: float) -> None:
+        self._seen = [each for each in self._seen if (each.at or 0) > oldest] + self._watchers.new()
+        self._counted = [each for each in self._counted if (each.at or 0) > oldest] + self._counters.counted()
+
+    def verdict(self, bed: Clos, at: float) -> Verdict:
+        """Of the last seconds."""
+        begin, end = at - LAST_S - _PRINTED_S, at - _PRINTED_S
+        seen = [each for each in self._seen if begin < (each.at or 0) <= end]
+        counted = [each for each in self._counted if begin < (each.at or 0) <= end]
+        links = [way for cable in bed.cables for way in (cable, cable[::-1])]
+        return blame(seen, frozenset(bed.hosts), loads_of(counted, self._counters.topology), links)
 
 
 def full(given: argparse.Namespace) -> None:
-    with running(given.cable or CABLE, given.keep) as (bed, watchers, counters):
+    with running(given.cable or CABLE, given.keep, given.nice) as (bed, watchers, counters):
         assert counters is not None
-        for kind in (each for each in FAULTS if each in given.kinds.split(",")):
-            outcomes = Counter[str]()
-            for seed in range(given.seeds):
-                drawn = random.Random(f"{kind}{seed}").sample(bed.cables, len(FAULTS[kind]))
-                faults = dict(zip(drawn, FAULTS[kind], strict=True))
-                for cable, percent in faults.items():
-                    bed.lose(*cable, percent)
-                    bed.lose(*cable[::-1], percent)
-                verdict = _judged(bed, watchers, counters, given.seconds)
-                for cable in faults:
-                    bed.unlose(*cable)
-                    bed.unlose(*cable[::-1])
-                outcome = _outcome(verdict, faults)
+        lines = Lines(watchers, counters)
+        for kind in given.kinds.split(","):
+            outcomes, times = Counter[str](), list[int]()
+            for seed in range(given.first, given.first + given.seeds):
+                lines.read(time.time())
+                drawn, undo = inject(kind, bed, random.Random(f"{kind}{seed}"), is_full=True)
+                wanted = [names | _ways(names) for names in drawn]
+                began = time.time()
+                time.sleep(given.seconds + _PRINTED_S)
+                undo()
+                lines.read(began - LAST_S - FINE_S)
+                verdicts = [lines.verdict(bed, began + second) for second in range(1, round(given.seconds) + 1)]
+                right = [is_right(kind, verdict, wanted) for verdict in verdicts]
+                outcome = "right" if right[-1] else _wrong(verdicts[-1])
                 outcomes[outcome] += 1
-                rest = f"{len(verdict.full)} full, {len(verdict.unjudged)} links not judged"
-                print(f"{kind} on {faults}: {outcome};", *told(verdict), rest, flush=True)
-            print(f"{kind}: {dict(outcomes)}", flush=True)
+                if right[-1]:
+                    times.append(len(right) - [*right[::-1], False].index(False) + 1)
+                rest = f"{len(verdicts[-1].full)} full, {len(verdicts[-1].unjudged)} links not judged"
+                signs = "".join("+" if each else "-" for each in right)
+                print(f"{kind} {seed} at {began:.1f} on {drawn}: {outcome} {signs};", *told(verdicts[-1]), rest,
+                      flush=True)  # fmt: skip
+                lines.read(time.time())
+                time.sleep(max(0.0, began + given.seconds + LAST_S + 2 - time.time()))  # until it is forgotten
+            took = f"named after {statistics.median(times):g} s, {max(times)} at most" if times else "never named"
+            print(f"{kind}: {dict(outcomes)}, {took}", flush=True)
 
 
-def _judged(bed: Clos, watchers: Watchers, counters: Counters, seconds: float) -> Verdict:
-    """Of windows that lie within the fault."""
-    time.sleep(2 * FINE_S)
-    watchers.new()
-    counters.forget()
-    time.sleep(seconds)
-    seen = watchers.new()
-    time.sleep(2 * FINE_S)
-    links = [way for cable in bed.cables for way in (cable, cable[::-1])]
-    return blame(seen, frozenset(bed.hosts), counters.loads(), links)
+def _ways(names: set[str]) -> set[str]:
+    """Of a cable: one way of it is the right link, where it is not known yet whether the other way loses, too."""
+    cables = [name.split(" - ") for name in names if " - " in name]
+    return {f"{a} > {b}" for one, other in cables for a, b in ((one, other), (other, one))}
 
 
-def _names(cable: tuple[str, str]) -> set[str]:
-    return {f"{one} > {other}" for one, other in (cable, cable[::-1])} | {f"{min(cable)} - {max(cable)}"}
-
-
-def _outcome(verdict: Verdict, faults: dict[tuple[str, str], int]) -> str:
-    """Nothing else may be named, and what is not named has to be said not to be judged, or to be below the limit."""
-    named = [{suspect.name for suspect in fault.suspects} for fault in (*verdict.faults, *verdict.slow)]
-    wanted = set[str]().union(*map(_names, faults))
-    if any(not names & wanted for names in named):
-        return "wrong: another is named"
-    said = {_said(verdict, cable, percent, named) for cable, percent in faults.items()}
-    return "; ".join(sorted(said))
-
-
-def _said(verdict: Verdict, cable: tuple[str, str], percent: int, named: list[set[str]]) -> str:
-    if any(names & _names(cable) for names in named):
-        return "named"
-    unjudged = sum(each.link in _names(cable) for each in verdict.unjudged)
-    if unjudged == 2:
-        return "said not to be judged"
-    if verdict.smallest_rate > percent / 100:
-        return f"not named; it is said that less than {verdict.smallest_rate:.1%} may not be seen"
-    return f"NOT SEEN: {unjudged} of two ways are said not to be judged"
+def _wrong(verdict: Verdict) -> str:
+    return "WRONG" if verdict.faults or verdict.slow else "NOT NAMED"

@@ -8,11 +8,12 @@ import argparse
 import contextlib
 import itertools
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -94,6 +95,9 @@ class Watchers:
         pids = [process.pid for process in self._processes.values()]
         return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids) / 1e9
 
+    def hurry(self, nice: int) -> None:
+        hurry(self._processes.values(), nice)
+
     def close(self) -> None:
         end([*self._processes.values()])
 
@@ -104,9 +108,7 @@ class Counters:
     def __init__(self, bed: Clos, folder: Path, cable: str) -> None:
         """`cable`: what each one carries, in words of tc. It is shaped so here."""
         bps = float(cable.removesuffix("mbit")) * 1e6
-        for one, other in bed.cables:
-            bed.slow(one, other, cable)
-            bed.slow(other, one, cable)
+        bed.shape(cable)
         ends = [[Port(node=a, name=f"to-{b}", bps=bps) for a, b in (way, way[::-1])] for way in bed.cables]
         self.topology = Topology(source="bed", hosts=tuple(Host(name=name) for name in bed.hosts),
                                   switches=tuple(Switch(name=name) for name in (*bed.leaves, *bed.spines)),
@@ -136,6 +138,9 @@ class Counters:
         self._kept = [each for each in self._kept if (each.at or 0) > time.time() - OLDEST_S] + new
         return loads_of(self._kept, self.topology)
 
+    def hurry(self, nice: int) -> None:
+        hurry(self._processes, nice)
+
     def close(self) -> None:
         end(self._processes)
 
@@ -153,6 +158,11 @@ def _new_lines(folder: Path, read: dict[str, int], kind: type[T]) -> list[T]:
 
 def inside(bed: Clos, host: str, command: list[str], **options: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["ip", "netns", "exec", bed.ns(host), *command], **options)  # type: ignore[call-overload]
+
+
+def hurry(processes: Iterable[subprocess.Popen[bytes]], nice: int) -> None:
+    for each in processes:
+        os.setpriority(os.PRIO_PROCESS, each.pid, nice)
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:
@@ -198,14 +208,16 @@ def tx_bytes(device: str) -> int:
 
 
 def quiet(given: argparse.Namespace) -> None:
-    with running(given.cable, given.keep) as (bed, watchers, counters):
+    with running(given.cable, given.keep, given.nice) as (bed, watchers, counters):
         judge(bed, watchers, counters, given.seconds)
 
 
 @contextlib.contextmanager
-def running(cable: str | None, keep: Path | None = None) -> Iterator[tuple[Clos, Watchers, Counters | None]]:
+def running(
+    cable: str | None, keep: Path | None = None, nice: int | None = None
+) -> Iterator[tuple[Clos, Watchers, Counters | None]]:
     """The bed under load, watched for two windows. `keep`: where all lines and the topology stay, for `everstep fabric
-    blame`."""
+    blame`. `nice`: of watchers and counters, once they have begun."""
     with contextlib.ExitStack() as made:
         name = keep or made.enter_context(tempfile.TemporaryDirectory(prefix="everstep-bench-"))
         Path(name).mkdir(parents=True, exist_ok=True)
@@ -219,6 +231,10 @@ def running(cable: str | None, keep: Path | None = None) -> Iterator[tuple[Clos,
         watchers = Watchers(bed, Path(name), FINE_S if cable else WINDOW_S)
         made.callback(watchers.close)
         watchers.wait()
+        if nice is not None:
+            watchers.hurry(nice)
+            if counters is not None:
+                counters.hurry(nice)
         time.sleep(2 * WINDOW_S)
         watchers.new()
         yield bed, watchers, counters

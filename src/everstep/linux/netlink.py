@@ -9,6 +9,7 @@ _ATTRIBUTE = struct.Struct("=HH")
 _DONE, _ERROR = 3, 2
 _REQUEST_DUMP = 0x301
 _LIMIT_S = 1.0
+_MOST_BYTES = 1 << 16  # the kernel puts 32 KiB at most into one answer to a dump
 
 
 def listed(request: int, body: bytes) -> Iterator[bytes]:
@@ -17,7 +18,7 @@ def listed(request: int, body: bytes) -> Iterator[bytes]:
         link.settimeout(_LIMIT_S)
         link.send(_HEADER.pack(_HEADER.size + len(body), request, _REQUEST_DUMP, 1, 0) + body)
         while True:
-            data, at = link.recv(1 << 18), 0
+            data, at = link.recv(_MOST_BYTES), 0
             while at + _HEADER.size <= len(data):
                 length, kind, *_ = _HEADER.unpack_from(data, at)
                 if kind in (_DONE, _ERROR) or length < _HEADER.size:

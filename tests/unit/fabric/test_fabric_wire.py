@@ -13,9 +13,12 @@ from test_fabric_locate import LINKS, NAMES
 from everstep.cli.main import main
 from everstep.fabric.locate.blame import blame
 from everstep.fabric.locate.loads import Load, Rate, loads_of
-from everstep.fabric.locate.observations import Counted
+from everstep.fabric.locate.observations import Counted, Mark
 from everstep.fabric.locate.wire import Wire, wire_of
+from everstep.fabric.probing.counting import Counting
 from everstep.fabric.topology.values import Cable, Host, Port, Topology
+from everstep.linux.interfaces import Taken
+from everstep.linux.nics import Nic
 
 Speed = Callable[[float], float]
 FULL = 1700.0  # packets a second of 20 Mbit/s
@@ -212,3 +215,82 @@ def test_every_chain_is_looked_at_in_any_order() -> None:
     assert wire_of(out, into) is not None
     for number in range(11):
         assert wire_of(out[:number], into) is None
+
+
+def exact(cable: Wired, counter: str, seed: int, *, seconds: int, begin: int = 0, late_s: float = 0.3) -> list[Counted]:
+    """Windows of a second, read twice, whenever a busy machine comes to it; but when is known to a millisecond."""
+    draw = random.Random(seed)
+    reads = [1.0 + begin + 0.5 * number + late_s * draw.random() ** 3 for number in range(2 * seconds + 1)]
+    at = {read: (cable.sent[int(1000 * read)], cable.came[int(1000 * read)]) for read in reads}
+    found = []
+    for one, middle, end in zip(reads[:-2:2], reads[1::2], reads[2::2], strict=True):
+        marks = [Mark(round(each - one, 4), *(at[each][n] - at[one][n] for n in (0, 1))) for each in (middle, end)]
+        grown = {"tx_packets": marks[1].sent, "rx_packets": marks[1].came}
+        grown |= {"tx_bytes": 1200 * marks[1].sent, "rx_bytes": 1200 * marks[1].came}
+        found.append(Counted(node="a", nic="p", seconds=round(end - one, 4), gap_s=0.6, at=round(1e9 + end, 3),
+                             grown=grown, marks=tuple(marks)))  # fmt: skip
+    return found
+
+
+def uneven(at: float) -> float:
+    return FULL * (0.7 + 0.3 * (int(at / 0.3) % 2))
+
+
+@pytest.mark.parametrize(("rate", "late_s"), [(steady, 0.3), (uneven, 0.03)])
+def test_one_percent_is_seen_in_ten_seconds_where_ports_say_when_they_were_read(rate: Speed, late_s: float) -> None:
+    """Where it is only known when the line was printed, a good cable and a bad one look alike for a minute."""
+    for seed in range(12):
+        bad, good = Wired(rate, 0.01, 10, seed), Wired(rate, 0.0, 10, seed)
+        wire = wire_of(
+            *(exact(bad, counter, seed + n, seconds=9, late_s=late_s) for n, counter in enumerate(("tx", "rx")))
+        )
+        assert wire is not None
+        assert wire.is_lossy, (seed, wire)
+        assert wire.rate == pytest.approx(0.01, abs=0.004)
+        wire = wire_of(
+            *(exact(good, counter, seed + n, seconds=9, late_s=late_s) for n, counter in enumerate(("tx", "rx")))
+        )
+        assert wire is not None
+        assert not wire.is_lossy, (seed, wire)
+        assert wire.most < 0.01, (seed, wire)
+
+
+@pytest.mark.parametrize("rate", [steady, waves, bursts, lambda _: 90.0], ids=["full", "waves", "bursts", "probes"])
+@pytest.mark.parametrize("seconds", [7, 10, 60])
+def test_a_good_cable_whose_readings_are_exact_is_never_called_lossy(rate: Speed, seconds: int) -> None:
+    for seed in range(12):
+        cable = Wired(rate, 0.0, seconds + 2, seed)
+        wire = wire_of(exact(cable, "tx", seed + 1, seconds=seconds), exact(cable, "rx", seed + 2, seconds=seconds))
+        assert wire is None or not wire.is_lossy, (seed, wire)
+
+
+def test_readings_that_cannot_be_are_not_believed() -> None:
+    cable = Wired(steady, 0.0, 20, 1)
+    out, into = exact(cable, "tx", 2, seconds=20), exact(cable, "rx", 3, seconds=20)
+    assert wire_of(out, into) is not None
+    sane = into[3].marks or ()
+    for marks in ((sane[1], sane[0]), (Mark(-1.0, 5, 5),), (Mark(9e9, 5, 5),), (Mark(0.3, -5, -5),),
+                  (Mark(0.3, 10**18, 10**18),), (Mark(float("nan"), 5, 5),)):  # fmt: skip
+        lying = [msgspec.structs.replace(each, marks=marks) for each in into]
+        assert wire_of(out, lying) is None, marks
+    inexact = [msgspec.structs.replace(each, marks=()) for each in into]
+    assert wire_of(out, inexact) is None, "of no reading it is known when it was"
+
+
+def test_a_reading_that_was_interrupted_is_no_mark() -> None:
+    def nics(at: float, took: float, sent: int) -> dict[str, Nic]:
+        counters = {"tx_packets": sent, "rx_packets": 2 * sent, "tx_bytes": sent, "rx_bytes": sent}
+        return {"eth0": Nic(None, counters, Taken(at, at + took)), "old": Nic(None, counters)}
+
+    counting = Counting("n0", 0.0, nics(0.0, 0.0002, 100))
+    counting.add(0.5, nics(0.5, 0.0002, 150))
+    counting.add(1.0, nics(1.0, 0.08, 250))
+    counting.add(1.5, nics(1.6, 0.0004, 300))
+    eth0, old = counting.close(0.0)
+    assert (old.marks, old.seconds) == (None, 1.5)
+    assert eth0.marks == (Mark(0.5, 50, 100), Mark(1.6001, 200, 400))
+    for number in range(40):  # a node with so many ports that it always takes 6 ms
+        counting.add(2.0 + number, nics(2.0 + number, 0.006, 300 + number))
+    assert len(counting.close(0.0)[0].marks or ()) > 15
+    counting.add(50.0, nics(50.0, 0.0002, 10))
+    assert counting.close(0.0)[0].marks == (), "counters that went back"

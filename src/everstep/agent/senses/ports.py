@@ -48,7 +48,7 @@ class Ports:
             self._counting = Counting("", at, nics)
         else:
             self._counting.add(at, nics)
-            self._rounds.append(self._counting.close(at))
+            self._rounds.append(self._counting.close(0.0))
 
     def seen(self) -> tuple[PortSeen, ...]:
         """What is not known of one round is not known of all of them."""

@@ -26,7 +26,7 @@ WHAT: dict[str, tuple[str, str]] = {
     "show": ("show", "hosts, switches, speeds and groups of a topology"),
     "plan": ("plans.plan", "switches, ports, cables and bisection for a number of chips"),
     "simulate": (
-        "everstep.cli.fabric.plans.simulate",
+        "plans.simulate",
         "how long a collective takes on a network, and which links it shares",
     ),
     "place": ("plans.place", "which hosts a job should get, and in which order"),

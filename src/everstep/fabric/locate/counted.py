@@ -37,8 +37,8 @@ def believed(loads: Mapping[Link, Load], seen: Iterable[Seen]) -> dict[Link, Loa
 
 
 def _is_contradicted(wire: Wire, sent: int, bad: int) -> bool:
-    rate = min(wire.rate - wire.error, 1 - 1e-6)
-    if not wire.is_lossy or bad >= rate * sent:
+    rate = min(wire.least, 1 - 1e-6)
+    if not wire.is_lossy or rate <= 0 or bad >= rate * sent:
         return False
     share = bad / sent
     gain = (sent - bad) * math.log((1 - share) / (1 - rate)) + (bad * math.log(share / rate) if bad else 0.0)

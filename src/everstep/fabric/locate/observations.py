@@ -3,7 +3,7 @@ ports counted meanwhile."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -11,6 +11,10 @@ SLACK_S = 1.0
 """Clocks of hosts differ, and a probe may be on its way for so long."""
 
 Link = tuple[str, str]  # one direction: from, to
+
+SENT = ("tx_packets", "port_xmit_packets")
+CAME = ("rx_packets", "port_rcv_packets")
+"""Counters of a port: of an interface, of an InfiniBand device."""
 
 
 class _Window(Protocol):
@@ -40,6 +44,14 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return list(itertools.pairwise(self.nodes))
 
 
+class Mark(NamedTuple):
+    """A reading of a port within a window."""
+
+    seconds: float  # since the window began
+    sent: int  # packets until then
+    came: int
+
+
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """One port in a window. None: not known."""
 
@@ -53,6 +65,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     rx_bps: float | None = None
     grown: dict[str, int] = {}  # by how much each counter grew
     unknown: tuple[str, ...] = ()  # counters of which that is not known
+    marks: tuple[Mark, ...] | None = None  # those readings of which the time is exact; None: not told
 
 
 def usable(seen: Iterable[Seen]) -> tuple[list[Seen], dict[str, int]]:

@@ -5,17 +5,18 @@ full the link is; and a full link of which nothing is missing has a good cable.
 
 The two ports are read at different times, by clocks that differ. What is under way, or counted at one end only, is then
 in proportion to the rate at which packets pass, and does not grow; a loss grows with the packets sent. Least squares
-tell the two apart: missing(t) = constant + loss * sent(t) + delay * rate(t). What remains is the error.
+tell the two apart: missing(t) = constant + loss * sent(t) + delay * rate(t). What remains is the error. Where the other
+port was read at nearly the same time, what passed in between is hardly guessed, and that weighs more.
 """
 
 import bisect
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from everstep.fabric.locate.observations import Counted
+from everstep.fabric.locate.observations import CAME, SENT, Counted, Mark
 
 LEAST = 2e-3
 """A smaller loss is not named: ports differ in what they count (frames of the link itself)."""
@@ -30,9 +31,10 @@ _MORE_BYTES = 8.0
 """By so much longer packets may be at the receiver: a checksum or a tag is counted at one end only. Where they are
 longer still, one end counts several as one (LRO), or the sender alone counts short ones of the link itself (pauses)."""
 _BREAK_S = 0.5
+_ROUNDED_S = 2e-3  # as lines have their times
+_EXACT_S = 2e-3
+"""What a reading that names its time is exact to, at best."""
 
-_SENT = ("tx_packets", "port_xmit_packets")
-_CAME = ("rx_packets", "port_rcv_packets")
 _REFUSED = ("rx_missed_errors", "rx_over_errors", "rx_fifo_errors", "rx_out_of_buffer", "rx_discards_phy")
 """Packets that came over the wire, and for which the receiver had no room."""
 
@@ -42,15 +44,25 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
 
     sent: int  # packets that were compared
     rate: float  # of them, that did not come
-    error: float  # of that rate
+    error: float  # of that rate, by when and how the ports were read
+
+    @property
+    def least(self) -> float:
+        return self.rate - math.hypot(self.error, self._chance)
 
     @property
     def most(self) -> float:
         """It loses no more."""
-        return max(0.0, self.rate) + self.error
+        return max(0.0, self.rate) + math.hypot(self.error, self._chance)
+
+    @property
+    def _chance(self) -> float:
+        """Another time it would lose more or fewer of as many."""
+        return _SIGMAS * math.sqrt(1.2 * max(self.rate, 1 / self.sent) / self.sent)
 
     @property
     def is_lossy(self) -> bool:
+        """What did not come was lost, by chance or not: chance is no error of it."""
         return self.rate - self.error > 0 and self.rate >= LEAST and self.rate * self.sent >= _LEAST_LOST
 
     @property
@@ -64,21 +76,34 @@ class _Series(msgspec.Struct, frozen=True):
     at: list[float]
     value: list[float]
 
+    def add(self, at: float, value: float) -> None:
+        self.at.append(at)
+        self.value.append(value)
+
     def __call__(self, at: float) -> float:
         """Between two readings: as if it grew evenly."""
-        place = min(max(1, bisect.bisect_left(self.at, at)), len(self.at) - 1)
+        place = self._end(at)
         begin, end = self.at[place - 1], self.at[place]
         share = (at - begin) / (end - begin)
         return self.value[place - 1] + share * (self.value[place] - self.value[place - 1])
 
+    def guessed_s(self, at: float) -> float:
+        """What the square of its error there is in proportion to: nothing at a reading, most in the middle of two."""
+        place = self._end(at)
+        begin, end = self.at[place - 1], self.at[place]
+        return max(0.0, (at - begin) * (end - at) / (end - begin))
+
+    def _end(self, at: float) -> int:
+        return min(max(1, bisect.bisect_left(self.at, at)), len(self.at) - 1)
+
 
 def wire_of(senders: Sequence[Counted], receivers: Sequence[Counted]) -> Wire | None:
     """From the windows of the two ports. None: not known."""
-    out, into = _unbroken(senders, _SENT, "tx_bytes"), _unbroken(receivers, _CAME, "rx_bytes")
+    out, into = _unbroken(senders, SENT, "tx_bytes"), _unbroken(receivers, CAME, "rx_bytes")
     if out is None or into is None:
         return None
     (sent, sent_bytes), (came, came_bytes) = (_series(each) for each in (out, into))
-    times = [at for at in sent.at if came.at[0] <= at <= came.at[-1]]
+    times = [at for at in sent.at if came.at and came.at[0] <= at <= came.at[-1]]
     if len(times) < _FEWEST_POINTS:
         return None
     span = times[0], times[-1]
@@ -92,9 +117,8 @@ def wire_of(senders: Sequence[Counted], receivers: Sequence[Counted]) -> Wire | 
     refused = _refused(into.windows)
     if refused is None:
         return None
-    rate -= refused / max(1.0, sum(_count(each, _CAME) or 0 for each in into.windows) + refused)
-    factor = _SIGMAS * (1 + 12 / (len(times) - 3))
-    error = factor * math.hypot(deviation, math.sqrt(1.2 * max(rate, 1 / num_sent) / num_sent))
+    rate -= refused / max(1.0, sum(_count(each, CAME) or 0 for each in into.windows) + refused)
+    error = _SIGMAS * (1 + 12 / (len(times) - 3)) * deviation
     return None if rate < -error and rate < -LEAST else Wire(sent=round(num_sent), rate=rate, error=error)
 
 
@@ -111,7 +135,7 @@ def _unbroken(windows: Sequence[Counted], packets: tuple[str, ...], num_bytes: s
     for place, each in enumerate(listed):
         if place > begin and not _follows(listed[place - 1], each):
             begin = place
-        if _count(each, packets) is None or num_bytes not in each.grown or each.seconds <= 0:
+        if _count(each, packets) is None or num_bytes not in each.grown or not _are_possible(each, packets):
             begin = place + 1
         elif place + 1 - begin > len(best):
             best = range(begin, place + 1)
@@ -123,22 +147,51 @@ def _follows(one: Counted, other: Counted) -> bool:
     return abs((other.at or 0.0) - (one.at or 0.0) - other.seconds) < max(_BREAK_S, 0.1 * other.seconds)
 
 
+def _are_possible(window: Counted, packets: tuple[str, ...]) -> bool:
+    """Its times grow, and its readings from none to all."""
+    marks = window.marks or ()
+    times = [0.0, *(mark.seconds for mark in marks)]
+    values = [0, *(_passed(mark, packets) for mark in marks), _count(window, packets) or 0]
+    is_inside = times[-1] <= window.seconds + _ROUNDED_S
+    return window.seconds > 0 and is_inside and _grow(times) and values == sorted(values)
+
+
+def _grow(times: Sequence[float]) -> bool:
+    return all(one < other for one, other in itertools.pairwise(times))
+
+
+def _passed(mark: Mark, packets: tuple[str, ...]) -> int:
+    return mark.sent if packets is SENT else mark.came
+
+
 def _count(window: Counted, names: tuple[str, ...]) -> int | None:
     value = next((window.grown[name] for name in names if name in window.grown), None)
     return None if value is None or value < 0 else value
 
 
 def _series(chain: _Chain) -> tuple[_Series, _Series]:
-    """Lengths of windows are exact; when a line was printed is less so, and says only when all of them were."""
+    """Packets at all readings of which the time is exact; bytes at the ends of windows. Lengths of windows are exact;
+    when a line was printed is less so, and says only when all of them were."""
     took = [0.0, *itertools.accumulate(each.seconds for each in chain.windows)]
     offsets = sorted((each.at or 0.0) - end for each, end in zip(chain.windows, took[1:], strict=True))
-    at = [offsets[len(offsets) // 2] + each for each in took]
-    values: list[Callable[[Counted], int]] = [
-        lambda each: _count(each, chain.packets) or 0,
-        lambda each: each.grown[chain.num_bytes],
-    ]
-    one, other = (_Series(at, [0.0, *itertools.accumulate(map(float, map(of, chain.windows)))]) for of in values)
-    return one, other
+    began = [offsets[len(offsets) // 2] + each for each in took]
+    packets, num_bytes = _Series([], []), _Series(began, [0.0])
+    passed = 0
+    for window, begin in zip(chain.windows, began, strict=False):
+        if window.marks is None and not packets.at:
+            packets.add(begin, 0.0)
+        for seconds, value in _readings(window, chain.packets):
+            packets.add(begin + seconds, passed + value)
+        passed += _count(window, chain.packets) or 0
+        num_bytes.value.append(num_bytes.value[-1] + window.grown[chain.num_bytes])
+    return packets, num_bytes
+
+
+def _readings(window: Counted, packets: tuple[str, ...]) -> list[tuple[float, int]]:
+    """Since its beginning."""
+    if window.marks is None:
+        return [(window.seconds, _count(window, packets) or 0)]
+    return [(mark.seconds, _passed(mark, packets)) for mark in window.marks]
 
 
 def _grown(series: _Series, span: tuple[float, float]) -> float:
@@ -163,14 +216,16 @@ def _refused(windows: Sequence[Counted]) -> int | None:
 
 def _fitted(times: Sequence[float], sent: _Series, came: _Series) -> tuple[float, float] | None:
     """Share that is lost, and its standard deviation. None: traffic changed in such a way that it cannot be told."""
-    missing, grown = _centred([sent(at) - came(at) for at in times]), _centred([sent(at) for at in times])
-    speed = _centred(_speeds(times, sent))
-    a, b, c = _dot(grown, grown), _dot(speed, speed), _dot(grown, speed)
-    u, v = _dot(grown, missing), _dot(speed, missing)
+    weights = [1 / (came.guessed_s(at) + _EXACT_S) for at in times]
+    speeds = _speeds(times, sent)
+    missing = _centred([sent(at) - came(at) for at in times], weights)
+    grown, speed = _centred([sent(at) for at in times], weights), _centred(speeds, weights)
+    a, b, c = _dot(weights, grown, grown), _dot(weights, speed, speed), _dot(weights, grown, speed)
+    u, v = _dot(weights, grown, missing), _dot(weights, speed, missing)
     if a <= 0:
         return None
-    mean_speed = _dot([1.0] * len(times), _speeds(times, sent)) / len(times)
-    if b < (_STEADY * mean_speed) ** 2 * len(times):  # a delay is a constant
+    mean_speed = sum(speeds) / len(times)
+    if b < (_STEADY * mean_speed) ** 2 * sum(weights):  # a delay is a constant
         loss, delay, inverse = u / a, 0.0, 1 / a
     else:
         determinant = a * b - c * c
@@ -180,7 +235,7 @@ def _fitted(times: Sequence[float], sent: _Series, came: _Series) -> tuple[float
     if abs(delay) > _MOST_DELAY_S:
         return None
     rest = [m - loss * g - delay * s for m, g, s in zip(missing, grown, speed, strict=True)]
-    return loss, math.sqrt(_dot(rest, rest) / (len(times) - 3) * inverse)
+    return loss, math.sqrt(_dot(weights, rest, rest) / (len(times) - 3) * inverse)
 
 
 def _speeds(times: Sequence[float], sent: _Series) -> list[float]:
@@ -189,10 +244,10 @@ def _speeds(times: Sequence[float], sent: _Series) -> list[float]:
     return [(sent(end) - sent(begin)) / (end - begin) for begin, end in ends]
 
 
-def _centred(values: Sequence[float]) -> list[float]:
-    mean = sum(values) / len(values)
+def _centred(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    mean = _dot(values, weights) / sum(weights)
     return [value - mean for value in values]
 
 
-def _dot(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum(map(float.__mul__, one, other))
+def _dot(*rows: Sequence[float]) -> float:
+    return sum(map(math.prod, zip(*rows, strict=True)))

@@ -4,34 +4,56 @@ times are passed in.
 A counter that went back, wrapped or was not there all the time has no difference in that window.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
-from everstep.fabric.locate.observations import Counted
+from everstep.fabric.locate.observations import CAME, SENT, Counted, Mark
+from everstep.linux.interfaces import Taken
 from everstep.linux.nics import Nic
 
-READ_S = 1.0
-"""Between two readings: an average over the whole window does not show a link that was full for some seconds of it."""
+READ_S = 0.5
+"""Between two readings. All nodes read when their clocks show a multiple of it: two ports of a cable that are read at
+the same time need no guess of what passed in between."""
+
+_PEAK_S = 0.9
+"""Of the fullest second, at least: shorter bursts fill any link."""
+
+_EXACT_S = 2e-3
+"""A reading that took longer, and twice as long as this node's quickest, was interrupted: what it counted was counted
+at a time that is not known."""
 
 
 class Counting:
     def __init__(self, node: str, at: float, nics: Mapping[str, Nic]) -> None:
         """The first reading. Times are of a clock that only goes forward."""
         self._node = node
-        self._windows = {name: _Window(at, nic) for name, nic in nics.items()}
+        self._quickest_s = _EXACT_S / 2
+        self._windows = {name: _Window(_at(at, nic), nic) for name, nic in nics.items()}
 
     def add(self, at: float, nics: Mapping[str, Nic]) -> None:
+        """`at`: of ports that do not say when they were counted."""
+        exact = self._exact({nic.taken for nic in nics.values() if nic.taken is not None})
         for name in self._windows.keys() | nics.keys():
             window, nic = self._windows.get(name), nics.get(name)
             if window is None and nic is not None:
-                self._windows[name] = _Window(at, nic)
+                self._windows[name] = _Window(_at(at, nic), nic)
             elif window is not None:
-                window.add(at, nic or Nic(None, {}))
+                window.add(_at(at, nic), nic or Nic(None, {}), is_exact=nic is not None and nic.taken in exact)
 
-    def close(self, wall: float) -> list[Counted]:
-        """Since the last time, for each port that is there. `wall`: seconds since the epoch."""
-        found = [window.close(self._node, name, wall) for name, window in sorted(self._windows.items())]
+    def _exact(self, taken: Set[Taken]) -> set[Taken]:
+        quickest_s = min((each.end - each.begin for each in taken), default=0.0)
+        self._quickest_s = max(_EXACT_S / 2, min(1.1 * self._quickest_s, quickest_s))  # a node may get more ports
+        return {each for each in taken if each.end - each.begin <= 2 * self._quickest_s}
+
+    def close(self, epoch: float) -> list[Counted]:
+        """Since the last time, for each port that is there. `epoch`: what to add to these times for seconds since the
+        epoch."""
+        found = [window.close(self._node, name, epoch) for name, window in sorted(self._windows.items())]
         self._windows = {name: each.next() for name, each in self._windows.items() if each.is_there}
         return found
+
+
+def _at(at: float, nic: Nic | None) -> float:
+    return at if nic is None or nic.taken is None else (nic.taken.begin + nic.taken.end) / 2
 
 
 class _Window:
@@ -40,7 +62,8 @@ class _Window:
         self._nic = nic
         self._grown = dict.fromkeys(nic.counters, 0)
         self._unknown: set[str] = set()
-        self._peaks: dict[str, float] = {}
+        self._second = _Second(at)
+        self._marks: list[Mark] | None = None
         self._gap_s = 0.0
 
     @property
@@ -50,7 +73,7 @@ class _Window:
     def next(self) -> "_Window":
         return _Window(self._at, self._nic)
 
-    def add(self, at: float, nic: Nic) -> None:
+    def add(self, at: float, nic: Nic, *, is_exact: bool) -> None:
         took, before = at - self._at, self._nic.counters
         if took <= 0:
             return
@@ -58,26 +81,59 @@ class _Window:
             grown = nic.counters[name] - before[name] if name in before and name in nic.counters else -1
             if grown < 0:
                 self._unknown.add(name)
-                continue
-            self._grown[name] = self._grown.get(name, 0) + grown
-            if name in ("tx_bytes", "rx_bytes"):
-                self._peaks[name] = max(self._peaks.get(name, 0.0), grown * 8 / took)
+            else:
+                self._grown[name] = self._grown.get(name, 0) + grown
         self._at, self._nic, self._gap_s = at, nic, max(self._gap_s, took)
+        self._second.add(at, self._grown)
+        if nic.taken is not None:
+            self._marks = self._marks or []
+            self._marks += self._mark() if is_exact else ()
 
-    def close(self, node: str, name: str, wall: float) -> Counted:
+    def _mark(self) -> list[Mark]:
+        sent, came = (next((name for name in names if name in self._grown), None) for names in (SENT, CAME))
+        if sent is None or came is None:
+            return []
+        return [Mark(round(self._at - self._began, 4), self._grown[sent], self._grown[came])]
+
+    def close(self, node: str, name: str, epoch: float) -> Counted:
+        is_known = self._unknown.isdisjoint((*SENT, *CAME))
         return Counted(
-            at=round(wall, 3),
+            at=round(self._at + epoch, 3),
             node=node,
             nic=name,
-            seconds=round(self._at - self._began, 3),
+            seconds=round(self._at - self._began, 4),
             gap_s=round(self._gap_s, 3),
             capacity_bps=self._nic.bps,
             tx_bps=self._peak("tx_bytes"),
             rx_bps=self._peak("rx_bytes"),
             grown={name: value for name, value in sorted(self._grown.items()) if name not in self._unknown},
             unknown=tuple(sorted(self._unknown)),
+            marks=None if self._marks is None else tuple(self._marks if is_known else ()),
         )
 
     def _peak(self, name: str) -> float | None:
-        peak = None if name in self._unknown else self._peaks.get(name)
+        peak = None if name in self._unknown else self._second.peak(name, self._at, self._grown)
         return None if peak is None else round(peak)
+
+
+class _Second:
+    """The fullest one of a window, out of readings that lie closer together."""
+
+    def __init__(self, at: float) -> None:
+        self._began = self._at = at
+        self._until: dict[str, int] = {}
+        self._peaks: dict[str, float] = {}
+
+    def add(self, at: float, grown: Mapping[str, int]) -> None:
+        if at - self._at >= _PEAK_S:
+            self._peaks |= {
+                name: self.peak(name, at, grown) or 0.0 for name in ("tx_bytes", "rx_bytes") if name in grown
+            }
+            self._at, self._until = at, {name: grown.get(name, 0) for name in ("tx_bytes", "rx_bytes")}
+
+    def peak(self, name: str, at: float, grown: Mapping[str, int]) -> float | None:
+        """Bit/s. What is left of less than a second counts where there is no whole one."""
+        known = self._peaks.get(name)
+        if name not in grown or at <= self._at or (known is not None and at - self._at < _PEAK_S):
+            return known
+        return max(known or 0.0, (grown[name] - self._until.get(name, 0)) * 8 / (at - self._at))

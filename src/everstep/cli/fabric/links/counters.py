@@ -9,6 +9,7 @@ A line for each port and window: what it sent and received in its fullest second
 
 import argparse
 import itertools
+import math
 import socket
 import sys
 import time
@@ -19,7 +20,7 @@ import msgspec
 from everstep.fabric.locate.observations import Counted
 from everstep.fabric.probing.counting import READ_S, Counting
 from everstep.fabric.topology.values import FabricError
-from everstep.linux.nics import read_nics
+from everstep.linux.nics import Speeds, read_nics
 from everstep.report.parts.ansi import safe_json
 
 
@@ -42,12 +43,21 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _windows(node: str, every_s: float) -> Iterator[list[Counted]]:
+    """Of so many seconds, give or take half of the time between two readings."""
+    period_s, speeds = every_s / math.ceil(every_s / READ_S), Speeds()
+    _sleep_to_multiple(period_s)
     began = time.monotonic()
-    counting, close_at = Counting(node, began, read_nics()), began + every_s
+    counting = Counting(node, began, read_nics(speeds=speeds))
     while True:
-        time.sleep(max(0.0, min(READ_S, close_at - time.monotonic())))
+        _sleep_to_multiple(period_s)
         now = time.monotonic()
-        counting.add(now, read_nics())
-        if now >= close_at:
-            yield counting.close(time.time())
-            close_at = now + every_s
+        counting.add(now, read_nics(speeds=speeds))
+        if now >= began + every_s - period_s / 2:
+            yield counting.close(time.time() - time.monotonic())
+            began = now
+
+
+def _sleep_to_multiple(period_s: float) -> None:
+    """Of the wall clock: other nodes wake up at the same time."""
+    left_s = period_s - time.time() % period_s
+    time.sleep(left_s if left_s > 0.1 * period_s else left_s + period_s)  # clocks differ: it may have woken up early
