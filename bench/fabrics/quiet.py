@@ -127,16 +127,12 @@ class Counters:
         """Since the last time."""
         return _new_lines(self._folder, self._read, Counted)
 
-    def forget(self) -> None:
-        """What was counted so far."""
-        self.counted()
-        self._kept = []
-
-    def loads(self) -> dict[Link, Load]:
-        """Of the last minute."""
-        new = self.counted()
-        self._kept = [each for each in self._kept if (each.at or 0) > time.time() - OLDEST_S] + new
-        return loads_of(self._kept, self.topology)
+    def loads(self, before_s: float) -> tuple[dict[Link, Load], dict[Link, Load]]:
+        """Of the last minute, and of the last window only; as of so many seconds ago."""
+        new, now = self.counted(), time.time() - before_s
+        self._kept = [each for each in self._kept if (each.at or 0) > now - OLDEST_S] + new
+        last = [each for each in self._kept if now - WINDOW_S < (each.at or 0) <= now]
+        return loads_of(self._kept, self.topology), loads_of(last, self.topology)
 
     def hurry(self, nice: int) -> None:
         hurry(self._processes, nice)
@@ -263,8 +259,8 @@ class Tally:
         num = max(1, self.windows)
         unjudged = ", ".join(f"{total / num:.1f} {why}" for why, total in self.unjudged.items())
         return (
-            f"{self.alarms} false alarms in {self.windows} windows of {WINDOW_S:g} s ({self.unsure} said that it may "
-            f"be a full link), {self.packets:,} packets judged; links of a window: {self.full / num:.1f} full at "
+            f"{self.alarms} false alarms in {self.windows} verdicts on windows of {WINDOW_S:g} s ({self.unsure} said that it may "
+            f"be a full link), {self.packets:,} packets judged; links of a verdict: {self.full / num:.1f} full at "
             f"times, not judged: {unjudged}"
         )
 
@@ -274,15 +270,16 @@ def judge(bed: Clos, watchers: Watchers, counters: Counters | None, seconds: flo
     began, used, moved = time.monotonic(), watchers.cpu_s(), sent(bed)
     left_out = watchers.left_out()
     links = [way for cable in bed.cables for way in (cable, cable[::-1])]
-    seen = list[Seen]()
+    seen, now = list[Seen](), time.time()
     while time.monotonic() < began + seconds:
         time.sleep(WINDOW_S)
         before, seen = seen, watchers.new()
+        read_at, now = now, time.time()
         if counters and not before:
             continue  # one step later than it was seen: counters may be printed later than probes
         given = before if counters else seen
-        verdict = blame(given, hosts, counters.loads() if counters else None, links)
-        tally.add(verdict, given, time.monotonic() - began)
+        for loads in counters.loads(time.time() - read_at) if counters else (None,):
+            tally.add(blame(given, hosts, loads, links), given, time.monotonic() - began)
     wall = time.monotonic() - began
     own, num = watchers.num_flows / len(hosts), len(hosts)
     cpu = (watchers.cpu_s() - used) / wall / num
